@@ -164,7 +164,7 @@ def test_the_cursor_is_behind_what_was_handed_out(tmp_path: Path) -> None:
             assert (publication.payload, publication.replayed) == (b"3", True)
 
 
-def test_many_are_read_up_to_a_limit_as_far_as_they_are_there() -> None:
+def test_read_many_returns_available_publications_up_to_the_limit() -> None:
     with topic_of() as orders:
         orders.publish_many([b"%d" % number for number in range(READ_MANY + 5)])
         first = orders.read(timeout=DEADLINE_S)  # and some more are read ahead
@@ -206,7 +206,7 @@ def test_a_limit_below_one_is_refused(limit: int) -> None:
         orders.read_many(limit)
 
 
-def test_records_are_published_with_their_keys_and_headers_beside_plain_payloads() -> None:
+def test_records_are_published_with_keys_and_headers_beside_plain_payloads() -> None:
     with topic_of() as orders:
         ids = orders.publish_many([b"plain", skipring.Record(b"full", b"k", {"a": "b"})])
         found = orders.read_available()
@@ -228,7 +228,7 @@ def test_earliest_and_latest_are_synonyms_of_all_and_new(
             assert [each.payload for each in topic.read_available()] == found
 
 
-def test_stale_cursor_is_refused_where_it_is_given(tmp_path: Path) -> None:
+def test_stale_cursor_is_refused_by_subscribe(tmp_path: Path) -> None:
     with ring() as cluster:
         with to(cluster, tmp_path / "one") as node, node.subscribe("orders") as orders:
             orders.publish(b"one")
@@ -289,7 +289,7 @@ def test_a_timeout_says_what_is_missing() -> None:
     ],
     ids=["iteration", "read", "read_many", "read_available", "synced", "publish", "publish_many"],
 )
-def test_subscription_that_was_never_opened_shows_the_right_form(
+def test_subscription_used_without_block_names_the_correct_form(
     use: Callable[[Subscription], object],
 ) -> None:
     with ring() as cluster, to(cluster) as node:

@@ -113,7 +113,7 @@ def test_a_cluster_without_nodes_cannot_be_damaged() -> None:
     asyncio.run(scene())
 
 
-def test_nothing_is_left_behind() -> None:
+def test_closing_leaves_no_task_behind() -> None:
     async def scene() -> None:
         async with Cluster(n=4) as cluster:
             await cluster.wait_healthy()

@@ -32,18 +32,18 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError
 from skipring.node.replication_wait import REPLICAS_TIMEOUT_S
 
-CLOSE_S: Final = 2 * LEAVE_S  # Our guess: after leaving, a last write to the disk is short.
-READ_AHEAD: Final = 16  # Our guess: most of what it costs to wake another thread is saved.
+CLOSE_S: Final = 2 * LEAVE_S  # Guess: after leaving, a last write to the disk is short.
+READ_AHEAD: Final = 16  # Guess: saves most of the cost of waking another thread.
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class Connection:
-    """A node of our own in the rings of the topics we subscribe to; made by ``connect``.
+    """Node of this process in the rings of the subscribed topics; returned by ``connect``.
 
-    It can be used by several threads at once. Where a ``with`` block does not fit, as in a
-    notebook, ``open`` and ``close`` do the same.
+    Several threads can use it at once. Without a ``with`` block, as in a notebook, use ``open`` and
+    ``close``.
     """
 
     def __init__(self, connection: client.Connection) -> None:
@@ -52,18 +52,18 @@ class Connection:
 
     @property
     def name(self) -> NodeId:
-        """What the node is called; empty until it is open, if only its directory knows."""
+        """Return the node's name; empty until it is open, if only its directory knows the name."""
         return self._connection.name
 
     def open(self) -> Self:
-        """Connect; SkipringError if it was open before."""
+        """Connect; raise SkipringError if it was open before."""
         self._thread.start()
         return self
 
     def close(self) -> int:
         """Leave all topics and stop; return how many publications no other member has confirmed.
 
-        Within a bound; a second time does nothing.
+        This takes a bounded time. A second call does nothing.
         """
         self._thread.stop()
         return self._thread.unconfirmed
@@ -80,21 +80,21 @@ class Connection:
         self.close()
 
     def subscribe(self, topic: TopicId, start: Start = "all") -> Subscription:
-        """Take part in a topic, while inside the block of what this returns.
+        """Return a subscription to a topic; its ``with`` block joins and leaves the ring.
 
-        CursorError if a cursor does not point into the data directory of this connection.
+        Raise CursorError if a cursor does not point into the data directory of this connection.
         """
         if not self._thread.is_running:
             return Subscription(self._thread, self._connection.subscribe(topic, start))
         return Subscription(self._thread, self._thread.call(self._subscribe, topic, start))
 
     async def _subscribe(self, topic: TopicId, start: Start) -> AsyncSubscription:
-        """Subscribe in the loop: only its thread may look into the store."""
+        """Subscribe in the loop: only its thread may use the store."""
         return self._connection.subscribe(topic, start)
 
 
 class Subscription:
-    """One topic: an iterator over its publications, and the way to publish in it."""
+    """One topic: an iterator over its publications, and the methods to publish in it."""
 
     def __init__(self, thread: _LoopThread, subscription: AsyncSubscription) -> None:
         self.topic = subscription.topic
@@ -102,18 +102,18 @@ class Subscription:
         self._subscription = subscription
         self._taken: deque[DeliveredPublication] = (
             deque()
-        )  # from the archive, and not handed out yet
-        self._lock = Lock()  # so that nobody sees one that is neither here nor there
+        )  # read from the log, but not handed out yet
+        self._lock = Lock()  # no thread sees a publication that is in neither place
         subscription.read_ahead(self._unread)
 
     def open(self) -> Self:
-        """Begin to take part."""
+        """Join the ring of the topic."""
         self._thread.call(self._subscription.__aenter__)
         return self
 
     def close(self) -> None:
-        """Leave the topic, within a bound; a second time does nothing."""
-        if self._thread.is_running:  # else it was left when the connection was closed
+        """Leave the topic in a bounded time; a second call does nothing."""
+        if self._thread.is_running:  # otherwise closing the connection has left it
             self._thread.call(self._subscription.leave)
 
     def __enter__(self) -> Self:
@@ -136,19 +136,19 @@ class Subscription:
         replicas: int = 0,
         timeout: float = REPLICAS_TIMEOUT_S,
     ) -> bytes:
-        """Publish; return the id once it is stored here. Nobody else needs to be reachable.
+        """Publish; return the id once it is stored here. No other node needs to be reachable.
 
-        With ``replicas`` return once so many other members have stored it durably.
-        ReplicationError states how many have, if that takes longer than ``timeout``.
+        With ``replicas`` return once that number of other members has stored it durably. Raise
+        ReplicationError, which states how many have, if that takes longer than ``timeout``.
         """
         self._check_opened()
         publish = self._subscription.publish
         return self._thread.call(publish, payload, key, headers, replicas=replicas, timeout=timeout)
 
     def publish_many(self, records: Iterable[bytes | Record]) -> list[bytes]:
-        """Publish payloads or records, in order; return their ids once they are stored here.
+        """Publish payloads or records in order; return their ids once they are stored here.
 
-        InputError with the index of the first invalid one, and nothing is published.
+        Raise InputError with the index of the first invalid one, and publish nothing.
         """
         self._check_opened()
         return self._thread.call(self._subscription.publish_many, records)
@@ -160,12 +160,12 @@ class Subscription:
     # -- reading -----------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[DeliveredPublication]:
-        """Every publication, in the order in which they were stored here, until it is left."""
+        """Yield publications in the order of the local log, until the topic is left."""
         while (publication := self.read()) is not None:
             yield publication
 
     def read(self, timeout: float | None = None) -> DeliveredPublication | None:
-        """The next publication; None if none comes in time, or the topic was left."""
+        """Return the next publication; None after the timeout or when the topic was left."""
         self._check_opened()
         deadline = None if timeout is None else monotonic() + timeout
         while True:
@@ -174,14 +174,14 @@ class Subscription:
             left_s = None if deadline is None else max(deadline - monotonic(), 0)
             if not self._thread.call(self._take, READ_AHEAD, left_s):
                 return None
-            # Else something is there, if it is wanted and no other thread was faster.
+            # Otherwise a publication arrived, unless it is skipped or another thread was faster.
 
     def read_many(
         self, limit: int = READ_MANY, timeout: float | None = None
     ) -> list[DeliveredPublication]:
-        """Wait for a publication, then return all that are here, up to a limit.
+        """Wait for a publication, then return all available ones, up to a limit.
 
-        An empty list if none comes in time, or the topic was left.
+        Return an empty list after the timeout or when the topic was left.
         """
         check_limit(limit)
         self._check_opened()
@@ -194,13 +194,13 @@ class Subscription:
                 return found
 
     def read_available(self, limit: int | None = None) -> list[DeliveredPublication]:
-        """The publications that are here now and were not read yet, at most ``limit`` of them."""
+        """Return the available unread publications, at most ``limit`` of them."""
         self._check_opened()
         self._thread.call(self._take_available, limit)
         return self._hand_out(limit)
 
     async def _take(self, limit: int, timeout_s: float | None) -> bool:
-        """Have up to ``limit`` publications ready; False if none comes, or the topic was left."""
+        """Buffer up to ``limit`` publications; return False on timeout or after leaving."""
         now = asyncio.get_running_loop().time()
         reader = self._subscription.reader
         deadline = None if timeout_s is None else now + timeout_s
@@ -228,12 +228,12 @@ class Subscription:
 
     @property
     def lag(self) -> int:
-        """How many publications are stored here that were not read yet."""
+        """Return the number of publications that are stored here and unread."""
         return self.health().lag
 
     def cursor(self) -> Cursor:
-        """The place behind the last publication that was handed out, to start there again."""
-        if self._thread.is_running:  # only its thread may look into the store
+        """Return the position after the last publication handed out, to start there again."""
+        if self._thread.is_running:  # only its thread may use the store
             return self._thread.call(self._cursor)
         return self._subscription.cursor()
 
@@ -244,18 +244,18 @@ class Subscription:
         with self._lock:
             return self._taken[0].offset if self._taken else None
 
-    # -- how it is ---------------------------------------------------------------------------
+    # -- health ------------------------------------------------------------------------------
 
     def synced(self, timeout: float = 30.0) -> None:
-        """Wait until every ring neighbour has confirmed that it has exactly what we have.
+        """Wait until every ring neighbour has confirmed to be in sync.
 
-        TimeoutError if that takes longer, which says who is missing.
+        Raise TimeoutError, which names the missing neighbours, if that takes longer.
         """
         self._check_opened()
         self._thread.call(self._subscription.synced, timeout)
 
     def health(self) -> Health:
-        """How the subscription is at this moment, and why."""
+        """Return the current state of the subscription and its reasons."""
         return self._thread.call(self._health)
 
     async def _health(self) -> Health:
@@ -264,33 +264,33 @@ class Subscription:
 
 
 class _LoopThread:
-    """The event loop of a connection, in a thread that ends with it."""
+    """Event loop of a connection, in a thread that ends with it."""
 
     def __init__(self, connection: client.Connection) -> None:
         self._connection = connection
         self._thread = Thread(target=self._run, name="skipring", daemon=True)
-        self._lock = Lock()  # of what follows
-        self._loop: asyncio.AbstractEventLoop | None = None  # while calls are taken
+        self._lock = Lock()  # guards the following fields
+        self._loop: asyncio.AbstractEventLoop | None = None  # set while calls are accepted
         self._serving: asyncio.Task[None] | None = None
         self._is_stopped = False
         self.unconfirmed = 0  # publications that no other member had confirmed at the end
         self._calls: set[Future[Any]] = set()
         self._opened: Future[None] = Future()
-        self._error: BaseException | None = None  # what the thread has ended with
+        self._error: BaseException | None = None  # the reason why the thread has ended
 
     @property
     def is_running(self) -> bool:
-        """True if calls are taken; in a process that was forked, the thread is not there."""
+        """Return True if calls are accepted; after a fork the child has no thread."""
         return self._loop is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Open the connection in a new thread, and raise what it raises."""
+        """Open the connection in a new thread; re-raise its errors."""
         if self._thread.ident is not None:
             raise SkipringError("this connection has been used; call skipring.blocking.connect")
         self._thread.start()
         try:
             self._opened.result()
-        except BaseException:  # also of who does not want to wait any more
+        except BaseException:  # including an interrupt of the caller
             with suppress(SkipringError):
                 self.stop()
             raise
@@ -298,7 +298,7 @@ class _LoopThread:
     def call(
         self, function: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
-        """Run a coroutine in the loop, and wait for it; what it raises is raised here."""
+        """Run a coroutine in the loop and wait for it; re-raise its errors."""
 
         async def run() -> _T:
             return await function(*args, **kwargs)
@@ -313,7 +313,7 @@ class _LoopThread:
         except CancelledError:
             raise SkipringError("the connection was closed meanwhile") from None
         finally:
-            call.cancel()  # if it was interrupted; one that is done stays so
+            call.cancel()  # if the caller was interrupted; a finished call does not change
             with self._lock:
                 self._calls.discard(call)
 
@@ -347,13 +347,13 @@ class _LoopThread:
         try:
             asyncio.run(self._serve())
         except asyncio.CancelledError:
-            pass  # as it should be
-        except BaseException as cause:  # noqa: BLE001  (told to whoever calls)
+            pass  # the expected end
+        except BaseException as cause:  # noqa: BLE001  (reported to the callers)
             error = cause
         self._end(error)
 
     async def _serve(self) -> None:
-        """Keep the connection open until we are cancelled."""
+        """Keep the connection open until the task is cancelled."""
         with self._lock:
             if self._is_stopped:
                 return
@@ -367,7 +367,7 @@ class _LoopThread:
                 self.unconfirmed = await self._connection.close()
 
     def _end(self, error: BaseException | None) -> None:
-        """Take no more calls; those that still wait are told."""
+        """Refuse further calls; waiting calls get an error."""
         with self._lock:
             self._loop = None
             if not self._opened.done():
@@ -375,19 +375,19 @@ class _LoopThread:
                 return
             self._error = error
             for call in self._calls:
-                with suppress(InvalidStateError):  # it was done, or given up
+                with suppress(InvalidStateError):  # it was done or cancelled
                     call.set_exception(SkipringError(self._why_not()))
 
 
-# -- what the application calls ----------------------------------------------------------------
+# -- function of the application ---------------------------------------------------------------
 
 
 def _blocking(make: Callable[_P, client.Connection]) -> Callable[_P, Connection]:
     @wraps(make, assigned=(), updated=())  # for its parameters only
     def connect(*args: _P.args, **kwargs: _P.kwargs) -> Connection:
-        """A connection to the rings of some supervisors, to be used in ``with``.
+        """Return a connection to the rings of some supervisors, for use in ``with``.
 
-        It takes what ``skipring.connect`` takes. InputError if something cannot be used.
+        The arguments are those of ``skipring.connect``. Raise InputError for an invalid argument.
         """
         return Connection(make(*args, **kwargs))
 

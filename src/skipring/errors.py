@@ -1,22 +1,22 @@
-"""The errors skipring raises, as one tree.
+"""Exceptions that skipring raises, as one tree.
 
 SkipringError
-├── InputError              something the user gave us is not of the form we accept
-│   ├── WorldFormatError    a world file
-│   ├── ScenarioError       a scenario file
-│   ├── IdentityError       the name of a node, given or kept
-│   └── CursorError         a place to read on from
-├── StorageError            a data directory cannot be used
-│   ├── StoreFullError      there is no room left
-│   └── StoreBusyError      another process uses it
-├── DataLossError           what a query was to read on from is not there any more
-├── UnreachableError        no supervisor or member that could do it answers
-│   └── VolatileMembersError  members answer, and all of them store in memory only
-├── ReplicationError        fewer members than wanted have stored a publication
-└── WireError               bytes from a link, or meant for one, are not of the form we speak
-    ├── FramingError        they are no frames
-    ├── HandshakeError      the first frame is no handshake, or one of another version
-    └── MessageError        a frame does not hold a message, or one with values we do not accept
+├── InputError                input from the user is invalid
+│   ├── WorldFormatError      a world file
+│   ├── ScenarioError         a scenario
+│   ├── IdentityError         the name of a node, given or stored
+│   └── CursorError           a cursor
+├── StorageError              a data directory cannot be used
+│   ├── StoreFullError        the disk is full
+│   └── StoreBusyError        another process uses the directory
+├── DataLossError             the store that a query reads from is gone
+├── UnreachableError          no supervisor or member that can serve the request answers
+│   └── VolatileMembersError  members answer, but all of them store in memory only
+├── ReplicationError          too few members have stored a publication
+└── WireError                 bytes on a connection do not follow the wire format
+    ├── FramingError          the bytes are not frames
+    ├── HandshakeError        the first frame is not a handshake of this version
+    └── MessageError          a frame contains no valid message
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SkipringError(Exception):
 
 
 class InputError(SkipringError):
-    """Input that cannot be used; the message states where and why.
+    """Invalid input; the message states where and why.
 
     ``parameter`` names the argument at fault. The command line shows its flag instead.
     """
@@ -39,49 +39,52 @@ class InputError(SkipringError):
 
 
 class WorldFormatError(InputError):
-    """A world file is not of the form ``skipring-world/1``."""
+    """World file that does not follow the format ``skipring-world/1``."""
 
 
 class ScenarioError(InputError):
-    """A scenario names something we do not know, or gives it a value we cannot use."""
+    """Scenario that cannot be read, or has an unknown key or an invalid value."""
 
 
 class IdentityError(InputError):
-    """A node cannot have this name, or already has another one."""
+    """Name that is invalid, or differs from the node's stored name or certificate."""
 
 
 class CursorError(InputError):
-    """A cursor does not point into what is read here; the message says where to start instead."""
+    """Cursor that is not a position in this log; the message states where to start instead."""
 
 
 class StorageError(SkipringError):
-    """Something cannot be kept or read back; the message says what to do. Never for damage."""
+    """Data directory that cannot be read or written; the message states what to do.
+
+    Damaged data alone does not raise it: the store rebuilds the file.
+    """
 
 
 class StoreFullError(StorageError):
-    """There is no room on the disk; nothing is lost, and it can be tried again."""
+    """Full disk; no data is lost, and the caller can try again."""
 
 
 class StoreBusyError(StorageError):
-    """Another process uses the same data directory."""
+    """Data directory that is already in use, usually by another process."""
 
 
 class DataLossError(SkipringError):
-    """A store that a query has read from is gone; the message says how to go on."""
+    """Loss of the store that a query reads from; the message states how to continue."""
 
 
 class UnreachableError(SkipringError):
-    """A supervisor or a member is needed, and none answers; the message says what to look at."""
+    """Request that no supervisor or member answers; the message states what to check."""
 
 
 class VolatileMembersError(UnreachableError):
-    """A durable publication was requested, and all members store in memory only."""
+    """Request for a durable publication while all members store in memory only."""
 
 
 class ReplicationError(SkipringError):
-    """Fewer other members than wanted have stored a publication; it is stored here.
+    """Publication that too few other members have stored durably; this node has stored it.
 
-    ``id`` is that of the publication, ``confirmed`` the number of members that have stored it.
+    ``id`` identifies the publication; ``confirmed`` counts the other members that have stored it.
     """
 
     def __init__(self, message: str, *, id: bytes, confirmed: int) -> None:  # noqa: A002
@@ -91,20 +94,20 @@ class ReplicationError(SkipringError):
 
 
 class UnconfirmedWarning(UserWarning):
-    """Publications of a connection that is closed, and that no other member has confirmed."""
+    """Closed connection with publications that no other member has confirmed."""
 
 
 class WireError(SkipringError):
-    """What came over a link, or was to go over it, is not of the form of docs/wire.md."""
+    """Received or outgoing bytes that do not follow the format in docs/wire.md."""
 
 
 class FramingError(WireError):
-    """A frame is too long or of no known kind; nothing behind it can be read."""
+    """Frame of an invalid length or unknown kind; the bytes after it cannot be read."""
 
 
 class HandshakeError(WireError):
-    """Whoever is at the other end of a link does not speak our version of our language."""
+    """First frame that is not a valid handshake of this protocol version."""
 
 
 class MessageError(WireError):
-    """A message cannot be read, or a value in it is outside of what we accept."""
+    """Message that cannot be read, or has a value outside its limits."""

@@ -50,17 +50,17 @@ from skipring.wire.rpc import Address, NodeStatus, Refused
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Snapshot
 
-# Our guess, and measured: a tick of a node costs 0.5 ms, so all of them take a quarter of the time.
+# Guess and measurement: a tick of a node costs 0.5 ms, so all nodes take a quarter of the time.
 TICK_S: Final = 0.05
 TICK_OF_A_NODE_S: Final = 0.002
 # Measured: a node has 7 open files in a ring that has formed, and 22 after A15 at n=200.
 FILES_OF_A_NODE: Final = 8
 FILES_OF_A_NODE_MAX: Final = 64
-FILES_ASIDE: Final = 256  # Our guess: what the rest of the process has open.
-# T18: a test waits for what differs, and in a calm cluster nobody should have to compare.
+FILES_ASIDE: Final = 256  # Guess: open files of the rest of the process.
+# T18: a test waits for differences to be found, and a calm cluster should not compare tries.
 QUIET_TICKS_MAX: Final = 16
-POLL_S: Final = 0.01  # Our guess: soon enough, and a large ring is still judged rarely.
-JUDGING_SHARE: Final = 4  # Our guess: judging takes a quarter of the time at most.
+POLL_S: Final = 0.01  # Guess: soon enough, and a large ring is still judged rarely.
+JUDGING_SHARE: Final = 4  # Guess: judging takes a quarter of the time at most.
 NAMED_MAX: Final = 5  # Guess: more violations in an error are not read.
 FOR_EVER: Final = 1 << 40  # ticks
 
@@ -73,29 +73,30 @@ class Cluster:
     >>> async def scene() -> list[list[bytes]]:
     ...     async with Cluster(n=3) as cluster:
     ...         await cluster.publish("n00", b"hello")
-    ...         await cluster.settle(timeout=30)
+    ...         await cluster.wait_healthy(timeout=30)
     ...         return [cluster.payloads(name) for name in cluster.nodes]
     >>> asyncio.run(scene())
     [[b'hello'], [b'hello'], [b'hello']]
 
     The nodes are called n00, n01 and so on. Without ``data_dir`` everything is in memory; with it,
-    nodes and supervisors keep folders there, and come back with what is in them. An interval takes
-    ``tick_s``, or as long as so many nodes in one process need. Several supervisors share the
-    topics; they are numbered from 0.
+    nodes and supervisors keep folders there and restart with their content. An interval takes
+    ``tick_s``, or longer if ``n`` nodes in one process need more time. Several supervisors share
+    the topics; they are numbered from 0.
 
-    Whatever is done to it (``kill``, ``corrupt``, ``spoil``, ``partition``, ``stop_supervisor``),
-    it heals, and ``settle`` waits for that:
+    The cluster heals after any damage (``kill``, ``corrupt``, ``spoil``, ``partition``,
+    ``stop_supervisor``), and ``wait_healthy`` waits for that:
 
     >>> async def scene() -> None:
     ...     async with Cluster(n=4) as cluster:
     ...         cluster.corrupt()
     ...         with cluster.partition(["n00"], ["n01", "n02", "n03"]):
-    ...             await cluster.publish("n00", b"nobody hears it")
-    ...         await cluster.settle(timeout=30)
+    ...             await cluster.publish("n00", b"not delivered yet")
+    ...         await cluster.wait_healthy(timeout=30)
     >>> asyncio.run(scene())
 
-    A program under test may connect to ``url`` and be a member of the topic: ``settle`` asks it by
-    RPC. ``violations`` and ``snapshot`` see the supervisors and the cluster's own nodes only.
+    A program under test may connect to ``url`` and be a member of the topic: ``wait_healthy`` asks
+    it by RPC. ``violations`` and ``snapshot`` cover the supervisors and the cluster's own nodes
+    only.
     """
 
     def __init__(
@@ -165,26 +166,26 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """What ``skipring.connect`` takes to get to this cluster."""
+        """Return the URL of this cluster for ``skipring.connect``."""
         return f"skipring://{','.join(self._settings.supervisors)}"
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """The names of the nodes that live, in order."""
+        """Return the names of the live nodes, in order."""
         return tuple(sorted(self._nodes))
 
     def node(self, name: NodeId) -> NodeHost:
-        """A node that lives, for whatever the cluster itself cannot do."""
+        """Return a live node, for uses that the cluster has no method for."""
         return self._nodes[self._known(name)]
 
     def supervisor(self, number: int = 0) -> SupervisorHost:
-        """A supervisor that lives, for whatever the cluster itself cannot do."""
+        """Return a live supervisor, for uses that the cluster has no method for."""
         server = self._seats[number].server
         if server is None:
             raise InputError(f"supervisor {number} is stopped; start it first")
         return server
 
-    # -- nodes come and go -------------------------------------------------------------------
+    # -- start and stop nodes ----------------------------------------------------------------
 
     async def join(self, name: NodeId | None = None) -> NodeId:
         """Start a node that becomes a member of the topic; return its name."""
@@ -215,22 +216,22 @@ class Cluster:
             self._delivered[name] += (each.payload or b"" for each in delivery.publications)
 
     def kill(self, name: NodeId) -> None:
-        """Stop a node at once, as a crash would: nobody is told."""
+        """Stop a node at once, as a crash would, without notification."""
         node = self._nodes.pop(self._known(name))
         ending = _end(node, self._stores.pop(name, None))
         self._killed[name] = asyncio.get_running_loop().create_task(ending)
 
     async def restart(self, name: NodeId) -> None:
-        """Start a node again that was killed, with its disk if it has one."""
+        """Restart a killed node, with its disk if it has one."""
         if name not in self._killed:
             raise InputError(f"no node called {name} was killed")
         await self._killed.pop(name)
         await self._start(name)
 
     async def leave(self, name: NodeId, timeout: float = 30.0) -> bool:  # noqa: ASYNC109
-        """Let a node leave the topic and stop; True if the supervisor has let it go in time.
+        """Make a node leave the topic and stop; return True if the supervisor confirms in time.
 
-        Before that it hands over what it holds to a member that remains.
+        The node first hands over what it holds to a remaining member.
         """
         node = self.node(name)
         await node.drain(self.topic, timeout)
@@ -240,22 +241,22 @@ class Cluster:
         return is_let_go
 
     async def publish(self, name: NodeId, payload: bytes) -> bytes:
-        """Let a node publish; return the id."""
+        """Publish at a node; return the id."""
         (made,) = await self.node(name).publish(self.topic, PublishRequested(payload=payload))
         return made
 
-    # -- supervisors come and go -------------------------------------------------------------
+    # -- start and stop supervisors ----------------------------------------------------------
 
     async def stop_supervisor(self, number: int = 0) -> None:
         """Stop a supervisor at once."""
         await self._seats[number].stop()
 
     async def start_supervisor(self, number: int = 0, *, lose_data: bool = False) -> None:
-        """Start a supervisor again at its address, with its database or with an empty one."""
+        """Restart a supervisor at its address, with its database or with an empty one."""
         await self._seats[number].start(lose_data=lose_data)
 
     def use_supervisors(self, *numbers: int) -> None:
-        """Give the nodes another list of supervisors, by their numbers; all others live on."""
+        """Give the nodes another list of supervisors, by number; all supervisors keep running."""
         addresses = tuple(self._seats[number].address for number in numbers)
         self._settings = replace(self._settings, supervisors=addresses)
         for node in self._nodes.values():
@@ -264,27 +265,27 @@ class Cluster:
     # -- damage ------------------------------------------------------------------------------
 
     def corrupt(self, adversary: str = "A15", seed: int = 0) -> None:
-        """Put the topic into a starting state of the simulator's catalogue.
+        """Put the topic into an initial state of the simulator's catalog.
 
-        ``A15`` is everything arbitrary, ``A05`` a ring whose supervisor has forgotten it; `skipring
-        simulate` knows the same codes. What was published stays what it is.
+        ``A15`` is everything arbitrary, ``A05`` a ring with an empty database;
+        `skipring simulate` uses the same codes. The content of publications does not change.
         """
         members = self._statuses()
         self._inflict(sabotage.adversarial(adversary, self.topic, members, seed))
 
     def spoil(self, share: float = 0.5, seed: int = 0) -> None:
-        """Let all nodes believe in wrong hashes, and all but one lose a share of what they stored.
+        """Set wrong hashes at all nodes, and delete a share of the publications at all but one.
 
-        Nothing gets lost for good: somebody still has each publication.
+        No publication is lost permanently: at least one node keeps each.
         """
         self._inflict(sabotage.spoilt_tries(self._statuses(), share, seed))
 
     def partition(self, *groups: Iterable[NodeId]) -> AbstractContextManager[object]:
-        """Let no traffic through between groups of nodes, until ``heal``.
+        """Block all traffic between groups of nodes, until ``heal``.
 
         It also ends with a block: ``with cluster.partition(["n00"], ["n01", "n02"]): ...``. Without
-        groups there are two halves. A node in no group talks to everybody, and so do supervisors,
-        unless a group names them, as ``"supervisor"``.
+        groups there are two halves. A node in no group keeps all its connections, and so do
+        supervisors, unless a group names them, as ``"supervisor"``.
         """
         nodes, half = list(self.nodes), len(self._nodes) // 2
         sides = [list(group) for group in groups] or [nodes[:half], nodes[half:]]
@@ -307,7 +308,7 @@ class Cluster:
     def _inflict(self, damages: sabotage.Damages) -> None:
         addresses = {name: node.address for name, node in self._nodes.items()}
         for node in self._nodes.values():
-            node.links.book.learn(addresses)  # whoever refers to a node knows where it is
+            node.links.book.learn(addresses)  # a node that refers to another one knows its address
         for name, planned in damages.items():
             for damage in planned:
                 answer = self._damaged(name, damage)
@@ -318,23 +319,23 @@ class Cluster:
             return damage_node(self._nodes[name], self.topic, damage)
         server = self._seat_of(self.topic).server
         if server is None:
-            return ChaosAck(0)  # it is stopped: there is nothing to damage
+            return ChaosAck(0)  # stopped: there is nothing to damage
         return damage_supervisor(server, self.topic, damage)
 
-    # -- what can be seen --------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     def payloads(self, name: NodeId) -> list[bytes]:
-        """What a node has stored, in the order in which it came."""
+        """Return the stored payloads of a node, in the order of arrival."""
         machine = self.node(name).machine(self.topic)
         stored = machine.archive.publications() if machine is not None else ()
         return [publication.payload or b"" for publication in stored]
 
     def delivered(self, name: NodeId) -> list[bytes]:
-        """What a node's application was given, in order; also if it is not there any more."""
+        """Return the payloads that a node delivered, in order; also of a stopped node."""
         return self._delivered[name]
 
     def snapshot(self, topic: TopicId | None = None) -> Snapshot:
-        """The state of the topic, or of another one, without what is in flight."""
+        """Return the state of the topic, or of another one, without messages in flight."""
         topic = topic if topic is not None else self.topic
         machines = self._machines(topic)
         return Snapshot(
@@ -345,9 +346,9 @@ class Cluster:
         )
 
     def violations(self, topic: TopicId | None = None) -> list[str]:
-        """What keeps the ring from being legitimate, and all nodes from having all, in words.
+        """Return the violations of the ring and of complete publications, in words.
 
-        Members that other processes run are taken to be right; ``settle`` asks them.
+        Members that other processes run are assumed to be correct; ``wait_healthy`` asks them.
         """
         return list(self._violations(topic if topic is not None else self.topic))
 
@@ -373,7 +374,7 @@ class Cluster:
             yield from map(str, root_violations(seen))
 
     def _foreign(self, topic: TopicId) -> dict[NodeId, Address]:
-        """Return where the recorded members listen that other processes run."""
+        """Return the addresses of recorded members that other processes run."""
         seat = self._seat_of(topic)
         state = seat.state(topic)
         names = {node for _, node in state.database if node is not None}.union(state.queue)
@@ -390,11 +391,12 @@ class Cluster:
         address = supervisor_of(topic, self._settings.supervisors)
         return next(seat for seat in self._seats if seat.address == address)
 
-    async def wait_healthy(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109  (it says what is wrong)
+    async def wait_healthy(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109  (it has a reason)
         """Wait until the ring is legitimate and every member is ready and has every publication.
 
-        A member that another process runs counts once the supervisor knows of it; await ``synced``
-        of its subscription first. TimeoutError if that takes longer, which says what is wrong.
+        A member that another process runs counts once the supervisor has recorded it; await
+        ``synced`` of its subscription first. Raise TimeoutError, which states what is wrong, if
+        that takes longer.
         """
         deadline = asyncio.get_running_loop().time() + timeout
         async with RpcClient(self._settings.supervisors, rng=Random()) as outsider:
@@ -413,13 +415,13 @@ class Cluster:
 
     def _is_settled(self) -> bool:
         nodes = (self._nodes[name] for name in self.nodes)
-        # Readiness first: it costs nothing, the judge reads every publication.
+        # Readiness first: it costs nothing, while judging reads every publication.
         return not any(node.incompleteness(self.topic) for node in nodes) and not any(
             self._violations(self.topic)
         )
 
     async def until(self, holds: Callable[[], bool], timeout: float = 30.0) -> None:  # noqa: ASYNC109
-        """Wait until something holds; TimeoutError if that takes longer."""
+        """Wait until a condition holds; raise TimeoutError if that takes longer."""
         await self._until(holds, timeout, asyncio.get_running_loop().time() + timeout)
 
     async def _until(self, holds: Callable[[], bool], timeout_s: float, deadline: float) -> None:
@@ -442,7 +444,7 @@ class Cluster:
 
 
 def _allow_files(n: int) -> None:
-    """Let this process open as many files as a cluster's sockets are, or say what to do."""
+    """Raise the limit of open files for a cluster's sockets, or InputError with the remedy."""
     needed = FILES_ASIDE + FILES_OF_A_NODE * n
     allowed = allow_files(FILES_ASIDE + FILES_OF_A_NODE_MAX * n)
     if allowed < needed:

@@ -1,4 +1,4 @@
-"""Damaging a live topic from outside: asked first, done to all or to nobody, and it heals."""
+"""Chaos in a live topic: consent comes first, all targets or none are hit, the ring heals."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def addresses_of(cluster: Cluster) -> tuple[str, ...]:
 
 
 async def join_without_chaos(cluster: Cluster, name: str) -> None:
-    """Let a node join that was started without --chaos."""
+    """Start a node without chaos enabled and let it join."""
     cluster._settings = replace(cluster._settings, is_chaotic=False)
     await cluster.join(name)
     await cluster.wait_healthy()
 
 
-# -- it is done and heals --------------------------------------------------------------------
+# -- applied damage heals --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", ["A05", "A09b", "A13", "A15", "A18", "A47"])
-def test_what_an_adversary_does_to_a_live_ring_heals(code: str) -> None:
+def test_live_ring_heals_after_every_adversary(code: str) -> None:
     async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         members = await saboteur.members()
         assert sorted(members) == list(cluster.nodes)
@@ -58,7 +58,7 @@ def test_what_an_adversary_does_to_a_live_ring_heals(code: str) -> None:
     with_a_saboteur(scene)
 
 
-def test_what_is_planned_is_what_is_done() -> None:
+def test_applied_damage_equals_the_plan() -> None:
     async def scene() -> None:
         async with Cluster(n=4, tick_s=36_000) as cluster:
             await cluster.until(lambda: len(cluster.snapshot().supervisor.database) == 4)
@@ -72,7 +72,7 @@ def test_what_is_planned_is_what_is_done() -> None:
     asyncio.run(scene())
 
 
-def test_nodes_are_told_where_those_are_whom_they_refer_to_now() -> None:
+def test_damaged_nodes_receive_addresses_of_nodes_they_refer_to() -> None:
     async def scene() -> None:
         async with Cluster(n=4, tick_s=36_000) as cluster:
             await cluster.until(lambda: len(cluster.snapshot().supervisor.database) == 4)
@@ -90,7 +90,7 @@ def test_nodes_are_told_where_those_are_whom_they_refer_to_now() -> None:
     asyncio.run(scene())
 
 
-def test_a_partition_lets_nothing_through_until_it_is_healed() -> None:
+def test_partition_blocks_messages_until_it_is_healed() -> None:
     async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         members = await saboteur.members()
         sides = plans.parts_of(members, 2, seed=0)
@@ -107,7 +107,7 @@ def test_a_partition_lets_nothing_through_until_it_is_healed() -> None:
     with_a_saboteur(scene)
 
 
-def test_whoever_is_killed_is_gone_and_the_others_close_the_gap() -> None:
+def test_killed_members_leave_and_the_others_close_the_gap() -> None:
     async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         await saboteur.members()
         await saboteur.apply(plans.killed(["n01", "n04"]))
@@ -117,7 +117,7 @@ def test_whoever_is_killed_is_gone_and_the_others_close_the_gap() -> None:
     with_a_saboteur(scene)
 
 
-def test_a_supervisor_can_be_killed_too() -> None:
+def test_supervisor_can_be_killed() -> None:
     async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         await saboteur.apply(plans.killed([SUPERVISOR]))
         with pytest.raises(InputError, match="is stopped"):
@@ -128,10 +128,10 @@ def test_a_supervisor_can_be_killed_too() -> None:
     with_a_saboteur(scene)
 
 
-# -- or to nobody ----------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------
 
 
-def test_if_one_refuses_nothing_is_done_to_anybody() -> None:
+def test_one_refusal_prevents_all_damage() -> None:
     async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         await join_without_chaos(cluster, "sound")
         members = await saboteur.members()
@@ -146,7 +146,7 @@ def test_if_one_refuses_nothing_is_done_to_anybody() -> None:
     with_a_saboteur(scene, n=3)
 
 
-def test_whoever_is_not_hit_need_not_consent() -> None:
+def test_node_outside_the_plan_need_not_consent() -> None:
     async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         await join_without_chaos(cluster, "sound")
         await saboteur.apply(plans.no_database())
@@ -156,7 +156,7 @@ def test_whoever_is_not_hit_need_not_consent() -> None:
     with_a_saboteur(scene, n=3)
 
 
-def test_those_who_refuse_do_not_keep_others_from_being_healed() -> None:
+def test_refusing_nodes_do_not_prevent_healing_of_others() -> None:
     async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         await join_without_chaos(cluster, "sound")
         members = await saboteur.members()
@@ -166,7 +166,7 @@ def test_those_who_refuse_do_not_keep_others_from_being_healed() -> None:
     with_a_saboteur(scene, n=3)
 
 
-def test_many_who_refuse_are_not_all_named() -> None:
+def test_long_list_of_refusing_nodes_is_shortened() -> None:
     async def scene() -> None:
         cluster = Cluster(n=12)
         cluster._settings = replace(cluster._settings, is_chaotic=False)
@@ -178,7 +178,7 @@ def test_many_who_refuse_are_not_all_named() -> None:
     asyncio.run(scene())
 
 
-def test_one_that_has_gone_meanwhile_keeps_everybody_from_being_hit(
+def test_member_that_died_meanwhile_prevents_all_damage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("skipring.admin.chaos_client.ANSWER_S", 0.5)
@@ -193,7 +193,7 @@ def test_one_that_has_gone_meanwhile_keeps_everybody_from_being_hit(
     with_a_saboteur(scene, n=4)
 
 
-def test_what_was_only_half_done_is_said() -> None:
+def test_partly_applied_damage_is_reported() -> None:
     async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
         members = await saboteur.members()
         damages = plans.wrong_labels(members, seed=0)
@@ -204,7 +204,7 @@ def test_what_was_only_half_done_is_said() -> None:
     with_a_saboteur(scene, n=3)
 
 
-def test_without_a_supervisor_or_members_nothing_can_be_damaged(
+def test_topic_without_supervisor_or_members_cannot_be_damaged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("skipring.admin.inspector.SUPERVISOR_S", 1.0)
@@ -224,11 +224,11 @@ def test_without_a_supervisor_or_members_nothing_can_be_damaged(
 
 
 @pytest.mark.parametrize("addresses", [(), ("nonsense",)])
-def test_addresses_are_checked(addresses: tuple[str, ...]) -> None:
+def test_invalid_address_is_refused(addresses: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="supervisor: "):
         asyncio.run(sabotage(addresses, TOPIC, plans.killed))
 
 
-def test_topics_are_checked() -> None:
+def test_invalid_topic_is_refused() -> None:
     with pytest.raises(InputError, match="control characters"):
         asyncio.run(sabotage(["127.0.0.1:1"], "a\nb", plans.killed))

@@ -1,4 +1,4 @@
-"""Plans of damage: whom they hit with what, and what they spare."""
+"""Chaos plans: targets, damage, and the nodes and data that a plan spares."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIVE = tuple("abcdefgh")
 
 
 def statuses(*names: NodeId, count: int = 40, root: bytes = bytes(16)) -> dict[NodeId, NodeStatus]:
-    """Members that have stored something."""
+    """Return the statuses of members with stored publications."""
     own = (label("01"), peer("0", "a"), None, None, ((label("1"), "b"),), {}, {})
     return {name: NodeStatus(0, True, *own, count, count, root) for name in names}
 
@@ -42,7 +42,7 @@ def texts_in(plain: object) -> Iterator[str]:
 
 
 def named_in(damages: Damages) -> set[str]:
-    """Every node that a plan names, also in the messages that it forges."""
+    """Return every node that a plan names, also inside forged messages."""
     messages: list[object] = [damage for each in damages.values() for damage in each]
     for damage in [each for each in messages if isinstance(each, Forge)]:
         messages += [decode(frame).message for frame in FrameReader().feed(damage.frames)]
@@ -57,7 +57,7 @@ def named_in(damages: Damages) -> set[str]:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 @pytest.mark.parametrize("code", ADVERSARIES)
-def test_every_adversary_has_a_plan_that_can_be_sent_and_names_nobody_else(
+def test_every_adversary_has_an_encodable_plan_that_names_only_live_nodes_and_ghosts(
     code: str, count: int
 ) -> None:
     live = LIVE[:count]
@@ -71,12 +71,12 @@ def test_every_adversary_has_a_plan_that_can_be_sent_and_names_nobody_else(
 
 
 @pytest.mark.parametrize("code", ["A17", "A18", "A36"])
-def test_whoever_has_crashed_in_a_world_is_a_ghost(code: str) -> None:
+def test_crashed_nodes_of_a_world_become_ghosts(code: str) -> None:
     damages = adversarial(code, TOPIC, statuses(*LIVE), seed=0)
     assert any(name.startswith("ghost-") for name in named_in(damages))
 
 
-def test_no_live_node_is_taken_for_a_ghost() -> None:
+def test_ghost_names_differ_from_live_names() -> None:
     members = statuses("ghost-0", "ghost-1", "a", "b")
     damages = adversarial("A18", TOPIC, members, seed=0)
     lefts = {
@@ -89,18 +89,18 @@ def test_no_live_node_is_taken_for_a_ghost() -> None:
     assert not lefts & members.keys()
 
 
-def test_a_seed_makes_a_plan_and_another_one_another() -> None:
+def test_plan_depends_on_the_seed() -> None:
     members = statuses(*LIVE)
     assert adversarial("A15", TOPIC, members, 1) == adversarial("A15", TOPIC, members, 1)
     assert adversarial("A15", TOPIC, members, 1) != adversarial("A15", TOPIC, members, 2)
 
 
-def test_an_unknown_adversary_is_refused_and_the_known_ones_are_named() -> None:
+def test_unknown_adversary_is_refused_and_known_ones_are_listed() -> None:
     with pytest.raises(InputError, match=r"no adversary A99; there are A00, A01.*A15.*A47"):
         adversarial("A99", TOPIC, statuses("a"), 0)
 
 
-def test_forged_messages_are_part_of_it_but_no_publications() -> None:
+def test_plan_forges_messages_without_publications() -> None:
     damages = adversarial("A13", TOPIC, statuses(*LIVE), seed=0)
     frames = [d.frames for each in damages.values() for d in each if isinstance(d, Forge)]
     kinds = {type(decode(frame).message) for data in frames for frame in FrameReader().feed(data)}
@@ -108,7 +108,7 @@ def test_forged_messages_are_part_of_it_but_no_publications() -> None:
     assert not kinds & CARRIERS
 
 
-def test_where_publications_are_scattered_those_that_there_are_get_lost() -> None:
+def test_adversary_with_scattered_publications_drops_stored_ones() -> None:
     damages = adversarial("A19", TOPIC, statuses(*LIVE), seed=0)
     spoils = [d for each in damages.values() for d in each if isinstance(d, CorruptTrie)]
     assert [spoil.publications for spoil in spoils] == [0] + 7 * [20]
@@ -120,14 +120,14 @@ def test_where_publications_are_scattered_those_that_there_are_get_lost() -> Non
 # -- parts of a topic ------------------------------------------------------------------------
 
 
-def test_a_database_is_wrong_or_empty() -> None:
+def test_database_plan_is_wrong_or_empty() -> None:
     (wrong,) = sabotage.wrong_database(LIVE, seed=1)[SUPERVISOR]
     assert isinstance(wrong, OverwriteDatabase)
     assert wrong.database
     assert sabotage.no_database() == {SUPERVISOR: [OverwriteDatabase(0, (), 0, ())]}
 
 
-def test_labels_are_scrambled_and_nothing_else() -> None:
+def test_label_plan_changes_labels_only() -> None:
     members = statuses(*LIVE)
     damages = sabotage.wrong_labels(members, seed=1)
     assert set(damages) == set(LIVE)
@@ -139,7 +139,7 @@ def test_labels_are_scrambled_and_nothing_else() -> None:
     assert len(labels) > 1
 
 
-def test_nobody_forgets_what_the_keeper_may_lack() -> None:
+def test_plan_drops_no_publication_that_the_keeper_may_lack() -> None:
     members = statuses("a", "b") | statuses("c", root=EMPTY_ROOT)
     damages = sabotage.spoilt_tries(members, 0.5, seed=0)
     lost = {name: damage.publications for name, (damage,) in damages.items()}  # type: ignore[union-attr]
@@ -149,7 +149,7 @@ def test_nobody_forgets_what_the_keeper_may_lack() -> None:
 # -- partitions and kills --------------------------------------------------------------------
 
 
-def test_a_partition_cuts_each_side_off_from_the_others() -> None:
+def test_partition_isolates_each_side_from_the_others() -> None:
     assert sabotage.partition([["a", "b"], ["c"]], 9) == {
         "a": [Isolate(0, ("c",), 9)],
         "b": [Isolate(0, ("c",), 9)],
@@ -157,30 +157,30 @@ def test_a_partition_cuts_each_side_off_from_the_others() -> None:
     }
 
 
-def test_a_supervisor_on_one_side_is_out_of_reach_for_the_other() -> None:
+def test_supervisor_on_one_side_is_unreachable_for_the_other() -> None:
     assert sabotage.partition([["a", SUPERVISOR], ["b"]], 9) == {
         "a": [Isolate(0, ("b",), 9)],
         "b": [Isolate(0, ("a", SUPERVISOR), 9)],
     }
 
 
-def test_nobody_is_on_two_sides() -> None:
+def test_name_in_two_groups_is_refused() -> None:
     with pytest.raises(InputError, match="two groups"):
         sabotage.partition([["a", "b"], ["b"]], 9)
 
 
-def test_parts_have_about_the_same_size() -> None:
+def test_random_groups_have_similar_sizes() -> None:
     parts = sabotage.parts_of(LIVE[:7], 3, seed=0)
     assert sorted(map(len, parts)) == [2, 2, 3]
     assert sorted(name for part in parts for name in part) == list(LIVE[:7])
 
 
 @pytest.mark.parametrize(("share", "count"), [(0, 1), (0.3, 2), (1, 8)])
-def test_a_share_is_at_least_one(share: float, count: int) -> None:
+def test_share_contains_at_least_one_node(share: float, count: int) -> None:
     assert len(sabotage.share_of(LIVE, share, seed=0)) == count
 
 
-def test_every_damage_can_be_told() -> None:
+def test_every_damage_has_a_description() -> None:
     plans = (
         adversarial("A15", TOPIC, statuses("a", "b"), 0),
         adversarial("A47", TOPIC, statuses("a", "b"), 0),

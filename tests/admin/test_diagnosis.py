@@ -1,4 +1,4 @@
-"""Diagnoses: what is wrong with a topic or a node, what mends it, and what a person can do."""
+"""Diagnoses: violations of a topic or a node, their repair, and advice for the operator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def seen(
     crashed: tuple[NodeId, ...] = (),
     recorded: tuple[NodeId, ...] = NODES,
 ) -> Inspection:
-    """What an inspector would return; as it should be, but for what is given."""
+    """Return the inspection of a legitimate ring, changed by the arguments."""
     live = {
         node: legitimate_state(index, NODES)
         for index, node in enumerate(NODES)
@@ -48,21 +48,21 @@ def with_publication(node: NodeId) -> SubscriberState:
     return replace(legitimate_state(NODES.index(node), NODES), publications=(publication,))
 
 
-def test_a_ring_as_it_should_be_is_healthy() -> None:
+def test_legitimate_ring_is_healthy() -> None:
     diagnosis = diagnose(seen())
     assert diagnosis.is_healthy
     assert (diagnosis.members, diagnosis.publications) == (4, 0)
     assert diagnosis.violations == diagnosis.advice == ()
 
 
-def test_a_topic_without_members_is_not_healthy() -> None:
+def test_topic_without_members_is_not_healthy() -> None:
     inspection = Inspection(snapshot=Snapshot(topic="news", subscribers={}), statuses={})
     diagnosis = diagnose(inspection)
     assert not diagnosis.is_healthy
     assert "Nobody subscribes to 'news'" in diagnosis.advice[0]
 
 
-def test_of_one_that_does_not_answer_it_is_said_when_it_will_be_dropped() -> None:
+def test_advice_states_when_an_unresponsive_member_is_evicted() -> None:
     diagnosis = diagnose(seen(crashed=("d",)))
     assert not diagnosis.is_legitimate
     assert diagnosis.silent == ("d",)
@@ -70,24 +70,24 @@ def test_of_one_that_does_not_answer_it_is_said_when_it_will_be_dropped() -> Non
     assert "9 to 18 intervals" in diagnosis.advice[0]
 
 
-def test_of_many_that_do_not_answer_a_few_are_named() -> None:
+def test_advice_names_only_some_of_many_unresponsive_members() -> None:
     gone = tuple(f"x{number}" for number in range(8))
     diagnosis = diagnose(seen(crashed=gone, recorded=(*NODES, *gone)))
     assert diagnosis.advice[0].startswith("x0, x1, x2, x3, x4 and 3 more: no answer.")
 
 
-def test_one_that_is_gone_and_forgotten_needs_no_advice() -> None:
+def test_unrecorded_crashed_node_needs_no_advice() -> None:
     assert diagnose(seen(crashed=("x",))).advice == ()
 
 
-def test_of_one_that_is_not_recorded_the_list_of_supervisors_is_suspected() -> None:
+def test_unrecorded_member_yields_advice_about_supervisor_list() -> None:
     diagnosis = diagnose(seen({"e": SubscriberState()}))
     assert any(
         text.startswith("e: ") and "list of supervisors" in text for text in diagnosis.advice
     )
 
 
-def test_missing_publications_are_told_apart_from_a_broken_ring() -> None:
+def test_missing_publications_are_distinguished_from_broken_ring() -> None:
     diagnosis = diagnose(seen({node: with_publication(node) for node in "abc"}))
     assert diagnosis.is_legitimate
     assert not diagnosis.has_all_publications
@@ -96,14 +96,14 @@ def test_missing_publications_are_told_apart_from_a_broken_ring() -> None:
     assert "look again" in diagnosis.advice[0]
 
 
-def test_of_a_ring_that_heals_it_is_said_that_it_does() -> None:
+def test_advice_for_degraded_ring_says_that_it_heals() -> None:
     wrong = replace(legitimate_state(1, NODES), left=None)
     diagnosis = diagnose(seen({"b": wrong}))
     assert {each.layer for each in diagnosis.violations} == {Layer.RING}
     assert "heals by itself" in diagnosis.advice[0]
 
 
-def test_every_layer_that_can_be_seen_has_a_name_and_a_repair() -> None:
+def test_every_visible_layer_has_a_name_and_a_repair() -> None:
     visible = [layer for layer in Layer if layer is not Layer.CHANNELS]
     assert list(LAYERS) == list(REPAIRS) == visible
 
@@ -111,7 +111,7 @@ def test_every_layer_that_can_be_seen_has_a_name_and_a_repair() -> None:
 # -- one node --------------------------------------------------------------------------------
 
 
-def test_only_what_is_wrong_with_the_node_itself_is_explained() -> None:
+def test_explanation_contains_only_violations_of_the_node() -> None:
     states = {
         "b": replace(legitimate_state(1, NODES), left=None, shortcuts={}),
         "c": replace(legitimate_state(2, NODES), right=None),
@@ -123,14 +123,14 @@ def test_only_what_is_wrong_with_the_node_itself_is_explained() -> None:
     assert explain(inspection, "a", None).is_well
 
 
-def test_a_journal_is_part_of_the_explanation() -> None:
+def test_explanation_contains_the_change_log() -> None:
     entry = ChangeEntry(3, 1, "Tick", None, "left", "none", "(0, a)", "why")
     explanation = explain(seen(), "b", ChangePage(1, 9, (entry,)))
     assert (explanation.tick, explanation.journal) == (9, (entry,))
     assert explanation.standing == "a member under label 1"
 
 
-def test_how_a_node_stands_is_said_for_every_kind() -> None:
+def test_every_standing_of_a_node_has_a_description() -> None:
     inspection = seen({"e": SubscriberState(), "f": SubscriberState(member=False)}, crashed=("x",))
     away = SubscriberState(member=False)
     inspection = Inspection(
@@ -151,7 +151,7 @@ def test_how_a_node_stands_is_said_for_every_kind() -> None:
 
 
 @pytest.mark.parametrize("name", ["z", "", "x" * 1000, "b.left"])
-def test_of_a_node_that_nobody_knows_the_others_are_named(name: str) -> None:
+def test_unknown_node_is_refused_with_the_known_names(name: str) -> None:
     with pytest.raises(InputError, match="there are a, b, c, d") as refused:
         explain(seen(), name, None)
     assert len(str(refused.value)) < 200

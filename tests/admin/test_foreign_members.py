@@ -1,11 +1,11 @@
-"""Members of other processes: whose publications differ from those of most."""
+"""Members of other processes whose publications differ from the majority."""
 
 from __future__ import annotations
 
 from skipring.admin.foreign_members import root_violations
 
 
-def test_member_with_another_root_than_most_is_named() -> None:
+def test_member_whose_root_differs_from_the_majority_is_named() -> None:
     tries = {"n00": (b"one", 1), "a": (b"two", 2), "b": (b"two", 2)}
     assert list(map(str, root_violations(tries))) == [
         "PUB: n00 has 1 publications, and most members have others"

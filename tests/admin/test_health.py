@@ -1,4 +1,4 @@
-"""Conditions of live nodes: links, readiness, clones, clocks and disks in the verdict."""
+"""Health conditions of live nodes: links, readiness, clones, clocks and disks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOKS_MAX = 200
 
 
 def seen(health: NodeHealth, offsets_us: dict[str, int] | None = None) -> Inspection:
-    """Return a legitimate ring in which the process of a is in a condition."""
+    """Return the inspection of a legitimate ring in which node a has this health."""
     live = {node: legitimate_state(index, NODES) for index, node in enumerate(NODES)}
     statuses = {node: status_of(state) for node, state in live.items()}
     return Inspection(
@@ -42,7 +42,7 @@ def texts(diagnosis: Diagnosis, layer: Layer) -> list[str]:
     return [each.text for each in diagnosis.violations if each.layer is layer]
 
 
-def test_a_ring_whose_neighbours_have_no_connection_is_not_healthy() -> None:
+def test_ring_with_unconnected_neighbours_is_not_healthy() -> None:
     diagnosis = diagnose(seen(NodeHealth(unlinked=("b",))))
     assert diagnosis.is_legitimate
     assert not diagnosis.is_linked
@@ -51,7 +51,7 @@ def test_a_ring_whose_neighbours_have_no_connection_is_not_healthy() -> None:
     assert any("firewalls" in sentence for sentence in diagnosis.advice)
 
 
-def test_a_neighbour_that_is_silent_for_two_intervals_is_reported() -> None:
+def test_neighbour_silent_for_two_intervals_is_reported() -> None:
     diagnosis = diagnose(seen(NodeHealth(silent={"b": 1, "c": 2})))
     (text,) = texts(diagnosis, Layer.LINKS)
     assert text == "a has received nothing from its neighbour c for 2 intervals"
@@ -65,7 +65,7 @@ def test_a_neighbour_that_is_silent_for_two_intervals_is_reported() -> None:
         (NodeHealth(clones=("h:1", "h:2")), "a is also the name of the process at h:1, h:2"),
     ],
 )
-def test_a_process_that_does_not_serve_its_topic_makes_it_unhealthy(
+def test_process_that_does_not_serve_its_topic_makes_it_unhealthy(
     health: NodeHealth, text: str
 ) -> None:
     diagnosis = diagnose(seen(health))
@@ -76,7 +76,7 @@ def test_a_process_that_does_not_serve_its_topic_makes_it_unhealthy(
     assert explain(seen(health), "a", None).violations == diagnosis.violations
 
 
-def test_quarantined_records_and_incarnations_ahead_are_warnings_of_a_healthy_topic() -> None:
+def test_quarantined_records_and_incarnations_ahead_are_only_warnings() -> None:
     diagnosis = diagnose(seen(NodeHealth(quarantined=1, ahead=2)))
     assert diagnosis.is_healthy
     assert [sentence.split(":")[0] for sentence in diagnosis.warnings] == [
@@ -85,19 +85,19 @@ def test_quarantined_records_and_incarnations_ahead_are_warnings_of_a_healthy_to
     ]
 
 
-def test_a_clock_that_differs_from_the_median_by_a_minute_is_a_warning() -> None:
+def test_clock_one_minute_from_the_median_is_a_warning() -> None:
     hour_us = 3600 * 1_000_000
     offsets = {"a": 59_000_000, "b": 0, "c": -hour_us, "d": 0}
     (warning,) = diagnose(seen(NodeHealth(), offsets)).warnings
     assert warning == "c: its clock is 3600 s behind the clocks of other members."
 
 
-def test_a_wrong_clock_of_the_inspecting_process_is_no_warning() -> None:
+def test_wrong_clock_of_the_inspecting_process_is_no_warning() -> None:
     offsets = dict.fromkeys(NODES, 10**13)
     assert diagnose(seen(NodeHealth(), offsets)).warnings == ()
 
 
-def test_doctor_reports_a_partition_while_every_variable_is_still_legitimate() -> None:
+def test_doctor_reports_partition_while_every_variable_is_legitimate() -> None:
     async def scene() -> None:
         async with Cluster(n=4) as cluster:
             await cluster.wait_healthy()

@@ -1,4 +1,4 @@
-"""Looking at a live topic: all of it is found, and whoever lies or is gone stops nobody."""
+"""Inspection of a live topic: it is complete, and lying or dead nodes do not stop it."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ from tests.support.machines import peer
 from tests.support.rings import LiveRing, live_ring, until
 
 TOPIC = "news"
-STILL_S = 36_000.0  # a tick that never comes: what is loaded stays
+STILL_S = 36_000.0  # no tick happens, so the loaded state stays
 
-NO_FRAME = Frame(DATA, b"")  # only of use to whoever passes something on
+NO_FRAME = Frame(DATA, b"")  # only a process that forwards messages uses it
 
 
 def ran(scene: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -80,7 +80,7 @@ def address_of(cluster: Cluster) -> str:
 async def standing_still(
     states: Mapping[NodeId, SubscriberState], database: SupervisorState
 ) -> AsyncIterator[tuple[LiveRing, Inspector]]:
-    """A ring in a given state, in which no time passes; all know where all listen."""
+    """Yield a ring in the given state without ticks; all nodes know all addresses."""
     async with live_ring(*states, tick_s=STILL_S) as ring:
         book = ring.supervisor.links.book
         await until(lambda: len(book.hints(states)) == len(states))
@@ -95,7 +95,7 @@ async def standing_still(
 
 
 def nothing_is_on_its_way(ring: LiveRing) -> bool:
-    """True if all that was said has come, also what waited for somebody to be dialled."""
+    """Return True if no message is in flight or waits for a dial."""
     links = [ring.supervisor.links, *(node.links for node in ring.nodes.values())]
     if any(peer.waiting_bytes for each in links for peer in each._peers.values()):
         return False
@@ -120,7 +120,7 @@ def faults(inspection: Inspection) -> list[str]:
 # -- a real ring -----------------------------------------------------------------------------
 
 
-def test_what_is_seen_of_a_settled_ring_is_its_state_as_a_world_file_without_a_fault() -> None:
+def test_inspection_of_healthy_ring_equals_its_state_without_violations() -> None:
     async def scene() -> None:
         async with Cluster(n=8) as cluster, looking_at(address_of(cluster)) as inspector:
             for number in range(20):
@@ -138,7 +138,7 @@ def test_what_is_seen_of_a_settled_ring_is_its_state_as_a_world_file_without_a_f
     ran(scene)
 
 
-def test_one_that_was_killed_is_seen_as_crashed() -> None:
+def test_killed_member_is_seen_as_crashed() -> None:
     async def scene() -> None:
         async with (
             Cluster(n=4, tick_s=0.5) as cluster,
@@ -155,7 +155,7 @@ def test_one_that_was_killed_is_seen_as_crashed() -> None:
     ran(scene)
 
 
-def test_a_corrupted_node_is_seen_as_it_is() -> None:
+def test_corrupted_node_is_seen_unchanged() -> None:
     states = legitimate("abcd")
     states["b"] = SubscriberState(
         label=Label.parse("0111"),
@@ -175,7 +175,7 @@ def test_a_corrupted_node_is_seen_as_it_is() -> None:
     ran(scene)
 
 
-def test_a_second_ring_is_found_through_one_entry_and_who_is_not_recorded_by_a_reference() -> None:
+def test_second_ring_is_found_through_one_entry_and_unrecorded_node_by_reference() -> None:
     states = legitimate("abcd") | legitimate("efgh") | {"alone": SubscriberState()}
     states["g"] = replace(states["g"], left=peer("001", "alone"))
     entries = (*database_of("abcd"), ("111", "e"))
@@ -191,7 +191,7 @@ def test_a_second_ring_is_found_through_one_entry_and_who_is_not_recorded_by_a_r
     ran(scene)
 
 
-def test_those_who_wait_and_whom_nobody_can_find_are_in_the_file_as_well() -> None:
+def test_queued_and_unreachable_nodes_are_in_the_world_file() -> None:
     states = legitimate("ab")
     states["a"] = replace(states["a"], shortcuts={Label.parse("01"): "nobody"})
     entries = (*database_of("ab"), ("10", None))
@@ -207,7 +207,7 @@ def test_those_who_wait_and_whom_nobody_can_find_are_in_the_file_as_well() -> No
     ran(scene)
 
 
-def test_one_who_lives_but_is_not_in_the_topic_is_no_member() -> None:
+def test_live_node_outside_the_topic_is_no_member() -> None:
     async def scene() -> None:
         database = SupervisorState(database=database_of("abc"))
         async with standing_still(legitimate("abc"), database) as (ring, inspector):
@@ -221,7 +221,7 @@ def test_one_who_lives_but_is_not_in_the_topic_is_no_member() -> None:
 
 
 @pytest.mark.heavy
-def test_three_thousand_publications_are_read_page_by_page_and_once_for_equal_roots() -> None:
+def test_three_thousand_publications_are_read_in_pages_and_once_for_equal_roots() -> None:
     async def scene() -> None:
         async with Cluster(n=4) as cluster, looking_at(address_of(cluster)) as inspector:
             await cluster.wait_healthy()
@@ -246,7 +246,7 @@ def test_three_thousand_publications_are_read_page_by_page_and_once_for_equal_ro
 
 
 def counted_questions(inspector: Inspector) -> Counter[str]:
-    """How often each kind of question is asked from now on."""
+    """Count the requests of each kind from now on."""
     outsider, asked = inspector._outsider, Counter[str]()
     ask = outsider.request
 
@@ -260,7 +260,7 @@ def counted_questions(inspector: Inspector) -> Counter[str]:
     return asked
 
 
-def test_a_node_that_lacks_publications_is_found_by_its_root() -> None:
+def test_node_that_lacks_publications_is_found_by_its_root() -> None:
     async def scene() -> None:
         database = SupervisorState(database=database_of("abc"))
         async with standing_still(legitimate("abc"), database) as (ring, inspector):
@@ -278,7 +278,7 @@ def test_a_node_that_lacks_publications_is_found_by_its_root() -> None:
     ran(scene)
 
 
-def test_a_root_that_does_not_follow_from_what_is_stored_is_a_wrong_hash() -> None:
+def test_root_that_contradicts_stored_publications_is_a_wrong_digest() -> None:
     async def scene() -> None:
         database = SupervisorState(database=database_of("ab"))
         async with standing_still(legitimate("ab"), database) as (ring, inspector):
@@ -292,7 +292,7 @@ def test_a_root_that_does_not_follow_from_what_is_stored_is_a_wrong_hash() -> No
     ran(scene)
 
 
-def test_the_journal_of_a_node_can_be_read_and_that_of_nobody_not() -> None:
+def test_change_log_of_known_node_is_read_and_of_unknown_node_is_none() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster, looking_at(address_of(cluster), 0.5) as inspector:
             await cluster.wait_healthy()
@@ -305,7 +305,7 @@ def test_the_journal_of_a_node_can_be_read_and_that_of_nobody_not() -> None:
     ran(scene)
 
 
-def test_of_a_topic_that_nobody_subscribes_to_nothing_is_known() -> None:
+def test_topic_without_members_is_unknown() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
             async with open_inspector([address_of(cluster)], "unheard of") as inspector:
@@ -317,7 +317,7 @@ def test_of_a_topic_that_nobody_subscribes_to_nothing_is_known() -> None:
     ran(scene)
 
 
-def test_without_a_supervisor_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_supervisor_raises_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SUPERVISOR_S", 0.1)
 
     async def scene() -> None:
@@ -331,7 +331,7 @@ def test_without_a_supervisor_there_is_a_sentence(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("address", "topic"), [("nonsense", TOPIC), ("example.org:1", TOPIC), ("127.0.0.1:1", "a\nb")]
 )
-def test_what_is_no_address_or_no_topic_is_refused(address: str, topic: str) -> None:
+def test_invalid_address_or_topic_is_refused(address: str, topic: str) -> None:
     async def scene() -> None:
         with pytest.raises(InputError):
             async with open_inspector([address], topic):
@@ -340,11 +340,11 @@ def test_what_is_no_address_or_no_topic_is_refused(address: str, topic: str) -> 
     ran(scene)
 
 
-# -- those who lie, change or vanish ---------------------------------------------------------
+# -- nodes that lie, change or vanish --------------------------------------------------------
 
 
 class Script:
-    """An outsider whose questions are answered by functions."""
+    """A client whose requests are answered by functions."""
 
     def __init__(
         self,
@@ -404,7 +404,7 @@ def status(
     )
 
 
-def test_a_database_that_changes_while_it_is_read_is_read_again() -> None:
+def test_database_that_changes_during_reading_is_read_again() -> None:
     digests = iter([1, 2, 3, 4, 4, 4])
 
     def page(question: FetchDatabase) -> DatabasePage:
@@ -420,7 +420,7 @@ def test_a_database_that_changes_while_it_is_read_is_read_again() -> None:
     ran(scene)
 
 
-def test_a_database_that_never_rests_is_taken_as_it_is() -> None:
+def test_database_that_keeps_changing_is_used_as_read() -> None:
     digests = iter(range(1000))
 
     def page(question: FetchDatabase) -> DatabasePage:
@@ -435,7 +435,7 @@ def test_a_database_that_never_rests_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_a_database_without_an_end_is_given_up(step: int) -> None:
+def test_endless_database_is_abandoned(step: int) -> None:
     def page(question: FetchDatabase) -> DatabasePage:
         entries = (("0", "a"),) * 256
         after = question.start + 256 * step if step else 0
@@ -448,7 +448,7 @@ def test_a_database_without_an_end_is_given_up(step: int) -> None:
     ran(scene)
 
 
-def test_a_supervisor_that_does_not_allow_the_topic_says_so() -> None:
+def test_supervisor_that_refuses_the_topic_is_reported() -> None:
     async def scene() -> None:
         with pytest.raises(UnreachableError, match="does not serve 'news'"):
             await Script(lambda _: Refused(1, "no")).inspect()
@@ -456,7 +456,7 @@ def test_a_supervisor_that_does_not_allow_the_topic_says_so() -> None:
     ran(scene)
 
 
-def test_nodes_that_are_invented_without_end_are_given_up(
+def test_endless_invented_nodes_are_abandoned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "NODES_MAX", 100)
@@ -471,7 +471,7 @@ def test_nodes_that_are_invented_without_end_are_given_up(
     ran(scene)
 
 
-def test_a_node_whose_address_is_heard_of_late_is_asked_all_the_same() -> None:
+def test_node_with_late_address_is_asked() -> None:
     async def scene() -> None:
         def answer(node: NodeId) -> NodeStatus:
             script.book.learn({"a": "127.0.0.1:1"})
@@ -485,7 +485,7 @@ def test_a_node_whose_address_is_heard_of_late_is_asked_all_the_same() -> None:
     ran(scene)
 
 
-def test_one_who_answers_no_more_is_asked_twice_and_one_without_an_address_not_at_all() -> None:
+def test_unresponsive_node_is_asked_twice_and_node_without_address_never() -> None:
     async def scene() -> None:
         script = Script(one_page("a", "b"))
         script.book.learn({"b": "127.0.0.1:1"})
@@ -504,7 +504,7 @@ def hears(script: Script, *nodes: NodeId) -> Script:
     return script
 
 
-def test_if_one_stops_listing_another_with_the_same_root_is_asked() -> None:
+def test_another_node_with_equal_root_is_asked_if_a_listing_stops() -> None:
     def listing(node: NodeId, question: FetchPublications) -> PublicationPage | None:
         if node == "a":
             return None
@@ -524,7 +524,7 @@ def test_if_one_stops_listing_another_with_the_same_root_is_asked() -> None:
 
 
 @pytest.mark.parametrize("contents", [TopicContents.IDS, TopicContents.PAYLOADS])
-def test_one_whose_list_has_no_end_counts_as_gone(contents: TopicContents) -> None:
+def test_node_with_endless_list_counts_as_crashed(contents: TopicContents) -> None:
     async def scene() -> None:
         script = Script(
             one_page("a"),
@@ -538,7 +538,7 @@ def test_one_whose_list_has_no_end_counts_as_gone(contents: TopicContents) -> No
     ran(scene)
 
 
-def test_more_than_fits_into_memory_is_not_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_beyond_the_memory_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LISTED_BYTES_MAX", 1000)
 
     async def scene() -> None:
@@ -555,7 +555,7 @@ def test_more_than_fits_into_memory_is_not_collected(monkeypatch: pytest.MonkeyP
     ran(scene)
 
 
-def test_an_answer_counts_only_from_the_one_who_was_asked() -> None:
+def test_answer_counts_only_from_the_node_that_was_asked() -> None:
     async def scene() -> None:
         async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as outsider:
             asking = asyncio.create_task(
@@ -574,7 +574,7 @@ def test_an_answer_counts_only_from_the_one_who_was_asked() -> None:
     ran(scene)
 
 
-def test_an_answer_of_another_kind_is_none_and_a_refusal_is_one() -> None:
+def test_answer_of_another_kind_is_ignored_and_refusal_is_returned() -> None:
     async def scene() -> None:
         async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as outsider:
             for answer, expected in (
@@ -591,7 +591,7 @@ def test_an_answer_of_another_kind_is_none_and_a_refusal_is_one() -> None:
     ran(scene)
 
 
-def test_a_root_of_no_publications_is_no_wrong_hash() -> None:
+def test_empty_root_is_no_wrong_digest() -> None:
     async def scene() -> None:
         script = Script(one_page("a"), lambda _: status(root=EMPTY_ROOT))
         seen = await hears(script, "a").inspect(TopicContents.IDS)

@@ -1,4 +1,4 @@
-"""The public API over real sockets: publishing, reading, waiting, and what it refuses."""
+"""The public API over real sockets: publishing, reading, waiting and refused input."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from skipring.testing import Cluster
 from tests.support.rings import until
 
 TICK_S = 0.05
-DEADLINE_S = 60.0  # for what takes a second or two
-NOBODY = "skipring://127.0.0.1:9"  # no supervisor is there
+DEADLINE_S = 60.0  # for operations that take a second or two
+NOBODY = "skipring://127.0.0.1:9"  # no supervisor listens here
 
 
 async def take(source: Subscription, many: int) -> list[DeliveredPublication]:
@@ -42,7 +42,7 @@ def to(
     return connect(cluster.url, tick_s=TICK_S, name=name, data_dir=data_dir, drain_s=0)
 
 
-def test_the_examples_of_the_classes_hold() -> None:
+def test_docstring_examples_pass() -> None:
     assert doctest.testmod(client) == (0, 4)
     assert doctest.testmod(subscription) == (0, 5)
 
@@ -50,7 +50,7 @@ def test_the_examples_of_the_classes_hold() -> None:
 # -- publishing and reading ------------------------------------------------------------------
 
 
-def test_what_one_publishes_another_reads() -> None:
+def test_subscriber_reads_publication_of_another_member() -> None:
     async def scene() -> None:
         async with (
             Cluster(n=0) as cluster,
@@ -71,7 +71,7 @@ def test_what_one_publishes_another_reads() -> None:
     asyncio.run(scene())
 
 
-def test_a_member_of_a_larger_ring_reads_everything_and_once() -> None:
+def test_member_of_larger_ring_reads_every_publication_once() -> None:
     async def scene() -> None:
         async with Cluster(n=4) as cluster:
             sent = [b"%d" % number for number in range(50)]
@@ -88,7 +88,7 @@ def test_a_member_of_a_larger_ring_reads_everything_and_once() -> None:
     asyncio.run(scene())
 
 
-def test_publishing_needs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishing_works_without_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         async with connect(NOBODY, tick_s=TICK_S, drain_s=0) as node:
             orders = await node.subscribe("orders").__aenter__()
@@ -99,11 +99,11 @@ def test_publishing_needs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(TimeoutError, match="nothing listens at"):
                 await orders.synced(timeout=0.01)
 
-    monkeypatch.setattr(subscription, "LEAVE_S", 0.05)  # nobody lets us go
+    monkeypatch.setattr(subscription, "LEAVE_S", 0.05)  # the supervisor never confirms the leave
     asyncio.run(scene())
 
 
-def test_a_reader_that_falls_behind_misses_nothing_and_keeps_nothing() -> None:
+def test_slow_reader_misses_nothing_and_buffers_a_bounded_number() -> None:
     async def scene() -> None:
         many = 3 * FRESH_MAX
         async with (
@@ -123,7 +123,7 @@ def test_a_reader_that_falls_behind_misses_nothing_and_keeps_nothing() -> None:
     asyncio.run(scene())
 
 
-def test_a_busy_publisher_lets_others_go_on() -> None:
+def test_busy_publisher_yields_to_other_tasks() -> None:
     async def scene() -> None:
         async with (
             Cluster(n=0) as cluster,
@@ -142,7 +142,7 @@ def test_a_busy_publisher_lets_others_go_on() -> None:
     asyncio.run(scene())
 
 
-def test_reading_ends_when_the_block_is_left() -> None:
+def test_reading_ends_when_block_is_left() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster, to(cluster) as node:
             async with node.subscribe("orders") as orders:
@@ -162,11 +162,11 @@ def test_reading_ends_when_the_block_is_left() -> None:
     asyncio.run(scene())
 
 
-# -- what is stored --------------------------------------------------------------------------
+# -- stored publications ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("start", ["all", "new"])
-def test_what_is_stored_is_replayed_or_not(tmp_path: Path, start: Start) -> None:
+def test_stored_publications_are_replayed_according_to_start(tmp_path: Path, start: Start) -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             async with to(cluster, data_dir=tmp_path) as node, node.subscribe("orders") as orders:
@@ -194,7 +194,7 @@ def test_what_is_stored_is_replayed_or_not(tmp_path: Path, start: Start) -> None
     asyncio.run(scene())
 
 
-def test_one_who_gives_up_waiting_for_the_disk_leaves_it_in_order(tmp_path: Path) -> None:
+def test_cancelled_publish_leaves_store_usable(tmp_path: Path) -> None:
     async def scene() -> None:
         async with (
             Cluster(n=0) as cluster,
@@ -212,10 +212,10 @@ def test_one_who_gives_up_waiting_for_the_disk_leaves_it_in_order(tmp_path: Path
     asyncio.run(scene())
 
 
-# -- how it is -------------------------------------------------------------------------------
+# -- health ----------------------------------------------------------------------------------
 
 
-def test_synced_means_that_the_neighbours_have_it() -> None:
+def test_synced_means_neighbours_have_the_publication() -> None:
     async def scene() -> None:
         async with (
             Cluster(n=3) as cluster,
@@ -232,7 +232,7 @@ def test_synced_means_that_the_neighbours_have_it() -> None:
     asyncio.run(scene())
 
 
-def test_one_alone_is_synced_and_stable() -> None:
+def test_single_member_is_synced_and_stable() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("own") as own:
             assert own.health().state is HealthState.JOINING
@@ -242,7 +242,7 @@ def test_one_alone_is_synced_and_stable() -> None:
     asyncio.run(scene())
 
 
-def test_a_neighbour_that_dies_is_told_of() -> None:
+def test_lost_neighbour_is_reported_in_health() -> None:
     async def scene() -> None:
         async with (
             Cluster(n=1) as cluster,
@@ -259,7 +259,7 @@ def test_a_neighbour_that_dies_is_told_of() -> None:
     asyncio.run(scene())
 
 
-def test_who_leaves_is_let_go() -> None:
+def test_member_is_removed_after_leaving() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             async with to(cluster) as node, node.subscribe(cluster.topic) as news:
@@ -270,10 +270,10 @@ def test_who_leaves_is_let_go() -> None:
     asyncio.run(scene())
 
 
-def test_nothing_is_left_behind() -> None:
+def test_closing_leaves_no_task_behind() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster, to(cluster) as node:
-            await node.subscribe(cluster.topic).__aenter__()  # a block that nobody leaves
+            await node.subscribe(cluster.topic).__aenter__()  # a block that is never left
         await cluster.until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
     asyncio.run(scene())
@@ -298,7 +298,7 @@ def test_nothing_is_left_behind() -> None:
         (lambda: connect(NOBODY).subscribe("t", start="old"), '"all" or "new"'),
     ],
 )
-def test_bad_addresses_and_topics_are_refused_at_once(
+def test_invalid_addresses_and_topics_are_refused_immediately(
     make: Callable[[], object], sentence: str
 ) -> None:
     with pytest.raises(InputError, match=sentence):
@@ -306,12 +306,12 @@ def test_bad_addresses_and_topics_are_refused_at_once(
 
 
 @pytest.mark.parametrize("name", ["", "a b", "supervisor"])
-def test_bad_names_are_refused(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(IdentityError):
         connect(NOBODY, name=name)
 
 
-def test_bad_publications_are_refused_before_anything_happens() -> None:
+def test_invalid_publications_are_refused_before_any_effect() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
             for given, sentence in [
@@ -330,7 +330,7 @@ def test_bad_publications_are_refused_before_anything_happens() -> None:
     asyncio.run(scene())
 
 
-def test_outside_of_its_block_a_connection_does_nothing() -> None:
+def test_connection_refuses_use_outside_its_block() -> None:
     async def scene() -> None:
         node = connect(NOBODY)
         with pytest.raises(SkipringError, match="not connected"):
@@ -345,7 +345,7 @@ def test_outside_of_its_block_a_connection_does_nothing() -> None:
     asyncio.run(scene())
 
 
-def test_awaiting_a_connection_shows_the_right_form() -> None:
+def test_awaiting_a_connection_names_the_correct_form() -> None:
     async def scene() -> None:
         with pytest.raises(SkipringError, match=r"async with skipring.connect\(...\) as node:"):
             await connect(NOBODY)
@@ -356,7 +356,7 @@ def test_awaiting_a_connection_shows_the_right_form() -> None:
 # -- the package -----------------------------------------------------------------------------
 
 
-def test_the_package_has_the_public_names_and_imports_them_late() -> None:
+def test_package_exports_public_names_lazily() -> None:
     assert skipring.connect is connect
     assert set(skipring.__all__) <= set(dir(skipring))
     assert not hasattr(skipring, "nothing")
@@ -366,6 +366,6 @@ def test_the_package_has_the_public_names_and_imports_them_late() -> None:
 
 
 @pytest.mark.parametrize("name", ["blocking.connect", "errors.CursorError", "Cursor.parse"])
-def test_every_public_name_can_be_the_first_that_is_used(name: str) -> None:
+def test_every_public_name_can_be_used_first(name: str) -> None:
     program = f"import skipring; skipring.{name}"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

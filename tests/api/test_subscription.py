@@ -1,4 +1,4 @@
-"""Where a reader starts, how far it is, and what several or interrupted readers get."""
+"""Reading: start positions, lag, cursors, and concurrent or cancelled readers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
 
 TICK_S = 0.05
-DEADLINE_S = 60.0  # for what takes a second or two
+DEADLINE_S = 60.0  # for operations that take a second or two
 NOW = 1_000_000
 NEVER_OPENED = (
     r"not subscribed to 'news' yet.* `async with node.subscribe\('news'\) as subscription: "
@@ -48,15 +48,15 @@ async def collect(source: Subscription) -> list[DeliveredPublication]:
     return [publication async for publication in source]
 
 
-def test_the_examples_of_the_module_hold() -> None:
+def test_docstring_examples_pass() -> None:
     assert doctest.testmod(reading) == (0, 2)
 
 
-# -- a reader and what comes -----------------------------------------------------------------
+# -- one reader and its log ------------------------------------------------------------------
 
 
 class Shelf:
-    """An archive, and a reader that is told of what is put there."""
+    """A log in memory and a reader that is notified of each stored publication."""
 
     def __init__(self, start: Start, times: tuple[int, ...] = ()) -> None:
         self.archive = MemoryLog([self.publication(at, when) for at, when in enumerate(times)])
@@ -76,36 +76,36 @@ class Shelf:
         return [publication.offset for publication in self.reader.fetch(READ_AT_ONCE)]
 
 
-def test_new_skips_only_what_is_old_and_comes_by_repair_before_the_first_sync() -> None:
-    shelf = Shelf("new", times=(NOW + 1,))  # 0: was here
+def test_start_new_skips_only_old_publications_repaired_before_first_sync() -> None:
+    shelf = Shelf("new", times=(NOW + 1,))  # 0: stored before the start
     shelf.put(Origin.REPAIR, 0)  # 1
     shelf.put(Origin.REPAIR, NOW - 1)  # 2
     assert (shelf.reader.lag, shelf.reader.offset) == (0, 3)
-    shelf.put(Origin.SPREAD, NOW - 1)  # 3: new to all
+    shelf.put(Origin.SPREAD, NOW - 1)  # 3: new to all members
     shelf.put(Origin.REPAIR, NOW - 1)  # 4
     shelf.put(Origin.REPAIR, NOW - 1)  # 5
-    shelf.put(Origin.REPAIR, NOW)  # 6: published since
+    shelf.put(Origin.REPAIR, NOW)  # 6: published since the start
     shelf.put(Origin.REPAIR, 5)  # 7
     shelf.put(Origin.OWN, NOW + 5)  # 8
     assert shelf.reader.lag == 3
     shelf.reader.end_history()
-    shelf.put(Origin.REPAIR, 7)  # 9: rather too much than too little
+    shelf.put(Origin.REPAIR, 7)  # 9: delivered, because a doubtful case is delivered
     assert shelf.reader.lag == 4
     assert shelf.read() == [3, 6, 8, 9]
     assert shelf.reader.lag == 0
 
 
-def test_all_skips_nothing() -> None:
+def test_start_all_skips_nothing() -> None:
     shelf = Shelf("all", times=(0, 5))
     shelf.put(Origin.REPAIR, 0)
     assert shelf.reader.lag == 3
     assert shelf.read() == [0, 1, 2]
 
 
-def test_a_datetime_skips_what_was_published_before_it_however_it_comes() -> None:
+def test_datetime_start_skips_earlier_publications_of_any_origin() -> None:
     since = datetime(1970, 1, 1, 1, 0, 1, tzinfo=timezone(timedelta(hours=1)))  # NOW
     shelf = Shelf(since, times=(0, NOW - 1, NOW))
-    assert shelf.reader.lag == 3  # not looked at yet
+    assert shelf.reader.lag == 3  # not examined yet
     shelf.put(Origin.SPREAD, NOW - 1)
     shelf.put(Origin.REPAIR, NOW + 1)
     assert shelf.reader.lag == 4
@@ -113,7 +113,7 @@ def test_a_datetime_skips_what_was_published_before_it_however_it_comes() -> Non
     assert shelf.reader.lag == 0
 
 
-def test_a_reader_that_skips_much_still_arrives() -> None:
+def test_reader_that_skips_many_publications_reaches_the_next() -> None:
     async def scene() -> None:
         shelf = Shelf(datetime.fromtimestamp(1, UTC), times=(0,) * 10 * READ_AT_ONCE)
         assert await shelf.reader.next(timeout_s=0) is None
@@ -125,7 +125,7 @@ def test_a_reader_that_skips_much_still_arrives() -> None:
     asyncio.run(scene())
 
 
-def test_what_is_there_is_read_however_short_one_waits() -> None:
+def test_available_publications_are_read_with_zero_timeout() -> None:
     async def scene() -> None:
         shelf = Shelf("all", times=(1,) * 3 * READ_AT_ONCE)
         for offset in range(3 * READ_AT_ONCE):
@@ -150,7 +150,7 @@ def test_what_is_there_is_read_however_short_one_waits() -> None:
         ("c3.5eed.0.1.0123456789abcdef.t", "not a cursor"),
     ],
 )
-def test_what_is_no_start_is_refused(start: object, sentence: str) -> None:
+def test_invalid_start_is_refused(start: object, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         checked_start(start)
 
@@ -169,10 +169,10 @@ def test_earliest_and_latest_are_synonyms_of_all_and_new(
     asyncio.run(scene())
 
 
-# -- in a ring -------------------------------------------------------------------------------
+# -- readers in a ring -----------------------------------------------------------------------
 
 
-def test_one_who_joins_for_what_is_new_is_spared_the_history() -> None:
+def test_start_new_skips_history_when_joining() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             for number in range(30):
@@ -200,7 +200,7 @@ def test_history_ends_when_every_neighbour_has_confirmed() -> None:
             topic._confirmations._neighbours = lambda: ["a", "b"]
             topic.on_confirmed(PeerInSync("a", b"root"))
             topic.on_deliver(Deliver((old,), 0, Origin.REPAIR, hops=0))
-            assert topic.reader.offset == 1  # skipped, and both have to confirm anew
+            assert topic.reader.offset == 1  # skipped; both neighbours have to confirm again
             topic.on_confirmed(PeerInSync("b", b"root"))
             topic.on_deliver(Deliver((old,), 1, Origin.REPAIR, hops=0))
             assert topic.reader.offset == 2
@@ -212,7 +212,7 @@ def test_history_ends_when_every_neighbour_has_confirmed() -> None:
     asyncio.run(scene())
 
 
-def test_a_datetime_reads_what_was_published_since() -> None:
+def test_datetime_start_reads_publications_since_then() -> None:
     async def scene() -> None:
         async with (
             Cluster(n=0) as cluster,
@@ -235,7 +235,7 @@ def test_a_datetime_reads_what_was_published_since() -> None:
 
 
 @pytest.mark.parametrize("as_text", [False, True])
-def test_a_cursor_reads_on_exactly_there(tmp_path: Path, as_text: bool) -> None:
+def test_reading_resumes_at_cursor(tmp_path: Path, as_text: bool) -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             async with to(cluster, tmp_path) as node, node.subscribe("a.b") as topic:
@@ -243,7 +243,7 @@ def test_a_cursor_reads_on_exactly_there(tmp_path: Path, as_text: bool) -> None:
                 for number in range(5):
                     await topic.publish(b"%d" % number)
                 assert await take(topic, 2) == [b"0", b"1"]
-            kept = topic.cursor()  # also after the block
+            kept = topic.cursor()  # also valid after the block
             start = str(kept) if as_text else kept
             async with to(cluster, tmp_path) as node, node.subscribe("a.b", start) as topic:
                 assert topic.lag == 3
@@ -255,7 +255,7 @@ def test_a_cursor_reads_on_exactly_there(tmp_path: Path, as_text: bool) -> None:
     asyncio.run(scene())
 
 
-def test_cursor_is_exact_after_the_block_when_the_directory_is_closed(tmp_path: Path) -> None:
+def test_cursor_is_exact_after_block_when_directory_is_closed(tmp_path: Path) -> None:
     payloads = [b"%d" % number for number in range(200)]
 
     async def scene() -> None:
@@ -271,7 +271,7 @@ def test_cursor_is_exact_after_the_block_when_the_directory_is_closed(tmp_path: 
     asyncio.run(scene())
 
 
-def test_a_cursor_is_never_beyond_what_is_on_the_disk(
+def test_cursor_never_exceeds_durable_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene() -> None:
@@ -295,7 +295,7 @@ def test_a_cursor_is_never_beyond_what_is_on_the_disk(
     asyncio.run(scene())
 
 
-def test_a_cursor_that_does_not_fit_is_refused_and_nobody_joins(tmp_path: Path) -> None:
+def test_mismatched_cursor_is_refused_without_joining(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             async with to(cluster, tmp_path / "one") as node, node.subscribe("t") as topic:
@@ -314,7 +314,7 @@ def test_a_cursor_that_does_not_fit_is_refused_and_nobody_joins(tmp_path: Path) 
                         await node.subscribe("t", cursor).__aenter__()
                 assert node.node.machine("t") is None
                 async with node.subscribe("t", replace(kept, epoch=kept.epoch + 1)) as topic:
-                    assert await take(topic, 1) == [b"x"]  # offset 0 is the same in any epoch
+                    assert await take(topic, 1) == [b"x"]  # offset 0 is equal in every epoch
             async with to(cluster, tmp_path / "two") as node:
                 with pytest.raises(CursorError, match=r'another data directory.*start="all"'):
                     await node.subscribe("t", kept).__aenter__()
@@ -327,7 +327,7 @@ def test_a_cursor_that_does_not_fit_is_refused_and_nobody_joins(tmp_path: Path) 
     asyncio.run(scene())
 
 
-def test_stale_cursor_is_refused_where_it_is_given(tmp_path: Path) -> None:
+def test_stale_cursor_is_refused_by_subscribe(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             async with to(cluster, tmp_path / "one") as node, node.subscribe("t") as topic:
@@ -343,7 +343,7 @@ def test_stale_cursor_is_refused_where_it_is_given(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_cursor_is_checked_again_when_the_block_is_entered(tmp_path: Path) -> None:
+def test_cursor_is_checked_again_when_block_is_entered(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             async with to(cluster, tmp_path / "one") as node, node.subscribe("t") as topic:
@@ -358,11 +358,11 @@ def test_cursor_is_checked_again_when_the_block_is_entered(tmp_path: Path) -> No
     asyncio.run(scene())
 
 
-# -- cursors and a data directory that was restored -------------------------------------------
+# -- cursors and a restored data directory ----------------------------------------------------
 
 
 def stored(directory: Path, *payloads: bytes) -> None:
-    """Write publications into a directory whose node does not run, in this order."""
+    """Write publications in this order into a directory whose node does not run."""
     with PublicationStore.open(directory) as store:
         archive = store.archive("t")
         for payload in payloads:
@@ -378,7 +378,7 @@ async def read_until(cluster: Cluster, directory: Path, count: int) -> str:
         return str(topic.cursor())
 
 
-def test_cursor_is_refused_after_the_directory_was_restored_and_refilled_in_another_order(
+def test_cursor_is_refused_after_restore_and_refill_in_another_order(
     tmp_path: Path,
 ) -> None:
     directory, backup = tmp_path / "data", tmp_path / "backup"
@@ -394,7 +394,7 @@ def test_cursor_is_refused_after_the_directory_was_restored_and_refilled_in_anot
             )
             shutil.rmtree(directory)
             shutil.copytree(backup, directory)
-            stored(directory, b"D", b"C", b"B", b"E")  # the id before the cursor is that of C again
+            stored(directory, b"D", b"C", b"B", b"E")  # the id before the cursor is C again
             async with to(cluster, directory) as node:
                 with pytest.raises(CursorError, match=r'restored.*lost.*start="all"'):
                     node.subscribe("t", start=kept)
@@ -404,7 +404,7 @@ def test_cursor_is_refused_after_the_directory_was_restored_and_refilled_in_anot
     asyncio.run(scene())
 
 
-def test_cursor_stays_valid_after_the_directory_was_restored_and_refilled_in_the_same_order(
+def test_cursor_stays_valid_after_restore_and_refill_in_same_order(
     tmp_path: Path,
 ) -> None:
     directory, backup = tmp_path / "data", tmp_path / "backup"
@@ -427,10 +427,10 @@ def test_cursor_stays_valid_after_the_directory_was_restored_and_refilled_in_the
     asyncio.run(scene())
 
 
-# -- many records at once --------------------------------------------------------------------
+# -- batches of records ----------------------------------------------------------------------
 
 
-def test_records_are_published_with_their_keys_and_headers_beside_plain_payloads() -> None:
+def test_records_are_published_with_keys_and_headers_beside_plain_payloads() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
             records = [
@@ -465,7 +465,7 @@ def test_records_are_published_with_their_keys_and_headers_beside_plain_payloads
     ],
     ids=["text", "none", "long payload", "text in a record", "text as key", "long key", "headers"],
 )
-def test_invalid_record_is_named_by_its_index_and_nothing_is_published(
+def test_invalid_record_is_named_by_index_and_nothing_is_published(
     record: bytes | Record, sentence: str
 ) -> None:
     async def scene() -> None:
@@ -477,7 +477,7 @@ def test_invalid_record_is_named_by_its_index_and_nothing_is_published(
     asyncio.run(scene())
 
 
-# -- outside of the block --------------------------------------------------------------------
+# -- outside the block -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -497,7 +497,7 @@ def test_invalid_record_is_named_by_its_index_and_nothing_is_published(
         *("synced", "publish", "publish_many"),
     ],
 )
-def test_subscription_that_was_never_opened_shows_the_right_form(
+def test_subscription_used_without_block_names_the_correct_form(
     use: Callable[[Subscription], Awaitable[object]],
 ) -> None:
     async def scene() -> None:
@@ -509,7 +509,7 @@ def test_subscription_that_was_never_opened_shows_the_right_form(
     asyncio.run(scene())
 
 
-def test_reading_ends_after_the_block_was_left() -> None:
+def test_reading_ends_after_block_was_left() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster, to(cluster) as node:
             async with node.subscribe("news") as news:
@@ -525,10 +525,10 @@ def test_reading_ends_after_the_block_was_left() -> None:
     asyncio.run(scene())
 
 
-# -- readers that are interrupted, and several -----------------------------------------------
+# -- cancelled readers and concurrent readers ------------------------------------------------
 
 
-def test_nothing_there_is_no_error() -> None:
+def test_reading_without_publications_is_no_error() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
             assert await topic.read(timeout=0) is None
@@ -545,7 +545,7 @@ def test_nothing_there_is_no_error() -> None:
     asyncio.run(scene())
 
 
-def test_a_reader_that_is_cancelled_again_and_again_misses_nothing() -> None:
+def test_repeatedly_cancelled_reader_misses_nothing() -> None:
     async def scene() -> None:
         many = 300
         async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
@@ -570,7 +570,7 @@ def test_a_reader_that_is_cancelled_again_and_again_misses_nothing() -> None:
     asyncio.run(scene())
 
 
-def test_several_readers_share_what_there_is_and_all_end() -> None:
+def test_concurrent_readers_share_publications_and_all_end() -> None:
     async def scene() -> None:
         many = 200
         async with Cluster(n=0) as cluster, to(cluster) as node:
@@ -597,7 +597,7 @@ def test_several_readers_share_what_there_is_and_all_end() -> None:
     asyncio.run(scene())
 
 
-def test_whoever_waits_to_be_synced_when_the_topic_is_left_is_told() -> None:
+def test_waiting_for_sync_raises_when_topic_is_left() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster, to(cluster) as node:
             async with node.subscribe(cluster.topic) as news:
@@ -612,7 +612,7 @@ def test_whoever_waits_to_be_synced_when_the_topic_is_left_is_told() -> None:
     asyncio.run(scene())
 
 
-def test_others_get_what_one_who_gave_up_has_published(tmp_path: Path) -> None:
+def test_cancelled_publish_still_reaches_other_members(tmp_path: Path) -> None:
     async def scene() -> None:
         async with (
             Cluster(n=0) as cluster,

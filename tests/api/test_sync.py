@@ -1,4 +1,4 @@
-"""Who has confirmed what, and when somebody is asked again."""
+"""Confirmations of neighbours, and when a neighbour is asked again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from skipring.core.peers import NodeId
 
 
 class Scene:
-    """Confirmations of a node whose neighbours are set by the test."""
+    """Confirmations of a node whose neighbours the test sets."""
 
     def __init__(self, neighbours: list[NodeId] | None) -> None:
         self.neighbours = neighbours
@@ -25,7 +25,7 @@ class Scene:
             self.confirmations.on_confirmed(PeerInSync(node, root))
 
 
-def test_all_have_to_confirm_and_again_after_a_repair() -> None:
+def test_every_neighbour_has_to_confirm_again_after_repair() -> None:
     scene = Scene(["a", "b"])
     scene.confirm("a")
     assert not scene.confirmations.are_complete
@@ -36,12 +36,12 @@ def test_all_have_to_confirm_and_again_after_a_repair() -> None:
     assert not scene.confirmations.are_complete
 
 
-def test_one_alone_has_nobody_to_ask_and_one_without_a_place_is_not_done() -> None:
+def test_single_member_is_complete_and_node_without_label_is_not() -> None:
     assert Scene([]).confirmations.are_complete
     assert not Scene(None).confirmations.are_complete
 
 
-def test_a_neighbour_that_is_none_any_more_is_forgotten() -> None:
+def test_former_neighbour_is_forgotten() -> None:
     scene = Scene(["a", "b"])
     scene.confirm("a", "b")
     scene.neighbours = ["b", "c"]
@@ -50,7 +50,7 @@ def test_a_neighbour_that_is_none_any_more_is_forgotten() -> None:
     assert scene.asked == 1
 
 
-def test_neighbours_are_asked_ever_more_rarely_until_they_confirm() -> None:
+def test_neighbours_are_asked_with_backoff_until_they_confirm() -> None:
     scene = Scene(["a"])
     for _ in range(1 + 2 + 4):
         scene.confirmations.on_tick()
@@ -68,7 +68,7 @@ def test_neighbours_are_asked_ever_more_rarely_until_they_confirm() -> None:
     assert scene.asked == asked + 1
 
 
-def test_who_waits_is_told_who_is_missing() -> None:
+def test_timeout_names_neighbours_that_did_not_confirm() -> None:
     async def missing(neighbours: list[NodeId] | None) -> str | None:
         scene = Scene(neighbours)
         waiting = asyncio.create_task(scene.confirmations.all_equal(0.05))

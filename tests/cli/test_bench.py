@@ -1,4 +1,4 @@
-"""``skipring bench``: one line for each measurement, the ratios last."""
+"""``skipring bench``: one JSON line per measurement, the ratios last."""
 
 import json
 
@@ -13,7 +13,7 @@ def bench(*words: str) -> Result:
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["piped", "json"])
-def test_each_measurement_is_a_line_of_json_and_the_ratios_are_last(
+def test_each_measurement_is_a_json_line_and_ratios_are_last(
     options: tuple[str, ...],
 ) -> None:
     result = bench("sim", "--n", "4", "--ring-n", "5", "--recovery-n", "3", "--seed", "3", *options)
@@ -31,13 +31,13 @@ def test_each_measurement_is_a_line_of_json_and_the_ratios_are_last(
 
 @pytest.mark.parametrize("option", ["--n", "--ring-n", "--recovery-n"])
 @pytest.mark.parametrize("value", ["1", "0", "-1", "1000001", "many"])
-def test_a_size_that_cannot_be_measured_is_refused(option: str, value: str) -> None:
+def test_unusable_size_is_refused(option: str, value: str) -> None:
     result = bench("sim", option, value)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines()[-1].startswith(f"Error: Invalid value for '{option}': ")
 
 
-def test_without_a_job_the_jobs_are_listed() -> None:
+def test_bench_without_job_lists_the_jobs() -> None:
     result = bench()
     assert result.exit_code == 2
     assert "sim" in result.output

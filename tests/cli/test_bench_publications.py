@@ -16,7 +16,7 @@ def bench(*words: str) -> Result:
 @pytest.mark.parametrize(
     ("job", "n"), [("index", "300"), ("reconcile", "30"), ("reconcile", "9,30")]
 )
-def test_each_measurement_is_a_line_of_json_and_the_ratios_are_last(
+def test_each_measurement_is_a_json_line_and_ratios_are_last(
     job: str, n: str, options: tuple[str, ...]
 ) -> None:
     result = bench(job, "--n", n, "--seed", "3", *options)
@@ -33,19 +33,19 @@ def test_each_measurement_is_a_line_of_json_and_the_ratios_are_last(
         *(("reconcile", value) for value in ("0", "-1", "100000001", "many", "", "5,", "5,0")),
     ],
 )
-def test_a_size_that_cannot_be_measured_is_refused(job: str, value: str) -> None:
+def test_unusable_size_is_refused(job: str, value: str) -> None:
     result = bench(job, "--n", value)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines()[-1].startswith("Error: Invalid value for '--n': ")
 
 
-def test_the_tables_about_publications_are_printed_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publication_tables_replace_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skipring.lab.bench.publications.tables", lambda: iter(["| a |", "| b |"]))
     result = bench("sim", "--publications")
     assert (result.exit_code, result.stdout) == (0, "| a |\n| b |\n")
 
 
-def test_without_a_job_the_jobs_are_listed() -> None:
+def test_bench_without_job_lists_the_jobs() -> None:
     result = bench()
     assert result.exit_code == 2
     assert all(job in result.output for job in ("index", "reconcile", "sim"))

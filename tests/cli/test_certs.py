@@ -1,4 +1,4 @@
-"""``skipring certs`` writes what it says, says what to do next, and never shows a key."""
+"""``skipring certs``: written files, next steps on a terminal, and no printed keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ END = b"\4"
 
 
 def ran(*words: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, as a user does."""
+    """Run a command to its end as a user would."""
     return subprocess.run(
         [sys.executable, "-m", "skipring", "certs", *words],
         cwd=directory,
@@ -40,7 +40,7 @@ def printed(*words: str) -> list[dict[str, object]]:
 
 
 def on_a_terminal(*words: str, directory: Path) -> str:
-    """What a command prints where a person reads it."""
+    """Return the output of a command on a terminal."""
     ours, theirs = pty.openpty()
     try:
         subprocess.run(
@@ -53,7 +53,7 @@ def on_a_terminal(*words: str, directory: Path) -> str:
         )
         os.write(theirs, END)
         told = b""
-        while END not in told:  # each read finds something: the end was written
+        while END not in told:  # each read returns data, because the end mark was written
             told += os.read(ours, 1 << 16)
         return told.removesuffix(END).decode().replace("\r\n", "\n")
     finally:
@@ -73,7 +73,7 @@ def days_until(moment: object) -> int:
     return round((ends - datetime.now(UTC)) / timedelta(days=1))
 
 
-def test_an_authority_is_made_in_certs_unless_told_otherwise(here: Path) -> None:
+def test_authority_is_created_in_certs_by_default(here: Path) -> None:
     (row,) = printed("init")
     assert (row["ca"], row["key"]) == ("certs/ca.pem", "certs/ca.key")
     assert days_until(row["not_after"]) == 3650
@@ -83,7 +83,7 @@ def test_an_authority_is_made_in_certs_unless_told_otherwise(here: Path) -> None
     assert (here / "x" / "y" / "ca.key").stat().st_mode & 0o777 == 0o600
 
 
-def test_certificates_are_issued_and_can_be_used(here: Path) -> None:
+def test_issued_certificates_load_as_credentials(here: Path) -> None:
     printed("init")
     rows = printed("issue", "supervisor", "ann", "--host", "localhost", "--host", "10.0.0.1")
     assert [row["name"] for row in rows] == ["supervisor", "ann"]
@@ -101,7 +101,7 @@ def test_certificates_are_issued_and_can_be_used(here: Path) -> None:
         assert row["cut_to_authority"] is False
 
 
-def test_authority_and_certificates_may_be_in_different_places(here: Path) -> None:
+def test_authority_and_certificates_may_be_in_different_directories(here: Path) -> None:
     printed("init", "safe", "--days", "5")
     (row,) = printed("issue", "ann", "--dir", "safe", "--out", "new/ann", "--days", "6", "--json")
     assert (row["ca"], row["cert"]) == ("safe/ca.pem", "new/ann/ann.pem")
@@ -110,7 +110,7 @@ def test_authority_and_certificates_may_be_in_different_places(here: Path) -> No
     assert {path.name for path in (here / "safe").iterdir()} == {"ca.pem", "ca.key"}
 
 
-def test_on_a_terminal_it_is_said_what_to_do_next(tmp_path: Path) -> None:
+def test_terminal_output_names_the_next_step(tmp_path: Path) -> None:
     told = on_a_terminal("init", "my certs", "--days", "5", directory=tmp_path)
     assert "my certs/ca.pem" in told
     assert "skipring certs issue supervisor node-1 --dir 'my certs'\n" in told
@@ -123,7 +123,7 @@ def test_on_a_terminal_it_is_said_what_to_do_next(tmp_path: Path) -> None:
     assert "earlier than was asked for" not in told
 
 
-def test_on_a_terminal_json_has_to_be_asked_for(tmp_path: Path) -> None:
+def test_terminal_output_is_json_only_on_request(tmp_path: Path) -> None:
     told = on_a_terminal("init", "--json", directory=tmp_path)
     assert json.loads(told)["ca"] == "certs/ca.pem"
 
@@ -147,7 +147,7 @@ def test_no_key_is_printed(tmp_path: Path) -> None:
         (["issue", "a", "a"], "Error: the name a is given twice; give it once"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence_and_status_2(
+def test_impossible_request_is_one_sentence_and_status_2(
     tmp_path: Path, words: list[str], told: str
 ) -> None:
     result = ran(*words, directory=tmp_path)
@@ -157,7 +157,7 @@ def test_what_cannot_be_done_is_one_sentence_and_status_2(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_authority_does_not_replace_the_first(tmp_path: Path) -> None:
+def test_second_authority_does_not_replace_the_first(tmp_path: Path) -> None:
     assert ran("init", directory=tmp_path).returncode == 0
     before = (tmp_path / "certs" / "ca.key").read_bytes()
     result = ran("init", directory=tmp_path)
@@ -166,13 +166,13 @@ def test_a_second_authority_does_not_replace_the_first(tmp_path: Path) -> None:
     assert (tmp_path / "certs" / "ca.key").read_bytes() == before
 
 
-def test_a_certificate_needs_a_name(tmp_path: Path) -> None:
+def test_certificate_needs_a_name(tmp_path: Path) -> None:
     result = ran("issue", directory=tmp_path)
     assert result.returncode == 2
     assert "Missing argument 'NAME...'" in result.stderr
 
 
-def test_the_help_says_what_names_mean() -> None:
+def test_help_explains_certificate_names() -> None:
     result = CliRunner().invoke(skipring, ["certs", "issue", "--help"])
     words = " ".join(result.output.split())
     assert "called NAME lets its holder act as the node NAME, or as any node NAME.some" in words
@@ -201,7 +201,7 @@ def test_denied_certificates_are_listed_with_their_serial_numbers(here: Path) ->
     assert [name for name, row in listed.items() if row["denied"]] == ["bob", "eve"]
 
 
-def test_on_a_terminal_the_next_step_after_denying_is_told(tmp_path: Path) -> None:
+def test_terminal_output_names_the_next_step_after_denying(tmp_path: Path) -> None:
     assert ran("init", directory=tmp_path).returncode == 0
     assert ran("issue", "ann", directory=tmp_path).returncode == 0
     told = on_a_terminal("deny", "certs/ann.pem", directory=tmp_path)
@@ -218,7 +218,7 @@ def test_on_a_terminal_the_next_step_after_denying_is_told(tmp_path: Path) -> No
         ("certs/ca.pem", "Error: certs/ca.pem: the certificate of an authority; to distrust it"),
     ],
 )
-def test_what_cannot_be_denied_is_one_sentence(tmp_path: Path, given: str, told: str) -> None:
+def test_unusable_argument_of_deny_is_one_sentence(tmp_path: Path, given: str, told: str) -> None:
     assert ran("init", directory=tmp_path).returncode == 0
     result = ran("deny", given, directory=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")

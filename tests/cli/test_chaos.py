@@ -1,4 +1,4 @@
-"""``skipring chaos``: what it does, says and exits with, against a ring of real sockets."""
+"""``skipring chaos``: effects, output and exit status against a ring of real sockets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def invoked(*words: str) -> Result:
 
 
 def against_a_ring(scene: Callable[[Cluster, Chaos], Awaitable[None]], n: int = 6) -> None:
-    """Run a scene with a ring that is in order, and commands beside it."""
+    """Run a scene with a healthy ring and commands beside it."""
 
     async def run() -> None:
         async with Cluster(n=n) as cluster:
@@ -48,10 +48,10 @@ def against_a_ring(scene: Callable[[Cluster, Chaos], Awaitable[None]], n: int = 
     asyncio.run(run())
 
 
-# -- what is done ----------------------------------------------------------------------------
+# -- damage ----------------------------------------------------------------------------------
 
 
-def test_an_adversary_hits_everybody_and_the_ring_heals() -> None:
+def test_adversary_hits_every_process_and_the_ring_heals() -> None:
     async def scene(cluster: Cluster, chaos: Chaos) -> None:
         result = await chaos("adversary", "A15", "--seed", "3", "--json")
         assert result.exception is None
@@ -73,7 +73,7 @@ def test_an_adversary_hits_everybody_and_the_ring_heals() -> None:
         (("tries", "--share", "1"), "n03: up to 1 digests wrong, 1 publications lost"),
     ],
 )
-def test_a_part_can_be_damaged_and_heals(words: tuple[str, ...], told: str) -> None:
+def test_partial_damage_heals(words: tuple[str, ...], told: str) -> None:
     async def scene(cluster: Cluster, chaos: Chaos) -> None:
         result = await chaos(*words)
         assert result.exception is None
@@ -84,7 +84,7 @@ def test_a_part_can_be_damaged_and_heals(words: tuple[str, ...], told: str) -> N
     against_a_ring(scene)
 
 
-def test_a_partition_lasts_until_it_is_healed() -> None:
+def test_partition_lasts_until_it_is_healed() -> None:
     async def scene(cluster: Cluster, chaos: Chaos) -> None:
         groups = "n00,n01,n02/n03,n04,n05"
         result = await chaos("partition", "--groups", groups, "--ticks", "100000")
@@ -100,7 +100,7 @@ def test_a_partition_lasts_until_it_is_healed() -> None:
     against_a_ring(scene)
 
 
-def test_without_groups_the_members_are_parted_by_chance() -> None:
+def test_members_are_grouped_at_random_without_groups() -> None:
     async def scene(cluster: Cluster, chaos: Chaos) -> None:
         result = await chaos("partition", "--parts", "3", "--ticks", "5", "--json")
         damaged = json.loads(result.output)["damaged"]
@@ -110,7 +110,7 @@ def test_without_groups_the_members_are_parted_by_chance() -> None:
     against_a_ring(scene)
 
 
-def test_a_share_is_killed_and_the_others_close_the_gaps() -> None:
+def test_share_of_members_is_killed_and_the_others_close_the_gaps() -> None:
     async def scene(cluster: Cluster, chaos: Chaos) -> None:
         result = await chaos("kill", "--share", "0.3", "--json")
         killed = json.loads(result.output)["damaged"]
@@ -121,27 +121,27 @@ def test_a_share_is_killed_and_the_others_close_the_gaps() -> None:
     against_a_ring(scene)
 
 
-# -- what is refused -------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------
 
 
 def refusal(*words: str) -> str:
-    """Why bad usage is refused, before anybody is asked: nobody is there."""
+    """Return the refusal of bad usage; it precedes any request, as no supervisor listens."""
     result = invoked(words[0], TOPIC, "--supervisor", "127.0.0.1:1", *words[1:])
     assert isinstance(result.exception, InputError), result.exception
     return str(result.exception)
 
 
-def test_an_unknown_adversary_is_refused_and_the_known_ones_are_named() -> None:
+def test_unknown_adversary_is_refused_and_known_ones_are_listed() -> None:
     assert refusal("adversary", "A99").startswith("there is no adversary A99; there are A00, A01")
 
 
 @pytest.mark.parametrize("words", [(), ("n00", "--share", "0.5")])
-def test_whom_to_kill_is_said_in_one_way(words: tuple[str, ...]) -> None:
+def test_kill_accepts_either_names_or_a_share(words: tuple[str, ...]) -> None:
     assert "either names, or --share" in refusal("kill", *words)
 
 
 @pytest.mark.parametrize("words", [("kill", "n07"), ("partition", "--groups", "n00/n07")])
-def test_nobody_can_be_hit_who_is_not_there(words: tuple[str, ...]) -> None:
+def test_unknown_node_is_refused(words: tuple[str, ...]) -> None:
     async def scene(cluster: Cluster, chaos: Chaos) -> None:
         result = await chaos(*words)
         assert isinstance(result.exception, InputError)
@@ -151,7 +151,7 @@ def test_nobody_can_be_hit_who_is_not_there(words: tuple[str, ...]) -> None:
     against_a_ring(scene, n=2)
 
 
-def test_without_a_supervisor_it_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_supervisor_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skipring.admin.inspector.SUPERVISOR_S", 0.2)
     result = invoked("labels", TOPIC, "--supervisor", "127.0.0.1:1")
     assert isinstance(result.exception, UnreachableError)
@@ -161,7 +161,7 @@ def test_without_a_supervisor_it_is_unreachable(monkeypatch: pytest.MonkeyPatch)
 
 
 def status_of(*words: str) -> tuple[int, str, str]:
-    """What a command exits with as a process of its own, and what it says."""
+    """Run a command as a process; return exit status, output and errors."""
     done = subprocess.run(
         [sys.executable, "-m", "skipring", "chaos", *words],
         capture_output=True,
@@ -180,7 +180,7 @@ def node_words(address: str, name: str) -> tuple[str, ...]:
 
 
 @pytest.mark.heavy
-def test_a_process_is_killed_only_if_it_was_started_with_chaos() -> None:
+def test_process_is_killed_only_if_started_with_chaos() -> None:
     start = ("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK)
     with process(*start, "--chaos") as (_, address):
         sound, willing = node_words(address, "sound"), (*node_words(address, "willing"), "--chaos")
@@ -203,7 +203,7 @@ def wait_for_members(address: str, names: set[str]) -> None:
 
     async def scene() -> None:
         async with asyncio.timeout(DEADLINE_S), open_chaos_client([address], TOPIC) as saboteur:
-            while await found_by(saboteur) != names:  # noqa: ASYNC110  (nobody announces it)
+            while await found_by(saboteur) != names:  # noqa: ASYNC110  (no event announces it)
                 await asyncio.sleep(POLL_S)
 
     asyncio.run(scene())

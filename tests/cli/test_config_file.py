@@ -1,4 +1,4 @@
-"""Settings in a file: what counts more than what, what is refused, and what is read again."""
+"""Settings in a file: precedence, refusals and reloading."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def file(tmp_path: Path) -> Path:
 
 
 def settings(command: str, *words: str) -> dict[str, object]:
-    """What a command would be run with; it is not run."""
+    """Return the settings of a command without running it."""
     root = click.Context(skipring, info_name="skipring", **skipring.context_settings)
     with skipring.commands[command].make_context(command, list(words), parent=root) as context:
         return dict(context.params)
 
 
-# --- what counts more ------------------------------------------------------------------
+# --- precedence ------------------------------------------------------------------------
 
 LISTEN = ("--listen", "127.0.0.1:1")
 
 
-def test_an_option_counts_more_than_a_variable_and_that_more_than_the_file(
+def test_option_overrides_variable_and_variable_overrides_file(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.write_text("tick = 3.0\n")
@@ -60,7 +60,7 @@ def test_an_option_counts_more_than_a_variable_and_that_more_than_the_file(
     assert settings("supervisor", *words, "--tick", "5.0")["tick"] == 5.0
 
 
-def test_a_table_counts_more_than_the_top_of_the_file_and_only_for_its_command(file: Path) -> None:
+def test_table_overrides_top_level_for_its_command_only(file: Path) -> None:
     file.write_text('tick = 3.0\nlog-level = "error"\n[node]\ntick = 4.0\n')
     words = ("--config", str(file), *LISTEN)
     found = settings("supervisor", *words)
@@ -68,14 +68,14 @@ def test_a_table_counts_more_than_the_top_of_the_file_and_only_for_its_command(f
     assert settings("node", "--topic", "news", "--config", str(file))["tick"] == 4.0
 
 
-def test_what_is_required_may_stand_in_the_file(file: Path) -> None:
+def test_required_options_may_be_in_the_file(file: Path) -> None:
     file.write_text('[node]\nsupervisor = "127.0.0.1:1"\ntopic = "a"\nlisten = "127.0.0.1:2"\n')
     found = settings("node", "--config", str(file))
     assert (found["supervisors"], found["topics"]) == ("127.0.0.1:1", ("a",))
     assert found["listen"] == "127.0.0.1:2"
 
 
-def test_a_list_is_several_values(file: Path) -> None:
+def test_list_sets_several_values(file: Path) -> None:
     file.write_text(
         'supervisor = ["127.0.0.1:1", "127.0.0.1:2"]\ntopic = ["a", "b c"]\n'
         '[node]\nlisten = "127.0.0.1:3"\n'
@@ -85,7 +85,7 @@ def test_a_list_is_several_values(file: Path) -> None:
     assert found["topics"] == ("a", "b c")
 
 
-def test_the_list_of_supervisors_and_the_table_of_the_command_fit_into_one_file(file: Path) -> None:
+def test_supervisor_list_and_supervisor_table_fit_into_one_file(file: Path) -> None:
     file.write_text(
         'supervisors = ["127.0.0.1:1", "127.0.0.1:2"]\n[supervisor]\nlisten = "127.0.0.1:1"\n'
     )
@@ -94,29 +94,29 @@ def test_the_list_of_supervisors_and_the_table_of_the_command_fit_into_one_file(
     assert settings("pub", "news", *words)["supervisors"] == "127.0.0.1:1,127.0.0.1:2"
 
 
-def test_a_flag_is_true_or_false(file: Path) -> None:
+def test_flag_is_true_or_false(file: Path) -> None:
     file.write_text("[supervisor]\nchaos = true\n")
     assert settings("supervisor", *LISTEN)["chaos"] is False
     assert settings("supervisor", *LISTEN, "--config", str(file))["chaos"] is True
 
 
-def test_settings_of_other_commands_are_left_alone(file: Path) -> None:
+def test_settings_of_other_commands_are_ignored(file: Path) -> None:
     file.write_text('topic = "a"\nallow-topic = "b"\n[pub]\njson = true\n')
     assert settings("supervisor", *LISTEN, "--config", str(file))["allow_topic"] == ("b",)
 
 
-def test_a_variable_can_name_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_can_name_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text("tick = 3.0\n")
     monkeypatch.setenv("SKIPRING_CONFIG", str(file))
     assert settings("supervisor", *LISTEN)["tick"] == 3.0
     other = file.with_name("other.toml")
     other.write_text("tick = 4.0\n")
     assert settings("supervisor", *LISTEN, "--config", str(other))["tick"] == 4.0
-    file.write_text('supervisor = "127.0.0.1:1"\n')  # the option that comes first of all
+    file.write_text('supervisor = "127.0.0.1:1"\n')  # the first option that is processed
     assert settings("pub", "news")["supervisors"] == "127.0.0.1:1"
 
 
-def test_variables_with_spaces_are_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_with_spaces_is_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKIPRING_TOPIC", "a b")
     monkeypatch.setenv("SKIPRING_SUPERVISOR", "127.0.0.1:1,127.0.0.1:2")
     found = settings("node", *LISTEN)
@@ -124,13 +124,13 @@ def test_variables_with_spaces_are_lists(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found["supervisors"] == "127.0.0.1:1,127.0.0.1:2"
 
 
-# --- what is refused -------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------
 
 
 def refusal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
 ) -> str:
-    """The one sentence with which a command ends with status 2."""
+    """Return the one sentence with which a command ends with status 2."""
     monkeypatch.setattr(sys, "argv", ["skipring", *words])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -168,7 +168,7 @@ def refusal(
         ("tick = 1\ntick = 2", ": not TOML ("),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_file_and_place(
+def test_unusable_setting_is_refused_with_file_and_name(
     text: str,
     why: str,
     file: Path,
@@ -181,7 +181,7 @@ def test_what_cannot_be_used_is_refused_with_file_and_place(
     )
 
 
-def test_a_file_that_is_no_text_is_refused(
+def test_binary_file_is_refused(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_bytes(b"\xff\xfe\x00")
@@ -189,7 +189,7 @@ def test_a_file_that_is_no_text_is_refused(
     assert line.startswith(f"Error: {file}: not TOML (")
 
 
-def test_a_file_that_is_missing_is_refused(
+def test_missing_file_is_refused(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = refusal(monkeypatch, capsys, "pub", "news", "hello", "--config", str(file))
@@ -198,7 +198,7 @@ def test_a_file_that_is_missing_is_refused(
     assert refusal(monkeypatch, capsys, "supervisor", *LISTEN) == line
 
 
-# --- what is read again ----------------------------------------------------------------
+# --- reloading -------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -213,7 +213,7 @@ async def two_supervisors() -> AsyncIterator[tuple[SupervisorHost, SupervisorHos
 
 
 class NodeProcess:
-    """A running `skipring node`, and what it logs."""
+    """A running `skipring node` and its log."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -222,7 +222,7 @@ class NodeProcess:
         self._process.send_signal(signal.SIGHUP)
 
     async def logged(self, event: str) -> dict[str, str]:
-        """Wait for an event in the log."""
+        """Return the next log entry of an event."""
         assert self._process.stderr is not None
         async with asyncio.timeout(DEADLINE_S):
             while line := await self._process.stderr.readline():
@@ -258,7 +258,7 @@ def write(file: Path, text: str) -> None:
 
 
 @pytest.mark.heavy
-def test_a_node_reads_the_list_of_supervisors_again_when_told(file: Path) -> None:
+def test_node_reloads_the_supervisor_list_on_sighup(file: Path) -> None:
     async def scene() -> None:
         async with two_supervisors() as (first, second):
             write_list(file, first)
@@ -275,7 +275,7 @@ def test_a_node_reads_the_list_of_supervisors_again_when_told(file: Path) -> Non
 
 
 @pytest.mark.heavy
-def test_a_topic_stays_where_it_is_if_the_longer_list_still_says_so(file: Path) -> None:
+def test_topic_keeps_its_supervisor_if_the_longer_list_still_assigns_it(file: Path) -> None:
     async def scene() -> None:
         async with two_supervisors() as (first, second):
             addresses = (first.address, second.address)
@@ -296,7 +296,7 @@ def test_a_topic_stays_where_it_is_if_the_longer_list_still_says_so(file: Path) 
 
 
 @pytest.mark.heavy
-def test_a_node_whose_list_is_not_from_a_file_says_so_and_goes_on(file: Path) -> None:
+def test_node_without_config_file_logs_that_and_continues(file: Path) -> None:
     async def scene() -> None:
         async with two_supervisors() as (first, _):
             words = ("--supervisor", first.address, "--topic", "news")
@@ -310,7 +310,7 @@ def test_a_node_whose_list_is_not_from_a_file_says_so_and_goes_on(file: Path) ->
 
 
 @pytest.mark.heavy
-def test_a_file_that_cannot_be_read_again_changes_nothing_and_is_logged(file: Path) -> None:
+def test_unreadable_file_is_logged_and_changes_nothing(file: Path) -> None:
     async def scene() -> None:
         async with two_supervisors() as (first, second):
             write_list(file, first)

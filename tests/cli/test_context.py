@@ -49,7 +49,7 @@ def test_unusable_context_is_refused(words: list[str], reason: str) -> None:
     assert reason in str(context(*words).exception)
 
 
-def test_certificates_that_cannot_be_read_are_refused_when_saved() -> None:
+def test_unreadable_certificates_are_refused_when_saved() -> None:
     files = ["--tls-ca", "ca.pem", "--tls-cert", "me.pem", "--tls-key", "me.key"]
     assert "ca.pem" in str(context("save", "x", "--supervisor", "1", *files).exception)
     assert "no contexts" in context("list").output

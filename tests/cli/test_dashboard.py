@@ -18,7 +18,7 @@ NOBODY = "127.0.0.1:9"
 
 
 @pytest.mark.heavy
-def test_the_first_line_is_the_address_and_ctrl_c_ends_it() -> None:
+def test_first_line_is_the_address_and_ctrl_c_ends_the_command() -> None:
     command = [sys.executable, "-m", "skipring", "dashboard", "--supervisor", NOBODY]
     with subprocess.Popen(
         command,
@@ -32,7 +32,7 @@ def test_the_first_line_is_the_address_and_ctrl_c_ends_it() -> None:
             first = process.stdout.readline()
             found = re.fullmatch(r"dashboard (http://127\.0\.0\.1:\d+/\?token=[\w-]{43})\n", first)
             assert found, first
-            with pytest.raises(Exception, match="403"):  # it follows without the cookie
+            with pytest.raises(Exception, match="403"):  # the redirect carries no cookie
                 urlopen(found[1], timeout=PATIENCE_S)
             second = process.stdout.readline()
             assert second.startswith("opened; for another browser: http://127.0.0.1:")
@@ -53,7 +53,7 @@ def test_the_first_line_is_the_address_and_ctrl_c_ends_it() -> None:
         (["--supervisor", "example.org:1"], "certificate"),
     ],
 )
-def test_what_cannot_be_is_refused(words: list[str], why: str) -> None:
+def test_unusable_options_are_refused(words: list[str], why: str) -> None:
     given = words if "--supervisor" in words else ["--supervisor", NOBODY, *words]
     done = CliRunner().invoke(skipring, ["dashboard", *given])
     assert done.exit_code != 0

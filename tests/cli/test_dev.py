@@ -1,4 +1,4 @@
-"""``skipring dev``: a cluster in one command, which ends as a whole."""
+"""``skipring dev``: a cluster in one command; all its processes end together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 class Dev:
-    """A running ``skipring dev``, with its output in files."""
+    """A running ``skipring dev`` with its output in files."""
 
     def __init__(self, directory: Path, mark: str, *words: str) -> None:
         self.mark = mark

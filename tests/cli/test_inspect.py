@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class Running(Generic[T]):
-    """A ring in a thread of its own, so that a command can be run beside it."""
+    """A ring in its own thread, so that commands can run beside it."""
 
     def __init__(self, ring: T, address: str) -> None:
         self.ring = ring
@@ -62,7 +62,7 @@ class Running(Generic[T]):
         self.loop = asyncio.get_running_loop()
 
     def do(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Carry out something in the ring's thread."""
+        """Run a coroutine in the thread of the ring."""
 
         async def bounded() -> None:
             async with asyncio.timeout(DEADLINE_S):
@@ -73,7 +73,7 @@ class Running(Generic[T]):
 
 @contextmanager
 def in_thread(opened: AbstractAsyncContextManager[Running[T]]) -> Iterator[Running[T]]:
-    """Open something in a thread with a loop; it is always closed."""
+    """Open a context in a thread with an event loop; close it in every case."""
     begun: Future[Running[T]] = Future()
     stop = asyncio.Event()
 
@@ -109,7 +109,7 @@ def invoked(*words: str) -> Result:
 
 
 def status_of(*words: str) -> tuple[int, str, str]:
-    """What a command exits with as a process of its own, and what it says."""
+    """Run a command as a process; return exit status, output and errors."""
     done = subprocess.run(
         [sys.executable, "-m", "skipring", *words],
         capture_output=True,
@@ -122,7 +122,7 @@ def status_of(*words: str) -> tuple[int, str, str]:
 
 @pytest.fixture(scope="module")
 def calm() -> Iterator[Running[Cluster]]:
-    """A ring that is in order, with some publications."""
+    """Yield a healthy ring with some publications."""
     with in_thread(cluster_of(5)) as running:
 
         async def publish() -> None:
@@ -137,7 +137,7 @@ def calm() -> Iterator[Running[Cluster]]:
 # -- ring ------------------------------------------------------------------------------------
 
 
-def test_the_world_file_of_a_ring_has_no_violations_and_needs_no_rounds(
+def test_world_file_of_healthy_ring_has_no_violations_and_needs_no_rounds(
     calm: Running[Cluster], tmp_path: Path
 ) -> None:
     status, out, _ = status_of("ring", TOPIC, "--supervisor", calm.address, "--json")
@@ -155,7 +155,7 @@ def test_the_world_file_of_a_ring_has_no_violations_and_needs_no_rounds(
     assert report["rounds_explicit"] == report["rounds_publications"] == 0
 
 
-def test_payloads_are_in_the_file_only_when_asked_for(calm: Running[Cluster]) -> None:
+def test_world_file_contains_payloads_only_on_request(calm: Running[Cluster]) -> None:
     words = ("ring", TOPIC, "--supervisor", calm.address, "--json")
     bare, whole = invoked(*words), invoked(*words, "--payloads")
     assert all(
@@ -171,7 +171,7 @@ def test_payloads_are_in_the_file_only_when_asked_for(calm: Running[Cluster]) ->
         }
 
 
-def test_on_a_pipe_the_ring_is_printed_once_with_or_without_watch(calm: Running[Cluster]) -> None:
+def test_ring_is_printed_once_on_a_pipe_with_or_without_watch(calm: Running[Cluster]) -> None:
     for more in ((), ("--watch",)):
         result = invoked("ring", TOPIC, "--supervisor", calm.address, *more)
         assert result.exception is None
@@ -189,7 +189,7 @@ def test_on_a_pipe_the_ring_is_printed_once_with_or_without_watch(calm: Running[
             )
 
 
-def test_the_ring_of_an_unknown_topic_is_empty(calm: Running[Cluster]) -> None:
+def test_ring_of_unknown_topic_is_empty(calm: Running[Cluster]) -> None:
     words = ("ring", "unheard of", "--supervisor", calm.address)
     plain = invoked(*words)
     assert plain.output == "'unheard of' has no members\n"
@@ -202,7 +202,7 @@ def test_the_ring_of_an_unknown_topic_is_empty(calm: Running[Cluster]) -> None:
 
 
 class Screen:
-    """A terminal on which a command runs; its size can be changed."""
+    """A terminal of variable size on which a command runs."""
 
     def __init__(self, screen: int, program: subprocess.Popen[bytes]) -> None:
         self._screen = screen
@@ -214,7 +214,7 @@ class Screen:
         self.program.send_signal(signal.SIGWINCH)
 
     def read_until(self, text: str, times: int = 1) -> None:
-        """Wait until a text was painted so often from now on."""
+        """Wait until a text was painted this many times from now on."""
         self.shown = b""
         deadline = time.monotonic() + DEADLINE_S
         while self.text.count(text) < times:
@@ -225,22 +225,22 @@ class Screen:
 
     @property
     def text(self) -> str:
-        """What was painted, without control sequences."""
+        """Return the painted text without control sequences."""
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.shown.decode(errors="replace"))
 
     def interrupt(self) -> int:
-        """Stop the command as Ctrl-C does; its exit status."""
+        """Stop the command with SIGINT, as Ctrl-C does; return its exit status."""
         self.program.send_signal(signal.SIGINT)
         return self.read_all()
 
     def read_all(self) -> int:
-        """Read to the end; the exit status."""
+        """Read to the end; return the exit status."""
         while came := self._read():
             self.shown += came
         return self.program.wait(timeout=DEADLINE_S)
 
     def _read(self) -> bytes:
-        """What comes; nothing if it takes too long, or nobody holds the other end."""
+        """Return the next output, or nothing after the deadline or once the other end is closed."""
         ready, _, _ = select.select([self._screen], [], [], DEADLINE_S / 2)
         try:
             return os.read(self._screen, 65536) if ready else b""
@@ -248,7 +248,7 @@ class Screen:
             return b""
 
 
-# Whoever starts the tests may have had SIGINT ignored, and a child inherits that.
+# A child inherits an ignored SIGINT from the process that starts the tests.
 PROGRAM = """\
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -260,7 +260,7 @@ main()
 
 @contextmanager
 def on_terminal(*words: str, **env: str) -> Iterator[Screen]:
-    """A command on a terminal of 80 columns and 24 rows."""
+    """Run a command on a terminal of 80 columns and 24 rows."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     inherited = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES", "NO_COLOR"}}
@@ -281,7 +281,7 @@ def on_terminal(*words: str, **env: str) -> Iterator[Screen]:
 
 
 @pytest.mark.heavy
-def test_a_watch_repaints_in_any_size_until_it_is_interrupted_and_leaves_the_terminal_in_order(
+def test_watch_repaints_in_any_size_and_restores_the_terminal_when_interrupted(
     calm: Running[Cluster],
 ) -> None:
     with on_terminal("ring", TOPIC, "--watch", "--supervisor", calm.address) as screen:
@@ -296,7 +296,7 @@ def test_a_watch_repaints_in_any_size_until_it_is_interrupted_and_leaves_the_ter
 
 
 @pytest.mark.heavy
-def test_where_nothing_can_be_painted_over_a_watch_is_printed_once(calm: Running[Cluster]) -> None:
+def test_watch_on_dumb_terminal_prints_once(calm: Running[Cluster]) -> None:
     words = ("ring", TOPIC, "--watch", "--supervisor", calm.address)
     with on_terminal(*words, TERM="dumb") as screen:
         assert screen.read_all() == 0
@@ -305,7 +305,7 @@ def test_where_nothing_can_be_painted_over_a_watch_is_printed_once(calm: Running
 
 
 @pytest.mark.heavy
-def test_a_watch_goes_on_without_a_supervisor_and_says_so() -> None:
+def test_watch_continues_without_supervisor_and_reports_it() -> None:
     with in_thread(cluster_of(4)) as running:
         running.do(running.ring.wait_healthy)
         with on_terminal("ring", TOPIC, "--watch", "--supervisor", running.address) as screen:
@@ -323,7 +323,7 @@ def test_a_watch_goes_on_without_a_supervisor_and_says_so() -> None:
 
 
 @pytest.mark.heavy
-def test_on_a_terminal_of_ascii_without_colours_there_is_neither_anything_else_nor_a_colour(
+def test_ascii_terminal_without_colours_gets_plain_ascii(
     broken: Running[LiveRing],
 ) -> None:
     for words in (("ring", TOPIC), ("explain", TOPIC, "n02"), ("doctor", TOPIC)):
@@ -335,11 +335,11 @@ def test_on_a_terminal_of_ascii_without_colours_there_is_neither_anything_else_n
         assert b"n02" in screen.shown
 
 
-# -- what changed ----------------------------------------------------------------------------
+# -- changes between two inspections ---------------------------------------------------------
 
 
 def seen(labels: dict[NodeId, str | None], count: int = 0, **more: Any) -> Inspection:  # noqa: ANN401
-    """A look at some nodes, each with a label."""
+    """Return an inspection of some nodes, each with a label."""
     statuses = {
         node: NodeStatus(
             request=0,
@@ -379,7 +379,7 @@ def told(before: Inspection, after: Inspection) -> list[tuple[str, str, str, str
     ]
 
 
-def test_between_two_looks_what_happened_to_several_nodes_is_said_once() -> None:
+def test_change_of_several_nodes_is_listed_once() -> None:
     before, after = seen({"a": "0", "b": "1", "c": None}), seen({"a": "0", "b": "01", "c": "1"}, 2)
     assert told(before, before) == []
     assert told(before, after) == [
@@ -389,7 +389,7 @@ def test_between_two_looks_what_happened_to_several_nodes_is_said_once() -> None
     ]
 
 
-def test_between_two_looks_nodes_come_and_go() -> None:
+def test_joining_and_leaving_nodes_are_listed() -> None:
     before = seen({"a": "0", "b": "1"})
     after = seen({"a": "0", "c": "01"}, crashed=("b",))
     assert told(before, after) == [
@@ -407,7 +407,7 @@ def test_between_two_looks_nodes_come_and_go() -> None:
     "size", [(80, 24), (60, 20), (40, 14), (80, 16), (100, 18), (100, 40), (200, 70)]
 )
 @pytest.mark.parametrize("n", [1, 2, 16, 100])
-def test_a_watched_ring_fits_into_the_terminal(size: tuple[int, int], n: int) -> None:
+def test_watched_ring_fits_into_the_terminal(size: tuple[int, int], n: int) -> None:
     columns, rows = size
     watch = RingWatch()
     names = [f"n{number:03}" for number in range(n)]
@@ -428,7 +428,7 @@ def test_a_watched_ring_fits_into_the_terminal(size: tuple[int, int], n: int) ->
         assert glyphs is UNICODE or printed.getvalue().isascii()
 
 
-def test_what_changed_since_the_last_look_is_marked_in_the_table_and_told() -> None:
+def test_changes_since_the_last_inspection_are_highlighted_and_listed() -> None:
     watch = RingWatch()
     watch.note(seen({"a": "0", "b": "01"}))
     watch.note(seen({"a": "0", "b": "1"}))
@@ -453,7 +453,7 @@ def test_what_changed_since_the_last_look_is_marked_in_the_table_and_told() -> N
         (["--supervisor", "example.org:1"], "no certificates"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
+def test_contradictory_options_are_refused_before_any_request(
     words: list[str], sentence: str
 ) -> None:
     result = invoked("ring", TOPIC, "--supervisor", "127.0.0.1:1", *words)
@@ -462,14 +462,14 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
 
 
 @pytest.mark.parametrize("topic", ["", "a\nb", "x" * 256])
-def test_what_cannot_be_a_topic_is_refused(topic: str) -> None:
+def test_invalid_topic_is_refused(topic: str) -> None:
     for words in (["ring", topic], ["doctor", topic], ["explain", topic, "n00"]):
         result = invoked(*words, "--supervisor", "127.0.0.1:1")
         assert isinstance(result.exception, InputError)
 
 
 @pytest.mark.heavy
-def test_without_a_supervisor_the_exit_status_is_4_and_a_sentence_says_what_to_look_at() -> None:
+def test_missing_supervisor_exits_with_4_and_advice() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
@@ -482,7 +482,7 @@ def test_without_a_supervisor_the_exit_status_is_4_and_a_sentence_says_what_to_l
 # -- doctor ----------------------------------------------------------------------------------
 
 
-def test_a_ring_in_order_is_a_yes(calm: Running[Cluster]) -> None:
+def test_doctor_exits_with_0_for_healthy_ring(calm: Running[Cluster]) -> None:
     status, out, _ = status_of("doctor", TOPIC, "--supervisor", calm.address)
     assert status == 0
     assert out == "news: healthy (5 members, 3 publications, all in sync)\n"
@@ -504,7 +504,7 @@ def test_a_ring_in_order_is_a_yes(calm: Running[Cluster]) -> None:
     }
 
 
-def test_nobody_in_a_topic_is_a_no(calm: Running[Cluster]) -> None:
+def test_doctor_exits_with_1_for_topic_without_members(calm: Running[Cluster]) -> None:
     status, out, _ = status_of("doctor", "unheard of", "--supervisor", calm.address)
     assert status == 1
     assert "Nobody subscribes to 'unheard of'" in out
@@ -512,7 +512,7 @@ def test_nobody_in_a_topic_is_a_no(calm: Running[Cluster]) -> None:
 
 @asynccontextmanager
 async def ring_with_a_wrong_node() -> AsyncIterator[Running[LiveRing]]:
-    """A ring in which no time passes, and one node's label and neighbours are wrong."""
+    """Yield a ring without ticks in which one node has a wrong label and wrong neighbours."""
     names = [f"n{number:02}" for number in range(4)]
     async with live_ring(*names, tick_s=36_000) as ring:
         book = ring.supervisor.links.book
@@ -533,7 +533,7 @@ def broken() -> Iterator[Running[LiveRing]]:
         yield running
 
 
-def test_a_ring_that_is_not_in_order_is_a_no_with_the_reasons_by_layer(
+def test_doctor_exits_with_1_for_broken_ring_and_lists_violations_by_layer(
     broken: Running[LiveRing],
 ) -> None:
     status, out, _ = status_of("doctor", TOPIC, "--supervisor", broken.address)
@@ -549,7 +549,7 @@ def test_a_ring_that_is_not_in_order_is_a_no_with_the_reasons_by_layer(
 
 
 @pytest.mark.heavy
-def test_a_killed_node_is_named_with_what_to_do() -> None:
+def test_doctor_names_killed_node_with_advice() -> None:
     with in_thread(cluster_of(3, tick_s=1.0)) as running:
         running.do(running.ring.wait_healthy)
 
@@ -565,7 +565,7 @@ def test_a_killed_node_is_named_with_what_to_do() -> None:
 # -- explain ---------------------------------------------------------------------------------
 
 
-def test_a_node_in_order_is_explained_by_its_journal(calm: Running[Cluster]) -> None:
+def test_explain_shows_the_change_log_of_a_healthy_node(calm: Running[Cluster]) -> None:
     status, out, _ = status_of("explain", TOPIC, "n03", "--supervisor", calm.address)
     assert status == 0
     label = calm.ring.snapshot().subscribers["n03"].label
@@ -587,7 +587,7 @@ def test_a_node_in_order_is_explained_by_its_journal(calm: Running[Cluster]) -> 
     }
 
 
-def test_of_a_node_that_is_wrong_it_is_said_what_will_mend_it(broken: Running[LiveRing]) -> None:
+def test_explain_names_the_repair_of_each_violation(broken: Running[LiveRing]) -> None:
     status, out, _ = status_of("explain", TOPIC, "n02", "--supervisor", broken.address)
     assert status == 1
     assert "L1, labels:\n  n02 has label 0111, should be 01\n" in out
@@ -601,7 +601,7 @@ def test_of_a_node_that_is_wrong_it_is_said_what_will_mend_it(broken: Running[Li
     assert {each["layer"] for each in json.loads(result.output)["violations"]} <= {"LINK", "NODE"}
 
 
-def test_an_unknown_node_is_refused_with_those_who_are_there(calm: Running[Cluster]) -> None:
+def test_explain_refuses_unknown_node_with_the_known_names(calm: Running[Cluster]) -> None:
     status, out, err = status_of("explain", TOPIC, "n99", "--supervisor", calm.address)
     assert (status, out) == (2, "")
     assert err == (

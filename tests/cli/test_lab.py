@@ -1,4 +1,4 @@
-"""``skipring lab``: exit status, what is said, and how an interrupted run goes on."""
+"""``skipring lab``: exit status, output, and resuming an interrupted run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def matrix(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Spark that is only pretended: what was done with it."""
+    """Replace Spark by a fake; return the list of its calls."""
     done: list[object] = []
     monkeypatch.setattr(session, "start", lambda **given: done.append(given))
     monkeypatch.setattr(session, "stop", lambda spark: done.append("stopped"))
@@ -48,7 +48,7 @@ def lab(*words: str | Path) -> Result:
     return CliRunner().invoke(skipring, ["lab", *map(str, words)], standalone_mode=False)
 
 
-def test_a_matrix_that_cannot_be_used_is_told_before_spark_starts(
+def test_unusable_matrix_is_refused_before_spark_starts(
     tmp_path: Path, matrix: Path, pretend: list[object]
 ) -> None:
     matrix.write_text('title = "t"\n[[experiment]]\nkind = "topology"\nn = 0\n')
@@ -59,7 +59,7 @@ def test_a_matrix_that_cannot_be_used_is_told_before_spark_starts(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_directory_of_another_format_is_told_before_spark_starts(
+def test_directory_of_another_format_is_refused_before_spark_starts(
     tmp_path: Path, matrix: Path, pretend: list[object]
 ) -> None:
     (tmp_path / "lab.json").write_text('{"format": "skipring-lab/99"}')
@@ -69,7 +69,7 @@ def test_a_directory_of_another_format_is_told_before_spark_starts(
     assert pretend == []
 
 
-def test_what_spark_raises_at_a_report_is_told_in_one_sentence(
+def test_spark_error_in_a_report_is_one_sentence(
     tmp_path: Path, pretend: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*given: object) -> None:
@@ -84,7 +84,7 @@ def test_what_spark_raises_at_a_report_is_told_in_one_sentence(
 
 
 @pytest.mark.parametrize("words", [["run", "m.toml", "--out", "o"], ["report", "o"]])
-def test_without_spark_one_is_told_what_to_install(
+def test_missing_spark_is_refused_with_the_install_command(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(installed, "find_spec", lambda name: None)
@@ -94,7 +94,7 @@ def test_without_spark_one_is_told_what_to_install(
 
 
 @pytest.mark.parametrize(("failed", "status"), [({}, 0), ({"a run": "ValueError: x"}, 1)])
-def test_the_exit_status_says_whether_a_run_failed(
+def test_exit_status_says_whether_a_run_failed(
     tmp_path: Path,
     matrix: Path,
     pretend: list[object],
@@ -120,7 +120,7 @@ def test_the_exit_status_says_whether_a_run_failed(
     assert stopped == "stopped"
 
 
-def test_the_time_that_is_left_follows_from_the_share_that_is_done() -> None:
+def test_remaining_time_follows_from_the_completed_share() -> None:
     now = [0.0]
     clock = Clock(lambda: now[0])
     assert clock.pace(TrialProgress(10, 100, 0.0)) == "just begun"
@@ -151,7 +151,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
+def test_interrupted_run_prints_how_to_resume_and_resumes(tmp_path: Path) -> None:
     path, out = tmp_path / "m.toml", tmp_path / "out"
     block = 'kind = "converge"\nn = 16\nseeds = 300\nclosure = 0\n'
     path.write_text(f'title = "t"\n[[experiment]]\n{block}')

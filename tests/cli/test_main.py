@@ -1,4 +1,4 @@
-"""The command line as a whole: help, version, exit status, and no traceback."""
+"""The command line as a whole: help, version, exit status and no traceback."""
 
 import os
 import re
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def commands(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
-    """The words of every command, those of groups too."""
+    """Yield the words of every command, also inside groups."""
     for name, command in group.commands.items():
         yield (*path, name)
         if isinstance(command, click.Group):
@@ -27,7 +27,7 @@ def commands(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
 
 
 def start(*words: str) -> subprocess.CompletedProcess[str]:
-    """Start the program as a user does."""
+    """Run the program as a user would."""
     return subprocess.run(
         [sys.executable, "-m", "skipring", *words],
         stdin=subprocess.DEVNULL,
@@ -41,13 +41,13 @@ def start(*words: str) -> subprocess.CompletedProcess[str]:
 ALL = list(commands(skipring))
 
 
-def test_the_commands_are_those_of_the_readme() -> None:
+def test_commands_of_the_readme_exist() -> None:
     assert set(ALL) >= {("demo",), ("simulate",), ("shrink",), ("bench",), ("bench", "sim")}
 
 
 @pytest.mark.parametrize("words", [(), *ALL], ids=" ".join)
 @pytest.mark.parametrize("option", ["--help", "-h"])
-def test_every_command_explains_itself(words: tuple[str, ...], option: str) -> None:
+def test_every_command_has_help(words: tuple[str, ...], option: str) -> None:
     result = CliRunner().invoke(skipring, [*words, option], prog_name="skipring")
     assert result.exit_code == 0
     usage, *rest = result.output.splitlines()
@@ -56,7 +56,7 @@ def test_every_command_explains_itself(words: tuple[str, ...], option: str) -> N
     assert max(len(line) for line in rest) <= 80
 
 
-def test_the_help_lists_every_command_with_a_sentence() -> None:
+def test_help_lists_every_command_with_a_sentence() -> None:
     result = CliRunner().invoke(skipring, ["--help"])
     for name in skipring.commands:
         assert re.search(rf"^  {name} +\w+\W+\w+", result.output, re.MULTILINE)
@@ -86,14 +86,14 @@ def test_help_and_version_work_as_a_program() -> None:
         (("simulate", "--nonsense"), "Error: No such option '--nonsense'."),
     ],
 )
-def test_what_there_is_not_is_refused(words: tuple[str, ...], last: str) -> None:
+def test_unknown_commands_and_options_are_refused(words: tuple[str, ...], last: str) -> None:
     result = start(*words)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("Usage: skipring ")
     assert result.stderr.splitlines()[-1].startswith(last)
 
 
-def test_without_a_command_the_help_is_shown_and_nothing_is_done() -> None:
+def test_program_without_command_prints_help_and_does_nothing() -> None:
     result = start()
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("Usage: skipring ")
@@ -101,7 +101,7 @@ def test_without_a_command_the_help_is_shown_and_nothing_is_done() -> None:
 
 
 @pytest.mark.parametrize("words", [("simulate", "--n", "4"), ("--help",)], ids=" ".join)
-def test_a_reader_that_has_gone_is_no_reason_to_complain(words: tuple[str, ...]) -> None:
+def test_closed_output_pipe_prints_no_error(words: tuple[str, ...]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -119,7 +119,7 @@ def test_a_reader_that_has_gone_is_no_reason_to_complain(words: tuple[str, ...])
     assert (result.returncode, result.stderr) == (1, "")
 
 
-# --- how a command ends decides the exit status ----------------------------------------
+# --- exit status -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_reader_that_has_gone_is_no_reason_to_complain(words: tuple[str, ...])
         (BrokenPipeError(), Exit.NO, ""),
     ],
 )
-def test_an_error_becomes_a_sentence_and_an_exit_status(
+def test_error_is_one_sentence_and_an_exit_status(
     error: BaseException,
     status: int,
     said: str,
@@ -158,7 +158,7 @@ def test_an_error_becomes_a_sentence_and_an_exit_status(
 
 
 @pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (1, 1), (3, 3)])
-def test_a_command_decides_on_its_exit_status(
+def test_return_value_of_a_command_is_its_exit_status(
     returned: int | None, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = click.Command("answer", callback=lambda: returned)
@@ -169,8 +169,8 @@ def test_a_command_decides_on_its_exit_status(
     assert exited.value.code == status
 
 
-def test_a_bug_of_ours_is_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what was foreseen becomes a sentence; for the rest the traceback is the best we have."""
+def test_unexpected_exception_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an unexpected exception propagate; only expected errors become a sentence."""
 
     def fail() -> None:
         raise AssertionError
@@ -181,7 +181,7 @@ def test_a_bug_of_ours_is_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> Non
         main()
 
 
-def test_the_exit_statuses_are_those_of_the_design() -> None:
+def test_exit_statuses_have_the_documented_values() -> None:
     assert {status.name: int(status) for status in Exit} == {
         "YES": 0,
         "NO": 1,

@@ -1,4 +1,4 @@
-"""A live ring of real processes, started from the command line and stopped by signals."""
+"""Supervisor and node processes, started from the command line and stopped by signals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TICK = "0.05"
 
 @contextmanager
 def process(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A running command and the address it says it listens on; it is always ended."""
+    """Run a command; yield the process and its listen address, and end it in every case."""
     running = subprocess.Popen(
         [sys.executable, "-m", "skipring", *words],
         stdout=subprocess.PIPE,
@@ -56,12 +56,12 @@ def _first_line(running: subprocess.Popen[str]) -> str:
 
 
 def stopped(running: subprocess.Popen[str], number: signal.Signals) -> int:
-    """Ask a process to stop; its exit status."""
+    """Send a signal; return the exit status."""
     running.send_signal(number)
     return running.wait(timeout=DEADLINE_S)
 
 
-def test_a_supervisor_and_a_node_say_where_they_listen_and_stop_when_asked(tmp_path: Path) -> None:
+def test_supervisor_and_node_print_their_address_and_stop_on_signal(tmp_path: Path) -> None:
     data = str(tmp_path / "node")
     with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (first, address):
         words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
@@ -72,7 +72,7 @@ def test_a_supervisor_and_a_node_say_where_they_listen_and_stop_when_asked(tmp_p
         assert store.topics == []
 
 
-def test_a_supervisor_keeps_its_database(tmp_path: Path) -> None:
+def test_supervisor_keeps_its_database(tmp_path: Path) -> None:
     with process(
         "supervisor", "--listen", "127.0.0.1:0", "--tick", TICK, "--data", str(tmp_path)
     ) as (running, _):
@@ -81,7 +81,7 @@ def test_a_supervisor_keeps_its_database(tmp_path: Path) -> None:
         assert store.load() == {}
 
 
-def test_the_supervisor_can_be_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_names_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
         monkeypatch.setenv("SKIPRING_SUPERVISOR", address)
         with process("node", "--topic", "news", "--listen", "127.0.0.1:0", "--tick", TICK) as (
@@ -111,12 +111,12 @@ def published(address: str, *words: str, given: str = "") -> list[str]:
     return [json.loads(line)["id"] for line in result.stdout.splitlines()]
 
 
-def test_what_is_published_from_the_command_line_is_on_a_members_disk(tmp_path: Path) -> None:
+def test_acknowledged_publications_are_on_the_disk_of_a_member(tmp_path: Path) -> None:
     with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
         words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
         with process("node", *words, "--tick", TICK, "--data", str(tmp_path)) as (running, _):
             ids = published(address, "hello") + published(address, given="one\ntwo\n")
-            running.kill()  # what was acknowledged is there all the same
+            running.kill()  # acknowledged publications survive this
             running.wait(timeout=DEADLINE_S)
     with PublicationStore.open(tmp_path) as store:
         stored = list(store.archive("news").publications())
@@ -124,7 +124,7 @@ def test_what_is_published_from_the_command_line_is_on_a_members_disk(tmp_path: 
     assert [publication.payload for publication in stored] == [b"hello", b"one", b"two"]
 
 
-def test_a_member_without_a_disk_takes_only_what_may_be_lost() -> None:
+def test_member_without_disk_accepts_only_volatile_publications() -> None:
     with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
         words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
         with process("node", *words, "--tick", TICK):
@@ -134,7 +134,7 @@ def test_a_member_without_a_disk_takes_only_what_may_be_lost() -> None:
     assert "--volatile" in result.stderr
 
 
-def test_a_reader_gets_what_was_published_before_and_ends_when_it_has_all() -> None:
+def test_reader_gets_earlier_publications_and_ends_when_synced() -> None:
     with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
         words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
         with process("node", *words, "--tick", TICK):
@@ -146,7 +146,7 @@ def test_a_reader_gets_what_was_published_before_and_ends_when_it_has_all() -> N
     assert {line["payload"] for line in lines} == {"one", "two", "three"}
 
 
-def test_without_a_member_or_a_supervisor_publishing_says_what_to_look_at() -> None:
+def test_publishing_without_member_or_supervisor_fails_with_advice() -> None:
     with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
         result = ran("pub", "news", "hello", "--supervisor", address, "--wait", "500ms")
         assert result.returncode == 4
@@ -174,7 +174,7 @@ def test_without_a_member_or_a_supervisor_publishing_says_what_to_look_at() -> N
         ),
     ],
 )
-def test_what_others_could_reach_or_is_no_address_is_refused(
+def test_unsafe_or_invalid_listen_address_is_refused(
     words: list[str], sentence: str
 ) -> None:
     result = CliRunner().invoke(skipring, words)
@@ -183,7 +183,7 @@ def test_what_others_could_reach_or_is_no_address_is_refused(
 
 
 @pytest.mark.parametrize("name", ["a b", "supervisor", "", "x" * 65])
-def test_a_name_that_no_node_can_have_is_refused(name: str) -> None:
+def test_invalid_node_name_is_refused(name: str) -> None:
     words = ["--supervisor", "127.0.0.1:1", "--topic", "news", "--listen", "127.0.0.1:0"]
     result = ran("node", *words, "--name", name)
     assert result.returncode == 2
@@ -192,7 +192,7 @@ def test_a_name_that_no_node_can_have_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("tick", ["nan", "inf", "0", "-1", "soon"])
-def test_a_tick_that_is_no_time_is_refused(tick: str) -> None:
+def test_invalid_tick_is_refused(tick: str) -> None:
     result = ran("supervisor", "--listen", "127.0.0.1:0", "--tick", tick)
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
@@ -200,19 +200,19 @@ def test_a_tick_that_is_no_time_is_refused(tick: str) -> None:
 
 @pytest.mark.parametrize("command", ["ring", "doctor", "pub", "sub"])
 @pytest.mark.parametrize("address", ["", ",", "here", "127.0.0.1:", "127.0.0.1:99999"])
-def test_an_address_of_a_supervisor_that_is_none_is_refused(command: str, address: str) -> None:
+def test_invalid_supervisor_address_is_refused(command: str, address: str) -> None:
     result = ran(command, "news", "--supervisor", address)
     assert result.returncode == 2
     assert "--supervisor" in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_streams_that_are_closed_do_no_harm() -> None:
+def test_closed_standard_streams_do_no_harm() -> None:
     command = shlex.join([sys.executable, "-m", "skipring", "pub", "news", "--supervisor"])
     for streams in ("<&-", ">&- 'hello'", "<&- >&- 2>&-"):
         line = f"{command} 127.0.0.1:1 --wait 0 {streams}"
         status = subprocess.run(["sh", "-c", line], timeout=DEADLINE_S, check=False).returncode
-        assert status in (0, 4), line  # nothing to publish, or nobody who takes it
+        assert status in (0, 4), line  # nothing to publish, or no member accepts it
 
 
 def test_many_large_lines_are_published(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_many_large_lines_are_published(tmp_path: Path) -> None:
     assert stored[1:] == [line.encode() for line in lines]
 
 
-def test_what_comes_before_a_line_that_is_too_long_is_published(tmp_path: Path) -> None:
+def test_lines_before_a_line_that_is_too_long_are_published(tmp_path: Path) -> None:
     with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
         words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
         with process("node", *words, "--tick", TICK, "--data", str(tmp_path)):

@@ -1,4 +1,4 @@
-"""``skipring pipeline``: what it refuses, before Spark starts, and what it says then."""
+"""``skipring pipeline``: refusals before Spark starts, and their messages."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ def run(lake: Path, *words: str, supervisor: str = NOBODY) -> Result:
     return invoked("run", *given, *words)
 
 
-# -- times -------------------------------------------------------------------------------------
+# -- durations ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("500ms", 0.5), ("5s", 5), ("1m", 60), ("2 h", 7200), ("1d", 86_400)]
 )
-def test_a_time_is_a_number_and_a_unit(text: str, seconds: float) -> None:
+def test_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
     assert Duration(0.1, 86_400).convert(text, None, None) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
     "text", ["", "5", "s", "-1s", "1.5s", "5 fortnights", "0s", "2d", "9" * 99]
 )
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is no time such as 5s or 1m"):
         Duration(0.1, 86_400).convert(text, None, None)
 
 
-# -- what is refused ---------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------
 
 
-def test_a_supervisor_that_does_not_answer_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+def test_unreachable_supervisor_is_reported_and_nothing_is_written(tmp_path: Path) -> None:
     result = run(tmp_path / "lake")
     assert isinstance(result.exception, UnreachableError)
     assert "nothing listens at 127.0.0.1:1" in str(result.exception)
     assert not (tmp_path / "lake").exists()
 
 
-def test_a_topic_without_members_and_one_without_disks_are_told(tmp_path: Path) -> None:
+def test_topic_without_members_or_without_disks_is_reported(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             at = cluster.url.removeprefix("skipring://")
@@ -83,7 +83,7 @@ def test_a_topic_without_members_and_one_without_disks_are_told(tmp_path: Path) 
         (("--format", "json"), "has values auto, not json"),
     ],
 )
-def test_a_lake_that_belongs_to_something_else_is_refused(
+def test_lake_of_another_pipeline_is_refused(
     tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
     write_about(tmp_path, Manifest(supervisors=(NOBODY,), topics=("orders",)))
@@ -104,7 +104,7 @@ def test_a_lake_that_belongs_to_something_else_is_refused(
         (("--max-offsets", "0"), "is not in the range"),
     ],
 )
-def test_options_that_cannot_be_are_refused(
+def test_invalid_options_are_refused(
     tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
     result = run(tmp_path / "lake", *words)
@@ -112,7 +112,7 @@ def test_options_that_cannot_be_are_refused(
     assert said in str(result.exception.message)
 
 
-def test_a_lake_that_cannot_be_made_is_told_with_its_place_before_spark_starts(
+def test_lake_that_cannot_be_created_is_reported_before_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[object] = []
@@ -126,13 +126,13 @@ def test_a_lake_that_cannot_be_made_is_told_with_its_place_before_spark_starts(
     assert started == []
 
 
-def test_a_report_on_what_is_no_lake_is_refused(tmp_path: Path) -> None:
+def test_report_on_a_directory_without_lake_is_refused(tmp_path: Path) -> None:
     result = invoked("report", str(tmp_path))
     assert isinstance(result.exception, InputError)
     assert "is no lake" in str(result.exception)
 
 
-def test_errors_are_one_sentence_with_a_status(tmp_path: Path) -> None:
+def test_error_is_one_sentence_with_an_exit_status(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "skipring", "pipeline", "run", "--subscribe", "orders"]
     command += ["--supervisor", NOBODY, "--lake", str(tmp_path / "lake")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -23,7 +23,7 @@ COMMAND = [sys.executable, "-m", "skipring"]
 
 
 class Ring:
-    """A ring with a disk, and commands that are run beside it."""
+    """A ring with a disk, and commands that run beside it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -134,7 +134,7 @@ def test_reader_ends_when_its_pipe_is_closed(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             env=os.environ | {"SKIPRING_SUPERVISOR": ring.cluster.url},
         )
-        out, _ = await shell.communicate()  # ends by itself, though nothing more is published
+        out, _ = await shell.communicate()  # ends although nothing more is published
         assert json.loads(out)["payload"] == "hello"
 
     run_scene(tmp_path, scene)
@@ -161,7 +161,7 @@ def test_terminal_shows_time_publisher_and_key_and_escapes_control_characters(
     run_scene(tmp_path, scene)
 
 
-def test_topic_without_members_is_stated(tmp_path: Path) -> None:
+def test_topic_without_members_is_reported(tmp_path: Path) -> None:
     async def scene(ring: Ring) -> None:
         for command in (["sub", "other", "--no-follow"], ["pub", "other", "hello"]):
             status, out, errors = await ring.run(*command, "--wait", "300ms")
@@ -208,7 +208,7 @@ def test_topics_lists_members_and_publications(tmp_path: Path) -> None:
         (["sub", "t", "--format", "%s", "--json"], "not both"),
     ],
 )
-def test_options_that_contradict_are_refused(words: list[str], reason: str) -> None:
+def test_invalid_options_are_refused(words: list[str], reason: str) -> None:
     done = CliRunner().invoke(skipring, words)
     assert done.exit_code == 2
     assert reason in done.output

@@ -1,4 +1,4 @@
-"""``skipring simulate``: what it prints, what it refuses, and how it is watched and stopped."""
+"""``skipring simulate``: output, refusals, watching and interrupting."""
 
 import json
 import os
@@ -39,7 +39,7 @@ DEADLINE_S = 60
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Simulate in an empty folder: the exit status, what is printed, what is said."""
+    """Simulate in an empty directory; return exit status, output and errors."""
     monkeypatch.chdir(tmp_path)
 
     def run_words(*words: str) -> tuple[int, str, str]:
@@ -55,7 +55,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 # --- the report ------------------------------------------------------------------------
 
 
-def test_the_report_is_one_line_of_json_with_the_keys_of_the_design(run: Run) -> None:
+def test_report_is_one_json_line_with_the_documented_keys(run: Run) -> None:
     status, printed, said = run("--n", "6", "--adversary", "A05", "--seed", "7")
     assert (status, said) == (0, "")
     assert printed.count("\n") == 1
@@ -68,17 +68,17 @@ def test_the_report_is_one_line_of_json_with_the_keys_of_the_design(run: Run) ->
     assert 0 < report["supervisor_requests"] < report["messages"] < report["events"]
 
 
-def test_equal_seeds_print_equal_bytes_and_others_do_not(run: Run) -> None:
+def test_equal_seeds_print_equal_bytes_and_other_seeds_do_not(run: Run) -> None:
     first = run("--adversary", "A15", "--seed", "3")
     assert run("--adversary", "A15", "--seed", "3", "--json") == first
     assert run("--adversary", "A15", "--seed", "4") != first
 
 
-def test_without_options_a_clean_start_of_16_is_run(run: Run) -> None:
+def test_default_run_is_a_clean_start_of_16(run: Run) -> None:
     assert run() == run("--n", "16", "--adversary", "A00", "--mode", "fast", "--seed", "0")
 
 
-def test_a_run_that_fails_is_reported_and_exits_with_3(run: Run) -> None:
+def test_failed_run_is_reported_and_exits_with_3(run: Run) -> None:
     status, printed, said = run(*FAILS)
     assert status == 3
     report = json.loads(printed)
@@ -89,7 +89,7 @@ def test_a_run_that_fails_is_reported_and_exits_with_3(run: Run) -> None:
     assert said.startswith("replay: skipring simulate ")
 
 
-def test_options_overrule_the_file(run: Run) -> None:
+def test_options_override_the_file(run: Run) -> None:
     Path("s.toml").write_text('n = 5\nadversary = "A05"\nwithout = ["R9"]\nseed = 3\n')
     from_file = run("s.toml")
     assert from_file == run("--n", "5", "--adversary", "A05", "--without", "R9", "--seed", "3")
@@ -98,13 +98,13 @@ def test_options_overrule_the_file(run: Run) -> None:
     )
 
 
-def test_rules_can_be_listed_with_spaces(run: Run) -> None:
+def test_rules_may_be_listed_with_spaces(run: Run) -> None:
     assert run("--without", "R9, R14 ,") == run("--without", "R9,R14")
     assert run("--without", "R9,R14") != run("--without", "")
     assert run("--without", "") == run()
 
 
-def test_the_papers_livelock_is_a_scenario_that_fails(run: Run) -> None:
+def test_livelock_of_the_paper_is_a_scenario_that_fails(run: Run) -> None:
     path = ROOT / "scenarios" / "papers-livelock.toml"
     assert run(str(path), "--max-rounds", "50")[0] == 3
     assert run(str(path), "--mode", "fixed")[0] == 0
@@ -113,7 +113,7 @@ def test_the_papers_livelock_is_a_scenario_that_fails(run: Run) -> None:
 # --- world files -----------------------------------------------------------------------
 
 
-def test_the_first_and_the_last_state_are_written(run: Run) -> None:
+def test_first_and_last_state_are_written(run: Run) -> None:
     status, *_ = run("--n", "5", "--dump-start", "start.json", "--dump", "end.json")
     assert status == 0
     start, end = (parse_world(Path(name).read_text()) for name in ("start.json", "end.json"))
@@ -122,13 +122,13 @@ def test_the_first_and_the_last_state_are_written(run: Run) -> None:
     assert is_strictly_legitimate(end)
 
 
-def test_the_last_state_is_also_written_if_the_run_failed(run: Run) -> None:
+def test_last_state_is_written_for_a_failed_run(run: Run) -> None:
     assert run(*FAILS, "--dump", "end.json")[0] == 3
     assert not is_strictly_legitimate(parse_world(Path("end.json").read_text()))
 
 
 @pytest.mark.parametrize("adversary", ["A00", "A05", "A18"])
-def test_a_written_start_makes_the_same_run_when_it_is_loaded(adversary: str, run: Run) -> None:
+def test_loaded_start_repeats_the_run(adversary: str, run: Run) -> None:
     words = ("--n", "12", "--adversary", adversary, "--seed", "5", "--dump-start", "start.json")
     status, printed, said = run(*words)
     again = run("--load", "start.json", "--seed", "5", "--dump-start", "again.json")
@@ -137,7 +137,7 @@ def test_a_written_start_makes_the_same_run_when_it_is_loaded(adversary: str, ru
     assert Path("again.json").read_bytes() == Path("start.json").read_bytes()
 
 
-def test_a_legitimate_world_is_loaded_and_left_as_it_is(run: Run) -> None:
+def test_legitimate_world_is_loaded_and_stays_unchanged(run: Run) -> None:
     Path("w.json").write_text(render_world(legitimate_world(7, Random(0))))
     status, printed, _ = run("--load", "w.json", "--dump", "end.json")
     report = json.loads(printed)
@@ -225,7 +225,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
 
 
 def assert_refused(answer: tuple[int, str, str], sentence: str) -> None:
-    """Exit 2 and one short sentence, below the usage if it is the usage that was wrong."""
+    """Assert exit status 2 and one short sentence, below the usage for a usage error."""
     status, printed, said = answer
     *usage, last = said.splitlines()
     assert (status, printed) == (2, "")
@@ -237,7 +237,7 @@ def assert_refused(answer: tuple[int, str, str], sentence: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder of good and bad files."""
+    """Return a directory of good and bad files."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "good.json").write_text(json.dumps(world()))
     (tmp_path / "good.toml").write_text("n = 2")
@@ -262,7 +262,7 @@ def test_bad_input_is_refused_in_one_sentence(case: str, folder: Path, run: Run)
 
 
 @pytest.mark.parametrize("case", WORLDS)
-def test_a_bad_world_is_refused_in_one_sentence(case: str, tmp_path: Path, run: Run) -> None:
+def test_bad_world_is_refused_in_one_sentence(case: str, tmp_path: Path, run: Run) -> None:
     tree, sentence = WORLDS[case]
     Path("w.json").write_text(json.dumps(tree))
     before = listing(tmp_path)
@@ -271,7 +271,7 @@ def test_a_bad_world_is_refused_in_one_sentence(case: str, tmp_path: Path, run: 
     assert listing(tmp_path) == before
 
 
-def test_the_good_files_among_the_bad_are_good(folder: Path, run: Run) -> None:
+def test_good_files_among_the_bad_are_accepted(folder: Path, run: Run) -> None:
     assert run("--load", "good.json")[0] == 0
     assert run("good.toml")[0] == 0
 
@@ -281,7 +281,7 @@ def test_the_good_files_among_the_bad_are_good(folder: Path, run: Run) -> None:
     [("n = " + "1" * 5000, "Error: bad.toml"), ("n = " + "[" * 5000, "Error: bad.toml")],
     ids=["a number of 5000 digits", "nested too deeply"],
 )
-def test_toml_that_python_cannot_hold_is_refused(content: str, sentence: str, run: Run) -> None:
+def test_unrepresentable_toml_is_refused(content: str, sentence: str, run: Run) -> None:
     Path("bad.toml").write_text(content)
     assert_refused(run("bad.toml"), sentence)
 
@@ -298,7 +298,7 @@ def test_toml_that_python_cannot_hold_is_refused(content: str, sentence: str, ru
         ("--n", "9", "--loss", "0.25", "--duplicate", "0.5", "--churn", "0.3", "--max-rounds", "0"),
     ],
 )
-def test_a_failed_run_says_how_to_replay_it_and_that_fails_the_same_way(
+def test_failed_run_prints_a_replay_command_that_fails_the_same_way(
     words: tuple[str, ...], run: Run
 ) -> None:
     scenario = 'mode = "paper"\nadversary = "A12"\nn = 32\nmax_rounds = 25\nclosure = 3\n'
@@ -316,7 +316,7 @@ def test_a_failed_run_says_how_to_replay_it_and_that_fails_the_same_way(
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
-# Whoever starts the tests may have had SIGINT ignored, and a child inherits that.
+# A child inherits an ignored SIGINT from the process that starts the tests.
 PROGRAM = """\
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -339,13 +339,13 @@ class Terminal:
         self.text = ""
 
     def read(self) -> bool:
-        """Wait for more to be shown; False at the end."""
+        """Wait for more output; return False at the end."""
         left = max(0, self._deadline - time.monotonic())
         ready, _, _ = select.select([self._screen], [], [], left)
         assert ready, f"nothing more came after {self.text!r}"
         try:
             shown = os.read(self._screen, 65536)
-        except OSError:  # Linux says so when the last program has left the terminal
+        except OSError:  # Linux raises it when the last program has left the terminal
             return False
         self.text += self._decoder.decode(shown)
         return bool(shown)
@@ -355,7 +355,7 @@ class Terminal:
             assert self.read(), f"ended without {text!r}: {self.text!r}"
 
     def read_all(self) -> int:
-        """Read to the end; the exit status."""
+        """Read to the end; return the exit status."""
         while self.read():
             pass
         return self.program.wait(DEADLINE_S)
@@ -387,7 +387,7 @@ LAYERS = (
 )
 
 
-def test_on_a_terminal_one_sees_round_and_layers_and_then_the_outcome() -> None:
+def test_terminal_shows_round_and_layers_and_then_the_outcome() -> None:
     with terminal("--n", "64", "--adversary", "A15", "--pace", "0") as shown:
         assert shown.read_all() == 0
     assert "round 0" in shown.text
@@ -402,11 +402,11 @@ def test_on_a_terminal_one_sees_round_and_layers_and_then_the_outcome() -> None:
 
 
 def plain(text: str) -> str:
-    """What is left of a text for a terminal without its control sequences."""
+    """Return a text without its terminal control sequences."""
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
 
 
-def test_each_of_the_first_rounds_is_shown_with_the_picture_and_what_was_wrong_so_far() -> None:
+def test_first_rounds_are_shown_with_picture_and_history_of_violations() -> None:
     with terminal("--n", "16", "--adversary", "A15", "--pace", "0.01") as shown:
         assert shown.read_all() == 0
     text = plain(shown.text)
@@ -420,7 +420,7 @@ def test_each_of_the_first_rounds_is_shown_with_the_picture_and_what_was_wrong_s
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (80, 13), (30, 9), (120, 50)])
-def test_what_is_painted_over_fits_into_the_terminal(columns: int, rows: int) -> None:
+def test_picture_fits_into_the_terminal(columns: int, rows: int) -> None:
     words = ("--n", "33", "--adversary", "A15", "--pace", "0.01")
     with terminal(*words, COLUMNS=str(columns), LINES=str(rows)) as shown:
         assert shown.read_all() == 0
@@ -428,10 +428,10 @@ def test_what_is_painted_over_fits_into_the_terminal(columns: int, rows: int) ->
     assert max(each.count("\n") for each in re.split(r"round \d+   ", pictures)) <= rows
     lines = pictures.splitlines()
     assert max(len(line) for line in lines) <= columns
-    assert "..." not in {line.strip() for line in lines}  # which is what stands for a cut
+    assert "..." not in {line.strip() for line in lines}  # three dots would mark a cut
 
 
-def test_a_terminal_of_ascii_gets_nothing_else() -> None:
+def test_ascii_terminal_gets_ascii_only() -> None:
     with terminal(
         "--n", "16", "--adversary", "A15", "--pace", "0", PYTHONIOENCODING="ascii"
     ) as shown:
@@ -440,13 +440,13 @@ def test_a_terminal_of_ascii_gets_nothing_else() -> None:
     assert "ok right" in plain(shown.text)
 
 
-def test_without_colours_there_are_none() -> None:
+def test_output_without_colours_on_request() -> None:
     with terminal("--n", "16", "--adversary", "A15", "--pace", "0", NO_COLOR="1") as shown:
         assert shown.read_all() == 0
     assert not re.search(r"\x1b\[[0-9;]*[39][0-7]m", shown.text)
 
 
-def test_on_a_terminal_a_failed_run_shows_what_is_wrong_and_how_to_replay_it() -> None:
+def test_terminal_shows_violations_and_replay_command_of_a_failed_run() -> None:
     with terminal(*FAILS, "--pace", "0") as shown:
         assert shown.read_all() == 3
     outcome = shown.text[shown.text.rindex(SHOW_CURSOR) :]
@@ -455,14 +455,14 @@ def test_on_a_terminal_a_failed_run_shows_what_is_wrong_and_how_to_replay_it() -
     assert "replay: skipring simulate --mode paper" in outcome
 
 
-def test_json_can_be_had_on_a_terminal_too() -> None:
+def test_json_is_available_on_a_terminal() -> None:
     with terminal("--n", "3", "--json") as shown:
         assert shown.read_all() == 0
     assert list(json.loads(shown.text)) == KEYS
     assert "\x1b" not in shown.text
 
 
-def test_ctrl_c_on_a_terminal_exits_with_130_and_gives_the_cursor_back() -> None:
+def test_ctrl_c_on_a_terminal_exits_with_130_and_restores_the_cursor() -> None:
     with terminal(*ENDLESS) as shown:
         shown.read_until("round ")
         shown.program.send_signal(signal.SIGINT)
@@ -474,7 +474,7 @@ def test_ctrl_c_on_a_terminal_exits_with_130_and_gives_the_cursor_back() -> None
 
 def test_ctrl_c_exits_with_130_without_a_report(tmp_path: Path) -> None:
     end = tmp_path / "end.json"
-    # The first state is written just before the run begins: one can wait for it.
+    # The first state is written just before the run begins, so the test waits for it.
     words = (*ENDLESS, "--dump-start", "/dev/stdout", "--dump", str(end))
     with subprocess.Popen(
         [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

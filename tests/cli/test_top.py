@@ -1,4 +1,4 @@
-"""``skipring top``: what its tables say, what its keys do, and how it ends."""
+"""``skipring top``: tables, keys and exit."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def texts(rows: list[TopRow]) -> dict[str, list[str]]:
     return {row.key: [cell.plain for cell in row.cells] for row in rows}
 
 
-def test_a_topic_says_how_many_who_differs_and_how_much_is_wrong() -> None:
+def test_topic_row_shows_members_differing_nodes_and_violations() -> None:
     assert texts(topic_rows(SEEN, UNICODE)) == {
         "orders": ["orders", "16", "1,203", "12.4", "0", "✓ equal", "✓ in order"],
         "news": ["news", "4", "10", "0.0", "3", "✗ n03, n04 +1", "✗ 12 wrong"],
@@ -96,7 +96,7 @@ def test_a_topic_says_how_many_who_differs_and_how_much_is_wrong() -> None:
     }
 
 
-def test_supervisor_warns_of_requests_only_above_what_chance_explains() -> None:
+def test_supervisor_row_warns_of_requests_only_beyond_chance() -> None:
     assert texts(supervisor_rows(SEEN, UNICODE)) == {
         "a:1": ["a:1", "3", "20", "✓ 3.00 (mean 2.74)", "0", "0"],
         "b:2": ["b:2", "1", "0", "▲ 7.50 (mean 0.91)", "2", "1"],
@@ -121,7 +121,7 @@ def test_rows_are_sorted_by_any_column_with_the_most_or_worst_first(
     assert [row.key for row in in_order(topic_rows(SEEN, UNICODE), number)] == keys
 
 
-def test_where_the_encoding_is_narrow_ascii_is_enough() -> None:
+def test_ascii_output_suffices_for_a_narrow_encoding() -> None:
     printed = StringIO()
     Console(width=200, file=printed).print(overview_view(SEEN, ASCII))
     assert printed.getvalue().isascii()
@@ -136,7 +136,7 @@ def address_of(cluster: Cluster) -> str:
 
 
 async def said_by(*words: str) -> tuple[int | None, str, str]:
-    """What a command exits with as a process of its own, and what it says."""
+    """Run a command as a process; return exit status, output and errors."""
     program = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "skipring", *words),
         stdin=subprocess.DEVNULL,
@@ -197,7 +197,7 @@ def test_json_and_plain_text_are_printed_once_on_a_pipe() -> None:
 
 
 @pytest.mark.heavy
-def test_without_a_supervisor_the_exit_status_is_4_and_one_sentence_says_why() -> None:
+def test_missing_supervisor_exits_with_4_and_one_sentence() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
@@ -218,7 +218,7 @@ Scene = Callable[[Pilot[int], Cluster], Coroutine[None, None, None]]
 
 @asynccontextmanager
 async def watched(cluster: Cluster) -> AsyncIterator[Pilot[int]]:
-    """The application over a ring, without a terminal."""
+    """Run the application over a ring without a terminal."""
     async with Observer([address_of(cluster)]) as observer:
         app = TopApp(observer, await observer.overview(), 0.1, "utf-8")
         async with app.run_test(size=SIZE) as pilot:
@@ -238,7 +238,7 @@ def play(scene: Scene, n: int = 5) -> None:
 
 
 async def until(pilot: Pilot[int], holds: Callable[[], bool]) -> None:
-    """Let the application go on until something holds."""
+    """Run the application until a condition holds."""
     deadline = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < deadline, painted(pilot)
@@ -255,7 +255,7 @@ def cells(pilot: Pilot[int], name: str, key: str) -> list[str]:
 
 
 def sorted_by(shown: RowTable) -> str:
-    """The column that has the sign."""
+    """Return the column with the sort mark."""
     (name,) = (
         str(each.label).removesuffix(" v")
         for each in shown.ordered_columns
@@ -269,7 +269,7 @@ def kind_of_screen(pilot: Pilot[int]) -> type[Screen[Any]]:
 
 
 def painted(pilot: Pilot[int]) -> str:
-    """What stands on the screen that is on top, as text."""
+    """Return the text of the topmost screen."""
     width, height = pilot.app.size
     lines = pilot.app.screen._compositor.render_strips()
     assert (len(lines), {strip.cell_length for strip in lines}) == (height, {width})
@@ -277,7 +277,7 @@ def painted(pilot: Pilot[int]) -> str:
 
 
 @pytest.mark.heavy
-def test_a_killed_node_is_shown_as_such_until_the_ring_has_healed_without_it() -> None:
+def test_killed_node_is_shown_until_the_ring_has_healed() -> None:
     async def scene(pilot: Pilot[int], cluster: Cluster) -> None:
         await pilot.press("down")
         await until(pilot, lambda: table(pilot, "nodes").keys == list(cluster.nodes))
@@ -295,7 +295,7 @@ def test_a_killed_node_is_shown_as_such_until_the_ring_has_healed_without_it() -
 
 
 @pytest.mark.heavy
-def test_a_node_with_other_contents_is_named() -> None:
+def test_node_with_different_publications_is_named() -> None:
     async def scene(pilot: Pilot[int], cluster: Cluster) -> None:
         with cluster.partition(["n00"], ["n01", "n02", "n03", "n04"]):
             await cluster.publish("n01", b"not for everybody")
@@ -309,7 +309,7 @@ def test_a_node_with_other_contents_is_named() -> None:
 
 
 @pytest.mark.heavy
-def test_keys_choose_sort_open_and_go_back() -> None:
+def test_keys_select_sort_open_and_go_back() -> None:
     async def scene(pilot: Pilot[int], _: Cluster) -> None:
         topics, nodes = table(pilot, "topics"), table(pilot, "nodes")
         assert (topics.keys, topics.chosen, sorted_by(topics)) == (
@@ -321,7 +321,7 @@ def test_keys_choose_sort_open_and_go_back() -> None:
         await pilot.press("s")
         assert (topics.keys, topics.chosen, sorted_by(topics)) == (
             ["news", "audit"],
-            "audit",  # the cursor goes with it
+            "audit",  # the cursor follows its row
             "members",
         )
         await pilot.press("up")
@@ -347,7 +347,7 @@ def test_keys_choose_sort_open_and_go_back() -> None:
 
 
 @pytest.mark.heavy
-def test_while_no_supervisor_answers_a_line_says_so_and_the_nodes_go_on() -> None:
+def test_missing_supervisor_is_shown_while_nodes_are_still_updated() -> None:
     async def scene(pilot: Pilot[int], cluster: Cluster) -> None:
         banner = pilot.app.query_one("#banner", Static)
         assert banner.display is False
@@ -369,7 +369,7 @@ def test_while_no_supervisor_answers_a_line_says_so_and_the_nodes_go_on() -> Non
 
 # -- a terminal ------------------------------------------------------------------------------
 
-# Whoever starts the tests may have had SIGINT ignored, and a child inherits that.
+# A child inherits an ignored SIGINT from the process that starts the tests.
 PROGRAM = """\
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -382,7 +382,7 @@ ALTERNATE, ORIGINAL = b"\x1b[?1049h", b"\x1b[?1049l"
 
 @contextmanager
 def on_terminal(*words: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """A command on a terminal that only knows ASCII; its screen, and the program."""
+    """Run a command on an ASCII terminal; yield its screen and the program."""
     screen, inside = pty.openpty()
     env = {"TERM": "xterm", "PYTHONIOENCODING": "ascii", "COLUMNS": "80", "LINES": "24"}
     program = subprocess.Popen(
@@ -402,20 +402,20 @@ def on_terminal(*words: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
 
 
 def read_until(screen: int, text: bytes | None, shown: bytes = b"") -> bytes:
-    """What a terminal shows until a text comes; None: until the program has left it."""
+    """Return the output until a text appears; None: until the program has left the terminal."""
     deadline = time.monotonic() + DEADLINE_S
     while text is None or text not in shown:
         assert time.monotonic() < deadline, shown[-2000:]
         ready, _, _ = select.select([screen], [], [], 1.0)
         try:
             shown += os.read(screen, 65536) if ready else b""
-        except OSError:  # Linux says so when the last program has left the terminal
+        except OSError:  # Linux raises it when the last program has left the terminal
             break
     return shown
 
 
 def used(address: str, key: bytes | signal.Signals) -> tuple[bytes, int]:
-    """What a terminal shows until a key or a signal ends the program, and the exit status."""
+    """Return the output until a key or a signal ends the program, and the exit status."""
     with on_terminal("top", "--supervisor", address) as (screen, program):
         shown = read_until(screen, b"in order")
         if isinstance(key, bytes):
@@ -431,7 +431,7 @@ def used(address: str, key: bytes | signal.Signals) -> tuple[bytes, int]:
     [(b"q", 0), (b"\x03", 130), (signal.SIGINT, 130), (signal.SIGTERM, 143)],
     ids=["q", "Ctrl-C", "interrupt", "terminate"],
 )
-def test_on_a_terminal_of_ascii_it_is_painted_in_ascii_and_leaves_it_in_order(
+def test_ascii_terminal_gets_ascii_and_is_restored(
     key: bytes | signal.Signals, expected: int
 ) -> None:
     async def scene() -> None:
@@ -440,7 +440,7 @@ def test_on_a_terminal_of_ascii_it_is_painted_in_ascii_and_leaves_it_in_order(
             shown, status = await asyncio.to_thread(used, address_of(cluster), key)
         assert status == expected
         assert shown.isascii()
-        assert b"\\u" not in shown  # which is how a stream writes what it cannot
+        assert b"\\u" not in shown  # a stream writes characters that it cannot encode in this way
         assert shown.rindex(ORIGINAL) > shown.rindex(ALTERNATE)
         assert b"Traceback" not in shown
 

@@ -1,4 +1,4 @@
-"""One live process holds a name: an address belongs to its connection, and a second is refused."""
+"""One live process holds a name: its address belongs to its connection; a clone is refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def start_clone(ring: LiveRing, name: str) -> NodeHost:
     return node
 
 
-def test_handshake_under_the_name_of_a_live_member_does_not_change_its_address() -> None:
+def test_handshake_under_the_name_of_a_live_member_keeps_its_address() -> None:
     async def scene() -> None:
         async with live_ring("a", "b") as ring:
             await ring.settle()
@@ -78,7 +78,7 @@ def conflicts(lines: Callable[[], list[dict[str, str]]]) -> list[dict[str, str]]
     return [line for line in lines() if line["event"] == "name_conflict"]
 
 
-def test_doctor_reports_a_clone_until_it_has_been_gone_for_a_while() -> None:
+def test_doctor_reports_a_clone_until_some_time_after_it_is_gone() -> None:
     async def scene() -> None:
         async with live_ring("a", "b", tick_s=0.02) as ring:
             await ring.settle()
@@ -124,7 +124,7 @@ def test_doctor_reports_a_clone_that_only_a_member_has_refused() -> None:
     play(scene)
 
 
-def test_member_that_is_killed_and_restarted_at_once_is_not_refused() -> None:
+def test_killed_and_immediately_restarted_member_is_not_refused() -> None:
     async def scene() -> None:
         async with live_ring("a", "b", "c") as ring:
             await ring.settle()
@@ -138,7 +138,7 @@ def test_member_that_is_killed_and_restarted_at_once_is_not_refused() -> None:
     play(scene)
 
 
-def test_process_whose_connection_is_open_but_silent_loses_its_name_to_a_restarted_one() -> None:
+def test_silent_process_loses_its_name_to_a_restarted_one() -> None:
     async def scene() -> None:
         async with hosts("m") as (m,), call(m) as silent:
             silent.write(greeting_of("b") + note(1))
@@ -155,7 +155,7 @@ def test_process_whose_connection_is_open_but_silent_loses_its_name_to_a_restart
     play(scene)
 
 
-def test_messages_of_a_process_that_waits_for_its_name_arrive_after_it_is_admitted() -> None:
+def test_messages_of_a_process_waiting_for_its_name_arrive_after_admission() -> None:
     async def scene() -> None:
         async with hosts("m") as (m,), call(m) as silent, call(m) as waiting:
             silent.write(greeting_of("b") + note(1))
@@ -188,7 +188,7 @@ def test_many_claims_of_one_name_do_not_displace_its_holder() -> None:
     play(scene)
 
 
-def test_process_that_repeats_the_greeting_of_the_holder_is_refused_and_reported() -> None:
+def test_process_that_repeats_the_handshake_of_the_holder_is_refused_and_reported() -> None:
     async def scene() -> None:
         async with hosts("m", "b") as (m, b):
             b.knows(m)
@@ -223,7 +223,7 @@ def test_process_between_two_nodes_cannot_act_as_each_of_them_to_the_other() -> 
     play(scene)
 
 
-def test_certificate_of_a_group_of_names_does_not_let_its_holder_repeat_a_greeting(
+def test_certificate_of_a_group_of_names_does_not_allow_a_repeated_handshake(
     tmp_path: Path,
 ) -> None:
     papers = Papers(tmp_path)
@@ -246,7 +246,7 @@ def test_certificate_of_a_group_of_names_does_not_let_its_holder_repeat_a_greeti
     play(scene)
 
 
-def test_nodes_that_dial_each_other_at_once_do_not_wait_for_a_deadline(
+def test_nodes_that_dial_each_other_do_not_wait_for_a_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(name_guard, "PING_S", 600.0)

@@ -1,4 +1,4 @@
-"""Certificates that change while a process runs: new ones, denied ones and expired ones."""
+"""Credentials that change while a process runs: renewed, denied and expired certificates."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at files and connections all the time."""
+    """Check files and connections without delay."""
     monkeypatch.setattr(credentials_module, "CHECK_S", 0.0)
     monkeypatch.setattr(credentials_module, "FRESH_NS", 0)
     monkeypatch.setattr(links_module, "CHECK_S", 0.01)
@@ -61,7 +61,7 @@ class Machine:
         copy(authority / "ca.pem", directory)
 
     def renew(self, name: str = "", days: int = 10) -> None:
-        """Put another certificate in place of the old one."""
+        """Replace the certificate by another one."""
         name, self._issued = name or self.name, self._issued + 1
         issued = self._directory / f"issued-{self._issued}"
         issue(self._authority, name, issued, days=days, hosts=[])
@@ -88,7 +88,7 @@ class Machine:
         return Credentials.load(self.ca, self.certificate, self.key)
 
     def deny(self, other: Machine) -> None:
-        """Deny the certificate that another machine has now."""
+        """Deny the current certificate of another machine."""
         assert deny(deny_list_beside(self.ca), {other.serial: other.name})
 
 
@@ -102,10 +102,10 @@ def machines(tmp_path: Path) -> tuple[Machine, Machine]:
     return made[0], made[1]
 
 
-# -- reading again ---------------------------------------------------------------------------------
+# -- reloading -------------------------------------------------------------------------------------
 
 
-def test_changed_files_are_read_again(machines: tuple[Machine, Machine]) -> None:
+def test_changed_files_are_reloaded(machines: tuple[Machine, Machine]) -> None:
     a, _ = machines
     credentials = a.credentials()
     contexts = credentials.server_context(), credentials.client_context()
@@ -122,7 +122,7 @@ def test_changed_files_are_read_again(machines: tuple[Machine, Machine]) -> None
     assert (line["event"], line["denied"]) == ("credentials read again", 0)
 
 
-def test_files_that_changed_just_now_are_read_a_moment_later(
+def test_just_changed_files_are_reloaded_a_moment_later(
     machines: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, _ = machines
@@ -156,7 +156,7 @@ def change_name(machine: Machine) -> None:
         (change_name, "this process was started with the certificate of a"),
     ],
 )
-def test_files_that_cannot_be_used_change_nothing_and_are_logged_once(
+def test_unusable_files_change_nothing_and_are_logged_once(
     machines: tuple[Machine, Machine], spoil: object, why: str
 ) -> None:
     a, _ = machines
@@ -176,7 +176,7 @@ def test_files_that_cannot_be_used_change_nothing_and_are_logged_once(
     assert credentials.server_context() is not before
 
 
-def test_process_does_not_start_with_a_deny_list_that_cannot_be_read(
+def test_process_does_not_start_with_an_unreadable_deny_list(
     machines: tuple[Machine, Machine],
 ) -> None:
     deny_nonsense(machines[0])
@@ -184,7 +184,7 @@ def test_process_does_not_start_with_a_deny_list_that_cannot_be_read(
         machines[0].credentials()
 
 
-def test_new_connections_show_the_new_certificate(
+def test_new_connections_use_the_new_certificate(
     machines: tuple[Machine, Machine], loop: LoopFactory
 ) -> None:
     a, b = machines
@@ -219,7 +219,7 @@ def seen(host: Host) -> Iterator[link_module.PeerConnection]:
 # -- denied certificates ---------------------------------------------------------------------------
 
 
-def test_denied_certificate_is_refused_at_the_handshake(
+def test_denied_certificate_is_refused_in_the_handshake(
     machines: tuple[Machine, Machine], loop: LoopFactory
 ) -> None:
     a, b = machines
@@ -274,7 +274,7 @@ def test_open_connection_ends_when_its_certificate_is_denied(
 
 
 @pytest.mark.parametrize("damaged", ["certificate", "key", "ca"])
-def test_deny_list_is_read_although_another_file_cannot_be_used(
+def test_deny_list_is_reloaded_although_another_file_is_unusable(
     machines: tuple[Machine, Machine], damaged: str
 ) -> None:
     a, b = machines
@@ -288,7 +288,7 @@ def test_deny_list_is_read_although_another_file_cannot_be_used(
     assert found.reason == "certificate denied"
 
 
-def test_certificate_is_read_again_although_the_deny_list_cannot_be_used(
+def test_certificate_is_reloaded_although_the_deny_list_is_unusable(
     machines: tuple[Machine, Machine],
 ) -> None:
     a, b = machines
@@ -311,7 +311,7 @@ def test_certificate_is_read_again_although_the_deny_list_cannot_be_used(
 # -- expired certificates --------------------------------------------------------------------------
 
 
-def test_open_connection_ends_when_the_certificate_of_the_peer_expires(
+def test_open_connection_ends_when_the_peer_certificate_expires(
     machines: tuple[Machine, Machine], loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = machines
@@ -338,7 +338,7 @@ def test_open_connection_ends_when_the_certificate_of_the_peer_expires(
     assert "expired at" in line["detail"]
 
 
-def test_certificates_are_not_looked_at_without_connections(
+def test_certificates_are_not_checked_without_connections(
     machines: tuple[Machine, Machine],
 ) -> None:
     a, _ = machines
@@ -359,7 +359,7 @@ def test_certificates_are_not_looked_at_without_connections(
 
 
 class Process:
-    """A running command of skipring, and what it logs."""
+    """A running skipring command and its log."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -373,7 +373,7 @@ class Process:
             return (await self._process.stdout.readline()).decode().split()[1]
 
     async def logged(self, event: str) -> dict[str, str]:
-        """Wait for an event in the log."""
+        """Return the next log entry of an event."""
         assert self._process.stderr is not None
         async with asyncio.timeout(DEADLINE_S):
             while line := await self._process.stderr.readline():
@@ -401,7 +401,7 @@ async def process(machine: Machine, *words: str) -> AsyncIterator[Process]:
 
 
 @pytest.mark.heavy
-def test_supervisor_reads_certificates_again_and_closes_the_link_of_a_denied_node(
+def test_supervisor_reloads_certificates_and_closes_the_link_of_a_denied_node(
     tmp_path: Path,
 ) -> None:
     authority = make_authority(tmp_path / "authority", days=100)

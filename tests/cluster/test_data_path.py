@@ -1,4 +1,4 @@
-"""What a publication does not cost on its way: a task, a future or a line in a log of its own."""
+"""Costs of forwarding: no task, no future and no log line per publication."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEADLINE_S = 20.0
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    """A loop that knows how much was made to be waited for."""
+    """An event loop that counts created tasks and futures."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def play(scene: Callable[[CountingLoop], Awaitable[None]]) -> None:
 
 
 async def turns_until(is_so: Callable[[], bool]) -> None:
-    """Let the loop turn until something is so: unlike a pause, a turn makes no future."""
+    """Run loop turns until a condition holds; unlike a sleep, a turn creates no future."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + DEADLINE_S
     while not is_so():
@@ -62,7 +62,7 @@ def stop_time(ring: LiveRing) -> None:
 
 
 def send_alone(sender: NodeHost, receiver: str, count: int, write: Callable[[], None]) -> None:
-    """Send publications of somebody else, each in a frame of its own."""
+    """Send publications of another publisher, one frame each."""
     for seq in range(count):
         made = Publication(publisher="somebody", seq=seq, payload=bytes(100))
         sender.links.send(receiver, encode(TOPIC, PublishNew(made, 0)))
@@ -70,7 +70,7 @@ def send_alone(sender: NodeHost, receiver: str, count: int, write: Callable[[], 
 
 
 @pytest.mark.parametrize("is_together", [True, False], ids=["in one write", "each by itself"])
-def test_a_publication_has_no_task_no_future_and_no_line_in_a_log_of_its_own(
+def test_forwarded_publication_creates_no_task_no_future_and_no_log_line(
     tmp_path: Path, *, is_together: bool
 ) -> None:
     async def scene(loop: CountingLoop) -> None:

@@ -1,4 +1,4 @@
-"""How publications came to nodes: told in pages, true of a live ring, and over restarts."""
+"""Delivery logs: served in pages, correct in a live ring, and kept over restarts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def expected(archive: Log, offsets: Iterator[int] | range) -> dict[int, Delivery
 def paged(
     trace: DeliveryLog, archive: Log, start: int = 0, end: int = END
 ) -> tuple[dict[int, Delivery], int]:
-    """What all pages together say, and how many there were; each fits into its frame."""
+    """Return the contents of all pages and their number; each page fits into its frame."""
     found: dict[int, Delivery] = {}
     pages, following = 0, start
     while True:
@@ -99,7 +99,7 @@ def on_disk(
 
 
 @pytest.mark.parametrize("count", [0, 1, 4096, 9000])
-def test_the_pages_together_are_complete(count: int, tmp_path: Path) -> None:
+def test_pages_together_are_complete(count: int, tmp_path: Path) -> None:
     with on_disk(tmp_path, count) as (store, archive):
         for trace in (DeliveryLog(), DeliveryLog.open(tmp_path, store)):
             noted(trace, range(count))
@@ -113,7 +113,7 @@ def test_the_pages_together_are_complete(count: int, tmp_path: Path) -> None:
     assert paged(trace, memory)[0] == expected(memory, range(count))
 
 
-def test_only_what_was_asked_for_is_told() -> None:
+def test_only_the_requested_range_is_served() -> None:
     memory = MemoryLog(publications(100))
     trace = noted(DeliveryLog(), range(100))
     assert paged(trace, memory, 20, 30)[0] == expected(memory, range(20, 30))
@@ -121,14 +121,14 @@ def test_only_what_was_asked_for_is_told() -> None:
     assert paged(trace, memory, 100)[0] == paged(trace, memory, 30, 20)[0] == {}
 
 
-def test_where_nothing_is_known_the_page_goes_on_behind() -> None:
+def test_page_continues_after_a_gap() -> None:
     memory = MemoryLog(publications(9000))
     trace = noted(noted(DeliveryLog(), range(10)), range(8000, 8500))
     found, pages = paged(trace, memory)
     assert (list(found), pages) == ([*range(10), *range(8000, 8500)], 1)
 
 
-def test_nothing_is_told_of_what_was_put_aside(tmp_path: Path) -> None:
+def test_discarded_records_are_not_served(tmp_path: Path) -> None:
     with on_disk(tmp_path, 100) as (_, archive):
         trace = noted(DeliveryLog(), range(100))
         archive.discard(7)
@@ -137,7 +137,7 @@ def test_nothing_is_told_of_what_was_put_aside(tmp_path: Path) -> None:
         assert paged(trace, archive)[0] == expected(archive, others)
 
 
-def test_only_what_is_durable_is_told(tmp_path: Path) -> None:
+def test_only_durable_deliveries_are_served(tmp_path: Path) -> None:
     with on_disk(tmp_path, 100) as (store, archive):
         for offset, publication in enumerate(publications(120)[100:], 100):
             archive.write(offset, publication)
@@ -154,7 +154,7 @@ def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
         assert pages > 3
 
 
-def test_chunks_that_cannot_be_read_are_passed_over(
+def test_unreadable_chunks_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offering, "DELIVERIES_MAX", 100)
@@ -165,7 +165,7 @@ def test_chunks_that_cannot_be_read_are_passed_over(
         assert paged(trace, archive)[0] == expected(archive, range(4096, 5000))
 
 
-def test_one_that_is_not_in_the_topic_refuses() -> None:
+def test_non_member_refuses_the_request() -> None:
     answer = handle_deliveries_request(DeliveryLog(), TOPIC, None, FetchDeliveries(5, 0, 1))
     assert answer == Refused(5, "not a member of the topic")
 
@@ -174,7 +174,7 @@ def test_one_that_is_not_in_the_topic_refuses() -> None:
 
 
 async def told(node: NodeHost, topic: TopicId = TOPIC) -> dict[int, Delivery]:
-    """What a node says to one who asks over the wire."""
+    """Return the deliveries that a node reports over the wire."""
     async with RpcClient(["127.0.0.1:1"], rng=Random(1)) as outsider:
         outsider.book.learn({node.name: node.address})
         page = await outsider.request(
@@ -186,7 +186,7 @@ async def told(node: NodeHost, topic: TopicId = TOPIC) -> dict[int, Delivery]:
 
 
 async def publish_all(cluster: Cluster, count: int = 5) -> dict[bytes, NodeId]:
-    """Let every node publish; return who has published what, by id."""
+    """Publish from every node; return the publisher of each id."""
     made = {}
     for number in range(count):
         for name in cluster.nodes:
@@ -196,7 +196,7 @@ async def publish_all(cluster: Cluster, count: int = 5) -> dict[bytes, NodeId]:
 
 
 def check_ways(name: NodeId, found: dict[int, Delivery], made: dict[bytes, NodeId]) -> None:
-    """Everything came once; one's own as such and without hops, and all else over some."""
+    """Assert that each publication arrived once, own ones without hops and all others with hops."""
     assert sorted(key for key, _, _, _ in found.values()) == sorted(made)
     for key, _, hops, origin in found.values():
         assert (origin is Origin.OWN) == (made[key] == name)
@@ -204,7 +204,7 @@ def check_ways(name: NodeId, found: dict[int, Delivery], made: dict[bytes, NodeI
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
-def test_every_node_tells_how_each_publication_came_to_it(
+def test_every_node_reports_each_delivery(
     *, is_on_disk: bool, tmp_path: Path
 ) -> None:
     async def scene() -> None:
@@ -241,15 +241,15 @@ def is_all_durable(cluster: Cluster) -> bool:
     return all(a.durable_end == a.end for a in archives if isinstance(a, TopicLog))
 
 
-def test_one_that_was_away_gets_what_it_missed_by_repair(tmp_path: Path) -> None:
+def test_member_that_was_away_gets_missed_publications_by_repair(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=4, data_dir=tmp_path) as cluster:
             await cluster.wait_healthy()
             before = await publish_all(cluster, 1)
             cluster.kill("n03")
-            await cluster.wait_healthy()  # the others have forgotten it
+            await cluster.wait_healthy()  # the others have evicted it
             missed = [await cluster.publish("n00", b"missed %d" % number) for number in range(5)]
-            await two_ticks(cluster)  # nothing of it is new any more
+            await two_ticks(cluster)  # none of them is new any more
             await cluster.restart("n03")
             await cluster.wait_healthy()
             await cluster.until(lambda: is_all_durable(cluster))
@@ -262,7 +262,7 @@ def test_one_that_was_away_gets_what_it_missed_by_repair(tmp_path: Path) -> None
     asyncio.run(scene())
 
 
-def test_a_restarted_node_still_tells_its_deliveries(tmp_path: Path) -> None:
+def test_restarted_node_keeps_its_deliveries(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=3, data_dir=tmp_path) as cluster:
             await cluster.wait_healthy()
@@ -283,7 +283,7 @@ def test_a_restarted_node_still_tells_its_deliveries(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_the_trace_is_written_while_the_node_lives(tmp_path: Path) -> None:
+def test_delivery_log_is_written_while_the_node_runs(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=2, data_dir=tmp_path) as cluster:
             await publish_all(cluster)
@@ -294,7 +294,7 @@ def test_the_trace_is_written_while_the_node_lives(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_a_damaged_trace_does_not_keep_a_node_from_starting(tmp_path: Path) -> None:
+def test_node_starts_with_a_damaged_delivery_log(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=2, data_dir=tmp_path) as cluster:
             await publish_all(cluster)
@@ -311,7 +311,7 @@ def test_a_damaged_trace_does_not_keep_a_node_from_starting(tmp_path: Path) -> N
     asyncio.run(scene())
 
 
-def test_one_that_leaves_and_comes_back_without_a_disk_tells_only_what_came_then() -> None:
+def test_member_without_disk_reports_only_deliveries_since_it_rejoined() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await publish_all(cluster, 2)
@@ -345,7 +345,7 @@ def test_topics_have_their_own_deliveries(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_a_program_with_a_data_directory_keeps_its_trace_too(tmp_path: Path) -> None:
+def test_client_program_with_data_directory_keeps_its_delivery_log(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             for count in (1, 2):
@@ -359,10 +359,10 @@ def test_a_program_with_a_data_directory_keeps_its_trace_too(tmp_path: Path) -> 
     asyncio.run(scene())
 
 
-# -- a disk that does not take it --------------------------------------------------------------
+# -- a disk that refuses writes ----------------------------------------------------------------
 
 
-def test_a_disk_that_takes_no_trace_is_told_once(tmp_path: Path) -> None:
+def test_failed_write_of_the_delivery_log_is_logged_once(tmp_path: Path) -> None:
     async def scene() -> None:
         with on_disk(tmp_path, 100) as (store, archive):
             trace = DeliveryLog.open(tmp_path, store)

@@ -1,4 +1,4 @@
-"""Dialling: when and whom, those who go and come, and both sides at once."""
+"""Dialling: when and whom to dial, peers that restart, and simultaneous dials."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
     return made
 
 
-# -- those who go and come ----------------------------------------------------------------------
+# -- peers that leave and return ----------------------------------------------------------------
 
 
-def test_when_the_other_side_has_come_back_frames_arrive_again(loop: LoopFactory) -> None:
+def test_frames_arrive_again_after_the_peer_has_returned(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with hosts("a", "b") as (a, b):
             a.knows(b)
@@ -65,7 +65,7 @@ def test_when_the_other_side_has_come_back_frames_arrive_again(loop: LoopFactory
     play(scene, loop)
 
 
-def test_one_that_has_moved_is_found_where_others_say_it_is() -> None:
+def test_moved_peer_is_found_at_the_address_from_others() -> None:
     async def scene() -> None:
         async with hosts("a", "b") as (a, b):
             a.book.greet("b", nowhere())
@@ -78,7 +78,7 @@ def test_one_that_has_moved_is_found_where_others_say_it_is() -> None:
     play(scene)
 
 
-def test_one_that_cannot_be_reached_is_tried_ever_more_rarely(
+def test_unreachable_peer_is_dialled_with_backoff(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(partner_module, "BACK_OFF_S", 1e-6)
@@ -102,7 +102,7 @@ def test_one_that_cannot_be_reached_is_tried_ever_more_rarely(
     play(scene)
 
 
-def test_an_address_where_somebody_else_lives_is_tried_ever_more_rarely() -> None:
+def test_address_of_another_node_is_dialled_with_backoff() -> None:
     async def scene() -> None:
         async with hosts("a", "c") as (a, c):
             a.book.learn({"b": c.address})
@@ -113,7 +113,7 @@ def test_an_address_where_somebody_else_lives_is_tried_ever_more_rarely() -> Non
     play(scene)
 
 
-def test_what_was_meant_for_one_that_does_not_greet_is_counted(
+def test_frames_for_a_peer_without_handshake_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(link_module, "GREETING_S", 0.05)
@@ -130,7 +130,7 @@ def test_what_was_meant_for_one_that_does_not_greet_is_counted(
     play(scene)
 
 
-def test_one_connection_is_enough_for_one_that_is_slow_to_greet() -> None:
+def test_one_connection_suffices_for_a_peer_with_a_slow_handshake() -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), answering(b"") as (address, came):
             a.book.learn({"b": address})
@@ -150,7 +150,7 @@ def test_one_connection_is_enough_for_one_that_is_slow_to_greet() -> None:
 
 
 @pytest.mark.parametrize("address", ["a..b:80", "x" * 64 + ":80"])
-def test_an_address_that_cannot_be_looked_up_is_one_that_cannot_be_reached(
+def test_unresolvable_address_counts_as_unreachable(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partner_module, "is_loopback", lambda _: True)
@@ -165,7 +165,7 @@ def test_an_address_that_cannot_be_looked_up_is_one_that_cannot_be_reached(
     play(scene)
 
 
-def test_an_address_of_ip_version_6_is_dialled_without_its_brackets(
+def test_ipv6_address_is_dialled_without_brackets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene() -> None:
@@ -185,7 +185,7 @@ def test_an_address_of_ip_version_6_is_dialled_without_its_brackets(
     play(scene)
 
 
-def test_a_greeting_that_comes_while_an_old_address_is_dialled_is_kept(
+def test_greeting_received_while_an_old_address_is_dialled_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene() -> None:
@@ -212,7 +212,7 @@ def test_a_greeting_that_comes_while_an_old_address_is_dialled_is_kept(
     play(scene)
 
 
-def test_without_certificates_only_this_machine_is_dialled() -> None:
+def test_only_loopback_is_dialled_without_certificates() -> None:
     async def scene() -> None:
         async with hosts("a") as (a,):
             for number, host in enumerate(("192.0.2.1", "example.invalid", "[2001:db8::1]")):
@@ -225,7 +225,7 @@ def test_without_certificates_only_this_machine_is_dialled() -> None:
     play(scene)
 
 
-def test_that_somebody_could_not_be_reached_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_dial_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partner_module, "GRUDGE_S", 5.0)
 
     async def scene() -> None:
@@ -242,11 +242,11 @@ def test_that_somebody_could_not_be_reached_is_forgotten(monkeypatch: pytest.Mon
     play(scene)
 
 
-# -- both at once ----------------------------------------------------------------------------
+# -- simultaneous dials ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
-def test_when_both_dial_at_once_all_arrives_and_one_link_is_left(
+def test_simultaneous_dials_deliver_all_frames_and_leave_one_link(
     names: tuple[str, str], loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partner_module, "SPARE_S", 0.02)
@@ -284,7 +284,7 @@ def has_one_link(host: Host) -> bool:
     return len(host.links.connections) == 1
 
 
-def test_when_both_dialled_at_once_both_use_the_link_of_the_smaller_name(
+def test_simultaneous_dials_use_the_link_of_the_smaller_name(
     loop: LoopFactory,
 ) -> None:
     async def scene() -> None:
@@ -302,7 +302,7 @@ def test_when_both_dialled_at_once_both_use_the_link_of_the_smaller_name(
     play(scene, loop)
 
 
-def test_a_spare_link_that_is_used_stays_and_one_that_is_not_goes() -> None:
+def test_used_spare_link_stays_and_unused_spare_link_is_closed() -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as first, call(a) as second:
             first.write(HELLO)
@@ -311,7 +311,7 @@ def test_a_spare_link_that_is_used_stays_and_one_that_is_not_goes() -> None:
             await first.confirm_other_connection()
             await until(lambda: a.numbers("b") == [1])
             (spare,) = a.links.peer("b")._spare
-            for number in (2, 3):  # it is used again and again, each time nearly too late
+            for number in (2, 3):  # it is used repeatedly, each time nearly too late
                 a.links.sweep()
                 spare.used_s -= SPARE_S * 0.7
                 a.links.sweep()
@@ -329,7 +329,7 @@ def test_a_spare_link_that_is_used_stays_and_one_that_is_not_goes() -> None:
     play(scene)
 
 
-def test_a_link_that_we_dialled_and_nobody_uses_goes() -> None:
+def test_unused_link_is_closed_by_its_dialler() -> None:
     supervisor = Host(SUPERVISOR, Role.SUPERVISOR, dials=False)
 
     async def scene() -> None:
@@ -355,7 +355,7 @@ def test_a_link_that_we_dialled_and_nobody_uses_goes() -> None:
     play(scene)
 
 
-def test_when_the_link_in_use_is_lost_the_spare_one_is_used(loop: LoopFactory) -> None:
+def test_spare_link_replaces_a_lost_link(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as first:
             first.write(HELLO)

@@ -1,4 +1,4 @@
-"""Whatever comes over a socket: nothing crashes, nothing grows, and the ring is well afterwards."""
+"""Hostile input over sockets: nothing crashes or grows, and the ring is healthy afterwards."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ REFUSALS = (
     "not for clients",
     "supervisors do not dial",
 )
-GROWTH_BYTES_MAX = 16 << 20  # what is kept of 10^4 connections would be more
+GROWTH_BYTES_MAX = 16 << 20  # memory kept for 10^4 connections would exceed it
 
 
 @pytest.fixture(params=LOOPS.values(), ids=LOOPS)
@@ -71,7 +71,7 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
 
 
 def ports(ring: LiveRing) -> list[int]:
-    """Where a node and the supervisor listen."""
+    """Return the ports of a node and the supervisor."""
     addresses = (ring.nodes["n0"].address, ring.supervisor.address)
     return [int(address.rpartition(":")[2]) for address in addresses]
 
@@ -81,14 +81,14 @@ def links(ring: LiveRing) -> list[Transport]:
 
 
 def refusals(ring: LiveRing) -> Counter[str]:
-    """Why the two have dropped connections."""
+    """Return the reasons for which the two have dropped connections."""
     counts = sum((each.counts for each in links(ring)), Counter())
     return Counter({reason: counts[reason] for reason in REFUSALS if counts[reason]})
 
 
 @asynccontextmanager
 async def attacked_ring() -> AsyncIterator[LiveRing]:
-    """A ring that is well before, and has to be so again afterwards."""
+    """Yield a healthy ring; assert that it is healthy again afterwards."""
     async with live_ring(*NAMES) as ring:
         await ring.publish("n1", b"before")
         await ring.settle()
@@ -97,7 +97,7 @@ async def attacked_ring() -> AsyncIterator[LiveRing]:
         await ring.publish("n2", b"after")
         await ring.settle()
         assert all({b"before", b"after"} <= set(got) for got in ring.delivered.values())
-        gc.collect()  # of what failed and nobody asked about, the loop hears now
+        gc.collect()  # the loop reports unretrieved exceptions now
         await asyncio.sleep(0)
 
 
@@ -105,7 +105,7 @@ def open_links(ring: LiveRing) -> list[link_module.PeerConnection]:
     return [link for each in links(ring) for link in each.connections]
 
 
-# -- frames that are none --------------------------------------------------------------------
+# -- malformed frames ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def open_links(ring: LiveRing) -> list[link_module.PeerConnection]:
     [FIRST, {name: HELLO + said for name, said in LATER.items()}],
     ids=["instead of a greeting", "after one"],
 )
-def test_what_is_not_of_our_language_is_refused_and_counted(streams: dict[str, bytes]) -> None:
+def test_foreign_protocols_are_refused_and_counted(streams: dict[str, bytes]) -> None:
     async def scene() -> None:
         async with attacked_ring() as ring:
             for number, (name, said) in enumerate(streams.items()):
@@ -124,7 +124,7 @@ def test_what_is_not_of_our_language_is_refused_and_counted(streams: dict[str, b
 
 
 @pytest.mark.heavy
-def test_ten_thousand_bad_frames_leave_nothing_behind(loop: LoopFactory) -> None:
+def test_ten_thousand_malformed_frames_leave_nothing_behind(loop: LoopFactory) -> None:
     frames = malformed(Random(1), 10_000)
 
     async def scene() -> None:
@@ -140,7 +140,7 @@ def test_ten_thousand_bad_frames_leave_nothing_behind(loop: LoopFactory) -> None
 
 
 async def assert_nothing_is_kept(ring: LiveRing) -> None:
-    """Of those who came, no link and no queue is left."""
+    """Assert that no link and no queue of a stranger is left."""
     expected = {*NAMES, f"{SUPERVISOR}@{ring.supervisor.address}"}
     await until(lambda: all(set(each._peers) <= expected for each in links(ring)))
     await until(lambda: all(len(each.connections) <= 2 * len(NAMES) for each in links(ring)))
@@ -150,7 +150,7 @@ async def assert_nothing_is_kept(ring: LiveRing) -> None:
 
 
 @pytest.mark.heavy
-def test_of_a_hundred_thousand_mutations_each_is_a_message_or_a_wire_error() -> None:
+def test_each_of_100000_mutations_is_a_message_or_a_wire_error() -> None:
     rng = Random(2)
     outcomes: Counter[str] = Counter()
     for _ in range(100_000):
@@ -167,7 +167,7 @@ def test_of_a_hundred_thousand_mutations_each_is_a_message_or_a_wire_error() -> 
 
 
 @pytest.mark.heavy
-def test_mutations_that_come_over_sockets_do_no_harm(loop: LoopFactory) -> None:
+def test_mutations_over_sockets_do_no_harm(loop: LoopFactory) -> None:
     rng = Random(3)
     frames = [greeting_of(f"stranger{rng.randrange(50)}") + mutated(rng) for _ in range(10_000)]
 
@@ -206,11 +206,11 @@ def test_lies_do_no_lasting_harm(name: str, loop: LoopFactory) -> None:
     [("stranger", Role.NODE), ("n1", Role.CLIENT), ("stranger", Role.CLIENT)],
     ids=["a stranger", "a client with the name of a member", "a client"],
 )
-def test_who_is_no_member_cannot_have_anybody_evicted(name: str, role: Role) -> None:
+def test_non_member_cannot_cause_an_eviction(name: str, role: Role) -> None:
     async def scene() -> None:
         async with attacked_ring() as ring:
             said = b"".join(encode(TOPIC, ReportUnresponsive(node)) for node in NAMES)
-            end = ring.supervisor.ticker.calls + 40  # twice what one accuser needs
+            end = ring.supervisor.ticker.calls + 40  # twice the ticks that one accuser needs
             while ring.supervisor.ticker.calls < end:
                 await hurl(ports(ring)[1], greeting_of(name, role) + said)
                 assert ring.supervisor.suspects == 0
@@ -221,8 +221,8 @@ def test_who_is_no_member_cannot_have_anybody_evicted(name: str, role: Role) -> 
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
-def test_a_client_can_ask_and_no_more(sample: WireMessage) -> None:
-    """What it has to say beside that is for nodes, and its link is dropped."""
+def test_client_may_only_send_requests(sample: WireMessage) -> None:
+    """Assert that other messages are for nodes only and drop the link of a client."""
 
     async def scene() -> None:
         async with live_ring("n0", "n1") as ring:
@@ -240,7 +240,7 @@ def test_a_client_can_ask_and_no_more(sample: WireMessage) -> None:
 ANSWERS = (MemberList, PublishAck, Refused, NodeStatus, DatabasePage, PublicationPage, ChangePage)
 
 
-def test_answers_that_nobody_asked_for_change_nothing() -> None:
+def test_unrequested_answers_change_nothing() -> None:
     said = b"".join(encode(TOPIC, each) for each in SAMPLES if isinstance(each, ANSWERS))
 
     async def scene() -> None:
@@ -257,7 +257,7 @@ def test_answers_that_nobody_asked_for_change_nothing() -> None:
 
 
 def test_no_message_changes_an_epoch_or_the_log_before_a_position(tmp_path: Path) -> None:
-    """Not even those that damage the node, which lets itself be damaged."""
+    """Send every message, also damage to a node with chaos enabled."""
     messages = [each for each in SAMPLES if not isinstance(each, Crash)]
 
     async def scene() -> None:
@@ -274,7 +274,7 @@ def test_no_message_changes_an_epoch_or_the_log_before_a_position(tmp_path: Path
             for role in (Role.NODE, Role.CLIENT):
                 for message in messages:
                     await hurl(port, greeting_of("stranger", role) + encode(TOPIC, message))
-            await cluster.publish("n00", b"after")  # the node is there, and commits
+            await cluster.publish("n00", b"after")  # the node runs and commits
             assert (archive.epoch, archive.chain_at(3)) == (epoch, chain)
         with PublicationStore.open(tmp_path / "n00") as store:
             archive = store.archive(TOPIC)
@@ -283,8 +283,8 @@ def test_no_message_changes_an_epoch_or_the_log_before_a_position(tmp_path: Path
     play(scene)
 
 
-def test_who_is_no_supervisor_gets_no_sign_of_life() -> None:
-    """A reply to a probe goes to the supervisor that has sent it, and to nobody else."""
+def test_only_the_supervisor_gets_a_reply_to_a_probe() -> None:
+    """Send a probe as a stranger; the node replies only to the supervisor of the topic."""
 
     async def scene() -> None:
         async with attacked_ring() as ring:
@@ -298,7 +298,7 @@ def test_who_is_no_supervisor_gets_no_sign_of_life() -> None:
     play(scene)
 
 
-def test_only_the_supervisor_says_where_a_node_stands() -> None:
+def test_only_the_supervisor_sets_a_configuration() -> None:
     async def scene() -> None:
         async with live_ring(*NAMES) as ring:
             await ring.settle()
@@ -313,7 +313,7 @@ def test_only_the_supervisor_says_where_a_node_stands() -> None:
     play(scene)
 
 
-def test_nobody_is_unsubscribed_by_others() -> None:
+def test_member_is_not_unsubscribed_by_others() -> None:
     async def scene() -> None:
         async with live_ring(*NAMES) as ring:
             await ring.settle()
@@ -327,10 +327,10 @@ def test_nobody_is_unsubscribed_by_others() -> None:
     play(scene)
 
 
-DIALLED_AT_ONCE_MAX = 1024  # many processes may have no more files than that
+DIALLED_AT_ONCE_MAX = 1024  # many processes may not open more files
 
 
-def test_one_that_names_thousands_does_not_make_us_dial_them_all_at_once() -> None:
+def test_message_that_names_thousands_of_nodes_does_not_cause_as_many_dials() -> None:
     gone = nowhere()
     names = [f"ghost{number}" for number in range(2 * DIALLED_AT_ONCE_MAX)]
     said = [

@@ -1,4 +1,4 @@
-"""What nodes and supervisors keep, and how much of it: bounds, and what is given back."""
+"""Bounds of nodes and supervisors, and memory that is released."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def publications(count: int) -> list[Publication]:
     return [Publication(publisher="w", seq=seq, payload=b"x") for seq in range(count)]
 
 
-def test_a_node_publishes_only_so_much_for_others_at_once(
+def test_node_limits_publications_on_behalf_of_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(errands, "PUBLISHING_MAX", 4)
@@ -40,7 +40,7 @@ def test_a_node_publishes_only_so_much_for_others_at_once(
     assert "too much waits to be stored" in asyncio.run(scene())
 
 
-def test_of_a_topic_that_was_left_nothing_is_kept_in_memory() -> None:
+def test_left_topic_keeps_nothing_in_memory() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await cluster.wait_healthy()
@@ -56,7 +56,7 @@ def test_of_a_topic_that_was_left_nothing_is_kept_in_memory() -> None:
     asyncio.run(scene())
 
 
-def test_a_supervisor_serves_only_so_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supervisor_limits_the_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "TOPICS_MAX", 2)
 
     async def scene() -> None:
@@ -73,7 +73,7 @@ def test_a_supervisor_serves_only_so_many_topics(monkeypatch: pytest.MonkeyPatch
     asyncio.run(scene())
 
 
-def test_a_supervisor_writes_its_database_only_when_it_has_changed(
+def test_supervisor_writes_its_database_only_after_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[str] = []

@@ -1,4 +1,4 @@
-"""Numbers of a live node: each run takes an incarnation of its own."""
+"""Sequences of a live node: each run uses an incarnation of its own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_restarted_publisher_issues_no_number_twice(tmp_path: Path, has_disk: bo
     assert len({numbers[0] >> COUNTER_BITS for numbers in runs}) == 3
 
 
-def test_all_topics_of_a_process_use_the_incarnation_of_its_greeting() -> None:
+def test_all_topics_of_a_process_use_the_incarnation_of_its_handshake() -> None:
     async def scene() -> tuple[set[int], list[int]]:
         async with (
             asyncio.timeout(DEADLINE_S),
@@ -56,12 +56,12 @@ def test_all_topics_of_a_process_use_the_incarnation_of_its_greeting() -> None:
 
 
 def greeted(cluster: Cluster, name: str) -> set[int]:
-    """The incarnations in the greetings of a node to the supervisor."""
+    """Return the incarnations in the handshakes of a node with the supervisor."""
     entries = cluster.supervisor().links._names._admitted.values()
     return {entry.process.incarnation for entry in entries if entry.name == name}
 
 
-def test_topic_that_is_joined_again_continues_with_other_numbers() -> None:
+def test_rejoined_topic_continues_with_other_numbers() -> None:
     async def scene() -> set[int]:
         async with (
             asyncio.timeout(DEADLINE_S),

@@ -1,4 +1,4 @@
-"""One that does not read, and one that is not there any more: others are not held up by them."""
+"""Peers that do not read or have vanished: they do not slow down other members."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ QUICK = ["n0", "n1", "n2"]
 SLOW = "slow"
 PAYLOAD_BYTES = 16 * 1024
 AT_ONCE = 25
-WARM_UP, COUNT = 1000, 5000  # 80 MB are published: more than may be kept of it
+WARM_UP, COUNT = 1000, 5000  # 80 MB are published, more than may be kept
 GROWTH_BYTES_MAX = 64 << 20
 DEADLINE_S = 240.0
 
 
 class Forgetful(list[bytes]):
-    """What is delivered to an application that keeps nothing."""
+    """Deliveries of an application that keeps nothing."""
 
     def append(self, payload: bytes) -> None:
-        """Drop it."""
+        """Drop the payload."""
 
 
 @asynccontextmanager
 async def stored_ring(directory: Path, tick_s: float) -> AsyncIterator[ProxiedRing]:
-    """A ring that keeps what is published on disk, so that memory only holds what waits."""
+    """Yield a ring that stores on disk, so that memory contains only queued data."""
     async with AsyncExitStack() as stack:
-        # Opened first, so that they are closed last: a node still writes while it is stopped.
+        # Opened first, so that they are closed last: a node still writes while it stops.
         stores = {
             name: stack.enter_context(PublicationStore.open(directory / name))
             for name in (*QUICK, SLOW)
@@ -57,13 +57,13 @@ async def stored_ring(directory: Path, tick_s: float) -> AsyncIterator[ProxiedRi
 
 
 def sizes(ring: ProxiedRing) -> dict[NodeId, int]:
-    """How many publications each has."""
+    """Return the number of publications of each node."""
     machines = {name: node.machine(TOPIC) for name, node in ring.nodes.items()}
     return {name: len(machine.trie) for name, machine in machines.items() if machine is not None}
 
 
 async def publish(ring: ProxiedRing, start: int, count: int) -> int:
-    """Publish through one node as fast as it takes it; the most memory that was needed."""
+    """Publish through one node as fast as it accepts; return the peak memory."""
     most = 0
     for first in range(start, start + count, AT_ONCE):
         made = (number.to_bytes(PAYLOAD_BYTES, "big") for number in range(first, first + AT_ONCE))
@@ -73,7 +73,7 @@ async def publish(ring: ProxiedRing, start: int, count: int) -> int:
 
 
 def stop_reading(ring: ProxiedRing) -> Callable[[], None]:
-    """Let the slow node read no more, however others come; returns how to let it go on."""
+    """Make the slow node stop reading on all links; return the function that resumes it."""
     links = ring.nodes[SLOW].links
     transports = [link._transport for link in links.connections if link._transport is not None]
     for transport in transports:
@@ -87,7 +87,7 @@ def stop_reading(ring: ProxiedRing) -> Callable[[], None]:
 
 
 def vanish(ring: ProxiedRing) -> Callable[[], None]:
-    """Let nothing come from or to the slow node, and nobody be told."""
+    """Drop all traffic from and to the slow node without notice."""
     ring.network.cut(lambda one, other: SLOW in (one, other), Cut.BLACKHOLE)
     return ring.network.heal
 
@@ -111,7 +111,7 @@ async def overload(directory: Path, harm: Callable[[ProxiedRing], Callable[[], N
 
 
 def main(directory: str, harm: str, loop: str) -> None:
-    """What runs in a process of its own, whose memory is looked at."""
+    """Run the scene in a process of its own, whose memory is measured."""
     from tests.support import rings  # noqa: PLC0415
 
     rings.DEADLINE_S = 120.0
@@ -127,7 +127,7 @@ def main(directory: str, harm: str, loop: str) -> None:
         pytest.param("asyncio", "vanish", marks=pytest.mark.slow),
     ],
 )
-def test_memory_is_bounded_and_others_are_served_while_one_does_not_read(
+def test_memory_is_bounded_and_others_are_served_while_a_peer_does_not_read(
     loop: str, harm: str, tmp_path: Path
 ) -> None:
     code = "import sys; from tests.cluster.test_overload import main; main(*sys.argv[1:])"

@@ -1,4 +1,4 @@
-"""A network that falls apart, by proxies between the nodes, and is whole again later."""
+"""Network partitions, made by proxies between the nodes, and their repair."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.rings import TOPIC, until
 pytestmark = pytest.mark.heavy
 
 NAMES = [f"n{number}" for number in range(8)]
-OTHERS = {"n1", "n2", "n5", "n7"}  # neighbours of the rest in many places
-CUT_TICKS = 30  # more than it takes to evict somebody whom only one accuses
+OTHERS = {"n1", "n2", "n5", "n7"}  # neighbours of the other nodes in many places
+CUT_TICKS = 30  # longer than the eviction of a member with one accuser
 
 
 @pytest.fixture(params=LOOPS.values(), ids=LOOPS)
@@ -27,7 +27,7 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever was cut off for long tries again only after some seconds."""
+    """Extend the deadline: a node that was cut off for long retries only after some seconds."""
     monkeypatch.setattr(rings, "DEADLINE_S", 60.0)
 
 
@@ -50,7 +50,7 @@ def roots(ring: ProxiedRing) -> set[bytes]:
 
 
 async def publish(ring: ProxiedRing, stage: str) -> list[bytes]:
-    """Let everybody say something."""
+    """Publish from every node."""
     made = [f"{stage} {name}".encode() for name in NAMES]
     for name, payload in zip(NAMES, made, strict=True):
         await ring.publish(name, payload)
@@ -61,7 +61,7 @@ async def publish(ring: ProxiedRing, stage: str) -> list[bytes]:
 @pytest.mark.parametrize(
     "is_cut", [with_supervisor_for_both, with_supervisor_for_one_side], ids=lambda f: f.__name__
 )
-def test_two_sides_are_one_ring_again_with_all_that_was_published_on_both(
+def test_two_sides_merge_with_the_publications_of_both(
     is_cut: Callable[[NodeId, NodeId], bool], kind: Cut, loop: LoopFactory
 ) -> None:
     async def scene() -> None:
@@ -86,7 +86,7 @@ def test_two_sides_are_one_ring_again_with_all_that_was_published_on_both(
 
 
 def assert_apart(ring: ProxiedRing) -> None:
-    """Nobody has heard what was said on the other side."""
+    """Assert that no node has received a publication of the other side."""
     for side in (OTHERS, set(NAMES) - OTHERS):
         unheard = {f"apart {name}".encode() for name in set(NAMES) - side}
         for name in side:
@@ -95,7 +95,7 @@ def assert_apart(ring: ProxiedRing) -> None:
             assert not unheard & got
 
 
-def test_those_who_are_cut_off_from_each_other_only_are_not_evicted(loop: LoopFactory) -> None:
+def test_members_cut_off_only_from_each_other_are_not_evicted(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with proxied_ring(*NAMES) as ring:
             await ring.settle()
@@ -110,7 +110,7 @@ def test_those_who_are_cut_off_from_each_other_only_are_not_evicted(loop: LoopFa
     play(scene, loop)
 
 
-def test_those_whom_the_supervisor_does_not_hear_are_evicted_and_come_back(
+def test_members_cut_off_from_the_supervisor_are_evicted_and_return(
     loop: LoopFactory,
 ) -> None:
     async def scene() -> None:
@@ -125,7 +125,7 @@ def test_those_whom_the_supervisor_does_not_hear_are_evicted_and_come_back(
     play(scene, loop)
 
 
-def test_one_that_can_be_reached_over_others_gets_everything(loop: LoopFactory) -> None:
+def test_member_reachable_only_indirectly_gets_every_publication(loop: LoopFactory) -> None:
     def is_cut(one: NodeId, other: NodeId) -> bool:
         return {one, other} in ({"n0", "n1"}, {"n0", "n2"})
 

@@ -1,4 +1,4 @@
-"""What is passed on goes as the bytes that came, but for its hops; a part of it is written anew."""
+"""Forwarding: the received bytes with a new hop count; partly known packs are encoded again."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from skipring.wire.rpc import Address, WireMessage
 from tests.support.machines import ME, TOPIC, Scripted
 from tests.wire.samples import the_frame
 
-OTHERS = ["b", "e", "f", "j", "k"]  # the neighbours of m in a ring of 16, but for the sender, a
+OTHERS = ["b", "e", "f", "j", "k"]  # the neighbours of m in a ring of 16, except the sender a
 
 
 class Host:
-    """A driver between a machine that keeps late and links that write down what they send."""
+    """A sender between a machine that stores late and links that record frames."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[NodeId, bytes]] = []
         self.counts: Counter[str] = Counter()
-        self.answers: list[Effect] | None = None  # instead of the machine's
+        self.answers: list[Effect] | None = None  # used instead of the effects of the machine
         self._archive = MemoryLog()
         config = ProtocolConfig(repairs=False, defers_storage=True)
         self._machine = Subscriber(
@@ -68,7 +68,7 @@ class Host:
             self._archive.write(effect.offset, *effect.publications)
 
     def receive(self, frame: Frame) -> list[bytes]:
-        """Take a frame from a; what is sent to all other neighbours, each frame once."""
+        """Receive a frame from a; return the distinct frames sent to all other neighbours."""
         self.sent.clear()
         self.driver.receive("a", decode(frame), frame)
         frames = list(dict.fromkeys(frame for _, frame in self.sent))
@@ -84,7 +84,7 @@ def host() -> Host:
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[WireMessage]:
-    """Every message that was written anew."""
+    """Record every message that is encoded again."""
     made: list[WireMessage] = []
 
     def noting(topic: TopicId, message: WireMessage, hints: Mapping[NodeId, Address]) -> bytes:
@@ -100,21 +100,21 @@ def made(seq: int, publisher: NodeId = "z") -> Publication:
 
 
 def came(message: PublishNew | PublishMany) -> Frame:
-    """A frame as others of this revision write it."""
+    """Return a frame as other nodes of this revision encode it."""
     return the_frame(encode(TOPIC, message))
 
 
-# -- as it came ------------------------------------------------------------------------------
+# -- forwarded bytes -------------------------------------------------------------------------
 
 
-def test_a_publication_is_passed_on_as_it_came_one_hop_further(
+def test_publication_is_forwarded_unchanged_one_hop_further(
     host: Host, written: list[WireMessage]
 ) -> None:
     assert host.receive(came(PublishNew(made(0), 3))) == [encode(TOPIC, PublishNew(made(0), 4))]
     assert written == []
 
 
-def test_a_pack_is_passed_on_as_it_came_one_hop_further(
+def test_pack_is_forwarded_unchanged_one_hop_further(
     host: Host, written: list[WireMessage]
 ) -> None:
     pack = (made(0), made(1), made(7))
@@ -122,10 +122,10 @@ def test_a_pack_is_passed_on_as_it_came_one_hop_further(
     assert written == []
 
 
-def test_a_body_that_is_written_in_another_way_goes_on_as_it_is(
+def test_differently_encoded_body_is_forwarded_unchanged(
     host: Host, written: list[WireMessage]
 ) -> None:
-    """A payload behind a length of four bytes, where one would do."""
+    """Encode the payload with a length of four bytes, where one would do."""
     body = came(PublishNew(made(0), 3)).body
     other = body.replace(b"\xc4\x04news", b"\xc6\0\0\0\x04news")
     assert other != body
@@ -135,10 +135,10 @@ def test_a_body_that_is_written_in_another_way_goes_on_as_it_is(
     assert written == []
 
 
-# -- written anew ----------------------------------------------------------------------------
+# -- encoded again ---------------------------------------------------------------------------
 
 
-def test_if_only_a_part_is_new_that_is_written_anew(host: Host, written: list[WireMessage]) -> None:
+def test_new_part_of_a_pack_is_encoded_again(host: Host, written: list[WireMessage]) -> None:
     host.receive(came(PublishMany((made(0), made(1)))))
     assert host.receive(came(PublishMany((made(1), made(2)), 4))) == [
         encode(TOPIC, PublishNew(made(2), 5))
@@ -149,26 +149,26 @@ def test_if_only_a_part_is_new_that_is_written_anew(host: Host, written: list[Wi
     assert len(written) == 2
 
 
-def test_what_is_known_is_not_passed_on(host: Host) -> None:
+def test_known_publications_are_not_forwarded(host: Host) -> None:
     host.receive(came(PublishMany((made(0), made(1)))))
     assert host.receive(came(PublishNew(made(0)))) == []
     assert host.receive(came(PublishMany((made(1), made(0))))) == []
 
 
-def test_what_ids_had_to_decide_of_goes_on_complete(host: Host) -> None:
+def test_pack_that_required_ids_is_forwarded_complete(host: Host) -> None:
     pack = (made(3), made(0, "y"), made(2))
     assert host.receive(came(PublishMany(pack, 1))) == [encode(TOPIC, PublishMany(pack, 2))]
 
 
 @pytest.mark.parametrize(("before", "after"), [(126, 127), (127, 128), (254, 255), (255, 255)])
-def test_hops_of_any_size_are_counted_on(host: Host, before: int, after: int) -> None:
+def test_hop_counts_of_any_size_are_incremented(host: Host, before: int, after: int) -> None:
     pack = (made(0), made(1))
     assert host.receive(came(PublishMany(pack, before))) == [
         encode(TOPIC, PublishMany(pack, after))
     ]
 
 
-def test_a_pack_of_one_goes_on_as_one(host: Host) -> None:
+def test_pack_of_one_is_forwarded_as_a_single_publication(host: Host) -> None:
     assert host.receive(came(PublishMany((made(0),), 0))) == [encode(TOPIC, PublishNew(made(0), 1))]
 
 
@@ -180,14 +180,14 @@ def test_a_pack_of_one_goes_on_as_one(host: Host) -> None:
         (PublishMany((made(0), made(1))), PublishNew(made(1))),
     ],
 )
-def test_something_else_never_goes_out_in_the_bytes_of_what_has_just_come(
+def test_different_message_never_reuses_the_received_bytes(
     host: Host, message: PublishNew | PublishMany, answer: PublishNew | PublishMany
 ) -> None:
     host.answers = [Send(node, answer) for node in OTHERS]
     assert host.receive(came(message)) == [encode(TOPIC, answer)]
 
 
-def test_nothing_goes_out_in_the_bytes_of_what_came_before(host: Host) -> None:
+def test_later_message_never_reuses_earlier_bytes(host: Host) -> None:
     host.receive(came(PublishNew(made(0))))
     host.sent.clear()
     host.driver.give(TOPIC, PublishRequested(payload=b"own"))

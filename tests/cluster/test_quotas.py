@@ -1,4 +1,4 @@
-"""A supervisor serves all names: none of them uses up its topics or its memory."""
+"""Quotas of a supervisor: no name uses up its topics or its memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_one_member_cannot_use_up_the_topics_of_a_supervisor(
     play(scene)
 
 
-def test_topic_that_was_left_can_be_replaced_by_another_one(
+def test_left_topic_can_be_replaced_by_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(quotas, "TOPICS_PER_NAME_MAX", 2)
@@ -85,7 +85,7 @@ def test_names_below_one_certificate_share_its_quota(tmp_path: Path) -> None:
     play(scene)
 
 
-def test_topics_stay_charged_to_a_certificate_after_its_connections_have_ended(
+def test_topics_stay_charged_to_a_certificate_after_its_connections_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quotas, "TOPICS_PER_NAME_MAX", 5)
@@ -114,7 +114,7 @@ def test_topics_stay_charged_to_a_certificate_after_its_connections_have_ended(
     play(scene)
 
 
-def test_invented_names_wait_within_a_quota_and_their_memory_returns(
+def test_invented_names_wait_within_a_quota_and_release_their_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(quotas, "SUBJECTS_PER_NAME_MAX", 3_000)
@@ -140,7 +140,7 @@ def test_invented_names_wait_within_a_quota_and_their_memory_returns(
 
 
 async def exchange(port: int, greeting: bytes, frames: list[bytes]) -> list[object]:
-    """Send frames; return the messages that come back until the other side has read them all."""
+    """Send frames; return the replies until the other side has read all frames."""
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
     try:
         writer.write(greeting + b"".join(frames))

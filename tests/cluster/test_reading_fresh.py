@@ -1,4 +1,4 @@
-"""What has just come is at hand before it is stored; packs are read and published as they are."""
+"""Fresh publications: readable before they are stored, read and published in packs."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
 
 TICK_S = 0.05
-DEADLINE_S = 60.0  # for what takes a second or two
+DEADLINE_S = 60.0  # for operations that take a second or two
 SECOND = 1_000_000
 NOW = 1_000 * SECOND
 TOPIC = "news"
 
 
 class Noting(MemoryLog):
-    """An archive that notes which offsets are read of it."""
+    """A log that records which offsets are read."""
 
     def __init__(self, publications: Iterable[StoredPublication] = ()) -> None:
         super().__init__(publications)
@@ -53,13 +53,13 @@ class Noting(MemoryLog):
         return super().read(offset)
 
     def noted(self) -> list[int]:
-        """The offsets that were read since the last time."""
+        """Return the offsets that were read since the last call."""
         noted, self._read = self._read, []
         return noted
 
 
 class Shelf:
-    """An archive, and a reader that is told of what comes before it is put there."""
+    """A log and a reader that is notified of publications before they are stored."""
 
     def __init__(self, start: Start = "all", before: Iterable[int] = ()) -> None:
         rows = with_id((self.made(seq, when) for seq, when in enumerate(before)), TOPIC)
@@ -74,7 +74,7 @@ class Shelf:
     def come(
         self, *times: int, origin: Origin = Origin.SPREAD, hops: int = 2, size: int = 8
     ) -> tuple[StoredPublication, ...]:
-        """A pack arrives and is delivered; it is not stored yet."""
+        """Deliver a pack that is not stored yet."""
         start = self.archive.end + len(self._waiting)
         pack = tuple(self.made(start + place, when, size) for place, when in enumerate(times))
         self._waiting += pack
@@ -82,7 +82,7 @@ class Shelf:
         return pack
 
     def store(self) -> None:
-        """What has come is stored, as the machine does it."""
+        """Store the delivered publications, as the machine does."""
         rows, self._waiting = with_id(self._waiting, TOPIC), []
         self.archive.write(self.archive.end, *rows)
 
@@ -90,10 +90,10 @@ class Shelf:
         return [publication.offset for publication in self.reader.fetch(limit)]
 
 
-# -- at hand, or in the archive ------------------------------------------------------------------
+# -- fresh or stored -----------------------------------------------------------------------------
 
 
-def test_what_is_not_stored_yet_is_read_with_all_that_it_says() -> None:
+def test_unstored_publication_is_read_with_all_fields() -> None:
     shelf = Shelf()
     given = StoredPublication(
         publisher="a", seq=3, time=NOW, payload=b"p", key=b"k", headers={"h": "1"}
@@ -113,7 +113,7 @@ def test_what_is_not_stored_yet_is_read_with_all_that_it_says() -> None:
         StoredPublication(publisher="b", seq=300, time=NOW, payload=b"p", headers={"h": "1"}),
     ],
 )
-def test_the_id_of_what_is_not_stored_yet_is_the_one_it_is_stored_under(
+def test_unstored_publication_has_the_id_of_its_stored_form(
     given: StoredPublication,
 ) -> None:
     shelf = Shelf()
@@ -123,7 +123,7 @@ def test_the_id_of_what_is_not_stored_yet_is_the_one_it_is_stored_under(
     assert found.id == given.with_id(TOPIC).id
 
 
-def test_what_is_at_hand_is_not_read_from_the_archive_though_it_is_stored() -> None:
+def test_fresh_publication_is_not_read_from_the_log() -> None:
     shelf = Shelf(before=(NOW, NOW))
     shelf.come(NOW, NOW)
     shelf.store()
@@ -132,7 +132,7 @@ def test_what_is_at_hand_is_not_read_from_the_archive_though_it_is_stored() -> N
     assert shelf.archive.noted() == [0, 1]
 
 
-def test_a_pack_is_read_in_any_portions() -> None:
+def test_pack_is_read_in_any_portions() -> None:
     shelf = Shelf()
     shelf.come(*(NOW,) * 10)
     shelf.come(*(NOW,) * 5)
@@ -148,7 +148,7 @@ def test_a_pack_is_read_in_any_portions() -> None:
     assert found == list(range(15))
 
 
-def test_more_packs_than_are_read_at_once_are_read_the_next_time() -> None:
+def test_excess_packs_are_read_by_the_next_call() -> None:
     shelf = Shelf()
     for _ in range(READ_AT_ONCE + 3):
         shelf.come(NOW)
@@ -156,7 +156,7 @@ def test_more_packs_than_are_read_at_once_are_read_the_next_time() -> None:
     assert shelf.read() == list(range(READ_AT_ONCE, READ_AT_ONCE + 3))
 
 
-def test_what_is_not_to_be_read_yet_stays() -> None:
+def test_publications_beyond_the_given_end_stay() -> None:
     shelf = Shelf()
     shelf.come(*(NOW,) * 6)
     assert [found.offset for found in shelf.reader.fetch(100, end=4)] == [0, 1, 2, 3]
@@ -164,7 +164,7 @@ def test_what_is_not_to_be_read_yet_stays() -> None:
     assert shelf.read() == [4, 5]
 
 
-def test_over_how_many_nodes_it_came_is_known_unless_it_came_by_repair() -> None:
+def test_hops_are_known_except_after_repair() -> None:
     shelf = Shelf()
     shelf.come(NOW, hops=0, origin=Origin.OWN)
     shelf.come(NOW, hops=7)
@@ -172,15 +172,15 @@ def test_over_how_many_nodes_it_came_is_known_unless_it_came_by_repair() -> None
     assert [found.hops for found in shelf.reader.fetch(9)] == [0, 7, None]
 
 
-# -- how much is at hand -------------------------------------------------------------------------
+# -- size of the fresh buffer --------------------------------------------------------------------
 
 
-def test_of_many_that_are_stored_only_the_last_are_at_hand() -> None:
+def test_only_the_last_of_many_stored_publications_are_fresh() -> None:
     shelf, many = Shelf(), FRESH_MAX // 4
     for _ in range(6):
         shelf.come(*(NOW,) * many)
         shelf.store()
-    assert shelf.read(6 * many) == list(range(READ_AT_ONCE))  # the first come one by one
+    assert shelf.read(6 * many) == list(range(READ_AT_ONCE))  # one batch per read
     found = list(range(READ_AT_ONCE))
     while part := shelf.read(6 * many):
         found += part
@@ -188,16 +188,16 @@ def test_of_many_that_are_stored_only_the_last_are_at_hand() -> None:
     assert shelf.archive.noted() == list(range(2 * many))
 
 
-def test_of_much_that_is_stored_only_the_last_is_at_hand() -> None:
+def test_only_the_last_bytes_of_stored_publications_are_fresh() -> None:
     shelf, size = Shelf(), FRESH_BYTES_MAX // 4
     for _ in range(6):
         shelf.come(NOW, size=size)
         shelf.store()
     assert shelf.read() == list(range(6))
-    assert shelf.archive.noted() == [0, 1, 2]  # with a payload goes what else it takes
+    assert shelf.archive.noted() == [0, 1, 2]  # a payload counts with its overhead
 
 
-def test_what_is_not_stored_is_at_hand_however_much_it_is() -> None:
+def test_unstored_publications_are_fresh_without_limit() -> None:
     shelf, many = Shelf(), FRESH_MAX // 2
     shelf.come(*(NOW,) * many)
     shelf.store()
@@ -210,7 +210,7 @@ def test_what_is_not_stored_is_at_hand_however_much_it_is() -> None:
     assert shelf.archive.noted() == list(range(many))
 
 
-def test_what_was_not_stored_goes_once_it_is_and_more_comes() -> None:
+def test_stored_publications_leave_the_fresh_buffer_when_more_arrive() -> None:
     shelf, many = Shelf(), FRESH_MAX // 2
     for _ in range(6):
         shelf.come(*(NOW,) * many)
@@ -221,7 +221,7 @@ def test_what_was_not_stored_goes_once_it_is_and_more_comes() -> None:
     assert shelf.archive.noted() == list(range(5 * many))
 
 
-def test_what_was_read_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_publications_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "FRESH_MAX", 8)
     shelf = Shelf()
     for offset in range(0, 400, 8):
@@ -231,21 +231,21 @@ def test_what_was_read_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shelf.archive.noted() == []
 
 
-# -- what is not wanted, inside packs --------------------------------------------------------------
+# -- skipped publications inside packs -------------------------------------------------------------
 
 
-def test_new_skips_what_is_old_inside_packs_that_come_by_repair() -> None:
+def test_start_new_skips_old_publications_inside_repaired_packs() -> None:
     shelf = Shelf("new", before=(NOW,))
     shelf.come(NOW - 1, NOW - 1, NOW, NOW - 1, NOW, NOW - 1, origin=Origin.REPAIR)  # 1 to 6
     assert (shelf.reader.offset, shelf.reader.end, shelf.reader.lag) == (3, 7, 2)
-    shelf.come(NOW - 1, NOW - 1)  # 7, 8: new to all
+    shelf.come(NOW - 1, NOW - 1)  # 7, 8: new to all members
     shelf.come(NOW - 1, NOW - 1, origin=Origin.REPAIR)  # 9, 10
     assert shelf.reader.lag == 4
     assert shelf.read() == [3, 5, 7, 8]
     assert (shelf.reader.offset, shelf.reader.lag) == (11, 0)
 
 
-def test_a_datetime_skips_what_is_old_inside_any_pack() -> None:
+def test_datetime_start_skips_old_publications_inside_any_pack() -> None:
     shelf = Shelf(datetime.fromtimestamp(NOW // SECOND, UTC), before=(NOW - 1, NOW))
     shelf.come(NOW, NOW - 1, NOW)  # 2 to 4
     shelf.store()
@@ -254,7 +254,7 @@ def test_a_datetime_skips_what_is_old_inside_any_pack() -> None:
     assert (shelf.reader.offset, shelf.reader.lag) == (8, 0)
 
 
-def test_what_is_skipped_is_skipped_also_when_it_is_not_at_hand_any_more(
+def test_skipped_publication_stays_skipped_after_it_leaves_the_fresh_buffer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reading, "FRESH_MAX", 2)
@@ -267,7 +267,7 @@ def test_what_is_skipped_is_skipped_also_when_it_is_not_at_hand_any_more(
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_comes_exactly_what_is_wanted_is_read_once_and_in_order(
+def test_random_arrivals_are_read_once_and_in_order(
     seed: int, limit: int
 ) -> None:
     rng = Random(seed)
@@ -294,15 +294,15 @@ def test_whatever_comes_exactly_what_is_wanted_is_read_once_and_in_order(
     assert found == wanted
 
 
-# -- in a ring -----------------------------------------------------------------------------------
+# -- readers in a ring ---------------------------------------------------------------------------
 
 
 def to(cluster: Cluster, data_dir: Path | None = None) -> Connection:
     return connect(cluster.url, tick_s=TICK_S, data_dir=data_dir, drain_s=0)
 
 
-def test_the_place_of_a_reader_is_never_beyond_what_is_stored(tmp_path: Path) -> None:
-    """What was read before it was stored is read again after a crash."""
+def test_cursor_never_exceeds_stored_publications(tmp_path: Path) -> None:
+    """Read before the commit; after a crash these publications are read again."""
 
     async def scene() -> None:
         async with (
@@ -321,7 +321,7 @@ def test_the_place_of_a_reader_is_never_beyond_what_is_stored(tmp_path: Path) ->
     asyncio.run(scene())
 
 
-def test_a_node_that_is_closed_has_stored_what_it_has_delivered(tmp_path: Path) -> None:
+def test_closed_node_has_stored_all_delivered_publications(tmp_path: Path) -> None:
     got: list[tuple[int, StoredPublication]] = []
 
     def deliver(topic: TopicId, delivery: Deliver) -> None:
@@ -350,7 +350,7 @@ def test_a_node_that_is_closed_has_stored_what_it_has_delivered(tmp_path: Path) 
         assert archive.end == 3
 
 
-def test_several_are_published_in_order_and_stored_when_their_ids_are_known(tmp_path: Path) -> None:
+def test_publish_many_keeps_the_order_and_returns_after_the_commit(tmp_path: Path) -> None:
     payloads = [b"%d" % number for number in range(2 * PUBLISHED_TOGETHER + 3)]
 
     async def scene() -> None:
@@ -373,7 +373,7 @@ def test_several_are_published_in_order_and_stored_when_their_ids_are_known(tmp_
     asyncio.run(scene())
 
 
-def test_what_one_publishes_in_packs_others_read_once_and_completely() -> None:
+def test_packs_are_read_once_and_completely_by_other_members() -> None:
     payloads = [b"%d" % number for number in range(600)]
 
     async def scene() -> None:
@@ -393,7 +393,7 @@ def test_what_one_publishes_in_packs_others_read_once_and_completely() -> None:
                     found += await reader.read_many()
             assert sorted(each.id for each in found) == sorted(ids)
             await cluster.until(lambda: reader.reader.end == len(payloads))
-            assert reader.lag == 0  # nothing twice
+            assert reader.lag == 0  # no publication twice
 
     asyncio.run(scene())
 
@@ -414,7 +414,7 @@ def _broken() -> Iterator[bytes]:
         *("only a text", "only bytes", "nothing at all", "a number", "an error"),
     ],
 )
-def test_if_one_of_several_cannot_be_published_none_is(payloads: Iterable[bytes]) -> None:
+def test_invalid_publication_prevents_the_whole_batch(payloads: Iterable[bytes]) -> None:
     async def scene() -> None:
         async with (
             Cluster(n=0) as cluster,
@@ -428,7 +428,7 @@ def test_if_one_of_several_cannot_be_published_none_is(payloads: Iterable[bytes]
     asyncio.run(scene())
 
 
-def test_to_publish_none_is_nothing() -> None:
+def test_publishing_no_payloads_does_nothing() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster, to(cluster) as node:
             async with node.subscribe(TOPIC) as news:
@@ -440,7 +440,7 @@ def test_to_publish_none_is_nothing() -> None:
     asyncio.run(scene())
 
 
-def test_many_are_read_up_to_a_limit_as_far_as_they_are_there() -> None:
+def test_read_many_returns_available_publications_up_to_the_limit() -> None:
     async def scene() -> None:
         async with (
             Cluster(n=0) as cluster,
@@ -458,7 +458,7 @@ def test_many_are_read_up_to_a_limit_as_far_as_they_are_there() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_to_read_none_is_refused(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_many_refuses_a_limit_below_one(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         async with (
             Cluster(n=0) as cluster,
@@ -475,7 +475,7 @@ def test_to_read_none_is_refused(limit: int, monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(scene())
 
 
-def test_who_waits_for_many_gets_the_first_that_come() -> None:
+def test_read_many_returns_the_first_publications_that_arrive() -> None:
     async def scene() -> None:
         async with (
             Cluster(n=0) as cluster,
@@ -492,7 +492,7 @@ def test_who_waits_for_many_gets_the_first_that_come() -> None:
     asyncio.run(scene())
 
 
-def test_who_waits_for_many_when_the_topic_is_left_gets_none() -> None:
+def test_read_many_returns_nothing_when_the_topic_is_left() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster, to(cluster) as node:
             async with node.subscribe(TOPIC) as news:

@@ -1,4 +1,4 @@
-"""One that was started again under its name, while its old link seems to be there still."""
+"""Peers restarted under their name while the old link still seems to exist."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
 
 
 @pytest.mark.parametrize("name", ["0", "z"], ids=["smaller", "larger"])
-def test_one_that_was_started_again_under_its_name_is_heard_and_reached(
+def test_restarted_peer_is_received_and_reached(
     name: str, loop: LoopFactory
 ) -> None:
-    """Its old link hangs for a while, and the new one is used."""
+    """Restart a peer whose old link hangs for a while; the new link is used."""
 
     async def scene() -> None:
         async with hosts("m") as (m,), call(m) as old:
@@ -58,10 +58,10 @@ def test_one_that_was_started_again_under_its_name_is_heard_and_reached(
         ("z", CROSSING_S + 1),
     ],
 )
-def test_one_that_we_had_dialled_and_that_was_started_again_is_reached(
+def test_restarted_peer_that_was_dialled_is_reached(
     name: str, age_s: float
 ) -> None:
-    """Nobody has told us that the old process is gone; when it vanished its link was so old."""
+    """Restart a peer that vanished without notice behind a link of this age."""
 
     async def scene() -> None:
         async with answering(greeting_of(name)) as (address, came), hosts("m") as (m,):

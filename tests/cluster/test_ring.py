@@ -1,4 +1,4 @@
-"""The machines over real sockets: rings form, spread publications and heal."""
+"""Rings over real sockets: they form, deliver publications and heal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_eight_nodes_form_a_ring() -> None:
     asyncio.run(scene())
 
 
-def test_what_is_published_comes_to_everybody_once() -> None:
+def test_every_member_receives_each_publication_once() -> None:
     async def scene() -> None:
         async with Cluster(NODES) as cluster:
             await cluster.wait_healthy()
@@ -43,7 +43,7 @@ def test_publishing_works_before_the_ring_is_ready() -> None:
     asyncio.run(scene())
 
 
-def test_a_newcomer_gets_what_was_published_before() -> None:
+def test_new_member_gets_earlier_publications() -> None:
     async def scene() -> None:
         async with Cluster(4) as cluster:
             for number in range(100):
@@ -56,7 +56,7 @@ def test_a_newcomer_gets_what_was_published_before() -> None:
     asyncio.run(scene())
 
 
-def test_one_that_comes_or_goes_waits_for_no_tick() -> None:
+def test_joining_and_leaving_wait_for_no_tick() -> None:
     async def scene() -> None:
         async with live_ring(tick_s=600.0, answer_s=ANSWER_S) as ring:
             for count, name in enumerate(("a", "b", "c"), 1):
@@ -69,7 +69,7 @@ def test_one_that_comes_or_goes_waits_for_no_tick() -> None:
     asyncio.run(scene())
 
 
-def test_a_supervisor_that_has_lost_everything_is_told_again() -> None:
+def test_supervisor_that_lost_its_database_is_restored_by_members() -> None:
     async def scene() -> None:
         async with Cluster(NODES) as cluster:
             await cluster.wait_healthy()
@@ -83,7 +83,7 @@ def test_a_supervisor_that_has_lost_everything_is_told_again() -> None:
     asyncio.run(scene())
 
 
-def test_one_that_leaves_is_let_go_and_the_others_close_the_gap() -> None:
+def test_member_leaves_and_the_others_close_the_gap() -> None:
     async def scene() -> None:
         async with Cluster(NODES) as cluster:
             await cluster.wait_healthy()
@@ -93,7 +93,7 @@ def test_one_that_leaves_is_let_go_and_the_others_close_the_gap() -> None:
     asyncio.run(scene())
 
 
-def test_crashes_are_noticed_and_the_others_close_the_gaps() -> None:
+def test_crashed_members_are_evicted_and_the_others_close_the_gaps() -> None:
     async def scene() -> None:
         async with Cluster(NODES) as cluster:
             await cluster.wait_healthy()
@@ -106,7 +106,7 @@ def test_crashes_are_noticed_and_the_others_close_the_gaps() -> None:
     asyncio.run(scene())
 
 
-def test_what_was_published_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_publications_survive_a_restart(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(2, data_dir=tmp_path) as cluster:
             ids = [await cluster.publish("n01", b"%d" % number) for number in range(20)]
@@ -123,7 +123,7 @@ def test_what_was_published_is_there_after_a_restart(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_nothing_is_left_behind() -> None:
+def test_closing_leaves_no_task_behind() -> None:
     async def scene() -> None:
         async with Cluster(NODES) as cluster:
             await cluster.wait_healthy()

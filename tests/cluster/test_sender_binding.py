@@ -1,4 +1,4 @@
-"""The sender that a message names is the peer of its connection, or the message is dropped."""
+"""Sender binding: a message that names another sender than the peer is dropped."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def port_of(address: str) -> int:
 
 
 def forged(*messages: WireMessage) -> bytes:
-    """The bytes of a stranger that speaks for others."""
+    """Return the bytes of a stranger that acts for other nodes."""
     return greeting_of("stranger") + b"".join(encode(TOPIC, each) for each in messages)
 
 
-def test_a_sample_of_every_message_that_names_its_sender_is_forged_here() -> None:
+def test_samples_cover_every_message_that_names_its_sender() -> None:
     assert {type(each) for each in FORGED} == set(CLAIMS)
 
 
@@ -54,7 +54,7 @@ def dropped(ring: LiveRing) -> int:
     return sum(each.links.counts[REASON] for each in (*ring.nodes.values(), ring.supervisor))
 
 
-def test_members_never_speak_for_another() -> None:
+def test_members_never_name_another_sender() -> None:
     async def scene() -> None:
         async with live_ring("n0", "n1", "n2", "n3", "n4") as ring:
             for name in ring.nodes:
@@ -77,7 +77,7 @@ def test_forged_confirmation_does_not_make_synced_succeed() -> None:
             node.subscribe(TOPIC) as news,
         ):
             await news.synced(DEADLINE_S)
-            ring.supervisor.ticker.stop()  # so nobody is evicted
+            ring.supervisor.ticker.stop()  # so no member is evicted
             neighbours = list(ring.nodes)
             for name in neighbours:
                 await ring.kill(name)
@@ -95,7 +95,7 @@ def test_forged_confirmation_does_not_make_synced_succeed() -> None:
     asyncio.run(scene())
 
 
-def test_forged_question_sends_nothing_to_the_named_member() -> None:
+def test_forged_request_sends_nothing_to_the_named_member() -> None:
     questions = [CheckAndPublish("n1", (), 7, EVERYTHING) for _ in range(50)]
 
     async def scene() -> None:
@@ -135,7 +135,7 @@ def test_invented_senders_get_no_queue_and_no_credit() -> None:
     play(scene)
 
 
-def test_subject_of_a_request_for_a_configuration_may_be_another_node() -> None:
+def test_configuration_may_be_requested_for_another_node() -> None:
     assert not names_another(GetConfiguration("n1"), "n0")
     assert names_another(GetConfiguration("n1", 5), "n0"), "a digest is the sender's own"
     assert not names_another(GetConfiguration("n1", 5), "n1")

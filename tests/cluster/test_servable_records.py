@@ -1,4 +1,4 @@
-"""Every record that a node accepts can be served by every request that returns pages."""
+"""Servable records: every request that returns pages serves every accepted record."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def small(seq: int) -> Publication:
 
 
 def with_more(publication: Publication, more: object) -> bytes:
-    """A row with a field that no publication has."""
+    """Return a row with a field that no publication has."""
     p = publication
     return msgpack.encode((p.publisher, p.seq, p.payload, p.time, p.key, p.headers, b"", more))
 
 
 def with_repeated_header(publication: Publication, count: int) -> bytes:
-    """A row with one header so many times: reading it gives one."""
+    """Return a row that repeats one header; decoding it yields one header."""
     p = publication
     head = msgpack.encode((p.publisher, p.seq, p.payload, p.time, p.key))
     headers = b"\xdf" + count.to_bytes(4, "big") + msgpack.encode("h") * 2 * count
@@ -105,7 +105,7 @@ def ids_in(page: LogPage) -> list[bytes]:
 
 
 def served(archive: Log) -> set[bytes]:
-    """The ids of the records that all requests serve."""
+    """Return the ids of the records that all requests serve."""
     found = []
     for bits in (0, 1):
         read = list(pages(archive, bits=bits))
@@ -168,11 +168,11 @@ def test_every_accepted_record_is_served_by_every_request(
         assert served(archive) == ids
 
 
-# -- records that are not accepted -----------------------------------------------------------
+# -- refused records -------------------------------------------------------------------------
 
 
 @of_every_bad_row
-def test_bad_row_of_a_history_is_left_out_and_the_others_are_taken(name: str) -> None:
+def test_bad_row_of_a_history_is_omitted_and_the_others_are_accepted(name: str) -> None:
     good = [(small(n), encoded(small(n))) for n in (1, 2)]
     part = part_of(page_of(good[0], ROWS[name](), good[1]))
     assert part is not None
@@ -185,7 +185,7 @@ def test_bad_row_of_a_history_is_left_out_and_the_others_are_taken(name: str) ->
 
 
 @of_every_bad_row
-def test_bad_row_in_a_store_cannot_be_read(name: str) -> None:
+def test_bad_row_in_a_store_is_unreadable(name: str) -> None:
     publication, row = ROWS[name]()
     assert restored(row, publication.id, TOPIC) is None
     assert restored(encoded(publication), publication.id, TOPIC) == publication
@@ -201,7 +201,7 @@ def with_bad_row(archive: TopicLog, name: str) -> None:
 
 @of_every_bad_row
 @pytest.mark.parametrize("is_committed", [False, True])
-def test_store_with_a_bad_row_serves_all_others(
+def test_store_with_a_bad_row_serves_all_other_rows(
     name: str, is_committed: bool, tmp_path: Path
 ) -> None:
     with PublicationStore.open(tmp_path) as store:
@@ -221,7 +221,7 @@ def test_store_with_a_bad_row_serves_all_others(
 
 
 @of_every_bad_row
-def test_scrubber_quarantines_a_row_that_cannot_be_served(name: str, tmp_path: Path) -> None:
+def test_scrub_quarantines_an_unservable_row(name: str, tmp_path: Path) -> None:
     with PublicationStore.open(tmp_path) as store:
         archive = store.archive(TOPIC)
         with_bad_row(archive, name)
@@ -239,7 +239,7 @@ def test_scrubber_quarantines_a_row_that_cannot_be_served(name: str, tmp_path: P
         assert holdings.count == 2
 
 
-def test_page_that_is_no_array_of_rows_cannot_be_read() -> None:
+def test_page_without_an_array_of_rows_is_unreadable() -> None:
     with pytest.raises((DecodeError, MessageError)):
         decoded_page(b"\xc1")
     assert part_of(LogPage(1, None, (), b"", b"\xc1")) is None

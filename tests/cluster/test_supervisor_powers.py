@@ -1,4 +1,4 @@
-"""What a supervisor receives, where it is obeyed, and what it cannot prevent."""
+"""Powers of a supervisor: what it receives, where it is obeyed, and what it cannot prevent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_supervisor_receives_no_publication() -> None:
     assert not received & CARRIERS
 
 
-def test_supervisor_is_not_obeyed_in_topics_of_another() -> None:
+def test_supervisor_is_not_obeyed_in_topics_of_another_supervisor() -> None:
     async def scene() -> list[bool]:
         async with Cluster(n=1, supervisors=2) as cluster:
             await cluster.wait_healthy()
@@ -58,7 +58,7 @@ def test_supervisor_is_not_obeyed_in_topics_of_another() -> None:
     ],
     ids=["eviction", "wrong place"],
 )
-def test_member_that_is_evicted_or_misplaced_publishes_over_its_existing_edges(
+def test_evicted_or_misplaced_member_publishes_over_its_existing_edges(
     order: SetConfiguration,
 ) -> None:
     machine = subscriber(

@@ -1,4 +1,4 @@
-"""TLS: who gets in with which certificate, who does not, and what is said of it."""
+"""TLS: accepted and refused certificates, and what is logged about them."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
     return made
 
 
-# -- those who are welcome -------------------------------------------------------------------
+# -- accepted peers --------------------------------------------------------------------------
 
 
-def test_those_with_certificates_of_one_authority_talk(papers: Papers, loop: LoopFactory) -> None:
+def test_peers_with_certificates_of_one_authority_connect(papers: Papers, loop: LoopFactory) -> None:
     a, b = node(papers, "a"), node(papers, "b")
 
     async def scene() -> None:
@@ -94,7 +94,7 @@ def test_many_frames_of_all_sizes_arrive_in_order(papers: Papers, loop: LoopFact
 
 
 @pytest.mark.parametrize("certificate", [SUPERVISOR, f"{SUPERVISOR}.2"])
-def test_a_supervisor_shows_the_certificate_of_one(
+def test_supervisor_uses_a_supervisor_certificate(
     papers: Papers, loop: LoopFactory, certificate: str
 ) -> None:
     a = node(papers, "a")
@@ -111,7 +111,7 @@ def test_a_supervisor_shows_the_certificate_of_one(
     play(scene, loop)
 
 
-def test_a_certificate_is_good_for_the_names_below_its_own(papers: Papers) -> None:
+def test_certificate_covers_the_names_below_its_own(papers: Papers) -> None:
     a, below = node(papers, "a"), node(papers, "b.1", "b")
 
     async def scene() -> None:
@@ -125,7 +125,7 @@ def test_a_certificate_is_good_for_the_names_below_its_own(papers: Papers) -> No
     play(scene)
 
 
-# -- those who are not -----------------------------------------------------------------------
+# -- refused peers ---------------------------------------------------------------------------
 
 Showing = Callable[[Papers, int], ssl.SSLContext]
 UNWELCOME: dict[str, tuple[Showing, str, str]] = {
@@ -136,13 +136,13 @@ UNWELCOME: dict[str, tuple[Showing, str, str]] = {
 
 
 @pytest.mark.parametrize(("showing", "reason", "detail"), UNWELCOME.values(), ids=UNWELCOME)
-def test_who_calls_without_a_good_certificate_gets_nowhere(
+def test_caller_without_valid_certificate_is_refused(
     papers: Papers, loop: LoopFactory, showing: Showing, reason: str, detail: str
 ) -> None:
     a = node(papers, "a")
 
     async def scene() -> None:
-        # TLS 1.3 lets a client believe that it is connected before its certificate was looked at.
+        # TLS 1.3 lets a client believe that it is connected before its certificate is checked.
         async with running(a), call(a, showing(papers, ssl.PROTOCOL_TLS_CLIENT)) as caller:
             caller.write(HELLO + note(1))
             assert await caller.is_hung_up_on()
@@ -158,7 +158,7 @@ def test_who_calls_without_a_good_certificate_gets_nowhere(
 
 
 @pytest.mark.parametrize("certificate", ["c", "bb", "b.1"])
-def test_who_calls_itself_as_its_certificate_does_not_gets_nowhere(
+def test_caller_with_the_certificate_of_another_name_is_refused(
     papers: Papers, loop: LoopFactory, certificate: str
 ) -> None:
     a = node(papers, "a")
@@ -182,7 +182,7 @@ def test_who_calls_itself_as_its_certificate_does_not_gets_nowhere(
 @pytest.mark.parametrize(
     ("showing", "reason", "detail"), list(UNWELCOME.values())[1:], ids=list(UNWELCOME)[1:]
 )
-def test_who_is_called_and_has_no_good_certificate_hears_nothing(
+def test_dialled_peer_without_valid_certificate_receives_nothing(
     papers: Papers, loop: LoopFactory, showing: Showing, reason: str, detail: str
 ) -> None:
     a = node(papers, "a")
@@ -206,7 +206,7 @@ def test_who_is_called_and_has_no_good_certificate_hears_nothing(
 @pytest.mark.parametrize(
     ("called", "certificate"), [("b", "c"), (SUPERVISOR, "a"), (SUPERVISOR, "b")]
 )
-def test_who_is_called_and_shows_the_certificate_of_another_hears_nothing(
+def test_dialled_peer_with_the_certificate_of_another_receives_nothing(
     papers: Papers, loop: LoopFactory, called: str, certificate: str
 ) -> None:
     role = Role.SUPERVISOR if called == SUPERVISOR else Role.NODE
@@ -228,10 +228,10 @@ def test_who_is_called_and_shows_the_certificate_of_another_hears_nothing(
         play(scene, loop)
 
 
-def test_one_whose_own_certificate_is_refused_hears_of_it(
+def test_refusal_of_the_own_certificate_is_logged(
     papers: Papers, loop: LoopFactory
 ) -> None:
-    """The other side's alert comes when the handshake is over for us."""
+    """Let the alert of the other side arrive after the local handshake has ended."""
     a = node(papers, "a")
 
     async def scene() -> None:
@@ -248,7 +248,7 @@ def test_one_whose_own_certificate_is_refused_hears_of_it(
         play(scene, loop)
 
 
-def test_who_has_refused_our_certificate_is_named(papers: Papers, loop: LoopFactory) -> None:
+def test_peer_that_refused_the_own_certificate_is_named(papers: Papers, loop: LoopFactory) -> None:
     a = node(papers, "a")
 
     async def scene() -> None:
@@ -264,7 +264,7 @@ def test_who_has_refused_our_certificate_is_named(papers: Papers, loop: LoopFact
         play(scene, loop)
 
 
-def test_one_that_goes_in_the_middle_of_a_handshake_leaves_a_readable_line(
+def test_connection_lost_during_the_handshake_is_logged_readably(
     papers: Papers, loop: LoopFactory
 ) -> None:
     a = node(papers, "a")
@@ -283,7 +283,7 @@ def test_one_that_goes_in_the_middle_of_a_handshake_leaves_a_readable_line(
 
 
 class _Showing:
-    """Credentials of one that shows something else than it should."""
+    """Credentials with another certificate than the right one."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
@@ -292,7 +292,7 @@ class _Showing:
         return self._context
 
     def refresh(self) -> None:
-        """Nothing is read again."""
+        """Reload nothing."""
 
     def distrust(self, peer: PeerCertificate, now_s: float) -> None:
         """Trust every certificate."""
@@ -300,7 +300,7 @@ class _Showing:
 
 @contextmanager
 def refusing(context: ssl.SSLContext) -> Iterator[str]:
-    """Somebody who does not like the certificate that it is shown, and says so."""
+    """Run a server that refuses the certificate of its client with an alert."""
     with socket.create_server((LOOPBACK, 0)) as listening, ThreadPoolExecutor(1) as other:
 
         def serve() -> None:
@@ -321,7 +321,7 @@ NAMES = ["n0", "n1", "n2", "n3", "n4"]
 
 
 class SecuredRing(LiveRing):
-    """A ring of which everybody shows a certificate."""
+    """A ring in which every process has a certificate."""
 
     def __init__(self, papers: Papers) -> None:
         self._papers = papers
@@ -350,7 +350,7 @@ async def secured_ring(papers: Papers) -> AsyncIterator[SecuredRing]:
         await ring.stop()
 
 
-def test_a_ring_over_tls_is_legitimate_and_publications_come_to_everybody(
+def test_tls_ring_is_legitimate_and_every_member_gets_all_publications(
     papers: Papers, loop: LoopFactory
 ) -> None:
     async def scene() -> None:
@@ -365,7 +365,7 @@ def test_a_ring_over_tls_is_legitimate_and_publications_come_to_everybody(
     play(scene, loop)
 
 
-def test_a_ring_over_tls_heals_after_a_crash_and_the_loss_of_its_supervisor(
+def test_tls_ring_heals_after_a_crash_and_the_loss_of_its_supervisor(
     papers: Papers, loop: LoopFactory
 ) -> None:
     async def scene() -> None:

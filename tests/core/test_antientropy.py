@@ -1,4 +1,4 @@
-"""Comparing tries at message level: when to ask, what to send, and what befalls it on the way."""
+"""Anti-entropy at message level: when to ask, what to send, and loss and reordering of messages."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ JUNK = bytes(DIGEST_BYTES)
 
 
 def root_of(message: object) -> bytes:
-    """The root that a question tells."""
+    """Return the root that a CheckTrie contains."""
     assert isinstance(message, CheckTrie)
     ((summary,),) = [claim.summaries() for claim in message.claims]
     return summary.digest
 
 
 def questions(messages: Sent) -> list[NodeId]:
-    """Who was told the root."""
+    """Return the nodes that were sent a CheckTrie."""
     return [to for to, message in messages if type(message) is CheckTrie]
 
 
 # -- T1 ----------------------------------------------------------------------------------------
 
 
-def test_T1_a_question_tells_the_hash_over_the_hashes_of_both_children() -> None:
-    """Two leaves, by the book: 16 bytes of blake2b, leaves and inner nodes kept apart."""
+def test_T1_request_contains_the_digest_over_the_digests_of_both_children() -> None:
+    """Two leaves: 16 bytes of blake2b, with separate hashes for leaves and inner nodes."""
 
     def hashed(kind: bytes, data: bytes) -> bytes:
         return blake2b(data, digest_size=16, person=b"skipring " + kind).digest()
@@ -92,14 +92,14 @@ def test_T1_a_question_tells_the_hash_over_the_hashes_of_both_children() -> None
     assert root_of(question) == hashed(b"inner", zero + one)
 
 
-def test_T1_a_difference_far_below_shows_at_the_root_although_all_labels_above_are_equal() -> None:
-    """Hashes over the children's labels, as the paper's text has them, would be equal here."""
+def test_T1_deep_difference_changes_the_root_although_all_labels_above_are_equal() -> None:
+    """Digests over the labels of the children, as in the paper's text, would be equal here."""
     u, v = [P("0000"), P("0011"), P("1")], [P("0001"), P("0010"), P("1")]
     ((_, question),) = Party("u", u).tick("v")
     assert Party("v", v).receive(question) != []
 
 
-def test_T1_an_id_that_looks_like_the_hashes_of_two_others_does_not_pass_for_them() -> None:
+def test_T1_id_equal_to_the_digests_of_two_others_is_not_mistaken_for_them() -> None:
     pair = [P("0"), P("1")]
     forged = opaque([leaf_digest(pair[0].id) + leaf_digest(pair[1].id)])
     for u, v in ((pair, forged), (forged, pair)):
@@ -110,25 +110,25 @@ def test_T1_an_id_that_looks_like_the_hashes_of_two_others_does_not_pass_for_the
 
 
 @pytest.mark.parametrize("rules", [FAST, PAPER], ids=["fast", "paper"])
-def test_T2_one_with_an_empty_trie_asks_like_all_others_and_gets_everything(rules: Rules) -> None:
+def test_T2_member_with_an_empty_trie_asks_and_receives_everything(rules: Rules) -> None:
     talk = Talk([], [P("0"), P("10"), P("11")], limited(rules)).session("u")
     assert talk.u.ids == {id_at("0"), id_at("10"), id_at("11")}
 
 
 @pytest.mark.parametrize("rules", [FAST, PAPER], ids=["fast", "paper"])
-def test_T2_one_with_an_empty_trie_that_is_asked_gets_everything(rules: Rules) -> None:
+def test_T2_member_with_an_empty_trie_receives_everything_when_asked(rules: Rules) -> None:
     talk = Talk([], [P("0"), P("10"), P("11")], limited(rules)).session("v")
     assert talk.is_equal
 
 
 @pytest.mark.parametrize("rules", [FAST, PAPER], ids=["fast", "paper"])
-def test_T2_two_empty_tries_are_silent(rules: Rules) -> None:
+def test_T2_two_empty_tries_are_not_answered(rules: Rules) -> None:
     talk = Talk([], [], limited(rules)).session("u").session("v")
     assert [type(message) for message in talk.messages()] == [CheckTrie, CheckTrie]
 
 
 @pytest.mark.parametrize("rules", [FAST, PAPER], ids=["fast", "paper"])
-def test_T2_the_virtual_root_of_another_mode_is_silent_as_well(rules: Rules) -> None:
+def test_T2_virtual_root_of_another_mode_is_not_answered(rules: Rules) -> None:
     virtual = RangeSummary.make(ALL, [Summary(ALL, EMPTY_ROOT)])
     assert Party("v", [], limited(rules)).receive(CheckTrie("u", (virtual,))) == []
 
@@ -137,28 +137,28 @@ def test_T2_the_virtual_root_of_another_mode_is_silent_as_well(rules: Rules) -> 
 
 
 def halfway(config: ProtocolConfig) -> Party:
-    """One that has asked, was answered, and now waits for the next answer."""
+    """Return a party that has asked, was answered, and waits for the next answer."""
     talk = Talk([P("0"), P("10")], [P("0"), P("11")], config)
     talk.ask("u")
     talk.step()  # v describes what it holds
-    talk.step()  # u asks for what it lacks
+    talk.step()  # u asks for the ids it is missing
     return talk.u
 
 
 @pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
-def test_T8_whoever_waits_for_an_answer_does_not_begin_another_session(on: bool) -> None:
+def test_T8_party_with_an_open_session_does_not_start_another(on: bool) -> None:
     party = halfway(limited(without(*(() if on else (Rule.ONE_SESSION,)))))
     assert (party.tick("v") == []) is on
 
 
 @pytest.mark.parametrize("ticks", [1, 3, 7])
-def test_T8_an_open_session_is_over_after_so_many_silent_ticks(ticks: int) -> None:
+def test_T8_open_session_ends_after_session_ticks_without_an_answer(ticks: int) -> None:
     party = halfway(limited(session_ticks=ticks))
     asked = [questions(party.tick("v")) for _ in range(ticks + 2)]
     assert asked == [[]] * ticks + [["v"]] * 2
 
 
-def test_T8_whoever_is_not_answered_in_time_waits_longer_and_then_less_again() -> None:
+def test_T8_patience_doubles_without_an_answer_and_halves_after_one() -> None:
     party = halfway(limited(session_ticks=2, session_ticks_max=8))
     waited = []
     for _ in range(4):
@@ -166,29 +166,29 @@ def test_T8_whoever_is_not_answered_in_time_waits_longer_and_then_less_again() -
         while not party.tick("v"):
             ticks += 1
         waited.append(ticks)
-        party.repair._open_ticks = party.repair._patience  # an answer, and then no more
+        party.repair._open_ticks = party.repair._patience  # an answer arrives, then no more
     assert waited == [2, 4, 8, 8]
     party.receive(Publications((P("11"),), party.repair._session))
     assert party.repair._patience == 4
 
 
-def test_T8_a_session_is_over_once_what_was_asked_for_has_come() -> None:
+def test_T8_session_ends_when_the_requested_publications_have_arrived() -> None:
     party = halfway(limited())
     party.receive(Publications((P("11"),), party.repair._session))
     assert questions(party.tick("v")) == ["v"]
 
 
-def test_T8_publications_that_come_with_a_question_do_not_end_the_session() -> None:
+def test_T8_publications_that_arrive_with_a_request_do_not_end_the_session() -> None:
     u, v = Party("u", [P("00"), P("010")]), Party("v", [P("00"), P("011"), P("1")])
     ((_, question),) = u.tick("v")
     answers = [message for _, message in v.receive(question)]
     assert [type(message) for message in answers] == [CheckTrie, Publications]
     for message in answers:
         u.receive(message)
-    assert u.tick("v") == []  # what it lacks under 01 has not come yet
+    assert u.tick("v") == []  # the missing ids under 01 have not arrived yet
 
 
-def test_T8_the_sessions_of_others_keep_nobody_from_asking() -> None:
+def test_T8_session_of_another_member_does_not_delay_the_next_request() -> None:
     party = Party("u", [P("0")])
     party.tick("v", rng=Random(1))
     claim = RangeSummary.make(ALL, [Summary(ALL, JUNK)])
@@ -201,8 +201,8 @@ def test_T8_the_sessions_of_others_keep_nobody_from_asking() -> None:
 
 
 @pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
-def test_T10_a_stale_hash_is_worked_out_again_and_no_longer_hides_a_difference(on: bool) -> None:
-    """Two roots are equal by mistake: nobody would ever notice."""
+def test_T10_stale_digest_is_recomputed_and_no_longer_hides_a_difference(on: bool) -> None:
+    """Two roots are equal by mistake, so that no comparison would find the difference."""
     config = limited(without(*(() if on else (Rule.SCRUB,))))
     talk = Talk(history(60), history(61)[1:], config)
     for party in (talk.u, talk.v):
@@ -214,7 +214,7 @@ def test_T10_a_stale_hash_is_worked_out_again_and_no_longer_hides_a_difference(o
     assert (len(talk.u.ids) == 61) is on
 
 
-def test_T10_the_scrub_comes_to_every_hash_of_a_large_trie_slice_by_slice() -> None:
+def test_T10_scrub_reaches_every_digest_of_a_large_trie_in_slices() -> None:
     party = Party("u", opaque(random_ids(1000, Random(4))), limited(scrubbed_ids=50))
     right = party.root
     trie = party.holdings.trie
@@ -225,7 +225,7 @@ def test_T10_the_scrub_comes_to_every_hash_of_a_large_trie_slice_by_slice() -> N
     assert trie.root == right
 
 
-def test_T11_what_comes_under_a_wrong_id_is_kept_under_the_one_its_fields_give() -> None:
+def test_T11_publication_with_a_wrong_id_is_stored_under_the_id_of_its_fields() -> None:
     genuine = written(7, b"payload")
     party = Party("u")
     party.receive(Publications((replace(genuine, id=id_at("1")),)))
@@ -233,7 +233,7 @@ def test_T11_what_comes_under_a_wrong_id_is_kept_under_the_one_its_fields_give()
     assert party.delivered == [genuine]
 
 
-def test_T11_a_wrong_id_cannot_keep_out_the_publication_whose_it_is() -> None:
+def test_T11_wrong_id_does_not_keep_out_the_publication_it_belongs_to() -> None:
     first, second = written(1), written(2)
     party = Party("u")
     party.receive(Publications((replace(first, id=second.id),)))
@@ -242,9 +242,9 @@ def test_T11_a_wrong_id_cannot_keep_out_the_publication_whose_it_is() -> None:
 
 
 @pytest.mark.parametrize("asker", ["u", "v"])
-def test_T12_a_row_that_is_not_what_was_stored_is_put_aside_and_fetched_again(asker: str) -> None:
+def test_T12_corrupt_row_is_quarantined_and_fetched_again(asker: str) -> None:
     good, bad = written(1, b"good"), written(2, b"as it was")
-    damaged = replace(bad, payload=b"as it is now")  # still under the id of what it was
+    damaged = replace(bad, payload=b"as it is now")  # still under the id of the original payload
     talk = Talk([good, damaged], [good, bad])
     assert talk.is_equal
     talk.u.tick()  # without partners: only the scrub
@@ -255,7 +255,7 @@ def test_T12_a_row_that_is_not_what_was_stored_is_put_aside_and_fetched_again(as
     assert talk.is_equal
 
 
-def test_T12_a_damaged_row_is_never_sent() -> None:
+def test_T12_corrupt_row_is_never_sent() -> None:
     damaged = replace(written(2, b"as it was"), payload=b"as it is now")
     party = Party("u", [written(1), damaged], limited(without(Rule.SCRUB)))
     sent = party.receive(CheckTrie("v", (RangeSummary.make(ALL),)))
@@ -272,7 +272,7 @@ def history(count: int, size: int = 16) -> list[Publication]:
     return [written(seq, bytes(size)) for seq in range(count)]
 
 
-def test_T14_an_answer_comes_in_chunks_and_not_in_more_than_a_message_may_bring() -> None:
+def test_T14_answer_is_split_into_a_bounded_number_of_chunks() -> None:
     party = Party("v", history(400), limited(**SMALL, answer_chunks=3))
     sent = party.receive(CheckTrie("u", (RangeSummary.make(ALL),)))
     chunks = [message for _, message in sent if isinstance(message, Publications)]
@@ -283,13 +283,13 @@ def test_T14_an_answer_comes_in_chunks_and_not_in_more_than_a_message_may_bring(
     assert len(rest) == 1, "the others are described"
 
 
-def test_T14_a_publication_larger_than_a_chunk_travels_alone() -> None:
+def test_T14_publication_larger_than_a_chunk_is_sent_alone() -> None:
     party = Party("v", history(3, size=10_000), limited(**SMALL))
     sent = party.receive(CheckTrie("u", (RangeSummary.make(ALL),)))
     assert [len(m.publications) for _, m in sent if isinstance(m, Publications)] == [1, 1, 1]
 
 
-def test_T14_a_partner_has_a_credit_a_tick_and_others_have_their_own() -> None:
+def test_T14_each_partner_has_its_own_credit_in_each_tick() -> None:
     party = Party("v", history(400), limited(**SMALL, answer_chunks=2, credit_chunks=5))
     asked = {node: CheckTrie(node, (RangeSummary.make(ALL),)) for node in ("u", "w")}
 
@@ -302,7 +302,7 @@ def test_T14_a_partner_has_a_credit_a_tick_and_others_have_their_own() -> None:
     assert chunks_for("u") == 2
 
 
-def test_T14_without_any_credit_there_is_no_answer_to_argue_about() -> None:
+def test_T14_request_beyond_the_credit_is_not_answered() -> None:
     party = Party("v", history(100), limited(**SMALL, credit_chunks=1))
     party.receive(CheckTrie("u", (RangeSummary.make(ALL),)))
     assert party.receive(CheckTrie("u", (RangeSummary.make(ALL),))) == []
@@ -310,7 +310,7 @@ def test_T14_without_any_credit_there_is_no_answer_to_argue_about() -> None:
 
 @pytest.mark.parametrize("start", ["u", "v"])
 @pytest.mark.parametrize("rules", [FAST, without(Rule.BATCH)], ids=["fast", "unbatched"])
-def test_T14_a_newcomer_gets_all_3000_in_the_end(rules: Rules, start: NodeId) -> None:
+def test_T14_newcomer_receives_all_3000_publications(rules: Rules, start: NodeId) -> None:
     talk = Talk([], history(3000), limited(rules, **SMALL))
     for _ in range(20):
         for node in (start, talk.other(start).node):
@@ -323,12 +323,12 @@ def test_T14_a_newcomer_gets_all_3000_in_the_end(rules: Rules, start: NodeId) ->
     assert copies <= 3 * 3000, "what is put off is not sent again and again"
 
 
-def test_T14_the_rest_is_fetched_within_one_session_if_the_credit_lasts() -> None:
+def test_T14_rest_is_fetched_in_the_same_session_within_the_credit() -> None:
     talk = Talk([], history(1000), limited(**SMALL, credit_chunks=1000)).session("u")
     assert talk.is_equal
 
 
-def test_T14_what_was_put_off_is_asked_for_once() -> None:
+def test_T14_deferred_publications_are_requested_once() -> None:
     talk = Talk([], history(1000), limited(**SMALL, credit_chunks=1000)).session("u")
     assert sum(len(m.publications) for m in talk.messages(Publications)) == 1000
 
@@ -340,7 +340,7 @@ def claims_bytes(message: Message) -> int:
     return sum(claim.size_bytes for claim in (*message.claims, *wanted))
 
 
-def test_T14_what_is_said_about_a_large_difference_is_said_in_several_messages() -> None:
+def test_T14_summaries_of_a_large_difference_are_split_into_several_messages() -> None:
     rng = Random(7)
     u, v = random_ids(1500, rng), random_ids(1500, rng)
     talk = Talk(opaque(u), opaque(v), limited(claims_bytes=1024)).session("u")
@@ -350,7 +350,7 @@ def test_T14_what_is_said_about_a_large_difference_is_said_in_several_messages()
     assert talk.is_equal
 
 
-def test_T14_a_message_far_longer_than_anybody_sends_is_not_answered() -> None:
+def test_T14_message_beyond_the_largest_valid_size_is_not_answered() -> None:
     party = Party("v", [P("0"), P("1")])
     claim = RangeSummary.make(ALL, leaves=[bytes(8)] * 5000)
     answered, too_long = ((claim,) * count for count in (1, 2))
@@ -362,43 +362,45 @@ def test_T14_a_message_far_longer_than_anybody_sends_is_not_answered() -> None:
 
 
 class Chance(Scripted):
-    """Chance that also draws a given number from [0, 1)."""
+    """Generator that also draws a given number from [0, 1)."""
 
     def __init__(self, share: float) -> None:
         super().__init__(1)
         self.share = share
 
     def random(self) -> float:
-        """Draw the share."""
+        """Return the given number."""
         return self.share
 
 
-def test_T16_one_without_partners_does_nothing() -> None:
+def test_T16_member_without_partners_sends_nothing() -> None:
     assert Party("u", [P("0")]).tick() == []
 
 
-def test_T16_one_alone_in_its_ring_asks_nobody() -> None:
+def test_T16_member_alone_in_its_ring_sends_no_request() -> None:
     machine = subscriber(SubscriberState(label=label("0"), publications=(P("0"),)))
     assert questions(tick(machine)) == []
 
 
 @pytest.mark.parametrize("node", [ME, SUPERVISOR])
-def test_T16_neither_ourselves_nor_the_supervisor_is_a_partner(node: NodeId) -> None:
-    """Corrupted edges; ConfirmRequested comes before a Timeout has put the ring in order."""
+def test_T16_node_itself_and_the_supervisor_are_no_partners(node: NodeId) -> None:
+    """Corrupted edges; the sync request arrives before a Timeout has repaired the ring."""
     state = SubscriberState(label=label("0"), right=peer("1", node), ring=peer("1", node))
     assert give(subscriber(state), SyncRequested()) == []
     assert questions(tick(subscriber(state))) == []
 
 
 @pytest.mark.parametrize("node", [ME, SUPERVISOR])
-def test_T16_nor_are_they_as_holders_of_a_shortcut(node: NodeId) -> None:
+def test_T16_node_itself_and_the_supervisor_are_no_partners_as_shortcut_holders(
+    node: NodeId,
+) -> None:
     for share in range(10):
         machine = subscriber(with_shortcuts(**{"1": node, "01": "b"}), rng=Chance(share / 10))
         assert questions(tick(machine)) in (["a"], ["b"], ["z"])
 
 
 def with_shortcuts(**holders: NodeId) -> SubscriberState:
-    """One with label 0 and its neighbours a and z in a ring of eight."""
+    """Return the node with label 0 and its neighbours a and z in a ring of eight."""
     return SubscriberState(
         label=label("0"),
         right=peer("001", "a"),
@@ -407,19 +409,19 @@ def with_shortcuts(**holders: NodeId) -> SubscriberState:
     )
 
 
-def test_T16_one_that_is_neighbour_and_shortcut_is_no_more_likely_than_another() -> None:
-    """Of three that are known each has a third, though one is known by two edges."""
+def test_T16_peer_with_two_edges_is_asked_as_often_as_a_peer_with_one() -> None:
+    """Each of the three peers has a share of one third, although one has two edges."""
     state = with_shortcuts(**{"01": "a", "11": "b"})
     asked = [questions(tick(subscriber(state, rng=Chance(share / 9)))) for share in range(9)]
     assert sorted(asked) == [["a"]] * 3 + [["b"]] * 3 + [["z"]] * 3
 
 
-def test_T16_a_neighbour_on_both_sides_is_asked_to_confirm_once() -> None:
+def test_T16_neighbour_on_both_sides_is_asked_to_confirm_once() -> None:
     state = SubscriberState(label=label("0"), right=peer("1", "a"), ring=peer("1", "a"))
     assert questions(give(subscriber(state), SyncRequested())) == ["a"]
 
 
-def test_T16_in_a_ring_of_two_the_other_is_asked_once() -> None:
+def test_T16_other_member_of_a_ring_of_two_is_asked_once() -> None:
     state = SubscriberState(label=label("0"), right=peer("1", "a"), ring=peer("1", "a"))
     for share in (0.0, 0.5, 0.99):
         assert questions(tick(subscriber(state, rng=Chance(share)))) == ["a"]
@@ -429,16 +431,16 @@ def test_T16_in_a_ring_of_two_the_other_is_asked_once() -> None:
 
 
 def pauses(party: Party, ticks: int) -> list[int]:
-    """The ticks at which one asks."""
+    """Return the ticks in which a party sends a request."""
     return [number for number in range(ticks) if party.tick("v")]
 
 
-def test_T18_the_period_doubles_up_to_64_ticks_while_all_is_silent() -> None:
+def test_T18_period_doubles_up_to_64_ticks_without_a_difference() -> None:
     party = Party("u", [P("0")], limited(quiet_ticks_max=64))
     assert pauses(party, 260) == [0, 1, 3, 7, 15, 31, 63, 127, 191, 255]
 
 
-def test_T18_by_default_one_asks_at_every_tick() -> None:
+def test_T18_request_is_sent_in_every_tick_by_default() -> None:
     assert pauses(Party("u", [P("0")]), 10) == list(range(10))
 
 
@@ -452,14 +454,14 @@ DIFFERENCES = {
 
 
 @pytest.mark.parametrize("what", DIFFERENCES)
-def test_T18_any_difference_makes_one_ask_again_soon(what: str) -> None:
+def test_T18_any_difference_resets_the_period(what: str) -> None:
     party = Party("u", [P("0"), P("10")], limited(quiet_ticks_max=64))
     pauses(party, 130)
     party.receive(DIFFERENCES[what])
     assert pauses(party, 10) == [0, 1, 3, 7]
 
 
-def test_T18_what_is_equal_or_known_makes_nobody_ask_sooner() -> None:
+def test_T18_equal_roots_and_known_publications_do_not_reset_the_period() -> None:
     party = Party("u", [P("0")], limited(quiet_ticks_max=64))
     ((_, question),) = party.tick("v")
     pauses(party, 127)
@@ -481,7 +483,7 @@ def test_T19_equal_tries_are_confirmed(rules: Rules, held: Sequence[Publication]
     assert talk.u.confirmed == ["v"]
 
 
-def test_T19_an_ordinary_question_is_not_answered_by_equal_tries() -> None:
+def test_T19_equal_tries_do_not_answer_an_ordinary_request() -> None:
     assert Talk([P("0")], [P("0")]).session("u").messages(TrieEqual) == []
 
 
@@ -498,7 +500,7 @@ def test_T19_different_tries_are_not_confirmed(rules: Rules) -> None:
                 assert talk.u.confirmed == []
 
 
-def test_T19_a_claim_that_is_true_and_not_about_everything_confirms_nothing() -> None:
+def test_T19_true_summary_of_a_part_confirms_nothing() -> None:
     party = Party("v", [P("0"), P("1")])
     part = RangeSummary.make(
         Prefix.parse("0"), [Summary(Prefix.of_id(id_at("0")), leaf_digest(id_at("0")))]
@@ -507,18 +509,18 @@ def test_T19_a_claim_that_is_true_and_not_about_everything_confirms_nothing() ->
     assert party.receive(CheckTrie("u", (), confirm=True)) == []
 
 
-def test_T19_a_confirmation_counts_only_while_the_root_is_still_ours() -> None:
+def test_T19_confirmation_counts_only_while_the_root_is_unchanged() -> None:
     party = Party("u", [P("0")])
     late = TrieEqual("v", party.root)
     party.receive(late)
     assert party.confirmed == ["v"]
     party.take(P("1"))
-    party.root  # noqa: B018 - worked out anew
+    party.root  # noqa: B018 - recompute the root
     party.receive(late)
     assert party.confirmed == ["v"]
 
 
-def test_T19_the_machine_asks_its_ring_neighbours_and_no_others() -> None:
+def test_T19_sync_request_goes_to_the_ring_neighbours_only() -> None:
     state = SubscriberState(
         label=label("01"),
         left=peer("0", "a"),
@@ -536,7 +538,7 @@ def test_T19_the_machine_asks_its_ring_neighbours_and_no_others() -> None:
 
 @pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
 def test_R16_tries_are_compared_over_shortcuts_too(on: bool) -> None:
-    """With the rule each edge has an equal share, without it only ring neighbours are asked."""
+    """With the rule each edge has an equal share; without it only ring neighbours are asked."""
     state = SubscriberState(
         label=label("0"),
         right=peer("001", "a"),
@@ -550,15 +552,15 @@ def test_R16_tries_are_compared_over_shortcuts_too(on: bool) -> None:
     assert asked == ({"a", "b", "c", "d", "e"} if on else {"a", "b"})
 
 
-# -- who takes part ----------------------------------------------------------------------------
+# -- participants ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sender", ["v", SUPERVISOR])
-def test_a_question_in_ones_own_or_the_supervisors_name_is_dropped(sender: NodeId) -> None:
+def test_request_in_the_name_of_the_receiver_or_the_supervisor_is_dropped(sender: NodeId) -> None:
     assert Party("v", [P("0")]).receive(CheckTrie(sender, (RangeSummary.make(ALL),))) == []
 
 
-def test_one_that_has_left_asks_to_be_forgotten_and_takes_nothing() -> None:
+def test_member_that_has_left_asks_to_be_forgotten_and_stores_nothing() -> None:
     machine = subscriber(SubscriberState(member=False))
     machine.wants = False
     question = CheckTrie("a", (RangeSummary.make(ALL),))
@@ -567,15 +569,15 @@ def test_one_that_has_left_asks_to_be_forgotten_and_takes_nothing() -> None:
     assert machine.publications == ()
 
 
-def test_one_with_too_much_to_hash_asks_about_a_part_until_it_has_caught_up() -> None:
+def test_request_covers_a_part_of_the_trie_until_all_ids_are_hashed() -> None:
     party = Party("u", opaque(random_ids(4000, Random(3))), limited(hashed_ids=500))
     covers = [party.tick("v")[0][1].claims[0].prefix for _ in range(20)]
     assert covers[0].length > 0
     assert covers[-1] == ALL
 
 
-def test_what_is_missing_is_found_also_while_more_comes_than_can_be_hashed() -> None:
-    """Each tick brings so many publications that no root is ever known."""
+def test_missing_publication_is_found_while_more_arrives_than_can_be_hashed() -> None:
+    """Each tick adds more publications than it hashes, so that no root is ever known."""
     rng = Random(5)
     shared = random_ids(4000, rng)
     (missing,) = opaque(random_ids(1, rng))
@@ -593,19 +595,19 @@ def test_what_is_missing_is_found_also_while_more_comes_than_can_be_hashed() -> 
 
 
 @pytest.mark.parametrize("counter", ["_open_ticks", "_patience", "_quiet_ticks", "_period"])
-def test_a_corrupted_counter_keeps_nobody_silent_for_long(counter: str) -> None:
+def test_corrupted_counter_delays_requests_for_a_bounded_time_only(counter: str) -> None:
     party = Party("u", [P("0")])
     setattr(party.repair, counter, 10**9)
     assert any(party.tick("v") for _ in range(party.config.session_ticks + 3))
 
 
-def test_T6_equal_tries_of_one_publication_are_told_in_few_bytes() -> None:
+def test_T6_equal_tries_of_one_publication_are_compared_in_few_bytes() -> None:
     ((_, question),) = Party("u", [P("0")]).tick("v")
     assert len(msgspec.msgpack.encode(question)) <= 64
     assert Party("v", [P("0")]).receive(question) == []
 
 
-def test_T9_a_message_that_says_the_same_twice_is_not_answered() -> None:
+def test_T9_message_that_repeats_a_prefix_is_not_answered() -> None:
     party = Party("v", [P("0"), P("1")])
     claim, wanted = RangeSummary.make(Prefix.parse("0")), RangeSummary.make(Prefix.parse("1"))
     assert party.receive(CheckTrie("u", (claim, claim))) == []
@@ -613,17 +615,17 @@ def test_T9_a_message_that_says_the_same_twice_is_not_answered() -> None:
     assert party.receive(CheckAndPublish("u", (claim,), wanted=(wanted,))) != []
 
 
-def test_T14_ids_that_are_asked_for_one_by_one_are_not_looked_for_everywhere() -> None:
+def test_T14_ids_requested_under_too_wide_a_prefix_are_not_searched() -> None:
     many = [P(format(number, "010b")) for number in range(600)]
     everywhere = RangeSummary.make(ALL, leaves=[Truncation(0).short_id(many[0].id)])
     assert Party("v", many).receive(CheckAndPublish("u", (), wanted=(everywhere,))) == []
 
 
-# -- large sets, bad weather -------------------------------------------------------------------
+# -- large sets, message loss ------------------------------------------------------------------
 
 
 def drawn_sets(size: int, rng: Random) -> tuple[list[bytes], list[bytes]]:
-    """Two sets with much or little in common."""
+    """Return two sets with many or few common ids."""
     common = random_ids(rng.randint(0, size), rng)
     return tuple(common + random_ids(rng.choice((0, 1, 10, size // 4)), rng) for _ in "uv")
 
@@ -641,7 +643,7 @@ def test_large_random_sets_are_equal_after_one_session(seed: int) -> None:
 def grow_while_they_talk(
     u: list[bytes], v: list[bytes], config: ProtocolConfig, rng: Random, sessions: int
 ) -> None:
-    """T8: changes cost duplicates and do no harm, nor do loss, repetition and disorder."""
+    """Let both sets grow between messages that are lost, repeated and reordered (T8)."""
     weather = Weather(rng, loss=0.1, duplication=0.1, is_shuffled=True)
     talk = Talk(opaque(u), opaque(v), config, weather=weather)
     everything = {*u, *v}
@@ -666,7 +668,7 @@ def grow_while_they_talk(
     size=st.integers(0, 1500),
     rules=st.sampled_from([FAST, without(Rule.COMPLEMENT), without(Rule.NO_NOISE)]),
 )
-def test_large_sets_that_grow_during_bad_sessions_are_equal_after_some_more(
+def test_large_sets_that_grow_during_lossy_sessions_become_equal(
     seed: int, size: int, rules: Rules
 ) -> None:
     rng = Random(seed)
@@ -680,7 +682,7 @@ def test_large_sets_that_grow_during_bad_sessions_are_equal_after_some_more(
     size=st.integers(0, 30),
     rules=st.sampled_from([without(Rule.BATCH), only(Rule.COVER), PAPER]),
 )
-def test_sets_that_grow_during_bad_sessions_one_tuple_a_message_are_equal_after_some_more(
+def test_sets_that_grow_during_lossy_sessions_become_equal_with_one_tuple_per_message(
     seed: int, size: int, rules: Rules
 ) -> None:
     rng = Random(seed)
@@ -689,29 +691,27 @@ def test_sets_that_grow_during_bad_sessions_one_tuple_a_message_are_equal_after_
 
 @settings(parent=unhurried, max_examples=60)
 @given(seed=st.integers(0, 2**32), half=st.sampled_from((0, 64)))
-def test_sets_that_look_alike_in_one_session_are_told_apart_in_another(
-    seed: int, half: int
-) -> None:
-    """Ids that agree in what one lens shows; the next session looks at another part."""
+def test_sets_that_look_equal_in_one_session_differ_in_another(seed: int, half: int) -> None:
+    """The ids agree in the bytes that one session compares; the next session compares others."""
     rng = Random(seed)
     (base,) = random_ids(1, rng)
     at = 8 + half // 8
     twin = base[:at] + bytes(byte ^ 0xFF for byte in base[at : at + 8]) + base[at + 8 :]
     assert any(Truncation(n).short_id(base) == Truncation(n).short_id(twin) for n in range(3))
     talk = Talk(opaque([base]), opaque([base, twin]))
-    # One session in four looks at what differs: in 100 that none does happens to nobody.
+    # One session in four compares the bytes that differ: in 100 sessions at least one does.
     assert sessions_until_equal(talk, 100, rng) <= 100
     assert talk.u.ids == {base, twin}
 
 
-def test_what_is_asked_for_and_not_there_any_more_is_not_answered() -> None:
+def test_request_for_a_publication_that_is_gone_is_not_answered() -> None:
     party = Party("v", [P("0")])
     wanted = RangeSummary.make(ALL, leaves=[Truncation(0).short_id(id_at("1"))])
     assert party.receive(CheckAndPublish("u", (), 0, (wanted,))) == []
 
 
 @pytest.mark.parametrize("field", ["seq", "time"])
-def test_a_publication_with_a_number_below_zero_is_refused_or_dropped(field: str) -> None:
+def test_publication_with_a_negative_number_is_refused_or_dropped(field: str) -> None:
     forged = replace(written(1, b"news"), **{field: -1}, id=b"")
     party = Party("u")
     party.receive(Publications((forged,)))

@@ -1,4 +1,4 @@
-"""A source of a backfill is too slow once it is out of credit."""
+"""Progress of a backfill: a node replaces a source that is out of credit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from skipring.core.backfill import PATIENCE_TICKS, SHARES, TICK_BYTES_MIN, PageR
 
 
 def ticks_kept(every: int, page: PageRead, count: int, limit: int = 1000) -> int:
-    """For how many ticks a source is kept that sends such a page every so many ticks."""
+    """Return for how many ticks a source is kept that sends such a page every ``every`` ticks."""
     progress, held = SourceProgress(), 0
     for tick in range(limit):
         if tick % every == 0:
@@ -38,7 +38,7 @@ def test_source_with_enough_bytes_is_kept(every: int) -> None:
     assert ticks_kept(every, PageRead(every * TICK_BYTES_MIN, 1, 1), 1 << 30) == 1000
 
 
-def test_source_with_small_rows_that_gets_on_is_kept_for_its_count() -> None:
+def test_source_with_small_rows_is_kept_for_their_number() -> None:
     page = PageRead(1000, 100, 100)
     assert ticks_kept(1, page, 100 * SHARES, SHARES) == SHARES
     assert ticks_kept(1, page, 100 * SHARES) <= SHARES + 2 * PATIENCE_TICKS
@@ -62,5 +62,5 @@ def test_large_page_earns_no_credit_for_later() -> None:
     assert progress.credit == SourceProgress().credit
 
 
-def test_empty_log_is_no_division_by_zero() -> None:
+def test_empty_log_causes_no_division_by_zero() -> None:
     assert not SourceProgress().after_page(PageRead(0, 0, 0), 0, 0).is_too_slow

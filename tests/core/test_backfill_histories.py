@@ -1,4 +1,4 @@
-"""A history goes over once, and keeps nobody waiting for long (T8)."""
+"""Bulk transfers: each history is transferred once and delays other sessions briefly (T8)."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ def after(ticks: int, histories: TransferTracker) -> TransferTracker:
     return histories
 
 
-def test_T8_who_is_sent_a_history_takes_none_from_others() -> None:
+def test_T8_receiver_of_a_history_accepts_none_from_others() -> None:
     histories = receiving("a")
     assert histories.is_receiving
     assert not histories.is_other("a", 1)
     assert histories.is_other("b", 1)
 
 
-def test_T8_who_sends_a_history_talks_with_its_receiver_in_no_other_session() -> None:
+def test_T8_sender_of_a_history_has_no_other_session_with_its_receiver() -> None:
     histories = serving("a", 5)
     assert not histories.is_receiving
     assert not histories.is_other("a", 5)
     assert histories.is_other("a", 6)
 
 
-def test_T8_who_sends_a_history_is_free_for_others() -> None:
+def test_T8_sender_of_a_history_serves_other_members() -> None:
     histories = serving("a", 5)
     histories.on_sent("b", 7, MANY)
     assert not histories.is_other("b", 7)
     assert not histories.is_other("c", 9)
 
 
-def test_T8_a_few_publications_are_no_history() -> None:
+def test_T8_few_publications_are_not_a_history() -> None:
     histories = TransferTracker(CONFIG)
     histories.on_received("a", FEW, is_last=False)
     histories.on_sent("a", 5, FEW)
@@ -67,15 +67,15 @@ def test_T8_a_few_publications_are_no_history() -> None:
     assert not histories.is_other("b", 6)
 
 
-def test_T8_what_came_from_nobody_binds_us_to_nobody() -> None:
+def test_T8_publications_without_a_sender_start_no_transfer() -> None:
     histories = TransferTracker(CONFIG)
     histories.on_received(None, MANY, is_last=False)
     assert not histories.is_receiving
 
 
-def test_T8_after_the_last_part_others_may_send() -> None:
+def test_T8_other_members_may_send_after_the_last_part() -> None:
     histories = receiving("a")
-    histories.on_received("b", FEW, is_last=True)  # of another session
+    histories.on_received("b", FEW, is_last=True)  # from another session
     assert histories.is_receiving
     histories.on_received("a", MANY, is_last=True)
     assert not histories.is_receiving
@@ -83,19 +83,19 @@ def test_T8_after_the_last_part_others_may_send() -> None:
 
 
 @pytest.mark.parametrize(("ticks", "is_over"), [(2, False), (3, True)])
-def test_T8_a_history_that_stops_is_over_after_some_ticks(ticks: int, is_over: bool) -> None:
+def test_T8_transfer_that_stops_ends_after_some_ticks(ticks: int, is_over: bool) -> None:
     assert after(ticks, receiving()).is_receiving is not is_over
     assert after(ticks, serving("a", 5)).is_other("a", 6) is not is_over
 
 
-def test_T8_every_part_begins_the_wait_anew() -> None:
+def test_T8_every_part_restarts_the_wait() -> None:
     histories = receiving("a")
     for _ in range(5):
         after(2, histories).on_received("a", MANY, is_last=False)
     assert histories.is_receiving
 
 
-def test_corrupted_counters_keep_nobody_waiting_for_long() -> None:
+def test_corrupted_counters_delay_other_sessions_for_a_bounded_time_only() -> None:
     histories = serving("a", 5)
     histories.on_received("b", MANY, is_last=False)
     histories._source_ticks = 10**9
@@ -106,7 +106,7 @@ def test_corrupted_counters_keep_nobody_waiting_for_long() -> None:
     assert not histories.is_other("a", 6)
 
 
-# -- read from several at once -------------------------------------------------------------------
+# -- backfill from several sources ---------------------------------------------------------------
 
 
 def reading() -> TransferTracker:
@@ -115,7 +115,7 @@ def reading() -> TransferTracker:
     return histories
 
 
-def test_T8_who_reads_a_history_from_several_takes_none_from_anybody() -> None:
+def test_T8_reader_of_a_history_accepts_none_from_senders() -> None:
     histories = reading()
     assert histories.is_reading
     assert histories.is_receiving
@@ -123,13 +123,13 @@ def test_T8_who_reads_a_history_from_several_takes_none_from_anybody() -> None:
     assert histories.is_other("b", 2)
 
 
-def test_T8_who_is_sent_a_history_does_not_read_one() -> None:
+def test_T8_receiver_of_a_history_reads_none() -> None:
     assert not receiving("a").is_reading
     assert not TransferTracker(CONFIG).is_reading
     assert not serving("a").is_reading
 
 
-def test_T8_who_has_read_the_last_part_takes_others_from_the_next_tick_on() -> None:
+def test_T8_reader_accepts_other_histories_in_the_tick_after_the_last_page() -> None:
     histories = reading()
     histories.on_page(is_last=True)
     after(1, histories)
@@ -139,25 +139,25 @@ def test_T8_who_has_read_the_last_part_takes_others_from_the_next_tick_on() -> N
 
 
 @pytest.mark.parametrize(("ticks", "is_over"), [(2, False), (3, True)])
-def test_T8_reading_that_stops_is_over_after_some_ticks(ticks: int, is_over: bool) -> None:
+def test_T8_read_that_stops_ends_after_some_ticks(ticks: int, is_over: bool) -> None:
     assert after(ticks, reading()).is_reading is not is_over
 
 
-def test_T8_every_part_that_is_read_begins_the_wait_anew() -> None:
+def test_T8_every_page_restarts_the_wait() -> None:
     histories = reading()
     for _ in range(5):
         after(2, histories).on_page(is_last=False)
     assert histories.is_reading
 
 
-def test_T8_reading_goes_before_being_sent() -> None:
+def test_T8_read_has_priority_over_a_transfer() -> None:
     histories = receiving("a")
     histories.on_page(is_last=False)
     assert histories.is_reading
     assert histories.is_other("a", 1)
 
 
-def test_a_corrupted_counter_does_not_make_reading_last_for_ever() -> None:
+def test_corrupted_counter_extends_a_read_for_a_bounded_time_only() -> None:
     histories = reading()
     histories._source_ticks = 10**9
     assert not after(CONFIG.history_ticks, histories).is_reading
@@ -166,7 +166,7 @@ def test_a_corrupted_counter_does_not_make_reading_last_for_ever() -> None:
 # -- a source that sends too little (P6) ---------------------------------------------------------
 
 
-def test_source_that_never_ends_lets_others_in_after_a_bounded_number_of_ticks() -> None:
+def test_endless_source_lets_others_in_after_a_bounded_number_of_ticks() -> None:
     config = ProtocolConfig()
     histories = TransferTracker(config)
     free: list[int] = []
@@ -188,7 +188,7 @@ def test_corrupted_rest_ends() -> None:
     assert histories.is_receiving
 
 
-def test_neighbour_that_drips_a_history_does_not_keep_others_out() -> None:
+def test_neighbour_that_sends_a_history_slowly_does_not_block_others() -> None:
     ring = standing_ring("abcd")
     made = tuple(
         Publication(publisher="x", seq=number, payload=b"%d" % number).with_id(ring.topic)
@@ -200,7 +200,7 @@ def test_neighbour_that_drips_a_history_does_not_keep_others_out() -> None:
     }
     config = ProtocolConfig(repair_announce_max=4)
     world = World(replace(ring, subscribers=states), seed=0, config=config)
-    world.crash("b")  # another process speaks for it
+    world.crash("b")  # another process sends in its name
     newcomer = world.subscribers["a"]
     for number in range(4 * config.history_ticks_max):
         dripped = tuple(

@@ -1,4 +1,4 @@
-"""Spreading: over all edges, over the tree, and the ids that go over the others (section 4.3)."""
+"""Broadcast: over all edges, over the tree, and lazy push over the others (section 4.3)."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ NODES = ["a", "b", ME, *"defghijklnopq"]
 QUARTER = legitimate_state(2, NODES)
 TREE, LAZY = ["a", "j", "k"], ["b", "e", "f"]
 ALL = sorted([*TREE, *LAZY])
-CALM = 4 + 4  # the longest label that m knows, and calm_ticks
+CALM = 4 + 4  # the longest label that m knows, plus calm_ticks
 
 
 def made(seq: int, publisher: NodeId = "z") -> Publication:
-    """A publication of somebody else."""
+    """Return a publication of another node."""
     return Publication(publisher=publisher, seq=seq, payload=b"news").with_id(TOPIC)
 
 
@@ -59,17 +59,17 @@ Said: TypeAlias = list[tuple[NodeId, Any]]
 
 
 class Host:
-    """A machine, and the archive that its host keeps for it."""
+    """Machine and the log that its host keeps for it."""
 
     def __init__(self, state: SubscriberState = QUARTER, **constants: object) -> None:
         self.archive = MemoryLog(state.publications)
         config = replace(ProtocolConfig(repairs=False), **constants)
-        rng = Scripted(1)  # never asks by chance
+        rng = Scripted(1)  # never asks the supervisor by chance
         self.machine = Subscriber(ME, topic=TOPIC, rng=rng, config=config, archive=self.archive)
         self.machine.load(state)
 
     def act(self, event: Event) -> list[Effect]:
-        """Let the machine react, and carry out what it stores."""
+        """Handle an event and apply the Store effects."""
         effects = self.machine.handle(event)
         for effect in effects:
             if isinstance(effect, Store):
@@ -80,7 +80,7 @@ class Host:
         return sent(self.act(Received(message, sender)))
 
     def flush(self) -> Said:
-        """Let the machine say what it has put off; in the order of names."""
+        """Flush the deferred messages; return them in the order of receivers."""
         return sorted(sent(self.act(Flush())), key=lambda item: item[0])
 
     def publish(self, payload: bytes = b"own") -> Said:
@@ -92,14 +92,14 @@ class Host:
 
 
 def calm_host(state: SubscriberState = QUARTER, **constants: object) -> Host:
-    """A machine whose view has not changed for long enough."""
+    """Return a host whose view has not changed for long enough."""
     host = Host(state, **constants)
     host.wait(CALM)
     return host
 
 
 def to(messages: Sent, kind: type[Message] = PublishNew) -> list[NodeId]:
-    """Who was sent a message of a type, in the order of names."""
+    """Return the receivers of messages of a type, sorted by name."""
     return sorted(receivers(messages, kind))
 
 
@@ -112,7 +112,7 @@ def want(sender: NodeId, *publications: Publication, hops: int = 1) -> Want:
 
 
 def told(*publications: Publication, hops: int = 1, to: list[NodeId] = LAZY) -> Sent:
-    """These are announced, to all neighbours that are not in the tree."""
+    """Return the announcements of publications to all neighbours outside the tree."""
     return [(node, i_have(ME, *publications, hops=hops)) for node in to]
 
 
@@ -124,7 +124,7 @@ def _shorts(publications: tuple[Publication, ...], hops: int) -> tuple[bytes, by
 
 
 @pytest.mark.parametrize("spread", list(Spread))
-def test_what_is_published_is_stored_before_it_is_delivered_before_it_is_sent(
+def test_own_publication_is_stored_then_delivered_then_sent(
     spread: Spread,
 ) -> None:
     effects = calm_host(spread=spread).act(PublishRequested(payload=b"own"))
@@ -134,7 +134,7 @@ def test_what_is_published_is_stored_before_it_is_delivered_before_it_is_sent(
 
 
 @pytest.mark.parametrize("spread", list(Spread))
-def test_what_arrives_is_stored_before_it_is_delivered_before_it_is_passed_on(
+def test_new_publication_is_stored_then_delivered_then_forwarded(
     spread: Spread,
 ) -> None:
     effects = calm_host(spread=spread).act(Received(PublishNew(made(0)), "a"))
@@ -143,14 +143,14 @@ def test_what_arrives_is_stored_before_it_is_delivered_before_it_is_passed_on(
     assert set(kinds[2:]) == {Send}
 
 
-def test_an_own_publication_is_delivered_as_such_after_no_hops() -> None:
+def test_own_publication_is_delivered_as_own_with_zero_hops() -> None:
     effects = Host().act(PublishRequested(payload=b"own"))
     delivered = next(effect for effect in effects if isinstance(effect, Deliver))
     assert (delivered.origin, delivered.hops) == (Origin.OWN, 0)
     assert delivered.publications[0].publisher == ME
 
 
-def test_what_arrives_is_delivered_as_spread_after_one_hop_more() -> None:
+def test_received_publication_is_delivered_as_broadcast_with_one_more_hop() -> None:
     effects = Host().act(Received(PublishNew(made(0), 4), "a"))
     delivered = next(effect for effect in effects if isinstance(effect, Deliver))
     assert (delivered.origin, delivered.hops) == (Origin.SPREAD, 5)
@@ -165,7 +165,7 @@ def test_own_publications_are_numbered() -> None:
     assert [publication.seq for publication in host.archive.publications()] == [0, 1, 2]
 
 
-def test_the_numbers_go_on_after_a_restart() -> None:
+def test_numbers_continue_after_a_restart() -> None:
     own = tuple(made(seq, ME) for seq in (0, 1, 4))
     host = Host(SubscriberState(label=Label.parse("01"), publications=(*own, made(9))))
     host.publish()
@@ -173,7 +173,7 @@ def test_the_numbers_go_on_after_a_restart() -> None:
     assert [publication.seq for publication in host.archive.publications()][4:] == [5, 6]
 
 
-def test_a_publisher_and_a_number_that_are_given_are_kept() -> None:
+def test_given_publisher_and_number_are_kept() -> None:
     host = Host()
     host.act(PublishRequested(payload=b"for x", publisher="x", seq=7, time=3, headers={"k": "v"}))
     assert list(host.archive.publications()) == [
@@ -183,7 +183,7 @@ def test_a_publisher_and_a_number_that_are_given_are_kept() -> None:
     ]
 
 
-def test_writing_for_another_publisher_does_not_change_the_own_numbers() -> None:
+def test_publication_for_another_publisher_does_not_change_the_own_numbers() -> None:
     own = tuple(made(seq, ME) for seq in range(5))
     host = Host(SubscriberState(label=Label.parse("01"), publications=own))
     host.act(PublishRequested(payload=b"for x", publisher="x", seq=0))
@@ -191,31 +191,31 @@ def test_writing_for_another_publisher_does_not_change_the_own_numbers() -> None
     assert [publication.seq for publication in host.archive.publications()][5:] == [0, 5]
 
 
-def test_who_publishes_the_same_again_under_the_same_number_says_nothing() -> None:
+def test_publication_repeated_under_the_same_number_is_ignored() -> None:
     host = Host()
     event = PublishRequested(payload=b"p", publisher="x", seq=1)
     assert host.act(event) != []
     assert host.act(event) == []
 
 
-def test_one_without_a_place_keeps_what_it_publishes() -> None:
+def test_node_without_a_label_stores_its_own_publications() -> None:
     host = Host(SubscriberState())
     assert host.publish() == []
     assert len(host.machine.trie) == 1
 
 
-# -- what arrives ------------------------------------------------------------------------------
+# -- incoming publications ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spread", list(Spread))
-def test_what_is_known_is_dropped(spread: Spread) -> None:
+def test_known_publication_is_dropped(spread: Spread) -> None:
     host = calm_host(spread=spread)
     host.hear(PublishNew(made(0)), "a")
     assert host.act(Received(PublishNew(made(0)), "e")) == []
 
 
-def test_the_id_of_what_arrives_is_worked_out_again() -> None:
-    """T10: only the fields count."""
+def test_id_of_a_received_publication_is_recomputed() -> None:
+    """T10: the id derives from the fields only."""
     host = Host()
     forged = Publication(publisher="z", seq=0, payload=b"news", id=b"\0" * 32)
     host.hear(PublishNew(forged), "a")
@@ -223,7 +223,7 @@ def test_the_id_of_what_arrives_is_worked_out_again() -> None:
     assert host.hear(PublishNew(made(0)), "e") == []
 
 
-def test_one_that_has_left_drops_what_arrives() -> None:
+def test_node_that_has_left_drops_publications() -> None:
     host = Host(SubscriberState(member=False))
     for message in (PublishNew(made(0)), i_have("a", made(1)), want("a", made(2))):
         assert host.act(Received(message, "a")) == []
@@ -231,13 +231,13 @@ def test_one_that_has_left_drops_what_arrives() -> None:
     assert len(host.machine.trie) == 0
 
 
-def test_one_that_still_waits_for_its_place_keeps_what_arrives() -> None:
+def test_node_that_waits_for_its_label_stores_publications() -> None:
     host = Host(SubscriberState())
     host.hear(PublishNew(made(0)), "a")
     assert len(host.machine.trie) == 1
 
 
-def test_one_that_still_waits_to_be_let_go_passes_on_what_arrives() -> None:
+def test_node_that_waits_for_permission_to_leave_forwards_publications() -> None:
     leaver = SubscriberState(
         member=False,
         label=QUARTER.label,
@@ -252,7 +252,7 @@ def test_one_that_still_waits_to_be_let_go_passes_on_what_arrives() -> None:
     ("forged", "counted"), [(-(1 << 63), 1), (-1, 1), (0, 1), (254, 255), ((1 << 63) - 1, HOPS_MAX)]
 )
 @pytest.mark.parametrize("spread", list(Spread))
-def test_forged_hops_are_brought_into_bounds(spread: Spread, forged: int, counted: int) -> None:
+def test_forged_hops_are_clamped(spread: Spread, forged: int, counted: int) -> None:
     host = calm_host(spread=spread)
     passed_on = host.hear(PublishNew(made(0), forged), "a")
     assert {message.hops for _, message in passed_on} == {counted}
@@ -267,7 +267,7 @@ def test_forged_hops_are_brought_into_bounds(spread: Spread, forged: int, counte
         max_size=12,
     )
 )
-def test_nothing_that_arrives_is_ever_said_twice(parcels: list[tuple[int, int, NodeId]]) -> None:
+def test_publication_is_never_forwarded_twice(parcels: list[tuple[int, int, NodeId]]) -> None:
     host = calm_host()
     said: Counter[tuple[NodeId, bytes]] = Counter()
     for seq, hops, sender in parcels:
@@ -284,7 +284,7 @@ def test_nothing_that_arrives_is_ever_said_twice(parcels: list[tuple[int, int, N
 
 
 def tree_of(n: int) -> dict[NodeId, list[NodeId]]:
-    """Everybody's tree edges in SR(n), as each of them sees it."""
+    """Return the tree edges of every node of SR(n), as each node computes them."""
     edges: dict[NodeId, list[NodeId]] = {}
     for node, state in legitimate_states(node_names(n)):
         machine = Subscriber(node, topic=TOPIC, rng=Random(0), config=ProtocolConfig())
@@ -296,9 +296,9 @@ def tree_of(n: int) -> dict[NodeId, list[NodeId]]:
 
 
 def distances(edges: dict[NodeId, list[NodeId]], start: NodeId) -> dict[NodeId, int]:
-    """How many hops everybody that can be reached is away."""
+    """Return the number of hops to every reachable node."""
     found = {start: 0}
-    for near in (queue := [start]):  # it grows: everybody comes into it once
+    for near in (queue := [start]):  # grows in the loop; each node is added once
         for far in edges[near]:
             if far not in found:
                 found[far] = found[near] + 1
@@ -307,7 +307,7 @@ def distances(edges: dict[NodeId, list[NodeId]], start: NodeId) -> dict[NodeId, 
 
 
 @pytest.mark.parametrize("n", range(1, 131))
-def test_everybody_but_the_root_has_one_parent_and_is_its_child(n: int) -> None:
+def test_every_node_but_the_root_has_one_parent_and_is_its_child(n: int) -> None:
     names = node_names(n)
     chains = {}
     for node, state in legitimate_states(names):
@@ -330,7 +330,7 @@ def test_everybody_but_the_root_has_one_parent_and_is_its_child(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", range(1, 131))
-def test_the_tree_reaches_everybody_in_log_n_hops_from_its_root_and_twice_that_from_any(
+def test_tree_reaches_all_within_log_n_hops_of_its_root_and_twice_that_of_any_node(
     n: int,
 ) -> None:
     edges = tree_of(n)
@@ -344,7 +344,7 @@ def test_the_tree_reaches_everybody_in_log_n_hops_from_its_root_and_twice_that_f
 
 
 def spread_out(n: int, publisher: NodeId, spread: Spread, *, calm: bool = True) -> World:
-    """SR(n) after one publication has gone as far as it goes without a Flush."""
+    """Return SR(n) after one publication was broadcast without a Flush."""
     config = ProtocolConfig(spread=spread, repairs=False)
     world = World(standing_ring(n), seed=0, config=config)
     if calm:
@@ -352,7 +352,7 @@ def spread_out(n: int, publisher: NodeId, spread: Spread, *, calm: bool = True) 
     world.channels.clear()
     world.sent.clear()
     world.publish(publisher, b"p")
-    for _ in range(n + 1):  # no way is longer
+    for _ in range(n + 1):  # no path is longer
         present = list(world.channels)
         world.channels.clear()
         for parcel in present:
@@ -363,7 +363,7 @@ def spread_out(n: int, publisher: NodeId, spread: Spread, *, calm: bool = True) 
 
 @pytest.mark.parametrize("spread", [Spread.TREE, Spread.ADAPTIVE])
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9, 12, 16])
-def test_in_calm_weather_n_minus_1_messages_reach_all_whoever_publishes(
+def test_n_minus_1_messages_reach_all_in_a_calm_ring_from_every_publisher(
     spread: Spread, n: int
 ) -> None:
     for publisher in node_names(n):
@@ -375,7 +375,7 @@ def test_in_calm_weather_n_minus_1_messages_reach_all_whoever_publishes(
 
 
 @pytest.mark.parametrize("n", [31, 33, 64, 100, 130])
-def test_in_calm_weather_n_minus_1_messages_reach_all_in_larger_rings(n: int) -> None:
+def test_n_minus_1_messages_reach_all_in_larger_calm_rings(n: int) -> None:
     for publisher in node_names(n)[:: n // 3]:
         world = spread_out(n, publisher, Spread.ADAPTIVE)
         assert world.sent[PublishNew] == n - 1
@@ -383,49 +383,49 @@ def test_in_calm_weather_n_minus_1_messages_reach_all_in_larger_rings(n: int) ->
         assert world.deliveries.hops_max <= 2 * levels(n)
 
 
-def test_the_tree_edges_of_one_quarter_are_zero_and_both_ring_neighbours() -> None:
+def test_tree_edges_of_one_quarter_are_zero_and_both_ring_neighbours() -> None:
     assert sorted(Host().machine._circulation.spreading.tree_edges() or ()) == TREE
 
 
-def test_tree_alone_uses_the_tree_in_any_weather() -> None:
+def test_tree_mode_uses_the_tree_in_any_view() -> None:
     assert to(Host(spread=Spread.TREE).publish()) == TREE
 
 
-def test_tree_alone_uses_the_edges_it_knows() -> None:
+def test_tree_mode_uses_the_known_edges() -> None:
     host = calm_host(spread=Spread.TREE)
     host.hear(RemoveConnections("a"))
     assert to(host.publish()) == [node for node in TREE if node != "a"]
 
 
-def test_flooding_uses_all_edges_in_any_weather_also_back_to_the_sender() -> None:
+def test_flood_mode_uses_all_edges_including_the_one_to_the_sender() -> None:
     host = calm_host(spread=Spread.FLOOD)
     assert to(host.publish()) == ALL
     assert to(host.hear(PublishNew(made(0)), "a")) == ALL
 
 
 @pytest.mark.parametrize("spread", [Spread.TREE, Spread.FLOOD])
-def test_only_the_adaptive_spread_announces(spread: Spread) -> None:
+def test_only_adaptive_mode_announces(spread: Spread) -> None:
     host = calm_host(spread=spread)
     host.publish()
     assert not host.machine.has_to_flush
     assert host.flush() == []
 
 
-# -- which of them ------------------------------------------------------------------------------
+# -- choice between tree and flood -------------------------------------------------------------
 
 
-def test_in_calm_weather_the_tree_is_used() -> None:
+def test_stable_view_uses_the_tree() -> None:
     assert to(calm_host().publish()) == TREE
 
 
 @pytest.mark.parametrize("ticks", [0, 1, CALM - 1])
-def test_a_view_that_is_young_is_not_relied_on(ticks: int) -> None:
+def test_new_view_uses_all_edges(ticks: int) -> None:
     host = Host()
     host.wait(ticks)
     assert to(host.publish()) == ALL
 
 
-def test_how_long_a_view_must_last_depends_on_the_longest_label_known() -> None:
+def test_required_age_of_a_view_depends_on_the_longest_known_label() -> None:
     host = Host(legitimate_state(2, [*NODES, *(f"r{number:02d}" for number in range(16))]))
     host.wait(5 + 4 - 1)
     assert len(to(host.publish())) == 8
@@ -436,13 +436,13 @@ def test_how_long_a_view_must_last_depends_on_the_longest_label_known() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        IntroduceShortcut(at("x@1")),  # of an edge that is not in the tree
+        IntroduceShortcut(at("x@1")),  # the label of an edge outside the tree
         IntroduceShortcut(at("x@0")),
         RemoveConnections("b"),
         RemoveConnections("j"),
     ],
 )
-def test_after_a_change_of_the_view_all_edges_are_used_until_it_has_lasted(
+def test_changed_view_uses_all_edges_until_it_is_old_enough(
     change: Message,
 ) -> None:
     host = calm_host()
@@ -455,7 +455,7 @@ def test_after_a_change_of_the_view_all_edges_are_used_until_it_has_lasted(
     assert to(host.publish(b"later")) == sorted(host.machine._circulation.spreading.neighbours())
 
 
-def test_a_change_that_was_taken_back_is_one_all_the_same() -> None:
+def test_reverted_change_of_the_view_still_counts_as_a_change() -> None:
     host = calm_host()
     host.hear(IntroduceShortcut(at("x@1")))
     host.publish()
@@ -463,13 +463,13 @@ def test_a_change_that_was_taken_back_is_one_all_the_same() -> None:
     assert to(host.publish(b"later")) == ALL
 
 
-def test_an_introduction_of_what_is_known_does_not_end_the_calm() -> None:
+def test_introduction_of_a_known_peer_does_not_change_the_view() -> None:
     host = calm_host()
     host.hear(IntroduceShortcut(at("b@1")))
     assert to(host.publish()) == TREE
 
 
-def test_while_the_holder_of_a_tree_edge_is_unknown_all_edges_are_used() -> None:
+def test_unknown_holder_of_a_tree_edge_causes_a_flood() -> None:
     unknown = SubscriberState(
         label=QUARTER.label,
         left=QUARTER.left,
@@ -481,7 +481,7 @@ def test_while_the_holder_of_a_tree_edge_is_unknown_all_edges_are_used() -> None
     assert to(host.publish()) == ["b", "e", "f", "j", "k"]
 
 
-def test_while_the_holder_of_another_edge_is_unknown_the_tree_will_do() -> None:
+def test_unknown_holder_of_another_edge_does_not_prevent_the_tree() -> None:
     unknown = SubscriberState(
         label=QUARTER.label,
         left=QUARTER.left,
@@ -492,7 +492,7 @@ def test_while_the_holder_of_another_edge_is_unknown_the_tree_will_do() -> None:
 
 
 @pytest.mark.parametrize("sender", ALL)
-def test_the_sender_is_not_sent_it_back(sender: NodeId) -> None:
+def test_publication_is_not_sent_back_to_its_sender(sender: NodeId) -> None:
     calm = calm_host().hear(PublishNew(made(0)), sender)
     assert to(calm) == [node for node in TREE if node != sender]
     young = Host().hear(PublishNew(made(0)), sender)
@@ -500,7 +500,7 @@ def test_the_sender_is_not_sent_it_back(sender: NodeId) -> None:
 
 
 @pytest.mark.parametrize("spread", list(Spread))
-def test_neither_the_supervisor_nor_oneself_is_ever_sent_a_publication(spread: Spread) -> None:
+def test_publication_is_never_sent_to_the_supervisor_or_to_the_node_itself(spread: Spread) -> None:
     strange = SubscriberState(
         label=QUARTER.label,
         left=at(f"{SUPERVISOR}@0011"),
@@ -510,15 +510,15 @@ def test_neither_the_supervisor_nor_oneself_is_ever_sent_a_publication(spread: S
     assert Host(strange, spread=spread).publish() == []
 
 
-def test_in_a_young_ring_the_adaptive_spread_reaches_all_by_flooding() -> None:
+def test_adaptive_mode_reaches_all_by_flooding_in_a_new_ring() -> None:
     world = spread_out(64, "n0000", Spread.ADAPTIVE, calm=False)
     assert has_all_publications(world)
     assert world.deliveries.hops_max <= levels(64)
-    # A flood, save that nobody answers the one it has it from.
+    # A flood, except that no node sends the publication back to its sender.
     assert world.sent[PublishNew] == 4 * 64 - 6 - 63
 
 
-# -- lazy edges: what is announced ---------------------------------------------------------------
+# -- lazy push: announcements --------------------------------------------------------------------
 
 
 def test_nothing_is_announced_before_the_flush() -> None:
@@ -528,7 +528,7 @@ def test_nothing_is_announced_before_the_flush() -> None:
     assert to(host.hear(PublishNew(made(0)), "a"), IHave) == []
 
 
-def test_at_the_flush_edges_that_are_not_in_the_tree_are_told_once() -> None:
+def test_flush_announces_once_on_edges_outside_the_tree() -> None:
     host = calm_host()
     host.hear(PublishNew(made(0), 3), "a")
     assert host.flush() == told(made(0), hops=4)
@@ -536,14 +536,14 @@ def test_at_the_flush_edges_that_are_not_in_the_tree_are_told_once() -> None:
     assert host.flush() == []
 
 
-def test_one_message_announces_all_that_came_since_the_last_flush() -> None:
+def test_one_message_announces_all_publications_since_the_last_flush() -> None:
     host = calm_host()
     for seq in range(5):
         host.hear(PublishNew(made(seq)), "a")
     assert host.flush() == told(*(made(seq) for seq in range(5)))
 
 
-def test_nobody_is_told_what_came_from_it() -> None:
+def test_publication_is_not_announced_to_its_sender() -> None:
     host = calm_host()
     host.hear(PublishNew(made(0)), "b")
     host.hear(PublishNew(made(1)), "a")
@@ -555,14 +555,14 @@ def test_nobody_is_told_what_came_from_it() -> None:
     assert host.flush() == told(made(2), to=["e", "f"])
 
 
-def test_an_own_publication_is_announced_after_no_hops() -> None:
+def test_own_publication_is_announced_with_zero_hops() -> None:
     host = calm_host()
     host.publish()
     own = next(host.archive.publications())
     assert host.flush() == told(own, hops=0)
 
 
-def test_a_bounded_number_is_announced() -> None:
+def test_number_of_announced_publications_is_bounded() -> None:
     host = calm_host(announced_max=2)
     for seq in range(5):
         host.hear(PublishNew(made(seq)), "a")
@@ -571,26 +571,26 @@ def test_a_bounded_number_is_announced() -> None:
     assert host.flush() == told(made(5))
 
 
-def test_who_was_sent_a_publication_is_not_told_of_it() -> None:
-    """A young view: it went over all edges."""
+def test_publication_is_not_announced_to_nodes_that_were_sent_it() -> None:
+    """A new view: the publication went over all edges."""
     host = Host()
     host.hear(PublishNew(made(0)), "b")
     assert host.flush() == []
 
 
-def test_what_has_come_by_repair_is_announced_to_all_neighbours() -> None:
+def test_publication_from_repair_is_announced_to_all_neighbours() -> None:
     host = calm_host()
     assert host.hear(Publications((made(0), made(1)))) == []
     assert host.flush() == told(made(0), made(1), hops=0, to=ALL)
 
 
-def test_nobody_is_told_what_it_has_brought_by_repair() -> None:
+def test_publication_from_repair_is_not_announced_to_its_sender() -> None:
     host = calm_host()
     host.hear(Publications((made(0),)), "e")
     assert host.flush() == told(made(0), hops=0, to=[node for node in ALL if node != "e"])
 
 
-def test_what_was_known_before_the_repair_is_not_announced() -> None:
+def test_known_publication_from_repair_is_not_announced() -> None:
     host = calm_host()
     host.hear(PublishNew(made(0)), "a")
     host.flush()
@@ -598,7 +598,7 @@ def test_what_was_known_before_the_repair_is_not_announced() -> None:
     assert host.flush() == []
 
 
-def test_more_than_a_few_by_one_repair_are_history_and_not_announced() -> None:
+def test_repair_of_more_than_a_few_publications_is_not_announced() -> None:
     host = calm_host(repair_announce_max=2)
     host.hear(Publications(tuple(made(seq) for seq in range(3))))
     assert len(host.machine.trie) == 3
@@ -608,16 +608,16 @@ def test_more_than_a_few_by_one_repair_are_history_and_not_announced() -> None:
 
 
 @pytest.mark.parametrize("spread", [Spread.TREE, Spread.FLOOD])
-def test_only_the_adaptive_spread_announces_what_has_come_by_repair(spread: Spread) -> None:
+def test_only_adaptive_mode_announces_publications_from_repair(spread: Spread) -> None:
     host = calm_host(spread=spread)
     host.hear(Publications((made(0),)))
     assert host.flush() == []
 
 
-# -- lazy edges: what is asked for ---------------------------------------------------------------
+# -- lazy push: requests -------------------------------------------------------------------------
 
 
-def test_what_was_announced_and_has_not_come_by_the_flush_is_asked_for() -> None:
+def test_announced_publication_that_is_missing_at_the_flush_is_requested() -> None:
     host = calm_host()
     assert host.hear(i_have("b", made(0), made(1), hops=2)) == []
     assert host.machine.has_to_flush
@@ -625,14 +625,14 @@ def test_what_was_announced_and_has_not_come_by_the_flush_is_asked_for() -> None
     assert host.flush() == []
 
 
-def test_what_has_come_meanwhile_is_not_asked_for() -> None:
+def test_announced_publication_that_arrived_before_the_flush_is_not_requested() -> None:
     host = calm_host()
     host.hear(i_have("b", made(0), made(1)))
     host.hear(PublishNew(made(0)), "b")
     assert ("b", want(ME, made(1))) in host.flush()
 
 
-def test_what_is_known_already_is_not_asked_for() -> None:
+def test_known_publication_is_not_requested() -> None:
     host = calm_host()
     host.hear(PublishNew(made(0)), "b")
     host.flush()
@@ -640,14 +640,14 @@ def test_what_is_known_already_is_not_asked_for() -> None:
     assert host.flush() == []
 
 
-def test_the_first_who_announced_it_is_asked() -> None:
+def test_publication_is_requested_from_the_first_announcer() -> None:
     host = calm_host()
     host.hear(i_have("b", made(0), hops=3))
     host.hear(i_have("x", made(0), made(1), hops=1))
     assert host.flush() == [("b", want(ME, made(0), hops=3)), ("x", want(ME, made(1)))]
 
 
-def test_if_the_first_does_not_answer_the_next_who_announces_it_is_asked() -> None:
+def test_publication_is_requested_from_the_next_announcer_if_the_first_does_not_answer() -> None:
     host = calm_host()
     host.hear(i_have("b", made(0)))
     host.flush()
@@ -655,7 +655,7 @@ def test_if_the_first_does_not_answer_the_next_who_announces_it_is_asked() -> No
     assert host.flush() == [("x", want(ME, made(0)))]
 
 
-def test_a_bounded_number_is_asked_for() -> None:
+def test_number_of_requested_publications_is_bounded() -> None:
     host = calm_host(announced_max=2)
     host.hear(i_have("b", *(made(seq) for seq in range(5))))
     host.hear(i_have("x", made(7)))
@@ -663,7 +663,9 @@ def test_a_bounded_number_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("forged", [ME, SUPERVISOR])
-def test_neither_the_supervisor_nor_oneself_is_asked_or_answered(forged: NodeId) -> None:
+def test_request_in_the_name_of_the_node_itself_or_the_supervisor_is_ignored(
+    forged: NodeId,
+) -> None:
     host = calm_host()
     host.hear(PublishNew(made(0)), "b")
     host.flush()
@@ -672,23 +674,23 @@ def test_neither_the_supervisor_nor_oneself_is_asked_or_answered(forged: NodeId)
     assert host.hear(want(forged, made(0))) == []
 
 
-# -- lazy edges: what is answered ----------------------------------------------------------------
+# -- lazy push: answers --------------------------------------------------------------------------
 
 
-def test_who_wants_something_is_sent_it_as_new_and_nobody_else_is() -> None:
+def test_requested_publication_is_sent_to_the_requester_only() -> None:
     host = calm_host()
     host.hear(PublishNew(made(0), 2), "a")
     assert host.hear(want("x", made(0), hops=3)) == [("x", PublishNew(made(0), 3))]
 
 
-def test_who_wants_what_we_do_not_have_gets_no_answer() -> None:
+def test_request_for_an_unknown_publication_is_not_answered() -> None:
     host = calm_host()
     host.hear(PublishNew(made(0)), "a")
     assert to(host.hear(want("x", made(0), made(1)))) == ["x"]
     assert host.hear(want("x", made(1))) == []
 
 
-def test_T14_no_more_is_answered_than_a_chunk_holds() -> None:
+def test_T14_answer_is_limited_to_one_chunk() -> None:
     host = calm_host(chunk_bytes=made(0).size_bytes + 1)
     for seq in range(5):
         host.hear(PublishNew(made(seq)), "a")
@@ -696,7 +698,7 @@ def test_T14_no_more_is_answered_than_a_chunk_holds() -> None:
     assert [message.publication.seq for _, message in answers] == [0, 1]
 
 
-def test_T14_who_asks_again_and_again_has_used_up_its_credit() -> None:
+def test_T14_repeated_requests_use_up_the_credit() -> None:
     host = calm_host(credit_chunks=2)
     host.hear(PublishNew(made(0)), "a")
     answers = [to(host.hear(want("x", made(0)))) for _ in range(3)]
@@ -704,8 +706,8 @@ def test_T14_who_asks_again_and_again_has_used_up_its_credit() -> None:
     assert to(host.hear(want("b", made(0)))) == ["b"]
 
 
-def test_what_is_said_to_exist_and_not_shown_is_not_taken() -> None:
-    """A forged publication without a payload could keep the real one out for ever."""
+def test_publication_without_a_payload_is_not_stored() -> None:
+    """A forged publication without a payload could keep out the real one permanently."""
     host = calm_host()
     forged = replace(made(0), publisher="evil", payload=None)
     assert host.hear(PublishNew(forged), "a") == []
@@ -715,21 +717,21 @@ def test_what_is_said_to_exist_and_not_shown_is_not_taken() -> None:
     assert list(host.archive.publications()) == [made(0)]
 
 
-def test_the_hops_go_on_where_a_publication_was_asked_for() -> None:
-    """It had come over two hops to b, who announces it, is asked and sends it: that is three."""
+def test_hops_continue_after_a_lazy_push() -> None:
+    """It reached b after two hops; b announces it, is asked and sends it: three hops."""
     host = calm_host()
     host.hear(i_have("b", made(0), hops=2))
     assert host.flush() == [("b", want(ME, made(0), hops=2))]
     effects = host.act(Received(PublishNew(made(0), 2), "b"))
     assert [effect.hops for effect in effects if isinstance(effect, Deliver)] == [3]
-    assert to(sent(effects)) == TREE  # others may lack it too
+    assert to(sent(effects)) == TREE  # other nodes may be missing it too
 
 
 # -- whole rings ---------------------------------------------------------------------------------
 
 
 class Losing:
-    """Loses every message of some types."""
+    """Scheduler that loses every message of some types."""
 
     def __init__(self, *kinds: type[Message]) -> None:
         self.kinds = kinds
@@ -739,7 +741,7 @@ class Losing:
 
 
 class LosingTo:
-    """Loses what spreads over the tree to one node: only an answer to its own question arrives."""
+    """Scheduler that loses broadcasts to one node, so that only answers to its requests arrive."""
 
     def __init__(self, victim: NodeId) -> None:
         self.victim = victim
@@ -752,8 +754,8 @@ class LosingTo:
         return LOST if is_lost and parcel.sender not in self.asked else DELIVERED
 
 
-def test_who_is_cut_off_from_the_tree_asks_and_passes_it_on_to_those_behind_it() -> None:
-    victim = "n0002"  # its label is 01, and others hang on it in the tree
+def test_node_cut_off_from_the_tree_requests_and_forwards_to_its_subtree() -> None:
+    victim = "n0002"  # its label is 01, and it has a subtree
     world = World(
         standing_ring(32),
         seed=0,
@@ -768,7 +770,7 @@ def test_who_is_cut_off_from_the_tree_asks_and_passes_it_on_to_those_behind_it()
 
 
 @pytest.mark.parametrize("spread", list(Spread))
-def test_with_every_publish_new_lost_all_get_all_through_the_tries(spread: Spread) -> None:
+def test_anti_entropy_reaches_all_if_every_PublishNew_is_lost(spread: Spread) -> None:
     config = ProtocolConfig(spread=spread)
     faults = (Losing(PublishNew), Losing(PublishMany))
     world = World(standing_ring(16), seed=0, config=config, faults=faults)
@@ -782,8 +784,8 @@ def test_with_every_publish_new_lost_all_get_all_through_the_tries(spread: Sprea
     assert world.deliveries.by_origin == {Origin.OWN: 5, Origin.REPAIR: 5 * 15}
 
 
-def test_with_the_tree_broken_the_tries_bring_the_rest() -> None:
-    """A node that crashed a moment ago still is everybody's tree edge."""
+def test_anti_entropy_completes_a_broadcast_over_a_broken_tree() -> None:
+    """A node that has just crashed is still a tree edge of its neighbours."""
     world = World(standing_ring(32), seed=0, config=ProtocolConfig(spread=Spread.TREE))
     world.crash("n0002")
     world.publish("n0001", b"p")
@@ -818,6 +820,6 @@ def test_wrong_view_and_routes_are_gone_after_a_tick() -> None:
     spreading._is_view_sure, spreading._view = True, 7
     host.act(Tick())
     assert receivers(host.publish(), PublishNew) != ["x"]
-    assert sorted(receivers(host.publish(), PublishNew)) == ALL  # it seems new, so it floods
+    assert sorted(receivers(host.publish(), PublishNew)) == ALL  # the view seems new: flood
     host.wait(CALM)
     assert sorted(receivers(host.publish(), PublishNew)) == TREE

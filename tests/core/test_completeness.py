@@ -1,4 +1,4 @@
-"""A member is complete once a neighbour has handed over everything that it held when asked."""
+"""Completeness: a neighbour has handed over everything that it held when asked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MADE = tuple(
 def world_of(
     counts: dict[NodeId, int], complete: str = "", *, ring: Snapshot = RING, loss: float = 0.0
 ) -> World:
-    """A ring in which nodes hold the first so many publications, and some are complete."""
+    """Return a ring in which nodes hold the first publications, and some nodes are complete."""
     states = {
         node: replace(
             state,
@@ -96,7 +96,7 @@ def test_neighbour_that_does_not_answer_is_passed_over() -> None:
     assert world.subscribers["a"].count == 300
 
 
-def test_nobody_is_asked_while_a_history_comes() -> None:
+def test_no_neighbour_is_asked_during_a_backfill() -> None:
     world = world_of({"b": 300}, "b")
     machine = world.subscribers["a"]
     machine.handle(HistoryRead((), is_awaited=True))
@@ -116,7 +116,7 @@ def test_neighbour_that_leaves_is_not_asked() -> None:
 
 
 def asked_of(world: World) -> tuple[NodeId, int]:
-    """The neighbour that a newcomer asks, and the session."""
+    """Return the neighbour that a newcomer asks, and the session."""
     effects = world.subscribers["a"].handle(CompletenessRequested())
     ((to, message),) = [(e.to, e.message) for e in effects if isinstance(e, Send)]
     assert isinstance(message, RequestHandover)
@@ -164,7 +164,7 @@ def test_corrupted_age_of_a_confirmation_heals() -> None:
         assert Send("b", RequestHandover("a", 1)) in out.effects
 
 
-def test_member_that_was_forgotten_is_not_complete_any_more() -> None:
+def test_unrecorded_member_is_no_longer_complete() -> None:
     world = world_of({}, "a")
     world.subscribers["a"].handle(Received(UNRECORDED))
     assert not world.subscribers["a"].is_complete

@@ -1,4 +1,4 @@
-"""Which rules there are, which modes have which, and the constants (section 2 of the rules)."""
+"""Rules of the protocol, the rules of each mode, and the constants."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def rules_on(rules: Rules) -> set[Rule]:
     return {rule for rule in Rule if getattr(rules, rule.name.lower())}
 
 
-def test_the_rules_that_can_be_switched_off_are_these() -> None:
+def test_rules_that_can_be_switched_off_are_listed() -> None:
     assert [str(rule) for rule in Rule] == NAMES
 
 
@@ -29,13 +29,13 @@ def test_every_rule_has_its_own_switch() -> None:
         (Mode.FAST, set(NAMES)),
     ],
 )
-def test_a_mode_is_a_set_of_rules(mode: Mode, names: set[str]) -> None:
+def test_mode_is_a_set_of_rules(mode: Mode, names: set[str]) -> None:
     assert set(MODE_RULES[mode]) == names
     assert rules_on(Rules.of(mode)) == names
 
 
 @pytest.mark.parametrize("rule", Rule)
-def test_a_rule_is_switched_off_alone(rule: Rule) -> None:
+def test_single_rule_can_be_switched_off(rule: Rule) -> None:
     assert rules_on(Rules.of(Mode.FAST, [rule])) == set(Rule) - {rule}
 
 
@@ -43,7 +43,7 @@ def test_fast_is_the_default() -> None:
     assert ProtocolConfig().rules == Rules.of() == Rules.of(Mode.FAST)
 
 
-def test_the_constants_are_the_measured_ones() -> None:
+def test_constants_have_their_measured_values() -> None:
     config = ProtocolConfig()
     assert (config.neighbour_timeout_ticks_min, config.neighbour_timeout_ticks_max) == (8, 64)
     assert (config.answers_min, config.answers_share) == (64, 8)

@@ -1,4 +1,4 @@
-"""A member that drains hands everything over to one remaining member before it leaves."""
+"""Drain: a member hands everything over to one remaining member before it leaves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MADE = tuple(
 
 
 def holding(**counts: int) -> Snapshot:
-    """The ring, in which nodes hold the first so many publications."""
+    """Return the ring in which nodes hold the first publications."""
     states = {
         node: replace(state, publications=MADE[: counts.get(node, 0)])
         for node, state in RING.subscribers.items()
@@ -42,7 +42,7 @@ def holding(**counts: int) -> Snapshot:
 
 def world_of(start: Snapshot, seed: int = 0, loss: float = 0.0) -> World:
     faults = (Loss(loss),) if loss else ()
-    # Without repair: what arrives was handed over.
+    # Without repair: every arrival is a handover.
     config = ProtocolConfig(repairs=False)
     return World(start, seed=seed, config=config, faults=faults)
 
@@ -163,7 +163,7 @@ def test_leaver_takes_back_the_name_of_a_member_that_leaves_too() -> None:
     leaver.handle(Received(Draining("b", ("x",)), "b"))
     assert "x" in leaver.drain_candidates()
     leaver.handle(Received(Draining("c"), "c"))
-    assert "x" in leaver.drain_candidates()  # only b has named it
+    assert "x" in leaver.drain_candidates()  # only b has announced it
     effects = leaver.handle(Received(Draining("d"), "d"))
     assert CheckHeld in {type(e.message) for e in effects if isinstance(e, Send) and e.to == "x"}
     assert Drained(None, absent=False) in leaver.handle(Received(Draining("b"), "b"))

@@ -1,4 +1,4 @@
-"""A handover ends when the receiver has confirmed everything, and costs as much as differs."""
+"""Handover: ends when the receiver has confirmed everything; its cost depends on the difference."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def made(number: int, size: int = 8) -> Publication:
 
 
 class DurableArchive(MemoryLog):
-    """An archive that claims to be on a disk."""
+    """Log that claims to be on disk."""
 
     @property
     def is_durable(self) -> bool:
@@ -99,7 +99,7 @@ class Side:
 
 
 class Pair:
-    """A holder h and a receiver r, and all that went between them."""
+    """Holder h, receiver r, and all messages between them."""
 
     def __init__(self, *, config: ProtocolConfig | None = None, is_durable: bool = False) -> None:
         config = config or ProtocolConfig()
@@ -116,7 +116,7 @@ class Pair:
         self.carry(self.h.perform(out))
 
     def carry(self, effects: list[Effect], loss: float = 0.0) -> None:
-        """Let both sides talk until they are silent."""
+        """Deliver messages until both sides are silent."""
         self.effects += effects
         waiting = [e for e in effects if isinstance(e, Send | SendSynced)]
         while waiting:
@@ -131,7 +131,7 @@ class Pair:
             waiting += [e for e in more if isinstance(e, Send | SendSynced)]
 
     def run(self, ticks: int, loss: float = 0.0) -> int:
-        """Let ticks pass until the handover is over; return how many did."""
+        """Run ticks until the handover has ended; return their number."""
         for tick in range(ticks):
             if "r" not in self.h.handovers:
                 return tick
@@ -170,11 +170,11 @@ def test_equal_tries_are_confirmed_with_one_question() -> None:
     assert [type(message) for message in pair.said] == [CheckHeld, Held]
 
 
-def test_handover_costs_as_much_as_differs() -> None:
+def test_handover_costs_in_proportion_to_the_difference() -> None:
     pair = Pair()
     pair.h.keep(*map(made, range(5000)))
     pair.r.keep(*map(made, range(10, 5000)))
-    pair.r.keep(*map(made, range(6000, 6010)))  # the receiver may have more
+    pair.r.keep(*map(made, range(6000, 6010)))  # the receiver may hold more
     pair.start(everything=True)
     assert is_over(pair)
     sent = [p for m in pair.said if isinstance(m, Publications) for p in m.publications]
@@ -194,7 +194,7 @@ def test_single_ids_are_confirmed_and_nothing_else_is_sent() -> None:
 
 
 @pytest.mark.parametrize("is_durable", [True, False])
-def test_receiver_says_whether_it_has_a_disk(is_durable: bool) -> None:
+def test_receiver_states_whether_it_has_a_disk(is_durable: bool) -> None:
     pair = Pair(is_durable=is_durable)
     pair.h.keep(made(0))
     pair.start(ids=[made(0).id])
@@ -215,7 +215,7 @@ def test_lost_messages_only_delay_a_handover() -> None:
         pair.rng = Random(seed)
         pair.h.keep(*map(made, range(500)))
         pair.start(everything=True)
-        while not is_over(pair):  # a receiver that is silent for long is given up
+        while not is_over(pair):  # a receiver that stays silent is abandoned
             pair.run(200, loss=0.3)
             if set(pair.h.holdings.trie.keys()) - set(pair.r.holdings.trie.keys()):
                 pair.start(everything=True)
@@ -255,17 +255,17 @@ def test_handover_keeps_to_the_credits_of_a_tick() -> None:
     assert set(pair.h.holdings.trie.keys()) == set(pair.r.holdings.trie.keys())
 
 
-def test_silent_receiver_is_given_up_after_eight_ticks() -> None:
+def test_silent_receiver_is_abandoned_after_eight_ticks() -> None:
     side = Side("h", ProtocolConfig())
     side.keep(made(0))
     side.handovers.start("r", Outbox(), everything=True)
     asked = [len(side.tick()) for _ in range(PATIENCE_TICKS)]
-    assert sum(asked) == PATIENCE_TICKS // 2  # the question is repeated
+    assert sum(asked) == PATIENCE_TICKS // 2  # the request is repeated
     side.tick()
     assert "r" not in side.handovers
 
 
-def test_receiver_whose_answers_confirm_nothing_is_given_up_after_eight_ticks() -> None:
+def test_receiver_whose_answers_confirm_nothing_is_abandoned_after_eight_ticks() -> None:
     side = Side("h", ProtocolConfig())
     side.keep(*map(made, range(100)))
     effects = side.hear(RequestHandover("r", 7))
@@ -274,7 +274,7 @@ def test_receiver_whose_answers_confirm_nothing_is_given_up_after_eight_ticks() 
         questions = [e.message for e in effects if isinstance(e, Send)]
         for question in questions:
             assert isinstance(question, CheckHeld)
-            assert side.hear(Held("r", question.session, True)) == []  # no question at once
+            assert side.hear(Held("r", question.session, True)) == []  # no immediate request
         effects, ticks = side.tick(), ticks + 1
         assert ticks <= PATIENCE_TICKS + 1
 
@@ -303,7 +303,7 @@ def test_neighbour_takes_the_place_of_a_node_that_is_no_neighbour() -> None:
     assert "x1" not in side.handovers
 
 
-def test_receiver_that_refuses_a_publication_is_given_up() -> None:
+def test_receiver_that_refuses_a_publication_is_abandoned() -> None:
     side = Side("h", ProtocolConfig())
     side.keep(made(0))
     out = Outbox()
@@ -323,7 +323,7 @@ def test_receiver_that_refuses_a_publication_is_given_up() -> None:
     assert SENT_MAX - 1 <= ticks <= 2 * SENT_MAX
 
 
-def test_answer_to_an_earlier_question_is_not_counted() -> None:
+def test_answer_to_an_earlier_request_is_not_counted() -> None:
     side = Side("h", ProtocolConfig())
     side.keep(made(0))
     out = Outbox()
@@ -331,12 +331,12 @@ def test_answer_to_an_earlier_question_is_not_counted() -> None:
     (asked,) = out.effects
     assert isinstance(asked, Send)
     assert isinstance(asked.message, CheckHeld)
-    side.handovers.start("r", Outbox(), everything=True)  # asked again, about more
+    side.handovers.start("r", Outbox(), everything=True)  # asked again, about more ids
     side.hear(Held("r", asked.message.session, True, asked.message.claims))
     assert "r" in side.handovers
 
 
-def test_node_that_asks_for_a_handover_is_told_its_end() -> None:
+def test_node_that_requests_a_handover_is_informed_of_its_end() -> None:
     pair = Pair()
     pair.h.keep(*map(made, range(100)))
     pair.carry(pair.h.hear(RequestHandover("r", 7)))
@@ -344,7 +344,7 @@ def test_node_that_asks_for_a_handover_is_told_its_end() -> None:
     assert pair.r.holdings.count == 100
 
 
-def test_publication_that_is_lost_here_too_does_not_hold_up_a_handover() -> None:
+def test_publication_that_is_lost_at_the_holder_too_does_not_block_a_handover() -> None:
     pair = Pair()
     pair.h.keep(made(0))
     pair.start(ids=[made(0).id, made(7).id])
@@ -353,7 +353,7 @@ def test_publication_that_is_lost_here_too_does_not_hold_up_a_handover() -> None
     assert pair.confirmed() == {made(0).id}
 
 
-def test_too_long_a_question_is_dropped() -> None:
+def test_overlong_request_is_dropped() -> None:
     side = Side("r", ProtocolConfig())
     assert (
         side.hear(CheckHeld("h", 1, (), b"".join(made(n).id for n in range(IDS_ASKED + 1)))) == []
@@ -375,7 +375,7 @@ def test_corrupted_handovers_end() -> None:
     assert side.handovers.state().to == {}
 
 
-def test_receiver_that_confirms_what_it_does_not_hold_is_believed() -> None:
+def test_receiver_that_confirms_ids_it_does_not_hold_is_believed() -> None:
     pair = Pair()
     pair.h.keep(made(0))
     out = Outbox()

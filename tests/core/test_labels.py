@@ -1,4 +1,4 @@
-"""Labels: the values of l, their order, and what is refused (section 2.1)."""
+"""Labels: the values of l, their order, and invalid labels (section 2.1)."""
 
 import msgspec
 import pytest
@@ -14,24 +14,24 @@ bit_strings = st.just("0") | st.text("01", max_size=LABEL_BITS - 1).map(lambda h
 
 
 def paper_l(index: int) -> str:
-    """Section 2.1, word by word: the leading bit of the binary form moves to the end."""
+    """Return l(x) of section 2.1: the leading bit of the binary form moves to the end."""
     digits = format(index, "b")
     return digits[1:] + digits[0]
 
 
 def paper_r(bits: str) -> int:
-    """Section 2.1's r(y) = sum of y_i / 2^i, in units of 2^-64."""
+    """Return r(y) of section 2.1, the sum of y_i / 2^i, in units of 2^-64."""
     return sum(CIRCLE >> place for place, bit in enumerate(bits, start=1) if bit == "1")
 
 
-def test_the_first_labels_are_those_of_the_paper() -> None:
+def test_first_labels_are_those_of_the_paper() -> None:
     first = [Label.nth(index).bits for index in range(8)]
     assert first == ["0", "1", "01", "11", "001", "011", "101", "111"]
 
 
 @unhurried
 @given(indices)
-def test_the_nth_label_is_the_papers_l(index: int) -> None:
+def test_nth_label_is_l_of_the_paper(index: int) -> None:
     assert Label.nth(index).bits == paper_l(index)
 
 
@@ -81,7 +81,7 @@ def test_the_order_of_labels_is_the_order_of_bit_strings_and_of_r(a: Label, b: L
 
 @unhurried
 @given(st.integers())
-def test_places_are_counted_round_the_circle_as_often_as_needed(place: int) -> None:
+def test_positions_wrap_around_the_circle(place: int) -> None:
     assert Label.at(place) == Label.at(place + CIRCLE)
     assert (Label.at(place).position - place) % CIRCLE == 0
 
@@ -90,19 +90,19 @@ NO_LABELS = ["", "00", "10", "010", "2", "1 ", " 1", "1_1", "-1", "+1", "0b1", "
 
 
 @pytest.mark.parametrize("bits", NO_LABELS)
-def test_what_l_never_produces_is_refused_when_parsed(bits: str) -> None:
+def test_text_that_l_never_produces_is_refused_by_parse(bits: str) -> None:
     with pytest.raises(ValueError, match="not a label"):
         Label.parse(bits)
 
 
 @pytest.mark.parametrize("position", [-1, CIRCLE])
-def test_a_place_outside_the_circle_is_no_label(position: int) -> None:
+def test_position_outside_the_circle_is_refused(position: int) -> None:
     with pytest.raises(ValueError, match="not a label"):
         Label(position)
     with pytest.raises(msgspec.ValidationError, match="not a label"):
         msgspec.convert([position], Label)
 
 
-def test_a_label_cannot_be_changed() -> None:
+def test_label_is_immutable() -> None:
     with pytest.raises(AttributeError):
         Label(0).position = 1  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What is new is delivered and passed on first and kept a little later; and how packs travel."""
+"""Deferred storage: a node delivers and forwards new publications before it stores them."""
 
 from __future__ import annotations
 
@@ -76,23 +76,23 @@ Said: TypeAlias = list[tuple[NodeId, Any]]
 
 
 def made(seq: int, publisher: NodeId = "z", payload: bytes = b"news") -> Publication:
-    """A publication as it comes over a link: without an id."""
+    """Return a publication as it arrives over a connection: without an id."""
     return Publication(publisher=publisher, seq=seq, payload=payload)
 
 
 def genuine(*publications: Publication) -> list[Publication]:
-    """Publications under their ids."""
+    """Return publications with their ids."""
     return [publication.with_id(TOPIC) for publication in publications]
 
 
 def store(offset: int, *publications: Publication) -> Store:
-    """That publications are kept under their ids, with what they take."""
+    """Return the Store effect of publications with their ids and total size."""
     kept = tuple(genuine(*publications))
     return Store(offset, kept, sum(each.size_bytes for each in kept))
 
 
 class Host:
-    """A machine that keeps late, the archive of its host, and what its application was given."""
+    """Machine with deferred storage, the log of its host, and the deliveries to its application."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Host:
         self.delivered: list[tuple[int, Publication]] = []
 
     def act(self, event: Event) -> list[Effect]:
-        """Let the machine react, and carry out its effects."""
+        """Handle an event and apply the effects."""
         return self.carry_out(self.machine.handle(event))
 
     def carry_out(self, effects: list[Effect]) -> list[Effect]:
@@ -136,7 +136,7 @@ class Host:
 
 
 def kinds(effects: Iterable[Effect]) -> list[type]:
-    """Of which types effects are, in order; many messages in a row count as one."""
+    """Return the types of effects, in order; consecutive messages count as one."""
     found: list[type] = []
     for effect in effects:
         if not (found and found[-1] is type(effect) is Send):
@@ -145,7 +145,7 @@ def kinds(effects: Iterable[Effect]) -> list[type]:
 
 
 def to_all(effects: list[Effect], kind: type[Message]) -> list[Any]:
-    """The messages of a type that are sent, whoever gets them, each once."""
+    """Return the distinct messages of a type among the effects."""
     found: list[Any] = []
     for _, message in sent(effects):
         if type(message) is kind and message not in found:
@@ -153,14 +153,14 @@ def to_all(effects: list[Effect], kind: type[Message]) -> list[Any]:
     return found
 
 
-# -- first delivered and passed on, then kept ----------------------------------------------------
+# -- deliver and forward, then store -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spread", list(Spread))
 @pytest.mark.parametrize(
     "message", [PublishNew(made(0), 2), PublishMany((made(0), made(1), made(4)), 2)]
 )
-def test_what_is_new_is_delivered_and_sent_before_it_is_stored(
+def test_new_publication_is_delivered_and_sent_before_it_is_stored(
     spread: Spread, message: PublishNew | PublishMany
 ) -> None:
     host = Host(spread=spread)
@@ -178,14 +178,14 @@ def test_what_is_new_is_delivered_and_sent_before_it_is_stored(
     assert {publication.id for publication in host.stored} == set(host.machine.trie.keys())
 
 
-def test_a_delivery_says_what_its_publications_take_in_a_message() -> None:
+def test_delivery_states_the_size_of_its_publications() -> None:
     plain, rich = made(0), replace(made(1), key=b"k" * 9, headers={"a": "b"})
     [delivered, *_] = Host().hear(PublishMany((plain, rich)))
     assert isinstance(delivered, Deliver)
     assert delivered.size_bytes == plain.size_bytes + rich.size_bytes
 
 
-def test_what_is_stored_later_is_stored_where_it_was_delivered_and_in_that_order() -> None:
+def test_deferred_publications_are_stored_at_their_offsets_in_delivery_order() -> None:
     before = tuple(genuine(made(0, "y"), made(1, "y")))
     host = Host(replace(QUARTER, publications=before), busy_arrivals=32)
     packs = [(made(0), made(3)), (made(2, "y"),), (made(0, "x"), made(1, "x")), (made(9),)]
@@ -199,7 +199,7 @@ def test_what_is_stored_later_is_stored_where_it_was_delivered_and_in_that_order
     assert genuine(*(each for _, each in host.delivered)) == every
 
 
-def test_what_comes_by_ids_lies_behind_what_was_delivered_before_it() -> None:
+def test_publication_checked_by_id_is_stored_after_deferred_ones() -> None:
     host = Host()
     host.hear(PublishNew(made(5)))
     effects = host.hear(PublishNew(made(3)))
@@ -208,7 +208,7 @@ def test_what_comes_by_ids_lies_behind_what_was_delivered_before_it() -> None:
     assert [offset for offset, _ in host.delivered] == [0, 1]
 
 
-def test_what_was_kept_late_is_announced_as_what_was_kept_at_once() -> None:
+def test_deferred_storage_announces_the_same_as_immediate_storage() -> None:
     late, eager = Host(), Host(defers_storage=False)
     for host in (late, eager):
         for _ in range(8):
@@ -219,7 +219,7 @@ def test_what_was_kept_late_is_announced_as_what_was_kept_at_once() -> None:
     assert announced[0] == announced[1] != []
 
 
-# -- what is not certainly unseen ----------------------------------------------------------------
+# -- publications that may be known --------------------------------------------------------------
 
 NOT_CERTAIN = {
     "the same": ((made(5),), ()),
@@ -240,7 +240,7 @@ NOT_CERTAIN = {
 
 @pytest.mark.parametrize("is_settled", [True, False])
 @pytest.mark.parametrize(("pack", "new"), NOT_CERTAIN.values(), ids=NOT_CERTAIN)
-def test_of_what_is_not_certainly_unseen_ids_decide(
+def test_id_decides_if_the_number_does_not_prove_a_publication_new(
     pack: tuple[Publication, ...], new: tuple[Publication, ...], is_settled: bool
 ) -> None:
     host = Host()
@@ -251,17 +251,17 @@ def test_of_what_is_not_certainly_unseen_ids_decide(
     before = [] if is_settled else [Store]
     assert kinds(effects) == [*before, *([Store, Deliver, Send] if new else [])]
     assert host.stored == genuine(made(5), *new)
-    assert host.hear(PublishMany(pack)) == []  # a second time
+    assert host.hear(PublishMany(pack)) == []  # repeated
     assert genuine(*(each for _, each in host.delivered)) == host.stored
 
 
-def test_a_publication_with_a_time_before_all_time_is_none() -> None:
+def test_publication_with_a_negative_time_is_dropped() -> None:
     host = Host()
     assert host.hear(PublishMany((made(0), replace(made(1), time=-1)))) != []
     assert host.stored == genuine(made(0))
 
 
-def test_an_own_publication_that_comes_back_is_known() -> None:
+def test_own_publication_that_returns_is_known() -> None:
     host = Host()
     host.act(PublishRequested(payload=b"own"))
     [own] = host.stored
@@ -269,14 +269,14 @@ def test_an_own_publication_that_comes_back_is_known() -> None:
     assert len(host.delivered) == 1
 
 
-def test_an_own_publication_that_was_lost_comes_back_and_its_number_is_not_used_again() -> None:
+def test_number_of_a_lost_own_publication_that_returns_is_not_used_again() -> None:
     host = Host()
     assert kinds(host.hear(PublishNew(made(7, ME)))) == [Deliver, Send]
     host.act(PublishRequested(payload=b"own"))
     assert [publication.seq for publication in host.stored] == [7, 8]
 
 
-def test_what_came_by_repair_is_not_unseen() -> None:
+def test_publication_from_repair_counts_as_seen() -> None:
     host = Host()
     host.hear(PublishNew(made(0)))
     host.hear(Publications((made(4),)))
@@ -284,24 +284,24 @@ def test_what_came_by_repair_is_not_unseen() -> None:
     assert kinds(host.hear(PublishNew(made(5)))) == [Deliver, Send]
 
 
-def test_an_incredible_number_does_not_make_the_numbers_after_it_doubtful() -> None:
+def test_implausible_number_does_not_hide_later_numbers() -> None:
     host = Host()
     host.hear(PublishNew(made(SEQ_BELIEVED_MAX + 5)))
     assert kinds(host.hear(PublishNew(made(0)))) == [Deliver, Send]
 
 
-def test_nothing_is_kept_late_unless_it_is_wanted() -> None:
+def test_storage_is_not_deferred_by_default() -> None:
     host = Host(defers_storage=False)
     assert kinds(host.hear(PublishMany((made(0), made(1))))) == [Store, Deliver, Send]
 
 
-def test_an_empty_pack_is_nothing() -> None:
+def test_empty_pack_has_no_effect() -> None:
     host = Host()
     assert host.hear(PublishMany(())) == []
     assert not host.machine.has_to_flush
 
 
-def test_after_a_restart_what_lies_in_packs_and_drafts_is_known_and_what_follows_is_unseen(
+def test_stored_publications_are_known_and_later_ones_new_after_a_restart(
     tmp_path: Path,
 ) -> None:
     with PublicationStore.open(tmp_path) as store:
@@ -313,7 +313,7 @@ def test_after_a_restart_what_lies_in_packs_and_drafts_is_known_and_what_follows
         archive.discard(1)
     with PublicationStore.open(tmp_path) as store:
         archive = store.archive(TOPIC)
-        archive.write(6, *genuine(made(4, "y"), made(1)))  # a draft
+        archive.write(6, *genuine(made(4, "y"), made(1)))  # not committed
         assert archive.newest() == {("z", 0): 8, ("y", 0): 4, ("x", 0): 1}
         host = Host(archive=archive)
         for known in (made(2), made(4, "y"), made(1, "x"), made(SEQ_BELIEVED_MAX, "y")):
@@ -322,7 +322,7 @@ def test_after_a_restart_what_lies_in_packs_and_drafts_is_known_and_what_follows
             assert kinds(host.hear(PublishNew(unseen))) == [Deliver, Send]
 
 
-def test_numbers_on_the_way_to_the_disk_count(tmp_path: Path) -> None:
+def test_numbers_of_a_pending_commit_count(tmp_path: Path) -> None:
     with PublicationStore.open(tmp_path) as store:
         archive = store.archive(TOPIC)
         archive.write(0, *genuine(made(7)))
@@ -332,7 +332,7 @@ def test_numbers_on_the_way_to_the_disk_count(tmp_path: Path) -> None:
         archive.abort()
 
 
-# -- who looks at what is kept -------------------------------------------------------------------
+# -- events that need the log --------------------------------------------------------------------
 
 UNCONCERNED = {
     IHave,
@@ -343,7 +343,7 @@ UNCONCERNED = {
     RemoveConnections,
     Digest,
     HandoverDone,
-    *(Subscribe, Unsubscribe, GetConfiguration),  # these are for supervisors: they are dropped
+    *(Subscribe, Unsubscribe, GetConfiguration),  # requests to supervisors; dropped
 }
 ONES = [
     message
@@ -362,7 +362,7 @@ EVENTS = [
 
 
 @pytest.mark.parametrize("message", ONES, ids=lambda message: type(message).__name__)
-def test_only_messages_of_the_ring_and_announcements_leave_waiting_what_has_arrived(
+def test_only_ring_messages_and_announcements_leave_storage_deferred(
     message: Message,
 ) -> None:
     host = Host()
@@ -375,13 +375,13 @@ def test_only_messages_of_the_ring_and_announcements_leave_waiting_what_has_arri
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-def test_what_the_application_wants_finds_all_kept(event: Event) -> None:
+def test_application_request_stores_deferred_publications_first(event: Event) -> None:
     host = Host()
     host.hear(PublishNew(made(0)))
     assert host.act(event)[0] == store(0, made(0))
 
 
-def test_what_waits_while_another_state_is_loaded_is_neither_lost_nor_delivered_again() -> None:
+def test_deferred_publications_survive_a_load_and_are_not_delivered_again() -> None:
     host = Host()
     host.hear(PublishNew(made(0)))
     host.hear(PublishMany((made(1), made(2))))
@@ -393,7 +393,7 @@ def test_what_waits_while_another_state_is_loaded_is_neither_lost_nor_delivered_
     assert host.stored == [each for _, each in host.delivered]
 
 
-def test_who_is_let_go_has_stored_all_that_it_was_given() -> None:
+def test_leaver_stores_all_deliveries_before_it_is_unsubscribed() -> None:
     host = Host(LEAVING)
     assert kinds(host.hear(PublishNew(made(0)))) == [Deliver, Send]
     effects = host.hear(UNRECORDED)
@@ -401,7 +401,7 @@ def test_who_is_let_go_has_stored_all_that_it_was_given() -> None:
     assert host.stored == genuine(made(0))
 
 
-def test_the_host_can_have_all_kept_at_any_time() -> None:
+def test_host_can_request_storage_at_any_time() -> None:
     host = Host()
     host.hear(PublishNew(made(0)))
     host.settle()
@@ -412,16 +412,16 @@ def test_the_host_can_have_all_kept_at_any_time() -> None:
 # -- limits --------------------------------------------------------------------------------------
 
 
-def test_what_waits_to_be_kept_is_bounded_in_number() -> None:
+def test_number_of_deferred_publications_is_bounded() -> None:
     host = Host(deferred_max=3)
     assert kinds(host.hear(PublishMany((made(0), made(1), made(2))))) == [Deliver, Send]
     assert kinds(host.hear(PublishNew(made(3)))) == [Deliver, Send, Store]
     assert host.stored == genuine(*(made(seq) for seq in range(4)))
-    assert kinds(host.hear(PublishNew(made(4)))) == [Deliver, Send]  # from the beginning again
+    assert kinds(host.hear(PublishNew(made(4)))) == [Deliver, Send]  # counted from zero again
     assert [offset for offset, _ in host.delivered] == [0, 1, 2, 3, 4]
 
 
-def test_what_waits_to_be_kept_is_bounded_in_bytes() -> None:
+def test_bytes_of_deferred_publications_are_bounded() -> None:
     host = Host(deferred_bytes_max=2 * made(0).size_bytes)
     assert kinds(host.hear(PublishNew(made(0)))) == [Deliver, Send]
     assert kinds(host.hear(PublishNew(made(1)))) == [Deliver, Send]
@@ -431,7 +431,7 @@ def test_what_waits_to_be_kept_is_bounded_in_bytes() -> None:
 
 
 def kept_at(host: Host, count: int, flushes: int) -> list[bool]:
-    """At which Flushes what has arrived is kept, if so much arrives before each."""
+    """Return for each Flush whether it stores, if ``count`` publications arrive before each."""
     kept = []
     for number in range(flushes):
         several = range(count * number, count * (number + 1))
@@ -440,19 +440,19 @@ def kept_at(host: Host, count: int, flushes: int) -> list[bool]:
     return kept
 
 
-def test_a_flush_is_put_off_while_much_comes_and_not_for_ever() -> None:
+def test_flush_is_deferred_under_load_a_bounded_number_of_times() -> None:
     host = Host(busy_arrivals=1, flush_deferrals_max=4)
     assert kept_at(host, 8, flushes=8) == [False, False, False, True] * 2
     assert host.stored == genuine(*(made(seq) for seq in range(64)))
 
 
 @pytest.mark.parametrize(("count", "put_off"), [(1, 1), (2, 2), (3, 3), (5, 5)])
-def test_the_more_comes_the_longer_a_flush_is_put_off(count: int, put_off: int) -> None:
+def test_flush_is_deferred_longer_under_higher_load(count: int, put_off: int) -> None:
     host = Host(busy_arrivals=1, flush_deferrals_max=30)
     assert kept_at(host, count, flushes=put_off + 1) == [False] * put_off + [True]
 
 
-def test_a_flush_is_put_off_no_longer_once_little_comes() -> None:
+def test_flush_is_no_longer_deferred_when_the_load_falls() -> None:
     host = Host(busy_arrivals=2, flush_deferrals_max=30)
     host.hear(PublishMany((made(0), made(1), made(2))))
     assert host.act(Flush()) == []
@@ -460,16 +460,16 @@ def test_a_flush_is_put_off_no_longer_once_little_comes() -> None:
     assert Store in kinds(host.act(Flush()))
 
 
-def test_little_is_kept_at_the_next_flush() -> None:
+def test_few_publications_are_stored_at_the_next_flush() -> None:
     host = Host(busy_arrivals=3)
     host.hear(PublishMany((made(0), made(1))))
     assert kinds(host.act(Flush()))[:1] == [Store]
 
 
-# -- what was kept in the same event can be read -------------------------------------------------
+# -- reads within the event that stores ----------------------------------------------------------
 
 
-def test_who_wants_what_is_not_kept_yet_is_sent_it() -> None:
+def test_requested_publication_is_sent_before_its_deferred_storage() -> None:
     host = Host()
     host.hear(PublishMany((made(0), made(1))))
     effects = host.hear(want("x", (made(1), 1)))
@@ -478,7 +478,7 @@ def test_who_wants_what_is_not_kept_yet_is_sent_it() -> None:
     assert len(host.machine.trie) == 2
 
 
-def test_who_lacks_what_is_not_kept_yet_is_sent_it() -> None:
+def test_missing_publication_is_sent_by_anti_entropy_before_its_deferred_storage() -> None:
     host = Host()
     host.hear(PublishMany((made(0), made(1))))
     effects = host.hear(CheckTrie("x", (RangeSummary.make(ALL),), 1))
@@ -487,14 +487,14 @@ def test_who_lacks_what_is_not_kept_yet_is_sent_it() -> None:
     assert len(host.machine.trie) == 2
 
 
-def test_a_scrub_takes_nothing_away_that_was_kept_in_the_same_tick() -> None:
+def test_scrub_removes_nothing_that_was_stored_in_the_same_tick() -> None:
     host = Host(repairs=True)
     for seq in range(0, 40, 4):
         host.hear(PublishMany(tuple(made(each) for each in range(seq, seq + 4))))
         assert Store in kinds(host.act(Tick()))
         assert len(host.machine.trie) == seq + 4
     for _ in range(10):
-        assert Store not in kinds(host.act(Tick()))  # and nothing is put aside: see Host
+        assert Store not in kinds(host.act(Tick()))  # Host fails on a Discard
     assert len(host.machine.trie) == 40
 
 
@@ -506,13 +506,13 @@ def number(publication: Publication) -> tuple[NodeId, int]:
 
 
 def want(sender: NodeId, *wanted: tuple[Publication, int]) -> Want:
-    """What somebody lacks, with the hops it had come."""
+    """Return a request for publications, with their hops."""
     ids = b"".join(each.with_id(TOPIC).id[:8] for each, _ in wanted)
     return Want(sender, ids, bytes(hops for _, hops in wanted))
 
 
 def some() -> SearchStrategy[tuple[Publication, ...]]:
-    """Publications of few publishers with few numbers, now and then with other contents."""
+    """Draw publications of few publishers with few numbers, sometimes with other contents."""
     one = st.builds(
         made,
         st.sampled_from([0, 1, 2, 3, 4, 5, SEQ_BELIEVED_MAX]),
@@ -528,7 +528,7 @@ def some() -> SearchStrategy[tuple[Publication, ...]]:
 
 
 def histories() -> SearchStrategy[list[Event]]:
-    """What may happen to a machine, in any order."""
+    """Draw events of a machine in any order."""
     hops = st.integers(0, 3)
     messages = st.one_of(
         st.builds(lambda several, hops: PublishNew(several[0], hops), some(), hops),
@@ -545,7 +545,7 @@ def histories() -> SearchStrategy[list[Event]]:
 
 @unhurried
 @given(histories(), st.integers(1, 8), st.integers(1, 4))
-def test_whatever_comes_each_is_delivered_once_and_stored_there_as_if_it_were_kept_at_once(
+def test_deferred_storage_delivers_once_and_stores_the_same_as_immediate_storage(
     events: list[Event], deferred_max: int, busy: int
 ) -> None:
     late = Host(repairs=True, deferred_max=deferred_max, busy_arrivals=busy, flush_deferrals_max=3)
@@ -561,15 +561,15 @@ def test_whatever_comes_each_is_delivered_once_and_stored_there_as_if_it_were_ke
     assert sorted(late.machine.trie.keys()) == sorted(p.id for p in late.stored)
 
 
-# -- comparing tries while something is new ------------------------------------------------------
+# -- anti-entropy while new publications arrive --------------------------------------------------
 
 
 def compares(host: Host) -> bool:
-    """Whether the machine compares its trie with somebody's at the next tick."""
+    """Return True if the machine sends a CheckTrie in the next tick."""
     return to_all(host.act(Tick()), CheckTrie) != []
 
 
-def test_while_something_is_new_tries_are_compared_in_one_of_several_ticks() -> None:
+def test_tries_are_compared_in_one_of_several_ticks_while_publications_arrive() -> None:
     host = Host(repairs=True, news_ticks=4)
     compared = []
     for seq in range(12):
@@ -578,24 +578,24 @@ def test_while_something_is_new_tries_are_compared_in_one_of_several_ticks() -> 
     assert compared == [False, False, False, True] * 3
 
 
-def test_what_has_arrived_waits_through_ticks_in_which_nothing_is_compared() -> None:
+def test_deferred_publications_stay_deferred_in_ticks_without_a_comparison() -> None:
     host = Host(repairs=True, news_ticks=4)
     host.hear(PublishNew(made(0)))
     assert Store not in kinds(host.act(Tick()))
     assert Store in kinds(host.act(Tick()))
 
 
-def test_tries_are_compared_in_the_first_tick_without_something_new() -> None:
+def test_tries_are_compared_in_the_first_tick_without_new_publications() -> None:
     host = Host(repairs=True, news_ticks=8)
     assert compares(host)
     host.hear(PublishNew(made(0)))
     assert not compares(host)
     assert compares(host)
     host.hear(PublishNew(made(1)))
-    assert not compares(host)  # the ticks are counted anew
+    assert not compares(host)  # the count of ticks restarts
 
 
-def test_own_publications_are_something_new_and_what_comes_by_repair_is_not() -> None:
+def test_own_publications_defer_comparisons_and_publications_from_repair_do_not() -> None:
     host = Host(repairs=True, news_ticks=8)
     host.act(PublishRequested(payload=b"own"))
     assert not compares(host)
@@ -603,14 +603,14 @@ def test_own_publications_are_something_new_and_what_comes_by_repair_is_not() ->
     assert compares(host)
 
 
-def test_by_default_tries_are_compared_in_every_tick() -> None:
+def test_tries_are_compared_in_every_tick_by_default() -> None:
     host = Host(repairs=True)
     for seq in range(3):
         host.hear(PublishNew(made(seq)))
         assert compares(host)
 
 
-# -- what is announced may still come by itself --------------------------------------------------
+# -- announced publications that arrive later ----------------------------------------------------
 
 
 def i_have(sender: NodeId, *publications: Publication) -> IHave:
@@ -619,7 +619,7 @@ def i_have(sender: NodeId, *publications: Publication) -> IHave:
 
 
 @pytest.mark.parametrize("flushes", [1, 2, 3])
-def test_what_is_announced_may_take_several_flushes(flushes: int) -> None:
+def test_announced_publication_is_requested_after_want_flushes(flushes: int) -> None:
     host = Host(want_flushes=flushes)
     host.hear(i_have("b", made(0)))
     for _ in range(flushes - 1):
@@ -629,7 +629,7 @@ def test_what_is_announced_may_take_several_flushes(flushes: int) -> None:
     assert not host.machine.has_to_flush
 
 
-def test_what_comes_after_a_flush_is_not_asked_for_at_the_next() -> None:
+def test_publication_that_arrives_between_flushes_is_not_requested() -> None:
     host = Host(want_flushes=2)
     host.hear(i_have("b", made(0), made(1)))
     host.act(Flush())
@@ -637,7 +637,7 @@ def test_what_comes_after_a_flush_is_not_asked_for_at_the_next() -> None:
     assert to_all(host.act(Flush()), Want) == [want(ME, (made(1), 2))]
 
 
-def test_who_announces_again_does_not_put_off_that_the_first_is_asked() -> None:
+def test_second_announcement_does_not_delay_the_request_to_the_first_announcer() -> None:
     host = Host(want_flushes=2)
     host.hear(i_have("b", made(0)))
     host.act(Flush())
@@ -645,23 +645,21 @@ def test_who_announces_again_does_not_put_off_that_the_first_is_asked() -> None:
     assert sent(host.act(Flush())) == [("b", want(ME, (made(0), 2)))]
 
 
-def test_what_has_arrived_and_is_not_kept_yet_is_not_asked_for() -> None:
+def test_publication_with_deferred_storage_is_not_requested() -> None:
     host = Host()
     host.hear(PublishNew(made(0)), "b")
     host.hear(i_have("b", made(0)))
     assert to_all(host.act(Flush()), Want) == []
 
 
-def test_what_is_heard_of_while_something_is_not_kept_yet_is_asked_for_if_it_does_not_come() -> (
-    None
-):
+def test_publication_announced_during_deferred_storage_is_requested_if_it_is_missing() -> None:
     host = Host()
     host.hear(PublishNew(made(0)), "b")
     host.hear(i_have("e", made(0), made(1)))
     assert to_all(host.act(Flush()), Want) == [want(ME, (made(1), 2))]
 
 
-def test_no_more_is_remembered_of_what_is_only_heard_of_than_can_be_asked_for() -> None:
+def test_number_of_remembered_announcements_is_bounded() -> None:
     host = Host(announced_max=3)
     host.hear(PublishNew(made(0)), "b")
     for seq in range(1, 7):
@@ -671,22 +669,22 @@ def test_no_more_is_remembered_of_what_is_only_heard_of_than_can_be_asked_for() 
     assert asked.shorts() == {made(seq).with_id(TOPIC).id[:SHORT_BYTES] for seq in (1, 2, 3)}
 
 
-def test_nobody_looks_into_the_trie_for_what_has_come_lately() -> None:
+def test_recent_publications_are_not_looked_up_in_the_trie() -> None:
     host = Host()
     host.hear(PublishNew(made(0)), "b")
-    host.act(Flush())  # it is announced by now
+    host.act(Flush())  # announced by now
     host.hear(PublishNew(made(1)), "b")
     host.hear(i_have("e", made(0), made(1)))
     assert to_all(host.act(Flush()), Want) == []
-    assert len(host.machine._circulation.holdings._trie) == 0  # nothing had to be indexed
+    assert len(host.machine._circulation.holdings._trie) == 0  # nothing was indexed
 
 
-def test_what_was_lost_after_it_had_come_is_asked_for_once_nothing_new_comes() -> None:
+def test_lost_publication_is_requested_once_no_new_ones_arrive() -> None:
     host = Host()
     host.hear(PublishNew(made(0)), "b")
     host.act(Flush())
     host.machine.trie.remove(made(0).with_id(TOPIC).id)
-    for _ in range(2):  # something was new before the first
+    for _ in range(2):  # a publication was new before the first
         host.act(Tick())
     host.hear(i_have("b", made(0)))
     assert to_all(host.act(Flush()), Want) == [want(ME, (made(0), 2))]
@@ -696,13 +694,13 @@ def test_what_was_lost_after_it_had_come_is_asked_for_once_nothing_new_comes() -
 
 
 def with_some(host: Host, count: int) -> Host:
-    """A machine that has had some publications for a while."""
+    """Return a machine that has stored some publications."""
     host.hear(PublishMany(tuple(made(seq) for seq in range(count))))
     host.settle()
     return host
 
 
-def test_what_somebody_wants_goes_together_in_the_order_of_its_numbers_by_its_hops() -> None:
+def test_requested_publications_are_packed_by_hops_in_the_order_of_their_numbers() -> None:
     host = with_some(Host(), 5)
     wanted = [(made(4), 1), (made(2), 7), (made(0), 1), (made(3), 1)]
     assert sent(host.hear(want("x", *wanted))) == [
@@ -711,7 +709,7 @@ def test_what_somebody_wants_goes_together_in_the_order_of_its_numbers_by_its_ho
     ]
 
 
-def test_T14_no_more_is_answered_in_packs_than_a_chunk_holds_and_one() -> None:
+def test_T14_answer_in_packs_is_limited_to_one_chunk_and_one_publication() -> None:
     size = made(0).size_bytes
     host = with_some(Host(chunk_bytes=3 * size + 1), 9)
     answers: Said = sent(host.hear(want("x", *((made(seq), 1) for seq in range(9)))))
@@ -720,13 +718,13 @@ def test_T14_no_more_is_answered_in_packs_than_a_chunk_holds_and_one() -> None:
     assert [message.publication.seq for _, message in answers[1:]] == [3]
 
 
-def test_T14_many_hops_do_not_draw_more_than_a_chunk_holds_and_one() -> None:
+def test_T14_different_hops_do_not_extend_the_limit_of_an_answer() -> None:
     host = with_some(Host(chunk_bytes=3 * made(0).size_bytes), 9)
     answers = sent(host.hear(want("x", *((made(seq), seq) for seq in range(9)))))
     assert len(answers) == 3
 
 
-def test_T14_an_answer_in_packs_costs_credit_and_a_tick_brings_it_back() -> None:
+def test_T14_answer_in_packs_uses_credit_that_a_tick_restores() -> None:
     host = with_some(Host(credit_chunks=2, repairs=True), 3)
     wanted = want("x", *((made(seq), seq) for seq in range(3)))
     assert [len(sent(host.hear(wanted))) for _ in range(3)] == [3, 3, 0]
@@ -735,7 +733,7 @@ def test_T14_an_answer_in_packs_costs_credit_and_a_tick_brings_it_back() -> None
     assert len(sent(host.hear(wanted))) == 3
 
 
-def test_own_publications_go_together_as_far_as_a_message_takes_them() -> None:
+def test_own_publications_are_packed_up_to_the_chunk_size() -> None:
     payloads = [b"%d" % number for number in range(7)]
     requests = tuple(PublishRequested(payload=payload) for payload in payloads)
     size = made(0, ME, b"0").size_bytes
@@ -750,13 +748,13 @@ def test_own_publications_go_together_as_far_as_a_message_takes_them() -> None:
     assert every == host.stored
 
 
-def test_one_that_is_larger_than_a_message_goes_alone() -> None:
+def test_publication_larger_than_a_chunk_is_sent_alone() -> None:
     requests = tuple(PublishRequested(payload=bytes(size)) for size in (1, 999, 1))
     effects = Host(chunk_bytes=500).act(PublishManyRequested(requests))
     assert [each.publication.seq for each in to_all(effects, PublishNew)] == [0, 1, 2]
 
 
-def test_a_tree_edge_that_has_changed_is_not_used_any_more() -> None:
+def test_removed_tree_edge_is_no_longer_used() -> None:
     host = Host(spread=Spread.TREE)
     assert sorted(to for to, _ in sent(host.hear(PublishNew(made(0)), "b"))) == ["a", "j", "k"]
     host.hear(RemoveConnections("j"))
@@ -767,7 +765,7 @@ def test_a_tree_edge_that_has_changed_is_not_used_any_more() -> None:
 
 
 class Losing:
-    """Loses a share of what spreads."""
+    """Fault that loses a share of the broadcasts."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -779,7 +777,7 @@ class Losing:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("share", [0.0, 0.3])
-def test_in_a_ring_as_live_ones_are_set_all_get_all_once_whatever_is_lost(
+def test_all_members_get_all_publications_once_with_live_settings_and_losses(
     share: float, seed: int
 ) -> None:
     config, rng = NodeSettings().config, Random(seed)

@@ -1,4 +1,4 @@
-"""Announcing: what is said and heard over lazy edges, and how little of it has to be looked up."""
+"""Lazy push: announcements sent and received, and the lookups that they cost."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SOME = tuple(
 
 
 class Edges:
-    """Lazy edges, over what their owner holds."""
+    """Lazy push of a node with a replica."""
 
     def __init__(self, **constants: int) -> None:
         self.holdings = Replica(TOPIC, None)
         self.announcing = LazyPush(ME, self.holdings, ProtocolConfig(**constants))
 
     def keep(self, *publications: Publication, is_noted: bool = True) -> None:
-        """Hold publications, as after they were delivered; nothing is indexed yet."""
+        """Store publications as after their delivery; index nothing."""
         size_bytes = sum(each.size_bytes for each in publications)
         self.holdings.persist(publications, Outbox(), size_bytes=size_bytes)
         if is_noted:
@@ -46,12 +46,12 @@ class Edges:
         return sent(out.effects)
 
     def wanted(self) -> list[set[bytes]]:
-        """What is asked for at a Flush, message by message."""
+        """Return the ids that a Flush requests, one set per message."""
         return [message.shorts() for _, message in self.flush() if isinstance(message, Want)]
 
     @property
     def is_indexed(self) -> bool:
-        """True if somebody has looked into the trie."""
+        """Return True if a lookup has indexed the trie."""
         return len(self.holdings._trie) > 0
 
 
@@ -59,13 +59,13 @@ def short(*publications: Publication) -> set[bytes]:
     return {each.id[:8] for each in publications}
 
 
-def test_at_first_there_is_nothing_to_say() -> None:
+def test_new_node_has_nothing_to_announce() -> None:
     edges = Edges()
     assert not edges.announcing.has_something
     assert edges.flush() == []
 
 
-def test_what_has_come_is_announced_once_to_those_who_may_lack_it() -> None:
+def test_new_publication_is_announced_once_to_nodes_that_may_lack_it() -> None:
     edges = Edges()
     edges.announcing.queue(SOME[:2], Announcement(3, frozenset({"a"})))
     assert edges.announcing.has_something
@@ -74,7 +74,7 @@ def test_what_has_come_is_announced_once_to_those_who_may_lack_it() -> None:
     assert edges.flush() == []
 
 
-def test_nobody_looks_up_what_was_kept_since_the_last_flush_or_just_before_it() -> None:
+def test_publications_stored_since_the_flush_before_last_are_not_looked_up() -> None:
     edges = Edges()
     edges.keep(*SOME[:2])
     edges.flush()
@@ -84,7 +84,7 @@ def test_nobody_looks_up_what_was_kept_since_the_last_flush_or_just_before_it() 
     assert not edges.is_indexed
 
 
-def test_what_was_kept_longer_ago_is_looked_up_and_found() -> None:
+def test_publications_stored_earlier_are_looked_up_and_found() -> None:
     edges = Edges()
     edges.keep(*SOME[:2])
     edges.flush()
@@ -94,14 +94,14 @@ def test_what_was_kept_longer_ago_is_looked_up_and_found() -> None:
     assert edges.wanted() == []
 
 
-def test_what_is_lacking_among_what_was_kept_is_asked_for() -> None:
+def test_missing_publications_are_requested() -> None:
     edges = Edges()
     edges.keep(*SOME[:3])
     edges.hear("a", *SOME)
     assert edges.wanted() == [short(*SOME[3:])]
 
 
-def test_of_much_that_is_kept_at_once_the_trie_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trie_is_used_if_more_is_stored_than_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announcing_module, "RECENT_MAX", 2)
     edges = Edges()
     edges.keep(*SOME[:3])
@@ -110,7 +110,7 @@ def test_of_much_that_is_kept_at_once_the_trie_knows(monkeypatch: pytest.MonkeyP
     assert edges.wanted() == [short(SOME[3])]
 
 
-def test_what_is_heard_of_before_all_is_kept_is_looked_at_when_it_is() -> None:
+def test_announcement_during_deferred_storage_is_evaluated_after_it() -> None:
     edges = Edges()
     edges.hear("a", *SOME[:2], is_all_kept=False)
     assert edges.announcing.has_something
@@ -118,14 +118,14 @@ def test_what_is_heard_of_before_all_is_kept_is_looked_at_when_it_is() -> None:
     assert edges.wanted() == [short(SOME[1])]
 
 
-def test_of_what_is_heard_before_all_is_kept_a_bounded_part_is_remembered() -> None:
+def test_number_of_announcements_kept_during_deferred_storage_is_bounded() -> None:
     edges = Edges(announced_max=3)
     for each in SOME:
         edges.hear("a", each, is_all_kept=False)
     assert edges.wanted() == [short(*SOME[:3])]
 
 
-def test_who_announces_nothing_is_not_remembered() -> None:
+def test_empty_announcement_is_not_remembered() -> None:
     edges = Edges()
     for _ in range(1000):
         edges.hear("a", is_all_kept=False)
@@ -133,7 +133,7 @@ def test_who_announces_nothing_is_not_remembered() -> None:
     assert edges.announcing._heard == []
 
 
-def test_what_comes_before_it_is_asked_for_is_not_looked_up() -> None:
+def test_publication_that_arrives_before_its_request_is_not_looked_up() -> None:
     edges = Edges(want_flushes=2)
     edges.hear("a", SOME[0])
     assert edges.wanted() == []
@@ -142,16 +142,18 @@ def test_what_comes_before_it_is_asked_for_is_not_looked_up() -> None:
     assert not edges.is_indexed
 
 
-def test_after_a_recovery_only_what_is_held_counts() -> None:
+def test_only_stored_publications_count_after_a_recovery() -> None:
     edges = Edges()
     edges.keep(*SOME[:2], is_noted=False)
-    edges.announcing.mark_stored(SOME)  # of what is not there any more, too
+    edges.announcing.mark_stored(SOME)  # including publications that are gone
     edges.announcing.forget_kept()
     edges.hear("a", *SOME[:3])
     assert edges.wanted() == [short(SOME[2])]
 
 
-def test_who_has_much_to_index_neither_looks_nor_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_with_a_large_index_backlog_neither_looks_up_nor_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     edges = Edges()
     edges.keep(*SOME[:2])
     edges.hear("a", *SOME[2:4], is_all_kept=False)
@@ -171,7 +173,7 @@ def test_wrong_count_of_announcements_is_gone_after_a_flush() -> None:
     assert edges.wanted() == [short(SOME[0])]
 
 
-def test_number_of_flushes_to_wait_for_is_not_believed_beyond_the_configured_one() -> None:
+def test_number_of_flushes_to_wait_is_limited_to_the_configured_one() -> None:
     edges = Edges(want_flushes=2)
     start = SOME[0].id[:8]
     edges.announcing.load(LazyPushState(missing={start: PendingWantState("a", 3, 10**9)}))

@@ -1,4 +1,4 @@
-"""The archive in memory: a log of publications in which offsets only grow."""
+"""Log in memory: a sequence of publications whose offsets only grow."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ def written_one_by_one() -> MemoryLog:
 both_ways = pytest.mark.parametrize("make", [given_at_once, written_one_by_one])
 
 
-def test_an_empty_archive_holds_nothing() -> None:
+def test_empty_log_holds_nothing() -> None:
     archive: Log = MemoryLog()
     assert archive.end == 0
     assert archive.read(0) is None
@@ -40,7 +40,7 @@ def test_an_empty_archive_holds_nothing() -> None:
 
 
 @both_ways
-def test_publications_are_kept_in_the_order_in_which_they_came(
+def test_publications_are_stored_in_order_of_arrival(
     make: Callable[[], MemoryLog],
 ) -> None:
     archive: Log = make()
@@ -51,7 +51,7 @@ def test_publications_are_kept_in_the_order_in_which_they_came(
 
 
 @both_ways
-def test_T12_what_is_discarded_leaves_a_gap_and_offsets_stay(
+def test_T12_discard_leaves_a_gap_and_keeps_offsets(
     make: Callable[[], MemoryLog],
 ) -> None:
     archive = make()
@@ -65,19 +65,19 @@ def test_T12_what_is_discarded_leaves_a_gap_and_offsets_stay(
 
 
 @pytest.mark.parametrize("rows", [(), (A0,)])
-def test_T12_discarding_what_is_not_there_changes_nothing(rows: tuple[Publication, ...]) -> None:
+def test_T12_discard_of_an_unknown_offset_changes_nothing(rows: tuple[Publication, ...]) -> None:
     archive = MemoryLog(rows)
     archive.discard(7)
     assert (archive.end, list(archive.publications())) == (len(rows), list(rows))
 
 
 @pytest.mark.parametrize("offset", [0, 2])
-def test_a_row_out_of_order_is_a_bug_of_the_host(offset: int) -> None:
+def test_row_out_of_order_is_a_bug_of_the_host(offset: int) -> None:
     with pytest.raises(AssertionError):
         MemoryLog([A0]).write(offset, A1)
 
 
-def test_T10_entries_are_the_ids_as_they_were_stored_right_or_wrong() -> None:
+def test_T10_entries_are_the_stored_ids_right_or_wrong() -> None:
     wrong = Publication(publisher="a", seq=0, payload=b"", id=b"x" * 32)
     assert list(MemoryLog([wrong]).entries()) == [(b"x" * 32, 0)]
 
@@ -86,7 +86,7 @@ def test_the_newest_number_of_each_publisher_is_known() -> None:
     assert MemoryLog([A1, B5, A0]).newest() == {("a", 0): 1, ("b", 0): 5}
 
 
-def test_a_list_given_to_an_archive_is_not_changed_by_it() -> None:
+def test_list_passed_to_a_log_is_not_changed() -> None:
     rows = [A0]
     MemoryLog(rows).write(1, A1)
     assert rows == [A0]

@@ -1,4 +1,4 @@
-"""Messages: a closed set of frozen values that are what the wire carries."""
+"""Messages: a closed set of frozen values, encoded as they are."""
 
 from typing import get_args
 
@@ -47,18 +47,18 @@ TAGS = {
 decoder = msgspec.msgpack.Decoder(Message)
 
 
-def test_the_tags_are_part_of_the_wire_and_stay_what_they_are() -> None:
+def test_tags_on_the_wire_are_stable() -> None:
     tags = {kind.__name__: kind.__struct_config__.tag for kind in MESSAGE_TYPES}
     assert tags == TAGS
 
 
-def test_the_list_of_types_is_the_whole_union() -> None:
+def test_list_of_types_is_the_whole_union() -> None:
     assert set(MESSAGE_TYPES) == set(get_args(Message))
 
 
 @unhurried
 @given(messages(("a", "b", SUPERVISOR)))
-def test_every_message_comes_back_from_the_wire_as_it_was(message: Message) -> None:
+def test_every_message_survives_an_encoding_round_trip(message: Message) -> None:
     assert decoder.decode(msgspec.msgpack.encode(message)) == message
 
 
@@ -72,11 +72,11 @@ def test_every_message_is_a_value(message: Message) -> None:
 
 @unhurried
 @given(messages(("a", "b", SUPERVISOR), set(MESSAGE_TYPES) - CARRIERS))
-def test_every_message_that_carries_no_publication_can_be_a_key(message: Message) -> None:
+def test_every_message_without_a_publication_is_hashable(message: Message) -> None:
     assert hash(message) == hash(msgspec.structs.replace(message))
 
 
-def test_a_message_is_an_array_that_starts_with_its_tag() -> None:
+def test_message_is_an_array_that_starts_with_its_tag() -> None:
     message = Introduce(peer("01", "a"), EdgeKind.WRAP, first_hand=True)
     assert msgspec.to_builtins(message) == [6, [[1 << 62], "a"], "CYC", True]
 
@@ -89,29 +89,29 @@ def test_a_message_is_an_array_that_starts_with_its_tag() -> None:
         [5, [None, "a"], None, "LIN"],  # a reference without a label
         [5, [[0], "a"], None, "SIDEWAYS"],
         [7],
-        [10, "a", [[b""]]],  # a claim about no prefix
+        [10, "a", [[b""]]],  # a range summary without a prefix
         [10, "a", [[b"\x80", b"\xc0"]]],  # a label without a digest
         [10, "a", [[b"\x80", b"", b"", b"1234567"]]],  # a short id that is too short
         [13, "a", b"0" * 15],  # a digest that is too short
         [15, "a", b"0" * 8, b""],  # an id without its hops
-        [99, "a"],  # no such message
+        [99, "a"],  # an unknown message
     ],
 )
-def test_what_is_no_message_is_refused(wire: list[object]) -> None:
+def test_invalid_message_is_refused(wire: list[object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(wire, Message)
 
 
-def test_a_node_that_is_unrecorded_is_told_nothing_but_that() -> None:
+def test_unrecorded_is_the_empty_configuration() -> None:
     assert SetConfiguration(None, None, None) == UNRECORDED
 
 
-def test_messages_tell_a_belief_from_a_label() -> None:
+def test_messages_distinguish_a_believed_label_from_a_label() -> None:
     own, other = Peer(label("0"), "a"), Peer(label("1"), "a")
     assert CheckLabel(own, None, EdgeKind.LINE) != CheckLabel(other, None, EdgeKind.LINE)
 
 
-def test_short_ids_can_be_had_as_a_set_and_one_by_one() -> None:
+def test_short_ids_are_available_as_a_set_and_one_by_one() -> None:
     message = IHave("a", b"111111112222222211111111", bytes([1, 2, 3]))
     assert message.short_ids() == [(b"11111111", 1), (b"22222222", 2), (b"11111111", 3)]
     assert message.shorts() == {b"11111111", b"22222222"}

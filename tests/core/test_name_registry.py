@@ -1,4 +1,4 @@
-"""Which process holds a name; also when every remembered value was corrupted."""
+"""Name registry: one process holds each name, also after corruption of all its variables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_first_process_of_a_name_is_admitted_at_once() -> None:
     registry_held_by(OWNER)
 
 
-def test_holder_is_pinged_before_a_second_process_is_decided_on() -> None:
+def test_holder_is_pinged_before_a_second_process_is_admitted() -> None:
     registry = registry_held_by(OWNER)
     effects = registry.handle(NameClaimed("b", 2, CLONE))
     assert effects == [ExpectAnswer("b", 2, 1), PingHolder("b", 1, 2)]
@@ -61,7 +61,7 @@ def test_second_process_is_refused_if_the_holder_answers() -> None:
 
 
 @pytest.mark.parametrize("claimed", [OWNER, CLONE], ids=["same-values", "other-values"])
-def test_answer_and_not_the_values_of_a_greeting_decides(claimed: ProcessId) -> None:
+def test_answer_decides_and_not_the_values_of_a_greeting(claimed: ProcessId) -> None:
     registry = registry_held_by(OWNER)
     for connection, is_own in ((2, True), (3, False)):
         asked = registry.handle(NameClaimed("b", connection, claimed))
@@ -76,7 +76,7 @@ def test_answer_of_a_connection_without_the_name_decides_nothing() -> None:
     assert registry.handle(HolderAnswered("b", 2, 2, is_own=True)) == []
 
 
-def test_second_process_gets_the_name_of_one_that_does_not_answer() -> None:
+def test_second_process_gets_the_name_if_the_holder_does_not_answer() -> None:
     registry = registry_held_by(OWNER)
     registry.handle(NameClaimed("b", 2, CLONE))
     assert registry.handle(PingExpired("b", 2, 1)) == [Admit("b", 2), Displace("b", 1)]
@@ -89,7 +89,7 @@ def test_second_process_gets_the_name_as_soon_as_the_connection_of_the_holder_en
     assert registry.handle(ConnectionEnded("b", 1)) == [Admit("b", 2)]
 
 
-def test_of_several_claims_of_a_free_name_the_first_process_is_admitted() -> None:
+def test_first_of_several_claims_of_a_free_name_is_admitted() -> None:
     registry = registry_held_by(OWNER)
     for connection, process in ((2, CLONE), (3, OTHER), (4, CLONE)):
         registry.handle(NameClaimed("b", connection, process))
@@ -102,7 +102,7 @@ def test_of_several_claims_of_a_free_name_the_first_process_is_admitted() -> Non
     assert registry.handle(HolderAnswered("b", 2, 4, is_own=True)) == [Admit("b", 4)]
 
 
-def test_connection_admitted_after_a_question_is_asked_before_the_name_is_lost() -> None:
+def test_connection_admitted_after_a_ping_is_pinged_before_the_name_is_lost() -> None:
     registry = registry_held_by(OWNER)
     registry.handle(NameClaimed("b", 2, OWNER))
     registry.handle(NameClaimed("b", 3, CLONE))
@@ -126,7 +126,7 @@ def test_claim_whose_connection_ends_is_forgotten() -> None:
     assert registry.handle(PingExpired("b", 2, 1)) == []
 
 
-def test_claims_of_one_name_that_wait_are_bounded() -> None:
+def test_number_of_waiting_claims_of_one_name_is_bounded() -> None:
     registry = registry_held_by(OWNER)
     for connection in range(2, CLAIMS_MAX + 2):
         registry.handle(NameClaimed("b", connection, CLONE))
@@ -135,7 +135,7 @@ def test_claims_of_one_name_that_wait_are_bounded() -> None:
     assert refusal.connection == 99
 
 
-def test_conflicts_expire_and_are_bounded() -> None:
+def test_conflicts_expire_and_their_number_is_bounded() -> None:
     registry = NameRegistry()
     for number in range(CONFLICTS_MAX + 1):
         name = f"n{number:05}"
@@ -183,9 +183,10 @@ def test_connections_of_one_process_stay_after_many_audits() -> None:
 
 
 class Processes:
-    """Processes that claim one name at one registry, over channels in which time passes.
+    """Processes that claim one name at one registry, over channels with delays.
 
-    A live process answers every ping. One that is refused, or has lost its connection, dials again.
+    A live process answers every ping. A process that is refused, or has lost its connection, dials
+    again.
     """
 
     def __init__(self, seed: int, processes: list[ProcessId]) -> None:
@@ -196,7 +197,7 @@ class Processes:
         self.admitted: dict[int, ProcessId] = {}
         self.refused: set[ProcessId] = set()
         self._next = 1
-        self._events: list[RegistryEvent] = []  # that may happen in any order
+        self._events: list[RegistryEvent] = []  # these may happen in any order
         self._ticks = 0
         self._since: dict[int, int] = {}
 
@@ -248,7 +249,7 @@ class Processes:
                 self.admitted.pop(connection, None)
 
     def round(self) -> None:
-        """One interval: answers arrive before deadlines, both in any order; all dial again."""
+        """Run one interval: answers before deadlines, each in any order; all dial again."""
         self._ticks += 1
         answers = [each for each in self._events if isinstance(each, HolderAnswered)]
         deadlines = [each for each in self._events if not isinstance(each, HolderAnswered)]
@@ -262,7 +263,7 @@ class Processes:
                 self.dial(process)
         for connection, since in list(self._since.items()):
             if connection in self.claims and self._ticks - since > DECISION_ROUNDS:
-                self.end(connection)  # the host closes a connection that is not decided on
+                self.end(connection)  # the host closes a connection without a decision
         connections = {"b": dict(self.admitted)} if self.admitted else {}
         self.give(RegistryTick(connections if self._ticks % 8 == 0 else None))
 
@@ -271,7 +272,7 @@ class Processes:
 
 
 def corrupt(world: Processes) -> None:
-    """Overwrite every variable of the registry with something that it could hold, or not."""
+    """Overwrite every variable of the registry with a valid or an invalid value."""
     rng, registry = world.rng, world.registry
     wrong = [OWNER, CLONE, OTHER, ProcessId(2**40 - 1, "x:1"), ProcessId(0, "")]
 
@@ -293,7 +294,7 @@ def corrupt(world: Processes) -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_one_of_two_live_processes_holds_the_name_whatever_was_corrupted(seed: int) -> None:
+def test_one_of_two_live_processes_holds_the_name_after_any_corruption(seed: int) -> None:
     world = Processes(seed, [OWNER, CLONE])
     world.dial(OWNER)
     for _ in range(world.rng.randrange(20)):
@@ -310,7 +311,7 @@ def test_one_of_two_live_processes_holds_the_name_whatever_was_corrupted(seed: i
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_owner_is_not_locked_out_by_corrupted_values(seed: int) -> None:
+def test_corrupted_values_do_not_lock_out_the_owner(seed: int) -> None:
     world = Processes(seed, [OWNER])
     world.dial(OWNER)
     for _ in range(world.rng.randrange(20)):
@@ -337,7 +338,7 @@ def test_restarted_process_gets_its_name_within_few_intervals(seed: int, is_noti
 
 
 def run_until(world: Processes, holds: Callable[[], bool], rounds: int = 4 * PING_TICKS) -> None:
-    """Let rounds pass until a condition holds for as long as two audits take."""
+    """Run rounds until a condition holds for the duration of two audits."""
     since = 0
     for _ in range(rounds + 24):
         world.round()

@@ -1,4 +1,4 @@
-"""Noticing that a ring neighbour has gone quiet (R9)."""
+"""Failure detection of ring neighbours by their silence (R9)."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ def watching(**states: LivenessState) -> NeighbourLiveness:
 
 
 def ticks_to_alarm(silence: NeighbourLiveness, limit: int = 200) -> int:
-    """How many timeouts pass until the silence of ``a`` is noticed."""
+    """Return the number of timeouts until the silence of ``a`` is reported."""
     for count in range(1, limit):
         if silence.on_tick([A]):
             return count
@@ -29,21 +29,21 @@ def test_R9_eight_silent_timeouts_raise_the_first_alarm() -> None:
     assert ticks_to_alarm(watching()) == 8
 
 
-def test_R9_the_count_starts_again_after_an_alarm_and_the_question_is_pending() -> None:
+def test_R9_count_restarts_after_an_alarm_and_the_request_is_pending() -> None:
     silence = watching()
     ticks_to_alarm(silence)
     assert silence.states() == {"a": LivenessState(0, 8, pending=True)}
     assert ticks_to_alarm(silence) == 8
 
 
-def test_R9_a_neighbour_that_is_heard_is_not_silent() -> None:
+def test_R9_neighbour_that_sends_messages_is_not_silent() -> None:
     silence = watching()
     for _ in range(100):
         assert not silence.on_tick([A])
         silence.on_heard("a")
 
 
-def test_R9_hearing_one_neighbour_says_nothing_about_the_other() -> None:
+def test_R9_message_of_one_neighbour_does_not_count_for_the_other() -> None:
     silence = watching()
     alarms = []
     for _ in range(8):
@@ -61,19 +61,19 @@ def test_R9_threshold_doubles_only_when_a_configuration_confirms() -> None:
     assert waits == [8, 16, 32, 64, 64, 64]
 
 
-def test_R9_no_answer_no_back_off() -> None:
+def test_R9_threshold_does_not_double_without_an_answer() -> None:
     silence = watching()
     assert [ticks_to_alarm(silence) for _ in range(5)] == [8] * 5
 
 
-def test_R9_an_unanswered_question_is_asked_again_soon_however_long_the_back_off() -> None:
+def test_R9_unanswered_request_is_repeated_soon_at_any_back_off() -> None:
     silence = watching(a=LivenessState(0, 64, pending=False))
     assert [ticks_to_alarm(silence) for _ in range(3)] == [64, 8, 8]
     silence.confirm(["a"])
     assert ticks_to_alarm(silence) == 64
 
 
-def test_R9_a_configuration_that_names_others_confirms_nothing() -> None:
+def test_R9_configuration_with_other_neighbours_confirms_nothing() -> None:
     silence = watching()
     ticks_to_alarm(silence)
     silence.confirm(["b"])
@@ -81,7 +81,7 @@ def test_R9_a_configuration_that_names_others_confirms_nothing() -> None:
     assert ticks_to_alarm(silence) == 8
 
 
-def test_R9_a_configuration_that_nobody_asked_for_confirms_nothing() -> None:
+def test_R9_configuration_without_a_request_confirms_nothing() -> None:
     silence = watching()
     silence.on_tick([A])
     silence.confirm(["a"])
@@ -96,7 +96,7 @@ def test_R9_one_answer_confirms_once() -> None:
     assert silence.states() == {"a": LivenessState(0, 16, pending=False)}
 
 
-def test_R9_a_corrupted_threshold_is_clamped_whenever_it_is_read() -> None:
+def test_R9_corrupted_threshold_is_clamped_when_it_is_read() -> None:
     for wrong, wait in ((-5, 8), (0, 8), (7, 8), (9, 9), (65, 64), (1024, 64), (10**30, 64)):
         assert ticks_to_alarm(watching(a=LivenessState(0, wrong, pending=False))) == wait
     for wrong, doubled in ((-1024, 16), (1, 16), (20, 40), (40, 64), (1024, 64)):
@@ -105,24 +105,24 @@ def test_R9_a_corrupted_threshold_is_clamped_whenever_it_is_read() -> None:
         assert silence.states()["a"].threshold == doubled
 
 
-def test_R9_ticks_that_cannot_be_count_as_none() -> None:
+def test_R9_impossible_tick_counts_are_read_as_zero() -> None:
     assert ticks_to_alarm(watching(a=LivenessState(-(10**9), 8, pending=False))) == 8
     assert ticks_to_alarm(watching(a=LivenessState(10**9, 8, pending=False))) == 1
 
 
-def test_R9_a_node_that_is_no_neighbour_any_more_is_forgotten() -> None:
+def test_R9_node_that_is_no_longer_a_neighbour_is_forgotten() -> None:
     silence = watching(b=LivenessState(3, 32, pending=True))
     silence.on_tick([A])
     assert silence.states() == {"a": LivenessState(1, 8, pending=False)}
 
 
-def test_R9_a_neighbour_held_twice_is_counted_once() -> None:
+def test_R9_neighbour_on_both_sides_is_counted_once() -> None:
     silence = watching()
     silence.on_tick([A, A])
     assert silence.states()["a"].ticks == 1
 
 
-def test_R9_who_is_no_neighbour_is_heard_without_being_remembered() -> None:
+def test_R9_message_of_another_node_is_not_remembered() -> None:
     silence = watching()
     silence.on_heard("c")
     assert silence.states() == {}
@@ -134,7 +134,7 @@ states = st.builds(LivenessState, counters, counters, st.booleans())
 
 @unhurried
 @given(states)
-def test_R9_whatever_memory_says_a_silent_neighbour_is_noticed_within_64_timeouts(
+def test_R9_silent_neighbour_is_detected_within_64_timeouts_from_any_memory(
     state: LivenessState,
 ) -> None:
     assert ticks_to_alarm(watching(a=state)) <= 64
@@ -142,5 +142,5 @@ def test_R9_whatever_memory_says_a_silent_neighbour_is_noticed_within_64_timeout
 
 @unhurried
 @given(st.dictionaries(st.sampled_from("abc"), states))
-def test_what_is_loaded_can_be_read_back(loaded: dict[str, LivenessState]) -> None:
+def test_loaded_memory_can_be_read_back(loaded: dict[str, LivenessState]) -> None:
     assert watching(**loaded).states() == loaded

@@ -1,4 +1,4 @@
-"""References, the total order of the ring, and its two directions (section 1.1)."""
+"""Peers, the total order of the ring, and its two directions (section 1.1)."""
 
 import msgspec
 import pytest
@@ -19,13 +19,13 @@ def test_peers_are_ordered_by_label_and_then_by_id(a: Peer, b: Peer) -> None:
     assert (a < b) == ((a.label.bits, a.node) < (b.label.bits, b.node))
 
 
-def test_a_label_that_is_equal_leaves_the_order_to_the_ids() -> None:
+def test_equal_labels_are_ordered_by_id() -> None:
     own = peer("01", "m")
     assert own.side_of(peer("01", "a")) is LEFT
     assert own.side_of(peer("01", "z")) is RIGHT
 
 
-def test_B3_a_reference_without_a_label_cannot_be_made() -> None:
+def test_B3_peer_without_a_label_cannot_be_constructed() -> None:
     assert msgspec.convert([[0], "a"], Peer) == peer("0", "a")
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert([None, "a"], Peer)
@@ -46,18 +46,18 @@ def test_B11_distances_are_circular() -> None:
 
 @unhurried
 @given(labels(), labels())
-def test_B11_the_two_ways_round_make_up_the_circle(a: Label, b: Label) -> None:
+def test_B11_two_directed_distances_add_up_to_the_circle(a: Label, b: Label) -> None:
     there, back = RIGHT.distance(a, b), LEFT.distance(a, b)
     assert (there + back) % CIRCLE == 0
     assert there == LEFT.distance(b, a)
     assert 0 <= there < CIRCLE
 
 
-def test_each_side_is_opposite_to_the_other() -> None:
+def test_each_side_is_the_opposite_of_the_other() -> None:
     assert [side.opposite for side in SIDES] == [RIGHT, LEFT]
 
 
-def test_farther_is_strict_and_turns_with_the_side() -> None:
+def test_farther_is_strict_and_depends_on_the_side() -> None:
     near, far = peer("01", "b"), peer("001", "b")
     assert farther(far, near, LEFT)
     assert not farther(near, far, LEFT)
@@ -68,16 +68,16 @@ def test_farther_is_strict_and_turns_with_the_side() -> None:
 
 @unhurried
 @given(anybody, anybody)
-def test_R14_the_weight_tells_pairs_of_label_and_node_apart(a: Peer, b: Peer) -> None:
+def test_R14_weight_depends_on_label_and_node(a: Peer, b: Peer) -> None:
     assert (a.weight == b.weight) == (a == b)
     assert 0 <= a.weight < CIRCLE
 
 
-def test_R14_two_nodes_that_swap_their_labels_change_the_sum() -> None:
+def test_R14_swapped_labels_of_two_nodes_change_the_sum() -> None:
     before = peer("01", "a").weight + peer("11", "b").weight
     after = peer("01", "b").weight + peer("11", "a").weight
     assert before % CIRCLE != after % CIRCLE
 
 
-def test_R14_weights_are_part_of_the_wire_and_stay_what_they_are() -> None:
+def test_R14_weights_on_the_wire_are_stable() -> None:
     assert peer("01", "a").weight == 0x645FEE03A1C88D16

@@ -1,4 +1,4 @@
-"""Every point of the protocol has a test that carries its number."""
+"""Coverage of the protocol's points: each has a test that carries its number."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TRIES = ("T1", "T2", "T3", "T4", "T6", "T8", "T9", "T10", "T11", "T12", "T14", "
 ALL = (*SUPERVISOR, *RING, *SHORTCUTS, *RULES, *TRIES, "batch")
 
 RULE_FILES = ("test_rules.py", "test_rules_of_publications.py")
-# Closed lists of values that every other test uses.
+# Closed lists of values; all other tests use them.
 WITHOUT_TESTS = {"__init__", "effects", "events"}
 
 
 @cache
 def collected() -> dict[str, list[ast.FunctionDef]]:
-    """The tests in each file of this directory."""
+    """Return the tests in each file of this directory."""
     return {
         path.name: [
             item
@@ -46,26 +46,26 @@ def names() -> list[str]:
 
 
 def points_in(name: str) -> set[str]:
-    """The points whose numbers the name of a test carries."""
+    """Return the points whose numbers are in the name of a test."""
     found = re.findall(r"(?<=_)(?:[SBCRT]\d+|k_plus_1|(?<=^test_)batch)(?=_)", name)
     return {number.replace("_plus_", "+") for number in found}
 
 
 @pytest.mark.parametrize("point", ALL)
-def test_every_point_has_a_test_that_carries_its_number(point: str) -> None:
+def test_every_point_has_a_test_with_its_number(point: str) -> None:
     assert any(point in points_in(name) for name in names())
 
 
-def test_no_test_carries_a_number_that_is_no_point() -> None:
+def test_every_number_in_a_test_name_is_a_point() -> None:
     assert {name: points_in(name) for name in names() if not points_in(name) <= set(ALL)} == {}
 
 
-def test_the_table_has_every_point_and_no_other() -> None:
+def test_table_lists_exactly_the_points() -> None:
     assert tuple(POINTS) == ALL
 
 
 @pytest.mark.parametrize("point", ALL)
-def test_the_tests_in_the_table_exist_once_and_carry_the_number(point: str) -> None:
+def test_tests_in_the_table_exist_once_and_have_the_number(point: str) -> None:
     times = Counter(names())
     assert POINTS[point]
     for name in POINTS[point]:
@@ -74,7 +74,7 @@ def test_the_tests_in_the_table_exist_once_and_carry_the_number(point: str) -> N
 
 
 @pytest.mark.parametrize("rule", Rule)
-def test_every_rule_is_switched_off_in_a_test_that_carries_its_number(rule: Rule) -> None:
+def test_every_rule_is_switched_off_in_a_test_with_its_number(rule: Rule) -> None:
     tests = (test for name in RULE_FILES for test in collected()[name])
     found = [test for test in tests if str(rule) in points_in(test.name)]
     assert found
@@ -83,6 +83,6 @@ def test_every_rule_is_switched_off_in_a_test_that_carries_its_number(rule: Rule
         assert "both_ways" in marks, f"{test.name} does not ask what happens without the rule"
 
 
-def test_every_module_of_the_core_has_a_file_of_tests() -> None:
+def test_every_core_module_has_a_test_file() -> None:
     modules = {path.stem for path in CORE.glob("*.py")} - WITHOUT_TESTS
     assert {module for module in modules if f"test_{module}.py" not in collected()} == set()

@@ -1,4 +1,4 @@
-"""Prefixes of ids: what they cover, and how they are sent (section 4.2)."""
+"""Prefixes of ids: their ranges and their encoding (section 4.2)."""
 
 import pytest
 from hypothesis import given
@@ -9,11 +9,11 @@ from skipring.core.prefix import ALL, PACKED_BYTES_MAX, Prefix, apart, are_disjo
 from skipring.core.publications import ID_BITS, ID_BYTES
 from tests.support.machines import unhurried
 
-SHORT = 6  # bits: few enough to look at every string of them
+SHORT = 6  # few enough bits to enumerate all strings
 
 
 def prefixes(length_max: int = ID_BITS) -> SearchStrategy[Prefix]:
-    """Prefixes of any length up to a largest one."""
+    """Draw prefixes up to a maximum length."""
     return st.text("01", max_size=min(length_max, SHORT)).map(Prefix.parse) | st.integers(
         0, length_max
     ).flatmap(lambda length: st.builds(Prefix, st.just(length), st.integers(0, (1 << length) - 1)))
@@ -23,7 +23,7 @@ short_prefixes = st.text("01", max_size=SHORT).map(Prefix.parse)
 
 
 def below(prefix: Prefix) -> set[int]:
-    """The strings of ``SHORT`` bits that begin with a prefix."""
+    """Return the strings of ``SHORT`` bits that start with a prefix."""
     extra = SHORT - prefix.length
     return set(range(prefix.value << extra, (prefix.value + 1) << extra))
 
@@ -34,7 +34,7 @@ def test_parsing_and_writing_bits_are_inverse(bits: str) -> None:
 
 
 @pytest.mark.parametrize("bits", ["2", "0x", " 1", "-1", "0 1", "1_0"])
-def test_what_is_not_written_as_0_and_1_is_no_prefix(bits: str) -> None:
+def test_text_other_than_0_and_1_is_no_prefix(bits: str) -> None:
     with pytest.raises(ValueError, match="no prefix"):
         Prefix.parse(bits)
 
@@ -42,12 +42,12 @@ def test_what_is_not_written_as_0_and_1_is_no_prefix(bits: str) -> None:
 @pytest.mark.parametrize(
     ("length", "value"), [(0, 1), (1, 2), (1, -1), (-1, 0), (ID_BITS + 1, 0), (8, 256)]
 )
-def test_T9_what_no_id_begins_with_is_no_prefix(length: int, value: int) -> None:
+def test_T9_length_or_value_out_of_range_is_no_prefix(length: int, value: int) -> None:
     with pytest.raises(ValueError, match="no prefix of an id"):
         Prefix(length, value)
 
 
-def test_the_prefix_of_everything_is_written_for_a_person() -> None:
+def test_empty_prefix_has_a_readable_form() -> None:
     assert (str(ALL), ALL.bits, str(Prefix.parse("01"))) == ("(all)", "", "01")
 
 
@@ -61,7 +61,7 @@ def test_the_prefix_of_an_id_is_its_first_bits(key: bytes, length: int) -> None:
 
 @unhurried
 @given(prefixes(), prefixes())
-def test_one_covers_another_if_it_begins_with_it(one: Prefix, other: Prefix) -> None:
+def test_prefix_covers_those_that_start_with_it(one: Prefix, other: Prefix) -> None:
     assert one.covers(other) is other.bits.startswith(one.bits)
     assert one.covers(one)
     assert ALL.covers(one)
@@ -69,7 +69,7 @@ def test_one_covers_another_if_it_begins_with_it(one: Prefix, other: Prefix) -> 
 
 @unhurried
 @given(prefixes(ID_BITS - 1), st.sampled_from([0, 1]))
-def test_a_child_has_one_bit_more(prefix: Prefix, bit: int) -> None:
+def test_child_has_one_more_bit(prefix: Prefix, bit: int) -> None:
     child = prefix.child(bit)
     assert child.bits == f"{prefix.bits}{bit}"
     assert prefix.covers(child)
@@ -77,20 +77,20 @@ def test_a_child_has_one_bit_more(prefix: Prefix, bit: int) -> None:
     assert child.sibling.sibling == child
 
 
-def test_T9_there_is_nothing_below_an_id() -> None:
+def test_T9_full_id_has_no_children() -> None:
     with pytest.raises(ValueError, match="no prefix of an id"):
         Prefix.parse("1" * ID_BITS).child(0)
 
 
 @unhurried
 @given(prefixes(ID_BITS // 2), prefixes(ID_BITS // 2))
-def test_what_one_adds_to_another_can_be_taken_off_again(one: Prefix, more: Prefix) -> None:
+def test_relative_prefix_can_be_joined_again(one: Prefix, more: Prefix) -> None:
     longer = one.extended(more)
     assert longer.bits == one.bits + more.bits
     assert one.beyond(longer) == more
 
 
-def test_T9_a_prefix_cannot_be_extended_beyond_an_id() -> None:
+def test_T9_prefix_cannot_be_extended_beyond_an_id() -> None:
     half = Prefix(ID_BITS // 2, 0)
     with pytest.raises(ValueError, match="no prefix of an id"):
         half.extended(half.child(0))
@@ -99,7 +99,7 @@ def test_T9_a_prefix_cannot_be_extended_beyond_an_id() -> None:
 # -- on the wire -------------------------------------------------------------------------------
 
 
-def test_a_prefix_of_any_length_comes_back_from_the_wire() -> None:
+def test_prefix_of_any_length_survives_an_encoding_round_trip() -> None:
     for length in range(ID_BITS + 1):
         for value in {0, (1 << length) - 1, (1 << length) // 3}:
             packed = Prefix(length, value).pack()
@@ -109,7 +109,7 @@ def test_a_prefix_of_any_length_comes_back_from_the_wire() -> None:
 
 @unhurried
 @given(prefixes(), prefixes())
-def test_no_two_prefixes_are_packed_alike(one: Prefix, other: Prefix) -> None:
+def test_different_prefixes_have_different_encodings(one: Prefix, other: Prefix) -> None:
     assert (one.pack() == other.pack()) is (one == other)
 
 
@@ -127,14 +127,14 @@ def test_no_two_prefixes_are_packed_alike(one: Prefix, other: Prefix) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_T9_what_is_no_packed_prefix_is_refused(data: bytes, why: str) -> None:
+def test_T9_invalid_packed_prefix_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(ValueError, match="no prefix of an id"):
         Prefix.unpack(data)
 
 
 @unhurried
 @given(st.binary(max_size=PACKED_BYTES_MAX + 1))
-def test_bytes_are_refused_or_are_how_the_prefix_is_packed(data: bytes) -> None:
+def test_bytes_are_refused_or_are_the_encoding_of_the_prefix(data: bytes) -> None:
     try:
         prefix = Prefix.unpack(data)
     except ValueError:
@@ -159,7 +159,7 @@ def test_bytes_are_refused_or_are_how_the_prefix_is_packed(data: bytes) -> None:
         ("0", ["00", "0011"], ["01"]),
     ],
 )
-def test_the_complement_is_what_the_labels_leave(
+def test_complement_is_the_range_outside_the_labels(
     cover: str, labels: list[str], expected: list[str]
 ) -> None:
     left = complement(Prefix.parse(cover), map(Prefix.parse, labels))
@@ -168,7 +168,7 @@ def test_the_complement_is_what_the_labels_leave(
 
 @unhurried
 @given(short_prefixes, st.lists(short_prefixes, max_size=6))
-def test_cover_and_complement_make_a_partition(cover: Prefix, labels: list[Prefix]) -> None:
+def test_cover_and_complement_are_a_partition(cover: Prefix, labels: list[Prefix]) -> None:
     left = list(complement(cover, labels))
     strings = [string for prefix in left for string in sorted(below(prefix))]
     taken = set().union(*map(below, labels))
@@ -177,7 +177,7 @@ def test_cover_and_complement_make_a_partition(cover: Prefix, labels: list[Prefi
 
 @unhurried
 @given(short_prefixes, st.lists(short_prefixes, max_size=6))
-def test_the_prefixes_of_a_complement_are_the_largest(cover: Prefix, labels: list[Prefix]) -> None:
+def test_complement_has_the_largest_possible_prefixes(cover: Prefix, labels: list[Prefix]) -> None:
     taken = set().union(*map(below, labels))
     for prefix in complement(cover, labels):
         parent = Prefix(prefix.length - 1, prefix.value >> 1) if prefix != cover else cover
@@ -186,7 +186,7 @@ def test_the_prefixes_of_a_complement_are_the_largest(cover: Prefix, labels: lis
 
 @unhurried
 @given(prefixes(ID_BITS - 9), st.lists(st.text("01", max_size=8).map(Prefix.parse), max_size=6))
-def test_complements_are_the_same_wherever_the_cover_is(
+def test_complement_does_not_depend_on_the_place_of_the_cover(
     cover: Prefix, labels: list[Prefix]
 ) -> None:
     moved = complement(cover, [cover.extended(label) for label in labels])
@@ -206,21 +206,21 @@ def test_complements_are_the_same_wherever_the_cover_is(
         ("001", "01", True),
     ],
 )
-def test_one_is_before_another_if_all_its_ids_are(one: str, other: str, expected: bool) -> None:
+def test_prefix_is_before_another_if_all_its_ids_are(one: str, other: str, expected: bool) -> None:
     assert Prefix.parse(one).is_before(Prefix.parse(other)) is expected
 
 
 @unhurried
 @given(st.lists(st.text("01", max_size=5).map(Prefix.parse), max_size=8))
-def test_what_is_left_apart_shares_nothing_and_misses_nothing(labels: list[Prefix]) -> None:
+def test_apart_returns_disjoint_prefixes_that_overlap_every_label(labels: list[Prefix]) -> None:
     found = apart(labels)
     assert are_disjoint(found)
     assert all(any(kept.covers(x) or x.covers(kept) for kept in found) for x in labels)
     assert are_disjoint(labels) is (len(found) == len(labels))
 
 
-def test_a_complement_goes_down_only_where_there_is_something() -> None:
-    """One id beside a label of 256 bits: without narrowing there are as many prefixes."""
+def test_complement_descends_only_where_ids_exist() -> None:
+    """One id beside a label of 256 bits: without narrowing the result has as many prefixes."""
     label = Prefix.parse("0" * ID_BITS)
     held = Prefix.parse("0" * (ID_BITS - 1) + "1")
     assert len(list(complement(ALL, [label]))) == ID_BITS

@@ -1,4 +1,4 @@
-"""Publications: an id says all there is to say about one (section 4.2)."""
+"""Publications: the id derives from topic and fields (section 4.2)."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ numbers = st.integers(0, 300) | st.integers(0, 2**64 - 1)
 
 @st.composite
 def all_fields(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
-    """A topic and the fields of a publication, from so few letters that splits look alike."""
+    """Draw a topic and the fields of a publication from few letters, so that splits look alike."""
     return draw(texts), {
         "publisher": draw(texts),
         "seq": draw(numbers),
@@ -46,12 +46,12 @@ def all_fields(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     }
 
 
-def test_an_id_has_256_bits() -> None:
+def test_id_has_256_bits() -> None:
     assert len(NEWS.id_in(TOPIC)) == ID_BYTES == 32
     assert ID_BITS == 256
 
 
-def test_the_id_of_a_publication_stays_what_it_is() -> None:
+def test_id_of_a_publication_is_stable() -> None:
     assert NEWS.id_in(TOPIC).hex() == PINNED
 
 
@@ -72,25 +72,25 @@ def test_the_id_of_a_publication_stays_what_it_is() -> None:
     ],
     ids=str,
 )
-def test_every_field_matters(change: dict[str, Any]) -> None:
+def test_every_field_changes_the_id(change: dict[str, Any]) -> None:
     assert replace(NEWS, **change).id_in(TOPIC) != NEWS.id_in(TOPIC)
 
 
-def test_the_topic_matters() -> None:
+def test_topic_changes_the_id() -> None:
     assert NEWS.id_in("other") != NEWS.id_in(TOPIC)
 
 
-def test_the_id_it_carries_does_not_matter() -> None:
+def test_carried_id_does_not_change_the_id() -> None:
     assert replace(NEWS, id=bytes(ID_BYTES)).id_in(TOPIC) == NEWS.id_in(TOPIC)
 
 
 @pytest.mark.parametrize("field", ["key", "payload"])
-def test_nothing_is_not_the_same_as_no_bytes(field: str) -> None:
+def test_missing_value_differs_from_empty_bytes(field: str) -> None:
     nothing, no_bytes = (replace(NEWS, **{field: value}) for value in (None, b""))
     assert nothing.id_in(TOPIC) != no_bytes.id_in(TOPIC)
 
 
-def test_the_order_of_headers_does_not_matter() -> None:
+def test_order_of_headers_does_not_change_the_id() -> None:
     turned = dict(reversed(NEWS.headers.items()))
     assert list(turned) != list(NEWS.headers)
     assert replace(NEWS, headers=turned).id_in(TOPIC) == NEWS.id_in(TOPIC)
@@ -98,7 +98,7 @@ def test_the_order_of_headers_does_not_matter() -> None:
 
 @unhurried
 @given(all_fields(), all_fields())
-def test_no_two_publications_have_one_id(
+def test_different_publications_have_different_ids(
     one: tuple[str, dict[str, Any]], other: tuple[str, dict[str, Any]]
 ) -> None:
     assume(one != other)
@@ -108,7 +108,7 @@ def test_no_two_publications_have_one_id(
 
 @unhurried
 @given(st.text("ab", max_size=6), st.integers(0, 6), st.integers(0, 6))
-def test_where_one_field_ends_and_the_next_begins_matters(text: str, one: int, other: int) -> None:
+def test_border_between_two_fields_changes_the_id(text: str, one: int, other: int) -> None:
     assume(text[:one] != text[:other])
     ids = {Publication(publisher=text[place:], seq=0).id_in(text[:place]) for place in (one, other)}
     assert len(ids) == 2
@@ -116,7 +116,7 @@ def test_where_one_field_ends_and_the_next_begins_matters(text: str, one: int, o
 
 @unhurried
 @given(st.text("ab", max_size=6), st.integers(0, 6), st.integers(0, 6))
-def test_where_a_headers_name_ends_matters(text: str, one: int, other: int) -> None:
+def test_end_of_a_header_name_changes_the_id(text: str, one: int, other: int) -> None:
     assume(text[:one] != text[:other])
     ids = {
         Publication(publisher="a", seq=0, headers={text[:place]: text[place:]}).id_in(TOPIC)
@@ -125,7 +125,7 @@ def test_where_a_headers_name_ends_matters(text: str, one: int, other: int) -> N
     assert len(ids) == 2
 
 
-def test_T10_a_publication_is_genuine_under_the_id_that_its_fields_give_and_no_other() -> None:
+def test_T10_publication_is_genuine_only_under_the_id_of_its_fields() -> None:
     settled = NEWS.with_id(TOPIC)
     assert settled.is_genuine(TOPIC)
     assert not settled.is_genuine("other")
@@ -136,7 +136,7 @@ def test_T10_a_publication_is_genuine_under_the_id_that_its_fields_give_and_no_o
 
 @unhurried
 @given(all_fields(), st.binary(max_size=40))
-def test_T10_settled_it_is_genuine_whatever_id_it_carried(
+def test_T10_publication_with_id_is_genuine_whatever_id_it_carried(
     drawn: tuple[str, dict[str, Any]], wrong: bytes
 ) -> None:
     topic, fields = drawn
@@ -146,37 +146,37 @@ def test_T10_settled_it_is_genuine_whatever_id_it_carried(
     assert replace(settled, id=b"") == Publication(**fields)
 
 
-def test_an_opaque_one_keeps_its_id() -> None:
+def test_opaque_publication_keeps_its_id() -> None:
     opaque = Publication(publisher="ann", seq=0, id=b"x" * ID_BYTES)
     assert opaque.with_id(TOPIC) is opaque
     assert opaque.is_genuine(TOPIC)
 
 
-def test_an_opaque_one_without_an_id_gets_one() -> None:
+def test_opaque_publication_without_an_id_gets_one() -> None:
     settled = Publication(publisher="ann", seq=0).with_id(TOPIC)
     assert len(settled.id) == ID_BYTES
     assert settled.is_genuine(TOPIC)
 
 
 @pytest.mark.parametrize("size", [0, 1, 31, 33])
-def test_an_opaque_one_whose_id_is_none_is_not_genuine(size: int) -> None:
+def test_opaque_publication_with_an_invalid_id_is_not_genuine(size: int) -> None:
     assert not Publication(publisher="ann", seq=0, id=b"x" * size).is_genuine(TOPIC)
 
 
 @pytest.mark.parametrize("size", [1, 31, 33])
-def test_T10_settled_an_opaque_one_is_genuine_too(size: int) -> None:
+def test_T10_opaque_publication_with_id_is_genuine(size: int) -> None:
     opaque = Publication(publisher="ann", seq=0, id=b"x" * size)
     assert opaque.with_id(TOPIC).is_genuine(TOPIC)
 
 
 @pytest.mark.parametrize("field", ["seq", "time"])
-def test_a_negative_number_does_not_come_off_the_wire(field: str) -> None:
+def test_negative_number_is_refused_by_the_decoder(field: str) -> None:
     wire = [-1 if name == field else value for name, value in msgspec.structs.asdict(NEWS).items()]
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(wire, Publication)
 
 
-def test_its_size_counts_what_the_user_gave() -> None:
+def test_size_counts_the_fields_of_the_user() -> None:
     assert Publication(publisher="ann", seq=0).size_bytes == OVERHEAD_BYTES
     texts = sum(len(name) + len(value) for name, value in NEWS.headers.items())
     assert NEWS.size_bytes == OVERHEAD_BYTES + len(b"hello") + len(b"k") + texts
@@ -184,40 +184,40 @@ def test_its_size_counts_what_the_user_gave() -> None:
 
 @unhurried
 @given(all_fields())
-def test_it_comes_back_from_the_wire_as_it_was(drawn: tuple[str, dict[str, Any]]) -> None:
+def test_publication_survives_an_encoding_round_trip(drawn: tuple[str, dict[str, Any]]) -> None:
     topic, fields = drawn
     settled = Publication(**fields).with_id(topic)
     wire = msgspec.msgpack.encode(settled)
     assert msgspec.msgpack.decode(wire, type=Publication) == settled
 
 
-# -- many at once ----------------------------------------------------------------------------
+# -- batches of publications -------------------------------------------------------------------
 
 EDGES = sorted({max((1 << 8 * size) + step, 0) for size in range(9) for step in (-1, 0, 1)})
 
 
 @unhurried
 @given(st.lists(all_fields().map(lambda drawn: drawn[1]), max_size=8))
-def test_many_at_once_have_the_ids_that_each_has_alone(fields: list[dict[str, Any]]) -> None:
+def test_ids_of_a_list_equal_the_ids_of_each_publication(fields: list[dict[str, Any]]) -> None:
     some = [Publication(**each) for each in fields]
     alone = tuple(b"" if each.payload is None else each.id_in(TOPIC) for each in some)
     assert ids_of(some, TOPIC) == alone
 
 
-def test_numbers_of_any_size_one_after_another_give_the_ids_that_each_gives_alone() -> None:
+def test_ids_of_consecutive_numbers_of_any_size_equal_the_single_ids() -> None:
     pairs = [(seq, time) for seq in EDGES for time in EDGES]
     some = [Publication(publisher="p", seq=seq, time=time, payload=b"x") for seq, time in pairs]
     assert ids_of(some, TOPIC) == tuple(each.id_in(TOPIC) for each in some)
 
 
-def test_what_can_have_no_id_has_none_and_does_not_disturb_the_others() -> None:
+def test_publication_without_a_valid_id_does_not_affect_the_others() -> None:
     sound = Publication(publisher="p", seq=1, time=1, payload=b"x")
     odd = [replace(sound, seq=-1), replace(sound, time=-1), replace(sound, payload=None)]
     ids = ids_of([sound, odd[0], sound, odd[1], sound, odd[2], sound], TOPIC)
     assert ids == (sound.id_in(TOPIC), b"") * 3 + (sound.id_in(TOPIC),)
 
 
-def test_publications_that_are_given_their_ids_are_settled() -> None:
+def test_publications_with_computed_ids_are_genuine() -> None:
     some = [Publication(publisher="p", seq=seq, payload=b"x") for seq in range(3)]
     settled = [each.with_id(TOPIC) for each in some]
     assign_ids(some, ids_of(some, TOPIC))

@@ -1,4 +1,4 @@
-"""What one name may use of a supervisor."""
+"""Quotas of one name at a supervisor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from skipring.core import quotas as quotas_module
 from skipring.core.quotas import SUBJECTS_PER_NAME_MAX, TOPICS_MAX, TOPICS_PER_NAME_MAX, Quotas
 
 
-def test_one_name_gets_a_quarter_of_the_topics_and_a_reason_after_that() -> None:
+def test_name_gets_a_quarter_of_the_topics_and_then_a_reason() -> None:
     quotas = Quotas()
     for _ in range(TOPICS_PER_NAME_MAX):
         assert quotas.refuse_topic("a") is None

@@ -1,4 +1,4 @@
-"""What one subscriber makes of another's claims: who lacks what, and that it comes to an end."""
+"""Set reconciliation: what each side is missing, and termination of every exchange."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.machines import FAST, FIXED, PAPER, only, rule_sets, unhurrie
 from tests.support.sessions import P, Party, Talk, id_at, limited, opaque
 
 JUNK = bytes(DIGEST_BYTES)
-# Small sets are listed at once, which would hide the levels; so also with shorter lists.
+# Small sets are listed at once, which hides the levels; these configurations have shorter lists.
 LEVELS = limited(listed_ids_max=0, batch_levels=1)
 CONFIGS = {
     "fast": limited(),
@@ -38,17 +38,17 @@ CONFIGS = {
     "only T4": limited(only(Rule.COVER)),
 }
 OTHERS = ["fixed", "lists of one", "unbatched"]
-SOME = range(0, 256, 5)  # of all 256 sets over three bits, small and large ones alike
+SOME = range(0, 256, 5)  # of all 256 sets over three bits, small and large
 
 
 def subsets(bits: int) -> list[list[Publication]]:
-    """All sets over {0,1}^bits."""
+    """Return all sets over {0,1}^bits."""
     keys = [P("".join(word)) for word in product("01", repeat=bits)]
     return [[p for place, p in enumerate(keys) if m >> place & 1] for m in range(1 << len(keys))]
 
 
 def equal_pairs(sets: list[list[Publication]], askers: range, config: ProtocolConfig) -> int:
-    """How many ordered pairs of different sets are equal after one session of the first."""
+    """Return how many ordered pairs of different sets are equal after one session of the first."""
     us = {place: Party("u", sets[place], config) for place in askers}
     vs = [Party("v", publications, config) for publications in sets]
     pairs = ((u, v) for u in askers for v in range(len(sets)) if u != v)
@@ -63,7 +63,7 @@ def sent_ids(messages: list[Message]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_T4_all_240_pairs_of_sets_over_two_bits_are_equal_after_one_session(
+def test_T4_all_240_pairs_of_sets_over_two_bits_become_equal_in_one_session(
     config: ProtocolConfig,
 ) -> None:
     assert equal_pairs(subsets(2), range(16), config) == 240
@@ -74,7 +74,7 @@ def test_T4_all_240_pairs_of_sets_over_two_bits_are_equal_after_one_session(
 @pytest.mark.parametrize(
     "name", ["fast", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 )
-def test_T4_all_65280_pairs_of_sets_over_three_bits_are_equal_after_one_session(
+def test_T4_all_65280_pairs_of_sets_over_three_bits_become_equal_in_one_session(
     name: str, part: int
 ) -> None:
     assert equal_pairs(subsets(3), range(part * 16, part * 16 + 16), CONFIGS[name]) == 16 * 255
@@ -82,7 +82,7 @@ def test_T4_all_65280_pairs_of_sets_over_three_bits_are_equal_after_one_session(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", OTHERS)
-def test_T4_a_fifth_of_these_pairs_is_equal_with_other_rules_and_limits_too(name: str) -> None:
+def test_T4_a_fifth_of_these_pairs_becomes_equal_with_other_rules_and_limits(name: str) -> None:
     assert equal_pairs(subsets(3), SOME, CONFIGS[name]) == len(SOME) * 255
 
 
@@ -105,8 +105,8 @@ def test_T4_alone_makes_every_pair_equal_and_T3_helps_some_without_it(
 
 
 @pytest.mark.heavy
-def test_one_session_of_the_papers_makes_few_of_the_65280_pairs_equal() -> None:
-    """T4: only one of ten, 6560 of 65280 in all; a fifth of them is tried."""
+def test_one_session_of_the_paper_makes_few_of_the_65280_pairs_equal() -> None:
+    """T4: one in ten, 6560 of 65280; the test tries a fifth of them."""
     assert 0 < equal_pairs(subsets(3), SOME, limited(PAPER)) < len(SOME) * 255 / 5
 
 
@@ -114,10 +114,10 @@ def test_one_session_of_the_papers_makes_few_of_the_65280_pairs_equal() -> None:
 
 
 @pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
-def test_T3_all_that_is_missing_beside_a_deeper_node_comes_and_not_its_first_sibling_only(
+def test_T3_all_missing_publications_beside_a_deeper_node_are_sent(
     on: bool,
 ) -> None:
-    """In u the node under 1 is three bits longer: 11 is missing, and so are 101 and 1001."""
+    """In u the node under 1 is three bits longer: 11, 101 and 1001 are missing."""
     rules = only(Rule.COMPLEMENT) if on else PAPER
     v = [P("0"), P("1000"), P("1001"), P("101"), P("11")]
     talk = Talk([P("0"), P("1000")], v, limited(rules)).session("u")
@@ -126,7 +126,7 @@ def test_T3_all_that_is_missing_beside_a_deeper_node_comes_and_not_its_first_sib
     assert talk.is_equal is on
 
 
-def test_T3_what_the_asker_has_below_is_not_sent_again() -> None:
+def test_T3_publications_that_the_requester_holds_are_not_sent() -> None:
     party = Party("v", [P("0"), P("1000"), P("101"), P("11")], limited(only(Rule.COMPLEMENT)))
     held = Summary(Prefix.of_id(id_at("1000")), leaf_digest(id_at("1000")))
     claim = RangeSummary.make(Prefix.parse("1"), [held])
@@ -137,21 +137,21 @@ def test_T3_what_the_asker_has_below_is_not_sent_again() -> None:
 # -- T4 ----------------------------------------------------------------------------------------
 
 
-def test_T4_whoever_reads_a_claim_sends_what_is_lacking_under_its_cover() -> None:
+def test_T4_receiver_of_a_summary_sends_the_publications_missing_under_its_prefix() -> None:
     party = Party("v", [P("00"), P("01"), P("1")], LEVELS)
     held = Summary(Prefix.of_id(id_at("00")), leaf_digest(id_at("00")))
     sent = party.receive(CheckTrie("u", (RangeSummary.make(Prefix.parse("0"), [held]),)))
     assert sent == [("u", Publications((P("01"),)))]
 
 
-def test_T4_an_empty_claim_says_that_everything_there_is_lacking() -> None:
+def test_T4_empty_summary_requests_everything_under_its_prefix() -> None:
     party = Party("v", [P("00"), P("01"), P("1")])
     sent = party.receive(CheckTrie("u", (RangeSummary.make(Prefix.parse("0")),)))
     assert sent == [("u", Publications((P("00"), P("01"))))]
 
 
-def test_T4_what_differs_is_described_in_full_whoever_asked() -> None:
-    """The claim about a label names all that lies below it."""
+def test_T4_difference_is_described_in_full_whichever_side_asked() -> None:
+    """The summary of a prefix names everything below it."""
     trie = Party("v", [P("000"), P("001"), P("01"), P("1")]).holdings.trie
     answer = Reconciler(trie, LEVELS, 0)
     answer.compare(RangeSummary.make(ALL, [Summary(ALL, JUNK)]), is_pushed=True)
@@ -163,11 +163,11 @@ def test_T4_what_differs_is_described_in_full_whoever_asked() -> None:
 
 
 @pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
-def test_T4_without_it_lists_can_hide_a_difference_for_ever(on: bool) -> None:
-    """The paper counts on taking turns: some level is told by the one who holds more.
+def test_T4_list_hides_a_difference_permanently_without_the_rule(on: bool) -> None:
+    """The paper relies on alternation: the side that holds more describes some level.
 
-    A list ends the exchange at once. Here v has few enough to list under 0000 and u has not, so
-    that v is the last to speak whoever begins, and u, which lacks nothing, has no question.
+    A list ends the exchange at once. Here v can list its ids under 0000 and u cannot, so that v
+    sends the last message whichever side starts, and u, which is missing nothing, requests nothing.
     """
     shared = [id_at("0000" + format(number, "05b")) for number in range(32)]
     shared += [id_at(format(number, "04b")) for number in range(1, 16)]
@@ -182,14 +182,14 @@ def test_T4_without_it_lists_can_hide_a_difference_for_ever(on: bool) -> None:
 
 
 @pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
-def test_T6_nobody_sends_an_empty_publish(on: bool) -> None:
+def test_T6_empty_publications_message_is_not_sent(on: bool) -> None:
     party = Party("v", [P("0")], limited(without(*(() if on else (Rule.NO_NOISE,)))))
     wanted = CheckAndPublish("u", (), 0, (RangeSummary.make(Prefix.parse("1")),))
     assert party.receive(wanted) == ([] if on else [("u", Publications(()))])
 
 
 @pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
-def test_T6_leaves_are_told_without_hashes(on: bool) -> None:
+def test_T6_leaves_are_sent_without_digests(on: bool) -> None:
     rules = only(Rule.NO_NOISE) if on else PAPER
     party = Party("v", [P("0"), P("1")], limited(rules))
     ((_, answer),) = party.receive(CheckTrie("u", (RangeSummary.make(ALL, [Summary(ALL, JUNK)]),)))
@@ -202,14 +202,14 @@ def test_T6_leaves_are_told_without_hashes(on: bool) -> None:
 
 
 def labels_of(message: Message) -> list[Prefix]:
-    """What a message asks to be compared."""
+    """Return the prefixes that a message asks to compare."""
     if not isinstance(message, CheckTrie | CheckAndPublish):
         return []
     return [s.prefix for claim in message.claims for s in claim.summaries()]
 
 
 def prefixes() -> SearchStrategy[Prefix]:
-    """Prefixes: of few bits, of ids that the parties hold, or as long as can be."""
+    """Draw prefixes of few bits, of ids that the parties hold, or of full length."""
     few = st.text("01", max_size=4).map(Prefix.parse)
     held = st.builds(Prefix.of_id, st.sampled_from(IDS), st.integers(0, ID_BITS))
     return few | held | st.integers(0, 2**ID_BITS - 1).map(lambda value: Prefix(ID_BITS, value))
@@ -220,7 +220,7 @@ IDS = [id_at(format(number, "05b")) for number in range(0, 32, 3)]
 
 @st.composite
 def claims(draw: st.DrawFn) -> RangeSummary:
-    """Claims that can be read, whether anybody would make them or not."""
+    """Draw valid range summaries, including those that no correct node makes."""
     cover = draw(prefixes())
     size = draw(st.sampled_from((SHORT_BYTES, DIGEST_BYTES)))
     below = apart(
@@ -253,7 +253,7 @@ def checks(sender: str) -> SearchStrategy[CheckTrie | CheckAndPublish]:
         {"batch_levels": st.integers(1, 4), "listed_ids_max": st.integers(0, 4)}
     ),
 )
-def test_T9_any_chain_of_replies_dies_out_even_from_forged_claims(
+def test_T9_any_exchange_terminates_even_from_forged_summaries(
     message: CheckTrie | CheckAndPublish,
     rules: Rules,
     held: list[bytes],
@@ -273,7 +273,7 @@ def test_T9_any_chain_of_replies_dies_out_even_from_forged_claims(
     held=st.lists(st.sampled_from(IDS), unique=True),
     listed=st.integers(0, 4),
 )
-def test_T9_a_reply_strictly_extends_a_label_it_answers_to(
+def test_T9_reply_strictly_extends_a_prefix_of_the_request(
     message: CheckTrie | CheckAndPublish, rules: Rules, held: list[bytes], listed: int
 ) -> None:
     party = Party("v", opaque(held), limited(rules, listed_ids_max=listed))
@@ -284,10 +284,10 @@ def test_T9_a_reply_strictly_extends_a_label_it_answers_to(
 
 
 @pytest.mark.parametrize("config", [*CONFIGS.values(), limited(PAPER)], ids=[*CONFIGS, "paper"])
-def test_T9_a_forged_root_is_followed_by_no_more_than_the_tries_have_nodes(
+def test_T9_forged_root_causes_no_more_messages_than_the_tries_have_nodes(
     config: ProtocolConfig,
 ) -> None:
-    """Also where both agree and only the question lies."""
+    """Includes two equal tries, where only the request is wrong."""
     ids = [id_at(format(number, "06b")) for number in range(64)]
     for held in (ids, ids[::2], ids[40:]):
         talk = Talk(opaque(ids), opaque(held), config)
@@ -297,24 +297,24 @@ def test_T9_a_forged_root_is_followed_by_no_more_than_the_tries_have_nodes(
 
 
 @pytest.mark.parametrize("rules", [FAST, PAPER], ids=["fast", "paper"])
-def test_T9_two_that_differ_about_the_hash_of_one_leaf_do_not_argue(rules: Rules) -> None:
+def test_T9_wrong_digest_of_one_leaf_is_not_answered(rules: Rules) -> None:
     party = Party("v", [P("1")], limited(rules))
     leaf = Summary(Prefix.of_id(id_at("1")), JUNK)
     assert party.receive(CheckTrie("u", (RangeSummary.make(ALL, [leaf]),))) == []
 
 
-def test_T9_labels_of_more_bits_than_an_id_are_refused() -> None:
+def test_T9_prefixes_longer_than_an_id_are_refused() -> None:
     with pytest.raises(ValueError, match="no prefix"):
         Prefix(ID_BITS + 1, 0)
     with pytest.raises(ValueError, match="no prefix"):
         RangeSummary(b"\x80" * 34)
     whole = Prefix.of_id(id_at("1"))
-    one_more = bytes((0b11000000,))  # the label 1, relative to a cover that is an id already
+    one_more = bytes((0b11000000,))  # the prefix 1, relative to a cover that is a full id
     with pytest.raises(ValueError, match="no prefix"):
         RangeSummary(whole.pack(), one_more, JUNK)
 
 
-def test_T9_a_message_with_such_a_label_is_not_read() -> None:
+def test_T9_message_with_a_prefix_longer_than_an_id_is_refused() -> None:
     whole = Prefix.of_id(id_at("1"))
     honest = msgspec.msgpack.encode(CheckTrie("u", (RangeSummary(whole.pack()),)))
     assert msgspec.msgpack.decode(honest, type=CheckTrie).claims[0].prefix == whole
@@ -323,8 +323,8 @@ def test_T9_a_message_with_such_a_label_is_not_read() -> None:
         msgspec.msgpack.decode(msgspec.msgpack.encode(forged), type=CheckTrie)
 
 
-def test_a_list_is_not_compared_with_more_ids_than_are_soon_read() -> None:
-    """A forged leaf about everything is answered with a description, not with a scan."""
+def test_list_is_compared_with_a_bounded_number_of_ids() -> None:
+    """A forged leaf under the root is answered with a description instead of a scan."""
     ids = [id_at(format(8 * number, "012b")) for number in range(SCANNED_IDS_MAX + 1)]
     party = Party("v", opaque(ids))
     sent = party.receive(CheckTrie("u", (RangeSummary.make(ALL, leaves=[bytes(8)]),)))
@@ -335,8 +335,8 @@ def test_a_list_is_not_compared_with_more_ids_than_are_soon_read() -> None:
 
 
 @pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
-def test_batch_all_that_is_open_goes_into_one_message(on: bool) -> None:
-    """Two subtries differ, and the answer is one message or one for each."""
+def test_batch_all_open_prefixes_go_into_one_message(on: bool) -> None:
+    """Two subtries differ; the answer is one message, or one for each without the rule."""
     rules = without(*(() if on else (Rule.BATCH,)))
     party = Party("v", [P(bits) for bits in ("000", "001", "100", "101")], limited(rules))
     told = [Summary(Prefix.parse(bits), JUNK) for bits in ("00", "10")]
@@ -345,7 +345,7 @@ def test_batch_all_that_is_open_goes_into_one_message(on: bool) -> None:
 
 
 @pytest.mark.parametrize(("on", "levels"), [(True, 4), (True, 2), (False, 4)])
-def test_batch_an_answer_goes_several_levels_down(on: bool, levels: int) -> None:
+def test_batch_answer_descends_several_levels(on: bool, levels: int) -> None:
     rules = without(*(() if on else (Rule.BATCH,)))
     ids = [id_at(format(number, "07b")) for number in range(128)]
     party = Party("v", opaque(ids), limited(rules, batch_levels=levels))
@@ -364,7 +364,7 @@ def test_batch_few_ids_are_listed_at_once(on: bool) -> None:
 
 
 @pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
-def test_batch_a_session_over_4096_ids_needs_few_messages(on: bool) -> None:
+def test_batch_session_over_4096_ids_needs_few_messages(on: bool) -> None:
     ids = [id_at(format(number, "012b")) for number in range(4096)]
     rules = without(*(() if on else (Rule.BATCH,)))
     u, v = (

@@ -1,4 +1,4 @@
-"""Holdings: what a subscriber keeps, and under which id (section 4.2)."""
+"""Replica: the stored publications of one topic and their ids (section 4.2)."""
 
 from collections.abc import Iterable
 
@@ -31,12 +31,12 @@ def settled(seq: int, **fields: object) -> Publication:
 
 
 def store(offset: int, *rows: Publication) -> Store:
-    """That rows are kept, with what they take."""
+    """Return the Store effect of rows with their total size."""
     return Store(offset, rows, sum(row.size_bytes for row in rows))
 
 
 class Kept:
-    """Holdings whose effects are carried out as a host would."""
+    """Replica whose effects are applied as by a host."""
 
     def __init__(self, rows: Iterable[Publication] | MemoryLog = ()) -> None:
         self.archive = rows if isinstance(rows, MemoryLog) else MemoryLog(rows)
@@ -58,10 +58,10 @@ class Kept:
         return self.carry_out(out)
 
 
-# -- taking in ---------------------------------------------------------------------------------
+# -- adding ------------------------------------------------------------------------------------
 
 
-def test_a_publication_is_stored_and_then_delivered() -> None:
+def test_publication_is_stored_and_then_delivered() -> None:
     kept = Kept()
     one = settled(0)
     delivered = Deliver((one,), 0, Origin.SPREAD, 3, one.size_bytes)
@@ -70,7 +70,7 @@ def test_a_publication_is_stored_and_then_delivered() -> None:
 
 
 class Noting(MemoryLog):
-    """An archive that notes what is read of it."""
+    """Log that records the offsets that are read."""
 
     def __init__(self, rows: Iterable[Publication]) -> None:
         super().__init__(rows)
@@ -81,7 +81,7 @@ class Noting(MemoryLog):
         return super().read(offset)
 
 
-def test_many_are_read_in_the_order_in_which_they_lie_and_given_in_that_of_their_ids() -> None:
+def test_publications_are_read_in_order_of_offsets_and_returned_in_order_of_ids() -> None:
     rows = [settled(seq) for seq in range(40)]
     archive = Noting(rows)
     holdings, offsets = Replica(TOPIC, archive), archive.offsets
@@ -91,7 +91,7 @@ def test_many_are_read_in_the_order_in_which_they_lie_and_given_in_that_of_their
     got = list(holdings.read_many(holdings.trie.entries(), Outbox()))
     assert got == sorted((row for row in rows if row != rows[7]), key=lambda row: row.id)
     assert sorted(offsets) == list(range(40))
-    parts = [offsets[:16], offsets[16:]]  # ever more at once
+    parts = [offsets[:16], offsets[16:]]  # batches grow
     assert [sorted(part) for part in parts] == parts
 
 
@@ -105,7 +105,7 @@ def test_offsets_grow_by_one() -> None:
     assert [row.seq for row in kept.archive.publications()] == [0, 1, 2, 3, 4]
 
 
-def test_take_returns_the_publication_as_it_is_kept() -> None:
+def test_add_returns_the_publication_as_it_is_stored() -> None:
     kept = Kept()
     out = Outbox()
     assert kept.holdings.add([publication(0)], out, origin=Origin.OWN) == (settled(0),)
@@ -113,7 +113,7 @@ def test_take_returns_the_publication_as_it_is_kept() -> None:
 
 
 @pytest.mark.parametrize("claimed", [b"", WRONG_ID, b"short", WRONG_ID * 2])
-def test_T10_whatever_id_a_message_claims_the_fields_give_the_one_that_counts(
+def test_T10_id_derives_from_the_fields_whatever_id_a_message_carries(
     claimed: bytes,
 ) -> None:
     kept = Kept()
@@ -123,26 +123,26 @@ def test_T10_whatever_id_a_message_claims_the_fields_give_the_one_that_counts(
 
 
 @pytest.mark.parametrize("claimed", [None, b"", WRONG_ID])
-def test_T10_what_is_known_is_dropped_whatever_id_it_claims(claimed: bytes | None) -> None:
+def test_T10_known_publication_is_dropped_whatever_id_it_carries(claimed: bytes | None) -> None:
     kept = Kept([settled(0)])
     again = settled(0) if claimed is None else publication(0, id=claimed)
     assert kept.take(again) == []
     assert len(kept.holdings.trie) == 1
 
 
-def test_T10_a_publication_under_the_id_of_another_is_neither_lost_nor_replaces_it() -> None:
+def test_T10_publication_with_the_id_of_another_is_stored_and_does_not_replace_it() -> None:
     kept = Kept([settled(0)])
     kept.take(publication(1, id=settled(0).id))
     assert [kept.archive.read(offset) for offset in (0, 1)] == [settled(0), settled(1)]
 
 
-def test_the_same_fields_in_another_topic_are_another_publication() -> None:
+def test_equal_fields_in_another_topic_are_another_publication() -> None:
     kept = Kept()
     elsewhere = publication(0).with_id("elsewhere")
     assert kept.take(elsewhere)[0] == store(0, settled(0))
 
 
-def test_an_opaque_one_is_kept_under_its_own_id() -> None:
+def test_opaque_publication_is_stored_under_its_own_id() -> None:
     kept = Kept()
     opaque = publication(0, payload=None, id=WRONG_ID)
     assert kept.take(opaque)[0] == store(0, opaque)
@@ -150,14 +150,14 @@ def test_an_opaque_one_is_kept_under_its_own_id() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 31, 33])
-def test_T10_an_opaque_one_whose_id_is_none_does_no_harm(size: int) -> None:
+def test_T10_opaque_publication_with_an_invalid_id_does_no_harm(size: int) -> None:
     kept = Kept([settled(seq) for seq in range(3)])
     kept.take(publication(0, payload=None, id=b"x" * size))
     kept.take(publication(9))
     assert all(settled(seq).id in kept.holdings.trie for seq in (0, 1, 2, 9))
 
 
-def test_two_subscribers_without_publications_do_not_share_what_they_take() -> None:
+def test_two_replicas_without_a_log_do_not_share_publications() -> None:
     one, other = Replica(TOPIC, None), Replica(TOPIC, None)
     one.add([publication(0)], Outbox(), origin=Origin.OWN)
     assert (len(one.trie), len(other.trie), len(Replica(TOPIC, None).trie)) == (1, 0, 0)
@@ -165,7 +165,7 @@ def test_two_subscribers_without_publications_do_not_share_what_they_take() -> N
 
 @unhurried
 @given(st.lists(st.integers(0, 20)))
-def test_the_archive_and_the_trie_hold_the_same(numbers: list[int]) -> None:
+def test_log_and_trie_hold_the_same_publications(numbers: list[int]) -> None:
     kept = Kept()
     for seq in numbers:
         kept.take(publication(seq))
@@ -177,7 +177,7 @@ def test_the_archive_and_the_trie_hold_the_same(numbers: list[int]) -> None:
 # -- reading back ------------------------------------------------------------------------------
 
 
-def test_what_was_stored_is_read_by_its_id_or_how_that_begins() -> None:
+def test_stored_publication_is_found_by_its_id_or_a_prefix_of_it() -> None:
     rows = [settled(seq) for seq in range(40)]
     holdings = Kept(rows).holdings
     out = Outbox()
@@ -198,7 +198,7 @@ def test_what_was_stored_is_read_by_its_id_or_how_that_begins() -> None:
     ],
     ids=["payload", "id", "publisher", "gone"],
 )
-def test_T12_a_row_that_is_not_what_was_stored_is_put_aside(corrupted: Publication | None) -> None:
+def test_T12_corrupt_row_is_quarantined(corrupted: Publication | None) -> None:
     kept = Kept([settled(0), settled(1)])
     assert kept.archive._rows is not None
     kept.archive._rows[1] = corrupted
@@ -208,7 +208,7 @@ def test_T12_a_row_that_is_not_what_was_stored_is_put_aside(corrupted: Publicati
     assert list(kept.holdings.trie.keys()) == [settled(0).id]
 
 
-def test_T12_what_was_put_aside_can_be_taken_in_again() -> None:
+def test_T12_quarantined_publication_can_be_added_again() -> None:
     kept = Kept([settled(0), settled(1)])
     kept.archive.discard(0)
     out = Outbox()
@@ -218,7 +218,7 @@ def test_T12_what_was_put_aside_can_be_taken_in_again() -> None:
     assert kept.holdings.find(settled(0).id, Outbox()) == settled(0)
 
 
-def test_T12_a_row_stored_under_a_wrong_id_is_put_aside_when_it_is_read() -> None:
+def test_T12_row_stored_under_a_wrong_id_is_quarantined_on_read() -> None:
     wrong = publication(0, id=WRONG_ID)
     kept = Kept([wrong])
     assert WRONG_ID in kept.holdings.trie
@@ -228,16 +228,16 @@ def test_T12_a_row_stored_under_a_wrong_id_is_put_aside_when_it_is_read() -> Non
     assert len(kept.holdings.trie) == 0
 
 
-# -- starting anew -----------------------------------------------------------------------------
+# -- recovery ----------------------------------------------------------------------------------
 
 
-def test_what_is_in_the_archive_is_indexed_without_being_read() -> None:
+def test_recovery_indexes_the_log_without_reading_the_rows() -> None:
     rows = [settled(0), publication(1, id=WRONG_ID), settled(2)]
     holdings = Kept(rows).holdings
     assert sorted(holdings.trie.entries()) == sorted((row.id, row.seq) for row in rows)
 
 
-def test_T10_corrupted_digests_are_taken_over_and_nothing_else_is() -> None:
+def test_T10_corrupted_digests_are_loaded_and_nothing_else_is() -> None:
     archive = MemoryLog([settled(seq) for seq in range(3)])
     holdings = Replica(TOPIC, archive)
     holdings.recover({ALL: WRONG_DIGEST})
@@ -247,7 +247,7 @@ def test_T10_corrupted_digests_are_taken_over_and_nothing_else_is() -> None:
 
 
 @pytest.mark.parametrize("archive", [None, MemoryLog()], ids=["none", "empty"])
-def test_T2_without_publications_there_is_an_empty_trie(archive: MemoryLog | None) -> None:
+def test_T2_replica_without_publications_has_an_empty_trie(archive: MemoryLog | None) -> None:
     holdings = Replica(TOPIC, archive)
     assert holdings.trie.root == EMPTY_ROOT == PublicationTrie().root
     holdings.recover({})
@@ -279,7 +279,7 @@ def test_numbers_of_incarnation_0_start_at_zero() -> None:
     assert [holdings.next_seq(0) for _ in range(2)] == [0, 1]
 
 
-def test_numbers_of_incarnation_0_continue_after_own_publications_from_others() -> None:
+def test_numbers_of_incarnation_0_continue_after_own_publications_received_from_others() -> None:
     kept = Kept()
     assert kept.holdings.next_seq(0) == 0
     kept.take(publication(1))

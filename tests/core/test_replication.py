@@ -1,4 +1,4 @@
-"""The publication half of a subscriber: what it answers for, and that it keeps before it says."""
+"""Replication half of a subscriber: its messages, and storage before any answer."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def news(seq: int) -> Publication:
 
 
 def arrived(subscriber: Subscriber) -> None:
-    """Something has come that is delivered, and not kept yet."""
+    """Deliver publications whose storage is deferred."""
     effects = subscriber.handle(Received(PublishMany((news(0), news(1))), "a"))
     assert any(isinstance(effect, Deliver) for effect in effects)
     assert not any(isinstance(effect, Store) for effect in effects)
 
 
-def test_it_answers_for_every_message_about_publications_and_for_no_other() -> None:
+def test_replication_handles_every_message_about_publications_and_no_other() -> None:
     about = {type(each) for each in SAMPLES if type(each) in MESSAGE_TYPES and is_about(each)}
     handing_over = {CheckHeld, Held, Draining, RequestHandover, HandoverDone}
     assert set(Replication.HANDLERS) == about | {IHave, Want, TrieEqual} | handing_over
@@ -83,7 +83,7 @@ def is_about(message: object) -> bool:
     ],
     ids=lambda event: type(getattr(event, "message", event)).__name__,
 )
-def test_whoever_looks_at_what_is_kept_finds_what_has_arrived(event: Received) -> None:
+def test_event_that_reads_the_replica_stores_deferred_publications_first(event: Received) -> None:
     subscriber = machine()
     arrived(subscriber)
     effects = subscriber.handle(event)
@@ -93,14 +93,14 @@ def test_whoever_looks_at_what_is_kept_finds_what_has_arrived(event: Received) -
 
 
 @pytest.mark.parametrize("message", [IHave("a", bytes(8), bytes(1)), Digest("a", 1)])
-def test_what_does_not_look_at_it_leaves_it_for_later(message: Message) -> None:
+def test_message_that_does_not_read_the_replica_leaves_storage_deferred(message: Message) -> None:
     subscriber = machine()
     arrived(subscriber)
     effects = subscriber.handle(Received(message, "a"))
     assert not any(isinstance(effect, Store) for effect in effects)
 
 
-def test_alone_it_keeps_and_delivers_what_it_is_handed() -> None:
+def test_replication_without_a_subscriber_delivers_and_stores_publications() -> None:
     ring = Ring("m", LATE.rules)
     circulation = Replication(ring, Shortcuts(ring), Replica(TOPIC, None), LATE)
     out = Outbox()

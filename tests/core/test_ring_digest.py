@@ -1,4 +1,4 @@
-"""The sum over the tree, from the leaves to label 0 (R14)."""
+"""Digest over the tree, summed from the leaves to label 0 (R14)."""
 
 import pytest
 
@@ -20,7 +20,7 @@ OWN, A, Z = peer("01", ME), peer("0011", "a"), peer("0101", "z")
 
 
 class Quarter:
-    """The digest of the node with label 01 in a ring of sixteen."""
+    """Digest of the node with label 01 in a ring of sixteen."""
 
     def __init__(self, own: Peer = OWN, pred: Peer | None = A, succ: Peer | None = Z) -> None:
         self.own, self.pred, self.succ = own, pred, succ
@@ -43,7 +43,7 @@ class Quarter:
         return written(tick)
 
 
-def test_R14_a_node_tells_its_parent_its_own_weight_and_what_its_children_said() -> None:
+def test_R14_node_sends_its_parent_its_own_weight_plus_the_sums_of_its_children() -> None:
     quarter = Quarter()
     assert quarter.timeout() == [("r", Digest(ME, OWN.weight))]
     quarter.hear("a", 5)
@@ -51,7 +51,7 @@ def test_R14_a_node_tells_its_parent_its_own_weight_and_what_its_children_said()
     assert quarter.timeout() == [("r", Digest(ME, (OWN.weight + 12) % CIRCLE))]
 
 
-def test_R14_the_last_word_of_a_child_counts_until_its_next() -> None:
+def test_R14_last_sum_of_a_child_counts_until_its_next() -> None:
     quarter = Quarter()
     quarter.hear("a", 5)
     quarter.timeout()
@@ -63,7 +63,7 @@ def test_R14_the_last_word_of_a_child_counts_until_its_next() -> None:
     assert quarter.total == (OWN.weight + 6) % CIRCLE
 
 
-def test_R14_who_is_no_child_is_not_counted_and_forgotten() -> None:
+def test_R14_sum_of_a_node_that_is_no_child_is_ignored_and_forgotten() -> None:
     quarter = Quarter()
     quarter.hear("r", 5)  # the parent
     quarter.hear("x", 7)  # a stranger
@@ -72,14 +72,14 @@ def test_R14_who_is_no_child_is_not_counted_and_forgotten() -> None:
     assert quarter.digest.heard == {}
 
 
-def test_R14_a_node_that_is_two_children_is_counted_once() -> None:
+def test_R14_node_under_two_child_labels_is_counted_once() -> None:
     quarter = Quarter(succ=peer("0101", "a"))
     quarter.hear("a", 5)
     quarter.timeout()
     assert quarter.total == (OWN.weight + 5) % CIRCLE
 
 
-def test_R14_sums_go_round_at_two_to_the_64() -> None:
+def test_R14_sums_wrap_at_two_to_the_64() -> None:
     quarter = Quarter()
     quarter.hear("a", CIRCLE - 1)
     quarter.hear("z", 3 * CIRCLE + 1)
@@ -87,7 +87,7 @@ def test_R14_sums_go_round_at_two_to_the_64() -> None:
     assert quarter.total == OWN.weight
 
 
-def test_R14_while_the_parent_is_unknown_nothing_is_sent() -> None:
+def test_R14_nothing_is_sent_while_the_parent_is_unknown() -> None:
     quarter = Quarter()
     quarter.shortcuts.slots = {}
     assert quarter.timeout() == []
@@ -96,7 +96,7 @@ def test_R14_while_the_parent_is_unknown_nothing_is_sent() -> None:
     assert quarter.total == OWN.weight
 
 
-def test_R14_label_0_has_nobody_to_tell_but_the_supervisor() -> None:
+def test_R14_label_0_sends_its_digest_to_the_supervisor_only() -> None:
     root = peer("0", ME)
     quarter = Quarter(root, peer("111", "y"), peer("001", "a"))
     quarter.hear("y", 5)
@@ -104,7 +104,7 @@ def test_R14_label_0_has_nobody_to_tell_but_the_supervisor() -> None:
     assert quarter.total == (root.weight + 5) % CIRCLE
 
 
-def test_R14_a_new_label_makes_a_new_weight() -> None:
+def test_R14_new_label_changes_the_weight() -> None:
     quarter = Quarter()
     quarter.timeout()
     quarter.own = peer("01", "n")
@@ -122,7 +122,7 @@ def test_R14_strangers_cannot_fill_the_memory() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 13, 33, 100])
-def test_R14_in_a_legitimate_ring_label_0_arrives_at_the_sum_over_the_roster(n: int) -> None:
+def test_R14_label_0_computes_the_sum_over_the_roster_in_a_legitimate_ring(n: int) -> None:
     nodes = [f"n{number:03d}" for number in range(n)]
     machines = {node: subscriber(state, node=node) for node, state in legitimate_states(nodes)}
     roster = Roster()
@@ -136,6 +136,6 @@ def test_R14_in_a_legitimate_ring_label_0_arrives_at_the_sum_over_the_roster(n: 
                 machines[to].handle(Received(message))
     assert root.label == Label(0)
     asked: list[object] = []
-    for _ in range(50):  # nobody speaks to it, so it asks (R9)
+    for _ in range(50):  # its neighbours are silent, so it asks (R9)
         asked += [message for _, message in tick(root) if isinstance(message, GetConfiguration)]
     assert set(asked) == {GetConfiguration(root.node, roster.digest)}

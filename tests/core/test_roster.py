@@ -1,4 +1,4 @@
-"""The supervisor's database: its repairs, its changes and whom they concern (section 3.1)."""
+"""Roster of the supervisor: repairs, changes and the affected members (section 3.1)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def roster_of(nodes: Iterable[NodeId], cursor: int = 0) -> Roster:
 
 
 def repaired(*database: tuple[str, NodeId | None]) -> list[NodeId]:
-    """The members after the repair of a database, in the order of their labels' indices."""
+    """Return the members after the repair of a database, in the order of their labels' indices."""
     roster = Roster()
     roster.load(database, 0)
     roster.repair()
@@ -52,19 +52,19 @@ def test_S10_the_supervisor_is_no_member_of_its_database() -> None:
 
 
 @pytest.mark.parametrize("copies", [("1", "001"), ("001", "1")])
-def test_S4_of_several_copies_of_a_node_the_lowest_index_stays(copies: tuple[str, str]) -> None:
-    # 1 has index 1 and 001 has index 4, though as text 001 comes first.
+def test_S4_lowest_index_of_several_copies_of_a_node_stays(copies: tuple[str, str]) -> None:
+    # 1 has index 1 and 001 has index 4, although 001 sorts first as text.
     others = (("0", "b"), ("01", "c"), ("11", "d"), ("101", "e"))
     assert repaired(*((bits, "a") for bits in copies), *others) == ["b", "a", "c", "d", "e"]
 
 
-def test_S5_a_label_that_l_never_produces_counts_as_infinity_and_is_moved_first() -> None:
+def test_S5_label_that_l_never_produces_counts_as_infinity_and_is_moved_first() -> None:
     # 1 is missing; both 001 and the impossible label are too large, and the latter is larger.
     assert repaired(("0", "a"), ("001", "b"), ("00", "c"), ("11", "d")) == ["a", "c", "b", "d"]
 
 
 @pytest.mark.parametrize("bits", ["", "00", "10", "1" * 65])
-def test_S5_such_a_label_is_worse_than_every_copy_with_a_real_one(bits: str) -> None:
+def test_S5_label_that_l_never_produces_loses_against_every_valid_copy(bits: str) -> None:
     assert index_of(bits) is None
     assert repaired((bits, "b"), ("1", "b"), ("0", "a")) == ["a", "b"]
 
@@ -73,11 +73,11 @@ def test_gaps_are_closed_by_the_largest_labels() -> None:
     assert repaired(("0", "a"), ("001", "b"), ("111", "c")) == ["a", "c", "b"]
 
 
-def test_of_two_nodes_under_one_label_one_keeps_it() -> None:
+def test_one_of_two_nodes_under_one_label_keeps_it() -> None:
     assert repaired(("0", "b"), ("0", "a")) == ["a", "b"]
 
 
-def test_S9_a_clean_database_is_taken_over_as_it_is_and_nobody_must_hear_of_it() -> None:
+def test_S9_valid_database_is_loaded_unchanged_and_affects_no_member() -> None:
     roster = Roster()
     clean = (("0", "c"), ("1", "a"), ("01", "b"))
     roster.load(clean, 2)
@@ -89,10 +89,10 @@ def test_S9_a_clean_database_is_taken_over_as_it_is_and_nobody_must_hear_of_it()
     assert roster.cursor == 2
 
 
-def test_S9_those_whose_configuration_the_repair_changes_must_hear_of_it() -> None:
+def test_S9_repair_affects_the_members_whose_configuration_it_changes() -> None:
     roster = Roster()
     roster.load([("0", "a"), ("1", "b"), ("01", "c"), ("001", "d")], 0)  # 11 is missing
-    # 0 a, 1 b, 01 c and now 11 d: c does not notice that 001 is gone from between 0 and 01.
+    # 0 a, 1 b, 01 c and now 11 d: the configuration of c is the same without 001 between 0 and 01.
     assert list(roster.repair()) == ["a", "b", "c", "d"]
     roster.load([("0", "a"), ("1", "b"), ("01", "c"), ("01", None)], 0)
     assert roster.repair() == []
@@ -100,7 +100,7 @@ def test_S9_those_whose_configuration_the_repair_changes_must_hear_of_it() -> No
 
 @unhurried
 @given(databases)
-def test_S9_whatever_is_loaded_becomes_a_dense_list_of_distinct_nodes(
+def test_S9_any_loaded_database_becomes_a_dense_list_of_distinct_nodes(
     database: list[tuple[str, NodeId | None]],
 ) -> None:
     roster = Roster()
@@ -118,7 +118,7 @@ def test_S9_whatever_is_loaded_becomes_a_dense_list_of_distinct_nodes(
 @unhurried
 @given(databases)
 @example([("1", "a"), ("01", "a"), ("01", "b"), ("0", "c")])
-def test_S4_who_is_alone_under_its_lowest_label_keeps_it_if_it_is_small_enough(
+def test_S4_node_that_is_alone_under_its_lowest_label_keeps_it_if_it_is_small_enough(
     database: list[tuple[str, NodeId | None]],
 ) -> None:
     lowest: dict[NodeId, int] = {}
@@ -132,7 +132,7 @@ def test_S4_who_is_alone_under_its_lowest_label_keeps_it_if_it_is_small_enough(
             assert members[index] == node
 
 
-def test_S9_the_audit_finds_a_list_that_contradicts_itself_when_it_comes_to_the_slot() -> None:
+def test_S9_audit_finds_an_inconsistent_list_when_it_reaches_the_slot() -> None:
     roster = roster_of("abcd")
     roster._nodes[3] = "a"
     assert [roster.audit(1) for _ in range(4)] == [False, False, False, True]
@@ -143,14 +143,14 @@ def test_S9_the_audit_finds_a_list_that_contradicts_itself_when_it_comes_to_the_
     assert not roster.audit(1)
 
 
-def test_S9_the_audit_finds_surplus_entries_of_the_index() -> None:
+def test_S9_audit_finds_surplus_entries_of_the_index() -> None:
     roster = roster_of("ab")
     roster._index["ghost"] = 7
     assert roster.audit(1)
     assert "ghost" not in roster
 
 
-def test_S9_the_audit_drops_the_supervisor_from_the_list() -> None:
+def test_S9_audit_drops_the_supervisor_from_the_list() -> None:
     roster = roster_of(["a", SUPERVISOR, "b"])
     assert roster.audit(3)
     assert list(roster.nodes) == ["a", "b"]
@@ -168,18 +168,18 @@ def test_S9_node_that_is_not_at_its_indexed_place_is_not_recorded(wrong: int) ->
     assert roster.label_of("b") == Label.nth(1)
 
 
-def test_S9_an_empty_roster_has_nothing_to_audit() -> None:
+def test_S9_audit_of_an_empty_roster_finds_nothing() -> None:
     assert not Roster().audit(1)
 
 
 # -- configurations ----------------------------------------------------------------------------
 
 
-def test_S1_the_configuration_of_an_unknown_node_has_nothing_in_it() -> None:
+def test_S1_configuration_of_an_unknown_node_is_empty() -> None:
     assert roster_of("ab").configuration_of("x") == UNRECORDED == SetConfiguration(None, None, None)
 
 
-def test_S7_a_single_member_has_label_0_and_no_neighbours() -> None:
+def test_S7_single_member_has_label_0_and_no_neighbours() -> None:
     assert roster_of("a").configuration_of("a") == SetConfiguration(None, label("0"), None)
 
 
@@ -190,7 +190,7 @@ def test_two_members_are_each_others_neighbours_on_both_sides() -> None:
 
 
 @pytest.mark.parametrize("n", range(2, 41))
-def test_S8_a_configuration_is_ones_label_and_the_two_labels_beside_it(n: int) -> None:
+def test_S8_configuration_is_the_own_label_and_the_two_adjacent_labels(n: int) -> None:
     roster = roster_of(LETTERS[:n])
     line = sorted(Peer(Label.nth(index), node) for index, node in enumerate(roster.nodes))
     for place, own in enumerate(line):
@@ -201,7 +201,7 @@ def test_S8_a_configuration_is_ones_label_and_the_two_labels_beside_it(n: int) -
 # -- round robin -------------------------------------------------------------------------------
 
 
-def test_round_robin_comes_to_everybody_in_turn() -> None:
+def test_round_robin_visits_all_members_in_turn() -> None:
     roster = roster_of("abc")
     assert [roster.advance() for _ in range(6)] == ["b", "c", "a", "b", "c", "a"]
 
@@ -220,7 +220,7 @@ def test_S6_any_cursor_is_taken_modulo_n(cursor: int) -> None:
 
 
 @pytest.mark.parametrize("n", range(40))
-def test_S11_a_newcomer_concerns_itself_and_at_most_two_others(n: int) -> None:
+def test_S11_join_affects_the_newcomer_and_at_most_two_others(n: int) -> None:
     roster = roster_of(LETTERS[:n])
     before = configurations(roster)
     concerned = roster.add("new")
@@ -232,7 +232,7 @@ def test_S11_a_newcomer_concerns_itself_and_at_most_two_others(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", range(1, 41))
-def test_S11_a_leaver_concerns_at_most_six_others(n: int) -> None:
+def test_S11_departure_affects_at_most_six_others(n: int) -> None:
     for leaver in LETTERS[:n]:
         roster = roster_of(LETTERS[:n])
         before = configurations(roster)
@@ -243,7 +243,9 @@ def test_S11_a_leaver_concerns_at_most_six_others(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", range(2, 41))
-def test_S7_after_a_change_nobody_is_its_own_neighbour_or_the_leavers(n: int) -> None:
+def test_S7_no_member_is_its_own_neighbour_or_the_neighbour_of_the_leaver_after_a_change(
+    n: int,
+) -> None:
     for leaver in LETTERS[:n]:
         roster = roster_of(LETTERS[:n])
         roster.remove(leaver)
@@ -255,7 +257,7 @@ def test_S7_after_a_change_nobody_is_its_own_neighbour_or_the_leavers(n: int) ->
             assert beside or n == 2
 
 
-def test_S7_the_last_member_moves_into_the_gap_and_is_told_its_new_place() -> None:
+def test_S7_last_member_moves_into_the_gap_and_gets_its_new_configuration() -> None:
     # 0 a, 001 e, 01 c, 1 b, 11 d. The last label, 001, is beside 0.
     roster = roster_of("abcde")
     assert sorted(roster.remove("a")) == ["c", "d", "e"]
@@ -264,7 +266,7 @@ def test_S7_the_last_member_moves_into_the_gap_and_is_told_its_new_place() -> No
     assert roster.configuration_of("e") == expected
 
 
-def test_removing_somebody_unknown_concerns_nobody() -> None:
+def test_removal_of_an_unknown_node_affects_no_member() -> None:
     roster = roster_of("ab")
     assert roster.remove("x") == []
     assert list(roster.nodes) == ["a", "b"]
@@ -280,7 +282,7 @@ def recomputed(roster: Roster) -> int:
 
 @unhurried
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcdef")), max_size=20))
-def test_R14_the_digest_follows_every_change_of_the_roster(
+def test_R14_digest_follows_every_change_of_the_roster(
     changes: list[tuple[bool, NodeId]],
 ) -> None:
     roster = Roster()
@@ -294,7 +296,7 @@ def test_R14_the_digest_follows_every_change_of_the_roster(
 
 
 def audits_until_right(roster: Roster, slots: int) -> int:
-    """How many audits it takes until the digest is the sum over the members."""
+    """Return the number of audits until the digest is the sum over the members."""
     for count in range(1000):
         if roster.digest == recomputed(roster):
             return count
@@ -331,5 +333,5 @@ def test_R14_two_swapped_members_change_the_digest() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "first"), [("", None), ("ba", "b")])
-def test_the_first_member_is_the_one_with_label_0(nodes: str, first: NodeId | None) -> None:
+def test_first_member_is_the_one_with_label_0(nodes: str, first: NodeId | None) -> None:
     assert roster_of(nodes).first == first

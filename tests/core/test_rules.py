@@ -1,10 +1,10 @@
-"""Every rule that can be switched off carries weight.
+"""Necessity of every rule that can be switched off.
 
-Each test makes one claim and asks whether it holds twice: with all rules on it must, with the one
-rule off it must not. Where a rule's effect on a whole ring is hidden by others that heal the same
-harm later, it is switched off in mode ``fixed``, which lacks those others.
+Each test checks one claim twice: it must hold with all rules on, and must not hold with the one
+rule off. If other rules repair the same damage later and hide the effect on a whole ring, the rule
+is switched off in mode ``fixed``, which lacks those others.
 
-All runs are deterministic; the bounds lie far from what is measured on either side.
+All runs are deterministic; the bounds are far from the measured values on both sides.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ both_ways = pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
 
 
 def switched(rule: Rule, on: bool, mode: Mode = Mode.FAST) -> Rules:
-    """All rules of a mode, or all but one."""
+    """Return all rules of a mode, or all but one."""
     return Rules.of(mode, () if on else (rule,))
 
 
@@ -61,7 +61,7 @@ def switched(rule: Rule, on: bool, mode: Mode = Mode.FAST) -> Rules:
 
 
 class Run:
-    """A world under some rules, from an adversary's or any other start."""
+    """World under some rules, from an adversary's or any other start."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Run:
             yield number
 
     def heals(self, rounds_max: int) -> bool:
-        """Run until the state is strictly legitimate; False if that takes longer."""
+        """Run until the state is strictly legitimate; return False if that takes longer."""
         if is_strictly_legitimate(self.world):
             return True
         return any(is_strictly_legitimate(self.world) for _ in self.rounds(rounds_max))
@@ -101,7 +101,7 @@ def start_of(adversary: str, n: int, seed: int) -> Snapshot:
 def healed(
     adversary: str, n: int, rules: Rules, *, rounds_max: int, seeds: Sequence[int]
 ) -> list[bool]:
-    """Which of an adversary's worlds heal in time."""
+    """Return which worlds of an adversary heal in time."""
     starts = ((seed, start_of(adversary, n, seed)) for seed in seeds)
     return [Run(start, rules, seed=seed).heals(rounds_max) for seed, start in starts]
 
@@ -110,7 +110,7 @@ def healed(
 
 
 @both_ways
-def test_R1_a_displaced_shortcut_is_asked_who_it_is(on: bool) -> None:
+def test_R1_displaced_shortcut_is_probed(on: bool) -> None:
     shortcuts = Shortcuts(ring_at("01", left=peer("001", "a"), rules=switched(Rule.PROBE, on)))
     shortcuts.slots = {label("0"): "b"}
     sent = written(lambda out: shortcuts.on_introduce_shortcut(peer("0", "c"), out))
@@ -118,14 +118,14 @@ def test_R1_a_displaced_shortcut_is_asked_who_it_is(on: bool) -> None:
 
 
 @both_ways
-def test_R1_stale_shortcuts_are_healed_without_help_of_the_line(on: bool) -> None:
+def test_R1_stale_shortcuts_heal_without_help_of_the_line(on: bool) -> None:
     rules = switched(Rule.PROBE, on, Mode.FIXED)
     found = healed("A12", 128, rules, rounds_max=13, seeds=(0, 1))  # <= 9, else >= 17
     assert found == [on] * 2
 
 
 @both_ways
-def test_R1_alone_ends_the_livelock_of_the_papers_pseudocode(on: bool) -> None:
+def test_R1_alone_ends_the_livelock_of_the_paper(on: bool) -> None:
     rules = only(Rule.PROBE) if on else PAPER
     found = healed("A12", 32, rules, rounds_max=60, seeds=(0, 1, 2))  # <= 7, else never
     assert found == [on] * 3
@@ -135,7 +135,7 @@ def test_R1_alone_ends_the_livelock_of_the_papers_pseudocode(on: bool) -> None:
 
 
 @both_ways
-def test_R2_neighbours_do_not_change_by_the_word_of_others(on: bool) -> None:
+def test_R2_second_hand_introductions_do_not_change_neighbours(on: bool) -> None:
     ring = ring_at("01", left=peer("0", "a"), rules=switched(Rule.FIRST_HAND, on))
     before = edges(ring)
     hear(ring, Introduce(peer("001", "b"), EdgeKind.LINE, first_hand=False))
@@ -154,7 +154,7 @@ def test_R2_wrong_beliefs_about_neighbours_do_not_spread(on: bool) -> None:
 
 @both_ways
 @pytest.mark.parametrize("link", EdgeKind)
-def test_R8_somebody_else_with_our_label_is_not_stored_but_asked_about(
+def test_R8_another_node_with_our_label_is_reported_and_not_stored(
     on: bool, link: EdgeKind
 ) -> None:
     ring = ring_at("01", rules=switched(Rule.EQUAL_LABEL, on))
@@ -167,7 +167,7 @@ def test_R8_somebody_else_with_our_label_is_not_stored_but_asked_about(
 
 
 @both_ways
-def test_R9_who_knows_nobody_but_a_dead_neighbour_is_found(on: bool) -> None:
+def test_R9_node_that_knows_only_a_dead_neighbour_is_found(on: bool) -> None:
     rules = switched(Rule.SILENCE, on)
     found = healed("A18", 16, rules, rounds_max=100, seeds=(0, 1, 2))  # <= 15, else never
     assert found == [on] * 3
@@ -177,7 +177,7 @@ def test_R9_who_knows_nobody_but_a_dead_neighbour_is_found(on: bool) -> None:
 
 
 @both_ways
-def test_R10_an_unsubscribe_costs_few_introductions(on: bool) -> None:
+def test_R10_unsubscribe_costs_few_introductions(on: bool) -> None:
     run = Run(legitimate_world(64, Random(1)), switched(Rule.SUPERVISOR_FIRST, on))
     chance, costs = Random(1), []
     for _ in range(15):
@@ -193,7 +193,7 @@ def test_R10_an_unsubscribe_costs_few_introductions(on: bool) -> None:
 
 
 @both_ways
-def test_R11_a_lost_database_is_noticed_by_all_in_few_rounds(on: bool) -> None:
+def test_R11_lost_database_is_noticed_by_all_in_few_rounds(on: bool) -> None:
     rules = switched(Rule.WAKE, on)
     found = healed("A05", 128, rules, rounds_max=22, seeds=(0, 1))  # <= 15, else >= 30
     assert found == [on] * 2
@@ -203,7 +203,7 @@ def test_R11_a_lost_database_is_noticed_by_all_in_few_rounds(on: bool) -> None:
 
 
 @both_ways
-def test_R12_adjacent_members_that_were_replaced_find_their_places(on: bool) -> None:
+def test_R12_replaced_adjacent_members_find_their_places(on: bool) -> None:
     rules = switched(Rule.CONFLICT, on)
     found = healed("A41", 128, rules, rounds_max=16, seeds=(0, 1, 2))  # <= 11, else 11 to 41
     assert all(found) is on
@@ -227,7 +227,7 @@ def test_R13_messages_that_arrive_twice_do_not_multiply(on: bool) -> None:
 
 
 def swapped_behind_the_cursor(n: int, seed: int) -> Snapshot:
-    """Two leaves are swapped in the database where round robin takes long to come."""
+    """Return a world with two leaves swapped in the database, far from the round-robin cursor."""
     chance = Random(seed)
     world = legitimate_world(n, chance)
     before, nodes = world.roster, recorded_nodes(world)
@@ -248,7 +248,7 @@ def swapped_behind_the_cursor(n: int, seed: int) -> Snapshot:
 
 
 @both_ways
-def test_R14_two_swapped_members_are_found_before_round_robin_comes_to_them(on: bool) -> None:
+def test_R14_two_swapped_members_are_found_before_round_robin_reaches_them(on: bool) -> None:
     rules = switched(Rule.DIGEST, on)
     runs = [Run(swapped_behind_the_cursor(256, seed), rules, seed=seed) for seed in (2, 3)]
     assert all(run.heals(60) for run in runs) is on  # <= 35, else 98 and 95
@@ -258,7 +258,7 @@ def test_R14_two_swapped_members_are_found_before_round_robin_comes_to_them(on: 
 
 
 @both_ways
-def test_R15_a_lost_database_does_not_make_the_supervisor_shout(on: bool) -> None:
+def test_R15_lost_database_does_not_flood_the_network_with_configurations(on: bool) -> None:
     n = 128
     run = Run(start_of("A05", n, 0), switched(Rule.QUEUE, on))
     said = []
@@ -274,7 +274,7 @@ def test_R15_a_lost_database_does_not_make_the_supervisor_shout(on: bool) -> Non
 
 
 @both_ways
-def test_S11_two_rounds_after_a_join_the_ring_is_right(on: bool) -> None:
+def test_S11_ring_is_legitimate_two_rounds_after_a_join(on: bool) -> None:
     run = Run(legitimate_world(64, Random(5)), switched(Rule.PUSH, on), scheduler=Synchronous())
     right: list[bool] = []
     for newcomer in ("x", "y", "z"):
@@ -291,7 +291,7 @@ def test_S11_two_rounds_after_a_join_the_ring_is_right(on: bool) -> None:
 
 
 @both_ways
-def test_B13_references_to_the_dead_do_not_stay(on: bool) -> None:
+def test_B13_references_to_dead_nodes_do_not_stay(on: bool) -> None:
     rules = switched(Rule.OVERWRITE, on)
     found = healed("A17", 32, rules, rounds_max=100, seeds=(0, 1, 2, 3))  # <= 9, else never
     assert found == [on] * 4
@@ -301,7 +301,7 @@ def test_B13_references_to_the_dead_do_not_stay(on: bool) -> None:
 
 
 @both_ways
-def test_k_plus_1_keeps_the_supervisor_below_one_request_a_round(on: bool) -> None:
+def test_k_plus_1_keeps_requests_to_the_supervisor_below_one_per_round(on: bool) -> None:
     run = Run(legitimate_world(4, Random(1)), switched(Rule.RARE_REQUESTS, on))
     rounds = 2000
     for _ in run.rounds(rounds):
@@ -310,9 +310,9 @@ def test_k_plus_1_keeps_the_supervisor_below_one_request_a_round(on: bool) -> No
     assert (run.world.sent[GetConfiguration] / rounds < 0.912) is on
 
 
-# -- and all together --------------------------------------------------------------------------
+# -- all rules ---------------------------------------------------------------------------------
 
 
-def test_a_rule_that_is_off_in_a_mode_is_on_in_a_faster_one() -> None:
+def test_rule_that_is_off_in_a_mode_is_on_in_a_faster_one() -> None:
     on = [{rule for rule in Rule if getattr(r, rule.name.lower())} for r in (PAPER, FIXED, FAST)]
     assert on[0] < on[1] < on[2] == set(Rule)

@@ -1,7 +1,7 @@
-"""Every rule about publications that can be switched off carries weight.
+"""Necessity of every rule about publications that can be switched off.
 
-As in ``test_rules.py``: each claim holds with all rules on and does not with the one rule off.
-Where another rule would hide it, the rule is switched on alone.
+As in ``test_rules.py``: each claim holds with all rules on and not with the one rule off. If
+another rule would hide the effect, the rule is switched on alone.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from tests.support.sessions import P, Party, Talk, limited, opaque, random_ids
 
 
 def talk(u: Iterable[str], v: Iterable[str], rules: Rules) -> Talk:
-    """Two parties that hold publications under these bits."""
+    """Return two parties that hold publications under these bits."""
     return Talk(map(P, u), map(P, v), limited(rules))
 
 
-# -- how one session goes ------------------------------------------------------------------------
+# -- one session ---------------------------------------------------------------------------------
 
 
 @both_ways
-def test_T3_all_that_is_missing_beside_a_deeper_node_comes_at_once(on: bool) -> None:
+def test_T3_all_missing_publications_beside_a_deeper_node_are_sent_at_once(on: bool) -> None:
     said = talk(["000", "001", "01"], ["000"], only(Rule.COMPLEMENT) if on else PAPER).session("u")
     assert said.is_equal is on
 
 
 @both_ways
 @pytest.mark.parametrize("first", ["u", "v"])
-def test_T4_one_session_makes_both_equal_whoever_asks(first: NodeId, on: bool) -> None:
-    """Each has something that the other lacks; without the rule only one of them gets it."""
+def test_T4_one_session_makes_both_equal_whichever_side_asks(first: NodeId, on: bool) -> None:
+    """Each side lacks a publication of the other; without the rule only one side receives it."""
     rules = FAST if on else Rules.of(without=(Rule.COVER, Rule.COMPLEMENT))
     u, v = ("000", "001", "01", "110"), ("000", "01", "10", "111")
     assert talk(u, v, rules).session(first).is_equal is on
 
 
 @both_ways
-def test_T6_nothing_is_sent_of_nothing(on: bool) -> None:
+def test_T6_empty_answer_is_not_sent(on: bool) -> None:
     party = Party("v", [P("0")], limited(switched(Rule.NO_NOISE, on)))
     wanted = CheckAndPublish("u", (), wanted=(RangeSummary.make(Prefix.parse("1")),))
     assert (party.receive(wanted) == []) is on
 
 
 @both_ways
-def test_T8_who_waits_for_what_it_asked_for_asks_nobody_else(on: bool) -> None:
+def test_T8_party_with_an_open_session_asks_no_other(on: bool) -> None:
     u = Party("u", [P("0"), P("10")], limited(switched(Rule.ONE_SESSION, on)))
     v = Party("v", [P("0"), P("11")])
     ((_, question),) = u.tick("v")
@@ -69,7 +69,7 @@ def test_T8_who_waits_for_what_it_asked_for_asks_nobody_else(on: bool) -> None:
 
 
 @both_ways
-def test_T10_a_wrong_hash_is_found_and_put_right(on: bool) -> None:
+def test_T10_wrong_digest_is_found_and_corrected(on: bool) -> None:
     party = Party("u", [P("00"), P("01")], limited(switched(Rule.SCRUB, on)))
     party.holdings.trie.corrupt({ALL: bytes(DIGEST_BYTES)})
     party.tick("v")
@@ -77,7 +77,7 @@ def test_T10_a_wrong_hash_is_found_and_put_right(on: bool) -> None:
 
 
 @both_ways
-def test_batch_a_hundred_differences_take_few_messages(on: bool) -> None:
+def test_batch_hundred_differences_take_few_messages(on: bool) -> None:
     rng = Random(0)
     shared = random_ids(2000, rng)
     halves = [opaque([*shared, *random_ids(50, rng)]) for _ in range(2)]
@@ -86,11 +86,11 @@ def test_batch_a_hundred_differences_take_few_messages(on: bool) -> None:
     assert (len(said.messages()) <= 12) is on  # else hundreds
 
 
-# -- how long it takes in a ring -------------------------------------------------------------------
+# -- rounds in a ring ----------------------------------------------------------------------------
 
 
 def rounds_until_all_have_all(n: int, count: int, config: ProtocolConfig) -> int:
-    """Of so many publications each is at one node of a ring; how long until it is at all."""
+    """Return the rounds until all have ``count`` publications that start at one node each."""
     rng = Random(n)
     start = legitimate_world(n, rng)
     nodes = list(start.subscribers)
@@ -108,13 +108,13 @@ def rounds_until_all_have_all(n: int, count: int, config: ProtocolConfig) -> int
 
 @both_ways
 def test_R16_repair_over_shortcuts_takes_few_rounds(on: bool) -> None:
-    """The flood announces nothing, so that only tries are compared here."""
+    """The flood announces nothing, so that only anti-entropy spreads the publications."""
     rules = switched(Rule.REPAIR_OVER_SHORTCUTS, on)
     config = ProtocolConfig(rules=rules, spread=Spread.FLOOD)
     assert (rounds_until_all_have_all(64, 1, config) <= 25) is on  # 12, else over 40
 
 
 @both_ways
-def test_R17_rumours_of_repairs_are_faster_than_repairs(on: bool) -> None:
+def test_R17_announced_repairs_are_faster_than_repairs(on: bool) -> None:
     config = ProtocolConfig(rules=switched(Rule.RUMOURS, on))
     assert (rounds_until_all_have_all(64, 60, config) <= 10) is on  # 6, else 17 to 24

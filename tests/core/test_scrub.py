@@ -1,4 +1,4 @@
-"""Scrubbing: wrong rows, ids and digests come to light in time (T10 to T12)."""
+"""Scrub: wrong rows, ids and digests are found in bounded time (T10 to T12)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.core.test_replica import Kept as KeptOnly
 
 
 class Kept(KeptOnly):
-    """Holdings that are scrubbed."""
+    """Replica with a scrubber."""
 
     def __init__(self, rows: Iterable[Publication] | MemoryLog = ()) -> None:
         super().__init__(rows)
@@ -29,7 +29,7 @@ class Kept(KeptOnly):
         return self.carry_out(out)
 
 
-def test_T12_a_sound_row_that_the_trie_is_wrong_about_stays_and_is_indexed_again() -> None:
+def test_T12_valid_row_with_a_wrong_trie_entry_stays_and_is_indexed_again() -> None:
     kept = Kept([settled(0), settled(1)])
     kept.holdings.trie.remove(settled(1).id)
     kept.holdings.trie.add(settled(7).id, 1)
@@ -41,7 +41,7 @@ def test_T12_a_sound_row_that_the_trie_is_wrong_about_stays_and_is_indexed_again
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_T12_of_two_rows_under_one_id_the_sound_one_stays(is_first: bool) -> None:
+def test_T12_valid_row_of_two_under_one_id_stays(is_first: bool) -> None:
     spoilt = replace(settled(1), id=settled(0).id)
     kept = Kept([settled(0), spoilt] if is_first else [spoilt, settled(0)])
     for _ in range(3):
@@ -50,13 +50,13 @@ def test_T12_of_two_rows_under_one_id_the_sound_one_stays(is_first: bool) -> Non
     assert list(kept.holdings.trie.keys()) == [settled(0).id]
 
 
-def test_T12_a_row_that_is_there_twice_is_put_aside_once() -> None:
+def test_T12_duplicate_row_is_quarantined_once() -> None:
     kept = Kept([settled(0), settled(0)])
     kept.scrub(16)
     assert list(kept.archive.publications()) == [settled(0)]
 
 
-def test_T12_a_scrub_puts_aside_every_corrupted_row_in_slices() -> None:
+def test_T12_scrub_quarantines_every_corrupt_row_in_slices() -> None:
     rows = [settled(seq) for seq in range(200)]
     bad = {3, 77, 78, 150}
     kept = Kept(replace(row, payload=b"changed") if row.seq in bad else row for row in rows)
@@ -69,12 +69,12 @@ def test_T12_a_scrub_puts_aside_every_corrupted_row_in_slices() -> None:
     assert len(kept.holdings.trie) == len(rows) - len(bad)
 
 
-def test_T10_a_scrub_looks_at_a_slice_only() -> None:
+def test_T10_scrub_reads_one_slice_only() -> None:
     kept = Kept(replace(settled(seq), payload=b"changed") for seq in range(400))
     assert 16 <= len(kept.scrub(16)) < 100
 
 
-def test_T12_a_scrub_reads_rows_that_lie_together_and_each_in_its_turn() -> None:
+def test_T12_scrub_reads_consecutive_rows_and_each_in_turn() -> None:
     archive = Noting([settled(seq) for seq in range(100)])
     kept = Kept(archive)
     for _ in range(20):
@@ -86,7 +86,7 @@ def test_T12_a_scrub_reads_rows_that_lie_together_and_each_in_its_turn() -> None
     assert archive.offsets[:100] == archive.offsets[100:200] == list(range(100))
 
 
-def test_T12_of_large_rows_a_scrub_reads_fewer() -> None:
+def test_T12_scrub_reads_fewer_large_rows() -> None:
     archive = Noting([settled(seq, payload=bytes(ROWS_BYTES // 4)) for seq in range(20)])
     kept = Kept(archive)
     assert kept.scrub(16) == []
@@ -96,16 +96,16 @@ def test_T12_of_large_rows_a_scrub_reads_fewer() -> None:
     assert archive.offsets == list(range(20))
 
 
-def test_T12_an_id_that_no_row_stands_for_is_found_by_the_second_walk() -> None:
+def test_T12_id_without_a_row_is_found_by_the_second_pass() -> None:
     kept = Kept(settled(seq) for seq in range(40))
     kept.holdings.trie.add(WRONG_ID, 7)
     found = [effect for _ in range(12) for effect in kept.scrub(16)]
-    assert found == []  # the row at that offset is in order
+    assert found == []  # the row at that offset is valid
     assert set(kept.holdings.trie.keys()) == {settled(seq).id for seq in range(40)}
     assert list(kept.archive.publications()) == [settled(seq) for seq in range(40)]
 
 
-def test_T12_a_row_that_the_trie_looks_for_elsewhere_stays() -> None:
+def test_T12_row_that_the_trie_has_at_another_offset_stays() -> None:
     kept = Kept(settled(seq) for seq in range(40))
     trie = kept.holdings.trie
     trie.remove(settled(3).id)
@@ -114,7 +114,7 @@ def test_T12_a_row_that_the_trie_looks_for_elsewhere_stays() -> None:
     assert sorted(trie.entries()) == sorted((settled(seq).id, seq) for seq in range(40))
 
 
-def test_T10_a_scrub_heals_digests() -> None:
+def test_T10_scrub_repairs_digests() -> None:
     kept = Kept(settled(seq) for seq in range(100))
     trie = kept.holdings.trie
     root = trie.root
@@ -125,7 +125,7 @@ def test_T10_a_scrub_heals_digests() -> None:
     assert trie.root == root
 
 
-def test_T12_a_walk_ends_however_much_comes_meanwhile() -> None:
+def test_T12_pass_ends_while_publications_keep_arriving() -> None:
     kept = Kept(settled(seq) for seq in range(40))
     kept.holdings.trie.add(WRONG_ID, 7)
     for tick in range(100):
@@ -137,25 +137,25 @@ def test_T12_a_walk_ends_however_much_comes_meanwhile() -> None:
     pytest.fail("an id without a row was not found")
 
 
-def test_a_scrub_does_not_index_what_waits() -> None:
+def test_scrub_does_not_index_waiting_publications() -> None:
     kept = Kept(settled(seq) for seq in range(20))
     for seq in range(20, 40):
         kept.take(settled(seq))
-    for _ in range(8):  # more than two walks
+    for _ in range(8):  # more than two passes
         assert kept.scrub(16) == []
     assert len(kept.holdings._trie) == 20
     assert kept.holdings.count == 40
 
 
-def test_T12_a_row_that_waits_to_be_indexed_and_is_there_twice_is_put_aside() -> None:
+def test_T12_duplicate_row_that_waits_to_be_indexed_is_quarantined() -> None:
     kept = Kept()
     kept.take(settled(0))
-    kept.archive.write(1, settled(0))  # as a disk that gives back what it should not
+    kept.archive.write(1, settled(0))  # simulates a disk that returns a wrong row
     kept.holdings.add([settled(1)], Outbox(), origin=Origin.SPREAD)
     assert [effect for _ in range(4) for effect in kept.scrub(16)] == [Discard(1)]
 
 
-def test_T12_rows_are_indexed_again_also_if_no_id_is_left() -> None:
+def test_T12_rows_are_indexed_again_even_if_no_id_is_left() -> None:
     kept = Kept(settled(seq) for seq in range(20))
     for seq in range(20):
         kept.holdings.trie.remove(settled(seq).id)
@@ -164,9 +164,9 @@ def test_T12_rows_are_indexed_again_also_if_no_id_is_left() -> None:
     assert set(kept.holdings.trie.keys()) == {settled(seq).id for seq in range(20)}
 
 
-def test_T12_the_id_of_a_row_that_cannot_be_read_any_more_is_gone_after_two_walks() -> None:
+def test_T12_id_of_an_unreadable_row_is_removed_within_two_passes() -> None:
     kept = Kept(settled(seq) for seq in range(160))
-    kept.archive.discard(37)  # as a disk that has lost it: nobody is told
+    kept.archive.discard(37)  # simulates a disk that loses a row silently
     for _ in range(2 * 160 // 16):
         kept.scrub(16)
     assert set(kept.holdings.trie.keys()) == {settled(seq).id for seq in range(160) if seq != 37}

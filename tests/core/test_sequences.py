@@ -1,4 +1,4 @@
-"""Sequence numbers: incarnations, the next own number, and what challenges it."""
+"""Sequence numbers: incarnations, the next own number, and received numbers that raise it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_incarnation_is_above_all_stored_ones() -> None:
 
 
 def test_processes_that_know_the_same_stored_numbers_issue_different_ones() -> None:
-    """Neither knows the other: one was killed before the other had received its numbers."""
+    """Neither knows the other: one process was killed before the other received its numbers."""
     for highest in (CURRENT + 99, incarnation_at(NOW_US + TOLERANCE_US) - 9):  # near the limit
         stored = newest_of([("ann", seq_of(highest, 5))])
         numbers = [
@@ -113,7 +113,7 @@ def test_full_counter_leads_to_a_new_incarnation() -> None:
     assert first % COUNTERS == 0
 
 
-def test_numbers_from_2_to_the_62_on_count_for_nothing() -> None:
+def test_numbers_from_2_to_the_62_on_are_ignored() -> None:
     assert newest_of([("ann", SEQ_BELIEVED_MAX), ("ann", 3)]) == {("ann", 0): 3}
 
 

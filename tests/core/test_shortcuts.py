@@ -1,4 +1,4 @@
-"""Shortcuts: which are held, who is introduced to whom, what becomes of the others (Alg. 4)."""
+"""Shortcuts: the slots, the introductions, and displaced references (Algorithm 4)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ A, Z = peer("001", "a"), peer("011", "z")
 
 
 def quarter(slots: dict[str, NodeId | None] | None = None, *, rules: Rules = FAST) -> Shortcuts:
-    """The shortcuts of the node with label 01 in a ring of eight."""
+    """Return the shortcuts of the node with label 01 in a ring of eight."""
     shortcuts = Shortcuts(ring_at("01", left=A, right=Z, rules=rules))
     shortcuts.slots = {label(bits): node for bits, node in (slots or {}).items()}
     return shortcuts
@@ -57,12 +57,12 @@ def held(shortcuts: Shortcuts) -> dict[str, NodeId | None]:
 
 
 def probed(*subjects: Peer) -> Sent:
-    """Each subject is asked who it is."""
+    """Return the messages that probe each subject."""
     me = peer("01", ME)
     return [(subject.node, CheckLabel(me, subject.label, EdgeKind.LINE)) for subject in subjects]
 
 
-# -- which slots there are ---------------------------------------------------------------------
+# -- slots -------------------------------------------------------------------------------------
 
 
 def test_C5_missing_slots_are_opened_without_a_holder() -> None:
@@ -71,13 +71,13 @@ def test_C5_missing_slots_are_opened_without_a_holder() -> None:
     assert held(shortcuts) == {"0": None, "1": None}
 
 
-def test_C5_slots_that_are_still_wanted_keep_their_holders() -> None:
+def test_C5_slots_that_are_still_needed_keep_their_holders() -> None:
     shortcuts = quarter({"1": "y", "0": "b"})
     timeout(shortcuts)
     assert held(shortcuts) == {"0": "b", "1": "y"}
 
 
-def test_C5_what_is_dropped_is_probed() -> None:
+def test_C5_dropped_holders_are_probed() -> None:
     shortcuts = quarter({"0": "b", "11": "x", "0001": None})
     assert timeout(shortcuts) == probed(peer("11", "x"))
     assert held(shortcuts) == {"0": "b", "1": None}
@@ -98,7 +98,7 @@ def test_C5_slots_follow_the_labels_of_the_ring_neighbours() -> None:
     st.none() | peers(NODES),
     st.none() | peers(NODES),
 )
-def test_C5_after_a_timeout_the_slots_are_exactly_the_chain_labels(
+def test_C5_slots_are_exactly_the_chain_labels_after_a_timeout(
     slots: dict[Label, NodeId | None], own: Label, left: Peer | None, right: Peer | None
 ) -> None:
     ring = ring_at(own.bits, left=left, right=right)
@@ -111,30 +111,32 @@ def test_C5_after_a_timeout_the_slots_are_exactly_the_chain_labels(
     assert tuple(shortcuts.slots) == found[0]
 
 
-def test_B2_a_slot_held_by_ourselves_or_the_supervisor_is_emptied() -> None:
+def test_B2_slot_held_by_the_node_itself_or_the_supervisor_is_emptied() -> None:
     shortcuts = quarter({"0": ME, "1": SUPERVISOR})
     assert timeout(shortcuts) == []
     assert held(shortcuts) == {"0": None, "1": None}
 
 
 @pytest.mark.parametrize("void", [ME, SUPERVISOR])
-def test_B2_a_shortcut_to_ourselves_or_the_supervisor_is_not_taken(void: NodeId) -> None:
+def test_B2_introduced_shortcut_to_the_node_itself_or_the_supervisor_is_dropped(
+    void: NodeId,
+) -> None:
     shortcuts = quarter({"0": "b", "1": None})
     assert introduce(shortcuts, peer("0", void)) == []
     assert introduce(shortcuts, peer("11", void)) == []
     assert held(shortcuts) == {"0": "b", "1": None}
 
 
-def test_B9_removing_connections_empties_the_slots_and_keeps_their_labels() -> None:
+def test_B9_RemoveConnections_empties_the_slots_and_keeps_their_labels() -> None:
     shortcuts = quarter({"0": "b", "1": "y", "11": "b"})
     shortcuts.on_remove_connections("b")
     assert held(shortcuts) == {"0": None, "1": "y", "11": None}
 
 
-# -- who is introduced to whom -----------------------------------------------------------------
+# -- introductions -----------------------------------------------------------------------------
 
 
-def test_C3_the_last_of_both_chains_are_introduced_to_each_other() -> None:
+def test_C3_last_nodes_of_both_chains_are_introduced_to_each_other() -> None:
     shortcuts = quarter({"0": "b", "1": "y"})
     assert timeout(shortcuts) == [
         ("b", IntroduceShortcut(peer("1", "y"))),
@@ -142,7 +144,7 @@ def test_C3_the_last_of_both_chains_are_introduced_to_each_other() -> None:
     ]
 
 
-def test_C3_a_ring_neighbour_and_a_shortcut_are_introduced_in_the_mixed_case() -> None:
+def test_C3_ring_neighbour_and_shortcut_are_introduced_in_the_mixed_case() -> None:
     # n = 5: 0 001 01 1 11; the right neighbour of 01 is no longer than 01 itself.
     shortcuts = Shortcuts(ring_at("01", left=A, right=peer("1", "z")))
     shortcuts.slots = {label("0"): "b"}
@@ -152,7 +154,7 @@ def test_C3_a_ring_neighbour_and_a_shortcut_are_introduced_in_the_mixed_case() -
     ]
 
 
-def test_C3_a_leaf_introduces_its_ring_neighbours_to_each_other() -> None:
+def test_C3_leaf_introduces_its_ring_neighbours_to_each_other() -> None:
     shortcuts = Shortcuts(ring_at("011", left=peer("01", "a"), right=peer("1", "z")))
     assert timeout(shortcuts) == [
         ("a", IntroduceShortcut(peer("1", "z"))),
@@ -160,7 +162,7 @@ def test_C3_a_leaf_introduces_its_ring_neighbours_to_each_other() -> None:
     ]
 
 
-def test_C3_also_over_the_wrap_edge() -> None:
+def test_C3_introduction_uses_the_wrap_edge_too() -> None:
     shortcuts = Shortcuts(ring_at("111", left=peer("11", "a"), wrap=peer("0", "z")))
     assert timeout(shortcuts) == [
         ("a", IntroduceShortcut(peer("0", "z"))),
@@ -174,51 +176,51 @@ def test_C3_also_over_the_wrap_edge() -> None:
         {"0": "b", "1": "b"},  # the same node twice
         {"0": None, "1": "y"},  # unknown
         {"0": "b", "1": None},
-        {"0": ME, "1": "y"},  # ourselves
+        {"0": ME, "1": "y"},  # the node itself
         {"0": "b", "1": SUPERVISOR},
     ],
 )
-def test_C4_nobody_is_introduced_to_itself_to_us_or_to_somebody_unknown(
+def test_C4_no_node_is_introduced_to_itself_to_us_or_to_an_unknown_holder(
     slots: dict[str, NodeId | None],
 ) -> None:
     assert timeout(quarter(slots)) == []
 
 
-def test_C4_two_nodes_alone_introduce_nobody() -> None:
+def test_C4_two_nodes_alone_send_no_introductions() -> None:
     z = peer("1", "z")
     shortcuts = Shortcuts(ring_at("0", right=z, wrap=z))
     assert timeout(shortcuts) == []
 
 
-# -- R1: references that do not stay -----------------------------------------------------------
+# -- R1: displaced references --------------------------------------------------------------------
 
 
-def test_R1_a_new_holder_takes_the_slot_and_the_old_one_is_probed() -> None:
+def test_R1_new_holder_takes_the_slot_and_the_old_one_is_probed() -> None:
     shortcuts = quarter({"0": "b", "1": None})
     assert introduce(shortcuts, peer("0", "c")) == probed(peer("0", "b"))
     assert held(shortcuts) == {"0": "c", "1": None}
 
 
-def test_R1_a_shortcut_for_which_there_is_no_slot_is_probed() -> None:
+def test_R1_introduced_shortcut_without_a_slot_is_probed() -> None:
     shortcuts = quarter({"0": "b", "1": None})
     assert introduce(shortcuts, peer("11", "c")) == probed(peer("11", "c"))
     assert held(shortcuts) == {"0": "b", "1": None}
 
 
-def test_R1_an_open_slot_is_filled_without_a_word_and_a_known_holder_is_no_news() -> None:
+def test_R1_open_slot_is_filled_and_a_known_holder_is_ignored_without_a_message() -> None:
     shortcuts = quarter({"0": "b", "1": None})
     assert introduce(shortcuts, peer("1", "y")) == []
     assert introduce(shortcuts, peer("0", "b")) == []
     assert held(shortcuts) == {"0": "b", "1": "y"}
 
 
-def test_R1_without_the_rule_a_displaced_shortcut_is_filed_under_the_slots_label() -> None:
+def test_R1_displaced_shortcut_is_linearized_under_the_label_of_the_slot_without_the_rule() -> None:
     beyond = peer("0", "b")
     fast = quarter({"0": "b"}, rules=without(Rule.PROBE))
     assert introduce(fast, peer("0", "c")) == asked("b")
     paper = quarter({"0001": "b"}, rules=PAPER)
     introduce(paper, peer("0001", "c"))
-    assert paper._ring.neighbours[0] == A  # farther than our neighbour: passed on
+    assert paper._ring.neighbours[0] == A  # farther than our neighbour: forwarded
     near = quarter({"0011": "b"}, rules=PAPER)
     introduce(near, peer("0011", "c"))
     assert near._ring.neighbours[0] == peer("0011", "b"), "a label that is not b's"
@@ -231,7 +233,7 @@ def test_R1_without_the_rule_a_displaced_shortcut_is_filed_under_the_slots_label
     slots=st.dictionaries(labels(), st.none() | st.sampled_from(NODES), max_size=6),
     subject=peers(NODES),
 )
-def test_R1_shortcuts_write_nothing_into_the_ring(
+def test_R1_shortcuts_change_no_edge_of_the_ring(
     rules: Rules, slots: dict[Label, NodeId | None], subject: Peer
 ) -> None:
     ring: Ring = ring_at("01", left=A, right=Z, rules=rules)
@@ -243,7 +245,7 @@ def test_R1_shortcuts_write_nothing_into_the_ring(
     assert edges(ring) == before
 
 
-def test_without_a_label_whoever_is_introduced_is_asked_to_forget_us() -> None:
+def test_node_without_a_label_asks_an_introduced_node_to_forget_it() -> None:
     shortcuts = Shortcuts(ring_at(None))
     assert introduce(shortcuts, peer("0", "b")) == [("b", RemoveConnections(ME))]
     assert shortcuts.slots == {}

@@ -1,4 +1,4 @@
-"""States as values: what is loaded into a machine can be read back from it."""
+"""States as values: a machine returns the state that it has loaded."""
 
 from hypothesis import given
 from msgspec.structs import replace
@@ -15,10 +15,10 @@ NODES = ("a", "b", ME, "z", SUPERVISOR)
 
 @given(subscriber_states(NODES, publications_max=2))
 @unhurried
-def test_a_subscriber_takes_over_any_state_as_it_is(state: SubscriberState) -> None:
+def test_subscriber_loads_any_state_unchanged(state: SubscriberState) -> None:
     machine = subscriber(state)
     kept = {prefix: digest for prefix, digest in state.hashes.items() if prefix == ALL}
-    assert machine.state() == replace(state, hashes=kept)  # a small trie keeps the root's alone
+    assert machine.state() == replace(state, hashes=kept)  # a small trie keeps the root only
     shown = (machine.member, machine.label, machine.left, machine.right, machine.ring)
     assert shown == (state.member, state.label, state.left, state.right, state.ring)
     assert dict(machine.shortcuts) == state.shortcuts
@@ -28,7 +28,9 @@ def test_a_subscriber_takes_over_any_state_as_it_is(state: SubscriberState) -> N
 
 @given(subscriber_states(NODES), subscriber_states(NODES))
 @unhurried
-def test_nothing_of_an_earlier_state_is_left(one: SubscriberState, other: SubscriberState) -> None:
+def test_load_replaces_all_of_an_earlier_state(
+    one: SubscriberState, other: SubscriberState
+) -> None:
     machine = subscriber(one)
     machine.load(other)
     assert machine.state() == other
@@ -36,11 +38,11 @@ def test_nothing_of_an_earlier_state_is_left(one: SubscriberState, other: Subscr
 
 @given(supervisor_states(NODES))
 @unhurried
-def test_a_supervisor_takes_over_any_state_as_it_is(state: SupervisorState) -> None:
+def test_supervisor_loads_any_state_unchanged(state: SupervisorState) -> None:
     assert loaded_supervisor(state).state() == state
 
 
-def test_a_state_that_was_read_does_not_change_with_the_machine() -> None:
+def test_state_that_was_read_does_not_change_with_the_machine() -> None:
     machine = subscriber(SubscriberState(label=Label(0), shortcuts={Label.nth(1): "a"}))
     before = machine.state()
     machine._shortcuts.on_remove_connections("a")
@@ -48,7 +50,7 @@ def test_a_state_that_was_read_does_not_change_with_the_machine() -> None:
     assert before == SubscriberState(label=Label(0), shortcuts={Label.nth(1): "a"})
 
 
-def test_a_machine_does_not_change_the_state_it_was_given() -> None:
+def test_machine_does_not_change_the_state_it_has_loaded() -> None:
     state = SubscriberState(label=Label(0), shortcuts={Label.nth(1): "a"}, digests={"a": 1})
     machine = subscriber(state)
     machine._shortcuts.on_remove_connections("a")
@@ -57,9 +59,9 @@ def test_a_machine_does_not_change_the_state_it_was_given() -> None:
     assert state.digests == {"a": 1}
 
 
-def test_a_subscriber_that_has_just_started_knows_nothing() -> None:
+def test_new_subscriber_has_an_empty_state() -> None:
     assert subscriber(SubscriberState()).state() == SubscriberState()
 
 
-def test_a_supervisor_that_has_just_started_has_recorded_nobody() -> None:
+def test_new_supervisor_has_an_empty_roster() -> None:
     assert supervisor().state() == SupervisorState()

@@ -1,4 +1,4 @@
-"""The subscriber's machine, event by event (Algorithm 4)."""
+"""Subscriber machine, event by event (Algorithm 4)."""
 
 from __future__ import annotations
 
@@ -95,29 +95,29 @@ def unlabelled(state: SubscriberState) -> SubscriberState:
     return replace(state, label=None)
 
 
-# -- S2: what the application wants ------------------------------------------------------------
+# -- S2: the application's request -------------------------------------------------------------
 
 
-def test_S2_who_wants_to_leave_says_so_at_every_timeout() -> None:
+def test_S2_leaver_sends_unsubscribe_at_every_timeout() -> None:
     machine = subscriber(leaving(QUARTER))
     for _ in range(3):
         assert UNSUBSCRIBE in tick(machine)
     assert UNSUBSCRIBE not in tick(subscriber(QUARTER))
 
 
-def test_S2_who_wants_to_leave_answers_a_configuration_by_saying_so() -> None:
+def test_S2_leaver_answers_a_configuration_with_unsubscribe() -> None:
     machine = subscriber(leaving(QUARTER))
     assert deliver(machine, CONFIGURATION) == [UNSUBSCRIBE]
     assert machine.state() == leaving(QUARTER)
 
 
-def test_S2_who_wants_to_leave_and_is_let_go_drops_everything() -> None:
+def test_S2_leaver_with_permission_drops_everything() -> None:
     machine = subscriber(leaving(QUARTER))
     assert machine.handle(Received(UNRECORDED)) == [Unsubscribed()]
     assert machine.state() == NOBODY
 
 
-def test_S2_who_wants_to_stay_and_is_unrecorded_keeps_references_and_subscribes() -> None:
+def test_S2_unrecorded_node_that_wants_to_stay_keeps_references_and_subscribes() -> None:
     machine = subscriber(QUARTER)
     effects = machine.handle(Received(UNRECORDED))
     assert sent(effects)[-1] == SUBSCRIBE
@@ -127,32 +127,32 @@ def test_S2_who_wants_to_stay_and_is_unrecorded_keeps_references_and_subscribes(
     assert machine.state() == unlabelled(QUARTER)
 
 
-def test_S2_one_that_left_and_is_still_counted_on_says_so_to_the_supervisor() -> None:
+def test_S2_node_that_has_left_answers_a_configuration_with_unsubscribe() -> None:
     message = CheckLabel(A, label("01"), EdgeKind.LINE)
     remove = ("a", RemoveConnections(ME))
     assert deliver(subscriber(NOBODY), message) == [remove, UNSUBSCRIBE]
-    # One that still has its label says so at its timeouts, one that wants to stay never.
+    # A leaver with a label sends it at its timeouts; a node that wants to stay never sends it.
     assert UNSUBSCRIBE not in deliver(subscriber(leaving(QUARTER)), message)
     assert deliver(subscriber(SubscriberState()), message) == [remove]
 
 
-def test_S2_asking_to_subscribe_makes_an_unlabelled_node_subscribe_at_once() -> None:
+def test_S2_request_to_subscribe_makes_an_unlabelled_node_subscribe_at_once() -> None:
     machine = subscriber(NOBODY)
     assert give(machine, SubscribeRequested()) == [SUBSCRIBE]
     assert machine.wants
     assert give(subscriber(leaving(QUARTER)), SubscribeRequested()) == []
 
 
-def test_S2_asking_to_leave_says_so_at_once_also_without_a_label() -> None:
+def test_S2_request_to_leave_sends_unsubscribe_at_once_even_without_a_label() -> None:
     machine = subscriber(QUARTER)
     assert give(machine, UnsubscribeRequested()) == [UNSUBSCRIBE]
-    assert machine.state() == leaving(QUARTER)  # until the supervisor lets it go
+    assert machine.state() == leaving(QUARTER)  # until the supervisor permits it
     machine = subscriber(unlabelled(QUARTER))
     assert give(machine, UnsubscribeRequested()) == [UNSUBSCRIBE]
     assert machine.state() == NOBODY
 
 
-def test_S2_one_that_has_left_is_silent_and_forgets_what_it_may_hold() -> None:
+def test_S2_node_that_has_left_is_silent_and_drops_its_references() -> None:
     machine = subscriber(leaving(unlabelled(QUARTER)))
     assert tick(machine) == []
     assert machine.state() == NOBODY
@@ -161,7 +161,7 @@ def test_S2_one_that_has_left_is_silent_and_forgets_what_it_may_hold() -> None:
 # -- labels ------------------------------------------------------------------------------------
 
 
-def test_S8_a_configuration_brings_the_label() -> None:
+def test_S8_configuration_sets_the_label() -> None:
     machine = subscriber(SubscriberState())
     assert deliver(machine, SetConfiguration(None, label("0"), None)) == []
     assert machine.label == label("0")
@@ -183,18 +183,18 @@ def test_S8_no_other_message_changes_a_label(kind: type[Message], data: st.DataO
     assert machine.label == QUARTER.label
 
 
-def test_B8_without_a_label_one_subscribes_and_does_nothing_else() -> None:
+def test_B8_node_without_a_label_subscribes_and_does_nothing_else() -> None:
     machine = subscriber(unlabelled(QUARTER))
     assert tick(machine) == [SUBSCRIBE]
     assert machine.state() == unlabelled(QUARTER)
 
 
-def test_B7_without_a_label_who_checks_us_is_asked_to_forget_us() -> None:
+def test_B7_node_without_a_label_answers_a_check_with_RemoveConnections_to_its_sender() -> None:
     machine = subscriber(SubscriberState())
     assert deliver(machine, CheckLabel(A, None, EdgeKind.LINE)) == [("a", RemoveConnections(ME))]
 
 
-def test_B9_a_node_is_forgotten_as_neighbour_and_as_shortcut() -> None:
+def test_B9_forgotten_node_is_removed_from_neighbours_and_shortcuts() -> None:
     machine = subscriber(replace(QUARTER, left=peer("001", "r"), ring=peer("0", "r")))
     assert deliver(machine, RemoveConnections("r")) == []
     assert machine.state() == replace(
@@ -202,13 +202,13 @@ def test_B9_a_node_is_forgotten_as_neighbour_and_as_shortcut() -> None:
     )
 
 
-# -- B14: who asks the supervisor, and how often -----------------------------------------------
+# -- B14: requests to the supervisor and their probability -------------------------------------
 
 QUESTION = (SUPERVISOR, GetConfiguration(ME))
 
 
 def odds_of_asking(state: SubscriberState, rules: Rules = FAST) -> int:
-    """One in how many timeouts the machine asks the supervisor by chance."""
+    """Return the n for which the machine asks the supervisor in one of n timeouts by chance."""
     always = Scripted(0)
     machine = subscriber(state, rng=always, rules=rules)
     assert QUESTION in tick(machine)
@@ -216,7 +216,7 @@ def odds_of_asking(state: SubscriberState, rules: Rules = FAST) -> int:
     return prod(always.odds)
 
 
-def test_B14_who_has_no_left_neighbour_asks_every_other_time() -> None:
+def test_B14_node_without_a_left_neighbour_asks_every_other_time() -> None:
     assert odds_of_asking(SubscriberState(label=label("0011"))) == 2
 
 
@@ -227,12 +227,12 @@ def test_B14_wrap_edge_and_shortcuts_are_not_consulted() -> None:
         assert odds_of_asking(state) == 2
 
 
-def test_B14_who_has_a_left_neighbour_asks_rarely() -> None:
+def test_B14_node_with_a_left_neighbour_asks_rarely() -> None:
     assert odds_of_asking(QUARTER) == 2**3 * 2**2
 
 
 @pytest.mark.parametrize("void", [peer("0", ME), peer("0", SUPERVISOR), peer("1", "z")])
-def test_B14_a_left_neighbour_counts_only_after_it_has_been_put_right(void: Peer) -> None:
+def test_B14_left_neighbour_counts_only_after_its_correction(void: Peer) -> None:
     state = SubscriberState(label=label("01"), left=void)
     assert odds_of_asking(state) == 2
 
@@ -256,7 +256,7 @@ def test_k_plus_1_is_the_exponent_of_the_machine_and_k_without_the_rule() -> Non
 
 
 def questions(machine_ticks: int, *heard: Message, rules: Rules = FAST) -> list[int]:
-    """In which timeouts the machine asks while it hears the same messages before each."""
+    """Return the timeouts in which the machine asks, with the same messages before each."""
     machine = subscriber(QUARTER, rules=rules)
     found = []
     for count in range(1, machine_ticks + 1):
@@ -271,23 +271,23 @@ def check_by(sender: Peer) -> CheckLabel:
     return CheckLabel(sender, label("01"), EdgeKind.LINE)
 
 
-def test_R9_a_silent_neighbour_makes_us_ask_for_our_configuration() -> None:
+def test_R9_silent_neighbour_causes_a_request_for_the_configuration() -> None:
     assert questions(20) == [8, 16]
     assert questions(20, check_by(A)) == [8, 16]
     assert questions(20, rules=without(Rule.SILENCE)) == []
 
 
-def test_R9_nobody_asks_while_both_neighbours_are_heard() -> None:
+def test_R9_no_request_is_sent_while_both_neighbours_are_heard() -> None:
     assert questions(200, check_by(A), check_by(Z)) == []
     assert questions(200, *(Introduce(x, EdgeKind.LINE, first_hand=True) for x in (A, Z))) == []
 
 
-def test_R9_the_word_of_others_about_a_neighbour_does_not_count() -> None:
+def test_R9_second_hand_messages_about_a_neighbour_do_not_count() -> None:
     assert questions(10, *(Introduce(x, EdgeKind.LINE, first_hand=False) for x in (A, Z))) == [8]
     assert questions(10, *(IntroduceShortcut(x) for x in (A, Z))) == [8]
 
 
-def test_R9_a_configuration_that_still_names_the_neighbour_doubles_the_wait() -> None:
+def test_R9_configuration_that_confirms_the_neighbour_doubles_the_wait() -> None:
     machine = subscriber(QUARTER)
     found = []
     for count in range(1, 60):
@@ -297,7 +297,7 @@ def test_R9_a_configuration_that_still_names_the_neighbour_doubles_the_wait() ->
     assert found == [8, 8 + 16, 8 + 16 + 32]
 
 
-def test_R9_the_wrap_edge_is_watched_as_well() -> None:
+def test_R9_wrap_edge_is_watched_as_well() -> None:
     machine = subscriber(SubscriberState(label=label("0"), right=A, ring=peer("111", "z")))
     for _ in range(8):
         deliver(machine, CheckLabel(A, label("0"), EdgeKind.LINE))
@@ -342,7 +342,7 @@ def test_wrong_derived_values_are_gone_after_16_ticks(
     right, wrong = machines
     corrupt(wrong)
     wrong._audit_ticks = ticks
-    for _ in range(16 + 6):  # for 6 more a node whose view seems new floods
+    for _ in range(16 + 6):  # for 6 more ticks a node with a new view floods
         tick(right)
         tick(wrong)
     assert wrong.state() == right.state()
@@ -351,7 +351,7 @@ def test_wrong_derived_values_are_gone_after_16_ticks(
     assert tick(wrong) == tick(right)
 
 
-def test_end_is_that_of_the_archive_at_every_event() -> None:
+def test_end_of_the_log_is_current_at_every_event() -> None:
     machine = subscriber(QUARTER)
     holdings = machine._circulation.holdings
     for offset in range(3):
@@ -362,25 +362,25 @@ def test_end_is_that_of_the_archive_at_every_event() -> None:
     assert [each.publisher for each in machine.publications] == [ME] * 3
 
 
-# -- R11: waking others ------------------------------------------------------------------------
+# -- R11: reporting known nodes ----------------------------------------------------------------
 
 
-def test_R11_one_that_learns_it_is_unrecorded_wakes_all_it_knows_and_then_subscribes() -> None:
+def test_R11_node_that_becomes_unrecorded_reports_all_known_nodes_and_then_subscribes() -> None:
     machine = subscriber(replace(QUARTER, ring=peer("1", "y")))
     assert deliver(machine, UNRECORDED) == [*asked("a", "z", "y", "r", "s"), SUBSCRIBE]
 
 
-def test_R11_everybody_is_woken_once_and_never_oneself_or_the_supervisor() -> None:
+def test_R11_each_node_is_reported_once_and_never_the_node_itself_or_the_supervisor() -> None:
     shortcuts = {label("0"): "a", label("1"): ME, label("11"): SUPERVISOR, label("111"): None}
     machine = subscriber(replace(QUARTER, right=None, shortcuts=shortcuts))
     assert deliver(machine, UNRECORDED) == [*asked("a"), SUBSCRIBE]
 
 
-def test_R11_one_without_a_label_wakes_nobody() -> None:
+def test_R11_node_without_a_label_reports_no_node() -> None:
     assert deliver(subscriber(unlabelled(QUARTER)), UNRECORDED) == [SUBSCRIBE]
 
 
-def test_R11_one_that_leaves_wakes_nobody() -> None:
+def test_R11_leaver_reports_no_node() -> None:
     assert deliver(subscriber(leaving(QUARTER)), UNRECORDED) == []
 
 
@@ -396,7 +396,7 @@ def test_without_R11_unrecorded_node_asks_about_left_right_and_ring(rules: Rules
 # -- R14: the digest ---------------------------------------------------------------------------
 
 
-def test_R14_the_digest_goes_to_the_parent_at_every_timeout() -> None:
+def test_R14_digest_goes_to_the_parent_at_every_timeout() -> None:
     machine = subscriber(QUARTER)
     for _ in range(3):
         assert ("r", Digest(ME, peer("01", ME).weight)) in tick(machine)
@@ -404,7 +404,7 @@ def test_R14_the_digest_goes_to_the_parent_at_every_timeout() -> None:
     assert not [message for _, message in tick(off) if type(message) is Digest]
 
 
-def test_R14_label_0_puts_the_digest_into_its_question_and_nobody_else_does() -> None:
+def test_R14_only_label_0_adds_the_digest_to_its_request() -> None:
     nodes = [ME, "a", "b", "c"]
     machine = subscriber(legitimate_state(0, nodes), rng=Scripted(0))
     for node in nodes[1:]:
@@ -416,11 +416,11 @@ def test_R14_label_0_puts_the_digest_into_its_question_and_nobody_else_does() ->
     assert QUESTION in tick(plain)
 
 
-# -- the border --------------------------------------------------------------------------------
+# -- messages for other machines -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("request_type", [Subscribe, Unsubscribe, GetConfiguration])
-def test_requests_that_only_a_supervisor_understands_are_dropped(
+def test_requests_for_a_supervisor_are_dropped(
     request_type: type[Message],
 ) -> None:
     machine = subscriber(QUARTER)
@@ -428,18 +428,18 @@ def test_requests_that_only_a_supervisor_understands_are_dropped(
     assert machine.state() == QUARTER
 
 
-def test_a_subscriber_leaves_suspicions_to_the_supervisor() -> None:
+def test_subscriber_ignores_suspicions() -> None:
     machine = subscriber(QUARTER)
     assert give(machine, NodeSuspected("a")) == []
     assert machine.state() == QUARTER
 
 
-# -- whatever the state, whatever the message --------------------------------------------------
+# -- any state, any message ----------------------------------------------------------------------
 
 NODES = ("a", "b", ME, "y", "z", SUPERVISOR)
-# What one event can make a subscriber send, counted out by hand for any set of rules: two for a
+# Largest number of messages of one event, counted by hand for any set of rules: two for a
 # reference that goes to the supervisor with ourselves, one for every other.
-RING_MESSAGE_MAX = 4  # two candidates for the wrap edge that both turn out to belong to the line
+RING_MESSAGE_MAX = 4  # two candidates for the wrap edge that both belong to the line
 CONFIGURATION_MAX = 7  # three displaced references, two new ones
 TIMEOUT_MAX = 15
 EVENTS = st.one_of(
@@ -474,7 +474,7 @@ def test_no_state_and_no_message_can_break_a_subscriber(
 
 
 def without_void_edges(state: SubscriberState) -> SubscriberState:
-    """The state without ring edges to itself or the supervisor; no message can bring them."""
+    """Return the state without void ring edges; no message can create them."""
     edges = {
         name: edge if edge is None or edge.node not in (ME, SUPERVISOR) else None
         for name, edge in (("left", state.left), ("right", state.right), ("ring", state.ring))
@@ -483,10 +483,10 @@ def without_void_edges(state: SubscriberState) -> SubscriberState:
 
 
 def bound(message: Message, state: SubscriberState) -> int:
-    """How many effects a message may have at most."""
+    """Return the largest number of effects of a message."""
     match message:
         case SetConfiguration(label=None):
-            return 3 + len(state.shortcuts) + 1  # R11: whoever is known is woken
+            return 3 + len(state.shortcuts) + 1  # R11: every known node is reported
         case SetConfiguration():
             return CONFIGURATION_MAX
         case CheckLabel() | Introduce() | IntroduceShortcut():
@@ -498,13 +498,13 @@ def bound(message: Message, state: SubscriberState) -> int:
 def bound_about_publications(  # noqa: PLR0911  (one a type)
     message: Message, state: SubscriberState
 ) -> int:
-    """As above; whatever is looked up may turn out to be gone."""
+    """Return the same bound for publications; a looked-up publication may be gone."""
     held, edges = len(state.publications), 3 + len(state.shortcuts)
     match message:
         case CheckTrie() | CheckAndPublish():
             wanted = message.wanted if isinstance(message, CheckAndPublish) else ()
             said = sum(2 + len(claim.summaries()) for claim in (*message.claims, *wanted))
-            # Without T7 each question goes alone; what is sent goes in one chunk, or is put off.
+            # Without T7 each request goes alone; publications go in one chunk, or are deferred.
             return said + 1 + held
         case Publications(publications):
             return 2 * bool(publications)  # Store and Deliver
@@ -515,7 +515,7 @@ def bound_about_publications(  # noqa: PLR0911  (one a type)
         case TrieEqual() | CheckHeld() | RequestHandover():
             return 1
         case Held():
-            return 4 + held  # a confirmation, publications in chunks, and the next question
+            return 4 + held  # a confirmation, publications in chunks, and the next request
         case Draining(remaining=remaining):
             return len(remaining) + 1
         case _:
@@ -524,7 +524,7 @@ def bound_about_publications(  # noqa: PLR0911  (one a type)
 
 @given(subscriber_states(NODES), rule_sets())
 @unhurried
-def test_a_timeout_sends_no_more_than_a_constant_and_two_for_each_shortcut_it_drops(
+def test_timeout_sends_at_most_a_constant_and_two_for_each_dropped_shortcut(
     state: SubscriberState, rules: Rules
 ) -> None:
     machine = subscriber(state, rules=rules)
@@ -535,7 +535,7 @@ def test_a_timeout_sends_no_more_than_a_constant_and_two_for_each_shortcut_it_dr
 
 @given(subscriber_states(NODES), st.lists(messages(NODES), max_size=5))
 @unhurried
-def test_S2_no_message_changes_what_the_application_wants(
+def test_S2_no_message_changes_the_request_of_the_application(
     state: SubscriberState, received: list[Message]
 ) -> None:
     machine = subscriber(state)
@@ -547,6 +547,6 @@ def test_S2_no_message_changes_what_the_application_wants(
 
 @given(labels())
 @unhurried
-def test_a_node_alone_with_any_label_sends_at_most_its_question(own: Label) -> None:
+def test_node_alone_with_any_label_sends_at_most_its_request(own: Label) -> None:
     machine = subscriber(SubscriberState(label=own), rng=Scripted(0))
     assert [type(message) for _, message in tick(machine)] == [GetConfiguration]

@@ -1,4 +1,4 @@
-"""Claims: what one subscriber tells another about its trie (Algorithm 5)."""
+"""Range summaries: the content of CheckTrie messages (Algorithm 5)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +36,7 @@ def prefixes(length_max: int) -> SearchStrategy[Prefix]:
 
 @st.composite
 def contents(draw: st.DrawFn) -> tuple[Prefix, list[Summary], list[bytes]]:
-    """A cover, nodes below it and leaves: what a claim is made of."""
+    """Draw the content of a range summary: a prefix, nodes below it and leaves."""
     cover = draw(prefixes(HALF))
     digest = exactly(draw(st.sampled_from([SHORT_BYTES, DIGEST_BYTES])))
     labels = apart(map(cover.extended, draw(st.lists(prefixes(HALF), max_size=20))))
@@ -49,7 +49,7 @@ def contents(draw: st.DrawFn) -> tuple[Prefix, list[Summary], list[bytes]]:
 
 @unhurried
 @given(contents())
-def test_a_claim_says_what_it_was_made_of(
+def test_range_summary_contains_what_it_was_made_of(
     drawn: tuple[Prefix, list[Summary], list[bytes]],
 ) -> None:
     cover, summaries, leaves = drawn
@@ -59,7 +59,7 @@ def test_a_claim_says_what_it_was_made_of(
 
 @unhurried
 @given(st.lists(contents(), max_size=4), st.lists(contents(), max_size=2))
-def test_claims_come_back_from_the_wire_as_they_were(
+def test_range_summaries_survive_an_encoding_round_trip(
     drawn: list[tuple[Prefix, list[Summary], list[bytes]]],
     asked: list[tuple[Prefix, list[Summary], list[bytes]]],
 ) -> None:
@@ -69,7 +69,7 @@ def test_claims_come_back_from_the_wire_as_they_were(
         assert decoder.decode(msgspec.msgpack.encode(message)) == message
 
 
-def test_a_label_is_sent_as_what_it_adds_to_the_cover() -> None:
+def test_label_is_sent_relative_to_the_prefix_of_the_range() -> None:
     deep = Prefix(200, 5)
     near = RangeSummary.make(deep, [Summary(deep.extended(Prefix.parse("1101")), DIGEST)])
     assert len(near.labels) == 1
@@ -78,7 +78,7 @@ def test_a_label_is_sent_as_what_it_adds_to_the_cover() -> None:
 
 
 @pytest.mark.parametrize(("bits", "size"), [(0, 1), (7, 1), (8, 4), (15, 4), (16, 5), (254, 34)])
-def test_a_label_of_up_to_seven_bits_is_one_byte(bits: int, size: int) -> None:
+def test_label_of_up_to_seven_bits_is_one_byte(bits: int, size: int) -> None:
     claim = RangeSummary.make(COVER, [Summary(COVER.extended(Prefix(bits, 0)), DIGEST)])
     assert len(claim.labels) == size
     assert [node.prefix.length for node in claim.summaries()] == [2 + bits]
@@ -91,13 +91,13 @@ def test_T6_leaves_carry_no_digest() -> None:
     assert claim.short_ids() == [b"12345678", b"87654321"]
 
 
-def test_a_claim_of_nothing_is_a_few_bytes() -> None:
+def test_empty_range_summary_takes_few_bytes() -> None:
     claim = RangeSummary.make(COVER)
     assert (claim.summaries(), claim.short_ids()) == ([], [])
     assert len(msgspec.msgpack.encode(claim)) <= 12
 
 
-# -- what is refused ---------------------------------------------------------------------------
+# -- invalid summaries ---------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[Any, ...]] = {
     "no cover": (b"",),
@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("fields", REFUSED.values(), ids=REFUSED)
-def test_T9_a_claim_that_cannot_be_read_is_refused(fields: tuple[Any, ...]) -> None:
+def test_T9_invalid_range_summary_is_refused(fields: tuple[Any, ...]) -> None:
     with pytest.raises(ValueError, match=r"."):
         RangeSummary(*fields)
 
@@ -140,7 +140,7 @@ def in_check_and_publish(fields: list[bytes]) -> list[object]:
 
 @pytest.mark.parametrize("wire", [in_check, in_check_and_publish])
 @pytest.mark.parametrize("fields", REFUSED.values(), ids=REFUSED)
-def test_T9_a_message_with_such_a_claim_is_no_message(
+def test_T9_message_with_an_invalid_range_summary_is_refused(
     fields: tuple[Any, ...], wire: Callable[[list[bytes]], list[object]]
 ) -> None:
     forged = msgspec.msgpack.encode(wire(list(fields)))
@@ -155,7 +155,7 @@ def test_T9_a_message_with_such_a_claim_is_no_message(
     st.integers(0, 5).flatmap(lambda count: exactly(count * SHORT_BYTES)) | st.binary(max_size=40),
     st.integers(0, 3).flatmap(lambda count: exactly(count * SHORT_BYTES)) | st.binary(max_size=40),
 )
-def test_T9_forged_bytes_are_a_claim_or_are_refused(
+def test_T9_forged_bytes_are_a_valid_range_summary_or_are_refused(
     cover: bytes, labels: bytes, digests: bytes, leaves: bytes
 ) -> None:
     forged = msgspec.msgpack.encode(in_check([cover, labels, digests, leaves]))
@@ -173,39 +173,39 @@ def test_T9_forged_bytes_are_a_claim_or_are_refused(
 
 @unhurried
 @given(contents(), st.data())
-def test_T9_a_message_with_a_wrong_byte_is_one_or_is_refused(
+def test_T9_message_with_a_wrong_byte_is_valid_or_refused(
     drawn: tuple[Prefix, list[Summary], list[bytes]], data: st.DataObject
 ) -> None:
     wire = bytearray(msgspec.msgpack.encode(CheckTrie("a", (RangeSummary.make(*drawn),), 3)))
     wire[data.draw(st.integers(0, len(wire) - 1))] = data.draw(st.integers(0, 255))
     try:
         message = decoder.decode(bytes(wire))
-    except (msgspec.DecodeError, UnicodeDecodeError):  # also what is no msgpack, or no text
+    except (msgspec.DecodeError, UnicodeDecodeError):  # also invalid msgpack, or invalid text
         return
     for claim in message.claims if isinstance(message, CheckTrie) else ():
         assert len(claim.summaries()) * SHORT_BYTES <= len(claim.digests)
 
 
-# -- lenses ------------------------------------------------------------------------------------
+# -- truncations ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("session", [*range(12), 255, 65535])
-def test_a_lens_looks_at_eight_bytes(session: int) -> None:
+def test_truncation_shows_eight_bytes_of_an_id(session: int) -> None:
     lens = Truncation(session)
     assert len(lens.short_id(KEY)) == len(lens.short_digest(DIGEST)) == SHORT_BYTES
     assert lens.short_id(KEY) in KEY
     assert lens.short_digest(DIGEST) in DIGEST
 
 
-def test_sessions_look_at_different_bytes() -> None:
+def test_sessions_compare_different_bytes() -> None:
     lenses = [Truncation(session) for session in range(8)]
     parts = {KEY[:8], KEY[8:16], KEY[16:24], KEY[24:]}
     assert {lens.short_id(KEY) for lens in lenses} == parts
     assert {lens.short_digest(DIGEST) for lens in lenses} == {DIGEST[:8], DIGEST[8:]}
 
 
-def test_what_looks_alike_in_one_session_differs_in_the_next() -> None:
-    """Whatever part two ids differ in, one session out of four sees it."""
+def test_ids_that_look_equal_in_one_session_differ_in_another() -> None:
+    """One session out of four compares the bytes in which two ids differ."""
     for part in range(4):
         start = part * SHORT_BYTES
         other = KEY[:start] + bytes(SHORT_BYTES) + KEY[start + SHORT_BYTES :]
@@ -214,14 +214,14 @@ def test_what_looks_alike_in_one_session_differs_in_the_next() -> None:
 
 
 @pytest.mark.parametrize("labels", [("1", "0"), ("0", "0"), ("0", "01"), ("01", "0")])
-def test_T9_labels_out_of_order_or_said_twice_are_refused(labels: tuple[str, str]) -> None:
+def test_T9_unordered_or_repeated_labels_are_refused(labels: tuple[str, str]) -> None:
     nodes = [Summary(Prefix.parse(bits), DIGEST) for bits in labels]
     with pytest.raises(ValueError, match="out of order"):
         RangeSummary.make(ALL, nodes)
 
 
 @pytest.mark.parametrize("session", range(4))
-def test_a_digest_is_compared_as_it_was_sent_whole_or_in_part(session: int) -> None:
+def test_digest_is_compared_in_the_length_in_which_it_was_sent(session: int) -> None:
     lens, other = Truncation(session), bytes(DIGEST_BYTES)
     assert lens.is_equal(DIGEST, DIGEST)
     assert lens.is_equal(DIGEST, lens.short_digest(DIGEST))

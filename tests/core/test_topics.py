@@ -1,4 +1,4 @@
-"""One machine per topic, and which event belongs to which (section 4)."""
+"""Topics of a process: one machine per topic, and the assignment of events to them (section 4)."""
 
 from random import Random
 
@@ -48,14 +48,14 @@ def supervisor() -> SupervisorTopics:
 # -- subscribers -------------------------------------------------------------------------------
 
 
-def test_a_node_is_in_a_topic_from_its_subscription_on() -> None:
+def test_node_is_in_a_topic_from_its_subscription_on() -> None:
     topics = node()
     assert sent(topics.handle("news", SubscribeRequested())) == SUBSCRIBE
     assert "news" in topics
     assert "sport" not in topics
 
 
-def test_each_topic_has_a_label_of_its_own() -> None:
+def test_each_topic_has_its_own_label() -> None:
     topics = node()
     for topic in ("news", "sport"):
         topics.handle(topic, SubscribeRequested())
@@ -64,7 +64,7 @@ def test_each_topic_has_a_label_of_its_own() -> None:
     assert sent(topics.handle("sport", CHECK)) == [("z", RemoveConnections("m"))]
 
 
-def test_a_timeout_runs_every_topic_and_says_which() -> None:
+def test_timeout_runs_every_topic_and_names_it() -> None:
     topics = node()
     for topic in ("news", "sport"):
         topics.handle(topic, SubscribeRequested())
@@ -74,7 +74,7 @@ def test_a_timeout_runs_every_topic_and_says_which() -> None:
     ]
 
 
-def test_who_is_in_no_topic_answers_like_one_that_wants_nothing_of_it() -> None:
+def test_node_outside_a_topic_answers_like_a_node_that_has_left_it() -> None:
     topics = node()
     assert sent(topics.handle("news", CHECK)) == [("z", RemoveConnections("m")), *UNSUBSCRIBE]
     assert sent(topics.handle("news", ALONE)) == UNSUBSCRIBE
@@ -82,7 +82,7 @@ def test_who_is_in_no_topic_answers_like_one_that_wants_nothing_of_it() -> None:
     assert "news" not in topics
 
 
-def test_a_topic_ends_when_the_supervisor_lets_the_node_go_and_not_before() -> None:
+def test_topic_ends_when_the_supervisor_permits_the_departure_and_not_before() -> None:
     topics = node()
     topics.handle("news", SubscribeRequested())
     topics.handle("news", ALONE)
@@ -93,7 +93,7 @@ def test_a_topic_ends_when_the_supervisor_lets_the_node_go_and_not_before() -> N
     assert topics.tick() == []
 
 
-def test_one_that_wants_to_stay_stays_though_it_is_unrecorded() -> None:
+def test_node_that_wants_to_stay_keeps_the_topic_though_it_is_unrecorded() -> None:
     topics = node()
     topics.handle("news", SubscribeRequested())
     topics.handle("news", Received(UNRECORDED))
@@ -103,7 +103,7 @@ def test_one_that_wants_to_stay_stays_though_it_is_unrecorded() -> None:
 # -- supervisors -------------------------------------------------------------------------------
 
 
-def test_a_supervisor_has_a_database_for_each_topic() -> None:
+def test_supervisor_has_a_database_for_each_topic() -> None:
     topics = supervisor()
     topics.handle("news", Received(Subscribe("a")))
     topics.handle("sport", Received(Subscribe("b")))
@@ -112,7 +112,7 @@ def test_a_supervisor_has_a_database_for_each_topic() -> None:
     assert told == {"news": [("a", alone)], "sport": [("b", alone)]}
 
 
-def test_a_topic_ends_when_nobody_is_left_and_everybody_has_been_answered() -> None:
+def test_topic_ends_when_it_has_no_members_and_no_open_requests() -> None:
     topics = supervisor()
     topics.handle("news", Received(Subscribe("a")))
     topics.handle("news", Received(Unsubscribe("a")))
@@ -121,21 +121,21 @@ def test_a_topic_ends_when_nobody_is_left_and_everybody_has_been_answered() -> N
     assert "news" not in topics
 
 
-def test_a_question_about_a_topic_that_does_not_exist_is_answered() -> None:
+def test_request_about_an_unknown_topic_is_answered() -> None:
     topics = supervisor()
     topics.handle("news", Received(GetConfiguration("a")))
     assert [sent(effects) for _, effects in topics.tick()] == [[("a", UNRECORDED)]]
     assert "news" not in topics
 
 
-def test_events_other_than_messages_make_no_topic() -> None:
+def test_events_other_than_messages_create_no_topic() -> None:
     topics = supervisor()
     assert topics.handle("news", Tick()) == []
     topics.handle("news", NodeSuspected("a"))
     assert "news" not in topics
 
 
-def test_a_message_that_asks_for_nothing_leaves_no_topic_behind() -> None:
+def test_message_without_a_request_leaves_no_topic_behind() -> None:
     topics = supervisor()
     assert sent(topics.handle("news", CHECK)) == [("z", RemoveConnections(SUPERVISOR))]
     topics.handle("news", Received(Subscribe(None)))
@@ -146,7 +146,7 @@ def test_a_message_that_asks_for_nothing_leaves_no_topic_behind() -> None:
 
 
 def number_in(topics: SubscriberTopics, topic: str) -> int:
-    """Join a topic, publish, and leave; return the number of the publication."""
+    """Join a topic, publish and leave; return the number of the publication."""
     topics.handle(topic, SubscribeRequested())
     effects = topics.handle(topic, PublishRequested(payload=b"x", time=TIME_US))
     ((stored,),) = [each.publications for each in effects if isinstance(each, Store)]
@@ -156,13 +156,13 @@ def number_in(topics: SubscriberTopics, topic: str) -> int:
     return stored.seq
 
 
-def test_topics_use_the_incarnation_of_the_process_and_one_joined_again_another() -> None:
+def test_topics_use_the_incarnation_of_the_process_and_a_rejoined_topic_another() -> None:
     topics = SubscriberTopics("m", rng=Random(1), config=ProtocolConfig(), incarnation=INCARNATION)
     found = [number_in(topics, topic) >> COUNTER_BITS for topic in ("a", "b", "a", "a", "b", "c")]
     assert [each - INCARNATION for each in found] == [0, 0, 1, 2, 1, 0]
 
 
-def test_no_number_is_used_twice_if_the_topics_that_were_left_are_forgotten(
+def test_no_number_is_used_twice_after_left_topics_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(topics_module, "LEFT_MAX", 2)

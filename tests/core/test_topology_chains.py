@@ -1,4 +1,4 @@
-"""What follows from one's own label and those beside it: slots, pairs, tree (section 3.2.2)."""
+"""Values derived from a label and its neighbours: slots, pairs and tree (section 3.2.2)."""
 
 from itertools import pairwise
 
@@ -28,7 +28,7 @@ def bits(found: tuple[Label, ...]) -> list[str]:
 
 
 def ring_of(n: int) -> dict[Label, Chains]:
-    """The chains of every label of SR(n)."""
+    """Return the chains of every label of SR(n)."""
     line = sorted(Label.nth(index) for index in range(n))
     around = zip(line[-1:] + line[:-1], line, line[1:] + line[:1], strict=True)
     return {own: chains_around(own, pred, succ) for pred, own, succ in around}
@@ -39,7 +39,7 @@ def ends(chains: Chains) -> tuple[Label | None, Label | None]:
 
 
 def level_neighbours(own: Label, n: int) -> tuple[Label, Label]:
-    """The labels beside ours in the sorted ring of all labels no longer than it (section 2.1)."""
+    """Return the neighbours of a label in the ring of its level (section 2.1)."""
     line = sorted(x for x in map(Label.nth, range(n)) if x.length <= own.length)
     place = line.index(own)
     return line[place - 1], line[(place + 1) % len(line)]
@@ -48,18 +48,18 @@ def level_neighbours(own: Label, n: int) -> tuple[Label, Label]:
 # -- chains ------------------------------------------------------------------------------------
 
 
-def test_C2_the_distance_doubles_until_a_label_is_no_longer_than_ours() -> None:
+def test_C2_distance_doubles_until_a_label_is_no_longer_than_ours() -> None:
     # The paper's own example: the shortcuts of 1/4 from the neighbour at 3/16 are 1/8 and 0.
     assert bits(chain(label("01"), label("0011"), LEFT)) == ["0011", "001", "0"]
     assert bits(chain(label("01"), label("0101"), RIGHT)) == ["0101", "011", "1"]
 
 
-def test_C2_a_neighbour_no_longer_than_us_is_the_whole_chain() -> None:
+def test_C2_neighbour_no_longer_than_us_is_the_whole_chain() -> None:
     assert bits(chain(label("011"), label("01"), LEFT)) == ["01"]
     assert bits(chain(label("1"), label("0"), RIGHT)) == ["0"]
 
 
-def test_C2_a_chain_runs_over_the_wrap_from_1_to_0() -> None:
+def test_C2_chain_crosses_the_wrap_from_1_to_0() -> None:
     assert bits(chain(label("0"), label("1111"), LEFT)) == ["1111", "111", "11", "1"]
     assert bits(chain(label("11"), label("1101"), RIGHT)) == ["1101", "111", "0"]
     assert bits(chain(label("01"), label("0001"), LEFT)) == ["0001", "111", "1"]
@@ -85,14 +85,14 @@ def test_C2_ring_neighbours_and_slots_are_the_edges_of_the_papers_definition(n: 
 
 
 def ends_of(found: frozenset[Edge], own: Label) -> set[Label]:
-    """The other ends of the edges at a label."""
+    """Return the other ends of the edges at a label."""
     return {b if own == a else a for a, b in found if own in (a, b)}
 
 
 # -- pairs -------------------------------------------------------------------------------------
 
 
-def test_C3_the_pair_to_introduce_may_be_a_ring_neighbour_and_a_shortcut() -> None:
+def test_C3_introduced_pair_may_be_a_ring_neighbour_and_a_shortcut() -> None:
     # n = 5: the labels are 0 001 01 1 11. The left chain of 01 ends with a shortcut, its right
     # chain is the ring neighbour alone.
     assert ends(ring_of(5)[label("01")]) == (label("0"), label("1"))
@@ -100,28 +100,26 @@ def test_C3_the_pair_to_introduce_may_be_a_ring_neighbour_and_a_shortcut() -> No
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_C3_the_ends_of_the_chains_are_the_neighbours_in_the_ring_of_our_level(n: int) -> None:
+def test_C3_chain_ends_are_the_neighbours_in_the_ring_of_our_level(n: int) -> None:
     for own, chains in ring_of(n).items():
         assert ends(chains) == level_neighbours(own, n), own
 
 
-def test_C4_there_is_no_pair_while_one_side_is_unknown() -> None:
+def test_C4_no_pair_exists_while_one_side_is_unknown() -> None:
     own, other = label("01"), label("1")
     assert ends(chains_around(own, other, None))[1] is None
     assert ends(chains_around(own, None, other))[0] is None
     assert ends(chains_around(own, None, None)) == (None, None)
 
 
-def test_a_chain_that_comes_back_to_us_makes_no_slot() -> None:
+def test_chain_that_returns_to_the_node_makes_no_slot() -> None:
     own = label("0")
     assert own not in chains_around(own, own, own).slots
 
 
 @unhurried
 @given(labels(), labels(), labels())
-def test_our_own_label_is_no_slot_and_nobody_of_ours_in_the_tree(
-    own: Label, pred: Label, succ: Label
-) -> None:
+def test_own_label_is_neither_a_slot_nor_a_tree_edge(own: Label, pred: Label, succ: Label) -> None:
     chains = chains_around(own, pred, succ)
     assert own not in chains.slots
     assert own not in chains.children
@@ -133,7 +131,7 @@ def test_our_own_label_is_no_slot_and_nobody_of_ours_in_the_tree(
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_R14_the_tree_spans_the_ring_and_both_ends_of_an_edge_know_it(n: int) -> None:
+def test_R14_tree_spans_the_ring_and_both_ends_of_an_edge_know_it(n: int) -> None:
     ring = ring_of(n)
     root = label("0")
     assert [own for own, chains in ring.items() if chains.parent is None] == [root]
@@ -145,7 +143,7 @@ def test_R14_the_tree_spans_the_ring_and_both_ends_of_an_edge_know_it(n: int) ->
 
 
 def depth(own: Label, ring: dict[Label, Chains]) -> int:
-    """Hops from a label to the root."""
+    """Return the number of hops from a label to the root."""
     hops = 0
     while (parent := ring[own].parent) is not None:
         own, hops = parent, hops + 1

@@ -1,4 +1,4 @@
-"""The hashed Patricia trie: the paper's, though it is kept as buckets (section 4.2)."""
+"""Hashed Patricia trie of the paper, stored as buckets (section 4.2)."""
 
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -28,7 +28,7 @@ SIZES = (0, 1, 2, 3, BUCKET_IDS, BUCKET_IDS + 1, 100, 600)
 
 
 def keys_of(shape: str, size: int, seed: int = 0) -> list[bytes]:
-    """Different ids: as hashes are, or such that some, or all, have long prefixes in common."""
+    """Return different ids: uniform like hashes, or some or all with long common prefixes."""
     rng = Random(f"{shape}/{seed}")
     stems = [rng.randbytes(ID_BYTES) for _ in range(4)]
     keys: dict[bytes, None] = {}
@@ -63,7 +63,7 @@ def node_at(trie: PublicationTrie, bits: str) -> tuple[str, bytes] | None:
 
 
 def around(labels: list[str]) -> Iterator[str]:
-    """Prefixes where a trie with these labels may go wrong, each once."""
+    """Return prefixes at which a trie with these labels may be wrong, each once."""
     found = {""}
     for label in labels:
         found |= {label, label[:-1], label[: len(label) // 2]}
@@ -81,7 +81,7 @@ key_lists = st.builds(keys_of, st.sampled_from(SHAPES), st.integers(0, 80), st.i
 
 
 def papers_digest(keys: list[str]) -> bytes:
-    """Section 4.2, word by word: the keys part at some bit, and both sides are tries again."""
+    """Return the digest by section 4.2: the keys part at some bit; both sides are tries again."""
     if len(keys) == 1:
         data = int(keys[0], 2).to_bytes(ID_BYTES, "big")
         return blake2b(data, digest_size=16, person=b"skipring leaf").digest()
@@ -93,12 +93,12 @@ def papers_digest(keys: list[str]) -> bytes:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", [1, 2, 3, 40])
-def test_the_reference_is_the_trie_of_the_paper(shape: str, size: int) -> None:
+def test_reference_is_the_trie_of_the_paper(shape: str, size: int) -> None:
     keys = keys_of(shape, size)
     assert reference_of(keys).root == papers_digest([bits_of(key) for key in keys])
 
 
-def test_T1_the_digest_of_an_inner_node_is_over_its_childrens_digests_and_no_label() -> None:
+def test_T1_digest_of_an_inner_node_covers_the_digests_of_its_children_and_no_label() -> None:
     left, right = bytes(ID_BYTES), b"\xff" * ID_BYTES
     near = right[:-1] + b"\xfe"
     both = inner_digest(leaf_digest(left), leaf_digest(right))
@@ -108,7 +108,7 @@ def test_T1_the_digest_of_an_inner_node_is_over_its_childrens_digests_and_no_lab
     )
 
 
-def test_T2_an_empty_trie_has_a_root_that_no_other_has() -> None:
+def test_T2_root_of_an_empty_trie_is_unique() -> None:
     trie = PublicationTrie()
     assert trie.root == EMPTY_ROOT == ReferenceTrie().root
     assert len(EMPTY_ROOT) == DIGEST_BYTES
@@ -120,7 +120,7 @@ def test_T2_an_empty_trie_has_a_root_that_no_other_has() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", SIZES)
-def test_every_node_is_the_papers(shape: str, size: int) -> None:
+def test_every_node_equals_the_node_of_the_paper(shape: str, size: int) -> None:
     keys = keys_of(shape, size)
     trie, reference = trie_of(keys, batch=50), reference_of(keys)
     nodes = list(reference.nodes())
@@ -134,7 +134,7 @@ def test_every_node_is_the_papers(shape: str, size: int) -> None:
 
 @unhurried
 @given(key_lists)
-def test_every_prefix_has_the_papers_node(keys: list[bytes]) -> None:
+def test_every_prefix_has_the_node_of_the_paper(keys: list[bytes]) -> None:
     trie, reference = trie_of(keys), reference_of(keys)
     for bits in around([label for label, _ in reference.nodes()]):
         expected = reference.node(bits)
@@ -143,7 +143,7 @@ def test_every_prefix_has_the_papers_node(keys: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_root_is_the_papers_after_every_insert(shape: str) -> None:
+def test_root_equals_that_of_the_paper_after_every_insert(shape: str) -> None:
     trie, reference = PublicationTrie(), ReferenceTrie()
     for offset, key in enumerate(keys_of(shape, 150)):
         assert trie.add(key, offset)
@@ -154,7 +154,9 @@ def test_the_root_is_the_papers_after_every_insert(shape: str) -> None:
 
 @unhurried
 @given(key_lists, st.randoms(use_true_random=False), st.integers(1, 100))
-def test_the_order_and_the_batches_do_not_matter(keys: list[bytes], rng: Random, size: int) -> None:
+def test_order_and_batches_of_inserts_do_not_matter(
+    keys: list[bytes], rng: Random, size: int
+) -> None:
     once = trie_of(keys)
     shuffled = list(keys)
     rng.shuffle(shuffled)
@@ -197,7 +199,7 @@ def test_every_id_is_found_with_its_offset_and_no_other(shape: str, size: int) -
         assert trie.offset_of(key) is None
 
 
-def test_what_is_there_already_is_not_inserted_again() -> None:
+def test_known_id_is_not_inserted_again() -> None:
     keys = keys_of("random", 40)
     trie = trie_of(keys)
     root = trie.root
@@ -207,7 +209,7 @@ def test_what_is_there_already_is_not_inserted_again() -> None:
     assert trie.is_fresh, "nothing has changed"
 
 
-def test_new_ones_are_counted_once() -> None:
+def test_new_ids_are_counted_once() -> None:
     keys = keys_of("clustered", 30)
     trie = trie_of(keys[:10])
     assert trie.add_many([(key, 0) for key in keys + keys]) == 20
@@ -216,7 +218,7 @@ def test_new_ones_are_counted_once() -> None:
 
 @unhurried
 @given(key_lists, st.data())
-def test_T12_an_id_can_be_taken_out(keys: list[bytes], data: st.DataObject) -> None:
+def test_T12_id_can_be_removed(keys: list[bytes], data: st.DataObject) -> None:
     trie = trie_of(keys, batch=9)
     gone = data.draw(st.sets(st.sampled_from(keys))) if keys else set()
     if data.draw(st.booleans()):
@@ -230,7 +232,7 @@ def test_T12_an_id_can_be_taken_out(keys: list[bytes], data: st.DataObject) -> N
     assert trie.root == reference_of(left).root
 
 
-def test_T12_what_was_taken_out_can_come_back() -> None:
+def test_T12_removed_id_can_be_inserted_again() -> None:
     keys = keys_of("random", 100)
     trie = trie_of(keys)
     root = trie.root
@@ -241,7 +243,7 @@ def test_T12_what_was_taken_out_can_come_back() -> None:
 
 
 @pytest.mark.parametrize("size", [8, 9, 31, 32])
-def test_an_id_is_found_by_how_it_begins(size: int) -> None:
+def test_id_is_found_by_a_prefix(size: int) -> None:
     keys = keys_of("random", 500)
     trie = trie_of(keys)
     for offset, key in enumerate(keys):
@@ -250,7 +252,7 @@ def test_an_id_is_found_by_how_it_begins(size: int) -> None:
         assert trie.find(key[:size]) is None
 
 
-def test_bytes_across_two_records_are_no_id() -> None:
+def test_bytes_across_two_records_are_not_found_as_an_id() -> None:
     trie = PublicationTrie()
     first, second = keys_of("random", 2)
     offset = 0x0102030405
@@ -267,22 +269,22 @@ def test_bytes_across_two_records_are_no_id() -> None:
     assert list(trie.keys()) == sorted([first, second])
 
 
-def test_an_id_that_also_stands_across_its_own_neighbours_border_is_found() -> None:
+def test_id_that_also_occurs_across_a_record_border_is_found() -> None:
     trie = PublicationTrie()
     (first,) = keys_of("random", 1)
-    shifted = first[1:] + b"\0"  # the next byte is the offset's first
+    shifted = first[1:] + b"\0"  # the next byte is the first of the offset
     trie.add(first, 0)
     assert shifted not in trie
     assert trie.add(shifted, 1)
     assert list(trie.entries(Prefix.of_id(shifted))) == [(shifted, 1)]
 
 
-# -- what lies under a prefix ------------------------------------------------------------------
+# -- ids under a prefix ------------------------------------------------------------------------
 
 
 @unhurried
 @given(key_lists, st.data())
-def test_what_lies_under_a_prefix_comes_in_order(keys: list[bytes], data: st.DataObject) -> None:
+def test_ids_under_a_prefix_are_returned_in_order(keys: list[bytes], data: st.DataObject) -> None:
     trie = trie_of(keys, batch=data.draw(st.integers(1, 100)))
     stem = data.draw(st.sampled_from(keys)) if keys else bytes(ID_BYTES)
     bits = bits_of(stem)[: data.draw(st.integers(0, ID_BITS))]
@@ -307,11 +309,11 @@ def test_offsets_may_be_large() -> None:
 # -- doubling ----------------------------------------------------------------------------------
 
 
-def test_when_the_buckets_double_several_times_at_once_nothing_is_lost() -> None:
+def test_nothing_is_lost_when_the_buckets_double_several_times_at_once() -> None:
     few, many, more = keys_of("random", 14), keys_of("deep", 3000), keys_of("random", 20, seed=1)
     trie = trie_of(few)
     assert trie.freshen(10**6)
-    # All of these are in one place: the buckets of most others stay as they were.
+    # All of these are in one place: most other buckets stay unchanged.
     trie.add_many((key, 14 + offset) for offset, key in enumerate(many))
     assert trie._buckets.count(None) > len(trie._buckets) // 2
     keys = few + many
@@ -357,7 +359,7 @@ def test_doubling_moves_no_id() -> None:
 
 
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The ids that are hashed from now on."""
+    """Return the ids that are hashed from now on."""
     keys: list[bytes] = []
 
     def counted(key: bytes) -> bytes:
@@ -370,7 +372,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("slice_ids", [1, 50, 1000])
-def test_digests_worked_out_in_slices_are_the_same(shape: str, slice_ids: int) -> None:
+def test_digests_computed_in_slices_are_the_same(shape: str, slice_ids: int) -> None:
     keys = keys_of(shape, 1000)
     trie = trie_of(keys)
     assert not trie.is_fresh
@@ -383,9 +385,7 @@ def test_digests_worked_out_in_slices_are_the_same(shape: str, slice_ids: int) -
 
 
 @pytest.mark.parametrize("slice_ids", [16, 100, 500])
-def test_a_slice_is_no_longer_than_was_asked_for(
-    slice_ids: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slice_is_no_longer_than_requested(slice_ids: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trie = trie_of(keys_of("random", 4000), batch=100)
     keys = hashed(monkeypatch)
     sizes = []
@@ -396,7 +396,7 @@ def test_a_slice_is_no_longer_than_was_asked_for(
     assert max(sizes) <= 2 * slice_ids + 3 * BUCKET_IDS
 
 
-def test_a_fresh_trie_hashes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_trie_hashes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     trie = trie_of(keys_of("random", 500))
     assert trie.freshen(10**6)
     keys = hashed(monkeypatch)
@@ -405,7 +405,7 @@ def test_a_fresh_trie_hashes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert keys == []
 
 
-def test_after_an_insert_only_one_bucket_is_hashed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_insert_causes_a_new_hash_of_one_bucket_only(monkeypatch: pytest.MonkeyPatch) -> None:
     trie = trie_of(keys_of("random", 1000))
     assert trie.freshen(10**6)
     keys = hashed(monkeypatch)
@@ -419,7 +419,7 @@ def test_after_an_insert_only_one_bucket_is_hashed_again(monkeypatch: pytest.Mon
 
 
 def scrub_all(trie: PublicationTrie, slice_ids: int) -> list[tuple[bytes, int]]:
-    """Walk through all buckets once; the ids that were seen."""
+    """Scrub all buckets once; return the ids that were visited."""
     seen: list[tuple[bytes, int]] = []
     while len(seen) < len(trie):
         seen += trie.scrub(slice_ids)
@@ -428,7 +428,7 @@ def scrub_all(trie: PublicationTrie, slice_ids: int) -> list[tuple[bytes, int]]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("slice_ids", [1, 16, 1000])
-def test_T10_a_scrub_walks_through_all_ids_and_begins_again(shape: str, slice_ids: int) -> None:
+def test_T10_scrub_visits_all_ids_and_starts_again(shape: str, slice_ids: int) -> None:
     keys = keys_of(shape, 200)
     trie = trie_of(keys)
     expected = sorted((key, offset) for offset, key in enumerate(keys))
@@ -438,7 +438,7 @@ def test_T10_a_scrub_walks_through_all_ids_and_begins_again(shape: str, slice_id
 
 
 @pytest.mark.parametrize("slice_ids", [1, 16, 100])
-def test_T10_a_scrub_hashes_only_its_slice(slice_ids: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_T10_scrub_hashes_only_its_slice(slice_ids: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trie = trie_of(keys_of("random", 2000), batch=100)
     assert trie.freshen(10**6)
     keys = hashed(monkeypatch)
@@ -450,14 +450,14 @@ def test_T10_a_scrub_hashes_only_its_slice(slice_ids: int, monkeypatch: pytest.M
 
 
 def corruptible(trie: PublicationTrie) -> list[Prefix]:
-    """All prefixes whose digests the trie keeps."""
+    """Return all prefixes whose digests the trie keeps."""
     return [
         Prefix(length, value) for length in range(trie._bits + 1) for value in range(1 << length)
     ]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_T10_any_single_corrupted_digest_is_listed_and_healed(shape: str) -> None:
+def test_T10_any_single_corrupted_digest_is_listed_and_repaired(shape: str) -> None:
     keys = keys_of(shape, 70)
     trie = trie_of(keys)
     root = trie.root
@@ -466,14 +466,14 @@ def test_T10_any_single_corrupted_digest_is_listed_and_healed(shape: str) -> Non
         trie.corrupt({prefix: b"x" * DIGEST_BYTES})
         assert trie.wrong_digests() == {prefix: b"x" * DIGEST_BYTES}
         scrub_all(trie, 5)
-        scrub_all(trie, 5)  # the walk may have begun in the middle
+        scrub_all(trie, 5)  # the pass may have started in the middle
         assert trie.wrong_digests() == {}
         assert trie.root == root
 
 
 @unhurried
 @given(key_lists.filter(bool), st.data())
-def test_T10_any_corrupted_digests_are_listed_and_healed(
+def test_T10_any_corrupted_digests_are_listed_and_repaired(
     keys: list[bytes], data: st.DataObject
 ) -> None:
     trie = trie_of(keys, batch=data.draw(st.integers(1, 100)))
@@ -497,7 +497,7 @@ def test_T10_any_corrupted_digests_are_listed_and_healed(
     assert trie.root == right.root
 
 
-def test_T10_digests_healed_while_the_trie_grows_are_right() -> None:
+def test_T10_digests_repaired_while_the_trie_grows_are_right() -> None:
     keys = keys_of("random", 400)
     trie = trie_of(keys[:100])
     assert trie.freshen(10**6)
@@ -511,7 +511,7 @@ def test_T10_digests_healed_while_the_trie_grows_are_right() -> None:
     assert trie.root == reference_of(keys).root
 
 
-def test_T10_digests_of_deeper_prefixes_than_are_kept_cannot_be_corrupted() -> None:
+def test_T10_digests_of_prefixes_below_the_kept_ones_cannot_be_corrupted() -> None:
     trie = trie_of(keys_of("random", 3))
     root = trie.root
     trie.corrupt({Prefix.parse("0"): b"x" * DIGEST_BYTES, Prefix(ID_BITS, 0): b"y" * DIGEST_BYTES})
@@ -519,7 +519,7 @@ def test_T10_digests_of_deeper_prefixes_than_are_kept_cannot_be_corrupted() -> N
     assert trie.root == root
 
 
-def test_T10_an_insert_forgets_corrupted_digests_above_it() -> None:
+def test_T10_insert_drops_corrupted_digests_above_it() -> None:
     trie = trie_of(keys_of("random", 3))
     trie.corrupt({ALL: b"x" * DIGEST_BYTES})
     trie.add(bytes(ID_BYTES), 3)
@@ -528,7 +528,7 @@ def test_T10_an_insert_forgets_corrupted_digests_above_it() -> None:
 
 @unhurried
 @given(key_lists.filter(bool), st.data())
-def test_T10_a_corrupted_trie_can_still_be_walked(keys: list[bytes], data: st.DataObject) -> None:
+def test_T10_corrupted_trie_can_still_be_scrubbed(keys: list[bytes], data: st.DataObject) -> None:
     trie = trie_of(keys)
     assert trie.freshen(10**6)
     prefixes = st.sampled_from(corruptible(trie))
@@ -550,7 +550,7 @@ def test_T10_a_corrupted_trie_can_still_be_walked(keys: list[bytes], data: st.Da
 
 @unhurried
 @given(key_lists, st.integers(0, 80))
-def test_a_copy_is_not_changed_by_what_comes_later(keys: list[bytes], size: int) -> None:
+def test_copy_is_not_changed_by_later_inserts(keys: list[bytes], size: int) -> None:
     before, after = keys[:size], keys[size:]
     trie = trie_of(before)
     copy = trie.snapshot()
@@ -566,7 +566,7 @@ def test_a_copy_is_not_changed_by_what_comes_later(keys: list[bytes], size: int)
     assert copy.root == reference_of(keys).root
 
 
-def test_T10_the_scrub_goes_on_where_it_was_when_the_buckets_double() -> None:
+def test_T10_scrub_continues_at_its_place_when_the_buckets_double() -> None:
     keys = [bytes([first]) + bytes(31) for first in range(0, 256, 2)]
     trie = trie_of(keys)
     before = [key for key, _ in trie.scrub(len(keys) // 2)]
@@ -575,7 +575,7 @@ def test_T10_the_scrub_goes_on_where_it_was_when_the_buckets_double() -> None:
     assert after[0] > before[-1]
 
 
-def test_T10_a_scrub_of_an_emptied_trie_is_a_slice_too() -> None:
+def test_T10_scrub_of_an_emptied_trie_is_a_slice() -> None:
     keys = [bytes([first, second]) + bytes(30) for first in range(64) for second in range(64)]
     trie = trie_of(keys)
     for key in keys:
@@ -585,11 +585,11 @@ def test_T10_a_scrub_of_an_emptied_trie_is_a_slice_too() -> None:
     assert trie._scrubbed - place <= 16
 
 
-# -- counts and sizes that are wrong ------------------------------------------------------------
+# -- wrong counts and sizes ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [0, 3, 10**12])
-def test_scrub_counts_the_ids_again(count: int) -> None:
+def test_scrub_recounts_the_ids(count: int) -> None:
     trie = hundred_ids()
     trie._count = count
     for _ in range(100):
@@ -605,7 +605,7 @@ def test_wrong_count_does_not_make_the_trie_larger_than_its_ids() -> None:
     assert (len(trie), trie.bucket_bits) == (101, bits)
 
 
-def test_scrub_derives_the_size_of_the_trie_again() -> None:
+def test_scrub_recomputes_the_size_of_the_trie() -> None:
     trie = hundred_ids()
     bits, root = trie.bucket_bits, trie.root
     trie._bits = bits - 1

@@ -1,4 +1,4 @@
-"""What has come waits to be indexed and hashed; whoever looks at the trie finds all of it there."""
+"""Index backlog: publications are indexed and hashed later; every reader of the trie sees all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from skipring.core.trie import PublicationTrie
 from tests.core.test_late_keeping import Host, genuine, kinds, made, store, to_all
 from tests.support.machines import TOPIC, unhurried
 
-TURNS_MAX = 10_000  # whoever needs more is not going to end
+TURNS_MAX = 10_000  # a run that needs more does not end
 
 
 def some(count: int, start: int = 0) -> tuple[Publication, ...]:
@@ -31,20 +31,20 @@ def some(count: int, start: int = 0) -> tuple[Publication, ...]:
 
 
 def read(publications: tuple[Publication, ...]) -> HistoryRead:
-    """What was read from a store that is in order; what can have no id has any there."""
+    """Return the page of a valid store; a publication that cannot have an id has zeros."""
     ids = (each.id_in(TOPIC) if each.seq >= 0 else bytes(ID_BYTES) for each in publications)
     return HistoryRead(publications, b"".join(ids))
 
 
 def eager(publications: tuple[Publication, ...]) -> PublicationTrie:
-    """A trie into which all were put at once."""
+    """Return a trie with all publications inserted at once."""
     trie = PublicationTrie()
     trie.add_many((each.id, offset) for offset, each in enumerate(publications))
     return trie
 
 
 def take(holdings: Replica, publications: tuple[Publication, ...]) -> list[Effect]:
-    """Let holdings take publications, and store what is new of them."""
+    """Add publications to a replica and store the new ones."""
     out = Outbox()
     holdings.add(publications, out, origin=Origin.REPAIR)
     for effect in out.effects:
@@ -55,12 +55,12 @@ def take(holdings: Replica, publications: tuple[Publication, ...]) -> list[Effec
 
 
 def waiting(holdings: Replica) -> int:
-    """How many are not in the trie yet."""
+    """Return the number of publications that are not in the trie yet."""
     return len(holdings._unindexed or ())
 
 
 def turns(holdings: Replica, ids: int) -> int:
-    """How often something has to be worked off until nothing is left."""
+    """Return how often the replica has to index until it has no backlog."""
     for turn in range(TURNS_MAX):
         if not holdings.is_behind:
             return turn
@@ -68,10 +68,10 @@ def turns(holdings: Replica, ids: int) -> int:
     raise AssertionError(f"no end after {TURNS_MAX} turns")
 
 
-# -- holdings --------------------------------------------------------------------------------
+# -- replica ---------------------------------------------------------------------------------
 
 
-def test_what_is_taken_is_counted_and_known_before_it_is_indexed() -> None:
+def test_added_publications_are_counted_and_known_before_they_are_indexed() -> None:
     holdings = Replica(TOPIC, None)
     take(holdings, some(10))
     assert (holdings.count, waiting(holdings), holdings.is_behind) == (10, 10, True)
@@ -80,14 +80,14 @@ def test_what_is_taken_is_counted_and_known_before_it_is_indexed() -> None:
     assert (holdings.count, waiting(holdings)) == (12, 12)
 
 
-def test_who_looks_at_the_trie_finds_all_in_it() -> None:
+def test_reader_of_the_trie_sees_all_publications() -> None:
     holdings = Replica(TOPIC, None)
     take(holdings, some(10))
     assert sorted(holdings.trie.entries()) == sorted(eager(some(10)).entries())
     assert (holdings.count, waiting(holdings)) == (10, 0)
 
 
-def test_it_is_worked_off_in_slices_first_into_the_trie_and_then_by_digests() -> None:
+def test_backlog_is_indexed_in_slices_first_into_the_trie_and_then_as_digests() -> None:
     holdings = Replica(TOPIC, None)
     take(holdings, some(100))
     for left in (70, 40, 10, 0):
@@ -100,7 +100,7 @@ def test_it_is_worked_off_in_slices_first_into_the_trie_and_then_by_digests() ->
     assert holdings.trie.root == eager(some(100)).root
 
 
-def test_to_work_off_nothing_is_nothing() -> None:
+def test_indexing_an_empty_backlog_has_no_effect() -> None:
     holdings = Replica(TOPIC, None)
     assert not holdings.is_behind
     holdings.index_some(10)
@@ -108,34 +108,34 @@ def test_to_work_off_nothing_is_nothing() -> None:
     assert Replica(TOPIC, None).count == 0
 
 
-def test_what_comes_while_something_is_worked_off_is_worked_off_too() -> None:
+def test_publications_that_arrive_during_indexing_are_indexed_too() -> None:
     holdings = Replica(TOPIC, None)
     take(holdings, some(50))
     holdings.index_some(20)
-    take(holdings, some(80))  # of which 50 are known, in the trie or not
+    take(holdings, some(80))  # 50 of them are known, in the trie or not
     assert (holdings.count, waiting(holdings)) == (80, 60)
     turns(holdings, 20)
     assert sorted(holdings.trie.entries()) == sorted(eager(some(80)).entries())
 
 
-def test_no_more_wait_than_the_limit_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backlog_is_limited_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holdings_module, "UNINDEXED_MAX", 10)
     holdings, most = Replica(TOPIC, None), 0
     for start, count in ((0, 4), (4, 4), (8, 4), (12, 1), (13, 25), (38, 3), (41, 9)):
         before = waiting(holdings)
         take(holdings, some(count, start))
         most = max(most, waiting(holdings))
-        assert before + count - waiting(holdings) <= 2 * count  # nothing takes long at once
+        assert before + count - waiting(holdings) <= 2 * count  # no single step takes long
     assert 0 < most <= 10
     assert holdings.count == 50
     assert holdings.trie.root == eager(some(50)).root
 
 
-def test_the_limit_is_one_that_a_history_does_not_reach_in_a_moment() -> None:
+def test_limit_is_larger_than_the_backlog_of_a_normal_backfill() -> None:
     assert UNINDEXED_MAX >= 100_000
 
 
-def test_who_starts_anew_indexes_what_is_stored_and_nothing_else() -> None:
+def test_recovery_indexes_the_stored_publications_and_nothing_else() -> None:
     holdings = Replica(TOPIC, MemoryLog())
     take(holdings, some(10))
     holdings.add(some(5, 10), Outbox(), origin=Origin.REPAIR)  # never stored
@@ -144,7 +144,7 @@ def test_who_starts_anew_indexes_what_is_stored_and_nothing_else() -> None:
     assert holdings.trie.root == eager(some(10)).root
 
 
-def test_an_index_that_is_taken_over_replaces_what_waits() -> None:
+def test_loaded_index_replaces_the_backlog() -> None:
     holdings = Replica(TOPIC, None)
     take(holdings, some(10))
     holdings.adopt(eager(some(10)))
@@ -168,7 +168,7 @@ def scrub(holdings: Replica, out: Outbox) -> None:
 
 @pytest.mark.parametrize("look", [find, read_all, scrub])
 @pytest.mark.parametrize("worked_off", [0, 4])
-def test_nothing_is_put_aside_because_it_waits(
+def test_backlog_is_never_quarantined(
     look: Callable[[Replica, Outbox], None], worked_off: int
 ) -> None:
     holdings, out = Replica(TOPIC, None), Outbox()
@@ -186,7 +186,7 @@ def test_nothing_is_put_aside_because_it_waits(
     slices=st.lists(st.integers(0, 20), min_size=1, max_size=12),
     limit=st.integers(1, 50),
 )
-def test_however_it_is_worked_off_the_digest_is_that_of_a_trie_made_at_once(
+def test_digest_does_not_depend_on_the_slices_of_indexing(
     packs: list[tuple[int, int]], slices: list[int], limit: int
 ) -> None:
     holdings, taken = Replica(TOPIC, MemoryLog()), dict[bytes, Publication]()
@@ -210,7 +210,7 @@ def test_however_it_is_worked_off_the_digest_is_that_of_a_trie_made_at_once(
 # -- a machine -------------------------------------------------------------------------------
 
 
-def test_a_machine_that_keeps_late_has_to_flush_until_all_is_indexed_and_hashed() -> None:
+def test_machine_with_deferred_storage_flushes_until_all_is_indexed_and_hashed() -> None:
     host = Host(repairs=True, hashed_ids=50)
     host.act(read(some(2000)))
     host.act(HistoryRead(()))
@@ -225,7 +225,7 @@ def test_a_machine_that_keeps_late_has_to_flush_until_all_is_indexed_and_hashed(
     assert host.machine.trie.root == eager(some(2000)).root
 
 
-def test_nothing_is_indexed_before_a_tick_has_passed_without_anything_new() -> None:
+def test_nothing_is_indexed_before_a_tick_without_new_publications() -> None:
     host = Host()
     holdings = host.machine._circulation.holdings
     host.hear(PublishNew(made(0)))
@@ -237,24 +237,24 @@ def test_nothing_is_indexed_before_a_tick_has_passed_without_anything_new() -> N
     assert left == [1, 1, 1, 1, 0]
 
 
-def test_a_machine_that_keeps_at_once_does_not_have_to_flush_for_its_trie() -> None:
+def test_machine_with_immediate_storage_does_not_flush_for_its_trie() -> None:
     host = Host(defers_storage=False)
     host.act(read(some(50)))
     host.act(HistoryRead(()))
     assert not host.machine.has_to_flush
 
 
-def test_a_machine_knows_how_much_it_has_without_its_trie() -> None:
+def test_machine_counts_its_publications_without_its_trie() -> None:
     host = Host()
     host.act(read(some(50)))
     holdings = host.machine._circulation.holdings
     assert (host.machine.count, waiting(holdings)) == (50, 50)
 
 
-# -- a history that was read -----------------------------------------------------------------
+# -- backfill --------------------------------------------------------------------------------
 
 
-def test_what_was_read_is_stored_and_delivered_and_nobody_is_told_of_it() -> None:
+def test_backfilled_publications_are_stored_and_delivered_and_not_announced() -> None:
     host = Host()
     rows = some(3)
     effects = host.act(read(rows))
@@ -263,7 +263,7 @@ def test_what_was_read_is_stored_and_delivered_and_nobody_is_told_of_it() -> Non
     assert not any(isinstance(each, Send) for each in host.act(Flush()))
 
 
-def test_of_what_was_read_only_what_is_not_known_is_taken_each_once() -> None:
+def test_only_unknown_publications_of_a_page_are_added_each_once() -> None:
     host = Host()
     host.act(read(some(3)))
     unnamed = tuple(replace(each, id=b"") for each in some(5))
@@ -273,7 +273,7 @@ def test_of_what_was_read_only_what_is_not_known_is_taken_each_once() -> None:
     assert host.delivered == list(enumerate(some(5)))
 
 
-def test_what_has_arrived_and_is_not_kept_yet_is_not_delivered_again_when_it_is_read() -> None:
+def test_publication_with_deferred_storage_is_not_delivered_again_by_a_backfill() -> None:
     host = Host()
     host.hear(PublishMany((made(0), made(1))))
     assert host.stored == []
@@ -282,7 +282,7 @@ def test_what_has_arrived_and_is_not_kept_yet_is_not_delivered_again_when_it_is_
     assert [offset for offset, _ in host.delivered] == [0, 1, 2]
 
 
-def test_what_was_read_is_not_delivered_again_when_it_arrives_as_new() -> None:
+def test_backfilled_publication_is_not_delivered_again_when_it_arrives_as_new() -> None:
     host = Host()
     host.act(read(some(3)))
     for seq in range(3):
@@ -292,13 +292,13 @@ def test_what_was_read_is_not_delivered_again_when_it_arrives_as_new() -> None:
     assert host.stored == [*some(4)]
 
 
-def test_T10_whatever_ids_are_claimed_the_fields_give_the_ones_that_count() -> None:
+def test_T10_ids_derive_from_the_fields_whatever_ids_a_page_carries() -> None:
     host = Host()
     host.act(read(tuple(replace(each, id=b"x" * 32) for each in some(3))))
     assert host.stored == [*some(3)]
 
 
-def test_of_what_was_read_nothing_is_believed_that_is_an_id_alone() -> None:
+def test_publication_without_a_payload_in_a_page_is_dropped() -> None:
     host = Host()
     nameless = Publication(publisher="p", seq=0, id=b"x" * 32)
     below = replace(made(1), seq=-1)
@@ -306,21 +306,21 @@ def test_of_what_was_read_nothing_is_believed_that_is_an_id_alone() -> None:
     assert host.stored == [*some(1)]
 
 
-def test_of_two_that_are_the_same_one_that_is_spoilt_does_not_stand_for_the_other() -> None:
+def test_corrupt_duplicate_in_a_page_does_not_hide_the_valid_one() -> None:
     host = Host()
     (row,) = some(1)
     host.act(HistoryRead((row, row, row), b"x" * 32 + row.id + row.id))
     assert host.stored == [row]
 
 
-def test_what_was_stored_under_another_id_is_left_out_and_the_rest_is_kept() -> None:
+def test_publication_with_a_wrong_id_is_dropped_from_a_page_and_the_rest_is_stored() -> None:
     host = Host()
     first, spoilt, last = some(3)
     host.act(HistoryRead((first, spoilt, last), first.id + b"x" * 32 + last.id))
     assert host.stored == [first, last]
 
 
-def test_what_can_have_no_id_is_not_kept_whatever_ids_were_said() -> None:
+def test_publication_that_cannot_have_an_id_is_not_stored() -> None:
     host = Host()
     (row,) = some(1)
     host.act(HistoryRead((replace(made(1), seq=-1), row), row.id))
@@ -328,7 +328,7 @@ def test_what_can_have_no_id_is_not_kept_whatever_ids_were_said() -> None:
     assert host.machine.count == 0
 
 
-def test_of_two_that_are_the_same_one_is_kept_and_what_is_beside_them() -> None:
+def test_duplicates_in_a_page_are_stored_once_and_the_others_too() -> None:
     host = Host()
     first, second = some(2)
     host.act(read((first, second, first)))
@@ -337,7 +337,7 @@ def test_of_two_that_are_the_same_one_is_kept_and_what_is_beside_them() -> None:
 
 
 @pytest.mark.parametrize("is_indexed", [False, True])
-def test_what_was_read_before_keeps_its_offset_and_the_rest_gets_the_next_ones(
+def test_known_publications_of_a_page_keep_their_offsets_and_new_ones_follow(
     is_indexed: bool,
 ) -> None:
     host = Host()
@@ -351,7 +351,7 @@ def test_what_was_read_before_keeps_its_offset_and_the_rest_gets_the_next_ones(
     assert dict(holdings.trie.entries()) == {row.id: at for at, row in enumerate(host.stored)}
 
 
-def test_what_was_read_is_stored_as_it_came_as_far_as_it_is_taken() -> None:
+def test_encoded_publications_of_a_page_are_stored_as_received() -> None:
     host = Host()
     rows = some(4)
     host.act(read(rows[:1]))
@@ -370,11 +370,11 @@ def asks(host: Host) -> bool:
 
 
 def is_answered(host: Host, sender: str = "x") -> bool:
-    """Whether somebody who has nothing and compares tries is answered."""
+    """Return True if an empty member that compares tries gets an answer."""
     return host.hear(CheckTrie(sender, (RangeSummary.make(ALL),), 1), sender) != []
 
 
-def test_T8_while_a_history_is_read_nobody_is_asked_or_answered() -> None:
+def test_T8_no_session_is_started_or_answered_during_a_backfill() -> None:
     host = Host(repairs=True, history_ticks=8)
     assert asks(host)
     host.act(read(some(3)))
@@ -385,7 +385,7 @@ def test_T8_while_a_history_is_read_nobody_is_asked_or_answered() -> None:
     assert host.stored == [*some(30)]
 
 
-def test_T8_a_history_that_is_awaited_comes_from_nobody_else_and_not_for_ever() -> None:
+def test_T8_announced_backfill_blocks_other_sessions_for_a_bounded_time() -> None:
     host = Host(repairs=True, history_ticks=4)
     host.act(read(some(3)))
     host.act(HistoryRead(()))
@@ -397,16 +397,16 @@ def test_T8_a_history_that_is_awaited_comes_from_nobody_else_and_not_for_ever() 
     assert is_answered(host)
 
 
-def test_T8_the_end_of_a_history_lets_tries_be_compared_from_the_next_tick_on() -> None:
+def test_T8_tries_are_compared_from_the_tick_after_a_backfill_on() -> None:
     host = Host(repairs=True, history_ticks=8, quiet_ticks_max=64)
     host.act(read(some(3)))
     host.act(HistoryRead(()))
-    assert not is_answered(host)  # there is enough to do
+    assert not is_answered(host)  # enough to do
     assert asks(host)
     assert is_answered(host)
 
 
-def test_T8_a_history_that_stops_keeps_nobody_waiting_for_long() -> None:
+def test_T8_backfill_that_stops_blocks_sessions_for_a_bounded_time() -> None:
     host = Host(repairs=True, history_ticks=4)
     host.act(read(some(3)))
     assert [asks(host) for _ in range(3)] == [False] * 3
@@ -415,7 +415,7 @@ def test_T8_a_history_that_stops_keeps_nobody_waiting_for_long() -> None:
     assert is_answered(host)
 
 
-def test_while_a_history_is_read_nothing_is_indexed_or_scrubbed() -> None:
+def test_nothing_is_indexed_or_scrubbed_during_a_backfill() -> None:
     host = Host(repairs=True, history_ticks=8)
     host.act(read(some(30)))
     effects = [
@@ -427,7 +427,7 @@ def test_while_a_history_is_read_nothing_is_indexed_or_scrubbed() -> None:
     assert waiting(host.machine._circulation.holdings) == 30
 
 
-def test_who_wants_to_be_confirmed_while_a_history_is_read_waits_for_its_end() -> None:
+def test_sync_request_during_a_backfill_waits_for_its_end() -> None:
     host = Host(repairs=True, history_ticks=8)
     host.act(read(some(30)))
     assert host.act(SyncRequested()) == []
@@ -437,7 +437,7 @@ def test_who_wants_to_be_confirmed_while_a_history_is_read_waits_for_its_end() -
     assert to_all(host.act(SyncRequested()), CheckTrie) != []
 
 
-def test_ticks_index_nothing_while_a_history_is_read_however_much_waits(
+def test_ticks_index_nothing_during_a_backfill_at_any_backlog(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(holdings_module, "FAR_BEHIND", 10)
@@ -451,7 +451,7 @@ def test_ticks_index_nothing_while_a_history_is_read_however_much_waits(
     assert waiting(host.machine._circulation.holdings) == 20
 
 
-def test_an_end_without_a_history_is_nothing() -> None:
+def test_end_without_a_backfill_has_no_effect() -> None:
     host = Host(repairs=True)
     assert host.act(HistoryRead(())) == []
     assert (host.stored, host.delivered) == ([], [])

@@ -1,9 +1,9 @@
-"""Every variable of a machine is in the world file, or derived and audited, or never changes.
+"""Variables of the machines: each is in the world file, derived and audited, or constant.
 
-The table below says of each attribute which of the three it is, for every class with state in
-every module of the core. A new attribute, class or module fails the test until it has a row. What
-is in the file survives a round trip through ``state`` and ``load``; what is derived is derived
-again within a bounded time, as the named test shows.
+The table states the kind of each attribute, for every class with state in every module of the
+core. A new attribute, class or module fails the test until it has a row. A variable in the file
+survives a round trip through ``state`` and ``load``; a derived one is derived again within a
+bounded time, as the named test shows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PURE: Final[Mapping[str, str]] = MappingProxyType(
         "topology": "frozen values and functions",
     }
 )
-# Classes of the pure modules that change, and why no variable of a machine is of such a class.
+# Mutable classes of the pure modules, and why no variable of a machine is of such a class.
 TRANSIENT: Final[Mapping[str, str]] = MappingProxyType(
     {
         "Outbox": "made for one event, and returned as its effects",
@@ -52,7 +52,7 @@ TRANSIENT: Final[Mapping[str, str]] = MappingProxyType(
 )
 TESTS: Final = Path(__file__).resolve().parents[1]
 
-ONE_HOLDER = "test_one_of_two_live_processes_holds_the_name_whatever_was_corrupted"
+ONE_HOLDER = "test_one_of_two_live_processes_holds_the_name_after_any_corruption"
 FILE, DERIVED, FIXED, PART = "file", "derived", "never changes", "part"
 
 # Class and attribute -> kind, and the field of the file, the test of the audit, or the reason.
@@ -228,8 +228,8 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         },
         "Replica": {
             "_archive": (PART, "MemoryLog"),
-            "_end": (DERIVED, "test_end_is_that_of_the_archive_at_every_event"),
-            "_kept": (DERIVED, "test_end_is_that_of_the_archive_at_every_event"),
+            "_end": (DERIVED, "test_end_of_the_log_is_current_at_every_event"),
+            "_kept": (DERIVED, "test_end_of_the_log_is_current_at_every_event"),
             "_newest": (FILE, "ReplicaState.numbers"),
             "_own": (PART, "OwnSequence"),
             "_spent": (FILE, "ReplicaState.spent"),
@@ -245,7 +245,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "incarnation": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
         },
         "PublicationTrie": {
-            "_bits": (DERIVED, "test_scrub_derives_the_size_of_the_trie_again"),
+            "_bits": (DERIVED, "test_scrub_recomputes_the_size_of_the_trie"),
             "_buckets": (FILE, "ReplicaState.index"),
             "_count": (FILE, "ReplicaState.count"),
             "_digests": (FILE, "SubscriberState.hashes"),
@@ -303,12 +303,12 @@ FILE_ROWS: Final = [
 
 
 def modules() -> list[str]:
-    """The names of all modules of the core."""
+    """Return the names of all modules of the core."""
     return [module.name for module in iter_modules(core.__path__)]
 
 
 def classes_with_state(name: str) -> Iterator[type]:
-    """The classes of a module that are no values, protocols or enumerations."""
+    """Return the classes of a module that are no values, protocols or enumerations."""
     module = import_module(f"skipring.core.{name}")
     for found in vars(module).values():
         if isclass(found) and found.__module__ == module.__name__ and has_state(found):
@@ -316,7 +316,7 @@ def classes_with_state(name: str) -> Iterator[type]:
 
 
 def has_state(kind: type) -> bool:
-    """True if instances of a class can change."""
+    """Return True if instances of a class can change."""
     if issubclass(kind, Struct):
         return not kind.__struct_config__.frozen
     is_protocol = getattr(kind, "_is_protocol", False)
@@ -324,7 +324,7 @@ def has_state(kind: type) -> bool:
 
 
 def attributes(kind: type) -> set[str]:
-    """The slots or fields of a class, and what its methods assign to."""
+    """Return the slots or fields of a class, and the attributes that its methods assign."""
     if issubclass(kind, Struct):
         return set(kind.__struct_fields__)
     found = set(getattr(kind, "__slots__", ()))
@@ -358,7 +358,7 @@ def test_pure_module_exists_and_has_no_variables() -> None:
     assert found == set(TRANSIENT)
 
 
-def test_attribute_that_is_only_assigned_is_found() -> None:
+def test_attribute_without_a_slot_is_found() -> None:
     class Machine:
         __slots__ = ("_one",)
 
@@ -368,7 +368,7 @@ def test_attribute_that_is_only_assigned_is_found() -> None:
     assert attributes(Machine) == {"_one", "_two", "three"}
 
 
-def test_field_of_a_struct_that_can_change_is_found() -> None:
+def test_field_of_a_mutable_struct_is_found() -> None:
     class Changing(Struct):
         one: int
 
@@ -406,13 +406,13 @@ def test_changed_value_survives_state_and_load(name: str, attribute: str, field:
         ("Supervisor", "_ticks", "SupervisorState.next"),
     ],
 )
-def test_attribute_is_not_carried_by_the_field_of_another(
+def test_field_of_another_attribute_does_not_carry_an_attribute(
     name: str, attribute: str, field: str
 ) -> None:
     assert not carries(name, attribute, field)
 
 
-def test_every_field_of_the_state_is_the_variable_of_a_row() -> None:
+def test_every_field_of_the_state_has_a_row() -> None:
     named = {what for rows in TABLE.values() for kind, what in rows.values() if kind == FILE}
     named |= {"SubscriberState.right"}  # the second of the neighbours
     for name in {what.partition(".")[0] for what in named}:

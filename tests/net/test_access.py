@@ -65,7 +65,7 @@ def test_incomplete_certificate_names_the_missing_parameter() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"contexts": {"a": {}}}', b"\xff"])
-def test_damaged_file_of_contexts_is_named(content: bytes) -> None:
+def test_damaged_contexts_file_is_named(content: bytes) -> None:
     path = contexts_file()
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
@@ -74,6 +74,6 @@ def test_damaged_file_of_contexts_is_named(content: bytes) -> None:
     assert Access.resolve("127.0.0.1:1").supervisors  # an explicit address does not need it
 
 
-def test_file_of_contexts_is_private() -> None:
+def test_contexts_file_is_private() -> None:
     save_context()
     assert contexts_file().stat().st_mode & 0o077 == 0

@@ -1,4 +1,4 @@
-"""Where nodes listen, and which supervisor a topic belongs to."""
+"""Addresses of nodes, and the supervisor of a topic."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ TOPICS = [f"topic/{number}" for number in range(3000)]
 SUPERVISORS = [f"10.0.0.{number}:7000" for number in range(1, 7)]
 
 
-# -- the book --------------------------------------------------------------------------------
+# -- address book ----------------------------------------------------------------------------
 
 
-def test_of_whom_nobody_has_spoken_nothing_is_known() -> None:
+def test_unknown_node_has_no_address() -> None:
     assert AddressBook().find("a") is None
 
 
-def test_what_others_say_is_believed_as_long_as_the_node_has_not_spoken() -> None:
+def test_hint_is_used_until_the_node_greets() -> None:
     book = AddressBook()
     book.learn({"a": "h:1"})
     assert book.find("a") == "h:1"
 
 
 @pytest.mark.parametrize("is_greeted_first", [True, False])
-def test_a_greeting_counts_more_than_hearsay_whichever_came_first(is_greeted_first: bool) -> None:
+def test_greeting_overrides_a_hint_in_either_order(is_greeted_first: bool) -> None:
     book = AddressBook()
     if is_greeted_first:
         book.greet("a", "own:1")
@@ -45,7 +45,7 @@ def test_a_greeting_counts_more_than_hearsay_whichever_came_first(is_greeted_fir
     assert book.find("a") == "own:1"
 
 
-def test_the_newest_word_of_a_kind_counts() -> None:
+def test_newest_claim_of_a_kind_counts() -> None:
     book = AddressBook()
     book.learn({"a": "old:1"})
     book.learn({"a": "new:1"})
@@ -54,7 +54,7 @@ def test_the_newest_word_of_a_kind_counts() -> None:
     assert (book.find("a"), book.find("b")) == ("new:1", "new:2")
 
 
-def test_in_doubt_others_are_believed_until_the_node_greets_again() -> None:
+def test_doubted_address_is_replaced_by_a_hint_until_the_next_greeting() -> None:
     book = AddressBook()
     book.greet("a", "own:1")
     book.learn({"a": "heard:1"})
@@ -64,7 +64,7 @@ def test_in_doubt_others_are_believed_until_the_node_greets_again() -> None:
     assert book.find("a") == "own:2"
 
 
-def test_in_doubt_about_one_that_nobody_else_knows_there_is_no_address() -> None:
+def test_doubted_address_without_other_claims_is_removed() -> None:
     book = AddressBook()
     book.greet("a", "own:1")
     book.doubt("a", "own:1")
@@ -83,7 +83,7 @@ def test_proven_address_comes_before_every_claim() -> None:
     assert book.find("a") == "told:1"
 
 
-def test_claim_of_a_node_about_itself_over_its_connection_replaces_a_proven_address() -> None:
+def test_claim_of_a_node_about_itself_replaces_a_proven_address() -> None:
     book = AddressBook()
     book.prove("a", "proven:1")
     book.greet("a", "own:2")
@@ -92,7 +92,7 @@ def test_claim_of_a_node_about_itself_over_its_connection_replaces_a_proven_addr
     assert book.claimant("a", "own:2") == "a"
 
 
-def test_claim_of_a_member_does_not_replace_the_one_of_a_supervisor() -> None:
+def test_claim_of_a_member_does_not_replace_the_claim_of_a_supervisor() -> None:
     book = AddressBook()
     book.learn({"a": "told:1"})
     book.learn({"a": "heard:1"}, "m")
@@ -104,7 +104,7 @@ def test_claim_of_a_member_does_not_replace_the_one_of_a_supervisor() -> None:
     assert book.find("a") == "told:1"
 
 
-def test_hints_are_given_for_those_that_are_known_only() -> None:
+def test_hints_are_given_for_known_nodes_only() -> None:
     book = AddressBook()
     book.greet("a", "own:1")
     book.learn({"b": "heard:1"})
@@ -113,7 +113,7 @@ def test_hints_are_given_for_those_that_are_known_only() -> None:
 
 
 @pytest.mark.parametrize("is_greeting", [True, False])
-def test_the_book_is_bounded_and_forgets_the_oldest_first(
+def test_address_book_is_bounded_and_forgets_the_oldest_first(
     monkeypatch: pytest.MonkeyPatch, is_greeting: bool
 ) -> None:
     monkeypatch.setattr(addresses, "ADDRESSES_MAX", 3)
@@ -125,7 +125,7 @@ def test_the_book_is_bounded_and_forgets_the_oldest_first(
         else:
             book.learn({name: "h:1"})
 
-    for name in ["a", "b", "c", "a", "d"]:  # a speaks again and is newer than b
+    for name in ["a", "b", "c", "a", "d"]:  # a greets again and is newer than b
         enter(name)
     assert set(book.hints("abcd")) == {"a", "c", "d"}
     for number in range(100):
@@ -136,7 +136,7 @@ def test_the_book_is_bounded_and_forgets_the_oldest_first(
 # -- rendezvous hashing ----------------------------------------------------------------------
 
 
-def test_every_topic_has_one_supervisor_whatever_the_order_of_the_list() -> None:
+def test_supervisor_of_a_topic_does_not_depend_on_the_order_of_the_list() -> None:
     rng = Random(1)
     for topic in TOPICS[:300]:
         shuffled = rng.sample(SUPERVISORS, len(SUPERVISORS))
@@ -146,11 +146,11 @@ def test_every_topic_has_one_supervisor_whatever_the_order_of_the_list() -> None
         assert supervisor_of(topic, shuffled + shuffled[:2]) == owner
 
 
-def test_one_supervisor_has_all_topics() -> None:
+def test_single_supervisor_has_all_topics() -> None:
     assert {supervisor_of(topic, ["h:1"]) for topic in TOPICS} == {"h:1"}
 
 
-def test_topics_are_spread_about_evenly() -> None:
+def test_topics_are_spread_evenly() -> None:
     counts = Counter(supervisor_of(topic, SUPERVISORS) for topic in TOPICS)
     fair = len(TOPICS) / len(SUPERVISORS)
     assert set(counts) == set(SUPERVISORS)
@@ -158,7 +158,7 @@ def test_topics_are_spread_about_evenly() -> None:
 
 
 @pytest.mark.parametrize("gone", SUPERVISORS)
-def test_only_the_topics_of_a_supervisor_that_goes_or_comes_move(gone: str) -> None:
+def test_only_topics_of_an_added_or_removed_supervisor_move(gone: str) -> None:
     rest = [address for address in SUPERVISORS if address != gone]
     heirs: Counter[str] = Counter()
     for topic in TOPICS:
@@ -170,7 +170,7 @@ def test_only_the_topics_of_a_supervisor_that_goes_or_comes_move(gone: str) -> N
     assert set(heirs) == set(rest), "what it had goes to all others, not to one"
 
 
-def test_the_choice_is_the_same_in_every_process_and_release() -> None:
+def test_choice_of_supervisor_is_equal_in_every_process_and_release() -> None:
     chosen = [supervisor_of(topic, SUPERVISORS) for topic in ["news", "prices", "ünï/cödé"]]
     assert chosen == ["10.0.0.5:7000", "10.0.0.5:7000", "10.0.0.4:7000"]
 
@@ -198,7 +198,7 @@ def test_every_form_of_an_address_is_normalized(text: str, address: str) -> None
 @pytest.mark.parametrize(
     "text", ["", ":", "here", "127.0.0.1:", "127.0.0.1:65536", "::1:7400", "a b:1", "http://x:1"]
 )
-def test_text_that_is_no_address_names_the_parameter(text: str) -> None:
+def test_invalid_address_names_the_parameter(text: str) -> None:
     with pytest.raises(InputError, match=r"^listen: expected HOST:PORT") as caught:
         parse_address(text, "listen")
     assert caught.value.parameter == "listen"
@@ -210,7 +210,7 @@ def test_list_without_usable_supervisor_is_refused(text: str) -> None:
         parse_supervisors(text, is_secured=False)
 
 
-def test_list_of_supervisors_is_split_and_has_no_duplicates() -> None:
+def test_supervisor_list_is_split_without_duplicates() -> None:
     listed = "skipring://127.0.0.1:1, :2,127.0.0.1:1"
     assert parse_supervisors(listed, is_secured=False) == ("127.0.0.1:1", "127.0.0.1:2")
     assert parse_supervisors(["1", "2"], is_secured=False) == ("127.0.0.1:1", "127.0.0.1:2")

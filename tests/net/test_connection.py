@@ -1,4 +1,4 @@
-"""One connection: who may say what over it, and who is dropped and counted."""
+"""One connection: permitted messages, and peers that are dropped and counted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
     return made
 
 
-# -- those who do not speak our language --------------------------------------------------------
+# -- foreign protocols --------------------------------------------------------------------------
 
 
 NOT_OURS: dict[str, tuple[bytes, str]] = {
@@ -72,7 +72,7 @@ NOT_OURS: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize(("said", "reason"), NOT_OURS.values(), ids=NOT_OURS)
 @pytest.mark.parametrize("is_in_pieces", [False, True], ids=["at once", "in pieces"])
-def test_who_does_not_speak_our_language_is_dropped_and_counted(
+def test_foreign_protocol_is_dropped_and_counted(
     said: bytes, reason: str, is_in_pieces: bool
 ) -> None:
     async def scene() -> None:
@@ -91,7 +91,7 @@ def test_who_does_not_speak_our_language_is_dropped_and_counted(
 
 
 @pytest.mark.parametrize("said", [b"", HELLO[:-1]], ids=["silence", "half a greeting"])
-def test_who_does_not_greet_in_time_is_dropped_and_counted(
+def test_late_handshake_is_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch, said: bytes, loop: LoopFactory
 ) -> None:
     monkeypatch.setattr(link_module, "GREETING_S", 0.05)
@@ -106,7 +106,7 @@ def test_who_does_not_greet_in_time_is_dropped_and_counted(
     play(scene, loop)
 
 
-def test_who_has_greeted_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_greeted_peer_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "GREETING_S", 0.05)
 
     async def scene() -> None:
@@ -120,7 +120,7 @@ def test_who_has_greeted_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     play(scene)
 
 
-def test_one_that_is_dialled_and_does_not_greet_is_dropped_and_counted(
+def test_dialled_peer_without_handshake_is_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(link_module, "GREETING_S", 0.05)
@@ -136,7 +136,7 @@ def test_one_that_is_dialled_and_does_not_greet_is_dropped_and_counted(
 
 
 def garbage(rng: Random) -> bytes:
-    """Something that may begin well, and then goes wrong."""
+    """Return bytes that may begin correctly and then become malformed."""
     good = HELLO + note(rng.getrandbits(60)) + parcel(1, rng.randrange(300))
     match rng.randrange(4):
         case 0:
@@ -177,7 +177,7 @@ def test_random_bytes_on_hundreds_of_connections_leave_nothing_behind(loop: Loop
     play(scene, loop)
 
 
-def test_one_that_is_refused_and_does_not_read_is_gone_at_once() -> None:
+def test_refused_peer_that_does_not_read_is_closed_immediately() -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as caller:
             caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -196,10 +196,10 @@ def test_one_that_is_refused_and_does_not_read_is_gone_at_once() -> None:
     play(scene)
 
 
-# -- those who are not who they should be -------------------------------------------------------
+# -- unexpected identities ----------------------------------------------------------------------
 
 
-def test_a_supervisor_is_reached_by_its_address_and_speaks_as_the_supervisor(
+def test_supervisor_is_reached_by_its_address_and_named_supervisor(
     loop: LoopFactory,
 ) -> None:
     async def scene() -> None:
@@ -217,7 +217,7 @@ def test_a_supervisor_is_reached_by_its_address_and_speaks_as_the_supervisor(
     play(scene, loop)
 
 
-def test_somebody_else_behind_an_address_gets_nothing() -> None:
+def test_another_node_behind_an_address_receives_nothing() -> None:
     async def scene() -> None:
         async with hosts("a", "b", "c") as (a, b, c):
             a.book.learn({"b": c.address})
@@ -232,7 +232,7 @@ def test_somebody_else_behind_an_address_gets_nothing() -> None:
     play(scene)
 
 
-def test_a_node_at_the_address_of_a_supervisor_gets_nothing() -> None:
+def test_node_at_the_address_of_a_supervisor_receives_nothing() -> None:
     async def scene() -> None:
         async with hosts("a", "b") as (a, b):
             a.links.send_to_supervisor(b.address, note(1))
@@ -242,7 +242,7 @@ def test_a_node_at_the_address_of_a_supervisor_gets_nothing() -> None:
     play(scene)
 
 
-def test_a_node_cannot_speak_as_the_supervisor() -> None:
+def test_node_cannot_act_as_the_supervisor() -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as caller:
             caller.write(greeting_of(SUPERVISOR, Role.NODE) + note(1))
@@ -253,7 +253,7 @@ def test_a_node_cannot_speak_as_the_supervisor() -> None:
     play(scene)
 
 
-def test_a_supervisor_named_as_a_node_does_not_get_what_is_meant_for_the_node() -> None:
+def test_supervisor_with_the_name_of_a_node_does_not_receive_its_frames() -> None:
     async def scene() -> None:
         async with hosts("a", "b") as (a, b), call(a) as caller:
             a.knows(b)
@@ -265,7 +265,7 @@ def test_a_supervisor_named_as_a_node_does_not_get_what_is_meant_for_the_node() 
     play(scene)
 
 
-def test_of_somebody_else_behind_an_address_nothing_is_taken() -> None:
+def test_nothing_is_accepted_from_another_node_behind_an_address() -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), answering(greeting_of("c") + note(1)) as (address, _):
             a.book.learn({"b": address})
@@ -276,7 +276,7 @@ def test_of_somebody_else_behind_an_address_nothing_is_taken() -> None:
     play(scene)
 
 
-def test_a_frame_for_somebody_else_is_counted_once() -> None:
+def test_frame_for_another_node_is_counted_once() -> None:
     async def scene() -> None:
         async with hosts("a", "c") as (a, c):
             a.book.learn({"b": c.address})
@@ -290,7 +290,7 @@ def test_a_frame_for_somebody_else_is_counted_once() -> None:
 # -- supervisors and clients -----------------------------------------------------------------
 
 
-def test_one_that_calls_and_says_it_is_a_supervisor_is_not_believed(loop: LoopFactory) -> None:
+def test_caller_that_claims_to_be_a_supervisor_is_refused(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as caller:
             caller.write(greeting_of(SUPERVISOR, Role.SUPERVISOR) + note(1))
@@ -304,7 +304,7 @@ def test_one_that_calls_and_says_it_is_a_supervisor_is_not_believed(loop: LoopFa
 @pytest.mark.parametrize(
     ("name", "role"), [(SUPERVISOR, Role.NODE), ("b", Role.SUPERVISOR), (SUPERVISOR, Role.CLIENT)]
 )
-def test_the_name_of_the_supervisor_is_for_supervisors(name: str, role: Role) -> None:
+def test_supervisor_name_is_reserved_for_supervisors(name: str, role: Role) -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as caller:
             caller.write(greeting_of(name, role) + note(1))
@@ -315,7 +315,7 @@ def test_the_name_of_the_supervisor_is_for_supervisors(name: str, role: Role) ->
     play(scene)
 
 
-def test_a_supervisor_dials_nobody() -> None:
+def test_supervisor_never_dials() -> None:
     supervisor, a = Host(SUPERVISOR, Role.SUPERVISOR, dials=False), Host("a")
 
     async def scene() -> None:
@@ -332,7 +332,7 @@ def test_a_supervisor_dials_nobody() -> None:
     play(scene)
 
 
-def test_several_supervisors_are_kept_apart_by_their_addresses() -> None:
+def test_supervisors_are_distinguished_by_their_addresses() -> None:
     made = [Host(SUPERVISOR, Role.SUPERVISOR, dials=False) for _ in range(2)]
     a = Host("a")
 
@@ -349,7 +349,7 @@ def test_several_supervisors_are_kept_apart_by_their_addresses() -> None:
     play(scene)
 
 
-def test_a_client_is_not_taken_for_the_node_of_its_name() -> None:
+def test_client_is_not_mistaken_for_the_node_of_its_name() -> None:
     async def scene() -> None:
         async with hosts("a", "b") as (a, b), call(a) as client:
             a.knows(b)
@@ -362,7 +362,7 @@ def test_a_client_is_not_taken_for_the_node_of_its_name() -> None:
     play(scene)
 
 
-def test_a_client_gets_its_answers() -> None:
+def test_client_gets_its_answers() -> None:
     client = Host("c", Role.CLIENT)
 
     async def scene() -> None:
@@ -385,7 +385,7 @@ def test_two_clients_of_one_name_get_their_own_answers() -> None:
             for number, client in enumerate((first, second), start=1):
                 client.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, FindMembers(number, 1)))
                 await until(lambda: len(a.got) == number)  # noqa: B023
-                assert await client.read()  # the greeting
+                assert await client.read()  # the handshake
             for sender, question in a.got:
                 assert isinstance(question, FindMembers)
                 a.links.send(sender, encode(TOPIC, MemberList(question.request, {})))
@@ -395,7 +395,7 @@ def test_two_clients_of_one_name_get_their_own_answers() -> None:
     play(scene)
 
 
-def test_node_is_answered_over_the_connection_of_its_request() -> None:
+def test_answer_uses_the_connection_of_the_request() -> None:
     answer = encode(TOPIC, MemberList(1, {}))
 
     async def scene() -> None:
@@ -403,7 +403,7 @@ def test_node_is_answered_over_the_connection_of_its_request() -> None:
             a.on_message = lambda sender: a.links.send(sender, answer)
             for caller in (older, newer):
                 caller.write(HELLO)
-                assert await caller.read()  # the greeting
+                assert await caller.read()  # the handshake
             await older.confirm_other_connection()
             await until(lambda: link_of(a, "b").address == newer.address)
             older.write(encode(TOPIC, FindMembers(1, 1)))
@@ -412,7 +412,7 @@ def test_node_is_answered_over_the_connection_of_its_request() -> None:
     play(scene)
 
 
-def test_a_client_may_not_take_part_in_the_ring(loop: LoopFactory) -> None:
+def test_client_may_not_send_ring_messages(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as client:
             client.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, FindMembers(1, 1)) + note(1))
@@ -423,7 +423,7 @@ def test_a_client_may_not_take_part_in_the_ring(loop: LoopFactory) -> None:
     play(scene, loop)
 
 
-def test_nothing_behind_what_was_refused_is_taken(loop: LoopFactory) -> None:
+def test_frames_after_a_refused_one_are_ignored(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as client:
             asked = encode(TOPIC, FindMembers(1, 1))

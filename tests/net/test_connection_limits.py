@@ -1,4 +1,4 @@
-"""Places for connections: clients leave some for nodes, and no name takes all of them."""
+"""Connection limits: clients leave connections for nodes, and no name uses all of them."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
 
 
 class FakeLink:
-    """A connection that was used at some time."""
+    """A connection with the time of its last use."""
 
     def __init__(self, used_s: float = 0.0) -> None:
         self.used_s = used_s
         self.has_given_way = False
 
     def check_deadlines(self, now: float) -> None:
-        """Nothing was sent or received since."""
+        """Do nothing: no data was sent or received since."""
 
     def make_room(self) -> None:
         self.has_given_way = True
@@ -72,10 +72,10 @@ def member(places: ConnectionLimits, name: str) -> bool:
     return places.occupy(FakeLink(), name, is_client=False, now_s=0.0) is None
 
 
-# -- places ----------------------------------------------------------------------------------------
+# -- limits ----------------------------------------------------------------------------------------
 
 
-def test_clients_leave_places_for_nodes() -> None:
+def test_clients_leave_connections_for_nodes() -> None:
     places = ConnectionLimits()
     clients = [client(places, f"c{number}") for number in range(4200)]
     assert sum(clients) == CLIENT_LINKS_MAX
@@ -85,21 +85,21 @@ def test_clients_leave_places_for_nodes() -> None:
 
 
 @pytest.mark.parametrize("is_client", [True, False])
-def test_name_has_a_limit_and_others_have_theirs(is_client: bool) -> None:
+def test_each_name_has_its_own_limit(is_client: bool) -> None:
     places = ConnectionLimits()
     occupy = client if is_client else member
     assert sum(occupy(places, "a") for _ in range(1000)) == NAME_LINKS_MAX
     assert occupy(places, "b")
 
 
-def test_clients_of_a_name_do_not_count_against_its_node() -> None:
+def test_clients_of_a_name_do_not_count_for_its_node() -> None:
     places = ConnectionLimits()
     for _ in range(1000):
         client(places, "a")
     assert member(places, "a")
 
 
-def test_client_that_is_idle_longest_gives_way() -> None:
+def test_longest_idle_client_gives_way() -> None:
     places = ConnectionLimits()
     links = [FakeLink(used_s=float(number)) for number in range(CLIENT_LINKS_MAX)]
     for number, link in enumerate(reversed(links)):
@@ -110,7 +110,7 @@ def test_client_that_is_idle_longest_gives_way() -> None:
     assert not client(places, "newer", now_s), "the others were used a moment ago"
 
 
-def test_places_are_free_again_after_a_release() -> None:
+def test_released_connections_are_available_again() -> None:
     places, links = ConnectionLimits(), [FakeLink() for _ in range(NAME_LINKS_MAX)]
     for _ in range(2):
         assert all(client(places, "a", 0.0, link) for link in links)
@@ -125,14 +125,14 @@ def test_places_are_free_again_after_a_release() -> None:
 
 
 async def enter(host: Host, caller: Caller, name: str, role: Role = CLIENT) -> None:
-    """Greet, and wait until the greeting is read."""
+    """Send the handshake and wait until it is read."""
     before = len(host.links._places)
     caller.write(greeting_of(name, role))
     await until(lambda: len(host.links._places) > before)
 
 
 async def words_to(caller: Caller) -> bytes:
-    """All that the other side says until it closes the connection."""
+    """Return all bytes that the other side sends until it closes the connection."""
     words = b""
     with suppress(ConnectionError):
         while more := await caller.read():
@@ -140,7 +140,7 @@ async def words_to(caller: Caller) -> bytes:
     return words
 
 
-def test_node_is_let_in_while_clients_take_all_their_places(
+def test_node_is_accepted_while_clients_use_all_their_connections(
     monkeypatch: pytest.MonkeyPatch, loop: LoopFactory
 ) -> None:
     monkeypatch.setattr(places_module, "CLIENT_LINKS_MAX", 2)
@@ -202,7 +202,7 @@ def test_certificate_counts_for_all_names_below_it(
     play(scene, loop)
 
 
-def test_refused_node_knows_the_reason_and_dials_later(
+def test_refused_node_knows_the_reason_and_redials(
     monkeypatch: pytest.MonkeyPatch, loop: LoopFactory
 ) -> None:
     monkeypatch.setattr(places_module, "NAME_LINKS_MAX", 0)

@@ -1,4 +1,4 @@
-"""An address that its owner has not proven is dialled within a budget, and counted."""
+"""Dial-back: unproven addresses are dialled within a budget and counted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.rings import LOOPBACK, TOPIC, live_ring, until
 
 @asynccontextmanager
 async def victim() -> AsyncIterator[tuple[str, list[int]]]:
-    """A service that has nothing to do with skipring, and the connections that it accepted."""
+    """Run an unrelated service; yield its address and its accepted connections."""
     accepted: list[int] = []
 
     def on_call(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,7 +41,7 @@ async def victim() -> AsyncIterator[tuple[str, list[int]]]:
 
 
 def introductions(address: str, count: int) -> bytes:
-    """What a member says that makes its receiver send something to invented nodes."""
+    """Return messages that make the receiver send to invented nodes."""
     said = [
         encode(
             TOPIC, CheckLabel(Peer(Label.nth(number), name), None, EdgeKind.LINE), {name: address}
@@ -55,7 +55,7 @@ def introductions(address: str, count: int) -> bytes:
     return b"".join(said)
 
 
-def test_member_that_names_an_address_for_many_nodes_causes_few_dials_to_it() -> None:
+def test_many_nodes_at_one_address_cause_few_dials() -> None:
     async def scene() -> None:
         async with victim() as (address, accepted), hosts("a") as (a,):
             async with call(a) as member:
@@ -75,7 +75,7 @@ def test_member_that_names_an_address_for_many_nodes_causes_few_dials_to_it() ->
     play(scene)
 
 
-def test_member_of_a_ring_cannot_make_another_dial_an_address_again_and_again() -> None:
+def test_member_cannot_cause_repeated_dials_of_an_address() -> None:
     async def scene() -> None:
         async with victim() as (address, accepted), live_ring("n0", "n1") as ring:
             await ring.settle()
@@ -90,7 +90,7 @@ def test_member_of_a_ring_cannot_make_another_dial_an_address_again_and_again() 
     play(scene)
 
 
-def test_supervisor_passes_on_no_address_that_one_member_claims_for_another() -> None:
+def test_supervisor_forwards_no_address_that_one_member_claims_for_another() -> None:
     async def scene() -> None:
         async with victim() as (address, _), live_ring("n0", "n1") as ring:
             await ring.settle()
@@ -104,7 +104,7 @@ def test_supervisor_passes_on_no_address_that_one_member_claims_for_another() ->
     play(scene)
 
 
-def test_address_is_proven_by_a_dial_that_finds_the_node() -> None:
+def test_dial_that_finds_the_node_proves_its_address() -> None:
     async def scene() -> None:
         async with hosts("a", "b") as (a, b):
             a.book.learn({"b": b.address}, "m")
@@ -117,12 +117,12 @@ def test_address_is_proven_by_a_dial_that_finds_the_node() -> None:
     play(scene)
 
 
-def test_dial_that_finds_another_process_than_the_one_in_use_proves_nothing() -> None:
+def test_dial_that_finds_another_process_proves_nothing() -> None:
     async def scene() -> None:
         async with hosts("a", "b") as (a, b), answering(b"") as (elsewhere, came):
             a.book.learn({"b": elsewhere}, "m")
             a.links.send("b", note(1))
-            await until(lambda: bool(came))  # the dial waits for a greeting
+            await until(lambda: bool(came))  # the dial waits for a handshake
             b.knows(a)
             b.links.send("a", note(2))
             await until(lambda: a.numbers("b") == [2])
@@ -146,14 +146,14 @@ def test_one_member_does_not_use_up_the_budget_of_another() -> None:
     assert dials.allows("other", 0.0)
 
 
-def test_many_members_together_have_a_budget_that_grows_with_time() -> None:
+def test_members_share_a_budget_that_grows_with_time() -> None:
     dials = DialBacks()
     assert sum(dials.allows(f"m{number}", 0.0) for number in range(1000)) == ALL_BURST
     assert not dials.allows("m", 0.0)
     assert dials.allows("m", 1.0 / dial_back.ALL_PER_S)
 
 
-def test_budgets_of_members_are_bounded_and_a_clock_that_stands_still_adds_nothing() -> None:
+def test_member_budgets_are_bounded_and_a_stopped_clock_adds_nothing() -> None:
     dials = DialBacks()
     for number in range(2 * MEMBERS_MAX):
         dials.allows(f"m{number}", 5.0)

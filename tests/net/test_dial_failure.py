@@ -42,7 +42,7 @@ from tests.support.papers import Papers, node
 from tests.support.rings import LOOPBACK, TOPIC, until
 
 SUPERVISOR_SENTENCE = "is not a skipring supervisor: it answered with"
-PATIENCE_S = 600.0  # no test waits so long: a client that waits for its timeout fails
+PATIENCE_S = 600.0  # longer than any test: a client that waits for its timeout fails
 
 Server = Callable[[], AbstractAsyncContextManager[str]]
 
@@ -101,7 +101,7 @@ def saying(data: bytes) -> Server:
 
 
 def closing(*, resets: bool = False) -> Server:
-    """A server that closes each connection at once."""
+    """Return a server that closes each connection immediately."""
 
     def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if resets:
@@ -178,7 +178,7 @@ def test_foreign_server_is_named(loop: LoopFactory, server: Server, sentence: st
     [pair for name, pair in FOREIGN.items() if name != "silent"],
     ids=[name for name in FOREIGN if name != "silent"],
 )
-def test_client_fails_at_once_and_names_the_foreign_server(server: Server, sentence: str) -> None:
+def test_client_fails_immediately_and_names_the_foreign_server(server: Server, sentence: str) -> None:
     async def scene() -> None:
         async with server() as address, RpcClient([address], rng=Random(1)) as outsider:
             with pytest.raises(UnreachableError) as caught:
@@ -189,7 +189,7 @@ def test_client_fails_at_once_and_names_the_foreign_server(server: Server, sente
     play(scene)
 
 
-def test_client_reports_a_silent_listener_while_it_still_waits() -> None:
+def test_client_reports_a_silent_listener_while_it_waits() -> None:
     async def scene() -> None:
         async with (
             saying(b"")() as address,
@@ -208,7 +208,7 @@ def test_client_reports_a_silent_listener_while_it_still_waits() -> None:
     play(scene)
 
 
-def test_supervisor_that_greets_late_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supervisor_with_a_late_handshake_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partner_module, "SILENT_S", 0.01)
     a = Host("a")
 
@@ -250,7 +250,7 @@ def secured_supervisor(papers: Papers) -> Host:
     return Host(SUPERVISOR, Role.SUPERVISOR, credentials=papers.of(SUPERVISOR))
 
 
-def test_plain_process_is_told_that_the_supervisor_speaks_tls(
+def test_plain_process_learns_that_the_supervisor_uses_tls(
     papers: Papers, loop: LoopFactory
 ) -> None:
     a, supervisor = Host("a"), secured_supervisor(papers)
@@ -268,7 +268,7 @@ def test_plain_process_is_told_that_the_supervisor_speaks_tls(
     play(scene, loop)
 
 
-def test_a_server_that_hangs_up_is_asked_once_whether_it_speaks_tls(
+def test_closing_server_is_probed_for_tls_once(
     papers: Papers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partner_module, "BACK_OFF_S", 1e-6)
@@ -284,7 +284,7 @@ def test_a_server_that_hangs_up_is_asked_once_whether_it_speaks_tls(
     play(scene)
 
 
-def test_a_supervisor_that_has_greeted_before_is_not_asked_whether_it_speaks_tls() -> None:
+def test_known_supervisor_is_not_probed_for_tls() -> None:
     a, supervisor = Host("a"), Host(SUPERVISOR, Role.SUPERVISOR)
 
     async def scene() -> None:
@@ -340,7 +340,7 @@ def test_foreign_server_is_named_to_a_process_with_certificates(
     play(scene, loop)
 
 
-def test_certificates_of_two_authorities_are_named(papers: Papers, loop: LoopFactory) -> None:
+def test_different_authorities_are_named(papers: Papers, loop: LoopFactory) -> None:
     a = node(papers, "a")
 
     async def scene() -> None:
@@ -358,7 +358,7 @@ def test_certificates_of_two_authorities_are_named(papers: Papers, loop: LoopFac
     play(scene, loop)
 
 
-def test_certificate_that_is_not_a_supervisors_is_named(papers: Papers) -> None:
+def test_certificate_without_supervisor_name_is_named(papers: Papers) -> None:
     a = node(papers, "a")
     other = Host(SUPERVISOR, Role.SUPERVISOR, credentials=papers.of("b"))
 
@@ -372,11 +372,11 @@ def test_certificate_that_is_not_a_supervisors_is_named(papers: Papers) -> None:
     play(scene)
 
 
-# -- a process that joins ------------------------------------------------------------------------
+# -- joining processes ---------------------------------------------------------------------------
 
 
 @of_every_foreign_server
-def test_connection_that_joins_says_what_is_at_the_address(server: Server, sentence: str) -> None:
+def test_joining_connection_reports_the_foreign_server(server: Server, sentence: str) -> None:
     async def scene() -> None:
         async with (
             server() as address,
@@ -390,11 +390,11 @@ def test_connection_that_joins_says_what_is_at_the_address(server: Server, sente
 
 
 @of_every_foreign_server
-def test_node_that_joins_logs_what_is_at_the_address(server: Server, sentence: str) -> None:
+def test_joining_node_logs_the_foreign_server(server: Server, sentence: str) -> None:
     async def scene() -> None:
         async with (
             server() as address,
-            connect(f"skipring://{address}", tick_s=60.0) as connection,  # it need not wait for one
+            connect(f"skipring://{address}", tick_s=60.0) as connection,  # no tick is needed
             connection.subscribe(TOPIC),
         ):
 
@@ -408,7 +408,7 @@ def test_node_that_joins_logs_what_is_at_the_address(server: Server, sentence: s
         asyncio.run(scene())
 
 
-def test_node_logs_each_reason_once_and_the_connection_that_follows() -> None:
+def test_node_logs_each_reason_once_and_the_reconnection() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
             await cluster.wait_healthy()
@@ -421,7 +421,7 @@ def test_node_logs_each_reason_once_and_the_connection_that_follows() -> None:
             await until(lambda: "supervisor connected" in [each["event"] for each in lines()])
             lost = [each for each in lines() if each["event"] == "supervisor not connected"]
             reasons = [each["reason"] for each in lost]
-            assert len(reasons) == len(set(reasons))  # a connection that breaks may be another one
+            assert len(reasons) == len(set(reasons))  # a broken connection may yield another reason
             assert f"nothing listens at {address}; start one with: skipring supervisor" in reasons
             assert {each["address"] for each in lost} == {address}
 
@@ -429,7 +429,7 @@ def test_node_logs_each_reason_once_and_the_connection_that_follows() -> None:
         asyncio.run(scene())
 
 
-def test_node_that_leaves_does_not_log_that_its_supervisor_is_gone() -> None:
+def test_leaving_node_does_not_log_a_lost_supervisor() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
             await cluster.wait_healthy()

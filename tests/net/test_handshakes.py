@@ -1,4 +1,4 @@
-"""Handshakes that others begin: source addresses share places and rates."""
+"""Inbound handshakes: source addresses share slots and rates."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
     return made
 
 
-# -- which connection may begin ------------------------------------------------------------------
+# -- rates ---------------------------------------------------------------------------------------
 
 
-def test_handshake_of_a_calm_source_begins_at_once() -> None:
+def test_handshake_of_a_calm_source_begins_immediately() -> None:
     handshakes: Handshakes[str] = Handshakes(SECURED, 0.0)
     assert handshakes.add("a1", A, 0.0) is None
     assert handshakes.begin(0.0) == ["a1"]
@@ -60,7 +60,7 @@ def test_handshake_of_a_calm_source_begins_at_once() -> None:
     assert len(handshakes) == 0
 
 
-def test_source_begins_no_more_handshakes_than_its_rate_allows() -> None:
+def test_rate_limits_the_handshakes_of_a_source() -> None:
     handshakes: Handshakes[int] = Handshakes(SECURED, 0.0)
     begun = 0
     for number in range(30_000):  # 3,000 a second for 10 s
@@ -72,7 +72,7 @@ def test_source_begins_no_more_handshakes_than_its_rate_allows() -> None:
     assert begun <= SECURED.source_rate * (10 + handshakes_module.BURST_S) + 1
 
 
-def test_all_sources_together_begin_no_more_handshakes_than_the_total_rate_allows() -> None:
+def test_total_rate_limits_the_handshakes_of_all_sources() -> None:
     handshakes: Handshakes[int] = Handshakes(SECURED, 0.0)
     begun: Counter[str] = Counter()
     for number in range(30_000):
@@ -85,7 +85,7 @@ def test_all_sources_together_begin_no_more_handshakes_than_the_total_rate_allow
     assert min(begun.values()) >= max(begun.values()) - 2, "sources have turns"
 
 
-def test_source_that_waits_gets_the_next_turn() -> None:
+def test_waiting_source_gets_the_next_turn() -> None:
     handshakes: Handshakes[str] = Handshakes(SECURED, 0.0)
     for number in range(200):
         handshakes.add(f"a{number}", A, 0.0)
@@ -94,7 +94,7 @@ def test_source_that_waits_gets_the_next_turn() -> None:
     assert handshakes.begin(0.0) == ["b"]
 
 
-def test_connections_beyond_the_limit_of_a_source_that_waits_are_refused() -> None:
+def test_connections_beyond_the_limit_of_a_waiting_source_are_refused() -> None:
     limits = HandshakeLimits(at_once=100, source_rate=1, total_rate=10, waiting=3, turn=9)
     handshakes: Handshakes[int] = Handshakes(limits, 0.0)
     refused = [handshakes.add(number, A, 0.0) for number in range(5)]
@@ -103,11 +103,11 @@ def test_connections_beyond_the_limit_of_a_source_that_waits_are_refused() -> No
     assert handshakes.begin(1.0) == [2]
 
 
-# -- places ----------------------------------------------------------------------------------------
+# -- slots -----------------------------------------------------------------------------------------
 
 
 def full_of(*sources: str) -> Handshakes[str]:
-    """All places taken at 0 s, in this order."""
+    """Return handshakes with all slots used at 0 s, in this order."""
     handshakes: Handshakes[str] = Handshakes(FEW, 0.0)
     for number, source in enumerate(sources):
         assert handshakes.add(f"{source}#{number}", source, 0.0) is None
@@ -122,7 +122,7 @@ def test_source_with_most_connections_gives_way_to_another_source() -> None:
     assert len(handshakes) == FEW.at_once
 
 
-def test_source_with_most_connections_gets_no_place_of_another() -> None:
+def test_source_with_most_connections_gets_no_slot_of_another() -> None:
     handshakes = full_of(B, A, A, A)
     assert handshakes.add("more", A, 2 * OLD_S) == "more"
 
@@ -160,7 +160,7 @@ def test_random_connections_leave_nothing_behind() -> None:
     assert not handshakes.is_waited_for
 
 
-def test_network_of_an_ipv6_address_is_one_source() -> None:
+def test_ipv6_network_is_one_source() -> None:
     assert source_of("2001:db8::1") == source_of("2001:db8::ffff:1")
     assert source_of("2001:db8::1") != source_of("2001:db8:0:1::1")
     assert source_of("fe80::1%eth0") == source_of("fe80::2")
@@ -172,7 +172,7 @@ def test_network_of_an_ipv6_address_is_one_source() -> None:
 
 @asynccontextmanager
 async def silent_from(source: str, port: int, count: int) -> AsyncIterator[None]:
-    """Connections of a source address that say nothing."""
+    """Open silent connections from a source address."""
     running_loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as stack:
         for _ in range(count):
@@ -184,7 +184,7 @@ async def silent_from(source: str, port: int, count: int) -> AsyncIterator[None]
 
 
 @pytest.mark.parametrize("is_secured", [True, False], ids=["secured", "plain"])
-def test_peer_is_let_in_while_another_address_takes_all_places(
+def test_peer_is_accepted_while_another_address_uses_all_slots(
     papers: Papers, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch, is_secured: bool
 ) -> None:
     monkeypatch.setattr(securing, "HANDSHAKE_S", 60.0)
@@ -221,7 +221,7 @@ def first_tls_message() -> bytes:
 
 @contextmanager
 def flood_from(source: str, port: int, begins: bytes) -> Iterator[Counter[str]]:
-    """A thread that opens connections as quickly as it can, and keeps the last 500 open."""
+    """Open connections in a thread as fast as possible; keep the last 500 open."""
     is_over, counts = threading.Event(), Counter[str]()
 
     def flood() -> None:

@@ -1,4 +1,4 @@
-"""Frames that are not complete: how much memory they hold together, and for how long."""
+"""Partial frames: their total memory and their deadline."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FakeLink:
 
 
 class FakeLoop:
-    """A clock and timers that run when they are told to."""
+    """A clock with timers that run on request."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
@@ -61,7 +61,7 @@ class FakeLoop:
         self._timers.append((when_s, call))
 
     def advance(self, to_s: float, late_s: float = 0.0) -> None:
-        """Run the timers up to a time, each so much too late."""
+        """Run the timers up to a time, each late by the given seconds."""
         while due := [each for each in self._timers if each[0] <= to_s]:
             first = min(due, key=lambda each: each[0])
             self._timers.remove(first)
@@ -88,7 +88,7 @@ def test_unfinished_frames_never_hold_more_than_their_limit(clock: FakeLoop) -> 
     assert refused == links[: len(refused)], "the oldest of equal names"
 
 
-def test_name_that_holds_most_bytes_is_refused(clock: FakeLoop) -> None:
+def test_name_with_the_most_bytes_is_refused(clock: FakeLoop) -> None:
     partial, honest = PartialFrames(), FakeLink("honest")
     partial.update(honest, DATA_BYTES_MAX - 1, is_new=True)
     for _ in range(100):
@@ -96,7 +96,7 @@ def test_name_that_holds_most_bytes_is_refused(clock: FakeLoop) -> None:
     assert honest.refusals == []
 
 
-def test_complete_frames_hold_nothing(clock: FakeLoop) -> None:
+def test_complete_frames_hold_no_memory(clock: FakeLoop) -> None:
     partial, link = PartialFrames(), FakeLink()
     partial.update(link, 1000, is_new=False)
     partial.update(link, 500, is_new=True)
@@ -112,7 +112,7 @@ def test_complete_frames_hold_nothing(clock: FakeLoop) -> None:
 # -- deadlines -------------------------------------------------------------------------------------
 
 
-def test_frame_that_does_not_end_in_time_is_refused(clock: FakeLoop) -> None:
+def test_overdue_frame_is_refused(clock: FakeLoop) -> None:
     partial, slow, quick = PartialFrames(), FakeLink(), FakeLink()
     partial.update(slow, 10, is_new=True)
     clock.advance(FRAME_S / 2)
@@ -127,7 +127,7 @@ def test_frame_that_does_not_end_in_time_is_refused(clock: FakeLoop) -> None:
     assert quick.refusals == ["unfinished frame"]
 
 
-def test_connection_that_is_not_read_may_take_longer(clock: FakeLoop) -> None:
+def test_unread_connection_may_take_longer(clock: FakeLoop) -> None:
     partial, link = PartialFrames(), FakeLink()
     link.is_read = False
     partial.update(link, 10, is_new=True)
@@ -138,7 +138,7 @@ def test_connection_that_is_not_read_may_take_longer(clock: FakeLoop) -> None:
     assert link.refusals == ["unfinished frame"]
 
 
-def test_loop_that_was_stuck_reads_before_it_refuses(clock: FakeLoop) -> None:
+def test_stalled_loop_reads_before_it_refuses(clock: FakeLoop) -> None:
     partial, link = PartialFrames(), FakeLink()
     partial.update(link, 10, is_new=True)
     clock.advance(FRAME_S, late_s=2 * LATE_S)
@@ -176,7 +176,7 @@ def test_hostile_name_loses_its_frames_and_another_name_does_not(
     play(scene, loop)
 
 
-def test_connection_with_a_frame_that_does_not_end_is_closed(
+def test_connection_with_an_overdue_frame_is_closed(
     monkeypatch: pytest.MonkeyPatch, loop: LoopFactory
 ) -> None:
     monkeypatch.setattr(partial_module, "FRAME_S", 0.05)
@@ -196,7 +196,7 @@ def test_connection_with_a_frame_that_does_not_end_is_closed(
         play(scene, loop)
 
 
-def test_long_frame_before_the_greeting_is_refused_early(loop: LoopFactory) -> None:
+def test_long_frame_before_the_handshake_is_refused_early(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as caller:
             caller.write(parcel(1, 200_000)[:40_000])

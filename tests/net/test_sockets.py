@@ -1,4 +1,4 @@
-"""Opening connections: those who take their time, come in crowds, or speak otherwise than we."""
+"""Opening connections: slow peers, many peers, and peers with or without TLS."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
 # -- with TLS and without --------------------------------------------------------------------
 
 
-def test_who_speaks_plainly_at_a_door_with_tls_gets_nowhere(
+def test_plain_caller_at_a_tls_listener_is_refused(
     papers: Papers, loop: LoopFactory
 ) -> None:
     a = node(papers, "a")
@@ -70,7 +70,7 @@ def test_who_speaks_plainly_at_a_door_with_tls_gets_nowhere(
         play(scene, loop)
 
 
-def test_who_speaks_tls_at_a_plain_door_gets_nowhere(papers: Papers, loop: LoopFactory) -> None:
+def test_tls_caller_at_a_plain_listener_is_refused(papers: Papers, loop: LoopFactory) -> None:
     async def scene() -> None:
         async with hosts("a") as (a,):
             with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -85,7 +85,7 @@ def test_who_speaks_tls_at_a_plain_door_gets_nowhere(papers: Papers, loop: LoopF
 
 
 @pytest.mark.parametrize("is_dialler_secured", [False, True])
-def test_one_with_certificates_and_one_without_do_not_meet(
+def test_peers_with_and_without_certificates_do_not_connect(
     papers: Papers, loop: LoopFactory, is_dialler_secured: bool
 ) -> None:
     plain, secured = Host("p"), node(papers, "s")
@@ -102,18 +102,18 @@ def test_one_with_certificates_and_one_without_do_not_meet(
     play(scene, loop)
 
 
-# -- those who take their time ---------------------------------------------------------------
+# -- slow peers ------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def silent(host: Host, count: int) -> AsyncIterator[list[Caller]]:
-    """Some who connect and say nothing."""
+    """Open connections that send nothing."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(call(host)) for _ in range(count)]
 
 
 @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01\x00"], ids=["nothing", "a start"])
-def test_a_handshake_that_does_not_end_is_ended(
+def test_endless_handshake_is_aborted(
     papers: Papers, loop: LoopFactory, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(securing, "HANDSHAKE_S", 0.05)
@@ -132,7 +132,7 @@ def test_a_handshake_that_does_not_end_is_ended(
         play(scene, loop)
 
 
-def test_too_many_handshakes_at_once_are_refused_until_some_are_over(
+def test_excess_handshakes_are_refused_until_others_end(
     papers: Papers, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = HandshakeLimits(at_once=3, source_rate=1000, total_rate=1000, waiting=100, turn=9)
@@ -158,7 +158,7 @@ def test_too_many_handshakes_at_once_are_refused_until_some_are_over(
         play(scene, loop)
 
 
-def test_who_is_dialled_and_does_not_shake_hands_is_given_up(
+def test_dialled_peer_without_tls_handshake_is_abandoned(
     papers: Papers, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(securing, "DIAL_S", 0.05)
@@ -173,7 +173,7 @@ def test_who_is_dialled_and_does_not_shake_hands_is_given_up(
     play(scene, loop)
 
 
-def test_who_shakes_hands_and_does_not_greet_is_dropped(
+def test_tls_peer_without_greeting_is_dropped(
     papers: Papers, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "GREETING_S", 0.05)
@@ -187,7 +187,7 @@ def test_who_shakes_hands_and_does_not_greet_is_dropped(
     play(scene, loop)
 
 
-def test_close_in_the_middle_of_handshakes_leaves_nothing(
+def test_close_during_handshakes_leaves_nothing_behind(
     papers: Papers, loop: LoopFactory
 ) -> None:
     a = node(papers, "a")
@@ -206,10 +206,10 @@ def test_close_in_the_middle_of_handshakes_leaves_nothing(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("first", ["dialler", "dialled", "both"])
-def test_close_at_any_moment_of_dialling_leaves_no_socket_open(
+def test_close_during_dialling_leaves_no_socket_open(
     papers: Papers, loop: LoopFactory, first: str
 ) -> None:
-    """What is left open is found when it is collected, and fails the test."""
+    """Close at 240 moments; an open socket warns when it is collected and fails the test."""
 
     async def scene() -> None:
         for turn in range(240):
@@ -219,7 +219,7 @@ def test_close_at_any_moment_of_dialling_leaves_no_socket_open(
             a.knows(b)
             a.links.send("b", note(1))
             await turns(turn % 20)
-            await asyncio.sleep(turn % 60 / 60 * 0.005)  # no waiting: moments of a handshake
+            await asyncio.sleep(turn % 60 / 60 * 0.005)  # not a wait: moments of a handshake
             closing = [a.links.close(), b.links.close()]
             if first == "dialled":
                 closing.reverse()
@@ -234,13 +234,13 @@ def test_close_at_any_moment_of_dialling_leaves_no_socket_open(
 
 
 def resetting(one: socket.socket) -> socket.socket:
-    """A socket that is reset when it is closed."""
+    """Return the socket, set to be reset when it is closed."""
     one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return one
 
 
 @pytest.mark.heavy
-def test_those_who_reset_a_connection_at_once_leave_no_socket_open(loop: LoopFactory) -> None:
+def test_immediate_resets_leave_no_socket_open(loop: LoopFactory) -> None:
     async def scene(turn: int) -> None:
         a, running_loop = Host("a"), asyncio.get_running_loop()
         await a.start()
@@ -262,11 +262,11 @@ def test_those_who_reset_a_connection_at_once_leave_no_socket_open(loop: LoopFac
         gc.collect()
 
 
-def test_one_that_comes_at_the_moment_of_closing_is_hung_up_on(loop: LoopFactory) -> None:
+def test_connection_during_close_is_closed(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with hosts("a") as (a,):
             await turns()
-            with socket.create_connection((LOOPBACK, a.port)):  # the system accepts it for us
+            with socket.create_connection((LOOPBACK, a.port)):  # the system accepts it
                 for _ in range(1000):
                     await turns(1)
                     if a.links._doors._entering:
@@ -279,11 +279,11 @@ def test_one_that_comes_at_the_moment_of_closing_is_hung_up_on(loop: LoopFactory
     assert [str(each.message) for each in unclosed] == []
 
 
-# -- doors -----------------------------------------------------------------------------------
+# -- listeners -------------------------------------------------------------------------------
 
 
 class Failing(socket.socket):
-    """A socket that cannot accept anybody for a while."""
+    """A socket that cannot accept for a while."""
 
     failures = 3
 
@@ -294,7 +294,7 @@ class Failing(socket.socket):
         return super().accept()
 
 
-def test_a_door_that_cannot_accept_for_a_while_is_open_again_later(
+def test_listener_accepts_again_after_failures(
     loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(securing, "ACCEPT_AGAIN_S", 0.01)
@@ -320,7 +320,7 @@ def test_a_door_that_cannot_accept_for_a_while_is_open_again_later(
     play(scene, loop)
 
 
-def test_the_system_looks_after_connections_that_have_gone_quiet(loop: LoopFactory) -> None:
+def test_idle_connections_use_keepalive_and_user_timeout(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with hosts("a", "b") as (a, b):
             a.knows(b)

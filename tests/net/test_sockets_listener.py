@@ -1,4 +1,4 @@
-"""Addresses that cannot be listened at: the message names the process and the remedy."""
+"""Unusable listen addresses: the message names the process and the remedy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ with socket.create_server(("127.0.0.1", 0)) as server:
 
 @contextmanager
 def another_listener() -> Iterator[tuple[int, int]]:
-    """Another process that listens: its id and its port."""
+    """Run another listening process; yield its id and its port."""
     with subprocess.Popen(
         [sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -45,14 +45,14 @@ def another_listener() -> Iterator[tuple[int, int]]:
 
 
 @needs_proc
-def test_process_that_listens_at_a_port_is_found() -> None:
+def test_listening_process_is_found() -> None:
     with another_listener() as (pid, port):
         assert listening_process(port) == pid
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert listening_process(server.getsockname()[1]) == os.getpid()
 
 
-def test_no_process_is_found_where_none_listens() -> None:
+def test_unused_port_has_no_listening_process() -> None:
     assert listening_process(int(nowhere().rpartition(":")[2])) is None
 
 

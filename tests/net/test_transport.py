@@ -1,4 +1,4 @@
-"""All links of a process: what arrives, what is dropped and counted, and that nothing is left."""
+"""All links of a process: delivery, drops with their counts, and a clean close."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
     return made
 
 
-# -- what arrives -------------------------------------------------------------------------------
+# -- delivery -----------------------------------------------------------------------------------
 
 
 def test_frames_arrive_in_order_and_once(loop: LoopFactory) -> None:
@@ -71,7 +71,7 @@ def test_large_frames_and_small_ones_keep_their_order(loop: LoopFactory) -> None
     play(scene, loop)
 
 
-def test_nobody_is_dialled_before_there_is_something_to_say() -> None:
+def test_peer_is_not_dialled_before_the_first_frame() -> None:
     async def scene() -> None:
         async with hosts("a", "b") as (a, b):
             a.knows(b)
@@ -84,7 +84,7 @@ def test_nobody_is_dialled_before_there_is_something_to_say() -> None:
     play(scene)
 
 
-def test_without_an_address_frames_are_dropped_and_counted() -> None:
+def test_frames_without_an_address_are_dropped_and_counted() -> None:
     async def scene() -> None:
         async with hosts("a") as (a,):
             for number in range(3):
@@ -95,7 +95,7 @@ def test_without_an_address_frames_are_dropped_and_counted() -> None:
     play(scene)
 
 
-def test_the_answer_goes_back_over_the_same_connection(loop: LoopFactory) -> None:
+def test_answer_uses_the_same_connection(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with hosts("a", "b") as (a, b):
             a.knows(b)
@@ -108,7 +108,7 @@ def test_the_answer_goes_back_over_the_same_connection(loop: LoopFactory) -> Non
     play(scene, loop)
 
 
-def test_whoever_has_greeted_can_be_dialled() -> None:
+def test_greeted_peer_can_be_dialled() -> None:
     async def scene() -> None:
         async with hosts("a", "b") as (a, b):
             a.knows(b)
@@ -118,7 +118,7 @@ def test_whoever_has_greeted_can_be_dialled() -> None:
     play(scene)
 
 
-def test_one_write_carries_all_that_was_said_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_write_carries_all_frames_of_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[int] = []
     write = link_module.PeerConnection.write
 
@@ -142,7 +142,7 @@ def test_one_write_carries_all_that_was_said_in_one_turn(monkeypatch: pytest.Mon
     play(scene)
 
 
-def test_what_is_said_because_of_one_chunk_is_written_at_once_to_each_in_one_piece(
+def test_replies_to_one_chunk_are_written_immediately_and_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     writes: list[int] = []
@@ -165,10 +165,10 @@ def test_what_is_said_because_of_one_chunk_is_written_at_once_to_each_in_one_pie
     play(scene)
 
 
-# -- those who do not read ----------------------------------------------------------------------
+# -- peers that do not read ---------------------------------------------------------------------
 
 
-def test_the_queue_of_one_that_does_not_read_is_bounded_and_others_are_not_slowed(
+def test_queue_of_a_blocked_peer_is_bounded_and_others_are_not_slowed(
     monkeypatch: pytest.MonkeyPatch, loop: LoopFactory
 ) -> None:
     queue_max, size, frames = 1 << 20, 1 << 15, 1000
@@ -203,7 +203,7 @@ def test_the_queue_of_one_that_does_not_read_is_bounded_and_others_are_not_slowe
     play(scene, loop)
 
 
-def test_close_does_not_wait_for_one_that_does_not_read(loop: LoopFactory) -> None:
+def test_close_does_not_wait_for_a_blocked_peer(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with answering(HELLO) as (address, came), hosts("a") as (a,):
             a.book.learn({"b": address})
@@ -223,10 +223,10 @@ def test_close_does_not_wait_for_one_that_does_not_read(loop: LoopFactory) -> No
     play(scene, loop)
 
 
-# -- too many -----------------------------------------------------------------------------------
+# -- connection limits --------------------------------------------------------------------------
 
 
-def test_too_many_connections_are_refused_until_there_is_room(
+def test_excess_connections_are_refused_until_others_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(places_module, "LINKS_MAX", 2)
@@ -251,7 +251,7 @@ def test_too_many_connections_are_refused_until_there_is_room(
     play(scene)
 
 
-def test_connections_of_our_own_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outbound_connections_do_not_use_inbound_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places_module, "LINKS_MAX", 1)
 
     async def scene() -> None:
@@ -270,7 +270,7 @@ def test_connections_of_our_own_do_not_keep_others_out(monkeypatch: pytest.Monke
     play(scene)
 
 
-def test_those_who_came_and_went_are_forgotten() -> None:
+def test_disconnected_peers_are_forgotten() -> None:
     async def scene() -> None:
         async with hosts("a") as (a,):
             for number in range(20):
@@ -285,7 +285,7 @@ def test_those_who_came_and_went_are_forgotten() -> None:
     play(scene)
 
 
-# -- the end ------------------------------------------------------------------------------------
+# -- closing ------------------------------------------------------------------------------------
 
 
 def test_close_leaves_no_task_and_no_connection(loop: LoopFactory) -> None:
@@ -303,7 +303,7 @@ def test_close_leaves_no_task_and_no_connection(loop: LoopFactory) -> None:
             assert not a.links.connections
             assert all(transport.is_closing() for transport in transports if transport)
             await until(lambda: not b.links.connections and not c.links.connections)
-            await a.links.close()  # twice does no harm
+            await a.links.close()  # a second close does no harm
 
     play(scene, loop)
 
@@ -324,7 +324,7 @@ def test_close_while_dialling_leaves_no_task() -> None:
     play(scene)
 
 
-def test_what_was_queued_before_close_still_arrives(loop: LoopFactory) -> None:
+def test_frames_queued_before_close_still_arrive(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with hosts("a", "b") as (a, b):
             a.knows(b)
@@ -338,7 +338,7 @@ def test_what_was_queued_before_close_still_arrives(loop: LoopFactory) -> None:
     play(scene, loop)
 
 
-def test_after_close_nobody_can_connect() -> None:
+def test_closed_transport_accepts_no_connection() -> None:
     async def scene() -> None:
         async with hosts("a") as (a,):
             await a.links.close()
@@ -349,7 +349,7 @@ def test_after_close_nobody_can_connect() -> None:
     play(scene)
 
 
-def test_close_right_after_send_dials_no_more() -> None:
+def test_close_after_send_stops_dialling() -> None:
     async def scene() -> None:
         async with answering(HELLO) as (address, came):
             async with hosts("a") as (a,):
@@ -359,7 +359,7 @@ def test_close_right_after_send_dials_no_more() -> None:
                 await turns()
                 is_dialling = len(asyncio.all_tasks()) > 1
                 await until(lambda: len(asyncio.all_tasks()) == 1)
-                await a.links.close()  # of what was opened meanwhile
+                await a.links.close()  # for links that were opened meanwhile
             assert not is_dialling
             assert not came
 

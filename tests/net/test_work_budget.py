@@ -1,4 +1,4 @@
-"""No peer keeps the loop of a process busy: work is done in turns, and connections share them."""
+"""Work budgets: connections share the event loop in turns, and no peer keeps it busy."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
 
 
 class Clock:
-    """A clock that only work moves."""
+    """A clock that only work advances."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -72,7 +72,7 @@ class Clock:
 
 
 class Connection:
-    """A connection with frames that each take a while."""
+    """A connection with frames that take a while."""
 
     def __init__(self, name: str, frames: int, clock: Clock, log: list[str]) -> None:
         self._name, self._frames, self._clock, self._log = name, frames, clock, log
@@ -80,7 +80,7 @@ class Connection:
     def handle_some(self, end_s: float) -> bool:
         while self._frames:
             self._frames -= 1
-            self._clock.now_s += SLICE_S * 0.51  # so two are a slice
+            self._clock.now_s += SLICE_S * 0.51  # so that two are a slice
             self._log.append(self._name)
             if self._clock() >= end_s:
                 break
@@ -152,7 +152,7 @@ def test_burst_on_one_connection_does_not_delay_the_frames_of_another(loop: Loop
     play(scene, loop)
 
 
-def test_connection_whose_frames_wait_is_not_read(loop: LoopFactory) -> None:
+def test_connection_with_waiting_frames_is_not_read(loop: LoopFactory) -> None:
     frames = 40 * work_budget.WAITING_BYTES_MAX // len(note(1))
 
     async def scene() -> None:
@@ -177,7 +177,7 @@ def test_connection_whose_frames_wait_is_not_read(loop: LoopFactory) -> None:
     play(scene, loop)
 
 
-def test_frames_are_handled_in_the_order_in_which_they_came(loop: LoopFactory) -> None:
+def test_frames_are_handled_in_order_of_arrival(loop: LoopFactory) -> None:
     async def scene() -> None:
         async with hosts("a") as (a,), call(a) as caller:
             clock = a.links.budget.clock = Clock()
@@ -195,7 +195,7 @@ def test_frames_are_handled_in_the_order_in_which_they_came(loop: LoopFactory) -
     play(scene, loop)
 
 
-def test_request_that_has_waited_too_long_is_refused_with_a_reason() -> None:
+def test_request_that_waited_too_long_is_refused_with_a_reason() -> None:
     asked = b"".join(encode(TOPIC, FindMembers(number, 1)) for number in range(20))
 
     async def scene() -> None:
@@ -216,7 +216,7 @@ def test_request_that_has_waited_too_long_is_refused_with_a_reason() -> None:
 
 
 async def read_until(caller: Caller, count: int) -> list[WireMessage]:
-    """So many messages, behind the greeting."""
+    """Return this number of messages after the handshake."""
     reader, found = FrameReader(), []
     while len(found) <= count:
         data = await caller.read()
@@ -225,7 +225,7 @@ async def read_until(caller: Caller, count: int) -> list[WireMessage]:
     return [decode(frame).message for frame in found[1:]]
 
 
-def test_client_that_does_not_read_its_answers_waits_with_its_requests(
+def test_client_that_does_not_read_answers_waits_with_its_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answer = encode(TOPIC, PublicationPage(1, None, (large(0),)))
@@ -337,7 +337,7 @@ class FilledRing:
 
 
 async def status_of(ring: LiveRing) -> NodeStatus | None:
-    """What another client is answered."""
+    """Return the answer to another client."""
     port = int(ring.nodes["n0"].address.rpartition(":")[2])
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
     try:
@@ -401,7 +401,7 @@ def test_list_of_publications_stops_at_its_budget_and_continues() -> None:
     assert found == [each.id for each in archive.publications()]
 
 
-def test_time_limit_ends_with_a_turn() -> None:
+def test_time_limit_equals_one_turn() -> None:
     clock = Clock()
     is_spent = time_limit(clock)
     assert not is_spent()
@@ -413,7 +413,7 @@ def test_time_limit_ends_with_a_turn() -> None:
 
 
 @pytest.mark.parametrize("question", [GetNodeStatus(7), GetLogInfo(7, 4, None)])
-def test_status_after_a_backfill_is_answered_after_slices_of_the_index(
+def test_status_after_a_backfill_follows_slices_of_the_index(
     question: GetNodeStatus | GetLogInfo,
 ) -> None:
     count = 30_000
@@ -445,6 +445,6 @@ def test_status_after_a_backfill_is_answered_after_slices_of_the_index(
     play(scene)
 
 
-def test_damages_are_requests() -> None:
+def test_chaos_messages_are_requests() -> None:
     assert set(Damage.__args__) <= REQUEST_TYPES
     assert link_module.REQUEST_WAIT_S == work_budget.REQUEST_WAIT_S

@@ -1,4 +1,4 @@
-"""What a node notes of what comes to it, while somebody watches."""
+"""Arrivals that a node records while a monitor watches."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def delivered(*publications: Publication, origin: Origin = Origin.SPREAD, hops: 
     return Deliver(publications, 0, origin, hops)
 
 
-def test_nothing_is_noted_while_nobody_asks() -> None:
+def test_nothing_is_recorded_without_requests() -> None:
     arrivals = ArrivalTap()
     assert not arrivals.is_watched
     with arrivals.handling(TOPIC, "b", PublishNew(publication(1), 2)):
@@ -40,7 +40,7 @@ def test_nothing_is_noted_while_nobody_asks() -> None:
     assert noted(arrivals) == ()
 
 
-def test_a_message_is_noted_with_its_sender_hops_and_what_of_it_was_new() -> None:
+def test_message_is_recorded_with_sender_hops_and_new_publications() -> None:
     arrivals = watched()
     with arrivals.handling(TOPIC, "b", PublishMany((publication(7), publication(8)), 2)):
         arrivals.on_delivered(TOPIC, delivered(publication(8)))
@@ -59,7 +59,7 @@ def test_a_message_is_noted_with_its_sender_hops_and_what_of_it_was_new() -> Non
     )
 
 
-def test_what_was_known_already_is_noted_as_not_new() -> None:
+def test_known_publication_is_recorded_as_not_new() -> None:
     arrivals = watched()
     with arrivals.handling(TOPIC, "b", PublishNew(publication(7), 255)):
         pass
@@ -67,7 +67,7 @@ def test_what_was_known_already_is_noted_as_not_new() -> None:
     assert (seen.fresh, seen.count, seen.hops) == (0, 1, 255)
 
 
-def test_what_comes_by_repair_is_noted_so() -> None:
+def test_repaired_publication_is_recorded_as_repair() -> None:
     arrivals = watched()
     with arrivals.handling(TOPIC, "b", Publications((publication(7),), 0)):
         arrivals.on_delivered(TOPIC, delivered(publication(7), origin=Origin.REPAIR, hops=0))
@@ -75,14 +75,14 @@ def test_what_comes_by_repair_is_noted_so() -> None:
     assert list(Origin)[seen.origin] is Origin.REPAIR
 
 
-def test_what_we_publish_ourselves_has_no_sender() -> None:
+def test_own_publication_has_no_sender() -> None:
     arrivals = watched()
     arrivals.on_delivered(TOPIC, delivered(publication(7), origin=Origin.OWN, hops=0))
     (seen,) = noted(arrivals)
     assert (seen.sender, list(Origin)[seen.origin], seen.fresh) == (None, Origin.OWN, 1)
 
 
-def test_messages_without_publications_and_other_topics_are_not_noted() -> None:
+def test_messages_without_publications_and_other_topics_are_not_recorded() -> None:
     arrivals = watched()
     with arrivals.handling(TOPIC, "b", Subscribe("b")):
         pass
@@ -92,7 +92,7 @@ def test_messages_without_publications_and_other_topics_are_not_noted() -> None:
     assert noted(arrivals) == ()
 
 
-def test_a_handler_that_fails_leaves_the_next_message_alone() -> None:
+def test_failing_handler_does_not_affect_the_next_message() -> None:
     arrivals = watched()
 
     def fail() -> None:
@@ -105,7 +105,7 @@ def test_a_handler_that_fails_leaves_the_next_message_alone() -> None:
     assert [each.seq for each in noted(arrivals)] == [2]
 
 
-def test_who_asks_again_gets_what_came_since() -> None:
+def test_next_request_returns_later_arrivals() -> None:
     arrivals = watched()
     for seq in range(ARRIVALS_MAX + 3):
         arrivals.on_delivered(TOPIC, delivered(publication(seq), origin=Origin.OWN))
@@ -121,20 +121,20 @@ def test_who_asks_again_gets_what_came_since() -> None:
     assert noted(arrivals, rest.next) == ()
 
 
-def test_only_the_last_arrivals_are_remembered() -> None:
+def test_only_the_last_arrivals_are_kept() -> None:
     arrivals = watched()
     for seq in range(KEPT + 5):
         arrivals.on_delivered(TOPIC, delivered(publication(seq), origin=Origin.OWN))
     assert noted(arrivals)[0].seq == 5
 
 
-def test_one_who_asks_a_node_that_was_restarted_begins_anew() -> None:
+def test_request_to_a_restarted_node_starts_from_the_beginning() -> None:
     arrivals = watched()
     arrivals.on_delivered(TOPIC, delivered(publication(7), origin=Origin.OWN))
     assert [each.seq for each in noted(arrivals, since=100)] == [7]
 
 
-def test_after_a_while_without_questions_nothing_is_noted_any_more() -> None:
+def test_recording_ends_after_a_while_without_requests() -> None:
     arrivals = watched()
     for _ in range(PATIENCE_TICKS):
         arrivals.on_tick()

@@ -1,4 +1,4 @@
-"""A newcomer's history: read from several neighbours at once, each of other prefixes."""
+"""Backfill of a new member: several sources in parallel, each with other prefixes."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from tests.support.rings import DEADLINE_S, TOPIC, LiveRing, live_ring, until
 NEIGHBOURS = [f"n{number}" for number in range(SOURCES_MAX + 2)]
 HISTORY_MIN, PAGE_ROWS = 20, 16
 COUNT = 200
-ANSWERS_MAX = 1000  # whoever needs more is not going to end
+ANSWERS_MAX = 1000  # more answers mean that the backfill does not end
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little is much here, and a page holds little."""
+    """Lower the thresholds of a long history and of a page."""
     monkeypatch.setattr(catching_up, "HISTORY_MIN", HISTORY_MIN)
     monkeypatch.setattr(offering, "PAGE_ROWS_MAX", PAGE_ROWS)
 
@@ -61,7 +61,7 @@ def history(count: int = COUNT, topic: TopicId = TOPIC) -> list[Publication]:
 
 
 class Question(NamedTuple):
-    """What somebody was asked."""
+    """A request to a source."""
 
     topic: TopicId
     node: NodeId
@@ -69,7 +69,7 @@ class Question(NamedTuple):
 
 
 class Newcomer:
-    """One who has come to a topic where everybody has a history, and what it asks and gets."""
+    """A new member of a topic with a history; records its requests and received pages."""
 
     def __init__(self, nodes: list[NodeId], count: int = COUNT, held: int = 0) -> None:
         self.stores = {node: MemoryLog(history(count)) for node in nodes}
@@ -103,11 +103,11 @@ class Newcomer:
 
     @property
     def machine(self) -> Subscriber:
-        """As much of a machine as is looked at."""
+        """Return the parts of a machine that the backfill reads."""
         return cast("Subscriber", self)
 
     def got(self, topic: TopicId = TOPIC) -> set[tuple[NodeId, int]]:
-        """What was handed over."""
+        """Return the received publications."""
         return {
             (each.publisher, each.seq)
             for where, event in self.given
@@ -119,7 +119,7 @@ class Newcomer:
         return (topic, HistoryRead(())) in self.given
 
     def questions(self, node: NodeId | None = None) -> list[FetchLog]:
-        """What was to be read, of whom."""
+        """Return the page requests, to one source or to all."""
         return [
             question.message
             for question in self.asked
@@ -147,7 +147,7 @@ class Newcomer:
         return stored_page(archive, question.message)
 
     def answer(self, question: Question) -> None:
-        """Let one who was asked tell the truth."""
+        """Answer one request truthfully."""
         self.open.remove(question)
         self.hear(question.node, self.true_answer(question), question.topic)
 
@@ -158,7 +158,7 @@ class Newcomer:
         return self
 
     def answer_all(self, *silent: NodeId) -> Newcomer:
-        """Let all answer who are not silent, until there is nothing more to be answered."""
+        """Answer all requests except to silent sources, until none is open."""
         for _ in range(ANSWERS_MAX):
             waiting = [question for question in self.open if question.node not in silent]
             if not waiting:
@@ -167,7 +167,7 @@ class Newcomer:
         raise AssertionError(f"no end after {ANSWERS_MAX} answers")
 
     def last_asked(self, node: NodeId) -> Question:
-        """What somebody has not answered yet."""
+        """Return the open request to a source."""
         (question,) = (each for each in self.open if each.node == node)
         return question
 
@@ -176,7 +176,7 @@ EVERYTHING = {("p", seq) for seq in range(COUNT)}
 
 
 def reading(count: int = 3) -> Newcomer:
-    """One who reads from so many, each of whom has sent a page of two or more."""
+    """Return a new member that reads from ``count`` sources and has one page of each."""
     newcomer = Newcomer(NEIGHBOURS[:count]).look().answer_surveys()
     for node in NEIGHBOURS[:count]:
         newcomer.answer(newcomer.last_asked(node))
@@ -189,11 +189,11 @@ def first_prefix(newcomer: Newcomer, node: NodeId) -> int:
     return newcomer.questions(node)[0].prefix
 
 
-# -- who is asked ----------------------------------------------------------------------------
+# -- sources ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, SOURCES_MAX, SOURCES_MAX + 2])
-def test_the_first_neighbours_are_asked_how_much_they_have_and_not_too_many(count: int) -> None:
+def test_first_neighbours_are_surveyed_up_to_a_limit(count: int) -> None:
     newcomer = Newcomer(NEIGHBOURS[:count]).look()
     assert [each.node for each in newcomer.asked] == NEIGHBOURS[: min(count, SOURCES_MAX)]
     assert all(isinstance(each.message, GetLogInfo) for each in newcomer.asked)
@@ -201,7 +201,7 @@ def test_the_first_neighbours_are_asked_how_much_they_have_and_not_too_many(coun
     assert len(set(requests)) == len(requests) == len(newcomer.asked)
 
 
-def test_nobody_is_asked_before_there_is_a_place_and_somebody_beside_it() -> None:
+def test_survey_waits_for_a_label_and_a_neighbour() -> None:
     newcomer = Newcomer([])
     newcomer.look().tick()
     newcomer.stores = {"a": MemoryLog(history())}
@@ -215,7 +215,7 @@ def test_nobody_is_asked_before_there_is_a_place_and_somebody_beside_it() -> Non
     assert [each.node for each in newcomer.asked] == ["a"]
 
 
-def test_that_somebody_is_asked_is_told_before_there_is_an_answer_and_once() -> None:
+def test_backfill_is_announced_once_before_the_first_answer() -> None:
     newcomer = Newcomer(NEIGHBOURS)
     assert newcomer.awaited == []
     newcomer.look().look()
@@ -225,7 +225,7 @@ def test_that_somebody_is_asked_is_told_before_there_is_an_answer_and_once() -> 
     assert newcomer.has_ended()
 
 
-def test_one_who_has_caught_up_asks_nobody_again() -> None:
+def test_completed_backfill_does_not_start_again() -> None:
     newcomer = reading().answer_all()
     assert newcomer.has_ended()
     asked = len(newcomer.asked)
@@ -233,14 +233,14 @@ def test_one_who_has_caught_up_asks_nobody_again() -> None:
     assert len(newcomer.asked) == asked
 
 
-def test_who_has_not_come_to_a_topic_asks_nobody() -> None:
+def test_topic_that_was_not_joined_starts_no_backfill() -> None:
     newcomer = Newcomer(NEIGHBOURS)
     newcomer.catching.maybe_start("other", newcomer.machine)
     newcomer.catching.on_tick("other", newcomer.machine)
     assert newcomer.asked == []
 
 
-# -- whether anything is read ----------------------------------------------------------------
+# -- whether a history is read ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_who_has_not_come_to_a_topic_asks_nobody() -> None:
         (HISTORY_MIN, 10 * HISTORY_MIN, False),
     ],
 )
-def test_a_history_is_read_only_if_much_is_missing(
+def test_history_is_read_only_if_much_is_missing(
     count: int, held: int, is_worth_it: bool
 ) -> None:
     newcomer = Newcomer(NEIGHBOURS[:3], count, held).look().answer_surveys()
@@ -264,7 +264,7 @@ def test_a_history_is_read_only_if_much_is_missing(
     assert newcomer.has_ended() is not is_worth_it
 
 
-def test_nothing_is_read_before_all_have_said_how_much_they_have() -> None:
+def test_reading_waits_for_all_surveys() -> None:
     newcomer = Newcomer(NEIGHBOURS[:3]).look().answer_all("n2")
     newcomer.tick(PATIENCE_TICKS)
     assert newcomer.questions() == []
@@ -272,7 +272,7 @@ def test_nothing_is_read_before_all_have_said_how_much_they_have() -> None:
     assert newcomer.got() == EVERYTHING
 
 
-def test_who_does_not_say_how_much_it_has_is_not_waited_for_long() -> None:
+def test_missing_survey_is_not_awaited_for_long() -> None:
     newcomer = Newcomer(NEIGHBOURS[:3]).look().answer_all("n2")
     newcomer.tick(PATIENCE_TICKS + 1)
     newcomer.answer_all("n2")
@@ -281,7 +281,7 @@ def test_who_does_not_say_how_much_it_has_is_not_waited_for_long() -> None:
     assert newcomer.has_ended()
 
 
-def test_nobody_who_has_much_less_than_others_is_read_from() -> None:
+def test_source_with_much_less_than_others_is_not_read() -> None:
     newcomer = Newcomer(NEIGHBOURS[:4])
     newcomer.stores["n1"] = MemoryLog(history(COUNT // SHARE - 1))
     newcomer.stores["n2"] = MemoryLog(history(COUNT // SHARE))
@@ -290,7 +290,7 @@ def test_nobody_who_has_much_less_than_others_is_read_from() -> None:
     assert is_read == [True, False, True, True]
 
 
-def test_nobody_is_left_out_because_one_alone_says_that_it_has_more() -> None:
+def test_claim_of_one_source_alone_excludes_no_other() -> None:
     newcomer = Newcomer(NEIGHBOURS[:2])
     newcomer.stores["n1"] = MemoryLog(history(COUNT // SHARE - 1))
     newcomer.look().answer_surveys()
@@ -301,7 +301,7 @@ def test_nobody_is_left_out_because_one_alone_says_that_it_has_more() -> None:
 
 
 def dripped(newcomer: Newcomer, question: Question) -> LogPage:
-    """A page with the first publication only of what was asked for."""
+    """Return a page with only the first of the requested publications."""
     message = question.message
     assert isinstance(message, FetchLog)
     page = newcomer.true_answer(Question(question.topic, question.node, message))
@@ -311,7 +311,7 @@ def dripped(newcomer: Newcomer, question: Question) -> LogPage:
     return LogPage(message.request, following, page.offsets[:1], page.ids[:32], packed(rows))
 
 
-def test_source_that_sends_a_publication_every_two_ticks_is_replaced() -> None:
+def test_source_with_one_publication_every_two_ticks_is_replaced() -> None:
     newcomer = Newcomer(NEIGHBOURS[:2], 4000).look().answer_surveys()
     slow = NEIGHBOURS[0]
     for tick in range(20):
@@ -325,7 +325,7 @@ def test_source_that_sends_a_publication_every_two_ticks_is_replaced() -> None:
     assert len(newcomer.got()) == 4000
 
 
-def test_source_that_claims_to_advance_with_one_row_a_page_is_replaced() -> None:
+def test_source_that_claims_progress_with_one_row_a_page_is_replaced() -> None:
     newcomer = Newcomer(NEIGHBOURS[:2], 4000).look().answer_surveys()
     slow = NEIGHBOURS[0]
     for _ in range(20):
@@ -341,7 +341,7 @@ def test_source_that_claims_to_advance_with_one_row_a_page_is_replaced() -> None
     assert newcomer.has_ended()
 
 
-def test_history_keeps_handovers_waiting_for_64_ticks_at_most() -> None:
+def test_backfill_delays_handovers_for_64_ticks_at_most() -> None:
     newcomer = Newcomer(["n0"], 4000).look().answer_surveys()
     for tick in range(2 * READ_TICKS_MAX):
         assert newcomer.catching.is_reading(TOPIC)
@@ -370,7 +370,7 @@ def test_backfill_from_slow_sources_only_ends() -> None:
 
 
 @pytest.mark.parametrize("count", range(1, SOURCES_MAX + 1))
-def test_each_reads_other_prefixes_and_together_they_are_everything(count: int) -> None:
+def test_sources_read_disjoint_prefixes_that_cover_everything(count: int) -> None:
     newcomer = Newcomer(NEIGHBOURS[:count]).look().answer_surveys()
     first = newcomer.questions()
     assert len(first) == len({each.prefix for each in first}) == count
@@ -383,7 +383,7 @@ def test_each_reads_other_prefixes_and_together_they_are_everything(count: int) 
     assert sum(len(event.publications) for _, event in newcomer.given) == COUNT
 
 
-def test_pages_are_followed_to_the_end_of_what_was_there() -> None:
+def test_pages_are_followed_to_the_end_of_the_surveyed_log() -> None:
     newcomer = Newcomer(["n0"]).look().answer_all()
     questions = newcomer.questions()
     assert [each.start for each in questions] == list(range(0, COUNT, PAGE_ROWS))
@@ -391,19 +391,19 @@ def test_pages_are_followed_to_the_end_of_what_was_there() -> None:
     assert all(each.contents for each in questions)
 
 
-def test_what_has_come_is_given_before_the_rest_is_there() -> None:
+def test_received_page_is_delivered_before_the_rest_arrives() -> None:
     newcomer = reading()
     assert 0 < len(newcomer.got()) < COUNT
 
 
-def test_with_what_has_come_come_the_bytes_in_which_it_was_stored() -> None:
+def test_received_publications_keep_their_stored_bytes() -> None:
     newcomer = reading(2).answer_all()
     *given, _ = newcomer.given
     for _, event in given:
         assert event.encoded == Encoded.of([encoded(p) for p in event.publications])
 
 
-def test_where_each_publication_begins_does_not_depend_on_how_the_page_says_how_many() -> None:
+def test_row_boundaries_do_not_depend_on_the_array_header_of_the_page() -> None:
     newcomer = Newcomer(["n0"]).look().answer_surveys()
     question = newcomer.last_asked("n0")
     page = newcomer.true_answer(question)
@@ -416,7 +416,7 @@ def test_where_each_publication_begins_does_not_depend_on_how_the_page_says_how_
     assert event.encoded == Encoded.of(rows)
 
 
-def test_it_is_read_in_the_store_and_the_epoch_that_were_told_of() -> None:
+def test_pages_are_read_from_the_store_and_epoch_of_the_survey() -> None:
     newcomer = Newcomer(["n0"]).look()
     (question,) = newcomer.open
     assert isinstance(question.message, GetLogInfo)
@@ -425,7 +425,7 @@ def test_it_is_read_in_the_store_and_the_epoch_that_were_told_of() -> None:
     assert (read.store, read.epoch, read.start, read.end) == ("store", 7, 0, 90)
 
 
-def test_a_page_with_nothing_in_it_is_not_the_end() -> None:
+def test_empty_page_is_not_the_end() -> None:
     newcomer = reading(1)
     question = newcomer.last_asked("n0")
     page = newcomer.true_answer(question)
@@ -438,7 +438,7 @@ def test_a_page_with_nothing_in_it_is_not_the_end() -> None:
     assert newcomer.has_ended()
 
 
-# -- those who fail --------------------------------------------------------------------------
+# -- failing sources -------------------------------------------------------------------------
 
 
 def refuse(page: LogPage) -> Refused:
@@ -471,7 +471,7 @@ FAILURES = [refuse, undecodable, cut_off, of_another_kind, too_many, too_large]
 
 @pytest.mark.parametrize("is_last", [False, True], ids=["in the middle", "at the end"])
 @pytest.mark.parametrize("spoilt", FAILURES, ids=lambda spoilt: spoilt.__name__)
-def test_what_one_fails_to_bring_is_read_from_another(
+def test_pages_of_a_failing_source_are_read_from_another(
     spoilt: Callable[[LogPage], LogPage | Refused], is_last: bool
 ) -> None:
     newcomer = reading(3)
@@ -498,14 +498,14 @@ def test_what_one_fails_to_bring_is_read_from_another(
 
 @pytest.fixture(params=[True, False], ids=["collected", "not collected"])
 def is_collected(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Whether garbage is looked for; afterwards it is as before."""
+    """Enable or disable garbage collection; restore it afterwards."""
     before = gc.isenabled()
     (gc.enable if request.param else gc.disable)()
     yield request.param
     (gc.enable if before else gc.disable)()
 
 
-def test_garbage_is_collected_after_a_page_as_before_it(is_collected: bool) -> None:
+def test_garbage_collection_is_restored_after_a_page(is_collected: bool) -> None:
     newcomer = reading(2)
     assert gc.isenabled() == is_collected
     question = newcomer.last_asked("n1")
@@ -516,7 +516,7 @@ def test_garbage_is_collected_after_a_page_as_before_it(is_collected: bool) -> N
     assert gc.isenabled() == is_collected
 
 
-def test_one_who_always_answers_rubbish_is_not_asked_for_ever() -> None:
+def test_source_of_invalid_pages_is_abandoned() -> None:
     newcomer = reading(2)
     for _ in range(ANSWERS_MAX):
         rubbish = [each for each in newcomer.open if each.node == "n1"]
@@ -534,7 +534,7 @@ def test_one_who_always_answers_rubbish_is_not_asked_for_ever() -> None:
 
 
 @pytest.mark.parametrize("back", [0, 1, PAGE_ROWS])
-def test_one_whose_pages_do_not_go_on_is_given_up(back: int) -> None:
+def test_source_whose_pages_do_not_advance_is_abandoned(back: int) -> None:
     newcomer = reading(2)
     for _ in range(ANSWERS_MAX):
         circling = [each for each in newcomer.open if each.node == "n1"]
@@ -553,7 +553,7 @@ def test_one_whose_pages_do_not_go_on_is_given_up(back: int) -> None:
 
 
 @pytest.mark.parametrize("silent", ["n0", "n1", "n2"])
-def test_what_one_who_falls_silent_was_to_bring_is_read_from_another(silent: NodeId) -> None:
+def test_prefixes_of_a_silent_source_are_read_from_another(silent: NodeId) -> None:
     newcomer = reading(3)
     newcomer.answer_all(silent)
     newcomer.tick(PATIENCE_TICKS)
@@ -569,10 +569,10 @@ def test_what_one_who_falls_silent_was_to_bring_is_read_from_another(silent: Nod
     assert any(prefix == each.prefix for node in others for each in newcomer.questions(node))
 
 
-def test_one_who_is_done_is_there_for_what_another_does_not_bring_later() -> None:
+def test_finished_source_takes_over_prefixes_of_another() -> None:
     newcomer = reading(2)
     newcomer.answer_all("n1")
-    for _ in range(PATIENCE_TICKS + 1):  # n1 is slow, and goes on
+    for _ in range(PATIENCE_TICKS + 1):  # n1 is slow, but answers
         newcomer.tick()
         newcomer.answer(newcomer.last_asked("n1"))
     assert not newcomer.has_ended()
@@ -581,7 +581,7 @@ def test_one_who_is_done_is_there_for_what_another_does_not_bring_later() -> Non
     assert newcomer.got() == EVERYTHING
 
 
-def test_one_who_is_slow_and_answers_in_time_is_not_given_up() -> None:
+def test_slow_source_that_answers_in_time_is_kept() -> None:
     newcomer = reading(2)
     for _ in range(ANSWERS_MAX):
         if not newcomer.open:
@@ -594,7 +594,7 @@ def test_one_who_is_slow_and_answers_in_time_is_not_given_up() -> None:
     assert sorted(begun) == [0, 1]
 
 
-def test_with_nobody_left_it_ends_and_the_rest_is_left_to_repair() -> None:
+def test_backfill_ends_without_sources_and_leaves_the_rest_to_anti_entropy() -> None:
     newcomer = reading(2)
     for node in ("n0", "n1"):
         question = newcomer.last_asked(node)
@@ -604,7 +604,7 @@ def test_with_nobody_left_it_ends_and_the_rest_is_left_to_repair() -> None:
     assert 0 < len(newcomer.got()) < COUNT
 
 
-def test_if_all_refuse_to_say_how_much_they_have_it_ends() -> None:
+def test_backfill_ends_if_all_surveys_are_refused() -> None:
     newcomer = Newcomer(NEIGHBOURS[:2]).look()
     for question in newcomer.open:
         assert isinstance(question.message, GetLogInfo)
@@ -613,22 +613,22 @@ def test_if_all_refuse_to_say_how_much_they_have_it_ends() -> None:
     assert newcomer.questions() == []
 
 
-def test_if_all_are_silent_it_ends() -> None:
+def test_backfill_ends_if_all_sources_are_silent() -> None:
     newcomer = Newcomer(NEIGHBOURS[:2]).look()
     newcomer.tick(PATIENCE_TICKS + 1)
     assert newcomer.has_ended()
 
 
-# -- answers to nothing ----------------------------------------------------------------------
+# -- unrequested answers ---------------------------------------------------------------------
 
 
-def test_answers_to_what_was_not_asked_change_nothing() -> None:
+def test_unrequested_answers_change_nothing() -> None:
     newcomer = reading(2)
     question = newcomer.last_asked("n0")
     page = newcomer.true_answer(question)
     assert isinstance(page, LogPage)
     given, asked = list(newcomer.given), list(newcomer.asked)
-    newcomer.hear("n1", page)  # the request of another
+    newcomer.hear("n1", page)  # the request of another source
     newcomer.hear("stranger", page)
     newcomer.hear("n0", page, "other topic")
     for request in (page.request + 100, page.request - 1, 0):
@@ -640,7 +640,7 @@ def test_answers_to_what_was_not_asked_change_nothing() -> None:
     assert newcomer.got() == EVERYTHING
 
 
-def test_a_page_that_comes_twice_is_taken_once() -> None:
+def test_repeated_page_is_accepted_once() -> None:
     newcomer = reading(1)
     question = newcomer.last_asked("n0")
     page = newcomer.true_answer(question)
@@ -651,7 +651,7 @@ def test_a_page_that_comes_twice_is_taken_once() -> None:
 
 
 @pytest.mark.parametrize("following", [None, 5])
-def test_a_page_in_answer_to_the_question_how_much_there_is_does_no_harm(
+def test_page_in_answer_to_a_survey_does_no_harm(
     following: int | None,
 ) -> None:
     newcomer = Newcomer(NEIGHBOURS[:2]).look()
@@ -668,7 +668,7 @@ def test_a_page_in_answer_to_the_question_how_much_there_is_does_no_harm(
     assert newcomer.has_ended()
 
 
-def test_a_survey_in_answer_to_a_question_to_read_does_no_harm() -> None:
+def test_survey_in_answer_to_a_page_request_does_no_harm() -> None:
     newcomer = reading(2)
     question = newcomer.last_asked("n1")
     assert isinstance(question.message, FetchLog)
@@ -684,7 +684,7 @@ def test_a_survey_in_answer_to_a_question_to_read_does_no_harm() -> None:
 # -- topics ----------------------------------------------------------------------------------
 
 
-def test_who_leaves_reads_no_more() -> None:
+def test_leaving_ends_the_backfill() -> None:
     newcomer = reading(2)
     given, asked = list(newcomer.given), list(newcomer.asked)
     newcomer.catching.forget(TOPIC)
@@ -693,14 +693,14 @@ def test_who_leaves_reads_no_more() -> None:
     assert (newcomer.given, newcomer.asked) == (given, asked)
 
 
-def test_who_leaves_before_anybody_was_asked_asks_nobody() -> None:
+def test_leaving_before_the_survey_sends_no_request() -> None:
     newcomer = Newcomer(NEIGHBOURS)
     newcomer.catching.forget(TOPIC)
     newcomer.look().tick()
     assert newcomer.asked == []
 
 
-def test_who_leaves_and_comes_back_begins_anew_and_old_answers_do_not_count() -> None:
+def test_rejoining_starts_again_and_ignores_old_answers() -> None:
     newcomer = reading(1)
     old = newcomer.true_answer(newcomer.last_asked("n0"))
     newcomer.catching.forget(TOPIC)
@@ -745,7 +745,7 @@ def test_two_histories_are_read_at_the_same_time() -> None:
     assert newcomer.has_ended("other")
 
 
-# -- in real rings ---------------------------------------------------------------------------
+# -- real rings ------------------------------------------------------------------------------
 
 HOLDERS = ("b", "c", "d")
 LONG = 4000
@@ -753,11 +753,11 @@ PAGE_ROWS_LIVE = 128
 
 
 class Wire:
-    """What nodes ask of each other and get, as it comes; whoever is deaf hears nothing."""
+    """Requests and answers between nodes as they arrive; a deaf node receives nothing."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.heard: list[tuple[NodeId, NodeId, RuntimeMessage]] = []  # by whom, from whom
-        self.progress: list[int] = []  # how much the newcomer had been given when a page came
+        self.heard: list[tuple[NodeId, NodeId, RuntimeMessage]] = []  # receiver, sender, message
+        self.progress: list[int] = []  # publications of the new member when a page arrived
         self.deaf: set[NodeId] = set()
         self.given: list[bytes] = []
         self.hook: Callable[[NodeId, RuntimeMessage], None] = lambda node, message: None
@@ -775,12 +775,12 @@ class Wire:
 
     @property
     def sources(self) -> set[NodeId]:
-        """Who was read from."""
+        """Return the nodes that were read from."""
         return {node for node, _, message in self.heard if isinstance(message, FetchLog)}
 
     @property
     def rows(self) -> int:
-        """How many rows have come in pages."""
+        """Return the number of rows received in pages."""
         return sum(
             len(message.offsets) for *_, message in self.heard if isinstance(message, LogPage)
         )
@@ -794,7 +794,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
 
 def fill(directory: Path, rows: list[Publication]) -> PublicationStore:
-    """The open store of a node that has this history."""
+    """Return the open store of a node with this history."""
     store = PublicationStore.open(directory)
     store.archive(TOPIC).write(0, *rows)
     store.commit()
@@ -812,7 +812,7 @@ def ids_of(node: NodeHost) -> set[bytes]:
 
 
 class Late:
-    """A ring in which all have a history, and one who comes late; all have disks."""
+    """A ring of members with a history, and one member that joins later; all have disks."""
 
     def __init__(self, ring: LiveRing, wire: Wire, tmp_path: Path, stores: ExitStack) -> None:
         self.ring, self.wire = ring, wire
@@ -821,7 +821,7 @@ class Late:
         self.ids = {row.id for row in self.rows}
 
     async def hold(self, spoilt: Mapping[NodeId, list[Publication]]) -> None:
-        """Let the others come, some with other rows than they should have."""
+        """Start the members, some with other rows than the history."""
         for name in HOLDERS:
             rows = spoilt.get(name, self.rows)
             await self.ring.join(name, self._stores.enter_context(fill(self._path / name, rows)))
@@ -829,7 +829,7 @@ class Late:
         await until(lambda: all(len(machine_of(node).ring_neighbours()) == 2 for node in nodes))
 
     async def come(self) -> NodeHost:
-        """Let the newcomer come."""
+        """Start the new member."""
         store = self._stores.enter_context(PublicationStore.open(self._path / "new"))
         self.wire.given = self.ring.delivered.setdefault("new", [])
         return await self.ring.join("new", store)
@@ -839,7 +839,7 @@ class Late:
         return list(self.ring.nodes.values())
 
     async def has_all(self, newcomer: NodeHost, ids: set[bytes]) -> None:
-        """Wait until somebody has all, and has it on its disk."""
+        """Wait until a node has everything on its disk."""
         await until(
             lambda: machine_of(newcomer).count >= len(ids) and ids_of(newcomer) == ids,
             lambda: f"{machine_of(newcomer).count} of {len(ids)}",
@@ -849,7 +849,7 @@ class Late:
         assert len(given) == len(set(given)) == len(ids)
 
     async def stored(self) -> set[bytes]:
-        """What the newcomer finds on its disk, once all have stopped."""
+        """Stop all nodes; return the ids on the disk of the new member."""
         await self.ring.stop()
         self.ring.nodes.clear()
         self._stores.close()
@@ -869,7 +869,7 @@ async def late(
     *,
     repairs: bool,
 ) -> AsyncIterator[Late]:
-    """A ring with a history; unless it repairs, nothing comes but what is read."""
+    """Yield a ring with a history; without anti-entropy all publications arrive by backfill."""
     with ExitStack() as stores:
         async with live_ring() as ring:
             ring.settings = replace(
@@ -880,7 +880,7 @@ async def late(
             yield scene
 
 
-def test_a_newcomer_gets_a_history_from_several_neighbours_once_and_piece_by_piece(
+def test_new_member_reads_history_from_several_neighbours_once_and_in_pages(
     wire: Wire, tmp_path: Path
 ) -> None:
     async def scene() -> None:
@@ -888,13 +888,13 @@ def test_a_newcomer_gets_a_history_from_several_neighbours_once_and_piece_by_pie
             await here.has_all(await here.come(), here.ids)
             assert len(wire.sources) >= 2
             assert any(0 < given < LONG for given in wire.progress)
-            assert wire.rows == LONG  # each once, and nothing was left to repair
+            assert wire.rows == LONG  # each row once, and nothing was left to anti-entropy
             assert await here.stored() == here.ids
 
     asyncio.run(scene())
 
 
-def test_a_newcomer_gets_a_history_while_others_publish(wire: Wire, tmp_path: Path) -> None:
+def test_new_member_gets_history_while_others_publish(wire: Wire, tmp_path: Path) -> None:
     async def scene() -> None:
         async with late(wire, tmp_path, repairs=True) as here:
             newcomer = await here.come()
@@ -909,7 +909,7 @@ def test_a_newcomer_gets_a_history_while_others_publish(wire: Wire, tmp_path: Pa
     asyncio.run(scene())
 
 
-def test_a_newcomer_that_publishes_itself_meanwhile_loses_nothing(
+def test_new_member_that_publishes_meanwhile_loses_nothing(
     wire: Wire, tmp_path: Path
 ) -> None:
     async def scene() -> None:
@@ -922,13 +922,13 @@ def test_a_newcomer_that_publishes_itself_meanwhile_loses_nothing(
     asyncio.run(scene())
 
 
-def test_a_neighbour_that_dies_in_the_middle_is_replaced(wire: Wire, tmp_path: Path) -> None:
+def test_neighbour_that_dies_during_a_backfill_is_replaced(wire: Wire, tmp_path: Path) -> None:
     async def scene() -> None:
         async with late(wire, tmp_path, repairs=False) as here:
             dying = asyncio.get_running_loop().create_future()
 
             def hook(node: NodeId, message: RuntimeMessage) -> None:
-                """Whoever is asked for its third page first never answers."""
+                """Silence the first node that is asked for its third page."""
                 asked = sum(by == node and isinstance(m, FetchLog) for by, _, m in wire.heard)
                 if isinstance(message, FetchLog) and asked == 2 and not dying.done():
                     wire.deaf.add(node)
@@ -947,13 +947,13 @@ def test_a_neighbour_that_dies_in_the_middle_is_replaced(wire: Wire, tmp_path: P
 
 
 def with_spoilt(rows: list[Publication]) -> list[Publication]:
-    """A history of which every seventh row is not what was stored there."""
+    """Return a history in which every seventh row is corrupt."""
     return [
         replace(row, payload=b"spoilt %d" % row.seq) if row.seq % 7 == 0 else row for row in rows
     ]
 
 
-def test_of_spoilt_rows_that_neighbours_serve_none_is_taken(wire: Wire, tmp_path: Path) -> None:
+def test_corrupt_rows_of_neighbours_are_refused(wire: Wire, tmp_path: Path) -> None:
     rows = with_spoilt(history(LONG))
 
     async def scene() -> None:
@@ -968,7 +968,7 @@ def test_of_spoilt_rows_that_neighbours_serve_none_is_taken(wire: Wire, tmp_path
     asyncio.run(scene())
 
 
-def test_what_is_spoilt_at_those_who_are_read_from_comes_from_others_by_repair(
+def test_rows_corrupt_at_the_sources_come_from_others_by_anti_entropy(
     wire: Wire, tmp_path: Path
 ) -> None:
     rows = with_spoilt(history(LONG))

@@ -1,4 +1,4 @@
-"""The journal: what changed a place in the ring, by whom, and which rule says so."""
+"""Change log: each change of a node's place in the ring, its sender and its rule."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NODES = [f"n{number:02}" for number in range(16)]
 
 
 class Stage:
-    """The journal of one node in one topic, and the clock it looks at."""
+    """The change log of one node in one topic, with its clock."""
 
     def __init__(self) -> None:
         self.now_us = 5_000_000
@@ -57,7 +57,7 @@ class Stage:
         machine.load(state)
 
     def give(self, event: Event) -> list[ChangeEntry]:
-        """What one event adds to the journal."""
+        """Return the entries that one event adds."""
         before = self.journals.entries(TOPIC)
         if isinstance(event, Tick):
             self.journals.tick()
@@ -73,7 +73,7 @@ def fields(entries: list[ChangeEntry]) -> dict[str, tuple[str, str]]:
     return {entry.field: (entry.before, entry.after) for entry in entries}
 
 
-def test_a_journal_begins_with_what_the_application_wanted() -> None:
+def test_change_log_begins_with_the_subscription() -> None:
     (entry,) = Stage().journals.entries(TOPIC)
     assert entry == ChangeEntry(
         tick=0,
@@ -87,7 +87,7 @@ def test_a_journal_begins_with_what_the_application_wanted() -> None:
     )
 
 
-def test_a_configuration_is_noted_with_who_sent_it_and_when() -> None:
+def test_configuration_is_recorded_with_sender_and_time() -> None:
     stage = Stage()
     stage.journals.tick()
     stage.now_us += 2_000_000
@@ -104,7 +104,7 @@ def test_a_configuration_is_noted_with_who_sent_it_and_when() -> None:
     assert "SetData, Algorithm 4" in found[0].why
 
 
-def test_what_changes_nothing_is_not_noted() -> None:
+def test_event_without_change_is_not_recorded() -> None:
     stage = Stage()
     stage.legitimate()
     right = legitimate_state(0, [f"x{i}" if i else "n00" for i in range(8)]).right
@@ -113,7 +113,7 @@ def test_what_changes_nothing_is_not_noted() -> None:
     assert stage.give(Tick()) == []
 
 
-def test_a_nearer_neighbour_that_speaks_for_itself_is_explained_by_algorithm_1() -> None:
+def test_nearer_neighbour_that_introduces_itself_is_explained_by_algorithm_1() -> None:
     stage = Stage()
     stage.load(SubscriberState(label=label("0"), right=peer("1", "b"), ring=peer("1", "b")))
     found = stage.give(Received(Introduce(peer("01", "c"), EdgeKind.LINE, first_hand=True), "c"))
@@ -121,7 +121,7 @@ def test_a_nearer_neighbour_that_speaks_for_itself_is_explained_by_algorithm_1()
     assert found[0].why == "a nearer neighbour spoke for itself (Linearize, Algorithm 1; R2)"
 
 
-def test_a_neighbour_with_another_label_is_told_from_another_neighbour() -> None:
+def test_neighbour_with_another_label_is_distinguished_from_another_neighbour() -> None:
     stage = Stage()
     stage.load(SubscriberState(label=label("0"), right=peer("1", "b"), ring=peer("11", "d")))
     found = stage.give(Received(Introduce(peer("01", "b"), EdgeKind.LINE, first_hand=True), "b"))
@@ -129,7 +129,7 @@ def test_a_neighbour_with_another_label_is_told_from_another_neighbour() -> None
     assert "has another label now" in found[0].why
 
 
-def test_one_who_has_left_is_forgotten_by_b7_and_its_shortcut_stays_open() -> None:
+def test_departed_neighbour_is_removed_by_b7_and_its_shortcut_stays_open() -> None:
     stage = Stage()
     stage.legitimate()
     found = stage.give(Received(RemoveConnections("x1"), "x1"))
@@ -166,7 +166,7 @@ def test_shortcuts_open_and_close_with_the_chains_and_get_holders() -> None:
     assert "R1" in found[0].why
 
 
-def test_a_reference_to_ourselves_is_explained_by_b2() -> None:
+def test_reference_to_the_node_itself_is_explained_by_b2() -> None:
     stage = Stage()
     stage.load(SubscriberState(label=label("01"), left=peer("0", SUPERVISOR)))
     found = stage.give(Tick())
@@ -174,7 +174,7 @@ def test_a_reference_to_ourselves_is_explained_by_b2() -> None:
     assert "(B2)" in found[0].why
 
 
-def test_one_that_the_supervisor_does_not_know_loses_its_label() -> None:
+def test_unrecorded_member_loses_its_label() -> None:
     stage = Stage()
     stage.legitimate()
     found = stage.give(Received(UNRECORDED, SUPERVISOR))
@@ -182,17 +182,17 @@ def test_one_that_the_supervisor_does_not_know_loses_its_label() -> None:
     assert "subscribe again" in found[0].why
 
 
-def test_the_journal_of_a_topic_ends_when_we_have_left_it() -> None:
+def test_change_log_of_a_left_topic_is_dropped() -> None:
     stage = Stage()
     stage.legitimate()
     stage.give(UnsubscribeRequested())
     assert stage.journals.entries(TOPIC)[-1].field == "member"
     stage.give(Received(UNRECORDED, SUPERVISOR))
     assert stage.journals.entries(TOPIC) == ()
-    assert stage.journals._entries == {}  # nothing is kept of it
+    assert stage.journals._entries == {}  # no entry is kept
 
 
-def test_others_who_speak_of_a_topic_we_are_not_in_leave_no_trace() -> None:
+def test_messages_about_other_topics_leave_no_entry() -> None:
     stage = Stage()
     message = CheckLabel(peer("0", "b"), Label(0), EdgeKind.LINE)
     for number in range(100):
@@ -210,7 +210,7 @@ def test_only_the_last_changes_are_kept() -> None:
     assert entries[-1].after == Label.nth(3 * KEPT).bits
 
 
-def test_publications_pass_by_without_a_look_at_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publications_are_handled_without_comparing_places(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage()
     stage.legitimate()
     looks: list[str] = []
@@ -225,7 +225,7 @@ def test_publications_pass_by_without_a_look_at_the_place(monkeypatch: pytest.Mo
     assert looks == []
 
 
-def test_no_change_on_the_way_from_a_scrambled_ring_to_a_right_one_is_unexplained() -> None:
+def test_every_change_from_a_scrambled_to_a_legitimate_ring_is_explained() -> None:
     everything: list[ChangeEntry] = []
     for seed in range(30):
         everything += _healing(Random(seed))
@@ -234,7 +234,7 @@ def test_no_change_on_the_way_from_a_scrambled_ring_to_a_right_one_is_unexplaine
 
 
 def _healing(rng: Random) -> list[ChangeEntry]:
-    """What the journals of a ring hold after it has come from anywhere to where it belongs."""
+    """Return the change logs of a ring that converged from a random state."""
     roster = Roster()
     roster.load(database_of(NODES), 0)
     roster.repair()
@@ -287,7 +287,7 @@ def _anything(rng: Random, node: NodeId) -> SubscriberState:
     )
 
 
-def test_every_sentence_is_short_cites_a_rule_and_may_travel() -> None:
+def test_every_explanation_is_short_cites_a_rule_and_is_encodable() -> None:
     sentences = [*WHY.values(), explanation("Tick", "left", NodeChange.VOID)]
     for why in sentences:
         assert len(why) <= JOURNAL_CHARACTERS_MAX

@@ -1,4 +1,4 @@
-"""Suffering damage: what a request does to a process, and that only a willing one suffers it."""
+"""Chaos requests: their effect on a process, and the consent that they need."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ from tests.support.machines import label, peer
 from tests.wire.samples import PUBLICATION, SAMPLES
 
 TOPIC = "news"
-STILL_S = 36_000.0  # a tick that never comes
+STILL_S = 36_000.0  # no tick happens
 SAMPLE_DAMAGES = [each for each in SAMPLES if isinstance(each, DAMAGES)]
 DATABASE = SupervisorState(database=(("0", "a"), ("10", None)), next=7, queue=("b",))
 
 
 def ignore(topic: TopicId, delivery: Deliver) -> None:
-    """There is no application."""
+    """Ignore the delivery: there is no application."""
 
 
 @asynccontextmanager
 async def member(name: NodeId = "a", *, is_chaotic: bool = True) -> AsyncIterator[NodeHost]:
-    """A node in a topic, of which nobody knows."""
+    """Yield a member of a topic that no other node knows."""
     settings = NodeSettings(tick_s=STILL_S, is_chaotic=is_chaotic)
     node = NodeHost(name, settings, rng=Random(0), deliver=ignore)
     node.subscribe(TOPIC)
@@ -100,11 +100,11 @@ async def fill(node: NodeHost, count: int) -> None:
         await node.publish(TOPIC, PublishRequested(payload=b"%d" % number))
 
 
-# -- who is willing --------------------------------------------------------------------------
+# -- consent ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damage", SAMPLE_DAMAGES, ids=lambda damage: type(damage).__name__)
-def test_a_process_that_was_started_without_chaos_refuses_everything(damage: Damage) -> None:
+def test_process_without_chaos_refuses_everything(damage: Damage) -> None:
     async def scene() -> None:
         async with member(is_chaotic=False) as node:
             before = machine_of(node).state()
@@ -119,7 +119,7 @@ def test_a_process_that_was_started_without_chaos_refuses_everything(damage: Dam
     asyncio.run(scene())
 
 
-def test_one_that_was_started_with_it_consents_and_is_not_changed_by_that() -> None:
+def test_process_with_chaos_consents_without_a_change() -> None:
     async def scene(node: NodeHost) -> None:
         before = machine_of(node).state()
         assert damage_node(node, TOPIC, ChaosPing(5)) == ChaosAck(5)
@@ -133,14 +133,14 @@ def test_one_that_was_started_with_it_consents_and_is_not_changed_by_that() -> N
 @pytest.mark.parametrize(
     "damage", [Overwrite(1, None, None, None, None, (), {}, {}), CorruptTrie(1, 1, 1, 0)]
 )
-def test_a_node_that_is_not_in_the_topic_has_nothing_to_damage(damage: Damage) -> None:
+def test_node_outside_the_topic_refuses(damage: Damage) -> None:
     async def scene(node: NodeHost) -> None:
         assert damage_node(node, "other", damage) == Refused(1, NOT_A_MEMBER)
 
     with_a_member(scene)
 
 
-def test_a_node_has_no_database_and_a_supervisor_nothing_else() -> None:
+def test_node_has_no_database_and_supervisor_has_nothing_else() -> None:
     async def scene(node: NodeHost) -> None:
         assert damage_node(node, TOPIC, OverwriteDatabase(1, (), 0, ())) == Refused(1, NOT_HERE)
         server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
@@ -153,7 +153,7 @@ def test_a_node_has_no_database_and_a_supervisor_nothing_else() -> None:
 # -- variables and databases -----------------------------------------------------------------
 
 
-def test_variables_are_overwritten_all_at_once_but_not_what_is_wanted_or_stored() -> None:
+def test_overwrite_changes_all_variables_except_membership_and_publications() -> None:
     async def scene(node: NodeHost) -> None:
         await fill(node, 3)
         damage = Overwrite(
@@ -178,7 +178,7 @@ def test_variables_are_overwritten_all_at_once_but_not_what_is_wanted_or_stored(
     with_a_member(scene)
 
 
-def test_what_has_arrived_is_kept_before_anything_is_overwritten_and_delivered_once() -> None:
+def test_received_publications_are_stored_before_an_overwrite_and_delivered_once() -> None:
     delivered: list[int] = []
 
     def deliver(topic: TopicId, delivery: Deliver) -> None:
@@ -193,7 +193,7 @@ def test_what_has_arrived_is_kept_before_anything_is_overwritten_and_delivered_o
             node.subscribe(TOPIC)
             made = [Publication(publisher="z", seq=seq, payload=b"x") for seq in range(3)]
             node.forge(TOPIC, PublishMany((made[0], made[1])))
-            assert machine_of(node).archive.end == 0  # they have arrived, and are not kept
+            assert machine_of(node).archive.end == 0  # received, but not stored
             damage = Overwrite(1, None, None, None, None, (), {}, {})
             assert damage_node(node, TOPIC, damage) == ChaosAck(1)
             assert machine_of(node).archive.end == 2
@@ -209,7 +209,7 @@ def test_what_has_arrived_is_kept_before_anything_is_overwritten_and_delivered_o
     asyncio.run(scene())
 
 
-def test_a_database_is_overwritten_with_whatever_it_is() -> None:
+def test_database_is_overwritten_with_any_content() -> None:
     async def scene() -> None:
         server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
         damage = OverwriteDatabase(1, DATABASE.database, DATABASE.next, DATABASE.queue)
@@ -242,18 +242,18 @@ def test_equal_seeds_give_equal_wrong_roots_and_different_losses() -> None:
     asyncio.run(scene())
 
 
-def test_more_than_there_is_cannot_be_spoilt() -> None:
+def test_corruption_is_bounded_by_the_stored_publications() -> None:
     async def scene(node: NodeHost) -> None:
         await fill(node, 2)
         assert damage_node(node, TOPIC, CorruptTrie(1, 2**62, 2**62, 0)) == ChaosAck(1)
         state = machine_of(node).state()
-        assert len(state.hashes) == 1  # two ids lie in one bucket
+        assert len(state.hashes) == 1  # both ids are in one bucket
         assert state.publications == ()
 
     with_a_member(scene)
 
 
-def test_to_spoil_nothing_spoils_nothing() -> None:
+def test_corruption_of_nothing_changes_nothing() -> None:
     async def scene(node: NodeHost) -> None:
         await fill(node, 40)
         before = machine_of(node).state()
@@ -263,7 +263,7 @@ def test_to_spoil_nothing_spoils_nothing() -> None:
     with_a_member(scene)
 
 
-def test_the_tries_of_others_in_the_same_process_are_not_touched() -> None:
+def test_tries_of_other_nodes_in_the_process_stay_unchanged() -> None:
     async def scene(node: NodeHost) -> None:
         async with member("other") as other:
             assert damage_node(node, TOPIC, CorruptTrie(1, 1, 1, 0)) == ChaosAck(1)
@@ -276,7 +276,7 @@ def test_the_tries_of_others_in_the_same_process_are_not_touched() -> None:
 # -- forged messages -------------------------------------------------------------------------
 
 
-def test_forged_messages_are_taken_for_ones_that_have_come() -> None:
+def test_forged_messages_are_handled_as_received() -> None:
     async def scene(node: NodeHost) -> None:
         frames = encode(TOPIC, SetConfiguration(peer("0", "b"), label("1"), None)) + encode(
             TOPIC, Introduce(peer("01", "c"), EdgeKind.LINE, first_hand=True)
@@ -293,7 +293,7 @@ def test_forged_messages_are_taken_for_ones_that_have_come() -> None:
     with_a_member(scene)
 
 
-def test_no_publication_is_brought_in_and_no_other_topic_is_spoken_of() -> None:
+def test_forged_publications_and_other_topics_are_ignored() -> None:
     async def scene(node: NodeHost) -> None:
         node.subscribe("other")
         frames = b"".join(
@@ -314,7 +314,7 @@ def test_no_publication_is_brought_in_and_no_other_topic_is_spoken_of() -> None:
     with_a_member(scene)
 
 
-def test_bytes_that_are_no_messages_are_refused_and_nothing_before_them_is_taken() -> None:
+def test_invalid_frames_are_refused_before_any_is_handled() -> None:
     async def scene(node: NodeHost) -> None:
         frames = encode(TOPIC, SetConfiguration(None, label("1"), None)) + bytes(20)
         assert damage_node(node, TOPIC, Forge(1, frames)) == Refused(1, NOT_FRAMES)
@@ -323,10 +323,10 @@ def test_bytes_that_are_no_messages_are_refused_and_nothing_before_them_is_taken
     with_a_member(scene)
 
 
-# -- being cut off ---------------------------------------------------------------------------
+# -- isolation -------------------------------------------------------------------------------
 
 
-def test_one_that_is_cut_off_hears_nothing_and_is_not_heard_until_that_is_over() -> None:
+def test_isolated_node_exchanges_nothing_until_the_isolation_ends() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.wait_healthy()
@@ -344,7 +344,7 @@ def test_one_that_is_cut_off_hears_nothing_and_is_not_heard_until_that_is_over()
     asyncio.run(scene())
 
 
-def test_it_is_over_by_itself_after_so_many_ticks() -> None:
+def test_isolation_ends_by_itself_after_its_ticks() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await cluster.wait_healthy()
@@ -357,7 +357,7 @@ def test_it_is_over_by_itself_after_so_many_ticks() -> None:
     asyncio.run(scene())
 
 
-def test_one_can_be_cut_off_from_the_supervisor_too() -> None:
+def test_node_can_be_isolated_from_the_supervisor() -> None:
     async def scene() -> None:
         async with Cluster(n=4) as cluster:
             await cluster.wait_healthy()
@@ -378,7 +378,7 @@ def test_one_can_be_cut_off_from_the_supervisor_too() -> None:
     asyncio.run(scene())
 
 
-def test_whatever_the_address_of_a_supervisor_is_it_is_not_heard() -> None:
+def test_isolated_supervisor_is_ignored_at_any_address() -> None:
     async def scene(node: NodeHost) -> None:
         assert damage_node(node, TOPIC, Isolate(1, (SUPERVISOR,), 5)) == ChaosAck(1)
         node.links.receive(
@@ -390,10 +390,10 @@ def test_whatever_the_address_of_a_supervisor_is_it_is_not_heard() -> None:
     with_a_member(scene)
 
 
-# -- crashes and traces ----------------------------------------------------------------------
+# -- crashes and log lines -------------------------------------------------------------------
 
 
-def test_damage_leaves_a_line_in_the_log_and_a_question_does_not(
+def test_damage_is_logged_and_consent_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scene(node: NodeHost) -> None:
@@ -406,7 +406,7 @@ def test_damage_leaves_a_line_in_the_log_and_a_question_does_not(
     with_a_member(scene)
 
 
-def test_a_crash_is_told_to_whom_it_concerns() -> None:
+def test_crash_calls_the_callback_of_its_process() -> None:
     async def scene(node: NodeHost) -> None:
         told: list[str] = []
         node.on_crash = lambda: told.append("node")
@@ -419,7 +419,7 @@ def test_a_crash_is_told_to_whom_it_concerns() -> None:
     with_a_member(scene)
 
 
-def test_a_process_that_is_told_to_crash_ends_as_if_it_were_killed() -> None:
+def test_crash_ends_a_process_as_sigkill_does() -> None:
     program = (
         "import atexit; from skipring.node.chaos_server import kill_process; "
         "atexit.register(print, 'goodbye'); kill_process()"
@@ -430,5 +430,5 @@ def test_a_process_that_is_told_to_crash_ends_as_if_it_were_killed() -> None:
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")
 
 
-def test_every_damage_is_sampled() -> None:
+def test_samples_cover_every_damage() -> None:
     assert {type(damage) for damage in SAMPLE_DAMAGES} == set(DAMAGES)

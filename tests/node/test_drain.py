@@ -1,4 +1,4 @@
-"""A node that leaves hands over what it holds; a connection that closes, what it has published."""
+"""Drain of a leaving node, and handover of own publications by a closing connection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from skipring.wire.rpc import Publish
 from tests.support.rings import until
 
 TICK_S = 0.05
-DRAIN_S = 20.0  # for what takes a second or two
+DRAIN_S = 20.0  # for operations that take a second or two
 SOON_S = 5.0  # below every drain that waits
 COUNT = 3000
 BACKFILL = "the backfill is in progress"
@@ -64,7 +64,7 @@ def test_rolling_replacement_by_readiness_keeps_everything(tmp_path: Path, has_d
     asyncio.run(scene())
 
 
-def test_newcomer_is_not_ready_before_it_has_everything() -> None:
+def test_new_member_is_not_ready_before_it_has_everything() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await publish_all(cluster, "n00", COUNT)
@@ -84,7 +84,7 @@ def test_newcomer_is_not_ready_before_it_has_everything() -> None:
     asyncio.run(scene())
 
 
-def test_readiness_states_what_is_missing() -> None:
+def test_readiness_states_the_missing_part() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await cluster.wait_healthy()
@@ -112,13 +112,13 @@ def test_nodes_that_leave_together_do_not_wait_for_each_other(tmp_path: Path) ->
                     cluster.node(name).drain(cluster.topic, DRAIN_S) for name in cluster.nodes
                 )
                 ended = await asyncio.gather(*drains)
-            assert [departure.unconfirmed for departure in ended] == [0] * 8  # it is on the disks
+            assert [departure.unconfirmed for departure in ended] == [0] * 8  # all are on the disks
             assert {departure.on_disk for departure in ended if departure.receiver is None} == {1}
 
     asyncio.run(scene())
 
 
-def test_node_with_a_disk_counts_what_an_absent_member_has_not_confirmed(tmp_path: Path) -> None:
+def test_node_with_disk_counts_publications_unconfirmed_by_an_absent_member(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=2, data_dir=tmp_path) as cluster:
             await cluster.wait_healthy()
@@ -132,7 +132,7 @@ def test_node_with_a_disk_counts_what_an_absent_member_has_not_confirmed(tmp_pat
     asyncio.run(scene())
 
 
-def test_node_alone_in_the_roster_keeps_its_publications_on_its_disk(tmp_path: Path) -> None:
+def test_single_member_keeps_its_publications_on_its_disk(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=1, data_dir=tmp_path) as cluster:
             await cluster.wait_healthy()
@@ -170,7 +170,7 @@ def test_drain_without_time_counts_everything(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_node_without_a_disk_counts_what_nobody_else_has() -> None:
+def test_node_without_disk_counts_publications_that_no_other_member_has() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await cluster.wait_healthy()
@@ -178,14 +178,14 @@ def test_node_without_a_disk_counts_what_nobody_else_has() -> None:
             await cluster.wait_healthy()
             drains = (cluster.node(name).drain(cluster.topic, DRAIN_S) for name in cluster.nodes)
             ended = await asyncio.gather(*drains)
-            # One may have confirmed before it was asked to leave itself.
+            # One member may have confirmed before it was asked to leave.
             assert {departure.unconfirmed for departure in ended} <= {0, 1}
             assert sum(departure.unconfirmed for departure in ended) >= 1
 
     asyncio.run(scene())
 
 
-def test_drain_does_not_wait_for_members_that_are_gone() -> None:
+def test_drain_does_not_wait_for_dead_members() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.wait_healthy()
@@ -225,7 +225,7 @@ def test_publications_are_not_handed_over_before_the_drain_has_begun() -> None:
     asyncio.run(scene())
 
 
-def test_second_signal_counts_what_a_node_without_a_place_holds(tmp_path: Path) -> None:
+def test_second_signal_counts_publications_of_a_node_without_label(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=1, data_dir=tmp_path) as cluster:
             await cluster.wait_healthy()
@@ -233,7 +233,7 @@ def test_second_signal_counts_what_a_node_without_a_place_holds(tmp_path: Path) 
             stop.set_result(SIGTERM)
             node.subscribe("other")
             made = asyncio.ensure_future(node.publish("other", PublishRequested(payload=b"x")))
-            await asyncio.sleep(0)  # it is stored, and no supervisor has answered
+            await asyncio.sleep(0)  # stored, and no supervisor has answered
             assert await hand_over(node, ("other",), DRAIN_S, stop) == 1
             await made
 
@@ -245,7 +245,7 @@ def _neighbours(cluster: Cluster, name: str) -> list[str]:
     return machine.ring_neighbours() if machine is not None else []
 
 
-def test_node_that_drains_publishes_for_no_client(tmp_path: Path) -> None:
+def test_draining_node_publishes_for_no_client(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=1, data_dir=tmp_path) as cluster:
             await cluster.wait_healthy()
@@ -265,7 +265,7 @@ def test_node_that_drains_publishes_for_no_client(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_disk", [True, False], ids=["disk", "memory"])
-def test_publication_of_a_program_that_exits_at_once_is_kept(
+def test_publication_of_an_immediately_exiting_program_is_kept(
     tmp_path: Path, has_disk: bool
 ) -> None:
     async def scene() -> None:
@@ -292,7 +292,7 @@ def test_close_returns_0_when_another_member_has_everything() -> None:
     asyncio.run(scene())
 
 
-def test_close_leaves_subscriptions_that_are_open() -> None:
+def test_close_leaves_open_subscriptions() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             node = to(cluster)
@@ -306,7 +306,7 @@ def test_close_leaves_subscriptions_that_are_open() -> None:
     asyncio.run(scene())
 
 
-def test_connection_warns_with_the_number_that_nobody_has_confirmed() -> None:
+def test_connection_warns_with_the_number_of_unconfirmed_publications() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             async with to(cluster, drain_s=0.3) as node, node.subscribe("alone") as news:
@@ -318,7 +318,7 @@ def test_connection_warns_with_the_number_that_nobody_has_confirmed() -> None:
         asyncio.run(scene())
 
 
-def test_node_with_a_disk_that_is_alone_does_not_wait(tmp_path: Path) -> None:
+def test_single_node_with_disk_does_not_wait(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             async with asyncio.timeout(SOON_S):
@@ -330,7 +330,7 @@ def test_node_with_a_disk_that_is_alone_does_not_wait(tmp_path: Path) -> None:
         asyncio.run(scene())
 
 
-def test_node_without_a_disk_that_is_alone_waits_for_a_neighbour() -> None:
+def test_single_node_without_disk_waits_for_a_neighbour() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             async with to(cluster) as node, node.subscribe(cluster.topic) as news:
@@ -344,7 +344,7 @@ def test_node_without_a_disk_that_is_alone_waits_for_a_neighbour() -> None:
     asyncio.run(scene())
 
 
-def test_connection_without_a_supervisor_closes_soon() -> None:
+def test_connection_without_supervisor_closes_soon() -> None:
     async def scene() -> int:
         async with (
             asyncio.timeout(SOON_S),
@@ -358,7 +358,7 @@ def test_connection_without_a_supervisor_closes_soon() -> None:
         assert asyncio.run(scene()) == 1
 
 
-def test_own_publications_in_confirmed_ranges_are_not_counted_at_a_timeout() -> None:
+def test_own_publications_in_confirmed_ranges_are_not_counted_after_a_timeout() -> None:
     async def scene() -> None:
         count = OWN_MAX + 10
         machine = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Crashes are noticed in time, and the living are left alone."""
+"""Failure detection: crashed members are evicted in time, live members are not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ A, B = ("news", "a"), ("news", "b")
 
 
 def ticks_until_evicted(detector: FailureDetector, *accusers: str) -> int:
-    """How long it takes while all accusers report the node at every tick."""
+    """Return the ticks until eviction if all accusers report the node at every tick."""
     for number in range(100):
         for accuser in accusers:
             detector.report("news", "a", accuser)
@@ -32,20 +32,20 @@ def ticks_until_evicted(detector: FailureDetector, *accusers: str) -> int:
 # -- at a node ---------------------------------------------------------------------------------
 
 
-def test_a_neighbour_is_reported_after_three_silent_ticks() -> None:
+def test_neighbour_is_reported_after_three_silent_ticks() -> None:
     watch = NeighbourWatch()
     reported = [watch.tick([A, B], is_late=False) for _ in range(SILENT_TICKS + 1)]
     assert reported == [[]] * (SILENT_TICKS - 1) + [[A, B]] * 2
 
 
-def test_one_that_is_heard_is_not_reported() -> None:
+def test_active_neighbour_is_not_reported() -> None:
     watch = NeighbourWatch()
     for _ in range(2 * SILENT_TICKS):
         watch.on_heard(*A)
         assert A not in watch.tick([A, B], is_late=False)
 
 
-def test_to_be_heard_in_one_topic_does_not_count_in_another() -> None:
+def test_activity_in_one_topic_does_not_count_in_another() -> None:
     watch = NeighbourWatch()
     for _ in range(SILENT_TICKS):
         watch.on_heard("sport", "a")
@@ -53,7 +53,7 @@ def test_to_be_heard_in_one_topic_does_not_count_in_another() -> None:
     assert reported == [A]
 
 
-def test_who_was_late_itself_accuses_nobody_and_begins_again() -> None:
+def test_late_node_reports_no_neighbour_and_starts_again() -> None:
     watch = NeighbourWatch()
     for _ in range(SILENT_TICKS):
         watch.tick([A], is_late=False)
@@ -61,7 +61,7 @@ def test_who_was_late_itself_accuses_nobody_and_begins_again() -> None:
     assert watch.tick([A], is_late=False) == []
 
 
-def test_one_that_is_no_neighbour_any_more_is_forgotten() -> None:
+def test_former_neighbour_is_not_reported() -> None:
     watch = NeighbourWatch()
     for _ in range(SILENT_TICKS):
         watch.tick([A], is_late=False)
@@ -77,7 +77,7 @@ def test_two_accusers_are_believed_sooner_than_one() -> None:
     assert ticks_until_evicted(FailureDetector(), "b") == LONE_EVICTION_TICKS
 
 
-def test_a_sign_of_life_closes_the_case() -> None:
+def test_reply_to_a_probe_ends_the_suspicion() -> None:
     detector = FailureDetector()
     for _ in range(EVICTION_TICKS - 1):
         detector.report("news", "a", "b")
@@ -88,7 +88,7 @@ def test_a_sign_of_life_closes_the_case() -> None:
     assert ticks_until_evicted(detector, "b", "c") == EVICTION_TICKS
 
 
-def test_an_accusation_that_is_not_repeated_is_forgotten() -> None:
+def test_unrepeated_accusation_is_forgotten() -> None:
     detector = FailureDetector()
     detector.report("news", "a", "b")
     for _ in range(FORGET_TICKS + 1):
@@ -97,13 +97,13 @@ def test_an_accusation_that_is_not_repeated_is_forgotten() -> None:
     assert detector.to_probe() == []
 
 
-def test_nobody_accuses_itself() -> None:
+def test_node_cannot_accuse_itself() -> None:
     detector = FailureDetector()
     detector.report("news", "a", "a")
     assert detector.to_probe() == []
 
 
-def test_all_who_are_accused_are_probed_in_turn() -> None:
+def test_all_accused_nodes_are_probed_in_turn() -> None:
     detector = FailureDetector()
     for number in range(3 * PROBES_PER_TICK):
         detector.report("news", f"n{number:02d}", "x")
@@ -114,7 +114,7 @@ def test_all_who_are_accused_are_probed_in_turn() -> None:
     assert sorted(probed) == [("news", f"n{number:02d}") for number in range(3 * PROBES_PER_TICK)]
 
 
-def test_only_so_many_are_probed_at_once_the_longest_accused_first() -> None:
+def test_probes_per_tick_are_limited_and_start_with_the_longest_accused() -> None:
     detector = FailureDetector()
     for number in range(2 * PROBES_PER_TICK):
         detector.report("news", f"n{number:02d}", "x")
@@ -124,7 +124,7 @@ def test_only_so_many_are_probed_at_once_the_longest_accused_first() -> None:
 
 
 @pytest.mark.parametrize("reports", [REPORTS_PER_TICK, 10 * REPORTS_PER_TICK])
-def test_only_so_many_reports_are_taken_in_a_tick(reports: int) -> None:
+def test_reports_per_tick_are_limited(reports: int) -> None:
     detector = FailureDetector()
     for number in range(reports):
         detector.report("news", f"n{number}", "x")
@@ -134,7 +134,7 @@ def test_only_so_many_reports_are_taken_in_a_tick(reports: int) -> None:
     assert len(detector._cases) == REPORTS_PER_TICK + 1
 
 
-def test_a_node_is_evicted_once() -> None:
+def test_node_is_evicted_once() -> None:
     detector = FailureDetector()
     ticks_until_evicted(detector, "b", "c")
     assert list(detector.take_evictions()) == []

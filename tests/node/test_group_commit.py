@@ -1,4 +1,4 @@
-"""What is on the disk and when: shared commits, a disk that is full, and room again."""
+"""Group commit: shared commits, the durable mark, and a full disk."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
 
 
 class GatedStore:
-    """A store whose commits wait at gates, and say how much of it they have written."""
+    """A store whose commits wait at gates and report the number of writes that they cover."""
 
     def __init__(self) -> None:
-        self.door = threading.Event()  # before a commit looks what there is
+        self.door = threading.Event()  # before a commit reads its contents
         self.door.set()
         self.gate = threading.Event()
-        self.last_gate = threading.Event()  # before it is promised
+        self.last_gate = threading.Event()  # before the durable mark advances
         self.last_gate.set()
         self.begun = threading.Semaphore(0)
         self.unwritten = 0
         self.tried = 0
         self.written: list[int] = []
         self.error: StorageError | None = None
-        self.late_error: StorageError | None = None  # when it is to be promised
+        self.late_error: StorageError | None = None  # raised when the durable mark should advance
 
     def write(self, count: int = 1) -> None:
         self.unwritten += count
@@ -84,7 +84,7 @@ async def begun(store: GatedStore) -> None:
 # -- sharing ---------------------------------------------------------------------------------
 
 
-def test_those_who_come_while_a_commit_runs_share_the_next_one(loop: LoopFactory) -> None:
+def test_waiters_during_a_commit_share_the_next_one(loop: LoopFactory) -> None:
     async def scene() -> None:
         with gated() as (store, durability):
             store.write()
@@ -102,7 +102,7 @@ def test_those_who_come_while_a_commit_runs_share_the_next_one(loop: LoopFactory
     play(scene, loop)
 
 
-def test_nobody_is_told_of_a_commit_that_began_before_its_write(loop: LoopFactory) -> None:
+def test_commit_that_began_before_a_write_does_not_complete_it(loop: LoopFactory) -> None:
     async def scene() -> None:
         with gated() as (store, durability):
             store.write()
@@ -117,7 +117,7 @@ def test_nobody_is_told_of_a_commit_that_began_before_its_write(loop: LoopFactor
     play(scene, loop)
 
 
-def test_one_that_gives_up_waiting_does_not_end_the_commit_of_others(loop: LoopFactory) -> None:
+def test_cancelled_waiter_does_not_cancel_the_commit_of_others(loop: LoopFactory) -> None:
     async def scene() -> None:
         with gated() as (store, durability):
             store.write(2)
@@ -134,7 +134,7 @@ def test_one_that_gives_up_waiting_does_not_end_the_commit_of_others(loop: LoopF
     play(scene, loop)
 
 
-def test_what_comes_while_a_commit_runs_is_committed_after_it_if_somebody_nudges(
+def test_requested_commit_during_a_commit_follows_it(
     loop: LoopFactory,
 ) -> None:
     async def scene() -> None:
@@ -151,7 +151,7 @@ def test_what_comes_while_a_commit_runs_is_committed_after_it_if_somebody_nudges
     play(scene, loop)
 
 
-def test_a_disk_that_takes_nothing_is_not_tried_again_at_once(loop: LoopFactory) -> None:
+def test_failed_commit_is_not_retried_immediately(loop: LoopFactory) -> None:
     async def scene() -> None:
         with gated() as (store, durability):
             store.error = StoreFullError("no room")
@@ -163,12 +163,12 @@ def test_a_disk_that_takes_nothing_is_not_tried_again_at_once(loop: LoopFactory)
             await until(lambda: durability.failures > 0)
             for _ in range(5):
                 await asyncio.sleep(0)
-            assert durability.next_commit == 2  # there was one
+            assert durability.next_commit == 2  # there was one commit
 
     play(scene, loop)
 
 
-def test_what_a_commit_that_runs_covers_is_not_worth_another_one(
+def test_bytes_of_a_running_commit_do_not_count_for_another(
     loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(durability_module, "WORTH_IT_BYTES", 100)
@@ -188,7 +188,7 @@ def test_what_a_commit_that_runs_covers_is_not_worth_another_one(
     play(scene, loop)
 
 
-def test_where_there_is_nothing_to_write_nobody_waits(loop: LoopFactory) -> None:
+def test_waiting_without_writes_returns_immediately(loop: LoopFactory) -> None:
     async def scene() -> None:
         with gated() as (store, durability):
             await durability.wait_durable()
@@ -200,7 +200,7 @@ def test_where_there_is_nothing_to_write_nobody_waits(loop: LoopFactory) -> None
     play(scene, loop)
 
 
-def test_everybody_who_waits_is_told_of_a_failure(loop: LoopFactory) -> None:
+def test_failure_is_raised_for_every_waiter(loop: LoopFactory) -> None:
     async def scene() -> None:
         with gated() as (store, durability):
             store.error = StoreFullError("no room")
@@ -220,7 +220,7 @@ def test_everybody_who_waits_is_told_of_a_failure(loop: LoopFactory) -> None:
     play(scene, loop)
 
 
-def test_what_is_only_in_memory_is_counted_until_it_is_written(
+def test_uncommitted_bytes_are_counted_until_they_are_written(
     loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", 100)
@@ -242,10 +242,10 @@ def test_what_is_only_in_memory_is_counted_until_it_is_written(
     play(scene, loop)
 
 
-def test_when_everything_is_written_nothing_waits(
+def test_backpressure_ends_when_everything_is_written(
     loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread may begin late, and then takes what has come since."""
+    """Start the commit thread late; it includes publications that arrived meanwhile."""
     monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", 100)
 
     async def scene() -> None:
@@ -266,10 +266,10 @@ def test_when_everything_is_written_nothing_waits(
     play(scene, loop)
 
 
-# -- on the disk, and promised -----------------------------------------------------------------
+# -- written and durable -----------------------------------------------------------------------
 
 
-def test_what_is_on_the_disk_may_go_before_it_is_promised(loop: LoopFactory) -> None:
+def test_publications_are_sent_once_written_and_before_the_durable_mark(loop: LoopFactory) -> None:
     async def scene() -> None:
         with gated() as (store, durability):
             told: list[int] = []
@@ -289,7 +289,7 @@ def test_what_is_on_the_disk_may_go_before_it_is_promised(loop: LoopFactory) -> 
     play(scene, loop)
 
 
-def test_of_a_commit_that_nobody_waits_for_nobody_is_told(loop: LoopFactory) -> None:
+def test_commit_without_waiters_calls_no_callback(loop: LoopFactory) -> None:
     async def scene() -> None:
         with gated() as (store, durability):
             told: list[int] = []
@@ -307,7 +307,7 @@ def test_of_a_commit_that_nobody_waits_for_nobody_is_told(loop: LoopFactory) -> 
     play(scene, loop)
 
 
-def test_a_promise_that_could_not_be_made_is_made_later(
+def test_failed_durable_mark_is_written_later(
     loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", 100)
@@ -335,7 +335,7 @@ def test_a_promise_that_could_not_be_made_is_made_later(
     play(scene, loop)
 
 
-def test_what_a_failed_commit_was_to_cover_is_not_durable(loop: LoopFactory) -> None:
+def test_failed_commit_makes_nothing_durable(loop: LoopFactory) -> None:
     async def scene() -> None:
         with gated() as (store, durability):
             store.gate.set()
@@ -352,8 +352,8 @@ def test_what_a_failed_commit_was_to_cover_is_not_durable(loop: LoopFactory) -> 
     play(scene, loop)
 
 
-def test_what_got_into_a_commit_that_had_begun_before_it_is_durable(loop: LoopFactory) -> None:
-    """Its publisher may have given up, and nothing else may ever be written."""
+def test_write_included_in_an_earlier_commit_is_durable(loop: LoopFactory) -> None:
+    """Commit a write of a cancelled publisher, after which nothing else may be written."""
 
     async def scene() -> None:
         with gated() as (store, durability):
@@ -373,7 +373,7 @@ def test_what_got_into_a_commit_that_had_begun_before_it_is_durable(loop: LoopFa
     play(scene, loop)
 
 
-def test_others_get_a_publication_once_it_is_on_the_disk_and_its_publisher_hears_when_promised(
+def test_publication_is_sent_once_written_and_acknowledged_once_durable(
     tmp_path: Path, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene() -> None:
@@ -382,7 +382,7 @@ def test_others_get_a_publication_once_it_is_on_the_disk_and_its_publisher_hears
                 node = await ring.join("publisher", store)
                 await ring.settle()
                 for each in ring.nodes.values():
-                    each.ticker.stop()  # nothing comes by repair
+                    each.ticker.stop()  # nothing arrives by anti-entropy
                 gate, promise = threading.Event(), store._promise
 
                 def late_promise() -> None:
@@ -403,11 +403,11 @@ def test_others_get_a_publication_once_it_is_on_the_disk_and_its_publisher_hears
     play(scene, loop)
 
 
-# -- a disk that is full -----------------------------------------------------------------------
+# -- full disk ---------------------------------------------------------------------------------
 
 
 def fill(store: PublicationStore) -> None:
-    """Let the store's file grow no more."""
+    """Stop the file of the store from growing."""
     (pages,) = store._db.execute("PRAGMA page_count").fetchone()
     store._db.execute(f"PRAGMA max_page_count = {pages}")
 
@@ -428,7 +428,7 @@ def held(ring: LiveRing, name: str) -> int:
     return len(machine.trie)
 
 
-def test_a_full_disk_is_told_and_the_node_goes_on_serving(
+def test_full_disk_is_reported_and_the_node_keeps_serving(
     tmp_path: Path, loop: LoopFactory
 ) -> None:
     async def scene() -> None:
@@ -447,7 +447,7 @@ def test_a_full_disk_is_told_and_the_node_goes_on_serving(
                 assert held(ring, "full") == kept == 2, "those were refused before anything is kept"
                 await publish(ring.nodes["other"], 5)
                 await until(lambda: held(ring, "full") >= 3)
-                await ring.join("late")  # gets everything, also from the one that is full
+                await ring.join("late")  # it gets everything, also from the full member
                 await ring.settle()
                 make_room(store)
                 await until(lambda: node.durability.error is None)
@@ -463,7 +463,7 @@ def test_a_full_disk_is_told_and_the_node_goes_on_serving(
     play(scene, loop)
 
 
-def test_what_others_publish_while_the_disk_is_full_is_bounded_and_comes_later(
+def test_backlog_from_others_is_bounded_while_the_disk_is_full(
     tmp_path: Path, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound, size = 200_000, 20_000
@@ -480,7 +480,7 @@ def test_what_others_publish_while_the_disk_is_full_is_bounded_and_comes_later(
                     await publish(ring.nodes["other"], number, size)
                 await until(lambda: node.links.counts["store full"] > 0)
                 await until(lambda: node.durability.error is not None)
-                # A chunk that comes by repair may be the one that is too much.
+                # A chunk of anti-entropy may be the one beyond the limit.
                 waiting = node.durability._waiting_bytes
                 assert bound < waiting < bound + 2 * node._topics._config.chunk_bytes
                 assert held(ring, "full") < 60
@@ -494,7 +494,7 @@ def test_what_others_publish_while_the_disk_is_full_is_bounded_and_comes_later(
     play(scene, loop)
 
 
-def test_publishing_for_others_is_refused_with_words_while_the_disk_is_full(
+def test_publishing_for_clients_is_refused_with_a_reason_while_the_disk_is_full(
     tmp_path: Path, loop: LoopFactory
 ) -> None:
     async def scene() -> None:
@@ -517,7 +517,7 @@ def test_publishing_for_others_is_refused_with_words_while_the_disk_is_full(
     play(scene, loop)
 
 
-def test_one_that_publishes_for_others_and_leaves_meanwhile_refuses(tmp_path: Path) -> None:
+def test_node_that_leaves_while_publishing_for_a_client_refuses(tmp_path: Path) -> None:
     async def scene() -> None:
         with PublicationStore.open(tmp_path) as store:
             async with live_ring("other") as ring:
@@ -549,7 +549,7 @@ def test_one_that_publishes_for_others_and_leaves_meanwhile_refuses(tmp_path: Pa
 
 @contextmanager
 def slow_commits(store: PublicationStore) -> Iterator[threading.Event]:
-    """Let commits wait until they may go on."""
+    """Block commits until the event is set."""
     gate, commit = threading.Event(), store.commit
 
     def waiting(on_durable: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Leaving a topic: confirmed by its supervisor, or given up once the supervisor is gone."""
+"""Leaving a topic: confirmed by its supervisor, or abandoned once the supervisor is gone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from skipring.node.host import NodeHost
 from skipring.testing import Cluster
 from tests.support.rings import until
 
-PATIENCE_S = 600.0  # no test waits so long: a node that waits for a timeout fails
+PATIENCE_S = 600.0  # longer than any test: a node that waits for a timeout fails
 DEADLINE_S = 20.0
 
 
@@ -31,7 +31,7 @@ def test_node_leaves_with_the_confirmation_of_its_supervisor() -> None:
     asyncio.run(scene())
 
 
-def test_node_stops_waiting_for_a_supervisor_that_is_gone() -> None:
+def test_node_does_not_wait_for_a_dead_supervisor() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await cluster.wait_healthy()
@@ -42,11 +42,11 @@ def test_node_stops_waiting_for_a_supervisor_that_is_gone() -> None:
     asyncio.run(scene())
 
 
-def test_node_stops_waiting_when_its_supervisor_goes_meanwhile() -> None:
+def test_node_stops_waiting_when_its_supervisor_dies() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await cluster.wait_healthy()
-            cluster.supervisor().ticker.stop()  # it answers no more
+            cluster.supervisor().ticker.stop()  # it sends no more answers
             node = cluster.node("n00")
             leaving = asyncio.create_task(node.unsubscribe(cluster.topic, PATIENCE_S))
             ticks = node.ticker.calls + 10
@@ -59,7 +59,7 @@ def test_node_stops_waiting_when_its_supervisor_goes_meanwhile() -> None:
     asyncio.run(scene())
 
 
-def test_node_that_loses_its_connection_while_it_leaves_asks_again() -> None:
+def test_leaving_node_repeats_its_request_after_a_reconnection() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await cluster.wait_healthy()
@@ -74,7 +74,7 @@ def test_node_that_loses_its_connection_while_it_leaves_asks_again() -> None:
     asyncio.run(scene())
 
 
-def test_every_topic_of_a_node_without_a_supervisor_is_left_at_once() -> None:
+def test_node_without_supervisor_leaves_every_topic_immediately() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
             node = cluster.node("n00")

@@ -1,4 +1,4 @@
-"""Letting others read: surveys and pages that fit, in bounded steps, whatever is stored."""
+"""Serving the log: surveys and pages that fit their frames, in bounded steps."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def pages_of(archive: Log, question: FetchLog) -> Iterator[LogPage]:
 
 
 def read(archive: Log, bits: int = 0, prefix: int = 0, end: int = END) -> dict[int, bytes]:
-    """Ids by offset, worked out from the contents, and compared with those without contents."""
+    """Return ids by offset, computed from the contents and compared with the bare ids."""
     found: dict[int, bytes] = {}
     for page in pages_of(archive, FetchLog(1, "", 0, 0, end, bits, prefix, contents=True)):
         contents = DECODER.decode(page.publications)
@@ -95,7 +95,7 @@ def numbered(stored: list[Publication]) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3000, 9000])
-def test_the_pages_together_are_what_is_stored(count: int, tmp_path: Path) -> None:
+def test_pages_together_contain_the_log(count: int, tmp_path: Path) -> None:
     stored = publications(count)
     assert read(MemoryLog(stored)) == numbered(stored)
     with on_disk(tmp_path, stored) as archive:
@@ -103,7 +103,7 @@ def test_the_pages_together_are_what_is_stored(count: int, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("bits", [1, 4, 8])
-def test_every_publication_is_under_exactly_one_prefix_of_so_many_bits(
+def test_every_publication_has_exactly_one_prefix_of_a_length(
     bits: int, tmp_path: Path
 ) -> None:
     stored = publications(2500)
@@ -117,7 +117,7 @@ def test_every_publication_is_under_exactly_one_prefix_of_so_many_bits(
     assert found == numbered(stored)
 
 
-def test_nothing_at_or_after_the_end_that_was_asked_for_is_read(tmp_path: Path) -> None:
+def test_nothing_at_or_after_the_requested_end_is_read(tmp_path: Path) -> None:
     stored = publications(2500)
     with on_disk(tmp_path, stored) as archive:
         assert read(archive, end=1234) == numbered(stored[:1234])
@@ -126,17 +126,17 @@ def test_nothing_at_or_after_the_end_that_was_asked_for_is_read(tmp_path: Path) 
         )
 
 
-def test_a_prefix_that_is_none_has_no_publications() -> None:
+def test_prefix_out_of_range_has_no_publications() -> None:
     assert read(MemoryLog(publications(10)), bits=1, prefix=2) == {}
 
 
-def test_no_publication_is_under_a_prefix_of_no_bits_that_is_not_empty(tmp_path: Path) -> None:
+def test_nonempty_prefix_of_no_bits_has_no_publications(tmp_path: Path) -> None:
     with on_disk(tmp_path, publications(1000)) as archive:
         assert read(archive, bits=0, prefix=1) == {}
 
 
 @pytest.mark.parametrize("payload_bytes", [0, 100, 20_000])
-def test_a_page_of_all_is_what_is_found_one_by_one(
+def test_contiguous_page_equals_the_page_found_row_by_row(
     payload_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offering, "PAGE_ROWS_MAX", 300)
@@ -147,17 +147,17 @@ def test_a_page_of_all_is_what_is_found_one_by_one(
                 page = offering._whole_page(archive, question, end)
                 expected = offering._chosen_page(archive, question, end, never_spent)
                 if page is not None and page.next == 2000 != expected.next:
-                    continue  # what is only in memory is looked at one by one
+                    continue  # publications_in_memory_are_read_row_by_row
                 assert page == expected
 
 
-def test_what_lies_only_in_memory_or_behind_a_gap_is_found_one_by_one(tmp_path: Path) -> None:
+def test_publications_in_memory_or_after_a_gap_are_found_row_by_row(tmp_path: Path) -> None:
     stored = publications(3500)
     with on_disk(tmp_path, stored) as archive:
         assert archive.contiguous_ranges(3000, 3500, 10, 10**6) == []
         places = archive._places
         for column in (places._starts, places._ends, places._rows):
-            del column[1]  # as if the second pack had been lost
+            del column[1]  # as if the second segment had been lost
         assert archive.contiguous_ranges(1500, 3500, 10, 10**6) == []
         assert [part.length for part in archive.contiguous_ranges(990, 3500, 100, 10**6)] == [10]
         assert read(archive) == {
@@ -165,7 +165,7 @@ def test_what_lies_only_in_memory_or_behind_a_gap_is_found_one_by_one(tmp_path: 
         }
 
 
-def test_what_was_put_aside_is_not_read(tmp_path: Path) -> None:
+def test_discarded_records_are_not_read(tmp_path: Path) -> None:
     stored = publications(1500)
     with on_disk(tmp_path, stored) as archive:
         archive.discard(3)
@@ -174,7 +174,7 @@ def test_what_was_put_aside_is_not_read(tmp_path: Path) -> None:
         assert read(archive) == expected
 
 
-def test_a_damaged_pack_gives_what_is_intact_and_nothing_else(tmp_path: Path) -> None:
+def test_damaged_segment_serves_only_intact_records(tmp_path: Path) -> None:
     stored = publications(1000, payload=b"abcdefgh" * 12)
     with on_disk(tmp_path, stored):
         pass
@@ -187,7 +187,7 @@ def test_a_damaged_pack_gives_what_is_intact_and_nothing_else(tmp_path: Path) ->
 
 
 def spoil_first_pack(archive: TopicLog, sought: bytes) -> None:
-    """Change one payload in the pack that is kept in memory, as a bad disk would have it."""
+    """Change one payload in the cached segment, as a bad disk would."""
     (pack, *_) = archive._segments(0)
     assert not isinstance(pack, int)
     at = pack._body.index(sought)
@@ -195,7 +195,7 @@ def spoil_first_pack(archive: TopicLog, sought: bytes) -> None:
     pack._is_whole = None
 
 
-def test_under_a_prefix_a_damaged_pack_is_sent_as_it_is_and_found_by_whoever_reads(
+def test_damaged_segment_is_served_unchecked_under_a_prefix_and_detected_by_the_reader(
     tmp_path: Path,
 ) -> None:
     stored = publications(1000, payload=b"abcdefgh" * 12)
@@ -214,7 +214,7 @@ def test_under_a_prefix_a_damaged_pack_is_sent_as_it_is_and_found_by_whoever_rea
     assert len(ids & {publication.id for publication in stored}) == 999
 
 
-def test_a_page_has_room_for_the_largest_publications(tmp_path: Path) -> None:
+def test_page_fits_the_largest_publications(tmp_path: Path) -> None:
     largest = [
         Publication(
             publisher="x" * 64,
@@ -230,14 +230,14 @@ def test_a_page_has_room_for_the_largest_publications(tmp_path: Path) -> None:
         assert read(archive) == numbered(largest)
 
 
-def test_many_of_the_smallest_publications_fit_as_well() -> None:
+def test_page_fits_many_of_the_smallest_publications() -> None:
     stored = [
         Publication(publisher="p", seq=seq, payload=b"").with_id(TOPIC) for seq in range(20_000)
     ]
     assert read(MemoryLog(stored)) == numbered(stored)
 
 
-def test_many_large_publications_in_memory_are_looked_at_in_steps() -> None:
+def test_large_publications_in_memory_are_scanned_in_steps() -> None:
     archive = MemoryLog(publications(50, payload=bytes(500_000)))
     page = stored_page(archive, FetchLog(1, "", 0, 0, 50, 0, 0, contents=False))
     assert page.next is not None
@@ -263,7 +263,7 @@ def machine_over(archive: Log) -> Subscriber:
 
 
 @pytest.mark.parametrize("bits", [0, 3, 8])
-def test_a_survey_has_the_digest_of_the_ids_under_each_prefix(bits: int, tmp_path: Path) -> None:
+def test_survey_has_a_digest_of_the_ids_under_each_prefix(bits: int, tmp_path: Path) -> None:
     stored = publications(300)
     with on_disk(tmp_path, stored) as archive:
         seen = log_info("5eed", machine_over(archive), GetLogInfo(7, bits, None))
@@ -274,23 +274,23 @@ def test_a_survey_has_the_digest_of_the_ids_under_each_prefix(bits: int, tmp_pat
     assert (seen.request, seen.store, seen.end, seen.count) == (7, "5eed", 300, 300)
 
 
-def test_a_survey_without_digests_says_how_far_the_topic_is_stored() -> None:
+def test_survey_without_digests_has_end_and_count() -> None:
     seen = log_info("", machine_over(MemoryLog(publications(5))), GetLogInfo(7, None, None))
     assert (seen.digests, seen.end, seen.count) == ((), 5, 5)
 
 
-def test_only_what_is_on_the_disk_is_called_durable(tmp_path: Path) -> None:
+def test_survey_counts_only_committed_records_as_durable(tmp_path: Path) -> None:
     with on_disk(tmp_path, publications(1500)) as archive:
         seen = log_info("5eed", machine_over(archive), GetLogInfo(7, 0, None))
     assert (seen.durable_end, seen.end) == (1000, 1500)
 
 
-def test_one_without_a_disk_has_no_store_and_nothing_durable() -> None:
+def test_node_without_disk_has_no_store_and_nothing_durable() -> None:
     seen = log_info("5eed", machine_over(MemoryLog(publications(5))), GetLogInfo(7, 0, None))
     assert (seen.store, seen.durable_end, seen.end, seen.chain) == ("", 0, 5, b"")
 
 
-def test_survey_has_the_chain_value_at_an_offset_that_is_durable(tmp_path: Path) -> None:
+def test_survey_has_the_chain_value_at_a_durable_offset(tmp_path: Path) -> None:
     with on_disk(tmp_path, publications(1500)) as archive:
         machine = machine_over(archive)
         for offset in (0, 1, 64, 999, 1000):
@@ -304,11 +304,11 @@ def test_survey_has_the_chain_value_at_an_offset_that_is_durable(tmp_path: Path)
 @pytest.mark.parametrize(
     "question", [GetLogInfo(5, 0, None), FetchLog(5, "", 0, 0, 1, 0, 0, contents=True)]
 )
-def test_one_that_is_not_in_the_topic_refuses(question: GetLogInfo | FetchLog) -> None:
+def test_non_member_refuses_the_request(question: GetLogInfo | FetchLog) -> None:
     assert handle_log_request("5eed", None, question) == Refused(5, "not a member of the topic")
 
 
-def test_one_that_has_another_store_by_now_refuses(tmp_path: Path) -> None:
+def test_request_for_another_store_is_refused(tmp_path: Path) -> None:
     with on_disk(tmp_path, publications(5)) as archive:
         machine = machine_over(archive)
         own = archive.epoch

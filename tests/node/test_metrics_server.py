@@ -1,4 +1,4 @@
-"""What a process shows of itself over HTTP, to whom, and what no client can do to it."""
+"""Metrics over HTTP: contents, access, and limits for clients."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ NO_ANSWER = (OSError, HTTPException)
 
 
 class Shown:
-    """Something to show, that can be changed."""
+    """A page source whose values can be changed."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
         self.value = 7.0
 
     def metrics(self) -> Iterable[Metric]:
-        asyncio.get_running_loop()  # it is only asked in the thread of the loop
+        asyncio.get_running_loop()  # pages are only built in the thread of the loop
         yield GaugeMetricFamily("skipring_test", "A value.", value=self.value)
 
     def readiness(self) -> list[str]:
@@ -51,7 +51,7 @@ class Broken(Shown):
 def get(
     address: str, path: str, method: str = "GET", context: ssl.SSLContext | None = None
 ) -> tuple[int, str]:
-    """Status and text of a page; the loop has to go on meanwhile."""
+    """Return status and text of a page; the loop has to run meanwhile."""
     connection = (
         HTTPConnection(address, timeout=DEADLINE_S)
         if context is None
@@ -70,7 +70,7 @@ async def asked(address: str, path: str, method: str = "GET") -> tuple[int, str]
 
 
 def connected(address: str) -> socket.socket:
-    """A client that says nothing by itself."""
+    """Return a connected socket that sends nothing."""
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=DEADLINE_S)
 
@@ -79,7 +79,7 @@ def is_dropped(client: socket.socket) -> bool:
     """Wait until the other side has closed a connection."""
     with suppress(ConnectionError):
         while client.recv(4096):
-            pass  # an answer may have been under way
+            pass  # an answer may have been in flight
     return True
 
 
@@ -94,10 +94,10 @@ async def showing(
         telemetry.close()
 
 
-# --- what is shown ---------------------------------------------------------------------
+# --- pages -----------------------------------------------------------------------------
 
 
-def test_a_collector_can_read_the_metrics_of_the_moment() -> None:
+def test_collector_reads_current_metrics() -> None:
     async def scene() -> None:
         source = Shown()
         async with showing(source) as address:
@@ -112,7 +112,7 @@ def test_a_collector_can_read_the_metrics_of_the_moment() -> None:
     asyncio.run(scene())
 
 
-def test_a_process_is_ready_when_nothing_speaks_against_it() -> None:
+def test_process_is_ready_without_reasons_against_it() -> None:
     async def scene() -> None:
         source = Shown()
         source.reasons = ["no place in the ring of 'news'", "the disk is full"]
@@ -127,17 +127,17 @@ def test_a_process_is_ready_when_nothing_speaks_against_it() -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
-def test_a_loop_that_is_stuck_is_noticed_and_so_is_its_return(path: str) -> None:
+def test_blocked_loop_is_reported_until_it_answers_again(path: str) -> None:
     async def scene() -> None:
         async with showing(Shown(), answer_s=0.05) as address:
-            # Called in the loop's own thread, which so cannot answer.
+            # Called in the thread of the loop, which then cannot answer.
             assert get(address, path) == (503, "the event loop does not answer\n")
             await until_answered(lambda: get(address, path)[0] == 200)
 
     asyncio.run(scene())
 
 
-def test_a_loop_that_is_closed_is_not_alive() -> None:
+def test_closed_loop_is_not_alive() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
     telemetry = Telemetry(Shown(), loop, 0.05)
@@ -148,7 +148,7 @@ def test_a_loop_that_is_closed_is_not_alive() -> None:
         telemetry.close()
 
 
-def test_nothing_else_is_to_be_seen() -> None:
+def test_other_paths_and_methods_are_refused() -> None:
     async def scene() -> None:
         async with showing(Shown()) as address:
             for path in ("/", "/metrics/", "/metricsx", "/../metrics"):
@@ -161,7 +161,7 @@ def test_nothing_else_is_to_be_seen() -> None:
     asyncio.run(scene())
 
 
-def test_a_mistake_of_ours_costs_one_answer_only() -> None:
+def test_failing_page_costs_one_answer_only() -> None:
     async def scene() -> None:
         async with showing(Broken()) as address:
             assert (await asked(address, "/metrics"))[0] == 500
@@ -170,7 +170,7 @@ def test_a_mistake_of_ours_costs_one_answer_only() -> None:
     asyncio.run(scene())
 
 
-def test_no_request_leaves_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_requests_are_not_logged(capfd: pytest.CaptureFixture[str]) -> None:
     async def scene() -> None:
         async with showing(Shown()) as address:
             await asked(address, "/metrics")
@@ -180,7 +180,7 @@ def test_no_request_leaves_a_line(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_place_that_is_taken_is_said_in_one_sentence() -> None:
+def test_port_in_use_is_one_sentence() -> None:
     async def scene() -> None:
         async with showing(Shown()) as address:
             second = Telemetry(Shown(), asyncio.get_running_loop())
@@ -191,11 +191,11 @@ def test_a_place_that_is_taken_is_said_in_one_sentence() -> None:
     asyncio.run(scene())
 
 
-# --- what no client can do ---------------------------------------------------------------
+# --- limits for clients ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"])
-def test_clients_that_hang_do_not_keep_it_from_closing(
+def test_hanging_clients_do_not_prevent_close(
     said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(telemetry_module, "SILENCE_S", NEVER_S)
@@ -207,19 +207,19 @@ def test_clients_that_hang_do_not_keep_it_from_closing(
                 clients = [stack.enter_context(connected(address)) for _ in range(3)]
                 for client in clients:
                     client.sendall(said)
-                assert (await asked(address, "/healthz"))[0] == 200  # so the others were accepted
+                assert (await asked(address, "/healthz"))[0] == 200  # the others were accepted
             assert all(map(is_dropped, clients))
 
     asyncio.run(scene())
 
 
-def test_who_waits_for_an_answer_does_not_keep_it_from_closing() -> None:
+def test_pending_request_does_not_prevent_close() -> None:
     async def scene() -> None:
         telemetry = Telemetry(Shown(), asyncio.get_running_loop(), NEVER_S)
         with connected(telemetry.start(LOOPBACK, 0)) as client:
             client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
             wait_for_question(telemetry)
-            telemetry.close()  # in the loop's own thread, which so cannot answer
+            telemetry.close()  # in the thread of the loop, which then cannot answer
             assert not telemetry._questions
             assert is_dropped(client)
         telemetry.close()
@@ -228,14 +228,14 @@ def test_who_waits_for_an_answer_does_not_keep_it_from_closing() -> None:
 
 
 def wait_for_question(telemetry: Telemetry) -> None:
-    """Wait until the loop is asked something, without letting it answer."""
+    """Wait until a request reaches the loop, without letting it answer."""
     deadline_s = time.monotonic() + DEADLINE_S
     while not telemetry._questions and time.monotonic() < deadline_s:
         time.sleep(0.001)
 
 
 @pytest.mark.parametrize("limit", ["SILENCE_S", "REQUEST_S"])
-def test_a_client_that_asks_nothing_is_dropped(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_client_is_dropped(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SILENCE_S", "REQUEST_S"):
         monkeypatch.setattr(telemetry_module, name, 0.05 if name == limit else NEVER_S)
 
@@ -248,7 +248,7 @@ def test_a_client_that_asks_nothing_is_dropped(limit: str, monkeypatch: pytest.M
     asyncio.run(scene())
 
 
-def test_more_clients_than_it_has_room_for_are_dropped_at_once(
+def test_excess_clients_are_dropped_immediately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(telemetry_module, "SILENCE_S", NEVER_S)
@@ -267,7 +267,7 @@ def test_more_clients_than_it_has_room_for_are_dropped_at_once(
 
 
 async def until_answered(holds: Callable[[], bool]) -> None:
-    """Wait until a page can be had again."""
+    """Wait until a page is available again."""
 
     def tried() -> bool:
         try:
@@ -284,7 +284,7 @@ async def until_answered(holds: Callable[[], bool]) -> None:
 
 
 class Serving:
-    """A certificate of an authority, and a certificate of it that is denied."""
+    """Credentials of an authority, with one denied certificate."""
 
     def __init__(self, authority: trustme.CA, denied: str = "") -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -310,7 +310,7 @@ def client_of(authority: trustme.CA, certified_by: trustme.CA | None) -> ssl.SSL
     return context
 
 
-def test_under_tls_only_who_has_a_certificate_of_ours_sees_anything() -> None:
+def test_tls_requires_a_certificate_of_the_authority() -> None:
     async def scene() -> None:
         ours, another = trustme.CA(), trustme.CA()
         async with showing(Shown(), credentials=Serving(ours)) as address:
@@ -329,7 +329,7 @@ def test_under_tls_only_who_has_a_certificate_of_ours_sees_anything() -> None:
     asyncio.run(scene())
 
 
-def test_collector_with_a_denied_certificate_sees_nothing(
+def test_collector_with_a_denied_certificate_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scene() -> None:
@@ -343,7 +343,7 @@ def test_collector_with_a_denied_certificate_sees_nothing(
     asyncio.run(scene())
 
 
-def test_under_tls_a_client_that_does_not_shake_hands_holds_nobody_up(
+def test_stalled_tls_handshake_does_not_block_other_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(telemetry_module, "SILENCE_S", NEVER_S)
@@ -362,7 +362,7 @@ def test_under_tls_a_client_that_does_not_shake_hands_holds_nobody_up(
     asyncio.run(scene())
 
 
-def test_who_has_no_certificate_leaves_a_readable_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_certificate_is_logged_readably(caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
         ours = trustme.CA()
         async with showing(Shown(), credentials=Serving(ours)) as address:

@@ -1,4 +1,4 @@
-"""Own publications on their way out: in their order, once they are durable, and together."""
+"""Outbound own publications: in order, once durable, and batched."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Performed: TypeAlias = list[tuple[TopicId, list[Effect]]]
 
 
 class Desk:
-    """What goes out, and what was sent of it."""
+    """Outgoing publications and a record of what was sent."""
 
     def __init__(self) -> None:
         self.performed: Performed = []
@@ -35,7 +35,7 @@ class Desk:
     def add(
         self, *messages: Message, topic: TopicId = TOPIC, nodes: tuple[NodeId, ...] = NODES
     ) -> int:
-        """Add messages, each for all nodes, as the core gives them."""
+        """Add messages for all nodes, as the core returns them."""
         self.commits += 1
         sends = [Send(to, each) for each in messages for to in nodes]
         return self.outgoing.add(topic, sends, self.commits)
@@ -63,7 +63,7 @@ def sends(message: Message, *nodes: NodeId) -> list[Effect]:
 
 
 def seqs(performed: Performed) -> list[list[int]]:
-    """The numbers that go to each node's share of a message, message by message."""
+    """Return the sequence numbers of each message."""
     found = []
     for _, effects in performed:
         (message,) = {id(each.message): each.message for each in effects}.values()  # type: ignore[union-attr]
@@ -83,13 +83,13 @@ def test_nothing_is_sent_before_it_is_released(desk: Desk) -> None:
     assert desk.performed == []
 
 
-def test_one_alone_is_sent_as_it_is(desk: Desk) -> None:
+def test_single_message_is_sent_unchanged(desk: Desk) -> None:
     message = new(0)
     desk.outgoing.release(desk.add(message))
     assert desk.performed == [(TOPIC, sends(message))]
 
 
-def test_a_release_sends_all_that_was_added_before_and_nothing_twice(desk: Desk) -> None:
+def test_release_sends_all_earlier_messages_once(desk: Desk) -> None:
     desk.add(new(0))
     second = desk.add(new(1))
     third = desk.add(new(2))
@@ -102,7 +102,7 @@ def test_a_release_sends_all_that_was_added_before_and_nothing_twice(desk: Desk)
     assert seqs(desk.performed) == [[0, 1], [2]]
 
 
-def test_what_cannot_go_together_goes_in_its_order(desk: Desk) -> None:
+def test_messages_that_cannot_be_merged_keep_their_order(desk: Desk) -> None:
     desk.add(new(0), topic="one")
     desk.add(new(1), topic="two")
     desk.add(new(2), topic="one")
@@ -111,12 +111,12 @@ def test_what_cannot_go_together_goes_in_its_order(desk: Desk) -> None:
     assert seqs(desk.performed) == [[0], [1], [2, 3]]
 
 
-def test_to_send_nothing_is_nothing(desk: Desk) -> None:
+def test_adding_no_effects_sends_nothing(desk: Desk) -> None:
     desk.outgoing.release(desk.outgoing.add(TOPIC, [], 1))
     assert desk.performed == []
 
 
-def test_what_waits_for_a_later_commit_waits_on(desk: Desk) -> None:
+def test_message_waits_for_its_commit(desk: Desk) -> None:
     for seq, commit in enumerate((4, 4, 5)):
         desk.outgoing.add(TOPIC, [Send("x", new(seq))], commit)
     desk.outgoing.release(3)
@@ -127,10 +127,10 @@ def test_what_waits_for_a_later_commit_waits_on(desk: Desk) -> None:
     assert seqs(desk.performed) == [[0, 1], [2]]
 
 
-# -- together --------------------------------------------------------------------------------
+# -- batches ---------------------------------------------------------------------------------
 
 
-def test_what_waits_for_one_commit_goes_together_in_one_message_for_all(desk: Desk) -> None:
+def test_messages_of_one_commit_are_merged_for_all_nodes(desk: Desk) -> None:
     desk.add(new(0))
     desk.add(many(1, 2))
     desk.outgoing.release(desk.add(new(3)))
@@ -139,12 +139,12 @@ def test_what_waits_for_one_commit_goes_together_in_one_message_for_all(desk: De
     assert len({id(effect.message) for effect in effects if isinstance(effect, Send)}) == 1
 
 
-def test_several_messages_of_one_call_go_together_too(desk: Desk) -> None:
+def test_messages_of_one_call_are_merged(desk: Desk) -> None:
     desk.outgoing.release(desk.add(many(0, 1), many(2, 3)))
     assert seqs(desk.performed) == [[0, 1, 2, 3]]
 
 
-def test_what_was_added_is_not_changed(desk: Desk) -> None:
+def test_added_message_is_not_changed(desk: Desk) -> None:
     first = many(0, 1)
     desk.add(first)
     desk.outgoing.release(desk.add(new(2)))
@@ -152,15 +152,15 @@ def test_what_was_added_is_not_changed(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("nodes", [("x",), ("y", "x"), ("x", "y", "z"), ("x", "z")])
-def test_what_goes_to_other_nodes_goes_by_itself(desk: Desk, nodes: tuple[NodeId, ...]) -> None:
+def test_messages_for_other_nodes_are_not_merged(desk: Desk, nodes: tuple[NodeId, ...]) -> None:
     desk.add(new(0))
     desk.outgoing.release(desk.add(new(1), nodes=nodes))
     assert desk.performed == [(TOPIC, sends(new(0))), (TOPIC, sends(new(1), *nodes))]
 
 
 @pytest.mark.parametrize("other", [IHave("m", b"", b""), PublishNew(made(9), 1)])
-def test_another_message_goes_by_itself_and_keeps_its_place(desk: Desk, other: Message) -> None:
-    """Neither is what has come some hops as new as our own."""
+def test_other_message_is_not_merged_and_keeps_its_place(desk: Desk, other: Message) -> None:
+    """Add a message of another kind or with hops, which counts as less new than an own one."""
     desk.add(new(0))
     desk.add(other)
     desk.add(other)
@@ -173,14 +173,14 @@ def test_another_message_goes_by_itself_and_keeps_its_place(desk: Desk, other: M
     ]
 
 
-def test_a_pack_that_has_come_some_hops_goes_by_itself(desk: Desk) -> None:
+def test_forwarded_pack_is_not_merged(desk: Desk) -> None:
     travelled = PublishMany((made(1), made(2)), 3)
     desk.add(new(0))
     desk.outgoing.release(desk.add(travelled))
     assert [effects for _, effects in desk.performed] == [sends(new(0)), sends(travelled)]
 
 
-def test_not_too_many_go_together(desk: Desk) -> None:
+def test_number_of_merged_publications_is_limited(desk: Desk) -> None:
     number = 0
     for seq in range(2 * TOGETHER_MAX + 1):
         number = desk.add(new(seq))
@@ -190,27 +190,27 @@ def test_not_too_many_go_together(desk: Desk) -> None:
     assert [seq for each in sent for seq in each] == list(range(2 * TOGETHER_MAX + 1))
 
 
-def test_a_pack_is_not_torn_to_fill_another(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pack_is_not_split_to_fill_another(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outgoing_module, "TOGETHER_MAX", 4)
     desk.outgoing.release(desk.add(many(0, 1, 2), many(3, 4), many(5, 6)))
     assert seqs(desk.performed) == [[0, 1, 2], [3, 4, 5, 6]]
 
 
-def test_not_too_much_goes_together(desk: Desk) -> None:
+def test_bytes_of_merged_publications_are_limited(desk: Desk) -> None:
     half = TOGETHER_BYTES_MAX // 2 - made(0).size_bytes
     desk.outgoing.release(desk.add(new(0, half), new(1, half), new(2), new(3, half + 1), new(4)))
     assert seqs(desk.performed) == [[0, 1], [2, 3, 4]]
 
 
-def test_one_that_is_larger_than_a_message_should_be_goes_alone(desk: Desk) -> None:
+def test_oversized_publication_is_sent_alone(desk: Desk) -> None:
     desk.outgoing.release(desk.add(new(0), new(1, TOGETHER_BYTES_MAX), new(2)))
     assert seqs(desk.performed) == [[0], [1], [2]]
 
 
-# -- what could not be made durable ----------------------------------------------------------
+# -- dropped messages ------------------------------------------------------------------------
 
 
-def test_what_is_dropped_is_not_sent_and_the_rest_is(desk: Desk) -> None:
+def test_dropped_message_is_not_sent(desk: Desk) -> None:
     desk.add(new(0))
     dropped = desk.add(new(1))
     last = desk.add(new(2))
@@ -219,14 +219,14 @@ def test_what_is_dropped_is_not_sent_and_the_rest_is(desk: Desk) -> None:
     assert seqs(desk.performed) == [[0, 2]]
 
 
-def test_of_those_that_wait_for_one_commit_each_can_be_dropped(desk: Desk) -> None:
+def test_messages_of_one_commit_can_be_dropped_separately(desk: Desk) -> None:
     numbers = [desk.outgoing.add(TOPIC, [Send("x", new(seq))], 1) for seq in range(3)]
     desk.outgoing.drop(numbers[1])
     desk.outgoing.release(1)
     assert seqs(desk.performed) == [[0, 2]]
 
 
-def test_to_drop_what_was_sent_is_nothing(desk: Desk) -> None:
+def test_dropping_a_sent_message_does_nothing(desk: Desk) -> None:
     first = desk.add(new(0))
     desk.outgoing.release(desk.add(new(1)))
     desk.outgoing.drop(first)
@@ -237,7 +237,7 @@ def test_to_drop_what_was_sent_is_nothing(desk: Desk) -> None:
 # -- a node ----------------------------------------------------------------------------------
 
 
-def test_what_is_published_at_once_is_sent_in_its_order_and_after_it_is_durable(
+def test_simultaneous_publications_are_sent_in_order_once_written(
     tmp_path: Path,
 ) -> None:
     async def scene() -> None:
@@ -263,7 +263,7 @@ def test_what_is_published_at_once_is_sent_in_its_order_and_after_it_is_durable(
     asyncio.run(scene())
 
 
-def test_what_is_published_at_once_shares_messages(tmp_path: Path) -> None:
+def test_simultaneous_publications_share_messages(tmp_path: Path) -> None:
     async def scene() -> None:
         with PublicationStore.open(tmp_path) as store:
             async with live_ring("b") as ring:
@@ -279,7 +279,7 @@ def test_what_is_published_at_once_shares_messages(tmp_path: Path) -> None:
 
                 node.links.send = noting  # type: ignore[method-assign]
                 await asyncio.gather(*(ring.publish("a", b"%d" % number) for number in range(20)))
-                # Some may have come too late for the first commit, and share the next one.
+                # Some may be too late for the first commit and share the next one.
                 assert len(sent) <= 3
                 first = sent[0][0]
                 assert [seq for each in sent for seq in each] == list(range(first, first + 20))

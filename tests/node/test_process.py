@@ -1,4 +1,4 @@
-"""The limit on open files: raised as far as it may be."""
+"""The limit on open files: raised as far as permitted."""
 
 import resource
 
@@ -19,7 +19,7 @@ INFINITE = resource.RLIM_INFINITY
         (INFINITE, INFINITE, 9999, None),
     ],
 )
-def test_it_is_raised_as_far_as_is_needed_and_may_be(
+def test_file_limit_is_raised_as_far_as_needed_and_permitted(
     soft: int,
     hard: int,
     allowed: int,

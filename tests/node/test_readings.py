@@ -1,4 +1,4 @@
-"""The metrics of real nodes and supervisors: all that are promised, and with the right values."""
+"""Metrics of real nodes and supervisors: complete, with correct values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Values = dict[tuple[str, tuple[str, ...]], float]
 
 
 def values(families: Iterable[Metric]) -> Values:
-    """The value of each metric and labels, which are in the order of their names."""
+    """Return the value of each metric by name and labels, with the labels sorted by name."""
     return {
         (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in families
@@ -47,7 +47,7 @@ def values(families: Iterable[Metric]) -> Values:
 
 
 def names(families: Iterable[Metric]) -> set[str]:
-    """Metrics as they are exported, also those without a value at the moment."""
+    """Return the exported metric names, also of metrics without a value."""
     return {each.name + ("_total" if each.type == "counter" else "") for each in families}
 
 
@@ -56,7 +56,7 @@ def node_of(cluster: Cluster, name: str) -> NodeHost:
 
 
 async def scraped(source: PageSource) -> Values:
-    """What a collector reads over HTTP."""
+    """Return the values that a collector reads over HTTP."""
     telemetry = Telemetry(source, asyncio.get_running_loop())
     address = telemetry.start("127.0.0.1", 0)
 
@@ -73,7 +73,7 @@ async def scraped(source: PageSource) -> Values:
 # --- the table ---------------------------------------------------------------------------
 
 
-def test_names_say_what_is_counted_and_in_which_unit() -> None:
+def test_metric_names_state_kind_and_unit() -> None:
     for metric in METRICS.values():
         assert re.fullmatch(r"skipring_[a-z_]+", metric.name)
         assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total")
@@ -81,7 +81,7 @@ def test_names_say_what_is_counted_and_in_which_unit() -> None:
     assert len(METRICS) == len(OF_ALL) + len(OF_NODES) + len(OF_SUPERVISORS)
 
 
-def test_the_page_of_the_docs_has_a_row_for_each_metric() -> None:
+def test_metrics_page_has_a_row_for_each_metric() -> None:
     rows = re.findall(r"^\| `(\w+)` \|(?:[^|]*\|){3}$", metrics_page(), re.MULTILINE)
     assert rows == list(METRICS)
 
@@ -89,7 +89,7 @@ def test_the_page_of_the_docs_has_a_row_for_each_metric() -> None:
 # --- a live ring -------------------------------------------------------------------------
 
 
-def test_nodes_and_supervisors_export_what_the_table_says() -> None:
+def test_nodes_and_supervisors_export_the_metrics_of_the_table() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.wait_healthy()
@@ -104,7 +104,7 @@ def test_nodes_and_supervisors_export_what_the_table_says() -> None:
     asyncio.run(scene())
 
 
-def test_the_metrics_of_a_node_say_what_has_happened_to_it() -> None:
+def test_node_metrics_reflect_its_activity() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.wait_healthy()
@@ -137,7 +137,7 @@ def test_the_metrics_of_a_node_say_what_has_happened_to_it() -> None:
     asyncio.run(scene())
 
 
-def test_the_metrics_of_a_supervisor_say_who_is_there_and_what_they_want() -> None:
+def test_supervisor_metrics_count_members_and_requests() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.wait_healthy()
@@ -162,7 +162,7 @@ def test_the_metrics_of_a_supervisor_say_who_is_there_and_what_they_want() -> No
     asyncio.run(scene())
 
 
-def test_what_a_node_writes_to_the_disk_is_counted(tmp_path: Path) -> None:
+def test_commits_of_a_node_are_counted(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=2, data_dir=tmp_path) as cluster:
             await cluster.publish("n01", b"x")
@@ -174,10 +174,10 @@ def test_what_a_node_writes_to_the_disk_is_counted(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-# --- ready -------------------------------------------------------------------------------
+# --- readiness ---------------------------------------------------------------------------
 
 
-def test_a_node_is_ready_once_it_has_a_place_in_the_ring_of_every_topic() -> None:
+def test_node_is_ready_once_it_has_a_label_in_every_topic() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             node = cluster.node(await cluster.join())
@@ -200,7 +200,7 @@ def test_a_node_is_ready_once_it_has_a_place_in_the_ring_of_every_topic() -> Non
     asyncio.run(scene())
 
 
-def test_a_node_stays_ready_while_the_supervisor_is_away() -> None:
+def test_node_stays_ready_without_its_supervisor() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await cluster.wait_healthy()
@@ -215,7 +215,7 @@ def test_a_node_stays_ready_while_the_supervisor_is_away() -> None:
     asyncio.run(scene())
 
 
-def test_a_node_that_cannot_write_is_not_ready() -> None:
+def test_node_with_a_failed_commit_is_not_ready() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
             await cluster.wait_healthy()
@@ -227,7 +227,7 @@ def test_a_node_that_cannot_write_is_not_ready() -> None:
     asyncio.run(scene())
 
 
-def test_a_node_says_why_a_supervisor_does_not_let_it_in() -> None:
+def test_readiness_states_the_refusal_of_a_supervisor() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             cluster.supervisor()._allowed = ("orders.*",)
@@ -240,7 +240,7 @@ def test_a_node_says_why_a_supervisor_does_not_let_it_in() -> None:
     asyncio.run(scene())
 
 
-def test_a_supervisor_is_ready_while_it_listens() -> None:
+def test_supervisor_is_ready_while_it_listens() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             source = SupervisorMeasures(cluster.supervisor())
@@ -254,7 +254,7 @@ def test_a_supervisor_is_ready_while_it_listens() -> None:
 # --- bounds ------------------------------------------------------------------------------
 
 
-def test_somebody_who_makes_up_topics_does_not_push_out_those_that_are_used() -> None:
+def test_invented_topics_do_not_displace_used_ones() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             made_up: dict[TopicId, int] = {f"a{n}": 1 for n in range(2 * TOPICS_MAX)}
@@ -270,7 +270,7 @@ def test_somebody_who_makes_up_topics_does_not_push_out_those_that_are_used() ->
 
 
 class Crowded:
-    """A supervisor with more topics than it has."""
+    """A supervisor that reports more topics than it has."""
 
     def __init__(self, server: SupervisorHost, members: dict[TopicId, int]) -> None:
         self.address = server.address
@@ -284,7 +284,7 @@ class Crowded:
         return self._members
 
 
-def test_what_was_dropped_is_told_by_reason() -> None:
+def test_drops_are_counted_by_reason() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             cluster.supervisor().links.counts.update({"queue full": 2, "not stored": 3})

@@ -50,7 +50,7 @@ def test_publication_is_on_the_disks_of_other_members(tmp_path: Path, replicas: 
 
 
 def test_members_commit_early_for_replicas(tmp_path: Path) -> None:
-    """The tick is longer than the deadline: no member commits by itself before it."""
+    """Stop the ticks: no member commits by itself before the deadline."""
 
     async def scene() -> None:
         async with Cluster(n=2, tick_s=0.1, data_dir=tmp_path) as cluster:
@@ -120,7 +120,7 @@ def test_number_of_replicas_is_checked_before_anything_is_published(replicas: ob
     asyncio.run(scene())
 
 
-def test_blocking_publish_waits_for_replicas_too(tmp_path: Path) -> None:
+def test_blocking_publish_waits_for_replicas(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=2, data_dir=tmp_path) as cluster:
             await cluster.wait_healthy()

@@ -1,4 +1,4 @@
-"""The driver: effects in order, frames made once, and nothing to the machines but messages."""
+"""The sender: effects in order, frames encoded once, and only messages for the machines."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ TOO_BIG = PublishNew(Publication(publisher="a", seq=1, payload=bytes(1 << 20)))
 
 
 class Host:
-    """A driver between machines and links that only write down what they are asked."""
+    """A sender between machines and links that only record calls."""
 
     def __init__(self) -> None:
-        self.log: list[tuple[Any, ...]] = []  # of what was kept and sent
-        self.events: list[tuple[str, Event]] = []  # that reached the machines
-        self.asked: list[tuple[Any, ...]] = []  # what came for the runtime
-        self.answers: list[Effect] = []  # of the machine to any event
+        self.log: list[tuple[Any, ...]] = []  # stored and sent effects
+        self.events: list[tuple[str, Event]] = []  # events that reached the machines
+        self.asked: list[tuple[Any, ...]] = []  # messages for the runtime
+        self.answers: list[Effect] = []  # effects of the machine for any event
         self.ticks: list[tuple[str, list[Effect]]] = []
         self.counts: Counter[str] = Counter()
         self.book = AddressBook()
@@ -70,7 +70,7 @@ class Host:
 
     @property
     def sent(self) -> list[tuple[str, Any, dict[str, str]]]:
-        """To whom, what and with which hints."""
+        """Return receiver, message and hints of each frame."""
         return [(to, it.message, it.hints) for to, it in self.log if isinstance(it, Envelope)]
 
 
@@ -82,7 +82,7 @@ def host() -> Host:
 # -- effects ---------------------------------------------------------------------------------
 
 
-def test_effects_are_carried_out_in_the_order_given(host: Host) -> None:
+def test_effects_are_performed_in_order(host: Host) -> None:
     store, left, discard = Store(3, (PUBLICATION,)), Unsubscribed(), Discard(9)
     deliver = Deliver((PUBLICATION,), 3, Origin.OWN, 0)
     first, second = Digest("a", 1), Digest("a", 2)
@@ -101,14 +101,14 @@ def test_effects_are_carried_out_in_the_order_given(host: Host) -> None:
     ]
 
 
-def test_what_a_machine_answers_to_an_event_is_carried_out_in_its_topic(host: Host) -> None:
+def test_effects_of_an_event_are_performed_in_its_topic(host: Host) -> None:
     host.answers = [Send("x", Digest("a", 1)), Unsubscribed()]
     host.driver.give("prices", SubscribeRequested())
     assert host.events == [("prices", SubscribeRequested())]
     assert host.log == [("x", Envelope(Digest("a", 1), "prices")), ("prices", Unsubscribed())]
 
 
-def test_a_tick_carries_out_the_effects_of_every_topic_each_under_its_name(host: Host) -> None:
+def test_tick_performs_the_effects_of_every_topic_under_its_name(host: Host) -> None:
     message = Digest("a", 1)
     host.ticks = [("one", [Send("x", message)]), ("two", [Send("x", message), Unsubscribed()])]
     host.driver.tick()
@@ -120,7 +120,7 @@ def test_a_tick_carries_out_the_effects_of_every_topic_each_under_its_name(host:
 
 
 @pytest.mark.parametrize("topic", [f"t{number}" for number in range(8)])
-def test_what_is_for_the_supervisor_goes_to_the_one_of_the_topic(host: Host, topic: str) -> None:
+def test_message_for_the_supervisor_goes_to_the_supervisor_of_the_topic(host: Host, topic: str) -> None:
     host.driver.perform(topic, [Send(SUPERVISOR, Subscribe("me")), Send("x", Digest("a", 1))])
     assert [to for to, *_ in host.sent] == [supervisor_of(topic, SUPERVISORS), "x"]
 
@@ -130,7 +130,7 @@ def test_what_is_for_the_supervisor_goes_to_the_one_of_the_topic(host: Host, top
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Every message that a frame was made of."""
+    """Record every message that is encoded."""
     made: list[object] = []
 
     def counting(topic: str, message: WireMessage, hints: dict[str, str]) -> bytes:
@@ -141,7 +141,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return made
 
 
-def test_a_message_to_several_receivers_is_encoded_once(host: Host, encoded: list[object]) -> None:
+def test_message_to_several_receivers_is_encoded_once(host: Host, encoded: list[object]) -> None:
     message = PublishNew(PUBLICATION, 1)
     host.driver.perform(
         TOPIC, [Send("x", message), Send("y", message), Unsubscribed(), Send("z", message)]
@@ -150,10 +150,10 @@ def test_a_message_to_several_receivers_is_encoded_once(host: Host, encoded: lis
     assert len(encoded) == 1
 
 
-def test_another_message_is_never_sent_in_the_frame_of_the_one_before(
+def test_different_message_never_reuses_the_previous_frame(
     host: Host, encoded: list[object]
 ) -> None:
-    messages = [Digest("a", number // 2) for number in range(6)]  # pairs of equals
+    messages = [Digest("a", number // 2) for number in range(6)]  # pairs of equal messages
     host.driver.perform(TOPIC, [Send("x", message) for message in messages])
     assert [message for _, message, _ in host.sent] == messages
     host.driver.perform("other", [Send("x", messages[-1])])
@@ -163,7 +163,7 @@ def test_another_message_is_never_sent_in_the_frame_of_the_one_before(
 # -- hints -----------------------------------------------------------------------------------
 
 
-def test_hints_are_given_for_named_nodes_that_the_book_knows(host: Host) -> None:
+def test_hints_are_given_for_named_nodes_in_the_address_book(host: Host) -> None:
     host.book.greet("a", "10.1.0.1:1")
     host.book.learn({"b": "10.1.0.2:1", "not named": "10.1.0.3:1"})
     host.driver.perform(
@@ -181,22 +181,22 @@ def test_hints_are_given_for_named_nodes_that_the_book_knows(host: Host) -> None
     ]
 
 
-def test_of_oneself_no_hint_is_given_for_the_greeting_has_said_it(host: Host) -> None:
+def test_node_gives_no_hint_about_itself(host: Host) -> None:
     host.book.greet("me", "10.1.0.1:1")
     host.driver.perform(TOPIC, [Send("x", IntroduceShortcut(peer("0", "me")))])
     assert host.sent == [("x", IntroduceShortcut(peer("0", "me")), {})]
 
 
-def test_of_one_that_listens_nowhere_no_hint_is_given(host: Host) -> None:
+def test_node_without_listen_address_gets_no_hint(host: Host) -> None:
     host.book.greet("a", "")
     host.driver.perform(TOPIC, [Send("x", IntroduceShortcut(peer("0", "a")))])
     assert host.sent == [("x", IntroduceShortcut(peer("0", "a")), {})]
 
 
-# -- what cannot be sent ---------------------------------------------------------------------
+# -- messages that cannot be sent ------------------------------------------------------------
 
 
-def test_what_cannot_be_encoded_is_counted_and_the_rest_goes_on(host: Host) -> None:
+def test_unencodable_message_is_counted_and_the_rest_is_sent(host: Host) -> None:
     good = Digest("a", 1)
     host.driver.perform(
         TOPIC,
@@ -221,20 +221,20 @@ def test_what_cannot_be_encoded_is_counted_and_the_rest_goes_on(host: Host) -> N
     ],
     ids=["no payload", "half a character", "a bad name", "a number too large"],
 )
-def test_no_publication_stops_the_driver(host: Host, publication: Publication) -> None:
+def test_unencodable_publication_does_not_stop_the_sender(host: Host, publication: Publication) -> None:
     host.driver.perform(TOPIC, [Send("x", PublishNew(publication)), Unsubscribed()])
     assert host.log == [(TOPIC, Unsubscribed())]
     assert host.counts == {"not encodable": 1}
 
 
 @pytest.mark.parametrize("topic", ["", "a\nb", "x" * 256, "\udc00"])
-def test_no_name_of_a_topic_stops_the_driver(host: Host, topic: str) -> None:
+def test_unencodable_topic_does_not_stop_the_sender(host: Host, topic: str) -> None:
     host.driver.perform(topic, [Send("x", Digest("a", 1)), Unsubscribed()])
     assert host.log == [(topic, Unsubscribed())]
     assert host.counts == {"not encodable": 1}
 
 
-def test_what_cannot_be_encoded_is_tried_once_for_all_receivers(
+def test_unencodable_message_is_tried_once_for_all_receivers(
     host: Host, encoded: list[object]
 ) -> None:
     host.driver.perform(TOPIC, [Send(to, TOO_BIG) for to in "xyz"])
@@ -242,17 +242,17 @@ def test_what_cannot_be_encoded_is_tried_once_for_all_receivers(
     assert len(encoded) == 1
 
 
-def test_without_supervisors_what_is_for_them_is_dropped_and_counted(host: Host) -> None:
+def test_messages_for_supervisors_are_dropped_and_counted_without_any(host: Host) -> None:
     host.driver.supervisors = ()
     host.driver.perform(TOPIC, [Send(SUPERVISOR, Subscribe("me")), Unsubscribed()])
     assert host.log == [(TOPIC, Unsubscribed())]
     assert sum(host.counts.values()) == 1
 
 
-# -- what comes ------------------------------------------------------------------------------
+# -- received messages -----------------------------------------------------------------------
 
 
-def test_messages_of_the_core_reach_the_machine_with_their_sender(host: Host) -> None:
+def test_core_messages_reach_the_machine_with_their_sender(host: Host) -> None:
     messages = [message for message in SAMPLES if type(message) in MESSAGE_TYPES]
     messages[messages.index(Unsubscribe(None))] = Unsubscribe("a")
     senders = ["a" if names_another(message, "b") else "b" for message in messages]
@@ -265,7 +265,7 @@ def test_messages_of_the_core_reach_the_machine_with_their_sender(host: Host) ->
     assert {type(message) for message in messages} == set(MESSAGE_TYPES)
 
 
-def test_messages_of_the_runtime_do_not_reach_the_machines(host: Host) -> None:
+def test_runtime_messages_do_not_reach_the_machines(host: Host) -> None:
     messages = [message for message in SAMPLES if type(message) in RUNTIME_TYPES]
     for message in messages:
         host.driver.receive("x", Envelope(message, TOPIC))
@@ -275,11 +275,11 @@ def test_messages_of_the_runtime_do_not_reach_the_machines(host: Host) -> None:
     assert host.log == []
 
 
-def test_a_message_of_the_runtime_travels_as_the_others_do(host: Host) -> None:
+def test_runtime_message_is_sent_like_core_messages(host: Host) -> None:
     host.book.learn({"b": "10.1.0.2:1"})
     host.driver.say(TOPIC, "x", FindMembers(1, 8))
     host.driver.say(TOPIC, SUPERVISOR, ReportUnresponsive("b"))
-    host.driver.say(TOPIC, "x", FindMembers(1, 0))  # nobody asks for none
+    host.driver.say(TOPIC, "x", FindMembers(1, 0))  # a limit of 0 is invalid
     assert host.sent == [
         ("x", FindMembers(1, 8), {}),
         (supervisor_of(TOPIC, SUPERVISORS), ReportUnresponsive("b"), {"b": "10.1.0.2:1"}),

@@ -1,4 +1,4 @@
-"""Answering those who look: pages that fit, in bounded steps, whatever a machine holds."""
+"""Status answers: pages that fit their frames, in bounded steps, for any state."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def read_from(machine: Supervisor) -> SupervisorState:
 
 @pytest.mark.parametrize("is_repaired", [False, True])
 @pytest.mark.parametrize("n", [0, 1, 255, 256, 257, 1000])
-def test_the_pages_together_are_the_database(n: int, is_repaired: bool) -> None:
+def test_pages_together_contain_the_database(n: int, is_repaired: bool) -> None:
     nodes = [f"{number:064}" for number in range(n)]
     state = SupervisorState(database=database_of(nodes), next=3, queue=tuple(nodes[::2]))
     machine = supervisor(state, is_repaired=is_repaired)
@@ -86,7 +86,7 @@ def test_the_pages_together_are_the_database(n: int, is_repaired: bool) -> None:
     assert {(page.total, page.digest) for page in pages_of(machine)} == {(n, machine.roster.digest)}
 
 
-def test_pages_fit_their_frames_with_the_longest_labels_and_names() -> None:
+def test_pages_with_the_longest_labels_and_names_fit_their_frames() -> None:
     nodes = [f"{number:064}" for number in range(300)]
     state = SupervisorState(database=tuple(("1" * 4096, node) for node in nodes), queue=(*nodes,))
     machine = supervisor(state)
@@ -94,24 +94,24 @@ def test_pages_fit_their_frames_with_the_longest_labels_and_names() -> None:
     assert len(list(pages_of(machine))) > 10
 
 
-def test_what_no_world_file_may_hold_is_left_out_and_a_wild_cursor_is_tamed() -> None:
+def test_invalid_entries_are_omitted_and_an_invalid_cursor_is_reset() -> None:
     entries = (("0", "a"), ("x", "b"), ("1" * 5000, "c"), ("1", "no name"), ("01", None))
     state = SupervisorState(database=entries, next=-(10**30), queue=("d", ""))
     read = read_from(supervisor(state))
     assert read == SupervisorState(database=(("0", "a"), ("01", None)), next=0, queue=("d",))
 
 
-def test_a_page_far_behind_the_end_is_empty() -> None:
+def test_page_beyond_the_end_is_empty() -> None:
     machine = supervisor(SupervisorState(database=database_of("ab")), is_repaired=True)
     page = database_page(machine, FetchDatabase(1, 2**63 - 1))
     assert (page.total, page.next, page.entries, page.queue) == (2, None, (), ())
 
 
-def test_of_a_topic_that_nobody_wants_there_is_an_empty_page() -> None:
+def test_unknown_topic_has_an_empty_page() -> None:
     assert database_page(None, FetchDatabase(7, 0)) == DatabasePage(7, 0, 0, 0, None, (), ())
 
 
-def test_a_changed_database_shows_in_its_digest() -> None:
+def test_changed_database_has_another_digest() -> None:
     machine = supervisor(SupervisorState(database=database_of("abc")), is_repaired=True)
     before = database_page(machine, FetchDatabase(1, 0))
     machine.roster.remove("c")
@@ -121,7 +121,7 @@ def test_a_changed_database_shows_in_its_digest() -> None:
     assert after.digest != before.digest
 
 
-def test_being_looked_at_changes_nothing_at_a_supervisor() -> None:
+def test_inspection_changes_nothing_at_a_supervisor() -> None:
     machine = supervisor(SupervisorState(database=database_of("abc")), is_repaired=True)
     machine.handle(Received(GetConfiguration("a"), "a"))
     before = machine.state()
@@ -145,7 +145,7 @@ def journals() -> ChangeLog:
     [GetNodeStatus(5), FetchPublications(5, 0, 10, payloads=False), FetchChanges(5)],
     ids=["status", "publications", "journal"],
 )
-def test_who_is_not_in_the_topic_refuses(
+def test_non_member_refuses_a_status_request(
     question: GetNodeStatus | FetchPublications | FetchChanges,
 ) -> None:
     assert handle_status_request(TOPIC, None, journals(), question) == Refused(
@@ -153,7 +153,7 @@ def test_who_is_not_in_the_topic_refuses(
     )
 
 
-def test_a_status_is_the_state_of_the_machine() -> None:
+def test_status_equals_the_state_of_the_machine() -> None:
     archive = MemoryLog(publications(3))
     machine = subscriber(archive)
     machine.load(legitimate_state(0, "abcdefgh"))
@@ -167,7 +167,7 @@ def test_a_status_is_the_state_of_the_machine() -> None:
     assert (status.count, status.end, status.root) == (3, 3, machine.trie.root)
 
 
-def test_a_status_fits_its_frame_however_corrupted_the_machine_is() -> None:
+def test_status_of_any_corrupted_machine_fits_its_frame() -> None:
     names = [f"{number:064}" for number in range(1000)]
     machine = subscriber()
     machine.load(
@@ -217,7 +217,7 @@ def ids(pages: list[PublicationPage]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 1024, 1025, 3000])
-def test_the_pages_together_are_what_is_stored(count: int) -> None:
+def test_pages_together_contain_the_log(count: int) -> None:
     stored = publications(count)
     archive = MemoryLog(stored)
     whole = listed(archive, payloads=True)
@@ -227,14 +227,14 @@ def test_the_pages_together_are_what_is_stored(count: int) -> None:
     assert len(bare) == max(1, -(-count // 1024))
 
 
-def test_payload_key_and_headers_are_shown_only_when_asked_for() -> None:
+def test_payload_key_and_headers_are_shown_only_on_request() -> None:
     archive = MemoryLog(publications(1))
     ((bare,),) = (page.publications for page in listed(archive, payloads=False))
     assert (bare.payload, bare.key, bare.headers) == (None, None, {})
     assert (bare.publisher, bare.seq, bare.time) == ("p", 0, 1)
 
 
-def test_holes_are_skipped_also_where_a_whole_page_is_one() -> None:
+def test_gaps_are_skipped_even_over_a_whole_page() -> None:
     stored = publications(3000)
     archive = MemoryLog(stored)
     for offset in range(2500):
@@ -244,13 +244,13 @@ def test_holes_are_skipped_also_where_a_whole_page_is_one() -> None:
     assert [len(page.publications) for page in pages][:2] == [0, 0]
 
 
-def test_nothing_at_or_after_the_end_that_was_asked_for_is_listed() -> None:
+def test_nothing_at_or_after_the_requested_end_is_listed() -> None:
     stored = publications(3000)
     pages = listed(MemoryLog(stored), payloads=False, end=2000)
     assert ids(pages) == [publication.id for publication in stored[:2000]]
 
 
-def test_a_page_has_room_for_the_largest_publications() -> None:
+def test_page_fits_the_largest_publications() -> None:
     largest = [
         Publication(
             publisher="x" * 64,
@@ -265,7 +265,7 @@ def test_a_page_has_room_for_the_largest_publications() -> None:
     assert ids(listed(MemoryLog(largest), payloads=True)) == [each.id for each in largest]
 
 
-def test_many_small_publications_with_many_headers_fit_as_well() -> None:
+def test_page_fits_small_publications_with_many_headers() -> None:
     crowded = [
         Publication(
             publisher="x" * 64,
@@ -278,14 +278,14 @@ def test_many_small_publications_with_many_headers_fit_as_well() -> None:
     assert ids(listed(MemoryLog(crowded), payloads=True)) == [each.id for each in crowded]
 
 
-def test_what_could_not_travel_is_left_out_and_the_rest_is_shown() -> None:
+def test_unencodable_publications_are_omitted() -> None:
     good, bad = publications(2), Publication(publisher="no name", seq=0, payload=b"", id=bytes(32))
     archive = MemoryLog([good[0], bad, good[1]])
     for payloads in (False, True):
         assert ids(listed(archive, payloads=payloads)) == [each.id for each in good]
 
 
-def test_what_is_on_a_disk_is_listed_likewise(tmp_path: Path) -> None:
+def test_publications_on_disk_are_listed(tmp_path: Path) -> None:
     stored = publications(1500, payload=bytes(1000))
     with PublicationStore.open(tmp_path) as store:
         archive = store.archive(TOPIC)

@@ -1,4 +1,4 @@
-"""The clock, on a loop whose time is a number."""
+"""The timer, on an event loop with simulated time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skipring.node.timer import JITTER, Timer
 
 
 class DueCall:
-    """One call that is due."""
+    """One pending call."""
 
     def __init__(self, due: float, call: Callable[[], None]) -> None:
         self.due = due
@@ -25,7 +25,7 @@ class DueCall:
 
 
 class Clock:
-    """Stands for the event loop."""
+    """A substitute for the event loop."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -58,7 +58,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_first_call_comes_within_a_period_and_the_others_a_period_apart_give_or_take_a_tenth(
+def test_first_call_is_within_a_period_and_the_others_have_a_tenth_of_jitter(
     clock: Clock, seed: int
 ) -> None:
     times: list[float] = []
@@ -74,7 +74,7 @@ def test_the_first_call_comes_within_a_period_and_the_others_a_period_apart_give
     assert abs(sum(gaps) / len(gaps) - 2.0) < 0.05, "and it does not change the pace"
 
 
-def test_those_who_start_together_do_not_stay_together(clock: Clock) -> None:
+def test_timers_started_together_do_not_stay_together(clock: Clock) -> None:
     firsts = set()
     for seed in range(10):
         Timer(lambda: None, 1.0, Random(seed)).start()
@@ -82,7 +82,7 @@ def test_those_who_start_together_do_not_stay_together(clock: Clock) -> None:
     assert len(firsts) == 10
 
 
-def test_it_is_never_called_twice_at_once(clock: Clock) -> None:
+def test_calls_never_overlap(clock: Clock) -> None:
     depth = deepest = calls = 0
 
     def call() -> None:
@@ -100,7 +100,7 @@ def test_it_is_never_called_twice_at_once(clock: Clock) -> None:
     assert (calls, deepest) == (50, 1)
 
 
-def test_late_calls_are_not_made_up_for(clock: Clock) -> None:
+def test_missed_calls_are_not_repeated(clock: Clock) -> None:
     times: list[float] = []
 
     def call() -> None:
@@ -115,7 +115,7 @@ def test_late_calls_are_not_made_up_for(clock: Clock) -> None:
     assert all(later - earlier >= 1 - JITTER for earlier, later in pairwise(times[1:]))
 
 
-def test_a_call_that_fails_does_not_stop_the_clock(clock: Clock) -> None:
+def test_failing_call_does_not_stop_the_timer(clock: Clock) -> None:
     def call() -> None:
         raise ValueError("as it happens")
 
@@ -126,7 +126,7 @@ def test_a_call_that_fails_does_not_stop_the_clock(clock: Clock) -> None:
     assert len(clock.pending) == 1
 
 
-def test_stop_stops(clock: Clock) -> None:
+def test_stopped_timer_makes_no_calls(clock: Clock) -> None:
     ticker = Timer(lambda: None, 1.0, Random(1))
     ticker.stop()  # nothing to stop yet
     ticker.start()
@@ -136,7 +136,7 @@ def test_stop_stops(clock: Clock) -> None:
     assert clock.pending == []
 
 
-def test_stop_stops_also_from_within_the_call(clock: Clock) -> None:
+def test_call_can_stop_its_timer(clock: Clock) -> None:
     calls = 0
 
     def call() -> None:
@@ -151,7 +151,7 @@ def test_stop_stops_also_from_within_the_call(clock: Clock) -> None:
     assert clock.pending == []
 
 
-def test_it_can_be_started_again(clock: Clock) -> None:
+def test_stopped_timer_can_be_started_again(clock: Clock) -> None:
     ticker = Timer(lambda: None, 1.0, Random(1))
     ticker.start()
     ticker.stop()
@@ -159,7 +159,7 @@ def test_it_can_be_started_again(clock: Clock) -> None:
     assert len(clock.pending) == 1
 
 
-def test_one_that_is_started_twice_still_has_one_timer(clock: Clock) -> None:
+def test_timer_started_twice_has_one_pending_call(clock: Clock) -> None:
     ticker = Timer(lambda: None, 1.0, Random(1))
     ticker.start()
     ticker.start()

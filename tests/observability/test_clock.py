@@ -1,4 +1,4 @@
-"""A clock before 1970: publishing states the cause and the remedy, and all else goes on."""
+"""A clock before 1970: publishing states cause and remedy, everything else continues."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def before_1970(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wall_clock, "time_ns", lambda: -86_400 * 10**9)
 
 
-def test_time_before_1970_is_taken_for_the_first_of_all(before_1970: None) -> None:
+def test_time_before_1970_counts_as_zero(before_1970: None) -> None:
     assert time_us() == 0
 
 
-def test_time_after_1970_is_the_time() -> None:
+def test_time_after_1970_is_returned_unchanged() -> None:
     before = time.time_ns() // 1000
     assert before <= time_us() <= publication_time_us() <= time.time_ns() // 1000
 
@@ -52,7 +52,7 @@ def test_publishing_with_a_clock_before_1970_states_cause_and_remedy(
     asyncio.run(scene())
 
 
-def test_client_that_publishes_with_a_clock_before_1970_is_told_the_remedy(
+def test_client_publishing_with_a_clock_before_1970_gets_the_remedy(
     before_1970: None,
 ) -> None:
     async def scene() -> None:
@@ -73,7 +73,7 @@ def test_member_with_a_clock_before_1970_receives_and_answers(before_1970: None)
             live_ring("n0", "n1") as ring,
             RpcClient([ring.supervisor.address], rng=Random(1)) as client,
         ):
-            await ring.publish("n0", b"one")  # by a host that has a time of its own
+            await ring.publish("n0", b"one")  # by a host with its own clock
             await ring.settle()
             for node in await client.locate(TOPIC):
                 assert isinstance(

@@ -48,7 +48,7 @@ class Clock:
 # --- lines -----------------------------------------------------------------------------
 
 
-def test_a_line_is_an_object_that_begins_with_time_level_and_event(written: io.StringIO) -> None:
+def test_log_line_is_an_object_that_begins_with_time_level_and_event(written: io.StringIO) -> None:
     logger("links").warning("connection refused", reason="no greeting", count=3, gone=None)
     (line,) = lines(written)
     assert list(line) == ["time", "level", "event", "reason", "count", "gone"]
@@ -59,7 +59,7 @@ def test_a_line_is_an_object_that_begins_with_time_level_and_event(written: io.S
     assert not moment.utcoffset()
 
 
-def test_only_what_is_important_enough_is_written(written: io.StringIO) -> None:
+def test_only_events_of_the_level_are_written(written: io.StringIO) -> None:
     log = logger("links")
     log.debug("too small")
     log.info("small")
@@ -67,12 +67,12 @@ def test_only_what_is_important_enough_is_written(written: io.StringIO) -> None:
     assert [line["event"] for line in lines(written)] == ["small", "large"]
 
 
-def test_an_unknown_level_is_refused() -> None:
+def test_unknown_level_is_refused() -> None:
     with pytest.raises(InputError, match="one of debug, info, warning, error, not 'loud'"):
         configure_logs("loud")
 
 
-def test_configured_again_a_line_is_still_written_once(written: io.StringIO) -> None:
+def test_reconfigured_log_writes_a_line_once(written: io.StringIO) -> None:
     again = io.StringIO()
     configure_logs("error", again)
     logger("links").error("once")
@@ -86,7 +86,7 @@ def test_configured_again_a_line_is_still_written_once(written: io.StringIO) -> 
     ["a\nb", "a\r\nb", "a\u2028b", "a\x85b", "a\x1b[31mb", "a\udc80b", "%s %d {x}", '"}'],
     ids=ascii,
 )
-def test_what_comes_from_outside_never_breaks_a_line(text: str, written: io.StringIO) -> None:
+def test_external_text_never_breaks_a_line(text: str, written: io.StringIO) -> None:
     logger("links").warning("refused", detail=text)
     assert len(written.getvalue().splitlines()) == 1
     assert written.getvalue().isascii()
@@ -94,7 +94,7 @@ def test_what_comes_from_outside_never_breaks_a_line(text: str, written: io.Stri
     assert lines(written)[0]["detail"] == text
 
 
-def test_what_comes_from_outside_is_cut(written: io.StringIO) -> None:
+def test_external_text_is_shortened(written: io.StringIO) -> None:
     logger("links").warning("refused", detail="x" * 10**6, data=b"y" * 10**6)
     assert len(written.getvalue()) < 1000
     assert str(lines(written)[0]["detail"]).endswith("xxx...")
@@ -106,7 +106,7 @@ def test_every_value_can_be_written(written: io.StringIO) -> None:
     assert (line["nothing"], line["much"], line["error"]) == ("nan", "inf", "no")
 
 
-def test_other_libraries_are_heard_from_warnings_on(written: io.StringIO) -> None:
+def test_other_libraries_are_logged_from_warnings_on(written: io.StringIO) -> None:
     other = logging.getLogger("asyncio")
     other.info("small talk")
     other.error("task %s failed", 7, exc_info=ValueError("broken"))
@@ -115,7 +115,7 @@ def test_other_libraries_are_heard_from_warnings_on(written: io.StringIO) -> Non
     assert str(line["exception"]).endswith("ValueError: broken")
 
 
-def test_a_stream_that_is_closed_hurts_nobody(
+def test_closed_stream_does_no_harm(
     written: io.StringIO, capfd: pytest.CaptureFixture[str]
 ) -> None:
     written.close()
@@ -210,7 +210,7 @@ def test_terminal_shows_colours_unless_the_environment_forbids_them(
         assert plain.endswith(r' error    refused  detail="a\x1bb"' + "\n")
 
 
-def test_form_overrides_what_the_stream_is() -> None:
+def test_form_overrides_the_kind_of_stream() -> None:
     terminal, pipe = Terminal(), io.StringIO()
     configure_logs("info", terminal, form="json")
     logger("links").info("stopped")
@@ -225,7 +225,7 @@ def test_unknown_form_is_refused() -> None:
         configure_logs("info", form="xml")
 
 
-# --- in a program of others ----------------------------------------------------------------
+# --- in another program --------------------------------------------------------------------
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
@@ -234,12 +234,12 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_library_prints_nothing_by_itself() -> None:
+def test_library_prints_nothing_by_default() -> None:
     result = run("from skipring.observability.logs import logger; logger('links').error('x', y=1)")
     assert (result.stdout, result.stderr) == ("", "")
 
 
-def test_a_library_says_on_one_line_what_its_user_wants_to_hear() -> None:
+def test_library_logs_one_line_per_event_for_its_user() -> None:
     result = run(
         "import logging; logging.basicConfig(level='INFO')\n"
         "from skipring.observability.logs import logger\n"
@@ -248,7 +248,7 @@ def test_a_library_says_on_one_line_what_its_user_wants_to_hear() -> None:
     assert result.stderr == "INFO:skipring.links:100 % refused reason='a\\nb' count=3\n"
 
 
-def test_a_user_of_the_library_does_not_import_what_only_processes_need() -> None:
+def test_library_does_not_import_dependencies_of_processes() -> None:
     result = run(
         "import sys, skipring; skipring.connect\n"
         "print({'structlog', 'prometheus_client', 'http.server', 'rich'} & sys.modules.keys())"
@@ -256,10 +256,10 @@ def test_a_user_of_the_library_does_not_import_what_only_processes_need() -> Non
     assert result.stdout == "set()\n"
 
 
-# --- rarely --------------------------------------------------------------------------------
+# --- rate limits ---------------------------------------------------------------------------
 
 
-def test_the_same_is_said_once_in_a_while_and_then_how_often(written: io.StringIO) -> None:
+def test_repeated_event_is_logged_once_per_period_with_its_count(written: io.StringIO) -> None:
     clock = Clock()
     rarely = RateLimitedLogger(logger("links"), period_s=60, clock=clock)
     for second in range(120):
@@ -269,7 +269,7 @@ def test_the_same_is_said_once_in_a_while_and_then_how_often(written: io.StringI
     assert said == [("127.0.0.1:0", None), ("127.0.0.1:60", 59)]
 
 
-def test_another_reason_is_said_at_once(written: io.StringIO) -> None:
+def test_different_reason_is_logged_immediately(written: io.StringIO) -> None:
     rarely = RateLimitedLogger(logger("links"), clock=Clock())
     for event, reason in [("refused", "a"), ("refused", "b"), ("lost", "a"), ("refused", "a")]:
         rarely.warn(event, reason=reason)
@@ -280,7 +280,7 @@ def test_another_reason_is_said_at_once(written: io.StringIO) -> None:
     ]
 
 
-def test_kinds_of_one_reason_do_not_hide_each_other(written: io.StringIO) -> None:
+def test_kinds_of_one_reason_are_logged_separately(written: io.StringIO) -> None:
     rarely = RateLimitedLogger(logger("links"), clock=Clock())
     for kind in ("expired", "of another authority", "expired"):
         rarely.warn("refused", reason="bad certificate", kind=kind, detail=kind)
@@ -290,7 +290,7 @@ def test_kinds_of_one_reason_do_not_hide_each_other(written: io.StringIO) -> Non
     ]
 
 
-def test_reasons_without_end_do_not_make_lines_without_end(written: io.StringIO) -> None:
+def test_endless_reasons_do_not_make_endless_lines(written: io.StringIO) -> None:
     clock = Clock()
     rarely = RateLimitedLogger(logger("links"), period_s=60, clock=clock)
     for number in range(10 * REASONS_MAX):

@@ -1,4 +1,4 @@
-"""The longest pause of an event loop is measured."""
+"""The longest pause of an event loop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_delay_of_a_beat_is_at_most_a_period_shorter_than_the_pause() -> None:
 def test_time_spent_waiting_for_a_processor_does_not_count() -> None:
     calls = 0
 
-    def waited_s() -> float:  # longer than any test takes, each time
+    def waited_s() -> float:  # each time longer than any test takes
         nonlocal calls
         calls += 1
         return 1000.0 * calls

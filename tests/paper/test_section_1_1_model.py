@@ -1,4 +1,4 @@
-"""Section 1.1: the overlay as a graph, channels, and what processes may do with references."""
+"""Section 1.1: the overlay as a graph, channels, and operations on references."""
 
 import re
 from typing import Any
@@ -32,17 +32,17 @@ WORLD = Snapshot(
 )
 
 
-def test_an_edge_is_explicit_if_the_reference_is_stored() -> None:
+def test_edge_is_explicit_if_the_reference_is_stored() -> None:
     assert set(WORLD.explicit_edges()) == {("a", "b"), ("a", "c"), ("a", "d")}
 
 
-def test_an_edge_is_implicit_if_the_reference_is_in_a_message_in_the_channel() -> None:
+def test_edge_is_implicit_if_the_reference_is_in_a_message_in_the_channel() -> None:
     assert set(WORLD.implicit_edges()) == {("b", "c"), ("c", "a"), ("c", "d")}
 
 
 @pytest.mark.parametrize("n", [2, 5, 16])
-def test_the_explicit_edges_of_a_legitimate_state_are_the_skip_ring(n: int) -> None:
-    """Section 2.1, seen from section 1.1: G = (V, E_R and E_S), directed both ways."""
+def test_explicit_edges_of_a_legitimate_state_are_the_skip_ring(n: int) -> None:
+    """Section 2.1 in terms of section 1.1: G = (V, E_R and E_S), directed both ways."""
     world = standing_ring(n)
     label_of = {node: state.label for node, state in world.subscribers.items()}
     edges = {(label_of[u], label_of[v]) for u, v in world.explicit_edges()}
@@ -50,8 +50,8 @@ def test_the_explicit_edges_of_a_legitimate_state_are_the_skip_ring(n: int) -> N
     assert edges == definition | {(b, a) for a, b in definition}
 
 
-def test_a_message_is_removed_from_the_channel_when_it_is_processed() -> None:
-    """In one round every message that is there is processed: no message is lost or doubled."""
+def test_processed_message_is_removed_from_the_channel() -> None:
+    """One round processes every message in the channels: no message is lost or duplicated."""
     running = simulation(WORLD, scheduler="sync", without=["R14"])
     running.run_round()
     assert not set(WORLD.channels) & set(running.world.channels)
@@ -61,9 +61,9 @@ def test_a_message_is_removed_from_the_channel_when_it_is_processed() -> None:
 
 
 def renamed(value: Any) -> Any:  # noqa: ANN401 - whatever a snapshot consists of
-    """The same value with other names of nodes, in the same order.
+    """Return the same value with other names of nodes, in the same order.
 
-    Who published is a part of what was published, not a reference: it stays, as the id does.
+    The publisher is part of a publication, not a reference: it stays, as the id does.
     """
     match value:
         case Publication():
@@ -83,9 +83,9 @@ def renamed(value: Any) -> Any:  # noqa: ANN401 - whatever a snapshot consists o
 
 @pytest.mark.parametrize("code", ["A05", "A09", "A13", "A15", "A17"])
 def test_only_the_order_of_ids_matters(code: str) -> None:
-    """Compare-store-send mode: ids are compared, stored and sent, and never computed with.
+    """Compare-store-send mode: ids are compared, stored and sent, and never used in a computation.
 
-    R14 adds up hashes of ids, only to compare the sums; it is off, since the sums would differ.
+    R14 adds hashes of ids, only to compare the sums; it is off, since the sums would differ.
     """
     scenario = make_scenario({"n": 8, "adversary": code, "without": ["R14"], "seed": 1})
     start = scenario.start()
@@ -97,15 +97,15 @@ def test_only_the_order_of_ids_matters(code: str) -> None:
 
 
 def with_slots_reversed(world: Snapshot) -> Snapshot:
-    """The same state: a map has no order."""
+    """Return the same state with the slots reversed: a map has no order."""
     return with_states(
         world, lambda _, state: replace(state, shortcuts=dict(reversed(state.shortcuts.items())))
     )
 
 
 @pytest.mark.parametrize("code", ["A12", "A15"])
-def test_a_computation_follows_from_its_initial_state(code: str) -> None:
-    """The system state is an assignment of values; equal states and equal chance run equally."""
+def test_computation_follows_from_its_initial_state(code: str) -> None:
+    """The system state is an assignment of values; equal states with equal seeds run equally."""
     scenario = make_scenario({"n": 8, "adversary": code, "seed": 1})
     start = scenario.start()
     same = with_slots_reversed(start)
@@ -117,8 +117,8 @@ def test_a_computation_follows_from_its_initial_state(code: str) -> None:
         other.run_round()
 
 
-def test_the_supervisor_is_known_to_everybody_from_the_start() -> None:
-    """The star to the supervisor: nobody has another reference, and a ring forms."""
+def test_supervisor_is_known_to_all_nodes_from_the_start() -> None:
+    """The star to the supervisor: no node has another reference, and a ring forms."""
     start = Snapshot(subscribers=dict.fromkeys("abcde", SubscriberState()))
     assert list(start.explicit_edges()) == []
     running = simulation(start, max_rounds=20)

@@ -19,7 +19,7 @@ EVERY_N = range(2, 131)
 
 
 def r(label: Label) -> Fraction:
-    """The paper's r, from the bits: the sum of y_i / 2^i."""
+    """Return the paper's r from the bits: the sum of y_i / 2^i."""
     return sum((Fraction(int(bit), 2**i) for i, bit in enumerate(label.bits, 1)), Fraction(0))
 
 
@@ -60,7 +60,7 @@ def test_l_is_invertible_both_ways(value: int) -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, CIRCLE - 1))
-def test_a_label_is_as_long_as_its_bits_and_as_large_as_r(x: int) -> None:
+def test_label_has_the_length_of_its_bits_and_the_position_r(x: int) -> None:
     """|label| is its number of bits; r maps it into [0, 1)."""
     label = Label.nth(x)
     assert label.length == len(label.bits)
@@ -70,7 +70,7 @@ def test_a_label_is_as_long_as_its_bits_and_as_large_as_r(x: int) -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, CIRCLE - 1), st.integers(0, CIRCLE - 1))
-def test_the_order_of_labels_is_the_order_of_r(x: int, y: int) -> None:
+def test_order_of_labels_is_the_order_of_r(x: int, y: int) -> None:
     """The text: "The function r induces an ordering of all nodes in a ring"."""
     assert (Label.nth(x) < Label.nth(y)) == (r(Label.nth(x)) < r(Label.nth(y)))
 
@@ -94,7 +94,7 @@ FIGURE = [
 
 
 def edges_between(*values: str) -> set[frozenset[Fraction]]:
-    """The edges of the ring through these values of r, in order."""
+    """Return the edges of the ring through these values of r, in order."""
     places = [Fraction(value) for value in values]
     return {frozenset(pair) for pair in zip(places, places[1:] + places[:1], strict=True)}
 
@@ -104,13 +104,13 @@ def places_of(edges: frozenset[Edge]) -> set[frozenset[Fraction]]:
 
 
 @pytest.mark.parametrize(("x", "bits", "value"), FIGURE)
-def test_the_figure_gives_the_triples_of_sr_16(x: int, bits: str, value: str) -> None:
-    """The figure's triples (x, l(x), r(l(x)))."""
+def test_figure_gives_the_triples_of_sr_16(x: int, bits: str, value: str) -> None:
+    """The triples (x, l(x), r(l(x))) of the figure."""
     assert Label.nth(x).bits == bits
     assert r(Label.nth(x)) == Fraction(value)
 
 
-def test_the_black_edges_of_the_figure_are_the_ring_of_level_4() -> None:
+def test_black_edges_of_the_figure_are_the_ring_of_level_4() -> None:
     assert places_of(ring_edges(16)) == edges_between(*(f"{i}/16" for i in range(16)))
     assert {level(edge) for edge in ring_edges(16)} == {4}
 
@@ -123,14 +123,14 @@ def test_the_black_edges_of_the_figure_are_the_ring_of_level_4() -> None:
         (1, ["0", "1/2"]),  # blue: a ring of two is one edge
     ],
 )
-def test_the_coloured_edges_of_the_figure_are_the_shortcuts_of_each_level(
+def test_coloured_edges_of_the_figure_are_the_shortcuts_of_each_level(
     k: int, values: list[str]
 ) -> None:
     shortcuts = frozenset(edge for edge in shortcut_edges(16) if level(edge) == k)
     assert places_of(shortcuts) == edges_between(*values)
 
 
-def test_the_figure_has_no_other_shortcuts() -> None:
+def test_figure_has_no_other_shortcuts() -> None:
     assert len(shortcut_edges(16)) == 8 + 4 + 1
     assert not shortcut_edges(16) & ring_edges(16)
 
@@ -139,7 +139,7 @@ def test_the_figure_has_no_other_shortcuts() -> None:
 
 
 def ring_over(labels: list[Label]) -> set[Edge]:
-    """The sorted ring over some labels, straight from the definition."""
+    """Return the sorted ring over some labels, by the definition."""
     line = sorted(labels, key=r)
     pairs = zip(line, line[1:] + line[:1], strict=True)
     return {(min(a, b), max(a, b)) for a, b in pairs if a != b}
@@ -147,7 +147,7 @@ def ring_over(labels: list[Label]) -> set[Edge]:
 
 @cache
 def states(n: int) -> tuple[tuple[Label, SubscriberState], ...]:
-    """The states of all nodes of SR(n), which they work out from the labels beside them."""
+    """Return the states of all nodes of SR(n), computed from the labels beside them."""
     nodes = node_names(n)
     return tuple((Label.nth(i), legitimate_state(i, nodes)) for i in range(n))
 
@@ -160,7 +160,7 @@ def ring_labels(state: SubscriberState) -> list[Label]:
     return [peer.label for peer in (state.left, state.right, state.ring) if peer is not None]
 
 
-def test_the_edges_are_those_of_the_definition() -> None:
+def test_edges_are_those_of_the_definition() -> None:
     """E_R: consecutive in the order of r. E_S: the rings over K_i, i < ceil(log n)."""
     for n in EVERY_N:
         labels = [Label.nth(x) for x in range(n)]
@@ -170,14 +170,14 @@ def test_the_edges_are_those_of_the_definition() -> None:
         assert shortcut_edges(n) == set().union(*rings), n
 
 
-def test_each_node_finds_its_edges_from_the_labels_beside_it() -> None:
+def test_each_node_computes_its_edges_from_the_labels_beside_it() -> None:
     """The text: "The decision whether two nodes are connected only depends on [their] labels"."""
     for n in EVERY_N:
         ring = set().union(*(edges_of(own, ring_labels(state)) for own, state in states(n)))
         shortcuts = set().union(*(edges_of(own, list(state.shortcuts)) for own, state in states(n)))
         assert ring == ring_edges(n), n
         assert shortcuts <= shortcut_edges(n), n
-        assert shortcut_edges(n) - shortcuts <= ring, n  # held already, as edges of the ring
+        assert shortcut_edges(n) - shortcuts <= ring, n  # already held as ring edges
 
 
 def test_every_edge_is_known_to_both_its_ends() -> None:
@@ -200,8 +200,8 @@ def test_shortcuts_stay_on_one_semicircle() -> None:
             assert high <= half or half <= low or low == 0, n
 
 
-def test_a_node_has_two_neighbours_on_each_level_from_its_own_up() -> None:
-    """Sections 2.1, 3.2.2; but 0 and 1 are alone on level 1 and have one."""
+def test_node_has_two_neighbours_on_each_level_from_its_own_up() -> None:
+    """Sections 2.1, 3.2.2; the exception: 0 and 1 are alone on level 1 and have one."""
     for n in (4, 16, 64):
         for own, _ in states(n):
             for k in range(own.length, levels(n) + 1):
@@ -221,7 +221,7 @@ def neighbours(n: int) -> dict[Label, set[Label]]:
     return found
 
 
-def test_the_average_degree_is_constant_and_exactly_4_minus_6_by_n() -> None:
+def test_average_degree_is_constant_and_exactly_4_minus_6_by_n() -> None:
     """The lemma: constant on average, at most 4. The proof's 4n - 4 counts one edge twice."""
     for n in range(2, 301):
         directed = sum(len(others) for others in neighbours(n).values())
@@ -230,23 +230,23 @@ def test_the_average_degree_is_constant_and_exactly_4_minus_6_by_n() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 4, 8, 16, 32, 64, 128, 256])
-def test_the_count_of_the_proof_is_one_edge_of_level_1_too_many(n: int) -> None:
-    """The proof gives each node 2(log n - k + 1) edges; that of 0 and 1 on level 1 is one edge."""
+def test_count_of_the_proof_exceeds_the_edges_by_one_on_level_1(n: int) -> None:
+    """The proof gives each node 2(log n - k + 1) edges; 0 and 1 share one edge on level 1."""
     by_proof = {Label.nth(x): 2 * (levels(n) - Label.nth(x).length + 1) for x in range(n)}
     assert sum(by_proof.values()) == 4 * n - 4
     for own, others in neighbours(n).items():
         assert len(others) == by_proof[own] - (1 if own.length == 1 else 0)
 
 
-def test_the_degree_is_logarithmic_in_the_worst_case() -> None:
+def test_degree_is_logarithmic_in_the_worst_case() -> None:
     """The lemma's 2 (log n - k + 1) with k = 1."""
     for n in range(2, 301):
         assert max(len(others) for others in neighbours(n).values()) <= 2 * levels(n)
 
 
 @pytest.mark.parametrize("n", [4, 8, 16, 32, 64, 128, 256])
-def test_the_longer_a_node_takes_part_the_more_shortcuts_it_has(n: int) -> None:
-    """The sentence after the definition; it is exact where all labels of a length are taken."""
+def test_older_nodes_have_more_shortcuts(n: int) -> None:
+    """The sentence after the definition; it is exact if all labels of a length are taken."""
     degrees = [len(neighbours(n)[Label.nth(x)]) for x in range(n)]
     assert degrees == sorted(degrees, reverse=True)
 
@@ -267,13 +267,13 @@ def diameter(n: int) -> int:
     return max(eccentricity(start, neighbours(n)) for start in neighbours(n))
 
 
-def test_the_diameter_is_at_most_log_n() -> None:
+def test_diameter_is_at_most_log_n() -> None:
     """Sections 1.3, 4.3: "a skip ring of n nodes has diameter log n"."""
     assert [n for n in range(2, 129) if diameter(n) > levels(n)] == []
 
 
 @pytest.mark.parametrize("n", [257, 500, 512])
-def test_the_diameter_of_larger_rings_is_at_most_log_n(n: int) -> None:
+def test_diameter_of_larger_rings_is_at_most_log_n(n: int) -> None:
     assert diameter(n) <= levels(n)
     assert diameter(n) == levels(n) or not is_power_of_two(n)
 
@@ -294,7 +294,7 @@ def named_by(state: SubscriberState) -> set[NodeId]:
     return {*edges, *(node for node in state.shortcuts.values() if node is not None)}
 
 
-def test_an_arrival_only_affects_the_neighbours_of_the_newcomer() -> None:
+def test_arrival_affects_only_the_neighbours_of_the_newcomer() -> None:
     """The text: "A[n] arrival/departure of a node only affects its neighbors"."""
     for n in range(1, 66):
         nodes = node_names(n + 1)
@@ -303,8 +303,8 @@ def test_an_arrival_only_affects_the_neighbours_of_the_newcomer() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 16, 17, 33])
-def test_a_departure_only_affects_neighbours_of_the_leaver_and_of_its_replacement(n: int) -> None:
-    """The last node takes the leaver's place (section 4.1), so both places have neighbours."""
+def test_departure_affects_only_neighbours_of_the_leaver_and_of_its_replacement(n: int) -> None:
+    """The last node replaces the leaver (section 4.1), so both places have neighbours."""
     nodes = node_names(n)
     before = ring_of(nodes)
     for leaver in range(n):

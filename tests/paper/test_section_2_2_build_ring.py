@@ -1,4 +1,4 @@
-"""Section 2.2, Algorithms 1 and 2: BuildRing, with neighbours whose labels one may have wrong."""
+"""Section 2.2, Algorithms 1 and 2: BuildRing with wrong labels of neighbours."""
 
 from random import Random
 
@@ -22,12 +22,12 @@ every_mode = pytest.mark.parametrize("rules", [PAPER, FIXED, FAST], ids=["paper"
 L0, L01, L1, L11 = (Label.parse(bits) for bits in ("0", "01", "1", "11"))
 
 
-# -- what a node does ------------------------------------------------------------------------
+# -- actions of a node -----------------------------------------------------------------------
 
 
 @every_mode
-def test_a_node_periodically_introduces_itself_to_both_neighbours(rules: Rules) -> None:
-    """It sends each of them a message with a reference to itself, and what it believes of them."""
+def test_node_periodically_introduces_itself_to_both_neighbours(rules: Rules) -> None:
+    """Each message contains a reference to the sender and its belief about the receiver."""
     ring = ring_at("01", left=at("a@0"), right=at("b@1"), rules=rules)
     me = at("m@01")
     assert timeout(ring) == [
@@ -40,10 +40,10 @@ def test_a_node_periodically_introduces_itself_to_both_neighbours(rules: Rules) 
 @pytest.mark.parametrize(
     ("bits", "near", "far"), [("0", "b@01", "z@11"), ("11", "b@1", "z@0")], ids=["min", "max"]
 )
-def test_the_ends_of_the_line_keep_an_edge_to_each_other(
+def test_ends_of_the_line_keep_an_edge_to_each_other(
     rules: Rules, bits: str, near: str, far: str
 ) -> None:
-    """The node with the minimum label stores an edge to that with the maximum, and vice versa."""
+    """The node with the minimum label stores an edge to the maximum, and vice versa."""
     side = "right" if bits == "0" else "left"
     ring = ring_at(bits, wrap=at(far), rules=rules, **{side: at(near)})
     me = at(f"m@{bits}")
@@ -52,7 +52,7 @@ def test_the_ends_of_the_line_keep_an_edge_to_each_other(
 
 
 @every_mode
-def test_an_end_of_the_line_without_that_edge_sends_itself_along_the_line(rules: Rules) -> None:
+def test_end_of_the_line_without_a_wrap_edge_introduces_itself_along_the_line(rules: Rules) -> None:
     """Algorithm 2: u.left = none and u.ring = none, so u.right gets Introduce(u, CYC)."""
     ring = ring_at("0", right=at("b@01"), rules=rules)
     assert ("b", Introduce(at("m@0"), EdgeKind.WRAP, first_hand=True)) in timeout(ring)
@@ -60,24 +60,24 @@ def test_an_end_of_the_line_without_that_edge_sends_itself_along_the_line(rules:
 
 @pytest.mark.parametrize("rules", [PAPER, FIXED], ids=["paper", "fixed"])
 @pytest.mark.parametrize(("far", "through"), [("x@001", "a"), ("x@11", "b")])
-def test_others_are_delegated_to_the_neighbour_that_is_closer_to_them(
+def test_other_nodes_are_delegated_to_the_neighbour_closer_to_them(
     rules: Rules, far: str, through: NodeId
 ) -> None:
-    """The linearization of section 2.2: what does not stay here is passed on, one hop."""
+    """The linearization of section 2.2: a reference that is not stored is forwarded, one hop."""
     ring = ring_at("011", left=at("a@01"), right=at("b@1"), rules=rules)
     said = hear(ring, Introduce(at(far), EdgeKind.LINE, first_hand=False))
     assert said == [(through, Introduce(at(far), EdgeKind.LINE, first_hand=False))]
 
 
-def test_with_all_rules_the_supervisor_is_asked_instead() -> None:
-    """R10: hop by hop a reference takes up to n rounds, by the supervisor two."""
+def test_supervisor_is_asked_instead_with_all_rules() -> None:
+    """R10: hop by hop a reference takes up to n rounds, through the supervisor two."""
     ring = ring_at("011", left=at("a@01"), right=at("b@1"))
     assert hear(ring, Introduce(at("x@11"), EdgeKind.LINE, first_hand=False)) == asked("x")
 
 
 @every_mode
-def test_a_closer_node_replaces_the_neighbour_and_is_told_of_it(rules: Rules) -> None:
-    """Algorithm 1, Linearize: v becomes u.left, and gets the old u.left."""
+def test_closer_node_replaces_the_neighbour_and_is_introduced_to_it(rules: Rules) -> None:
+    """Algorithm 1, Linearize: v becomes u.left, and receives the old u.left."""
     ring = ring_at("1", left=at("a@0"), rules=rules)
     said = hear(ring, CheckLabel(at("b@01"), L1, EdgeKind.LINE))
     assert edges(ring)[LEFT] == at("b@01")
@@ -88,21 +88,21 @@ def test_a_closer_node_replaces_the_neighbour_and_is_told_of_it(rules: Rules) ->
 
 
 @every_mode
-def test_a_wrong_believed_label_is_answered_with_the_right_one(rules: Rules) -> None:
-    """w compares w.label with what v believes; if they differ, it sends v its correct label."""
+def test_wrong_believed_label_is_answered_with_the_right_one(rules: Rules) -> None:
+    """w compares w.label with the belief of v; if they differ, it sends v its correct label."""
     ring = ring_at("01", left=at("a@0"), right=at("b@1"), rules=rules)
     said = hear(ring, CheckLabel(at("a@0"), L11, EdgeKind.LINE))
     assert said == [("a", Introduce(at("m@01"), EdgeKind.LINE, first_hand=True))]
 
 
 @every_mode
-def test_a_right_believed_label_needs_no_answer(rules: Rules) -> None:
+def test_right_believed_label_needs_no_answer(rules: Rules) -> None:
     ring = ring_at("01", left=at("a@0"), right=at("b@1"), rules=rules)
     assert hear(ring, CheckLabel(at("a@0"), L01, EdgeKind.LINE)) == []
 
 
 @every_mode
-def test_the_answer_corrects_the_label(rules: Rules) -> None:
+def test_answer_corrects_the_label(rules: Rules) -> None:
     """The number of corrupted labels is reduced (proof of the lemma)."""
     ring = ring_at("0", right=at("b@11"), rules=rules)
     hear(ring, Introduce(at("b@01"), EdgeKind.LINE, first_hand=True))
@@ -110,7 +110,7 @@ def test_the_answer_corrects_the_label(rules: Rules) -> None:
 
 
 @every_mode
-def test_the_answer_moves_a_neighbour_to_its_true_side(rules: Rules) -> None:
+def test_answer_moves_a_neighbour_to_its_true_side(rules: Rules) -> None:
     """Algorithm 1: under its right label v belongs to the other side, so u.left is empty."""
     ring = ring_at("1", left=at("b@01"), rules=rules)
     hear(ring, Introduce(at("b@11"), EdgeKind.LINE, first_hand=True))
@@ -119,15 +119,15 @@ def test_the_answer_moves_a_neighbour_to_its_true_side(rules: Rules) -> None:
 
 
 @every_mode
-def test_the_answer_corrects_the_neighbour_on_both_sides(rules: Rules) -> None:
-    """Algorithm 1 looks at u.left and "analogously" at u.right, also if both name one node."""
+def test_answer_corrects_the_neighbour_on_both_sides(rules: Rules) -> None:
+    """Algorithm 1 checks u.left and "analogously" u.right, even if both name one node."""
     ring = ring_at("01", left=at("b@001"), right=at("b@1"), rules=rules)
     hear(ring, Introduce(at("b@1"), EdgeKind.LINE, first_hand=True))
     assert at("b@001") not in edges(ring)
 
 
 @every_mode
-def test_the_answer_corrects_the_edge_that_closes_the_ring(rules: Rules) -> None:
+def test_answer_corrects_the_wrap_edge(rules: Rules) -> None:
     """Algorithm 2, Introduce: u.ring = v under another label on the same side."""
     ring = ring_at("0", right=at("b@01"), wrap=at("z@11"), rules=rules)
     hear(ring, Introduce(at("z@111"), EdgeKind.WRAP, first_hand=True))
@@ -135,7 +135,7 @@ def test_the_answer_corrects_the_edge_that_closes_the_ring(rules: Rules) -> None
 
 
 @every_mode
-def test_a_node_without_a_label_has_its_references_removed(rules: Rules) -> None:
+def test_node_without_a_label_asks_for_the_removal_of_its_references(rules: Rules) -> None:
     """Algorithms 1 and 2: u.label = none, so v gets RemoveConnections(u)."""
     ring = ring_at(None, rules=rules)
     assert hear(ring, Introduce(at("a@0"), EdgeKind.LINE, first_hand=True)) == [
@@ -147,7 +147,7 @@ def test_a_node_without_a_label_has_its_references_removed(rules: Rules) -> None
 
 
 class RingsAlone:
-    """BuildRing without a supervisor: from a weakly connected start with half its labels wrong."""
+    """BuildRing without a supervisor, from a weakly connected start with half its labels wrong."""
 
     def __init__(self, n: int, seed: int, rules: Rules) -> None:
         self.rng = Random(f"{n}/{seed}")
@@ -168,7 +168,7 @@ class RingsAlone:
         return ring
 
     def _connect(self, ring: Ring, other: NodeId) -> None:
-        """Store a reference in a variable that is still free."""
+        """Store a reference in a free variable."""
         wrong = Label.nth(self.rng.randrange(4 * len(self.label_of)))
         peer = Peer(self.rng.choice((wrong, self.label_of[other])), other)
         free = [name for name, value in zip("lrw", edges(ring), strict=True) if value is None]
@@ -216,8 +216,8 @@ def test_build_ring_alone_sorts_any_connected_start(rules: Rules, n: int) -> Non
 @pytest.mark.parametrize("mode", ["fixed", "fast"])
 @pytest.mark.parametrize("code", ["A10", "A11", "A20"])
 @pytest.mark.parametrize("n", [2, 5, 16, 33])
-def test_the_ring_recovers_from_wrong_labels_and_sides(mode: str, code: str, n: int) -> None:
-    """The same inside BuildSR: only the ring is wrong, and it becomes right."""
+def test_ring_recovers_from_wrong_labels_and_sides(mode: str, code: str, n: int) -> None:
+    """The same inside BuildSR: only the ring is wrong, and it becomes legitimate."""
     start = ADVERSARIES[code].build(n, Random(f"{code}/{n}"))
     assert {violation.layer for violation in violations(start)} == {Layer.RING}
     report = simulation(start, mode=mode, max_rounds=3 * n + 20).run()
@@ -225,7 +225,7 @@ def test_the_ring_recovers_from_wrong_labels_and_sides(mode: str, code: str, n: 
 
 
 def with_a_twin_of_its_right_neighbour(n: int, index: int) -> Snapshot:
-    """SR(n) where one node holds its right neighbour on its left, too, under a nearer label."""
+    """Return SR(n) where one node also has its right neighbour as left one, with a nearer label."""
     start = standing_ring(n)
     node = node_names(n)[index]
     state = start.subscribers[node]
@@ -238,8 +238,8 @@ def with_a_twin_of_its_right_neighbour(n: int, index: int) -> Snapshot:
 
 @pytest.mark.parametrize("mode", ["paper", "fixed", "fast"])
 @pytest.mark.parametrize("index", [1, 5, 37, 90])
-def test_a_neighbour_known_on_both_sides_is_corrected_at_once(mode: str, index: int) -> None:
-    """The answer to the wrong belief corrects it, and nobody waits for the round robin."""
+def test_neighbour_stored_on_both_sides_is_corrected_at_once(mode: str, index: int) -> None:
+    """The answer to the wrong belief corrects it, without the round robin."""
     start = with_a_twin_of_its_right_neighbour(128, index)
     report = simulation(start, mode=mode, max_rounds=8, closure=5).run()
     assert report.is_good, report.violations

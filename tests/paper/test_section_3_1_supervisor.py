@@ -1,4 +1,4 @@
-"""Section 3.1, Algorithm 3: the supervisor's database, its four corruptions and the round robin."""
+"""Section 3.1, Algorithm 3: the database of the supervisor, its four corruptions, round robin."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ from tests.support.machines import (
 )
 from tests.support.strategies import label_texts, supervisor_states
 
-NOTHING_TO_DO = SubscribeRequested()  # an event that means nothing to a supervisor
+NOTHING_TO_DO = SubscribeRequested()  # an event that a supervisor ignores
 
 
 def repaired(database: Iterable[tuple[str, NodeId | None]]) -> Roster:
@@ -45,7 +45,7 @@ def repaired(database: Iterable[tuple[str, NodeId | None]]) -> Roster:
 # -- configurations and round robin ----------------------------------------------------------
 
 
-def test_a_configuration_is_predecessor_label_and_successor() -> None:
+def test_configuration_is_predecessor_label_and_successor() -> None:
     """The triple (pred, label, succ) "according to the database"."""
     roster = repaired(database_of("abcd"))
     assert roster.configuration_of("a") == place("d@11", "0", "c@01")
@@ -54,11 +54,11 @@ def test_a_configuration_is_predecessor_label_and_successor() -> None:
     assert roster.configuration_of("d") == place("b@1", "11", "a@0")
 
 
-def test_a_single_subscriber_has_label_0_and_no_neighbours() -> None:
+def test_single_subscriber_has_label_0_and_no_neighbours() -> None:
     assert repaired([("0", "a")]).configuration_of("a") == place("-", "0", "-")
 
 
-def test_predecessor_and_successor_are_those_in_the_sorted_database() -> None:
+def test_predecessor_and_successor_are_adjacent_in_the_sorted_database() -> None:
     """Section 4.1: they can be read off, "since all tuples are sorted"; here without sorting."""
     for n in (*range(2, 70), 128, 129, 500):
         roster = repaired(database_of(node_names(n)))
@@ -70,7 +70,7 @@ def test_predecessor_and_successor_are_those_in_the_sorted_database() -> None:
 
 @pytest.mark.parametrize("rules", [PAPER, FAST], ids=["paper", "fast"])
 @pytest.mark.parametrize("n", [1, 2, 5, 16, 100])
-def test_round_robin_visits_everybody_once_in_n_timeouts(rules: Rules, n: int) -> None:
+def test_round_robin_visits_each_member_once_in_n_timeouts(rules: Rules, n: int) -> None:
     """In Timeout the supervisor sends one subscriber its configuration, in turn."""
     machine = supervisor(*node_names(n), rules=rules, cursor=3 * n + 1)
     for _ in range(2):
@@ -81,14 +81,14 @@ def test_round_robin_visits_everybody_once_in_n_timeouts(rules: Rules, n: int) -
 
 @settings(deadline=None)
 @given(cursor=st.integers(0, 10**30), n=st.integers(1, 20))
-def test_any_next_leads_back_into_the_round_robin(cursor: int, n: int) -> None:
+def test_round_robin_continues_from_any_next(cursor: int, n: int) -> None:
     """The variable next may be corrupted, too (S6)."""
     machine = supervisor(*node_names(n), cursor=cursor)
     assert {told(machine, tick(machine))[0] for _ in range(n)} == set(node_names(n))
 
 
 @pytest.mark.parametrize("rules", [PAPER, FAST], ids=["paper", "fast"])
-def test_an_empty_database_is_no_reason_to_fail(rules: Rules) -> None:
+def test_empty_database_causes_no_failure(rules: Rules) -> None:
     """Algorithm 3 takes next modulo n, and n may be 0 (S6)."""
     assert tick(supervisor(rules=rules)) == []
 
@@ -129,10 +129,10 @@ every_condition = pytest.mark.parametrize(
 
 
 @every_condition
-def test_each_condition_is_detected_and_told_in_words(
+def test_each_condition_is_detected_and_described(
     database: Database, words: str, result: str
 ) -> None:
-    """The database is corrupted if one of the four conditions holds; we say which, and where."""
+    """The database is corrupted if one of four conditions holds; the text names which and where."""
     ring = standing_ring("abc")
     world = replace(ring, supervisor=SupervisorState(database=database))
     found = list(violations(world))
@@ -140,7 +140,7 @@ def test_each_condition_is_detected_and_told_in_words(
 
 
 @every_condition
-def test_each_condition_is_repaired_before_anything_else_happens(
+def test_each_condition_is_repaired_before_any_event(
     database: Database, words: str, result: str
 ) -> None:
     machine = loaded_supervisor(SupervisorState(database=database))
@@ -149,17 +149,17 @@ def test_each_condition_is_repaired_before_anything_else_happens(
 
 
 @every_condition
-def test_the_repair_generates_no_messages(database: Database, words: str, result: str) -> None:
+def test_repair_generates_no_messages(database: Database, words: str, result: str) -> None:
     """The text: "All of these actions are performed locally, i.e., they generate no messages"."""
     machine = loaded_supervisor(SupervisorState(database=database), rules=PAPER)
     assert give(machine, NOTHING_TO_DO) == []
 
 
 @every_condition
-def test_with_all_rules_the_repair_tells_those_whose_configuration_it_changed(
+def test_repair_informs_the_members_whose_configuration_it_changed_with_all_rules(
     database: Database, words: str, result: str
 ) -> None:
-    """S11: what the supervisor now says differs from what it would have said before."""
+    """S11: the configuration after the repair differs from the one before."""
     machine = loaded_supervisor(SupervisorState(database=database), rules=without(Rule.QUEUE))
     nodes = told(machine, give(machine, NOTHING_TO_DO))
     assert len(set(nodes)) == len(nodes)
@@ -168,19 +168,19 @@ def test_with_all_rules_the_repair_tells_those_whose_configuration_it_changed(
     assert moved <= set(nodes)
 
 
-def test_several_copies_leave_the_lowest_label() -> None:
+def test_lowest_label_of_several_copies_stays() -> None:
     """(ii): "removes all duplicates except the tuple with lowest label"; by index (S4)."""
     database = (("011", "a"), ("1", "a"), ("0", "b"), ("01", "c"), ("001", "a"))
     assert repaired(database).database() == database_of("bac")
 
 
-def test_a_gap_is_filled_with_the_largest_label_of_all() -> None:
+def test_gap_is_filled_with_the_largest_label_of_all() -> None:
     """(iii): "the tuple (l(j), w) with maximum j > i"."""
     database = (("0", "a"), ("01", "b"), ("001", "c"), ("111", "d"))  # indices 0, 2, 4, 7
     assert repaired(database).database() == database_of("adbc")
 
 
-def test_a_label_that_l_never_produces_is_moved_first() -> None:
+def test_label_that_l_never_produces_is_moved_first() -> None:
     """S5: it counts as larger than all others."""
     database = (("0", "a"), ("10", "b"), ("0001", "c"))
     assert repaired(database).database() == database_of("abc")
@@ -205,7 +205,7 @@ def test_any_database_becomes_exactly_the_first_n_labels(database: Database) -> 
 
 @settings(deadline=None)
 @given(databases)
-def test_repairing_twice_changes_nothing_more(database: Database) -> None:
+def test_second_repair_changes_nothing(database: Database) -> None:
     once = repaired(database).database()
     again = Roster()
     again.load(once, cursor=0)
@@ -215,7 +215,7 @@ def test_repairing_twice_changes_nothing_more(database: Database) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from("abcdefgh"), unique=True))
-def test_a_clean_database_stays_as_it_is(nodes: list[NodeId]) -> None:
+def test_valid_database_is_not_changed(nodes: list[NodeId]) -> None:
     roster = Roster()
     roster.load(database_of(nodes), cursor=0)
     assert roster.repair() == []
@@ -224,8 +224,8 @@ def test_a_clean_database_stays_as_it_is(nodes: list[NodeId]) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 12)), unique_by=lambda e: e[1]))
-def test_the_repair_is_that_of_the_pseudocode(entries: list[tuple[NodeId, int]]) -> None:
-    """CheckMultipleCopies and CheckLabels, taken word by word, on a hash map from labels."""
+def test_repair_equals_the_pseudocode(entries: list[tuple[NodeId, int]]) -> None:
+    """CheckMultipleCopies and CheckLabels, literally, on a hash map from labels."""
     database = {index: node for node, index in sorted(entries, key=lambda entry: entry[1])}
     for index, node in list(database.items()):  # lowest first: later ones are the copies
         if node in [database[i] for i in database if i < index]:
@@ -239,7 +239,7 @@ def test_the_repair_is_that_of_the_pseudocode(entries: list[tuple[NodeId, int]])
 
 @settings(deadline=None)
 @given(label_texts())
-def test_a_label_in_a_database_has_an_index_exactly_if_l_produces_it(bits: str) -> None:
+def test_label_in_a_database_has_an_index_exactly_if_l_produces_it(bits: str) -> None:
     index = index_of(bits)
     assert (index is not None) == ((bits == "0" or bits[-1:] == "1") and len(bits) <= 64)
     assert index is None or Label.nth(index).bits == bits
@@ -247,13 +247,13 @@ def test_a_label_in_a_database_has_an_index_exactly_if_l_produces_it(bits: str) 
 
 @settings(deadline=None)
 @given(databases, st.randoms(use_true_random=False))
-def test_the_order_of_a_database_does_not_matter(database: Database, rng: Random) -> None:
-    """It is a set."""
+def test_order_of_a_database_does_not_matter(database: Database, rng: Random) -> None:
+    """The database is a set."""
     shuffled = rng.sample(database, len(database))
     assert repaired(shuffled).database() == repaired(database).database()
 
 
-def test_the_first_timeout_already_speaks_from_the_repaired_database() -> None:
+def test_first_timeout_uses_the_repaired_database() -> None:
     """CheckLabels comes first in Timeout."""
     state = SupervisorState(database=(("0", None), ("1", "a"), ("11", "b")))
     effects = loaded_supervisor(state, rules=PAPER).handle(Tick())

@@ -1,4 +1,4 @@
-"""Section 3.2.1: how subscribers get their labels, and what that costs the supervisor."""
+"""Section 3.2.1: assignment of labels to subscribers, and its cost at the supervisor."""
 
 from fractions import Fraction
 from math import pi, prod, sqrt
@@ -32,7 +32,7 @@ from tests.support.machines import (
 
 every_mode = pytest.mark.parametrize("rules", [PAPER, FIXED, FAST], ids=["paper", "fixed", "fast"])
 
-ASK, REFRAIN = 0, 1  # what chance has to say for a node to ask the supervisor, and to let it be
+ASK, REFRAIN = 0, 1  # draws with which a node asks the supervisor, and does not
 MIDDLE = legitimate_state(2, "abm")  # m has the label 01 between a and b
 
 
@@ -40,14 +40,14 @@ MIDDLE = legitimate_state(2, "abm")  # m has the label 01 between a and b
 
 
 @every_mode
-def test_i_without_a_label_a_subscriber_asks_to_be_integrated(rules: Rules) -> None:
-    """(i): v.label = none. It does nothing else, whatever it remembers (B8)."""
+def test_i_subscriber_without_a_label_asks_to_be_integrated(rules: Rules) -> None:
+    """(i): v.label = none. The node does nothing else, whatever it remembers (B8)."""
     state = SubscriberState(left=at("a@0"), right=at("b@1"), ring=at("c@11"))
     assert tick(subscriber(state, rules=rules)) == [(SUPERVISOR, Subscribe("m"))]
 
 
 @every_mode
-def test_i_the_supervisor_integrates_it_and_sends_its_configuration(rules: Rules) -> None:
+def test_i_supervisor_integrates_it_and_sends_its_configuration(rules: Rules) -> None:
     machine = supervisor("a", "b", rules=rules)
     said = deliver(machine, Subscribe("m"), "m") + tick(machine)
     assert ("m", place("a@0", "01", "b@1")) in said
@@ -56,10 +56,10 @@ def test_i_the_supervisor_integrates_it_and_sends_its_configuration(rules: Rules
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("rare", [False, True], ids=["k", "k+1"])
-def test_ii_with_a_label_of_k_bits_it_asks_once_in_2_to_the_k_times_k_squared(
+def test_ii_subscriber_with_a_label_of_k_bits_asks_once_in_2_to_the_k_times_k_squared(
     k: int, rare: bool
 ) -> None:
-    """(ii): probability 1/(2^k k^2). Our exponent is k+1, see the theorem below."""
+    """(ii): probability 1/(2^k k^2). The exponent here is k+1, see the theorem below."""
     label, chance = Label.nth(2 ** (k - 1)), Scripted(ASK)
     assert label.length == k
     assert asks_supervisor(label, chance, rare=rare)
@@ -68,7 +68,7 @@ def test_ii_with_a_label_of_k_bits_it_asks_once_in_2_to_the_k_times_k_squared(
 
 
 @every_mode
-def test_ii_the_question_is_about_its_own_configuration(rules: Rules) -> None:
+def test_ii_request_is_about_its_own_configuration(rules: Rules) -> None:
     lucky, unlucky = (
         subscriber(MIDDLE, rules=rules, rng=Scripted(draw)) for draw in (ASK, REFRAIN)
     )
@@ -77,8 +77,8 @@ def test_ii_the_question_is_about_its_own_configuration(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("rare", [False, True], ids=["k", "k+1"])
-def test_ii_the_longest_labels_ask_practically_never_and_without_overflow(rare: bool) -> None:
-    """Section 3.2.1: "such that the probability becomes negligible"; 2^-64 is no float's affair."""
+def test_ii_longest_labels_practically_never_ask_and_cause_no_overflow(rare: bool) -> None:
+    """Section 3.2.1: "such that the probability becomes negligible"; 2^-64 needs no float."""
     label = Label.parse("0" * 63 + "1")
     rng = Random("3.2.1")
     assert not any(asks_supervisor(label, rng, rare=rare) for _ in range(10_000))
@@ -86,8 +86,8 @@ def test_ii_the_longest_labels_ask_practically_never_and_without_overflow(rare: 
 
 
 @every_mode
-def test_ii_somebody_labelled_and_unrecorded_becomes_recorded_once_it_asks(rules: Rules) -> None:
-    """The supervisor integrates whoever asks; ours lets the node decide by its own will (S1)."""
+def test_ii_labelled_unrecorded_node_becomes_recorded_once_it_asks(rules: Rules) -> None:
+    """The paper's supervisor integrates every node that asks; here the node decides (S1)."""
     stranger = subscriber(MIDDLE, rules=rules)
     machine = supervisor("a", "b", rules=rules)
     said = deliver(machine, GetConfiguration("m"), "m") + tick(machine)
@@ -108,7 +108,7 @@ def test_ii_somebody_labelled_and_unrecorded_becomes_recorded_once_it_asks(rules
     ],
     ids=["left", "left, as close", "right", "ring"],
 )
-def test_iii_a_neighbour_closer_than_the_configuration_says_is_reported(
+def test_iii_neighbour_closer_than_the_configuration_says_is_reported(
     rules: Rules, closer: dict, given: SetConfiguration
 ) -> None:
     """(iii): w requests the supervisor to send the correct configuration to w.left."""
@@ -117,12 +117,12 @@ def test_iii_a_neighbour_closer_than_the_configuration_says_is_reported(
 
 
 @pytest.mark.parametrize("rules", [PAPER, FIXED], ids=["paper", "fixed"])
-def test_iii_a_neighbour_farther_away_is_not_reported(rules: Rules) -> None:
+def test_iii_neighbour_farther_away_is_not_reported(rules: Rules) -> None:
     ring = ring_at("1", left=at("v@01"), rules=rules)
     assert asked("v")[0] not in hear(ring, place("p@011", "1", "q@11"))
 
 
-def test_iii_with_all_rules_every_displaced_neighbour_is_reported() -> None:
+def test_iii_every_displaced_neighbour_is_reported_with_all_rules() -> None:
     """R10: otherwise it is delegated hop by hop."""
     ring = ring_at("1", left=at("v@01"))
     assert hear(ring, place("p@011", "1", "q@11")) == asked("v")
@@ -130,14 +130,14 @@ def test_iii_with_all_rules_every_displaced_neighbour_is_reported() -> None:
 
 
 @every_mode
-def test_iii_a_neighbour_that_the_configuration_confirms_is_not_reported(rules: Rules) -> None:
+def test_iii_neighbour_that_the_configuration_confirms_is_not_reported(rules: Rules) -> None:
     ring = ring_at("01", left=at("a@0"), right=at("b@1"), rules=rules)
     assert hear(ring, place("a@0", "01", "b@1")) == []
 
 
 @every_mode
 @pytest.mark.parametrize("bits", ["0", "01", "0" * 60 + "1"])
-def test_iv_whoever_seems_minimal_asks_with_probability_one_half(rules: Rules, bits: str) -> None:
+def test_iv_node_that_seems_minimal_asks_with_probability_one_half(rules: Rules, bits: str) -> None:
     """(iv): based only on its local information, that is, it has no left neighbour (B14)."""
     chance = Scripted(ASK)
     state = SubscriberState(label=Label.parse(bits), right=at("b@1"), ring=at("c@11"))
@@ -151,7 +151,7 @@ def test_iv_whoever_seems_minimal_asks_with_probability_one_half(rules: Rules, b
 
 
 @every_mode
-def test_iv_whoever_has_a_left_neighbour_does_not_seem_minimal(rules: Rules) -> None:
+def test_iv_node_with_a_left_neighbour_does_not_seem_minimal(rules: Rules) -> None:
     chance = Scripted(REFRAIN)
     tick(subscriber(MIDDLE, rules=rules, rng=chance))
     assert chance.odds == [2 ** (2 + rules.rare_requests)]  # (ii) for two bits
@@ -165,7 +165,7 @@ def probability(label: Label, *, rare: bool) -> Fraction:
 
 
 def expected_requests(n: int, *, rare: bool) -> Fraction:
-    """All requests of one interval of a legitimate ring: actions (ii) and (iv)."""
+    """Return the expected requests of one interval of a legitimate ring: actions (ii) and (iv)."""
     others = (probability(Label.nth(x), rare=rare) for x in range(1, n))
     return Fraction(1, 2) + sum(others)
 
@@ -173,21 +173,21 @@ def expected_requests(n: int, *, rare: bool) -> Fraction:
 @pytest.mark.parametrize(
     ("n", "expected"), [(2, "1"), (4, "9/8"), (16, "349/288"), (64, "8969/7200")]
 )
-def test_the_paper_s_requests_are_not_fewer_than_one_per_interval(n: int, expected: str) -> None:
-    """The theorem says "less than 1"; its proof forgets that two labels have length 1."""
+def test_requests_of_the_paper_are_not_fewer_than_one_per_interval(n: int, expected: str) -> None:
+    """The theorem says "less than 1"; its proof overlooks that two labels have length 1."""
     assert expected_requests(n, rare=False) == Fraction(expected) >= 1
 
 
-def test_the_paper_s_requests_grow_towards_1_32() -> None:
-    """1 + the sum of 1/(2k^2) from 2 on: constant on expectation all the same."""
+def test_requests_of_the_paper_grow_towards_1_32() -> None:
+    """1 + the sum of 1/(2k^2) from 2 on: still constant on expectation."""
     limit = 1 + (pi**2 / 6 - 1) / 2
     values = [expected_requests(2**k, rare=False) for k in range(1, 13)]
     assert values == sorted(values)
     assert 1.28 < values[-1] < limit < 1.3225
 
 
-def test_with_exponent_k_plus_1_the_requests_stay_below_0_912() -> None:
-    """The theorem is true of what we build: 3/4 + the sum of 1/(4k^2) from 2 on."""
+def test_requests_stay_below_0_912_with_exponent_k_plus_1() -> None:
+    """The theorem holds for this implementation: 3/4 + the sum of 1/(4k^2) from 2 on."""
     limit = 3 / 4 + (pi**2 / 6 - 1) / 4
     values = [expected_requests(2**k, rare=True) for k in range(1, 13)]
     assert values == sorted(values)
@@ -195,7 +195,7 @@ def test_with_exponent_k_plus_1_the_requests_stay_below_0_912() -> None:
 
 
 def requests_per_interval(mode: str, n: int, intervals: int) -> tuple[float, float]:
-    """The measured mean, and how far above or below the truth is in one case of a thousand."""
+    """Return the measured mean and the half-width of its 99.9 % bound."""
     running = simulation(standing_ring(n), mode=mode, seed=321)
     for _ in range(intervals):
         running.run_round()
@@ -214,25 +214,25 @@ def test_measured_requests_of_the_paper_exceed_one() -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("mode", [pytest.param("fixed", marks=pytest.mark.slow), "fast"])
 def test_measured_requests_stay_below_the_bound(mode: str) -> None:
-    """The same for our exponent, and no rule adds a request in a legitimate state."""
+    """The same for exponent k+1; no rule adds a request in a legitimate state."""
     mean, margin = requests_per_interval(mode, 16, 12_000)
     assert mean + margin < 0.912
     assert abs(mean - expected_requests(16, rare=True)) < 1.5 * margin
 
 
-# -- the sketch: how a component becomes recorded --------------------------------------------
+# -- the proof sketch: how a component becomes recorded ----------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["fixed", "fast"])
-def test_a_ring_of_negligible_probability_becomes_recorded_from_its_minimum_on(mode: str) -> None:
-    """Action (iv) records the minimum, action (iii) its neighbours, and so on round the ring."""
+def test_ring_of_negligible_probability_becomes_recorded_starting_at_its_minimum(mode: str) -> None:
+    """Action (iv) records the minimum, action (iii) its neighbours, and so on around the ring."""
     start = ADVERSARIES["A07"].build(9, Random("3.2.1"))
     assert all(state.label.length == 60 for state in start.subscribers.values())
     assert simulation(start, mode=mode, max_rounds=200).run().is_good
 
 
-def test_expected_requests_agree_with_the_labels_of_a_standing_ring() -> None:
-    """The formula speaks of labels; these are the machines that have them."""
+def test_expected_requests_agree_with_the_labels_of_a_legitimate_ring() -> None:
+    """The formula uses labels; these machines have them."""
     for rules, rare in ((PAPER, False), (FAST, True)):
         drawn = []
         for index in range(16):

@@ -1,4 +1,4 @@
-"""Section 3.2.2, Algorithm 4: shortcut labels, and how shortcuts are established bottom-up."""
+"""Section 3.2.2, Algorithm 4: shortcut labels, and their establishment bottom-up."""
 
 from fractions import Fraction
 
@@ -25,41 +25,41 @@ def values(labels: tuple[Label, ...]) -> list[Fraction]:
     return [Fraction(each.position, CIRCLE) for each in labels]
 
 
-# -- which labels ----------------------------------------------------------------------------
+# -- labels ----------------------------------------------------------------------------------
 
 
-def test_the_shortcuts_of_one_quarter_to_the_left_are_an_eighth_and_zero() -> None:
+def test_shortcuts_of_one_quarter_to_the_left_are_an_eighth_and_zero() -> None:
     """The example: 2 * 3/16 - 1/4 = 1/8, then 2 * 1/8 - 1/4 = 0, which is short enough."""
     left = chain(label("01"), label("0011"), LEFT)
     assert values(left) == [Fraction(3, 16), Fraction(1, 8), 0]
 
 
-def test_the_shortcuts_of_one_quarter_to_the_right_are_three_eighths_and_one_half() -> None:
+def test_shortcuts_of_one_quarter_to_the_right_are_three_eighths_and_one_half() -> None:
     """The example: "the computation of shortcut labels to 3/8 and 1/2 works analogously"."""
     right = chain(label("01"), label("0101"), RIGHT)
     assert values(right) == [Fraction(5, 16), Fraction(3, 8), Fraction(1, 2)]
 
 
-def test_the_shortcuts_of_one_quarter_in_sr_16() -> None:
-    """The example as a whole, at the node that has the label."""
+def test_shortcuts_of_one_quarter_in_sr_16() -> None:
+    """The whole example, at the node that has the label."""
     state = legitimate_state(2, node_names(16))
     assert (state.left.label.bits, state.right.label.bits) == ("0011", "0101")
     assert [slot.bits for slot in state.shortcuts] == ["001", "0", "011", "1"]
 
 
-def test_there_are_no_shortcuts_where_the_neighbour_s_label_is_not_longer() -> None:
-    """Only if |v.label| < |label_w| does v know of somebody beyond w."""
+def test_no_shortcuts_exist_if_the_label_of_the_neighbour_is_not_longer() -> None:
+    """Only if |v.label| < |label_w| does v know that a node beyond w exists."""
     assert chains_around(label("001"), label("0"), label("01")).slots == ()
 
 
-def test_a_label_as_long_as_the_own_one_ends_the_chain() -> None:
+def test_label_as_long_as_the_own_one_ends_the_chain() -> None:
     """The recursion goes on "until it reaches a label of less or equal length"."""
     assert chain(label("011"), label("001"), LEFT) == (label("001"),)
     assert chain(label("011"), label("01001"), LEFT)[1:] == (label("0011"), label("0"))
 
 
 @pytest.mark.parametrize("n", [8, 16, 64])
-def test_zero_finds_its_left_shortcuts_round_the_end_of_the_circle(n: int) -> None:
+def test_zero_computes_its_left_shortcuts_across_the_wrap(n: int) -> None:
     """The 1 is represented by the subscriber with label 0 (C2)."""
     state = legitimate_state(0, node_names(n))
     assert state.ring is not None
@@ -67,11 +67,11 @@ def test_zero_finds_its_left_shortcuts_round_the_end_of_the_circle(n: int) -> No
     assert values(left) == [1 - Fraction(2**i, n) for i in range(levels(n))]
 
 
-# -- who introduces whom ---------------------------------------------------------------------
+# -- introductions ---------------------------------------------------------------------------
 
 
 def level_neighbours(index: int, n: int) -> tuple[Label, Label]:
-    """Who stands beside a label in the ring over all labels that are no longer."""
+    """Return the nodes beside a label in the ring over all labels that are no longer."""
     own = Label.nth(index)
     ring = sorted(Label.nth(x) for x in range(n) if Label.nth(x).length <= own.length)
     place = ring.index(own)
@@ -81,8 +81,9 @@ def level_neighbours(index: int, n: int) -> tuple[Label, Label]:
 @every_mode
 @pytest.mark.parametrize("n", [3, 4, 5, 6, 7, 8, 11, 16, 31, 40])
 def test_each_node_introduces_its_two_neighbours_on_its_own_level(rules: Rules, n: int) -> None:
-    """With k = |v.label|, v introduces u to w and w to u; also if one of them, or both, are only
-    neighbours on the ring (C3: the text knows two shortcuts or two ring neighbours)."""
+    """With k = |v.label|, v introduces u to w and w to u; also if one or both of them are only
+    ring neighbours (C3: the text has two shortcuts or two ring neighbours).
+    """
     nodes = node_names(n)
     for index in range(n):
         machine = subscriber(legitimate_state(index, nodes), rules=rules, node=nodes[index])
@@ -98,26 +99,26 @@ def introductions(said: list[tuple[NodeId, Message]]) -> list[tuple[NodeId, Peer
     return [(to, message.peer) for to, message in said if isinstance(message, IntroduceShortcut)]
 
 
-def test_the_mixed_case_of_sr_5() -> None:
-    """01 stands between 001 and 1: its level neighbours are the shortcut 0 and the neighbour 1."""
+def test_mixed_case_of_sr_5_introduces_a_shortcut_and_a_neighbour() -> None:
+    """01 is between 001 and 1: its level neighbours are the shortcut 0 and the neighbour 1."""
     machine = subscriber(legitimate_state(2, "abcde"), node="c")
     assert introductions(tick(machine)) == [("a", at("b@1")), ("b", at("a@0"))]
 
 
 @every_mode
-def test_an_unknown_holder_is_introduced_to_nobody(rules: Rules) -> None:
+def test_unknown_holder_is_not_introduced(rules: Rules) -> None:
     """C4: v introduces them only if it has both."""
     state = replace(legitimate_state(2, "abcde"), shortcuts={label("0"): None})
     assert introductions(tick(subscriber(state, rules=rules, node="c"))) == []
 
 
-# -- what an introduction does ---------------------------------------------------------------
+# -- effects of an introduction --------------------------------------------------------------
 
 QUARTER = legitimate_state(2, node_names(16))  # holds 001, 0, 011 and 1
 
 
 @every_mode
-def test_an_introduced_shortcut_fills_the_slot_of_its_label(rules: Rules) -> None:
+def test_introduced_shortcut_fills_the_slot_of_its_label(rules: Rules) -> None:
     state = replace(QUARTER, shortcuts=dict.fromkeys(QUARTER.shortcuts))
     machine = subscriber(state, rules=rules)
     assert deliver(machine, IntroduceShortcut(at("x@001"))) == []
@@ -125,7 +126,7 @@ def test_an_introduced_shortcut_fills_the_slot_of_its_label(rules: Rules) -> Non
 
 
 @every_mode
-def test_an_introduced_shortcut_replaces_the_one_that_had_its_label(rules: Rules) -> None:
+def test_introduced_shortcut_replaces_the_holder_of_its_label(rules: Rules) -> None:
     """u "replaces the existing node reference w' by w"."""
     machine = subscriber(QUARTER, rules=rules)
     deliver(machine, IntroduceShortcut(at("x@001")))
@@ -133,17 +134,17 @@ def test_an_introduced_shortcut_replaces_the_one_that_had_its_label(rules: Rules
 
 
 @every_mode
-def test_an_introduction_of_what_is_known_changes_nothing(rules: Rules) -> None:
+def test_introduction_of_a_known_holder_changes_nothing(rules: Rules) -> None:
     machine = subscriber(QUARTER, rules=rules)
     known = Peer(label("001"), QUARTER.shortcuts[label("001")])
     assert deliver(machine, IntroduceShortcut(known)) == []
     assert machine.shortcuts == QUARTER.shortcuts
 
 
-def test_the_paper_files_the_displaced_one_under_a_label_that_is_not_its_own() -> None:
-    """Algorithm 4: Linearize((l', v')), with the label of the slot; a corrupted label is born.
+def test_displaced_shortcut_is_linearized_under_a_wrong_label_in_the_paper() -> None:
+    """Algorithm 4: Linearize((l', v')), with the label of the slot, creates a corrupted label.
 
-    The lemma of section 2.2 needs that corrupted labels are never duplicated.
+    The lemma of section 2.2 requires that corrupted labels are never duplicated.
     """
     displaced = QUARTER.shortcuts[label("001")]
     wrong = Introduce(Peer(label("001"), displaced), EdgeKind.LINE, first_hand=False)
@@ -152,8 +153,8 @@ def test_the_paper_files_the_displaced_one_under_a_label_that_is_not_its_own() -
 
 
 @pytest.mark.parametrize("rules", [FIXED, FAST], ids=["fixed", "fast"])
-def test_we_ask_the_displaced_one_who_it_is(rules: Rules) -> None:
-    """R1: it answers first-hand, and nothing but its own word moves an edge of the ring (R2)."""
+def test_displaced_shortcut_is_probed(rules: Rules) -> None:
+    """R1: it answers first-hand, and only its own message changes an edge of the ring (R2)."""
     displaced = QUARTER.shortcuts[label("001")]
     machine = subscriber(QUARTER, rules=rules)
     question = CheckLabel(at("m@01"), label("001"), EdgeKind.LINE)
@@ -161,7 +162,7 @@ def test_we_ask_the_displaced_one_who_it_is(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("rules", [FIXED, FAST], ids=["fixed", "fast"])
-def test_no_introduction_of_a_shortcut_changes_an_edge_of_the_ring(rules: Rules) -> None:
+def test_introduction_of_a_shortcut_changes_no_edge_of_the_ring(rules: Rules) -> None:
     """Ring Closure: they "do not modify the variables v.left, v.right and v.ring"."""
     for bits in ("001", "0", "011", "1", "00101", "0100001", "11"):
         machine = subscriber(QUARTER, rules=rules)
@@ -169,8 +170,8 @@ def test_no_introduction_of_a_shortcut_changes_an_edge_of_the_ring(rules: Rules)
         assert edges(machine._ring) == (QUARTER.left, QUARTER.right, QUARTER.ring)
 
 
-def test_in_the_paper_s_words_an_introduction_can_change_an_edge_of_the_ring() -> None:
-    """So that sentence of the proof is not true of Algorithm 4, which linearizes."""
+def test_introduction_can_change_an_edge_of_the_ring_in_the_paper() -> None:
+    """The sentence of the proof does not hold for Algorithm 4, which linearizes."""
     machine = subscriber(QUARTER, rules=PAPER)
     deliver(machine, IntroduceShortcut(at("x@00111")))
     assert machine.left == at("x@00111")
@@ -184,7 +185,7 @@ def without_shortcuts(n: int) -> Snapshot:
 
 
 def missing_levels(world: World) -> set[int]:
-    """The levels on which some shortcut is not yet established."""
+    """Return the levels on which some shortcut is not yet established."""
     nodes = world.roster.nodes
     return {
         max(slot.length, Label.nth(index).length)
@@ -212,7 +213,7 @@ def test_shortcuts_are_established_within_about_log_n_rounds_in_random_order(n: 
     assert report.is_good, report.violations
 
 
-def test_a_node_opens_slots_for_exactly_the_labels_it_should_hold() -> None:
+def test_node_opens_slots_for_exactly_the_labels_it_should_hold() -> None:
     """Algorithm 4: "check and update u.shortcuts, s.t. it contains the correct labels" (C5)."""
     state = SubscriberState(
         label=label("01"),
@@ -224,4 +225,4 @@ def test_a_node_opens_slots_for_exactly_the_labels_it_should_hold() -> None:
     said = tick(machine)
     slots = {slot.bits: holder for slot, holder in machine.shortcuts.items()}
     assert slots == {"001": None, "0": "z", "011": None, "1": None}
-    assert ("y", CheckLabel(at("m@01"), label("111"), EdgeKind.LINE)) in said  # seen off, by R1
+    assert ("y", CheckLabel(at("m@01"), label("111"), EdgeKind.LINE)) in said  # probed, by R1

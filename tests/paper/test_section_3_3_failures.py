@@ -32,7 +32,7 @@ every_mode = pytest.mark.parametrize("rules", [PAPER, FIXED, FAST], ids=["paper"
 
 
 def named_anywhere(running: Simulation) -> set[NodeId | None]:
-    """Everybody of whom some live subscriber stores a reference."""
+    """Return all nodes to which some live subscriber stores a reference."""
     return {node for _, node in running.world.snapshot().explicit_edges()}
 
 
@@ -49,10 +49,10 @@ def test_messages_to_a_crashed_node_invoke_no_action() -> None:
 
 @every_mode
 @pytest.mark.parametrize("victim", node_names(6))
-def test_the_supervisor_just_has_to_remove_it_from_its_database(
+def test_supervisor_only_removes_the_crashed_node_from_its_database(
     rules: Rules, victim: NodeId
 ) -> None:
-    """Afterwards the database is the right one for all others: the last takes the free label."""
+    """Afterwards the database is correct for all others: the last node gets the free label."""
     nodes = node_names(6)
     machine = supervisor(*nodes, rules=rules)
     give(machine, NodeSuspected(victim))
@@ -60,14 +60,14 @@ def test_the_supervisor_just_has_to_remove_it_from_its_database(
     assert machine.roster.database() == database_of(left_over)
 
 
-def test_a_crash_costs_the_supervisor_one_message_in_the_paper() -> None:
-    """To the last node, which has moved; the crashed one gets none."""
+def test_crash_costs_the_supervisor_one_message_in_the_paper() -> None:
+    """To the last node, which has moved; the crashed node gets none."""
     machine = supervisor(*node_names(8), rules=PAPER)
     assert told(machine, give(machine, NodeSuspected("n0002"))) == ["n0007"]
 
 
-def test_with_all_rules_everybody_beside_the_two_places_is_told() -> None:
-    """S11: at most five; they would otherwise wait for the round robin."""
+def test_crash_informs_all_nodes_beside_the_two_places_with_all_rules() -> None:
+    """S11: at most five; otherwise they would wait for the round robin."""
     machine = supervisor(*node_names(8), rules=without(Rule.QUEUE))
     nodes = told(machine, give(machine, NodeSuspected("n0002")))
     assert sorted(nodes) == ["n0000", "n0003", "n0004", "n0005", "n0007"]
@@ -84,7 +84,7 @@ def test_subscribers_need_no_failure_detector(rules: Rules) -> None:
 
 @pytest.mark.parametrize("mode", ["fixed", "fast"])
 @pytest.mark.parametrize("victim", node_names(8))
-def test_the_ring_without_the_crashed_node_becomes_legitimate(mode: str, victim: NodeId) -> None:
+def test_ring_without_the_crashed_node_becomes_legitimate(mode: str, victim: NodeId) -> None:
     """The challenge of the section: a correct skip ring that does not contain v."""
     running = simulation(standing_ring(8), mode=mode, max_rounds=60)
     running.world.crash(victim)
@@ -95,11 +95,11 @@ def test_the_ring_without_the_crashed_node_becomes_legitimate(mode: str, victim:
 
 
 @pytest.mark.parametrize("victim", node_names(4))
-def test_configurations_that_are_merged_never_let_go_of_the_dead(victim: NodeId) -> None:
-    """In the paper's words a configuration joins the neighbours that are there (Ring Closure).
+def test_merged_configurations_never_drop_dead_neighbours(victim: NodeId) -> None:
+    """In the paper a configuration is merged with the existing neighbours (Ring Closure).
 
-    A dead neighbour that is as near as its successor in office stays: nobody corrects it. So the
-    right database alone is not enough, and ours overwrites (B13).
+    A dead neighbour that is as near as its replacement stays, because no node corrects it. So the
+    correct database alone is not enough; this implementation overwrites (B13).
     """
     running = simulation(standing_ring(4), mode="paper", max_rounds=100)
     running.world.crash(victim)
@@ -109,7 +109,7 @@ def test_configurations_that_are_merged_never_let_go_of_the_dead(victim: NodeId)
 
 
 @pytest.mark.parametrize("delay", [0, 1, 10, 40])
-def test_a_late_detector_only_delays_the_repair(delay: int) -> None:
+def test_late_detector_only_delays_the_repair(delay: int) -> None:
     running = simulation(standing_ring(16), detector_delay=delay, max_rounds=delay + 15)
     for victim in ("n0000", "n0005", "n0011"):
         running.world.crash(victim)
@@ -119,7 +119,7 @@ def test_a_late_detector_only_delays_the_repair(delay: int) -> None:
 
 
 @pytest.mark.parametrize("survivors", [0, 1, 2])
-def test_nearly_all_may_crash_at_once(survivors: int) -> None:
+def test_ring_heals_after_a_crash_of_nearly_all_members(survivors: int) -> None:
     running = simulation(standing_ring(8), max_rounds=30)
     for victim in node_names(8)[survivors:]:
         running.world.crash(victim)
@@ -129,7 +129,7 @@ def test_nearly_all_may_crash_at_once(survivors: int) -> None:
 
 
 @every_mode
-def test_requests_about_the_dead_do_not_bring_them_back(rules: Rules) -> None:
+def test_requests_about_dead_nodes_do_not_record_them_again(rules: Rules) -> None:
     """S10: neighbours still ask about v, and old messages of v may still arrive."""
     machine = supervisor("a", "b", "c", rules=rules)
     give(machine, NodeSuspected("c"))
@@ -140,8 +140,8 @@ def test_requests_about_the_dead_do_not_bring_them_back(rules: Rules) -> None:
 
 
 @every_mode
-def test_one_that_was_wrongly_suspected_comes_back_by_itself(rules: Rules) -> None:
-    """The detector is only eventually correct (section 1.1); the dead do not speak."""
+def test_wrongly_suspected_member_rejoins_by_itself(rules: Rules) -> None:
+    """The detector is only eventually correct (section 1.1); dead nodes send nothing."""
     machine = supervisor("a", "b", "c", rules=rules)
     give(machine, NodeSuspected("c"))
     deliver(machine, Subscribe("c"), "c")
@@ -149,11 +149,11 @@ def test_one_that_was_wrongly_suspected_comes_back_by_itself(rules: Rules) -> No
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_detector_alone_does_not_reach_everybody(seed: int) -> None:
-    """A labelled, unrecorded node with a dead left neighbour is nobody's to remove or to call.
+def test_single_detector_misses_an_unrecorded_node_with_a_dead_neighbour(seed: int) -> None:
+    """A labelled, unrecorded node has a dead left neighbour, and no other node knows it.
 
-    The supervisor has nothing to remove, the node itself asks with a negligible probability, and
-    nobody else knows it: without R9 it stays outside for ever, with R9 it notices the silence.
+    The supervisor has nothing to remove, and the node asks with a negligible probability. Without
+    R9 it stays outside permanently; with R9 it detects the silence.
     """
     start = ADVERSARIES["A18"].build(5, Random(f"3.3/{seed}"))
     alone = simulation(start, seed=seed, without=["R9"], max_rounds=300).run()
@@ -162,8 +162,8 @@ def test_one_detector_alone_does_not_reach_everybody(seed: int) -> None:
     assert report.is_good, report.violations
 
 
-def test_a_dead_neighbour_is_noticed_by_its_silence_even_without_a_detector() -> None:
-    """R9 asks the supervisor, who knows no better; nothing is broken by asking."""
+def test_dead_neighbour_is_detected_by_its_silence_without_a_detector() -> None:
+    """R9 asks the supervisor, which does not know of the crash; the request does no harm."""
     start = standing_ring(6)
     states = {node: state for node, state in start.subscribers.items() if node != "n0003"}
     running = simulation(replace(start, subscribers=states, crashed=("n0003",)), detector_delay=999)
@@ -177,8 +177,8 @@ def test_a_dead_neighbour_is_noticed_by_its_silence_even_without_a_detector() ->
     assert report.rounds_explicit <= 10
 
 
-def test_the_dead_are_checked_upon_like_the_living() -> None:
-    """Whoever has a dead neighbour goes on introducing itself to it, and hears nothing."""
+def test_dead_neighbours_are_checked_like_live_ones() -> None:
+    """A node with a dead neighbour keeps introducing itself to it and gets no answer."""
     machine = subscriber(legitimate_state(2, "abm"))
     for _ in range(3):
         checked = [to for to, message in tick(machine) if isinstance(message, CheckLabel)]

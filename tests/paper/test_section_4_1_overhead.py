@@ -1,4 +1,4 @@
-"""Section 4.1: what subscribe and unsubscribe cost, and many of them at once."""
+"""Section 4.1: the cost of subscribe and unsubscribe, single and in bulk."""
 
 from collections.abc import Callable
 from statistics import median
@@ -25,7 +25,7 @@ SIZES = (4, 16, 64, 256, 1024)
 
 
 def leavers(n: int) -> list[NodeId]:
-    """Nodes at both ends, beside the last and in between."""
+    """Return nodes at both ends, beside the last and in between."""
     indices = {0, 1, 2, 3, n // 2 - 1, n // 2, n - 2, n - 1, *neighbours_of(n - 1, n)}
     return [node_names(n)[index] for index in sorted(indices)]
 
@@ -39,10 +39,10 @@ def suspect(machine: Supervisor, node: NodeId) -> list[NodeId]:
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_a_subscribe_costs_the_supervisor_one_message_in_the_paper_and_three_with_push(
+def test_subscribe_costs_the_supervisor_one_message_in_the_paper_and_three_with_push(
     n: int,
 ) -> None:
-    """The theorem: constant. With S11 at most two more than to the newcomer."""
+    """The theorem: constant. With S11 at most two more messages than the one to the newcomer."""
     for rules, cost in ((PAPER, 1), (FIXED, 1), (AT_ONCE, 3)):
         machine = supervisor(*node_names(n), rules=rules)
         assert len(told(machine, deliver(machine, Subscribe("v")))) == cost
@@ -52,10 +52,10 @@ def test_a_subscribe_costs_the_supervisor_one_message_in_the_paper_and_three_wit
 @pytest.mark.parametrize(
     ("go", "in_paper", "with_push"), [(unsubscribe, 2, 6), (suspect, 1, 5)], ids=["leave", "crash"]
 )
-def test_a_departure_costs_the_supervisor_the_same_for_every_n(
+def test_departure_costs_the_supervisor_the_same_for_every_n(
     n: int, go: Callable[[Supervisor, NodeId], list[NodeId]], in_paper: int, with_push: int
 ) -> None:
-    """The theorem: constant; the worst of all leavers tried is the same from 16 on."""
+    """The theorem: constant; the maximum over all tried leavers is the same from 16 on."""
     for rules, cost in ((PAPER, in_paper), (FIXED, in_paper), (AT_ONCE, with_push)):
         told_by = [len(go(supervisor(*node_names(n), rules=rules), node)) for node in leavers(n)]
         assert max(told_by) <= cost
@@ -63,8 +63,8 @@ def test_a_departure_costs_the_supervisor_the_same_for_every_n(
 
 
 @pytest.mark.parametrize("n", [4, 16, 64, 256, 1024])
-def test_with_all_rules_one_timeout_says_it_all(n: int) -> None:
-    """R15 puts them off until the Timeout, together with the one of the round robin."""
+def test_one_timeout_sends_all_configurations_with_all_rules(n: int) -> None:
+    """R15 defers them until the Timeout, together with the one of the round robin."""
     machine = supervisor(*node_names(n))
     deliver(machine, Subscribe("v"))
     assert len(told(machine, tick(machine))) <= 4
@@ -74,7 +74,7 @@ def test_with_all_rules_one_timeout_says_it_all(n: int) -> None:
 
 
 def messages_until_calm(n: int, mode: str, act: Callable[[Simulation], None]) -> int:
-    """Messages of the kinds that a legitimate ring does not send, until it is one again."""
+    """Return the number of extra messages until the ring is legitimate again."""
     running = simulation(standing_ring(n), mode=mode)
     for _ in range(2):
         running.run_round()
@@ -95,21 +95,21 @@ def typical_cost(n: int, mode: str) -> float:
     )
 
 
-def test_the_subscribers_overhead_of_a_leave_is_constant_with_all_rules() -> None:
-    """The theorem speaks of the subscribers, too: "constant for subscribe/unsubscribe"."""
+def test_overhead_of_subscribers_for_a_leave_is_constant_with_all_rules() -> None:
+    """The theorem includes the subscribers: "constant for subscribe/unsubscribe"."""
     assert all(typical_cost(n, "fast") <= 12 for n in (4, 16, 64, 256))
 
 
 @pytest.mark.parametrize("mode", ["paper", "fixed"])
-def test_the_subscribers_overhead_of_a_leave_grows_where_references_are_passed_on(
+def test_overhead_of_subscribers_for_a_leave_grows_if_references_are_forwarded(
     mode: str,
 ) -> None:
-    """What the relabelled last node knew is delegated hop by hop: not constant (R10)."""
+    """The references of the relabelled last node are delegated hop by hop: not constant (R10)."""
     assert typical_cost(64, mode) > 4 * typical_cost(4, mode)
     assert typical_cost(64, mode) > 60
 
 
-# -- many at once ----------------------------------------------------------------------------
+# -- bulk --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["fixed", "fast"])
@@ -126,8 +126,8 @@ def test_forty_joins_and_twenty_leaves_in_one_round_are_handled_in_parallel(mode
     assert report.rounds_explicit <= (20 if mode == "fast" else 400)
 
 
-def test_a_burst_of_joins_is_recorded_in_the_order_of_the_requests() -> None:
-    """Each gets l(n) of its moment; the database is right after every single one."""
+def test_burst_of_joins_is_recorded_in_the_order_of_the_requests() -> None:
+    """Each newcomer gets l(n) for the current n; the database is correct after every join."""
     machine = supervisor()
     for number, node in enumerate(node_names(100), 1):
         deliver(machine, Subscribe(node))
@@ -135,7 +135,7 @@ def test_a_burst_of_joins_is_recorded_in_the_order_of_the_requests() -> None:
 
 
 @pytest.mark.parametrize("mode", ["fixed", "fast"])
-def test_everybody_can_leave_at_once(mode: str) -> None:
+def test_all_members_can_leave_at_once(mode: str) -> None:
     running = simulation(standing_ring(12), mode=mode, max_rounds=100)
     for node in node_names(12):
         running.world.unsubscribe(node)
@@ -146,7 +146,7 @@ def test_everybody_can_leave_at_once(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["fixed", "fast"])
-def test_one_that_changes_its_mind_stays(mode: str) -> None:
+def test_leaver_that_subscribes_again_stays(mode: str) -> None:
     running = simulation(standing_ring(8), mode=mode, max_rounds=100)
     running.world.unsubscribe("n0003")
     running.run_round()

@@ -1,4 +1,4 @@
-"""Section 4.1: subscribe and unsubscribe, message by message, and what they cost."""
+"""Section 4.1: subscribe and unsubscribe, message by message, and their cost."""
 
 from collections import defaultdict
 from fractions import Fraction
@@ -56,20 +56,20 @@ def recorded(*nodes: NodeId) -> Roster:
 
 
 @every_mode
-def test_to_subscribe_is_one_message_to_the_supervisor(rules: Rules) -> None:
+def test_subscribe_is_one_message_to_the_supervisor(rules: Rules) -> None:
     machine = subscriber(SubscriberState(member=False), rules=rules)
     assert give(machine, SubscribeRequested()) == [(SUPERVISOR, Subscribe("m"))]
 
 
-def test_the_supervisor_records_the_newcomer_and_sends_it_its_configuration() -> None:
+def test_supervisor_records_the_newcomer_and_sends_its_configuration() -> None:
     """Actions 1 and 2: insert (l(n), v), send v (pred, l(n), succ). No other message."""
     machine = supervisor("a", "b", "c", rules=PAPER)
     assert deliver(machine, Subscribe("v")) == [("v", place("b@1", "11", "a@0"))]
     assert machine.roster.database() == database_of("abcv")
 
 
-def test_with_all_rules_the_newcomer_s_neighbours_are_told_as_well() -> None:
-    """S11: exactly those whose (pred, label, succ) changed."""
+def test_neighbours_of_the_newcomer_are_informed_with_all_rules() -> None:
+    """S11: exactly the members whose (pred, label, succ) changed."""
     machine = supervisor("a", "b", "c", rules=AT_ONCE)
     assert deliver(machine, Subscribe("v")) == [
         ("b", place("c@01", "1", "v@11")),
@@ -78,16 +78,16 @@ def test_with_all_rules_the_newcomer_s_neighbours_are_told_as_well() -> None:
     ]
 
 
-def test_with_all_rules_the_answers_wait_for_the_timeout() -> None:
-    """R15: a request only marks its subject; many requests about one node are one answer."""
+def test_answers_wait_for_the_timeout_with_all_rules() -> None:
+    """R15: a request only marks its subject; many requests about one node get one answer."""
     machine = supervisor("a", "b", "c")
     assert [deliver(machine, Subscribe("v")) for _ in range(5)] == [[]] * 5
     nodes = told(machine, tick(machine))
-    assert sorted(nodes) == ["a", "b", "v"]  # b is the round robin's turn, too
+    assert sorted(nodes) == ["a", "b", "v"]  # b is next in the round robin, too
 
 
 @every_mode
-def test_a_subscriber_that_is_recorded_already_is_only_told_its_configuration(rules: Rules) -> None:
+def test_recorded_subscriber_only_gets_its_configuration(rules: Rules) -> None:
     """Algorithm 3: "just send all of v's connections to v"."""
     machine = supervisor("a", "b", "c", rules=rules)
     said = deliver(machine, Subscribe("c")) + tick(machine)
@@ -97,9 +97,7 @@ def test_a_subscriber_that_is_recorded_already_is_only_told_its_configuration(ru
 
 @every_mode
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 100])
-def test_the_database_is_legitimate_as_soon_as_the_request_is_processed(
-    rules: Rules, n: int
-) -> None:
+def test_database_is_legitimate_as_soon_as_the_request_is_processed(rules: Rules, n: int) -> None:
     """The supervisor "does not rely on additional information from subscribers"."""
     machine = supervisor(*node_names(n), rules=rules)
     deliver(machine, Subscribe("v"))
@@ -109,13 +107,13 @@ def test_the_database_is_legitimate_as_soon_as_the_request_is_processed(
 
 
 @every_mode
-def test_the_newcomer_takes_the_place_it_is_given(rules: Rules) -> None:
+def test_newcomer_adopts_its_configuration(rules: Rules) -> None:
     machine = subscriber(SubscriberState(), rules=rules)
     deliver(machine, place("a@0", "01", "b@1"))
     assert (machine.label, machine.left, machine.right) == (Label.parse("01"), at("a@0"), at("b@1"))
 
 
-def test_sixteen_newcomers_to_sr_16_land_between_consecutive_pairs() -> None:
+def test_sixteen_newcomers_to_sr_16_are_placed_between_consecutive_pairs() -> None:
     """The example: they receive the labels 1/32, 3/32, 5/32, ..."""
     roster = recorded(*node_names(16))
     for number in range(16):
@@ -126,12 +124,12 @@ def test_sixteen_newcomers_to_sr_16_land_between_consecutive_pairs() -> None:
         assert given.succ.node in node_names(16)
 
 
-def test_a_member_is_reconfigured_by_two_consecutive_joins_and_not_again_until_n_doubles() -> None:
+def test_member_is_reconfigured_by_two_consecutive_joins_and_not_again_until_n_doubles() -> None:
     """The sentence about multiple sequential subscribe operations, from n = 0 to 256.
 
-    Joins are numbered by the n before them. When a member's turn comes again, the number of the
-    second has exactly doubled. For label 0 the two are the last join of one doubling and the first
-    of the next.
+    Joins are numbered by the n before them. When a member is reconfigured again, the number of the
+    second join has exactly doubled. For label 0 the two are the last join of one doubling and the
+    first of the next.
     """
     roster = Roster()
     joins: dict[NodeId, list[int]] = defaultdict(list)
@@ -141,7 +139,7 @@ def test_a_member_is_reconfigured_by_two_consecutive_joins_and_not_again_until_n
         for node, configuration in before.items():
             if roster.configuration_of(node) != configuration:
                 joins[node].append(number)
-    assert len(joins) == 128  # the second half has not had its turn yet
+    assert len(joins) == 128  # the second half has not been reconfigured yet
     for node, numbers in joins.items():
         seconds = numbers[1::2]
         assert [second - 1 for second in seconds] == numbers[::2][: len(seconds)], node
@@ -152,8 +150,8 @@ def test_a_member_is_reconfigured_by_two_consecutive_joins_and_not_again_until_n
 
 
 @every_mode
-def test_to_unsubscribe_is_one_message_to_the_supervisor(rules: Rules) -> None:
-    """And the subscriber stays what it is until it gets the permission (section 4)."""
+def test_unsubscribe_is_one_message_to_the_supervisor(rules: Rules) -> None:
+    """The subscriber does not change until it gets the permission (section 4)."""
     machine = subscriber(legitimate_state(2, "abm"), rules=rules)
     before = machine.state()
     assert give(machine, UnsubscribeRequested()) == [(SUPERVISOR, Unsubscribe("m"))]
@@ -161,8 +159,8 @@ def test_to_unsubscribe_is_one_message_to_the_supervisor(rules: Rules) -> None:
     assert (after.label, after.left, after.right) == (before.label, before.left, before.right)
 
 
-def test_the_supervisor_moves_the_last_node_and_lets_the_leaver_go() -> None:
-    """Actions 1 to 4: w with l(n-1) gets v's label and place, v the permission."""
+def test_supervisor_moves_the_last_node_and_permits_the_departure() -> None:
+    """Actions 1 to 4: w with l(n-1) gets the label and place of v, v gets the permission."""
     machine = supervisor(*"abcde", rules=PAPER)
     assert deliver(machine, Unsubscribe("b")) == [
         ("e", place("c@01", "1", "d@11")),
@@ -171,7 +169,7 @@ def test_the_supervisor_moves_the_last_node_and_lets_the_leaver_go() -> None:
     assert machine.roster.database() == database_of("aecd")
 
 
-def test_if_the_leaver_is_the_last_nobody_moves() -> None:
+def test_no_member_moves_if_the_leaver_is_the_last() -> None:
     """Algorithm 3: "just update database"."""
     machine = supervisor(*"abcde", rules=PAPER)
     assert deliver(machine, Unsubscribe("e")) == [("e", UNRECORDED)]
@@ -179,7 +177,7 @@ def test_if_the_leaver_is_the_last_nobody_moves() -> None:
 
 
 @every_mode
-def test_the_only_member_can_leave(rules: Rules) -> None:
+def test_only_member_can_leave(rules: Rules) -> None:
     """Algorithm 3, n = 1."""
     machine = supervisor("a", rules=rules)
     said = deliver(machine, Unsubscribe("a")) + tick(machine)
@@ -188,7 +186,7 @@ def test_the_only_member_can_leave(rules: Rules) -> None:
 
 
 @every_mode
-def test_one_that_is_not_recorded_gets_the_permission_as_well(rules: Rules) -> None:
+def test_unrecorded_node_gets_the_permission_as_well(rules: Rules) -> None:
     """Algorithm 3 sends SetData(none, none, none) in any case."""
     machine = supervisor("a", "b", rules=rules)
     said = deliver(machine, Unsubscribe("x")) + tick(machine)
@@ -196,8 +194,8 @@ def test_one_that_is_not_recorded_gets_the_permission_as_well(rules: Rules) -> N
     assert machine.roster.database() == database_of("ab")
 
 
-def test_with_all_rules_those_beside_the_two_places_are_told_as_well() -> None:
-    """S11, and a leaver's neighbours are the mover's new ones."""
+def test_nodes_beside_the_two_places_are_informed_with_all_rules() -> None:
+    """S11; the neighbours of the leaver are the new ones of the moved node."""
     machine = supervisor(*"abcde", rules=AT_ONCE)
     assert deliver(machine, Unsubscribe("b")) == [
         ("c", place("a@0", "01", "e@1")),
@@ -209,7 +207,7 @@ def test_with_all_rules_those_beside_the_two_places_are_told_as_well() -> None:
 
 
 @every_mode
-def test_the_leaver_deletes_all_its_connections_once_it_may(rules: Rules) -> None:
+def test_leaver_deletes_all_its_connections_after_the_permission(rules: Rules) -> None:
     """Proof of the lemma: its configuration is (none, none, none), so v.label = none."""
     machine = subscriber(legitimate_state(0, ["m", *"abcdefg"]), rules=rules)
     give(machine, UnsubscribeRequested())
@@ -228,17 +226,17 @@ def test_the_leaver_deletes_all_its_connections_once_it_may(rules: Rules) -> Non
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_the_leaver_answers_every_introduction_with_the_request_to_forget_it(
+def test_leaver_answers_every_introduction_with_RemoveConnections(
     rules: Rules, introduction: Message
 ) -> None:
-    """Proof of the lemma; it stores nothing of what it hears."""
+    """Proof of the lemma; it stores none of the references."""
     machine = subscriber(SubscriberState(member=False), rules=rules)
     assert ("a", RemoveConnections("m")) in deliver(machine, introduction)
     assert machine.state() == SubscriberState(member=False)
 
 
 @every_mode
-def test_whoever_is_asked_to_forget_a_leaver_does(rules: Rules) -> None:
+def test_receiver_of_RemoveConnections_forgets_the_leaver(rules: Rules) -> None:
     nodes = ["m", *"abcdefg"]
     machine = subscriber(legitimate_state(0, nodes), rules=rules)
     for leaver in "abcdefg":
@@ -250,8 +248,8 @@ def test_whoever_is_asked_to_forget_a_leaver_does(rules: Rules) -> None:
 
 @pytest.mark.parametrize("mode", ["paper", "fixed", "fast"])
 @pytest.mark.parametrize("leaver", node_names(8))
-def test_a_leaver_ends_without_references_to_or_from_it(mode: str, leaver: NodeId) -> None:
-    """The unsubscribe lemma: v eventually gets disconnected, whatever its place in SR(8)."""
+def test_leaver_ends_without_references_to_or_from_it(mode: str, leaver: NodeId) -> None:
+    """The unsubscribe lemma: v is eventually disconnected, whatever its place in SR(8)."""
     running = simulation(standing_ring(8), mode=mode, max_rounds=150)
     running.world.unsubscribe(leaver)
     report = running.run()
@@ -265,8 +263,8 @@ def test_a_leaver_ends_without_references_to_or_from_it(mode: str, leaver: NodeI
 
 
 @pytest.mark.parametrize("n", [3, 4, 8, 16])
-def test_the_triple_of_the_pseudocode_names_a_node_as_its_own_neighbour(n: int) -> None:
-    """Algorithm 3 looks pred_v and succ_v up before w moves: wrong if w is one of them."""
+def test_triple_of_the_pseudocode_names_a_node_as_its_own_neighbour(n: int) -> None:
+    """Algorithm 3 looks up pred_v and succ_v before w moves: wrong if w is one of them."""
     beside_the_last = {i for i in range(n - 1) if n - 1 in neighbours_of(i, n)}
     assert len(beside_the_last) == 2
     assert beside_the_last == set(neighbours_of(n - 1, n))
@@ -274,8 +272,8 @@ def test_the_triple_of_the_pseudocode_names_a_node_as_its_own_neighbour(n: int) 
 
 @pytest.mark.parametrize("rules", [PAPER, FIXED, AT_ONCE], ids=["paper", "fixed", "fast"])
 @pytest.mark.parametrize("n", [2, 3, 4, 8, 16])
-def test_nobody_is_ever_told_that_it_is_its_own_neighbour(rules: Rules, n: int) -> None:
-    """Two leave, one after the other, each two of all: configurations are looked up afterwards."""
+def test_no_configuration_names_a_node_as_its_own_neighbour(rules: Rules, n: int) -> None:
+    """Any two members leave, one after the other: configurations are looked up afterwards."""
     for first, second in permutations(node_names(n), 2):
         machine = supervisor(*node_names(n), rules=rules)
         said = deliver(machine, Unsubscribe(first)) + deliver(machine, Unsubscribe(second))
@@ -286,7 +284,7 @@ def test_nobody_is_ever_told_that_it_is_its_own_neighbour(rules: Rules, n: int) 
 
 @pytest.mark.parametrize("mode", ["paper", "fixed", "fast"])
 @pytest.mark.parametrize("n", [3, 4, 8, 16])
-def test_a_ring_heals_after_both_nodes_beside_the_last_have_left(mode: str, n: int) -> None:
+def test_ring_heals_after_both_nodes_beside_the_last_have_left(mode: str, n: int) -> None:
     running = simulation(standing_ring(n), mode=mode, max_rounds=300)
     for index in neighbours_of(n - 1, n):
         running.world.unsubscribe(node_names(n)[index])

@@ -1,4 +1,4 @@
-"""Section 4.2: publishing by comparing Patricia tries; its example, and its two theorems' words."""
+"""Section 4.2: publishing by comparison of Patricia tries; its example and its two theorems."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skipring.core.trie import PublicationTrie
 from tests.support.machines import FAST, PAPER, only, without
 from tests.support.sessions import Glossary, P, Talk, limited
 
-# The example's tries: P1 and P2 under 0, P3 at 100, and P4 at 101 which v lacks.
+# The tries of the example: P1 and P2 under 0, P3 at 100, and P4 at 101, which v is missing.
 P1, P2, P3, P4 = P("00"), P("01"), P("100"), P("101")
 U, V = (P1, P2, P3, P4), (P1, P2, P3)
 
@@ -39,7 +39,7 @@ def trie_of(*publications: Publication) -> PublicationTrie:
     return trie
 
 
-def test_the_labels_of_inner_nodes_are_the_longest_common_prefixes_of_their_children() -> None:
+def test_labels_of_inner_nodes_are_the_longest_common_prefixes_of_their_children() -> None:
     trie = trie_of(*U)
     root = trie.node()
     assert root is not None
@@ -49,7 +49,7 @@ def test_the_labels_of_inner_nodes_are_the_longest_common_prefixes_of_their_chil
     assert [leaf.key for leaf in trie.children(one)] == [P3.id, P4.id]
 
 
-def test_the_hash_of_an_inner_node_is_over_the_hashes_of_its_children() -> None:
+def test_hash_of_an_inner_node_covers_the_hashes_of_its_children() -> None:
     """The text says over the hashes of their labels; its own example means this (T1)."""
     trie = trie_of(*U)
     assert trie.digest(Prefix.parse("0")) == H12
@@ -57,7 +57,7 @@ def test_the_hash_of_an_inner_node_is_over_the_hashes_of_its_children() -> None:
     assert trie.root == inner_digest(H12, H34)
 
 
-def test_the_papers_example_when_u_asks_first_ends_in_silence() -> None:
+def test_example_of_the_paper_ends_without_an_answer_if_u_asks_first() -> None:
     """ "Both comparisons result in the hashes being equal, which ends the chain of messages"."""
     talk = Talk(U, V, limited(PAPER)).session("u")
     assert EXAMPLE.transcript(talk) == [
@@ -67,7 +67,7 @@ def test_the_papers_example_when_u_asks_first_ends_in_silence() -> None:
     assert not talk.is_equal
 
 
-def test_the_papers_example_when_v_asks_first_brings_it_what_it_lacks() -> None:
+def test_example_of_the_paper_sends_v_its_missing_publication_if_v_asks_first() -> None:
     """ "Thus, p = (10 o (1-0)) = 101"."""
     talk = Talk(U, V, limited(PAPER)).session("v")
     assert EXAMPLE.transcript(talk) == [
@@ -79,7 +79,7 @@ def test_the_papers_example_when_v_asks_first_brings_it_what_it_lacks() -> None:
     assert talk.is_equal
 
 
-def test_it_matters_in_the_papers_example_who_asks_first() -> None:
+def test_result_depends_on_the_asking_side_in_the_example_of_the_paper() -> None:
     """ "The example shows that it is important at which subscriber the initial [...] request"."""
     ends = {start: Talk(U, V, limited(PAPER)).session(start).is_equal for start in "uv"}
     assert ends == {"u": False, "v": True}
@@ -89,8 +89,10 @@ def test_it_matters_in_the_papers_example_who_asks_first() -> None:
 @pytest.mark.parametrize(
     "rules", [FAST, without(Rule.BATCH), only(Rule.COVER)], ids=["fast", "unbatched", "only T4"]
 )
-def test_with_the_cover_rule_it_does_not_matter_who_asks_first(rules: Rules, start: str) -> None:
-    """T4: whoever reads what the other holds under a prefix sends what it lacks there."""
+def test_result_does_not_depend_on_the_asking_side_with_the_cover_rule(
+    rules: Rules, start: str
+) -> None:
+    """T4: the receiver of a summary sends what is missing under its prefix."""
     talk = Talk(U, V, limited(rules)).session(start)
     assert talk.is_equal
     assert talk.v.delivered == [P4]
@@ -98,21 +100,21 @@ def test_with_the_cover_rule_it_does_not_matter_who_asks_first(rules: Rules, sta
 
 
 @pytest.mark.parametrize("rules", [PAPER, FAST], ids=["paper", "fast"])
-def test_equal_tries_answer_with_silence(rules: Rules) -> None:
+def test_equal_tries_are_not_answered(rules: Rules) -> None:
     """Case (i), and closure: "no further message being sent out as an answer"."""
     talk = Talk(U, U, limited(rules)).session("u").session("v")
     assert [type(message) for message in talk.messages()] == [CheckTrie, CheckTrie]
 
 
 @pytest.mark.parametrize("rules", [PAPER, FAST], ids=["paper", "fast"])
-def test_only_publications_that_are_missing_at_the_receiver_are_sent(rules: Rules) -> None:
+def test_only_publications_missing_at_the_receiver_are_sent(rules: Rules) -> None:
     """ "Only those publications are sent out that are assumed to be missing at the receiver"."""
     talk = Talk(U, V, limited(rules)).session("v").session("u")
     sent = [p for message in talk.messages(Publications) for p in message.publications]
     assert sent == [P4]
 
 
-def test_whoever_has_nothing_under_a_label_asks_for_all_of_it() -> None:
+def test_node_without_publications_under_a_label_requests_all_of_them() -> None:
     """Case (iii) where no node c is found: "deliver all publications with prefix t_v.label"."""
     Q1, Q2, Q3, Q4 = P("0000"), P("0001"), P("01"), P("1")  # noqa: N806 - as the paper's P1
     h1, h2, h3, h4 = (leaf_digest(q.id) for q in (Q1, Q2, Q3, Q4))

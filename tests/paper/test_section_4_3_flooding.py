@@ -1,4 +1,4 @@
-"""Section 4.3: a new publication is sent over all edges, by everybody to whom it is new."""
+"""Section 4.3: a new publication is sent over all edges by every node to which it is new."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ every_mode = pytest.mark.parametrize("mode", list(Mode))
 
 
 def ring_of(n: int, *, mode: Mode = Mode.FAST, repairs: bool = False) -> World:
-    """SR(n), whose members flood; comparing tries is another matter."""
+    """Return SR(n) whose members flood, without anti-entropy."""
     config = ProtocolConfig(rules=Rules.of(mode), spread=Spread.FLOOD, repairs=repairs)
     return World(standing_ring(n), seed=0, config=config)
 
 
 def deliver_all(world: World) -> None:
-    """Deliver what is on its way, and what follows from it, hop by hop."""
-    for _ in range(len(world.subscribers) + 1):  # no way is longer
+    """Deliver all messages in flight and those that follow from them, hop by hop."""
+    for _ in range(len(world.subscribers) + 1):  # no path is longer
         present = list(world.channels)
         world.channels.clear()
         for parcel in present:
@@ -37,7 +37,7 @@ def deliver_all(world: World) -> None:
 
 
 def flooded(n: int, publisher: NodeId, mode: Mode = Mode.FAST) -> World:
-    """SR(n) after one publication."""
+    """Return SR(n) after one publication."""
     world = ring_of(n, mode=mode)
     world.publish(publisher, b"p")
     deliver_all(world)
@@ -45,14 +45,14 @@ def flooded(n: int, publisher: NodeId, mode: Mode = Mode.FAST) -> World:
 
 
 def edges_of(n: int, node: NodeId) -> set[NodeId]:
-    """The neighbours of a node by E_R and E_S."""
+    """Return the neighbours of a node by E_R and E_S."""
     names = node_names(n)
     pairs = [(names[a.index], names[b.index]) for a, b in ring_edges(n) | shortcut_edges(n)]
     return {b if a == node else a for a, b in pairs if node in (a, b)}
 
 
 @every_mode
-def test_the_publisher_inserts_and_sends_to_all_its_neighbours(mode: Mode) -> None:
+def test_publisher_inserts_and_sends_to_all_its_neighbours(mode: Mode) -> None:
     """ "u inserts p into u.T and broadcasts p [...] to all of its neighbors v"."""
     for node in node_names(16):
         world = ring_of(16, mode=mode)
@@ -63,8 +63,10 @@ def test_the_publisher_inserts_and_sends_to_all_its_neighbours(mode: Mode) -> No
 
 
 @every_mode
-def test_whoever_it_is_new_to_inserts_it_and_sends_it_to_all_its_neighbours(mode: Mode) -> None:
-    """Algorithm 5 does not leave out the one it came from."""
+def test_node_that_receives_a_new_publication_inserts_it_and_sends_it_to_all_its_neighbours(
+    mode: Mode,
+) -> None:
+    """Algorithm 5 includes the sender."""
     world = ring_of(16, mode=mode)
     world.publish("n0000", b"p")
     first = next(parcel for parcel in world.channels if parcel.to == "n0002")
@@ -76,7 +78,7 @@ def test_whoever_it_is_new_to_inserts_it_and_sends_it_to_all_its_neighbours(mode
 
 
 @every_mode
-def test_one_that_has_it_already_just_drops_the_message(mode: Mode) -> None:
+def test_node_drops_a_known_publication(mode: Mode) -> None:
     world = ring_of(16, mode=mode)
     world.publish("n0000", b"p")
     parcel = world.channels[0]
@@ -88,29 +90,29 @@ def test_one_that_has_it_already_just_drops_the_message(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_a_flood_takes_4n_minus_6_messages_and_everybody_has_the_publication(n: int) -> None:
-    """One over each edge in each direction; section 2.1 counts the edges."""
+def test_flood_takes_4n_minus_6_messages_and_reaches_all_nodes(n: int) -> None:
+    """One message over each edge in each direction; section 2.1 counts the edges."""
     world = flooded(n, "n0000")
     assert world.sent == {PublishNew: 4 * n - 6}
     assert all(len(machine.trie) == 1 for machine in world.subscribers.values())
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_a_flood_takes_at_most_log_n_hops(n: int) -> None:
+def test_flood_takes_at_most_log_n_hops(n: int) -> None:
     """ "recall that the skip ring has a diameter of log n"."""
     publishers = node_names(n) if n <= 33 else node_names(n)[:: n // 8]
     assert max(flooded(n, node).deliveries.hops_max for node in publishers) <= levels(n)
 
 
 @every_mode
-def test_it_does_not_matter_who_publishes(mode: Mode) -> None:
+def test_cost_of_a_flood_does_not_depend_on_the_publisher(mode: Mode) -> None:
     for publisher in node_names(13):
         world = flooded(13, publisher, mode)
         assert world.sent[PublishNew] == 4 * 13 - 6
         assert has_all_publications(world)
 
 
-def test_a_publisher_alone_sends_nothing() -> None:
+def test_publisher_alone_sends_nothing() -> None:
     world = ring_of(1)
     world.publish("n0000", b"p")
     assert world.messages == 0
@@ -118,7 +120,7 @@ def test_a_publisher_alone_sends_nothing() -> None:
 
 
 @pytest.mark.parametrize("repairs", [False, True])
-def test_a_newcomer_relies_on_the_tries_for_what_was_published_before(repairs: bool) -> None:
+def test_newcomer_relies_on_the_tries_for_earlier_publications(repairs: bool) -> None:
     """ "if a new subscriber joins a topic, it has to rely on the core BuildSR protocol"."""
     world = ring_of(8, repairs=repairs)
     world.publish("n0003", b"before")

@@ -37,7 +37,7 @@ from tests.support.machines import Scripted, sent
 from tests.support.strategies import messages
 
 CONFIG = ProtocolConfig()
-REFRAIN = 1  # what chance has to say for nobody to ask the supervisor
+REFRAIN = 1  # the draw with which no node asks the supervisor
 
 every_config = pytest.mark.parametrize(
     "config", [ProtocolConfig(rules=Rules.of(mode)) for mode in Mode], ids=list(Mode)
@@ -45,7 +45,7 @@ every_config = pytest.mark.parametrize(
 
 
 class Host:
-    """A supervisor and subscribers, each with all its topics; every message names its topic."""
+    """Supervisor and subscribers, each with all its topics; every message names its topic."""
 
     def __init__(
         self, nodes: list[NodeId], config: ProtocolConfig = CONFIG, rng: Random | None = None
@@ -68,7 +68,7 @@ class Host:
             self.give(topic, node, SubscribeRequested())
 
     def run_round(self) -> None:
-        """Deliver all in flight, of all topics, in random order; then everybody's Timeouts."""
+        """Deliver all messages in flight, of all topics, in random order; then run all Timeouts."""
         present, self.channels = self.channels, []
         self.rng.shuffle(present)
         for topic, sender, to, message in present:
@@ -78,7 +78,7 @@ class Host:
                 self.perform(topic, node, effects)
 
     def snapshot(self, topic: TopicId) -> Snapshot:
-        """One topic's state, as if there were no other."""
+        """Return the state of one topic, as if it were the only one."""
         machines = {node: topics._machines.get(topic) for node, topics in self.nodes.items()}
         supervisor = self.supervisor._machines[topic]
         return Snapshot(
@@ -91,7 +91,7 @@ class Host:
 # -- one protocol for each topic -------------------------------------------------------------
 
 
-def test_a_subscriber_starts_a_new_protocol_for_each_topic_it_wants() -> None:
+def test_subscriber_starts_a_new_protocol_for_each_topic_it_wants() -> None:
     topics = SubscriberTopics("a", rng=Scripted(REFRAIN), config=CONFIG)
     assert "news" not in topics
     assert sent(topics.handle("news", SubscribeRequested())) == [(SUPERVISOR, Subscribe("a"))]
@@ -100,7 +100,7 @@ def test_a_subscriber_starts_a_new_protocol_for_each_topic_it_wants() -> None:
 
 
 @every_config
-def test_overlapping_topics_form_a_ring_each(config: ProtocolConfig) -> None:
+def test_overlapping_topics_form_one_ring_each(config: ProtocolConfig) -> None:
     """A node can be in several rings, under another label in each."""
     nodes = node_names(9)
     members = {"news": nodes, "sport": nodes[4:], "art": nodes[2:7:2], "lone": nodes[8:]}
@@ -144,7 +144,7 @@ def settled_host() -> Host:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["a", SUPERVISOR]), subscriber_events), max_size=30))
-def test_whatever_happens_in_one_topic_changes_nothing_in_another(
+def test_event_in_one_topic_changes_nothing_in_another(
     events: list[tuple[NodeId, Event]],
 ) -> None:
     host = settled_host()
@@ -157,7 +157,7 @@ def test_whatever_happens_in_one_topic_changes_nothing_in_another(
 # -- leaving a topic -------------------------------------------------------------------------
 
 
-def test_the_protocol_is_removed_once_the_supervisor_permits_it_and_not_before() -> None:
+def test_protocol_is_removed_when_the_supervisor_permits_it_and_not_before() -> None:
     """A subscriber "may remove the respective protocol, once it gets the permission"."""
     topics = SubscriberTopics("a", rng=Scripted(REFRAIN), config=CONFIG)
     topics.handle("news", SubscribeRequested())
@@ -186,7 +186,7 @@ def test_permission_implies_that_the_supervisor_has_removed_the_subscriber(
     assert "news" not in host.nodes["b"]
 
 
-def test_leaving_one_topic_leaves_the_others_alone() -> None:
+def test_departure_from_one_topic_does_not_affect_the_others() -> None:
     host = settled_host()
     host.give("news", "a", UnsubscribeRequested())
     for _ in range(8):
@@ -198,8 +198,8 @@ def test_leaving_one_topic_leaves_the_others_alone() -> None:
         assert len(host.snapshot(topic).subscribers) == count
 
 
-def test_one_that_is_not_in_a_topic_has_references_to_it_removed() -> None:
-    """Whoever has left answers introductions with the request to forget it (section 4.1)."""
+def test_node_outside_a_topic_asks_for_the_removal_of_references_to_it() -> None:
+    """A node that has left answers introductions with RemoveConnections (section 4.1)."""
     topics = SubscriberTopics("a", rng=Scripted(REFRAIN), config=CONFIG)
     b = Peer(Label.parse("1"), "b")
     said = sent(topics.handle("news", Received(CheckLabel(b, Label(0), EdgeKind.LINE))))
@@ -207,7 +207,7 @@ def test_one_that_is_not_in_a_topic_has_references_to_it_removed() -> None:
     assert "news" not in topics
 
 
-def test_a_topic_can_be_joined_again() -> None:
+def test_topic_can_be_joined_again() -> None:
     host = settled_host()
     host.give("news", "a", UnsubscribeRequested())
     for _ in range(8):
@@ -219,8 +219,8 @@ def test_a_topic_can_be_joined_again() -> None:
     assert len(host.snapshot("news").subscribers) == 3
 
 
-def test_the_supervisor_forgets_a_topic_that_nobody_wants() -> None:
-    """Ours: the paper has a fixed set of topics."""
+def test_supervisor_forgets_a_topic_without_members() -> None:
+    """Not in the paper, which has a fixed set of topics."""
     host = settled_host()
     for node in ("a", "b", "c"):
         host.give("news", node, UnsubscribeRequested())
@@ -239,7 +239,7 @@ def messages_per_timeout(topics: int, n: int, config: ProtocolConfig) -> Counter
         for node in node_names(n):
             supervisor.handle(f"topic {topic}", Received(Subscribe(node), node))
     for _ in range(n // 8 + 8):
-        supervisor.tick()  # the newcomers are told their places
+        supervisor.tick()  # the newcomers get their configurations
     timeouts = [supervisor.tick() for _ in range(2 * n)]
     return Counter(sum(len(effects) for _, effects in timeout) for timeout in timeouts)
 
@@ -247,7 +247,7 @@ def messages_per_timeout(topics: int, n: int, config: ProtocolConfig) -> Counter
 @every_config
 @pytest.mark.parametrize("topics", [1, 5, 20])
 @pytest.mark.parametrize("n", [2, 16, 64])
-def test_the_overhead_is_linear_in_the_topics_and_independent_of_the_subscribers(
+def test_overhead_is_linear_in_the_topics_and_independent_of_the_subscribers(
     config: ProtocolConfig, topics: int, n: int
 ) -> None:
     """Section 1.3: the supervisor's message overhead is "linear in the number of topics (but not
@@ -257,7 +257,7 @@ def test_the_overhead_is_linear_in_the_topics_and_independent_of_the_subscribers
 
 @pytest.mark.parametrize("topics", [1, 5, 20])
 def test_requests_to_the_supervisor_are_linear_in_the_topics_too(topics: int) -> None:
-    """Fewer than 0.912 per topic and interval are expected; here with chance as it is."""
+    """Fewer than 0.912 per topic and interval are expected; here with random draws."""
     host, intervals = Host(node_names(8), rng=Random(f"4/{topics}")), 400 // topics
     for topic in range(topics):
         host.subscribe(f"topic {topic}", *host.nodes)

@@ -71,7 +71,7 @@ def test_the_order_of_messages_and_timeouts_does_not_matter(scheduler: str) -> N
 
 
 def is_connected(world: Snapshot) -> bool:
-    """True if the references alone, without the supervisor, hold the subscribers together."""
+    """Return True if the references alone, without the supervisor, connect the subscribers."""
     groups = {node: {node} for node in world.subscribers}
     for one, other in world.explicit_edges():
         if other in groups and groups[one] is not groups[other]:
@@ -82,7 +82,7 @@ def is_connected(world: Snapshot) -> bool:
 
 @pytest.mark.parametrize("code", ["A00", "A08", "A09", "A18", "A22"])
 def test_weak_connectivity_of_the_subscribers_is_not_needed(code: str) -> None:
-    """The theorem asks for it; the star to the supervisor (section 1.1) is connection enough."""
+    """The theorem requires it; the star to the supervisor (section 1.1) connects enough."""
     assert not is_connected(ADVERSARIES[code].build(9, Random(f"{code}/5")))
     assert_heals(100, n=9, adversary=code, seed=5)
 
@@ -95,8 +95,8 @@ def members(world: World) -> set[NodeId]:
 
 
 @every_adversary
-def test_supervisor_validity(code: str) -> None:
-    """The lemma: the database will not be corrupted any more; ours is not from the first event."""
+def test_database_is_never_corrupted_after_the_first_event(code: str) -> None:
+    """The lemma Supervisor Validity: the database will not be corrupted any more."""
     for seed in range(3):
         start = ADVERSARIES[code].build(9, Random(f"{code}/{seed}"))
         machine = loaded_supervisor(start.supervisor)
@@ -111,10 +111,10 @@ def test_supervisor_validity(code: str) -> None:
 @undisturbed
 @pytest.mark.parametrize("mode", ["fixed", "fast"])
 def test_all_subscribers_become_recorded_and_stay_so(code: str, mode: str) -> None:
-    """Supervisor Convergence: the potential, the number of the non-recorded, never increases.
+    """Supervisor Convergence: the potential, the number of non-recorded nodes, never increases.
 
-    It does not while a forged request to unsubscribe is on its way, so we count from where there
-    is none any more.
+    It may increase while a forged request to unsubscribe is in flight, so the count starts when
+    there is none.
     """
     running = Simulation(make_scenario({"n": 9, "adversary": code, "mode": mode, "seed": 7}))
     running.run_round()
@@ -137,7 +137,7 @@ LAYERS = (Layer.DATABASE, Layer.LABELS, Layer.RING, Layer.SHORTCUTS)
 
 
 def sound_layers(world: World) -> int:
-    """How many layers, from the database up, are right and cannot be disturbed from a channel."""
+    """Return how many layers, from the database up, are right and safe from messages in flight."""
     roster = Roster()
     roster.load(world.roster.database(), cursor=0)
     roster.repair()
@@ -148,7 +148,7 @@ def sound_layers(world: World) -> int:
 
 
 def threatened(parcel: Parcel, roster: Roster, members: set[NodeId]) -> Iterator[Layer]:
-    """The lowest layer that a message could disturb, if everything up to it is right."""
+    """Return the lowest layer that a message could disturb, if all layers up to it are right."""
     message = parcel.message
     match message:
         case Unsubscribe(node) if node in roster:
@@ -159,7 +159,7 @@ def threatened(parcel: Parcel, roster: Roster, members: set[NodeId]) -> Iterator
             should = roster.configuration_of(parcel.to)
             if message != should:
                 yield Layer.LABELS if message.label != should.label else Layer.RING
-        case RemoveConnections(node) if node in roster:  # who is not has no place in the ring
+        case RemoveConnections(node) if node in roster:  # others have no place in the ring
             yield Layer.RING
         case CheckLabel(sender=peer) | Introduce(peer=peer) | IntroduceShortcut(peer=peer):
             if roster.configuration_of(peer.node).label != peer.label:
@@ -180,34 +180,35 @@ def layers_over_time(code: str, mode: str, n: int, rounds: int) -> list[int]:
 
 @undisturbed
 @pytest.mark.parametrize("mode", ["fixed", "fast"])
-def test_a_layer_that_is_right_stays_right(code: str, mode: str) -> None:
+def test_layer_that_is_right_stays_right(code: str, mode: str) -> None:
     """The order of the lemmas: Supervisor Convergence, Ring Convergence, Shortcut Convergence.
 
-    Each rests on those before it, and nothing that happens in a later layer disturbs an earlier
-    one: so the paper's induction is valid.
+    Each depends on the previous ones, and no event in a later layer disturbs an earlier one: so the
+    paper's induction is valid.
     """
     sound = layers_over_time(code, mode, n=9, rounds=150)
     assert sound == sorted(sound)
     assert sound[-1] == len(LAYERS)
 
 
-def test_in_the_paper_s_words_shortcuts_disturb_the_ring() -> None:
+def test_shortcuts_disturb_the_ring_in_the_paper() -> None:
     """There a displaced shortcut is linearized (A12: shortcuts are stale), and the ring, which
-    was right and undisturbed, breaks: the induction of Shortcut Convergence is circular."""
+    was right and undisturbed, breaks: the induction of Shortcut Convergence is circular.
+    """
     sound = layers_over_time("A12", "paper", n=17, rounds=30)
-    assert sound[0] == LAYERS.index(Layer.SHORTCUTS)  # all below is right
+    assert sound[0] == LAYERS.index(Layer.SHORTCUTS)  # all layers below are right
     assert min(sound) <= LAYERS.index(Layer.RING)
 
 
 @pytest.mark.parametrize(
     ("timeouts", "layers"), [(12, {Layer.LABELS}), (24, {Layer.LABELS, Layer.RING})]
 )
-def test_the_round_robin_alone_sets_labels_and_then_the_ring_right(
+def test_round_robin_alone_repairs_labels_and_then_the_ring(
     timeouts: int, layers: set[Layer]
 ) -> None:
     """Proof of Ring Convergence: n Timeouts for the labels, n more for the neighbours.
 
-    In mode fixed, which has no rule that would hurry it; one more round for the last to arrive.
+    In mode fixed, which has no rule that accelerates it; one more round for the last arrivals.
     """
     start = ADVERSARIES["A06"].build(12, Random("5"))
     running = simulation(start, mode="fixed", scheduler="sync")
@@ -221,8 +222,8 @@ def test_the_round_robin_alone_sets_labels_and_then_the_ring_right(
 
 @pytest.mark.parametrize("mode", ["paper", "fixed", "fast"])
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 16, 17])
-def test_a_skip_ring_is_preserved_bit_by_bit(mode: str, n: int) -> None:
-    """Supervisor, Ring and Shortcut Closure: nobody joins or leaves, and nothing changes."""
+def test_skip_ring_is_preserved_bit_by_bit(mode: str, n: int) -> None:
+    """Supervisor, Ring and Shortcut Closure: without joins and departures nothing changes."""
     running = simulation(standing_ring(n), mode=mode)
     running.run_round()  # the loaded database becomes a roster
     before = explicit_state(running.world)
@@ -243,10 +244,10 @@ STALE: dict[str, tuple[NodeId, Message]] = {
 
 
 @pytest.mark.parametrize(("to", "message"), STALE.values(), ids=STALE)
-def test_closure_is_false_of_the_explicit_edges_alone(to: NodeId, message: Message) -> None:
+def test_closure_does_not_hold_for_the_explicit_edges_alone(to: NodeId, message: Message) -> None:
     """The theorem: "if the explicit edges already form [SR(n)], then they are preserved".
 
-    Not with one stale message in flight: the channels belong into the predicate.
+    It fails with one stale message in flight: the channels are part of the predicate.
     """
     running = simulation(replace(standing_ring("abcd"), channels=(Parcel(to, message),)))
     world = running.world
@@ -261,7 +262,7 @@ def test_closure_is_false_of_the_explicit_edges_alone(to: NodeId, message: Messa
     assert report.is_good
 
 
-def test_a_stale_request_to_leave_breaks_closure_as_well() -> None:
+def test_stale_request_to_leave_breaks_closure_as_well() -> None:
     """Supervisor Closure excludes it: "both scenarios are forbidden by assumption"."""
     start = replace(standing_ring("abcd"), channels=(Parcel("supervisor", Unsubscribe("b")),))
     running = simulation(start)
@@ -274,8 +275,8 @@ def test_a_stale_request_to_leave_breaks_closure_as_well() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 16, 37])
-def test_what_is_said_in_a_legitimate_state_is_constant_per_node(n: int) -> None:
-    """The abstract: checking costs a constant on expectation, for the supervisor and for each."""
+def test_number_of_messages_in_a_legitimate_state_is_constant_per_node(n: int) -> None:
+    """The abstract: checking costs a constant on expectation, for the supervisor and each node."""
     running = simulation(standing_ring(n), seed=3)
     for _ in range(3):
         running.run_round()

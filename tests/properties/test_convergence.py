@@ -54,7 +54,7 @@ def test_any_state_becomes_legitimate_and_stays_so(start: Snapshot, seed: int) -
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("adversary", ALL)
-def test_every_adversary_is_healed_at_every_size(adversary: str) -> None:
+def test_every_adversary_heals_at_every_size(adversary: str) -> None:
     rounds_max = ROUNDS_AT_128.get(adversary, 25)
     for n in SIZES:
         for seed in SEEDS:
@@ -62,20 +62,22 @@ def test_every_adversary_is_healed_at_every_size(adversary: str) -> None:
 
 
 @pytest.mark.parametrize("adversary", ALL)
-def test_every_adversary_is_healed_at_32(adversary: str) -> None:
+def test_every_adversary_heals_at_32(adversary: str) -> None:
     assert_heals(ROUNDS_AT_128.get(adversary, 25), n=32, adversary=adversary, seed=7)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("adversary", ["A05", "A13", "A15", "A37", "A41"])
-def test_a_thousand_heal_in_thirty_rounds(adversary: str) -> None:
+def test_thousand_subscribers_heal_in_thirty_rounds(adversary: str) -> None:
     assert_heals(30, n=1024, adversary=adversary, seed=0)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("adversary", ALL)
-def test_every_adversary_is_healed_whatever_the_weather(adversary: str, condition: str) -> None:
+def test_every_adversary_heals_under_every_scheduler_and_fault(
+    adversary: str, condition: str
+) -> None:
     for seed in range(2):
         assert_heals(1000, n=64, adversary=adversary, seed=seed, **CONDITIONS[condition])
 
@@ -84,14 +86,14 @@ def test_every_adversary_is_healed_whatever_the_weather(adversary: str, conditio
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("adversary", ALL)
 @pytest.mark.parametrize("n", [5, 17, 64, 256])
-def test_the_large_table(adversary: str, condition: str, n: int) -> None:
+def test_every_adversary_heals_in_the_large_table(adversary: str, condition: str, n: int) -> None:
     for seed in range(10):
         assert_heals(2000, n=n, adversary=adversary, seed=seed, **CONDITIONS[condition])
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("adversary", ALL)
-def test_fixed_heals_every_adversary(adversary: str) -> None:
+def test_every_adversary_heals_in_fixed_mode(adversary: str) -> None:
     for n in (1, 2, 3, 5, 8, 17, 32):
         for seed in range(2):
             assert_heals(1000, n=n, adversary=adversary, seed=seed, mode=Mode.FIXED)
@@ -99,14 +101,14 @@ def test_fixed_heals_every_adversary(adversary: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adversary", ALL)
-def test_fixed_heals_every_adversary_at_128(adversary: str) -> None:
+def test_every_adversary_heals_in_fixed_mode_at_128(adversary: str) -> None:
     assert_heals(3000, n=128, adversary=adversary, mode=Mode.FIXED)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("adversary", ["A12", "A13"])
-def test_the_papers_pseudocode_livelocks_at_32(adversary: str) -> None:
-    """A displaced shortcut is filed under the slot's label: corrupted labels multiply."""
+def test_pseudocode_of_the_paper_livelocks_at_32(adversary: str) -> None:
+    """A displaced shortcut is stored under the label of the slot: corrupted labels multiply."""
     stuck = [
         not run(n=32, adversary=adversary, seed=seed, mode="paper", max_rounds=200).converged
         for seed in range(4)
@@ -115,24 +117,24 @@ def test_the_papers_pseudocode_livelocks_at_32(adversary: str) -> None:
 
 
 @pytest.mark.parametrize("adversary", ["A12", "A13"])
-def test_the_papers_livelock_does_not_show_on_small_rings(adversary: str) -> None:
+def test_livelock_of_the_paper_does_not_occur_on_small_rings(adversary: str) -> None:
     assert run(n=4, adversary=adversary, mode="paper", max_rounds=400).converged
 
 
 @pytest.mark.heavy
-def test_churn_heals_once_it_is_over() -> None:
+def test_ring_heals_after_churn() -> None:
     for rate in (0.001, 0.01, 0.1):
         assert_heals(60, n=64, churn=rate, seed=3)
 
 
 @pytest.mark.heavy
-def test_a_partition_heals_once_it_is_over() -> None:
+def test_ring_heals_after_a_partition() -> None:
     cut = {"share": 0.4, "from_round": 2, "to_round": 30}
     assert_heals(200, n=64, adversary="A00", partition=cut, seed=1)
 
 
 @pytest.mark.heavy
-def test_wrong_suspicions_and_held_messages_do_no_lasting_harm() -> None:
+def test_wrong_suspicions_and_delayed_messages_do_no_lasting_harm() -> None:
     for seed in range(3):
         assert_heals(
             300,

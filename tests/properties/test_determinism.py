@@ -1,4 +1,4 @@
-"""The same seed gives the same bytes, whatever the process."""
+"""Determinism: the same seed gives the same bytes in every process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def output(arguments: str, hash_seed: str, dump: Path) -> tuple[str, str]:
     ("adversary", "scheduler"),
     [("A15", "random"), ("A46", "delay"), ("A45", "swizzle"), ("A47", "sync")],
 )
-def test_a_run_does_not_depend_on_the_hash_seed(
+def test_run_does_not_depend_on_the_hash_seed(
     tmp_path: Path, adversary: str, scheduler: str
 ) -> None:
     arguments = COMMAND.format(adversary, scheduler)

@@ -1,4 +1,4 @@
-"""What a legitimate state costs, and that it stays (section 3.2.1 and its theorem)."""
+"""Cost and closure of a legitimate state (section 3.2.1 and its theorem)."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ PER_NODE_AND_ROUND = {CheckLabel: 2.0, IntroduceShortcut: 2.0, Digest: 1.0, Chec
 
 
 def expected_requests(n: int) -> float:
-    """Requests per round: one half by the minimal node, 1/(2^(k+1) k^2) by each other one."""
+    """Return the requests per round: 1/2 by the minimal node, 1/(2^(k+1) k^2) by each other."""
     lengths = (Label.nth(index).length for index in range(1, n))
     return 0.5 + sum(1 / (2 ** (k + 1) * k * k) for k in lengths)
 
 
-def test_the_expected_number_of_requests_stays_below_its_bound_however_large_the_ring() -> None:
+def test_expected_number_of_requests_stays_below_its_bound_at_any_size() -> None:
     assert expected_requests(256) < expected_requests(2**15) < REQUEST_BOUND
 
 
 @pytest.mark.heavy
-def test_a_legitimate_ring_of_256_stays_as_it_is_for_3000_rounds_at_constant_cost() -> None:
+def test_legitimate_ring_of_256_does_not_change_in_3000_rounds_at_constant_cost() -> None:
     costs = legitimate_costs(N, ROUNDS, seed=1)
     assert costs.changes == 0
     assert abs(costs.requests_mean - expected_requests(N)) < margin(costs)
@@ -43,12 +43,12 @@ def test_a_legitimate_ring_of_256_stays_as_it_is_for_3000_rounds_at_constant_cos
     assert set(costs.sent) == {*PER_NODE_AND_ROUND, GetConfiguration, SetConfiguration}
 
 
-def test_requests_are_surely_below_the_bound_in_a_ring_that_can_be_watched_for_long() -> None:
-    """At n = 256 this would take some 20,000 rounds: what is expected is nearer to the bound."""
+def test_measured_requests_are_significantly_below_the_bound_in_a_small_ring() -> None:
+    """At n = 256 this would take some 20,000 rounds: the expected value is nearer to the bound."""
     costs = legitimate_costs(8, 6000, seed=1)
     assert costs.requests_mean + margin(costs) < REQUEST_BOUND
 
 
 def margin(costs: Costs) -> float:
-    """How far off a mean may be once in a thousand times."""
+    """Return the deviation of a mean that is exceeded once in a thousand times."""
     return NormalDist().inv_cdf(0.999) * costs.requests_error

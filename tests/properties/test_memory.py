@@ -1,4 +1,4 @@
-"""What machines remember besides the paper's variables heals, or does no harm for good."""
+"""Memory of the machines besides the paper's variables: it heals, or does no permanent harm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HUGE = 1 << 40
 
 
 def configurations_per_round(start: Snapshot) -> float:
-    """How many configurations a supervisor sends, once what is wrong had 100 rounds to heal."""
+    """Return the configurations per round of a supervisor after 100 rounds of repair."""
     world, rounds = World(start, seed=1, config=ProtocolConfig()), 300
     run_rounds(world, RandomOrder(), 100)
     before = world.sent[SetConfiguration]
@@ -41,11 +41,11 @@ def supervised(memory: SupervisorMemory) -> Snapshot:
         SupervisorMemory(refresh_ticks=HUGE),
     ],
 )
-def test_wrong_digest_does_not_cause_configurations_for_good(memory: SupervisorMemory) -> None:
+def test_wrong_digest_does_not_cause_configurations_permanently(memory: SupervisorMemory) -> None:
     assert configurations_per_round(supervised(memory)) < 2.1  # 1.8, else 2.7 or more
 
 
-def test_wrong_weight_does_not_cause_configurations_for_good() -> None:
+def test_wrong_weight_does_not_cause_configurations_permanently() -> None:
     world = legitimate_world(N, Random(1))
     states = dict(world.subscribers)
     node = next(iter(states))
@@ -54,7 +54,7 @@ def test_wrong_weight_does_not_cause_configurations_for_good() -> None:
 
 
 @pytest.mark.parametrize("counter", [-HUGE, HUGE])
-def test_swapped_entries_are_found_whatever_the_counters_of_the_digest_say(counter: int) -> None:
+def test_swapped_entries_are_found_with_any_counters_of_the_digest(counter: int) -> None:
     world = legitimate_world(N, Random(1))
     swapped = list(world.supervisor.database)
     (low, one), (high, other) = swapped[20], swapped[30]

@@ -1,4 +1,4 @@
-"""Publications: from wherever they are they come to all members, and then there is silence."""
+"""Publications: they reach all members from any place, and then only periodic requests remain."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ ALL = list(ADVERSARIES)
 SEEDS = range(3)
 SIZES = (2, 5, 16, pytest.param(64, marks=pytest.mark.heavy))
 
-# All that is said about publications, but the question that is asked at every Timeout.
+# All messages about publications, except the request at every Timeout.
 ANSWERS = (CheckAndPublish, Publications, TrieEqual, PublishNew, IHave, Want)
 
 # A18b waits for a silence threshold that was corrupted to its largest value, 64 rounds.
 ROUNDS_MAX = {"A18b": 120}
-# A node may believe that it waits for an answer, for up to 64 ticks.
+# A node may believe for up to 64 ticks that it waits for an answer.
 PATIENCE = {"A64": 64, "A66": 64}
 
 
@@ -51,7 +51,7 @@ def members_of(world: World) -> list[NodeId]:
 
 
 def genuine_ids(start: Snapshot) -> set[bytes]:
-    """The ids of all publications that members hold or that are on their way to one."""
+    """Return the ids of all publications that members hold or that are in flight to one."""
     held = [p for s in start.subscribers.values() if s.member for p in s.publications]
     members = {node for node, state in start.subscribers.items() if state.member}
     arriving = [parcel.message for parcel in start.channels if parcel.to in members]
@@ -69,12 +69,12 @@ def roots(world: World) -> set[bytes]:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("adversary", ALL)
-def test_all_publications_come_to_all_members_and_then_there_is_silence(
+def test_all_publications_reach_all_members_and_then_messages_stop(
     adversary: str, n: int, seed: int
 ) -> None:
-    """Scattered, in flight and published while it heals; the theorem of convergence, and closure.
+    """Scattered, in flight and published during repair: the theorems of convergence and closure.
 
-    In silence only the periodic question is left: one for each member in each round.
+    At the end only the periodic request is left: one for each member in each round.
     """
     values: dict[str, Any] = {
         "n": n,
@@ -94,7 +94,7 @@ def test_all_publications_come_to_all_members_and_then_there_is_silence(
 
     held = [set(world.subscribers[node].trie.keys()) for node in members_of(world)]
     before = genuine_ids(scenario.start())
-    if not ADVERSARIES[adversary].crash_rounds:  # the crashed take with them what they alone had
+    if not ADVERSARIES[adversary].crash_rounds:  # crashed nodes lose what they alone held
         assert all(ids >= before for ids in held), how
         assert len(held[0]) == len(before) + report.published, how
 
@@ -124,9 +124,7 @@ def test_no_trie_changes_once_all_are_equal(mode: Mode) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("adversary", ["A00", "A05", "A11", "A13", "A15", "A19", "A47"])
-def test_publications_converge_with_the_repairs_of_mode_fixed_too(
-    adversary: str, seed: int
-) -> None:
+def test_publications_converge_with_the_repairs_of_fixed_mode(adversary: str, seed: int) -> None:
     values: dict[str, Any] = {
         "n": 16,
         "adversary": adversary,
@@ -141,7 +139,7 @@ def test_publications_converge_with_the_repairs_of_mode_fixed_too(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_in_a_ring_that_stands_the_papers_pseudocode_brings_a_few_publications_to_all(
+def test_pseudocode_of_the_paper_sends_a_few_publications_to_all_in_a_legitimate_ring(
     seed: int,
 ) -> None:
     values: dict[str, Any] = {
@@ -161,9 +159,7 @@ def test_in_a_ring_that_stands_the_papers_pseudocode_brings_a_few_publications_t
     "on", [pytest.param(True, id="on"), pytest.param(False, id="off", marks=pytest.mark.heavy)]
 )
 @pytest.mark.parametrize("seed", SEEDS)
-def test_T10_corrupted_caches_are_healed_by_the_scrub_and_by_nothing_else(
-    seed: int, on: bool
-) -> None:
+def test_T10_corrupted_caches_are_repaired_by_the_scrub_only(seed: int, on: bool) -> None:
     values: dict[str, Any] = {
         "n": 16,
         "adversary": "A47",
@@ -175,7 +171,7 @@ def test_T10_corrupted_caches_are_healed_by_the_scrub_and_by_nothing_else(
     assert report.converged is on, f"{replay(**values)}\n{report.violations}"
 
 
-# -- how fast ----------------------------------------------------------------------------------
+# -- speed -------------------------------------------------------------------------------------
 
 
 def news(count: int) -> list[Publication]:
@@ -185,7 +181,7 @@ def news(count: int) -> list[Publication]:
 def holding(
     start: Snapshot, publications: Sequence[Publication], only: Iterable[NodeId] | None = None
 ) -> Snapshot:
-    """The world in which all subscribers, or only these, hold the publications."""
+    """Return the world in which all subscribers, or only these, hold the publications."""
     nodes = set(start.subscribers if only is None else only)
     return with_states(
         start,
@@ -209,7 +205,7 @@ def has_all(world: World, node: NodeId) -> bool:
 
 
 @pytest.mark.parametrize("n", [8, 32, 128])
-def test_the_history_comes_to_a_newcomer_in_a_few_rounds_however_large_the_ring(n: int) -> None:
+def test_history_reaches_a_newcomer_in_a_few_rounds_at_any_size(n: int) -> None:
     """Section 4.3: "it has to rely on the core BuildSR protocol to receive all publications"."""
     rounds = []
     for seed in SEEDS:
@@ -221,14 +217,14 @@ def test_the_history_comes_to_a_newcomer_in_a_few_rounds_however_large_the_ring(
 
 
 def rounds_to_reach_all(n: int, seed: int, without: Sequence[Rule]) -> int:
-    """Until one node's publication has come to all by comparisons alone: nothing is published."""
+    """Return the rounds until one publication has reached all by anti-entropy alone."""
     start = holding(standing_ring(n), news(1), only=["n0005"])
     config = ProtocolConfig(rules=Rules.of(Mode.FAST, without), spread=Spread.FLOOD)
     world = World(start, seed=seed, config=config)
     return rounds_until(world, lambda: has_all_publications(world), 200)
 
 
-def test_R16_comparing_over_shortcuts_brings_a_publication_to_all_of_64_much_sooner() -> None:
+def test_R16_comparison_over_shortcuts_reaches_all_of_64_much_sooner() -> None:
     with_shortcuts = [rounds_to_reach_all(64, seed, ()) for seed in SEEDS]
     in_the_ring = [rounds_to_reach_all(64, seed, (Rule.REPAIR_OVER_SHORTCUTS,)) for seed in SEEDS]
     assert 2 * max(with_shortcuts) <= min(in_the_ring), (with_shortcuts, in_the_ring)
@@ -238,7 +234,7 @@ def test_R16_comparing_over_shortcuts_brings_a_publication_to_all_of_64_much_soo
 
 
 class Watched(World):
-    """A world in which something is measured after every single step."""
+    """World with a measurement after every single step."""
 
     measure: Callable[[], int]
 
@@ -256,13 +252,13 @@ class Watched(World):
 
 
 def missing_everywhere(world: World, everything: set[bytes]) -> int:
-    """Our potential: the sum over all members of |P minus P_v|."""
+    """Return the potential of this implementation: the sum over all members of |P minus P_v|."""
     tries = [world.subscribers[node].trie for node in members_of(world)]
     return sum(len(everything.difference(trie.keys())) for trie in tries)
 
 
 def missing_beside(world: World) -> int:
-    """The paper's Phi: the sum over all ring edges (u, v) of |P_u minus P_v|."""
+    """Return the paper's Phi: the sum over all ring edges (u, v) of |P_u minus P_v|."""
     held = {node: set(world.subscribers[node].trie.keys()) for node in members_of(world)}
     total = 0
     for node, ids in held.items():
@@ -279,10 +275,10 @@ def never_grows(values: Sequence[int]) -> bool:
 
 @pytest.mark.parametrize("spread", Spread)
 @pytest.mark.parametrize("adversary", ["A05", "A13", "A15", "A19", "A37"])
-def test_what_is_missing_at_all_members_together_never_becomes_more(
+def test_number_of_missing_publications_over_all_members_never_increases(
     adversary: str, spread: Spread
 ) -> None:
-    """After every single step, whatever way publications take; nobody crashes or publishes."""
+    """After every single step, on every path of a publication, without crashes and new ones."""
     values = {"n": 12, "adversary": adversary, "publications": 25, "seed": 3, "spread": str(spread)}
     scenario = make_scenario(values)
     start = scenario.start()
@@ -295,8 +291,8 @@ def test_what_is_missing_at_all_members_together_never_becomes_more(
     assert measured[-1] == 0, replay(**values)
 
 
-def test_the_papers_potential_grows_when_a_publication_is_flooded_over_a_shortcut() -> None:
-    """The lemma "Phi never increases" speaks of ring edges; section 4.3 uses others."""
+def test_potential_of_the_paper_grows_when_a_publication_is_flooded_over_a_shortcut() -> None:
+    """The lemma "Phi never increases" is about ring edges; section 4.3 uses others."""
     world = Watched(standing_ring(16), seed=0, config=ProtocolConfig(spread=Spread.FLOOD))
     world.publish("n0000", b"news")
     everything = set(world.subscribers["n0000"].trie.keys())
@@ -309,8 +305,8 @@ def test_the_papers_potential_grows_when_a_publication_is_flooded_over_a_shortcu
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_papers_potential_never_grows_where_only_ring_neighbours_compare(seed: int) -> None:
-    """The lemma as it stands: a legitimate ring, no flood, no repair over shortcuts."""
+def test_potential_of_the_paper_never_grows_if_only_ring_neighbours_compare(seed: int) -> None:
+    """The lemma as stated: a legitimate ring, no flood, no repair over shortcuts."""
     start = ADVERSARIES["A19"].build(12, Random(seed))
     config = ProtocolConfig(rules=Rules.of(Mode.FIXED), spread=Spread.FLOOD)
     world = Watched(start, seed=seed, config=config)

@@ -1,4 +1,4 @@
-"""Machines name themselves as the sender, from every initial state: the border drops none of it."""
+"""Senders: from every initial state a machine names itself, so no message is dropped."""
 
 from __future__ import annotations
 

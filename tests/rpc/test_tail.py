@@ -1,4 +1,4 @@
-"""Reading a topic through its members: order, failover, ends."""
+"""Reading a topic through its members: order, failover and end conditions."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_tail_continues_at_another_member_without_duplicates() -> None:
 
 
 def test_tail_reads_a_restarted_member_from_the_start_of_its_log() -> None:
-    """A member without a disk that restarts has refilled its log in another order."""
+    """Restart a member without a disk, which refills its log in another order."""
 
     async def scene() -> None:
         async with live_ring() as ring:

@@ -1,4 +1,4 @@
-"""An authority and its certificates are made as asked for, or nothing is written."""
+"""Authorities and certificates: created as requested, or nothing is written."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def lived(certificate: x509.Certificate) -> timedelta:
     return certificate.not_valid_after_utc - certificate.not_valid_before_utc
 
 
-# --- what is in them -------------------------------------------------------------------
+# --- contents --------------------------------------------------------------------------
 
 
-def test_an_authority_signs_certificates_and_no_further_authorities(authority: Path) -> None:
+def test_authority_signs_certificates_and_no_further_authorities(authority: Path) -> None:
     certificate = parsed(authority / "ca.pem")
     constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
     assert constraints.critical
@@ -75,7 +75,7 @@ def test_two_authorities_have_different_names_and_keys(tmp_path: Path) -> None:
     assert one.public_key() != other.public_key()
 
 
-def test_a_certificate_has_the_name_of_its_node_and_serves_both_ends(authority: Path) -> None:
+def test_certificate_has_the_name_of_its_node_and_serves_both_ends(authority: Path) -> None:
     issued = issued_by(authority, "ann.1")
     certificate = parsed(issued.certificate)
     assert common_name(certificate) == "ann.1"
@@ -91,7 +91,7 @@ def test_a_certificate_has_the_name_of_its_node_and_serves_both_ends(authority: 
     }
 
 
-def test_keys_are_of_the_curve_p_256_and_belong_to_their_certificates(authority: Path) -> None:
+def test_keys_use_curve_p_256_and_match_their_certificates(authority: Path) -> None:
     issued_by(authority)
     for name in ("ca", "ann"):
         key = read_key(authority / f"{name}.key")
@@ -100,7 +100,7 @@ def test_keys_are_of_the_curve_p_256_and_belong_to_their_certificates(authority:
         assert belongs_to(key, read_certificates(authority / f"{name}.pem")[0])
 
 
-def test_hosts_are_in_the_certificate_once_each_and_its_name_always(authority: Path) -> None:
+def test_hosts_and_name_are_in_the_certificate_once_each(authority: Path) -> None:
     hosts = ["a.example.org", "10.0.0.1", "::1", "localhost", "10.0.0.1"]
     certificate = parsed(issued_by(authority, hosts=hosts).certificate)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -117,14 +117,14 @@ def test_hosts_are_in_the_certificate_once_each_and_its_name_always(authority: P
     ]
 
 
-def test_certificates_are_valid_where_clocks_are_minutes_late(authority: Path) -> None:
+def test_certificates_are_valid_for_clocks_that_are_minutes_late(authority: Path) -> None:
     issued_by(authority)
     for name in ("ca.pem", "ann.pem"):
         early = datetime.now(UTC) - parsed(authority / name).not_valid_before_utc
         assert timedelta(minutes=3) < early < timedelta(hours=1)
 
 
-def test_certificates_live_as_long_as_asked_for(authority: Path) -> None:
+def test_certificates_have_the_requested_lifetime(authority: Path) -> None:
     issued = issued_by(authority, days=10)
     assert lived(parsed(issued.certificate)) == timedelta(days=10, minutes=5)
     assert lived(parsed(authority / "ca.pem")) == timedelta(days=1000, minutes=5)
@@ -132,18 +132,18 @@ def test_certificates_live_as_long_as_asked_for(authority: Path) -> None:
     assert not issued.is_cut
 
 
-def test_a_certificate_ends_with_its_authority(authority: Path) -> None:
+def test_certificate_ends_with_its_authority(authority: Path) -> None:
     issued = issued_by(authority, days=1001)
     assert issued.is_cut
     assert issued.ends == parsed(authority / "ca.pem").not_valid_after_utc
     assert issued.ends == parsed(issued.certificate).not_valid_after_utc
 
 
-def test_the_supervisor_has_a_certificate_too(authority: Path) -> None:
+def test_certificate_for_the_supervisor_can_be_issued(authority: Path) -> None:
     assert common_name(parsed(issued_by(authority, "supervisor").certificate)) == "supervisor"
 
 
-def test_every_certificate_has_a_number_and_a_key_of_its_own(authority: Path) -> None:
+def test_every_certificate_has_its_own_serial_and_key(authority: Path) -> None:
     issued = issue_each(authority, ["a", "b", "c"], authority, days=1, hosts=[])
     made = [parsed(each.certificate) for each in issued]
     assert len({each.serial_number for each in made}) == 3
@@ -160,7 +160,7 @@ def open_umask() -> Iterator[None]:
     os.umask(before)
 
 
-def test_keys_and_directories_are_their_owners_only_whatever_the_umask(
+def test_keys_and_directories_are_private_under_any_umask(
     tmp_path: Path, open_umask: None
 ) -> None:
     authority = make_authority(tmp_path / "above" / "certs", days=1)
@@ -170,7 +170,7 @@ def test_keys_and_directories_are_their_owners_only_whatever_the_umask(
         assert mode(tmp_path / directory) == 0o700
 
 
-def test_a_key_is_its_owners_only_before_its_first_byte_is_written(
+def test_key_file_is_private_before_its_first_byte_is_written(
     tmp_path: Path, open_umask: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -186,7 +186,7 @@ def test_a_key_is_its_owners_only_before_its_first_byte_is_written(
     assert seen == [(0o600, 0), (0o644, 0)]
 
 
-def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+def test_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     make_authority(tmp_path, days=1)
     assert mode(tmp_path) == 0o755
@@ -194,7 +194,7 @@ def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("there", ["ca.pem", "ca.key"])
-def test_an_authority_is_never_overwritten(tmp_path: Path, there: str) -> None:
+def test_authority_is_never_overwritten(tmp_path: Path, there: str) -> None:
     (tmp_path / there).write_text("precious")
     with pytest.raises(InputError, match=rf"{there}: is there already.*move it away"):
         make_authority(tmp_path, days=1)
@@ -203,7 +203,7 @@ def test_an_authority_is_never_overwritten(tmp_path: Path, there: str) -> None:
 
 
 @pytest.mark.parametrize("there", ["ann.pem", "ann.key"])
-def test_a_certificate_is_never_overwritten(authority: Path, tmp_path: Path, there: str) -> None:
+def test_certificate_is_never_overwritten(authority: Path, tmp_path: Path, there: str) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / there).write_text("precious")
@@ -213,7 +213,7 @@ def test_a_certificate_is_never_overwritten(authority: Path, tmp_path: Path, the
     assert (out / there).read_text() == "precious"
 
 
-def test_a_link_to_nowhere_is_not_followed(authority: Path, tmp_path: Path) -> None:
+def test_dangling_link_is_not_followed(authority: Path, tmp_path: Path) -> None:
     (authority / "ann.key").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=r"ann.key: is there already"):
         issued_by(authority)
@@ -221,7 +221,7 @@ def test_a_link_to_nowhere_is_not_followed(authority: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("there", ["ann.pem", "ann.key"])
-def test_a_file_that_appears_at_the_last_moment_is_not_overwritten(
+def test_file_that_appears_at_the_last_moment_is_not_overwritten(
     authority: Path, monkeypatch: pytest.MonkeyPatch, there: str
 ) -> None:
     (authority / there).write_text("precious")
@@ -232,14 +232,14 @@ def test_a_file_that_appears_at_the_last_moment_is_not_overwritten(
     assert (authority / there).read_text() == "precious"
 
 
-def test_a_node_called_ca_does_not_replace_the_authority(authority: Path) -> None:
+def test_node_called_ca_does_not_replace_the_authority(authority: Path) -> None:
     before = (authority / "ca.pem").read_bytes()
     with pytest.raises(InputError, match=r"ca.pem: is there already"):
         issued_by(authority, "ca")
     assert (authority / "ca.pem").read_bytes() == before
 
 
-def test_a_full_disk_leaves_no_half_of_a_pair(
+def test_full_disk_leaves_no_half_of_a_pair(
     authority: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -256,7 +256,7 @@ def test_a_full_disk_leaves_no_half_of_a_pair(
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
-def test_a_directory_that_cannot_be_made_is_told(
+def test_directory_that_cannot_be_created_is_reported(
     authority: Path, tmp_path: Path, place: str
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -266,25 +266,25 @@ def test_a_directory_that_cannot_be_made_is_told(
         make_authority(tmp_path / place, days=1)
 
 
-# --- what is refused -------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["", "a b", "é", "a" * 65, "../a", "a\n", "a\0"])
-def test_what_is_no_name_for_a_node_is_none_for_a_certificate(authority: Path, name: str) -> None:
+def test_invalid_node_name_is_refused_for_a_certificate(authority: Path, name: str) -> None:
     with pytest.raises(IdentityError, match=r"no name for a certificate: .* 1 to 64 characters"):
         issued_by(authority, name)
     assert names_in(authority) == {"ca.pem", "ca.key"}
 
 
 @pytest.mark.parametrize("name", ["a" * 64, ".", "..", "-x", "A_b-c.d"])
-def test_every_name_of_a_node_is_one_for_a_certificate(authority: Path, name: str) -> None:
+def test_every_node_name_is_valid_for_a_certificate(authority: Path, name: str) -> None:
     issued = issued_by(authority, name)
     assert common_name(parsed(issued.certificate)) == name
     assert names_in(authority) == {"ca.pem", "ca.key", f"{name}.pem", f"{name}.key"}
 
 
 @pytest.mark.parametrize("days", [-1, 0, 36_501, 10**12])
-def test_a_life_out_of_range_is_refused(authority: Path, tmp_path: Path, days: int) -> None:
+def test_lifetime_out_of_range_is_refused(authority: Path, tmp_path: Path, days: int) -> None:
     with pytest.raises(InputError, match=f"from 1 to 36500 days, not {days}"):
         issued_by(authority, days=days)
     with pytest.raises(InputError, match=f"from 1 to 36500 days, not {days}"):
@@ -292,7 +292,7 @@ def test_a_life_out_of_range_is_refused(authority: Path, tmp_path: Path, days: i
     assert not (tmp_path / "other").exists()
 
 
-def test_the_longest_life_is_possible(tmp_path: Path) -> None:
+def test_longest_lifetime_is_possible(tmp_path: Path) -> None:
     authority = make_authority(tmp_path, days=36_500)
     assert not issued_by(authority, days=36_499).is_cut
 
@@ -314,7 +314,7 @@ def test_the_longest_life_is_possible(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_host_is_refused(authority: Path, host: str) -> None:
+def test_invalid_host_is_refused(authority: Path, host: str) -> None:
     with pytest.raises(InputError, match=r"no host: .*; give an IP address or a name"):
         issued_by(authority, hosts=["localhost", host])
     assert names_in(authority) == {"ca.pem", "ca.key"}
@@ -387,7 +387,7 @@ def with_a_certificate_of_a_node(directory: Path) -> None:
         (with_a_certificate_of_a_node, r"certs: its ca.pem and ca.key are not an authority"),
     ],
 )
-def test_an_authority_that_is_of_no_use_is_refused(
+def test_unusable_authority_is_refused(
     authority: Path, spoil: Callable[[Path], None], words: str
 ) -> None:
     spoil(authority)
@@ -398,7 +398,7 @@ def test_an_authority_that_is_of_no_use_is_refused(
     assert not (authority / "ann.key").exists()
 
 
-def test_an_authority_that_has_expired_issues_nothing(
+def test_expired_authority_issues_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     past = datetime.now(UTC) - timedelta(days=3)
@@ -410,7 +410,7 @@ def test_an_authority_that_has_expired_issues_nothing(
     assert names_in(tmp_path) == {"ca.pem", "ca.key"}
 
 
-def test_an_authority_of_the_future_issues_nothing(
+def test_authority_of_the_future_issues_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     future = datetime.now(UTC) + timedelta(days=3)

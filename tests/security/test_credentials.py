@@ -1,4 +1,4 @@
-"""Credentials refuse early what cannot work, and their contexts refuse strangers."""
+"""Credentials: unusable files are refused when loaded, and contexts refuse strangers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ AnyKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519Private
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority with the certificates of ann and bob; tests do not change it."""
+    """Return an authority with certificates of ann and bob; tests do not change it."""
     directory = make_authority(tmp_path_factory.mktemp("cluster") / "certs", days=100)
     for name in ("ann", "bob"):
         issue(directory, name, directory, days=10, hosts=[])
@@ -54,7 +54,7 @@ def files_of(directory: Path, name: str) -> Files:
 
 @pytest.fixture
 def files(cluster: Path, tmp_path: Path) -> Files:
-    """Copies of ann's files, to be spoilt."""
+    """Return copies of the files of ann, which a test may change."""
     for path in files_of(cluster, "ann"):
         copy(path, tmp_path)
     return files_of(tmp_path, "ann")
@@ -77,7 +77,7 @@ def odd(
     purposes: tuple[x509.ObjectIdentifier, ...] = (),
     secret: AnyKey | None = None,
 ) -> Files:
-    """A certificate such as we never issue, signed by whoever holds the key in the directory."""
+    """Issue an unusual certificate, signed with the key in the directory."""
     issuer = x509.load_pem_x509_certificate((authority / "ca.pem").read_bytes())
     issuer_key = read_key(authority / "ca.key")
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
@@ -99,7 +99,7 @@ def odd(
 # --- loading ---------------------------------------------------------------------------
 
 
-def test_credentials_have_the_name_and_the_end_of_their_certificate(cluster: Path) -> None:
+def test_credentials_have_name_and_expiry_of_their_certificate(cluster: Path) -> None:
     credentials = Credentials.load(*files_of(cluster, "ann"))
     assert credentials.name == "ann"
     assert timedelta(days=9) < credentials.expires - datetime.now(UTC) < timedelta(days=11)
@@ -111,7 +111,7 @@ def test_credentials_end_with_their_authority(cluster: Path, tmp_path: Path) -> 
     assert Credentials.load(*files).expires == ca.not_valid_after_utc
 
 
-def test_nothing_secret_is_shown_of_credentials(cluster: Path) -> None:
+def test_repr_of_credentials_shows_no_secret(cluster: Path) -> None:
     text = repr(Credentials.load(*files_of(cluster, "ann")))
     assert text.startswith("Credentials(name='ann', expires=datetime")
     assert "SSLContext" not in text
@@ -128,7 +128,7 @@ def test_nothing_secret_is_shown_of_credentials(cluster: Path) -> None:
     ],
     ids=["missing", "empty", "noise", "cut off"],
 )
-def test_a_file_that_is_missing_or_damaged_is_named(
+def test_missing_or_damaged_file_is_named(
     files: Files, which: str, spoil: Callable[[Path], object], words: str
 ) -> None:
     spoil(next(path for path in files if path.name == which))
@@ -145,13 +145,13 @@ def test_flipped_bits_are_an_input_error_or_do_no_harm(files: Files, which: str)
         data = bytearray(whole)
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         path.write_bytes(data)
-        # An authority's own signature does not matter; warnings are about odd encodings.
+        # The signature of an authority itself is not checked; warnings are about odd encodings.
         with suppress(InputError), warnings.catch_warnings(action="ignore"):
             assert Credentials.load(*files).name == "ann"
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o610, 0o602])
-def test_a_key_that_others_may_use_is_refused_with_the_remedy(files: Files, mode: int) -> None:
+def test_key_readable_by_others_is_refused_with_the_remedy(files: Files, mode: int) -> None:
     files[2].chmod(mode)
     with pytest.raises(InputError, match=r"ann.key: others .*; chmod 600 \S+/ann.key keeps"):
         Credentials.load(*files)
@@ -159,13 +159,13 @@ def test_a_key_that_others_may_use_is_refused_with_the_remedy(files: Files, mode
     assert Credentials.load(*files).name == "ann"
 
 
-def test_a_key_of_another_certificate_is_refused(cluster: Path) -> None:
+def test_key_of_another_certificate_is_refused(cluster: Path) -> None:
     ca, cert, _ = files_of(cluster, "ann")
     with pytest.raises(InputError, match=r"bob.key: not the key of \S+ann.pem"):
         Credentials.load(ca, cert, cluster / "bob.key")
 
 
-def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(files: Files) -> None:
+def test_encrypted_key_is_refused_without_a_prompt(files: Files) -> None:
     secret = read_key(files[2])
     encryption = BestAvailableEncryption(b"secret")
     files[2].write_bytes(secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
@@ -173,13 +173,13 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(files: File
         Credentials.load(*files)
 
 
-def test_a_certificate_of_another_authority_is_refused(files: Files, tmp_path: Path) -> None:
+def test_certificate_of_another_authority_is_refused(files: Files, tmp_path: Path) -> None:
     other = make_authority(tmp_path / "other", days=1) / "ca.pem"
     with pytest.raises(InputError, match=r"ann.pem: not signed by the authority in \S+ca.pem"):
         Credentials.load(other, *files[1:])
 
 
-def test_an_authority_of_the_same_name_with_another_key_is_another(
+def test_authority_of_the_same_name_with_another_key_is_refused(
     files: Files, tmp_path: Path
 ) -> None:
     original = x509.load_pem_x509_certificate(files[0].read_bytes())
@@ -197,7 +197,7 @@ def test_an_authority_of_the_same_name_with_another_key_is_another(
         Credentials.load(*files)
 
 
-def test_a_certificate_of_a_node_is_no_authority(files: Files, cluster: Path) -> None:
+def test_node_certificate_is_no_authority(files: Files, cluster: Path) -> None:
     with pytest.raises(InputError, match=r"bob.pem: not an authority's certificate; give the ca"):
         Credentials.load(cluster / "bob.pem", *files[1:])
     with files[0].open("ab") as several:
@@ -206,19 +206,19 @@ def test_a_certificate_of_a_node_is_no_authority(files: Files, cluster: Path) ->
         Credentials.load(*files)
 
 
-def test_an_expired_certificate_is_refused(cluster: Path, tmp_path: Path) -> None:
+def test_expired_certificate_is_refused(cluster: Path, tmp_path: Path) -> None:
     files = odd(cluster, tmp_path, starts=NOW - 2 * DAY, ends=NOW - DAY)
     with pytest.raises(InputError, match=r"odd.pem: expired at .* UTC; .* skipring certs issue"):
         Credentials.load(*files)
 
 
-def test_a_certificate_of_the_future_is_refused(cluster: Path, tmp_path: Path) -> None:
+def test_certificate_of_the_future_is_refused(cluster: Path, tmp_path: Path) -> None:
     files = odd(cluster, tmp_path, starts=NOW + DAY, ends=NOW + 2 * DAY)
     with pytest.raises(InputError, match=r"odd.pem: valid from .* UTC only; check .* clock"):
         Credentials.load(*files)
 
 
-def test_an_expired_authority_is_refused(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_authority_is_refused(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     later = datetime.now(UTC) + 200 * DAY
     monkeypatch.setattr("skipring.security.credentials._now", lambda: later)
     with pytest.raises(InputError, match=r"ca.pem: expired at .* UTC; .* certs init"):
@@ -226,7 +226,7 @@ def test_an_expired_authority_is_refused(files: Files, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("names", [(), ("a b",), ("é",), ("ann", "bob")], ids=str)
-def test_a_certificate_without_one_usable_name_is_refused(
+def test_certificate_without_one_usable_name_is_refused(
     cluster: Path, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     files = odd(cluster, tmp_path, names=names)
@@ -235,7 +235,7 @@ def test_a_certificate_without_one_usable_name_is_refused(
 
 
 @pytest.mark.parametrize("purpose", ["SERVER_AUTH", "CLIENT_AUTH", "CODE_SIGNING"])
-def test_a_certificate_for_one_end_only_is_refused(
+def test_certificate_for_one_end_only_is_refused(
     cluster: Path, tmp_path: Path, purpose: str
 ) -> None:
     files = odd(cluster, tmp_path, purposes=(getattr(ExtendedKeyUsageOID, purpose),))
@@ -243,7 +243,7 @@ def test_a_certificate_for_one_end_only_is_refused(
         Credentials.load(*files)
 
 
-def test_a_key_too_short_for_tls_is_refused(cluster: Path, tmp_path: Path) -> None:
+def test_key_too_short_for_tls_is_refused(cluster: Path, tmp_path: Path) -> None:
     files = odd(cluster, tmp_path, secret=rsa.generate_private_key(65537, 1024))
     with pytest.raises(InputError, match=r"odd.pem: cannot be used for TLS: .*; take one of"):
         Credentials.load(*files)
@@ -252,7 +252,7 @@ def test_a_key_too_short_for_tls_is_refused(cluster: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "make", [lambda: rsa.generate_private_key(65537, 2048), ed25519.Ed25519PrivateKey.generate]
 )
-def test_certificates_with_other_kinds_of_keys_are_welcome(
+def test_certificates_with_other_kinds_of_keys_are_accepted(
     cluster: Path, tmp_path: Path, make: Callable[[], AnyKey]
 ) -> None:
     ours = Credentials.load(*odd(cluster, tmp_path, secret=make()))
@@ -284,7 +284,7 @@ def test_certificates_with_other_kinds_of_keys_are_welcome(
         ("", ".ann", False),
     ],
 )
-def test_a_name_is_for_its_node_and_those_below_it(name: str, node: str, may: bool) -> None:
+def test_name_covers_its_node_and_the_names_below(name: str, node: str, may: bool) -> None:
     assert may_act_as(name, node) is may
 
 
@@ -308,7 +308,7 @@ def subject(*names: str) -> dict[str, Any]:
         (None, None),
     ],
 )
-def test_the_name_of_the_other_side_is_clear_or_there_is_none(
+def test_ambiguous_name_of_a_peer_is_none(
     certificate: dict[str, Any] | None, name: str | None
 ) -> None:
     assert peer_name(certificate) == name
@@ -316,7 +316,7 @@ def test_the_name_of_the_other_side_is_clear_or_there_is_none(
 
 # --- handshakes ------------------------------------------------------------------------
 
-Outcome = str | None  # the name the other side has shown, or what went wrong
+Outcome = str | None  # the name of the other side, or the failure
 
 
 def shown(secured: ssl.SSLSocket) -> Outcome:
@@ -326,7 +326,7 @@ def shown(secured: ssl.SSLSocket) -> Outcome:
 def shaken(
     server: ssl.SSLContext, client: ssl.SSLContext, look: Callable[[ssl.SSLSocket], Outcome] = shown
 ) -> tuple[Outcome, Outcome]:
-    """Connect over loopback and exchange a byte; what the server saw, and what the client saw."""
+    """Connect over loopback and exchange a byte; return the outcomes of server and client."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         ThreadPoolExecutor(max_workers=1) as other,
@@ -348,7 +348,7 @@ def outcome(
     plain.settimeout(DEADLINE_S)
     try:
         with plain, context.wrap_socket(plain, server_side=is_server) as secured:
-            # A client learns only by reading that it was refused: TLS 1.3 lets it speak first.
+            # A client learns of a refusal only by reading: TLS 1.3 lets it send first.
             secured.sendall(b"x")
             if secured.recv(1) != b"x":
                 return "closed"
@@ -360,7 +360,7 @@ def outcome(
 
 
 def bare(side: int) -> ssl.SSLContext:
-    """A context of somebody who checks nothing and shows nothing."""
+    """Return a context that checks nothing and has no certificate."""
     context = ssl.SSLContext(side)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -368,7 +368,7 @@ def bare(side: int) -> ssl.SSLContext:
 
 
 def showing(side: int, files: Files) -> ssl.SSLContext:
-    """A context of somebody who checks nothing and shows a certificate."""
+    """Return a context that checks nothing and has a certificate."""
     context = bare(side)
     context.load_cert_chain(files[1], files[2])
     return context
@@ -393,12 +393,12 @@ def assert_refused(ours: Outcome, theirs: Outcome, words: str) -> None:
 
 
 def test_both_ends_know_each_other_by_name(ann: Credentials, bob: Credentials) -> None:
-    for _ in range(3):  # the contexts are for many connections
+    for _ in range(3):  # contexts serve many connections
         assert shaken(ann.server_context(), bob.client_context()) == ("bob", "ann")
     assert shaken(bob.server_context(), ann.client_context()) == ("ann", "bob")
 
 
-def test_contexts_speak_tls_1_3_and_trust_one_authority_only(ann: Credentials) -> None:
+def test_contexts_use_tls_1_3_and_trust_one_authority_only(ann: Credentials) -> None:
     for context in (ann.server_context(), ann.client_context()):
         assert context.minimum_version is ssl.TLSVersion.TLSv1_3
         assert context.maximum_version is ssl.TLSVersion.MAXIMUM_SUPPORTED
@@ -408,14 +408,14 @@ def test_contexts_speak_tls_1_3_and_trust_one_authority_only(ann: Credentials) -
         assert context.keylog_filename is None
 
 
-def test_a_client_without_a_certificate_gets_nowhere(ann: Credentials) -> None:
+def test_client_without_certificate_is_refused(ann: Credentials) -> None:
     ours, theirs = shaken(ann.server_context(), bare(ssl.PROTOCOL_TLS_CLIENT))
     assert_refused(ours, theirs, "PEER_DID_NOT_RETURN_A_CERTIFICATE")
 
 
 @pytest.fixture
 def strangers(tmp_path: Path) -> Files:
-    """A certificate of another authority, for somebody who also calls itself ann."""
+    """Issue a certificate of another authority under the name ann."""
     authority = trustme.CA()
     made = authority.issue_cert("ann.example.org", common_name="ann")
     ca, cert, key = (tmp_path / name for name in ("theirs.pem", "cert.pem", "cert.key"))
@@ -425,12 +425,12 @@ def strangers(tmp_path: Path) -> Files:
     return ca, cert, key
 
 
-def test_a_client_of_another_authority_gets_nowhere(bob: Credentials, strangers: Files) -> None:
+def test_client_of_another_authority_is_refused(bob: Credentials, strangers: Files) -> None:
     ours, theirs = shaken(bob.server_context(), showing(ssl.PROTOCOL_TLS_CLIENT, strangers))
     assert_refused(ours, theirs, "CERTIFICATE_VERIFY_FAILED")
 
 
-def test_a_server_of_another_authority_is_not_talked_to(bob: Credentials, strangers: Files) -> None:
+def test_server_of_another_authority_is_refused(bob: Credentials, strangers: Files) -> None:
     theirs, ours = shaken(showing(ssl.PROTOCOL_TLS_SERVER, strangers), bob.client_context())
     assert_refused(ours, theirs, "CERTIFICATE_VERIFY_FAILED")
 
@@ -440,14 +440,14 @@ def expired(cluster: Path, tmp_path: Path) -> Files:
     return odd(cluster, tmp_path, starts=NOW - 2 * DAY, ends=NOW - DAY)
 
 
-def test_a_client_whose_certificate_has_expired_gets_nowhere(
+def test_client_with_an_expired_certificate_is_refused(
     bob: Credentials, expired: Files
 ) -> None:
     ours, theirs = shaken(bob.server_context(), showing(ssl.PROTOCOL_TLS_CLIENT, expired))
     assert_refused(ours, theirs, "certificate has expired")
 
 
-def test_a_server_whose_certificate_has_expired_is_not_talked_to(
+def test_server_with_an_expired_certificate_is_refused(
     bob: Credentials, expired: Files
 ) -> None:
     theirs, ours = shaken(showing(ssl.PROTOCOL_TLS_SERVER, expired), bob.client_context())
@@ -459,13 +459,13 @@ def limited(context: ssl.SSLContext) -> ssl.SSLContext:
     return context
 
 
-def test_a_client_that_speaks_tls_1_2_only_gets_nowhere(ann: Credentials, cluster: Path) -> None:
+def test_client_limited_to_tls_1_2_is_refused(ann: Credentials, cluster: Path) -> None:
     client = limited(showing(ssl.PROTOCOL_TLS_CLIENT, files_of(cluster, "bob")))
     ours, theirs = shaken(ann.server_context(), client)
     assert_refused(ours, theirs, "UNSUPPORTED_PROTOCOL")
 
 
-def test_a_server_that_speaks_tls_1_2_only_is_not_talked_to(
+def test_server_limited_to_tls_1_2_is_refused(
     ann: Credentials, cluster: Path
 ) -> None:
     server = limited(showing(ssl.PROTOCOL_TLS_SERVER, files_of(cluster, "bob")))
@@ -473,7 +473,7 @@ def test_a_server_that_speaks_tls_1_2_only_is_not_talked_to(
     assert_refused(ours, theirs, "PROTOCOL_VERSION")
 
 
-def test_the_holder_of_a_certificate_cannot_make_others(
+def test_holder_of_a_certificate_cannot_issue_others(
     ann: Credentials, cluster: Path, tmp_path: Path
 ) -> None:
     forged = tmp_path / "forged"
@@ -491,7 +491,7 @@ def test_the_holder_of_a_certificate_cannot_make_others(
         assert_refused(ours, theirs, "CERTIFICATE_VERIFY_FAILED")
 
 
-def test_nobody_can_come_back_without_a_certificate(ann: Credentials, cluster: Path) -> None:
+def test_session_cannot_be_resumed_without_a_certificate(ann: Credentials, cluster: Path) -> None:
     tickets = []
 
     def look(client: ssl.SSLSocket) -> Outcome:

@@ -1,4 +1,4 @@
-"""Deny lists: what is read from them, what is refused, and what is added."""
+"""Deny lists: reading, refusals and additions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_serial_numbers_are_read_in_all_usual_forms(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["gamma", "-5", "1 2", "0x", "\xff", "+1", "1_0"])
-def test_line_that_is_no_serial_number_is_refused_with_its_number(
+def test_invalid_serial_number_is_refused_with_its_line(
     tmp_path: Path, text: str
 ) -> None:
     path = tmp_path / "list"
@@ -37,7 +37,7 @@ def test_line_that_is_no_serial_number_is_refused_with_its_number(
     assert parse_serial(text) is None
 
 
-def test_deny_list_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_unreadable_deny_list_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read"):
         read_deny_list(tmp_path)
 

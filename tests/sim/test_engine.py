@@ -1,4 +1,4 @@
-"""The world: machines, channels, and what befalls them."""
+"""The world: machines, channels, and events from outside."""
 
 from random import Random
 
@@ -53,17 +53,17 @@ def run(world: World, rounds: int) -> World:
 
 
 @pytest.mark.parametrize("code", ADVERSARIES)
-def test_a_world_shows_the_state_it_started_from(code: str) -> None:
+def test_world_shows_its_start_state(code: str) -> None:
     start = ADVERSARIES[code].build(9, Random(3))
     if any(state.memory for state in start.subscribers.values()):
-        start = world_of(start).snapshot()  # of derived values only those that are wrong
+        start = world_of(start).snapshot()  # derived values are kept only if they are wrong
     world = world_of(start)
-    queue = tuple(dict.fromkeys(start.supervisor.queue))  # R15: of distinct subjects
+    queue = tuple(dict.fromkeys(start.supervisor.queue))  # R15: distinct subjects
     assert world.snapshot() == replace(start, supervisor=replace(start.supervisor, queue=queue))
     assert (world.round, world.events, world.messages) == (0, 0, 0)
 
 
-def test_a_world_leaves_its_start_alone_unless_it_may_use_it_up() -> None:
+def test_world_leaves_its_start_unchanged_unless_it_may_consume_it() -> None:
     start = ADVERSARIES["A15"].build(8, Random(0))
     copy = replace(start, subscribers=dict(start.subscribers))
     kept = run(world_of(start), 3)
@@ -74,20 +74,20 @@ def test_a_world_leaves_its_start_alone_unless_it_may_use_it_up() -> None:
     assert run(used, 3).snapshot() == kept.snapshot()
 
 
-def test_the_same_seed_makes_the_same_run_and_another_seed_another() -> None:
+def test_seed_determines_the_run() -> None:
     start = ADVERSARIES["A15"].build(12, Random(0))
     first = run(world_of(start, seed=3), 4).snapshot()
     assert run(world_of(start, seed=3), 4).snapshot() == first
     assert run(world_of(start, seed=4), 4).snapshot() != first
 
 
-def test_the_order_in_which_subscribers_are_listed_does_not_decide_the_run() -> None:
+def test_order_of_subscribers_does_not_affect_the_run() -> None:
     start = ADVERSARIES["A15"].build(12, Random(0))
     turned = replace(start, subscribers=dict(reversed(start.subscribers.items())))
     assert run(world_of(turned), 4).snapshot() == run(world_of(start), 4).snapshot()
 
 
-def test_the_order_in_which_shortcuts_are_listed_does_not_decide_the_run() -> None:
+def test_order_of_shortcuts_does_not_affect_the_run() -> None:
     start = ADVERSARIES["A12"].build(16, Random(0))
     turned = {
         node: replace(state, shortcuts=dict(reversed(state.shortcuts.items())))
@@ -101,20 +101,20 @@ def test_the_order_in_which_shortcuts_are_listed_does_not_decide_the_run() -> No
 # --- steps -----------------------------------------------------------------------------
 
 
-def test_processes_are_the_supervisor_and_the_live() -> None:
+def test_processes_are_the_supervisor_and_the_live_nodes() -> None:
     world = world_of(RING)
     world.crash("b")
     assert world.processes() == [SUPERVISOR, "a", "c", "d"]
 
 
-def test_what_a_timeout_sends_is_counted_and_in_the_channels() -> None:
+def test_messages_of_a_tick_are_counted_and_in_the_channels() -> None:
     world = world_of(NEWCOMER)
     world.tick("a")
     assert world.channels == [Parcel(SUPERVISOR, Subscribe("a"), "a", 0)]
     assert (world.events, world.messages, world.sent) == (1, 1, {Subscribe: 1})
 
 
-def test_a_delivery_is_one_event_and_its_answers_are_sent_in_this_round() -> None:
+def test_delivery_is_one_event_and_its_answers_are_sent_in_this_round() -> None:
     world = world_of(NEWCOMER)
     world.end_round()
     world.deliver(Parcel("a", UNRECORDED, SUPERVISOR))
@@ -125,7 +125,7 @@ def test_a_delivery_is_one_event_and_its_answers_are_sent_in_this_round() -> Non
     assert world.subscribers["a"].label == at("a@0").label
 
 
-def test_the_receiver_learns_who_sent_a_message() -> None:
+def test_receiver_learns_the_sender_of_a_message() -> None:
     world = world_of(NEWCOMER)
     world.suspect("a")
     stray = Introduce(at("b@1"), EdgeKind.LINE, first_hand=False)
@@ -135,7 +135,7 @@ def test_the_receiver_learns_who_sent_a_message() -> None:
     assert not world.supervisor.suspects("a")
 
 
-def test_the_dead_do_nothing_but_the_attempt_is_an_event() -> None:
+def test_event_of_a_dead_node_is_counted_without_effect() -> None:
     world = world_of(RING)
     world.crash("b")
     world.deliver(Parcel("b", UNRECORDED, SUPERVISOR))
@@ -143,15 +143,15 @@ def test_the_dead_do_nothing_but_the_attempt_is_an_event() -> None:
     assert (world.events, world.messages) == (2, 0)
 
 
-def test_a_round_ends_when_it_is_said_to() -> None:
+def test_end_round_advances_the_round() -> None:
     world = run(world_of(RING), 3)
     assert world.round == 3
 
 
-# --- what the application and the detector want ----------------------------------------
+# --- requests of the application and the detector --------------------------------------
 
 
-def test_a_new_node_starts_and_asks_to_be_let_in() -> None:
+def test_new_node_sends_a_subscription() -> None:
     world = world_of(RING)
     world.subscribe("e")
     assert world.subscribers["e"].member
@@ -159,7 +159,7 @@ def test_a_new_node_starts_and_asks_to_be_let_in() -> None:
     assert world.events == 0
 
 
-def test_an_old_node_that_had_left_asks_again() -> None:
+def test_departed_node_subscribes_again() -> None:
     leaver = {"z": SubscriberState(member=False)}
     world = world_of(replace(RING, subscribers=RING.subscribers | leaver))
     machine = world.subscribers["z"]
@@ -168,14 +168,14 @@ def test_an_old_node_that_had_left_asks_again() -> None:
     assert machine.member
 
 
-def test_a_member_asks_to_be_let_go() -> None:
+def test_member_sends_an_unsubscription() -> None:
     world = world_of(RING)
     world.unsubscribe("b")
     assert not world.subscribers["b"].member
     assert world.channels == [Parcel(SUPERVISOR, Unsubscribe("b"), "b", 0)]
 
 
-def test_what_is_published_is_stored_delivered_and_sent_to_all_neighbours() -> None:
+def test_publication_is_stored_delivered_and_sent_to_all_neighbours() -> None:
     world = world_of(RING)
     world.publish("c", b"news")
     (publication,) = world.subscribers["c"].publications
@@ -186,7 +186,7 @@ def test_what_is_published_is_stored_delivered_and_sent_to_all_neighbours() -> N
     assert world.events == 0
 
 
-def test_a_publication_reaches_everybody_and_every_copy_of_it_is_counted() -> None:
+def test_publication_reaches_every_member_and_every_copy_is_counted() -> None:
     world = run(world_of(RING), 1)
     world.publish("a", b"news")
     run(world, 5)
@@ -196,7 +196,7 @@ def test_a_publication_reaches_everybody_and_every_copy_of_it_is_counted() -> No
     assert deliveries.copies == deliveries.received + deliveries.duplicates
 
 
-def test_a_copy_that_comes_to_the_dead_or_the_supervisor_does_not_count() -> None:
+def test_copy_to_a_dead_node_or_the_supervisor_does_not_count() -> None:
     world = world_of(RING)
     world.crash("b")
     for node in ("b", SUPERVISOR, "c"):
@@ -204,7 +204,7 @@ def test_a_copy_that_comes_to_the_dead_or_the_supervisor_does_not_count() -> Non
     assert (world.deliveries.copies, world.deliveries.received) == (1, 1)
 
 
-def test_what_came_by_spreading_has_hops_and_what_came_by_repair_has_none() -> None:
+def test_spread_publications_have_hops_and_repaired_ones_have_none() -> None:
     world = world_of(RING)
     world.deliver(Parcel("a", PublishNew(NEWS, 4), "c"))
     world.deliver(Parcel("b", Publications((NEWS,)), "c"))
@@ -215,12 +215,12 @@ def test_what_came_by_spreading_has_hops_and_what_came_by_repair_has_none() -> N
     assert (deliveries.received, deliveries.copies, deliveries.duplicates) == (2, 3, 1)
 
 
-def test_where_nothing_was_spread_the_way_is_0() -> None:
+def test_hops_are_0_without_deliveries() -> None:
     deliveries = world_of(RING).deliveries
     assert (deliveries.hops_mean, deliveries.hops_max, deliveries.duplicates) == (0.0, 0, 0)
 
 
-def test_a_row_that_is_not_what_it_should_be_is_put_aside() -> None:
+def test_corrupt_row_is_discarded() -> None:
     wrong = replace(NEWS, id=b"0" * 32)
     start = replace(RING.subscribers["a"], publications=(wrong, NEWS))
     world = world_of(replace(RING, subscribers=RING.subscribers | {"a": start}))
@@ -228,7 +228,7 @@ def test_a_row_that_is_not_what_it_should_be_is_put_aside() -> None:
     assert world.subscribers["a"].publications == (NEWS,)
 
 
-def test_what_was_put_off_is_said_at_the_timeout() -> None:
+def test_deferred_messages_are_sent_at_the_tick() -> None:
     world = world_of(RING)
     world.deliver(Parcel("a", IHave("b", NEWS.id[:8], b"\2"), "b"))
     assert world.subscribers["a"].has_to_flush
@@ -239,7 +239,7 @@ def test_what_was_put_off_is_said_at_the_timeout() -> None:
     assert world.events == events + 2  # Timeout and Flush
 
 
-def test_who_confirms_that_its_trie_is_equal_is_noted() -> None:
+def test_confirmation_of_an_equal_trie_is_recorded() -> None:
     world = world_of(RING)
     world.deliver(Parcel("a", TrieEqual("b", world.subscribers["a"].trie.root), "b"))
     world.deliver(Parcel("a", TrieEqual("c", b"0" * 16), "c"))
@@ -254,7 +254,7 @@ def test_who_confirms_that_its_trie_is_equal_is_noted() -> None:
     ],
     ids=["right", "corrupted"],
 )
-def test_two_who_hold_nothing_can_confirm_that_to_each_other(hashes: dict[Prefix, bytes]) -> None:
+def test_two_nodes_without_publications_confirm_each_other(hashes: dict[Prefix, bytes]) -> None:
     start = replace(RING.subscribers["a"], hashes=hashes)
     world = run(world_of(replace(RING, subscribers=RING.subscribers | {"a": start})), 20)
     world._dispatch("a", SyncRequested())
@@ -262,7 +262,7 @@ def test_two_who_hold_nothing_can_confirm_that_to_each_other(hashes: dict[Prefix
     assert ("a", "c") in world.confirmed
 
 
-def test_the_supervisor_drops_whom_it_suspects() -> None:
+def test_supervisor_evicts_a_suspected_node() -> None:
     world = world_of(RING)
     world.suspect("b")
     assert "b" not in world.roster
@@ -272,10 +272,10 @@ def test_the_supervisor_drops_whom_it_suspects() -> None:
     assert "b" not in {parcel.to for parcel in world.channels}
 
 
-# --- what befalls processes ------------------------------------------------------------
+# --- crashes and restarts --------------------------------------------------------------
 
 
-def test_a_crash_is_silent_and_its_round_is_remembered() -> None:
+def test_crash_is_silent_and_its_round_is_recorded() -> None:
     world = run(world_of(replace(RING, crashed=("x",))), 2)
     messages = world.messages
     world.crash("b")
@@ -286,7 +286,7 @@ def test_a_crash_is_silent_and_its_round_is_remembered() -> None:
     assert world.snapshot().crashed == ("x", "b")
 
 
-def test_a_restarted_supervisor_knows_nobody_and_waits_for_nothing() -> None:
+def test_restarted_supervisor_has_an_empty_roster_and_queue() -> None:
     queue = SupervisorState(database=RING.supervisor.database, next=3, queue=("a", "b"))
     world = world_of(replace(RING, supervisor=queue))
     world.suspect("c")
@@ -298,10 +298,10 @@ def test_a_restarted_supervisor_knows_nobody_and_waits_for_nothing() -> None:
     assert Parcel("a", UNRECORDED, SUPERVISOR, 0) in world.channels
 
 
-# --- messages that are held back -------------------------------------------------------
+# --- delayed messages ------------------------------------------------------------------
 
 
-def test_a_held_message_is_in_flight_but_in_no_channel_until_its_round() -> None:
+def test_delayed_message_is_in_flight_and_in_no_channel_until_its_round() -> None:
     world = world_of(NEWCOMER, Delay(1, 1), Delay(1, 1))
     world.tick("a")
     parcel = Parcel(SUPERVISOR, Subscribe("a"), "a", 0)
@@ -319,7 +319,7 @@ def test_a_held_message_is_in_flight_but_in_no_channel_until_its_round() -> None
     assert world.channels == [parcel]
 
 
-def test_a_snapshot_lists_messages_in_the_order_of_sending_however_long_they_are_held() -> None:
+def test_snapshot_lists_messages_in_order_of_sending_despite_delays() -> None:
     world = world_of(RING, Delay(0.5, 9))
     for node in "abcd":
         world.tick(node)

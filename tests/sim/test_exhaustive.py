@@ -32,7 +32,7 @@ def rules(mode: Mode, *without: Rule) -> ProtocolConfig:
 
 
 def explain(found: Exploration) -> str:
-    """What went wrong, with a world file to look at."""
+    """Describe the failure, with a world file as an example."""
     example = found.breach[0] if found.breach is not None else found.lost_state
     world = render_world(example) if example is not None else ""
     return f"{found.breaches} breaches of closure, {found.lost} states are lost, e.g.\n{world}"
@@ -75,7 +75,7 @@ def test_every_initial_state_can_converge_and_stay_so() -> None:
         pytest.param(rules(Mode.FAST, Rule.SILENCE, Rule.DIGEST), id="with a queue"),
     ],
 )
-def test_other_sets_of_rules_hold_as_well(config: ProtocolConfig) -> None:
+def test_other_sets_of_rules_converge(config: ProtocolConfig) -> None:
     found = explore(sample(one_in=997), config)
     assert found.is_good, explain(found)
 
@@ -83,7 +83,7 @@ def test_other_sets_of_rules_hold_as_well(config: ProtocolConfig) -> None:
 # --- the check can fail ----------------------------------------------------------------
 
 
-def test_a_ring_that_ignores_who_its_neighbours_should_be_is_caught(
+def test_ring_that_ignores_its_configuration_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Ring, "_overwrite", lambda *_: None)
@@ -97,7 +97,7 @@ def test_a_ring_that_ignores_who_its_neighbours_should_be_is_caught(
     assert again.lost == again.states
 
 
-def test_a_ring_that_forgets_an_edge_at_every_timeout_is_caught(
+def test_ring_that_drops_an_edge_at_every_tick_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     on_tick = Ring.on_tick
@@ -118,7 +118,7 @@ def test_a_ring_that_forgets_an_edge_at_every_timeout_is_caught(
 
 
 def test_closure_is_checked_beyond_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The poison is only sent in the first step; the edge is lost in the second."""
+    """Send the damaging message in the first step; the edge is lost in the second."""
     on_tick = Ring.on_tick
 
     def poisonous(self: Ring, me: Peer, out: Outbox) -> None:
@@ -135,10 +135,10 @@ def test_closure_is_checked_beyond_the_first_step(monkeypatch: pytest.MonkeyPatc
     assert not is_strictly_legitimate(before)
 
 
-# --- how it is done --------------------------------------------------------------------
+# --- implementation --------------------------------------------------------------------
 
 
-def test_chance_takes_every_way_once() -> None:
+def test_branching_chance_takes_every_branch_once() -> None:
     chance = Branching()
     ways = [
         (chance.getrandbits(3) == 0 and chance.randrange(4) == 0, chance.randrange(1))
@@ -148,7 +148,7 @@ def test_chance_takes_every_way_once() -> None:
 
 
 @pytest.mark.parametrize("number", [5996, 13491, 22485])  # of some hundred states each
-def test_the_states_are_those_that_stepping_the_machines_one_by_one_finds(number: int) -> None:
+def test_states_equal_those_found_by_stepping_the_machines(number: int) -> None:
     start = next(islice(all_states_of_two(), number, None))
     stepped = reachable(start)
     found = explore([start])
@@ -157,7 +157,7 @@ def test_the_states_are_those_that_stepping_the_machines_one_by_one_finds(number
 
 
 def reachable(start: Snapshot) -> dict[str, Snapshot]:
-    """All states that can follow, by the text of their world files: slow and simple."""
+    """Return all states that can follow, by the text of their world files: slow and simple."""
     found = {render_world(start): start}
     waiting = [start]
     while waiting:
@@ -179,7 +179,7 @@ def successors(state: Snapshot) -> Iterator[Snapshot]:
 
 
 class OneBit(Random):
-    """Chance that always says the same; with labels of one bit nobody draws twice."""
+    """Chance with a constant outcome; with labels of one bit no node draws twice."""
 
     bit = 0
 
@@ -188,7 +188,7 @@ class OneBit(Random):
 
 
 def step(state: Snapshot, node: NodeId, message: Message | None, bit: int) -> Snapshot:
-    """The state after one event, with the channels as a sorted set."""
+    """Return the state after one event, with the channels as a sorted set."""
     chance = OneBit()
     chance.bit = bit
     supervisor = Supervisor(config=CHECKED)
@@ -208,15 +208,15 @@ def step(state: Snapshot, node: NodeId, message: Message | None, bit: int) -> Sn
     )
 
 
-# --- what it cannot do -----------------------------------------------------------------
+# --- limits ----------------------------------------------------------------------------
 
 
-def test_a_rule_with_memory_outside_the_state_is_refused() -> None:
+def test_rule_with_memory_outside_the_state_is_refused() -> None:
     with pytest.raises(ValueError, match="R14"):
         explore(sample(one_in=997), ProtocolConfig())
 
 
-def test_comparing_tries_is_refused_since_it_draws_numbers() -> None:
+def test_comparison_of_tries_is_refused_because_it_draws_numbers() -> None:
     with pytest.raises(ValueError, match="session"):
         explore(sample(one_in=997), replace(CHECKED, repairs=True))
 
@@ -227,6 +227,6 @@ def test_initial_states_of_different_subscribers_are_refused() -> None:
         explore([one, two])
 
 
-def test_a_space_that_is_too_large_is_given_up() -> None:
+def test_state_space_beyond_the_limit_is_abandoned() -> None:
     with pytest.raises(OverflowError, match="more than 100 states"):
         explore(sample(one_in=97), states_max=100)

@@ -1,4 +1,4 @@
-"""What can happen to a message on its way, alone and together."""
+"""Faults of messages in flight, alone and combined."""
 
 from collections import Counter
 from random import Random
@@ -37,12 +37,12 @@ def shares(fault: Fault) -> dict[Verdict, float]:
 
 
 def world_of(*faults: Fault) -> World:
-    """Nobody has a label, so a tick sends exactly one message, to the supervisor."""
+    """Return a world without labels, in which a tick sends one message to the supervisor."""
     start = Snapshot(subscribers={node: SubscriberState() for node in "abc"})
     return World(start, seed=1, config=ProtocolConfig(), faults=faults)
 
 
-# --- each alone ------------------------------------------------------------------------
+# --- single faults ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def world_of(*faults: Fault) -> World:
         (Partition(frozenset("a"), 0, 1), {LOST: 1}),
     ],
 )
-def test_each_verdict_is_as_likely_as_it_should_be(
+def test_each_verdict_has_its_probability(
     fault: Fault, expected: dict[Verdict, float]
 ) -> None:
     assert shares(fault) == pytest.approx(expected, abs=0.04)
 
 
-def test_the_verdicts_are_the_delays_of_the_copies_that_arrive() -> None:
+def test_verdict_is_the_delays_of_the_delivered_copies() -> None:
     assert DELIVERED == (0,)
     assert LOST == ()
     assert DOUBLED == (0, 0)
@@ -85,7 +85,7 @@ def test_the_verdicts_are_the_delays_of_the_copies_that_arrive() -> None:
         ("a", "a", False),
     ],
 )
-def test_a_partition_loses_what_crosses_and_nothing_else(
+def test_partition_drops_only_crossing_messages(
     sender: NodeId, to: NodeId, crosses: bool
 ) -> None:
     cut = Partition(frozenset("ab"), 3, 5)
@@ -97,7 +97,7 @@ def test_a_partition_loses_what_crosses_and_nothing_else(
 # --- in a world ------------------------------------------------------------------------
 
 
-def test_a_partition_lasts_from_one_round_until_before_another() -> None:
+def test_partition_lasts_from_its_first_round_until_before_its_end() -> None:
     world = world_of(Partition(frozenset("ab"), 2, 4))
     for _ in range(6):
         for node in "abc":
@@ -109,7 +109,7 @@ def test_a_partition_lasts_from_one_round_until_before_another() -> None:
     }
 
 
-def test_what_was_sent_before_a_partition_still_arrives_in_it() -> None:
+def test_message_sent_before_a_partition_still_arrives() -> None:
     world = world_of(Partition(frozenset("a"), 1, 9))
     world.tick("a")
     world.end_round()
@@ -119,21 +119,21 @@ def test_what_was_sent_before_a_partition_still_arrives_in_it() -> None:
     assert "a" in world.roster
 
 
-def test_a_lost_message_was_sent_all_the_same() -> None:
+def test_lost_message_counts_as_sent() -> None:
     world = world_of(Loss(1))
     world.tick("a")
     assert list(world.in_flight()) == []
     assert world.messages == 1
 
 
-def test_a_duplicated_message_was_sent_once_and_is_there_twice() -> None:
+def test_duplicated_message_is_sent_once_and_arrives_twice() -> None:
     world = world_of(Duplication(1))
     world.tick("a")
     assert world.channels == [PARCEL, PARCEL]
     assert world.messages == 1
 
 
-def test_a_delayed_message_comes_in_the_round_it_was_delayed_to() -> None:
+def test_delayed_message_arrives_in_its_delayed_round() -> None:
     world = world_of(Delay(1, 3))
     for _ in range(300):
         world.tick("a")
@@ -149,11 +149,11 @@ def test_a_delayed_message_comes_in_the_round_it_was_delayed_to() -> None:
     assert all(70 < came[number] < 130 for number in (1, 2, 3))
 
 
-# --- together --------------------------------------------------------------------------
+# --- combined faults -------------------------------------------------------------------
 
 
 def counts(*faults: Fault) -> dict[int, float]:
-    """With which share how many copies of a message are in flight."""
+    """Return the share of messages by number of copies in flight."""
     world, found = world_of(*faults), Counter[int]()
     for _ in range(DRAWS):
         before = len(world.channels)
@@ -166,7 +166,7 @@ def counts(*faults: Fault) -> dict[int, float]:
     ("faults", "expected"),
     [
         ((), {1: 1}),
-        # Each copy takes its own chance: one may be lost while the other arrives.
+        # Each copy has its own chance: one may be lost while the other arrives.
         ((Duplication(1), Loss(0.5)), {0: 0.25, 1: 0.5, 2: 0.25}),
         ((Loss(0.5), Duplication(1)), {0: 0.5, 2: 0.5}),
         ((Duplication(1), Duplication(1)), {4: 1}),
@@ -175,13 +175,13 @@ def counts(*faults: Fault) -> dict[int, float]:
         ((Duplication(1), Partition(frozenset("b"), 0, 1)), {2: 1}),
     ],
 )
-def test_each_fault_decides_anew_about_every_copy_left(
+def test_each_fault_decides_about_every_remaining_copy(
     faults: tuple[Fault, ...], expected: dict[int, float]
 ) -> None:
     assert counts(*faults) == pytest.approx(expected, abs=0.04)
 
 
-def test_copies_are_delayed_each_for_itself() -> None:
+def test_copies_are_delayed_independently() -> None:
     apart = 0
     for seed in range(200):
         start = Snapshot(subscribers={"a": SubscriberState()})

@@ -1,4 +1,4 @@
-"""What befalls processes, when, and when it is over."""
+"""Faults of processes: their effect, their rounds and their end."""
 
 from collections import Counter
 
@@ -24,7 +24,7 @@ from tests.support.conversations import standing_ring
 
 
 class Watched(World):
-    """A world that writes down in which round who was suspected."""
+    """A world that records each suspicion with its round."""
 
     def __init__(self, start: Snapshot, seed: int = 1) -> None:
         super().__init__(start, seed=seed, config=ProtocolConfig())
@@ -40,7 +40,7 @@ def ring_of(n: int, seed: int = 1) -> Watched:
 
 
 def strike(incident: Incident, world: World, rounds: int) -> None:
-    """Let nothing happen in some rounds but the incident."""
+    """Run some rounds in which only the incident happens."""
     for _ in range(rounds):
         incident.strike(world)
         world.end_round()
@@ -64,7 +64,7 @@ def strike(incident: Incident, world: World, rounds: int) -> None:
         (OracleDetector(50), -1),
     ],
 )
-def test_an_incident_knows_when_it_is_over(incident: Incident, last_round: int) -> None:
+def test_incident_states_its_last_round(incident: Incident, last_round: int) -> None:
     assert incident.last_round == last_round
 
 
@@ -78,12 +78,12 @@ def test_an_incident_knows_when_it_is_over(incident: Incident, last_round: int) 
         PublishLoad(4, 1),
     ],
 )
-def test_an_incident_strikes_in_its_last_round_and_not_after_it(incident: Incident) -> None:
+def test_incident_strikes_in_its_last_round_and_not_afterwards(incident: Incident) -> None:
     assert incident.last_round == 3
     for number, strikes in ((3, True), (4, False), (5, False)):
         world = ring_of(8)
         world.round = number
-        world.tick(SUPERVISOR)  # repairs what was loaded
+        world.tick(SUPERVISOR)  # repairs the loaded state
         before = world.snapshot()
         incident.strike(world)
         assert (world.snapshot() != before) is strikes
@@ -92,7 +92,7 @@ def test_an_incident_strikes_in_its_last_round_and_not_after_it(incident: Incide
 # --- crashes ---------------------------------------------------------------------------
 
 
-def test_a_wave_crashes_a_share_in_each_of_its_rounds() -> None:
+def test_wave_crashes_a_share_in_each_of_its_rounds() -> None:
     world = ring_of(16)
     strike(CrashWave((1, 3), 0.25), world, 5)
     assert Counter(world.crashed.values()) == {1: 4, 3: 3}  # a quarter of 16, then of 12
@@ -100,19 +100,19 @@ def test_a_wave_crashes_a_share_in_each_of_its_rounds() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 16])
-def test_a_wave_always_leaves_one(n: int) -> None:
+def test_wave_leaves_at_least_one_node(n: int) -> None:
     world = ring_of(n)
     strike(CrashWave((0, 1, 2), 1), world, 3)
     assert len(world.subscribers) == 1
 
 
-def test_a_wave_finds_nobody_in_an_empty_world() -> None:
+def test_wave_in_an_empty_world_does_nothing() -> None:
     world = Watched(Snapshot(subscribers={}))
     strike(CrashWave((0,), 1), world, 1)
     assert world.crashed == {}
 
 
-def test_who_crashes_is_left_to_chance() -> None:
+def test_victims_of_a_wave_are_random() -> None:
     victims = set()
     for seed in range(30):
         world = ring_of(8, seed)
@@ -124,7 +124,7 @@ def test_who_crashes_is_left_to_chance() -> None:
 # --- churn -----------------------------------------------------------------------------
 
 
-def test_churn_lets_some_crash_while_as_many_join() -> None:
+def test_churn_crashes_nodes_while_as_many_join() -> None:
     world = ring_of(2000)
     strike(Churn(0.1), world, 1)
     joiners = [node for node in world.subscribers if node.startswith("j")]
@@ -147,7 +147,7 @@ def test_churn_acts_for_a_hundred_rounds() -> None:
     assert "j00100" > max(joins) > "j00090"
 
 
-def test_churn_never_gives_a_name_twice() -> None:
+def test_churn_never_reuses_a_name() -> None:
     world = ring_of(8)
     strike(Churn(1), world, 20)
     names = [*world.subscribers, *world.crashed]
@@ -156,14 +156,14 @@ def test_churn_never_gives_a_name_twice() -> None:
     assert len(joined) > 8
 
 
-def test_churn_gives_nobody_the_name_of_one_who_is_dead() -> None:
-    """A world may have seen a churn before it was written to a file."""
+def test_churn_never_reuses_the_name_of_a_dead_node() -> None:
+    """Start from a world file that was written after an earlier churn."""
     world = Watched(replace(standing_ring(8), crashed=("j00000-0000", "j00000-0001")))
     strike(Churn(1), world, 1)
     assert not world.crashed.keys() & world.subscribers.keys()
 
 
-def test_churn_leaves_those_alone_who_have_left() -> None:
+def test_churn_ignores_departed_nodes() -> None:
     start = Snapshot(subscribers={"z": SubscriberState(member=False)})
     world = Watched(start)
     strike(Churn(1), world, 10)
@@ -173,14 +173,14 @@ def test_churn_leaves_those_alone_who_have_left() -> None:
 # --- the supervisor --------------------------------------------------------------------
 
 
-def test_a_restarted_supervisor_has_an_empty_database() -> None:
+def test_restarted_supervisor_has_an_empty_database() -> None:
     world = ring_of(8)
     for number in range(5):
         assert len(world.snapshot().supervisor.database) == (8 if number <= 2 else 0)
         strike(SupervisorRestart((2, 4)), world, 1)
 
 
-def test_it_restarts_as_often_as_told() -> None:
+def test_supervisor_restarts_in_each_given_round() -> None:
     world, seen = ring_of(8), []
     for _ in range(8):
         before = world.supervisor
@@ -192,7 +192,7 @@ def test_it_restarts_as_often_as_told() -> None:
 # --- suspicions ------------------------------------------------------------------------
 
 
-def test_wrong_suspicion_evicts_the_living() -> None:
+def test_wrong_suspicion_evicts_live_nodes() -> None:
     world = ring_of(400)
     strike(WrongSuspicion(0.25, 1), world, 2)
     assert 60 < len(world.suspected) < 140
@@ -212,7 +212,7 @@ def test_wrong_suspicion_strikes_in_each_of_its_rounds() -> None:
 
 
 @pytest.mark.parametrize("delay", [0, 1, 10])
-def test_the_detector_notices_a_crash_after_its_delay(delay: int) -> None:
+def test_detector_notices_a_crash_after_its_delay(delay: int) -> None:
     world = ring_of(8)
     strike(OracleDetector(delay), world, 5)
     world.crash("n0003")
@@ -222,20 +222,20 @@ def test_the_detector_notices_a_crash_after_its_delay(delay: int) -> None:
     assert len(world.roster) == 7
 
 
-def test_the_detector_notices_those_who_were_dead_from_the_start() -> None:
+def test_detector_notices_nodes_dead_from_the_start() -> None:
     world = Watched(replace(standing_ring(4), crashed=("x", "y")))
     strike(OracleDetector(2), world, 5)
     assert world.suspected == [(2, "x"), (2, "y")]
 
 
-def test_the_detector_never_accuses_the_living() -> None:
+def test_detector_never_accuses_live_nodes() -> None:
     world = ring_of(8)
     strike(OracleDetector(), world, 50)
     assert world.suspected == []
 
 
-def test_the_detector_speaks_again_when_its_word_is_forgotten() -> None:
-    """Suspicions end after a while, and with the supervisor's memory; the dead stay dead."""
+def test_detector_repeats_a_forgotten_suspicion() -> None:
+    """Let a suspicion expire, and restart the supervisor; the dead node is suspected again."""
     world = ring_of(4)
     world.crash("n0001")
     strike(OracleDetector(), world, 3)
@@ -248,12 +248,12 @@ def test_the_detector_speaks_again_when_its_word_is_forgotten() -> None:
     assert len(world.suspected) == 3
 
 
-def test_the_detector_speaks_again_when_a_dead_one_is_recorded() -> None:
+def test_detector_accuses_a_dead_node_that_is_recorded_again() -> None:
     world = ring_of(4)
     world.crash("n0001")
     strike(OracleDetector(), world, 1)
     for _ in range(200):
-        world.tick(SUPERVISOR)  # the suspicion is forgotten
+        world.tick(SUPERVISOR)  # the suspicion expires
     world.deliver(Parcel(SUPERVISOR, Subscribe("n0001")))
     assert "n0001" in world.roster
     strike(OracleDetector(), world, 1)
@@ -264,7 +264,7 @@ def test_the_detector_speaks_again_when_a_dead_one_is_recorded() -> None:
 
 
 def published(world: World) -> list[tuple[NodeId, bytes | None]]:
-    """Who holds a publication of its own, and what it says."""
+    """Return each node with its own publications and their payloads."""
     return [
         (node, row.payload)
         for node, machine in world.subscribers.items()
@@ -273,7 +273,7 @@ def published(world: World) -> list[tuple[NodeId, bytes | None]]:
     ]
 
 
-def test_so_many_are_published_in_each_of_the_first_rounds() -> None:
+def test_load_publishes_a_number_in_each_of_its_rounds() -> None:
     world = ring_of(8)
     strike(PublishLoad(3, 5), world, 6)
     payloads = [payload for _, payload in published(world)]
@@ -291,7 +291,7 @@ def test_only_members_publish() -> None:
     assert {node for node, _ in published(world)} == {"b"}
 
 
-def test_where_there_is_no_member_nothing_is_published() -> None:
+def test_nothing_is_published_without_members() -> None:
     world = Watched(Snapshot(subscribers={"a": SubscriberState(member=False)}))
     strike(PublishLoad(3, 1), world, 3)
     assert published(world) == []

@@ -1,4 +1,4 @@
-"""Running a scenario: what is counted, from when, until when."""
+"""Runs of a scenario: what is counted, and in which rounds."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -30,7 +30,7 @@ def simulate(start: Snapshot, **values: object) -> tuple[Simulation, Report]:
 
 
 class Calendar:
-    """Notes, at the start of every round that is observed, whether the state is legitimate."""
+    """A record of whether the state is legitimate at the start of each observed round."""
 
     def __init__(self) -> None:
         self.explicit: list[bool] = []
@@ -45,7 +45,7 @@ class Calendar:
 
 
 def since(held: list[bool], begin: int = 0) -> int | None:
-    """Completed rounds, from ``begin``, when something first held and then stayed to the end."""
+    """Return the completed rounds from ``begin`` until a condition held to the end."""
     if not held[-1]:
         return None
     steady = begin
@@ -58,7 +58,7 @@ def since(held: list[bool], begin: int = 0) -> int | None:
 # --- rounds ----------------------------------------------------------------------------
 
 
-def test_from_a_legitimate_state_it_takes_no_round() -> None:
+def test_legitimate_start_needs_no_round() -> None:
     made, report = simulate(RING, seed=3, closure=7)
     assert report == Report(
         n=8,
@@ -85,7 +85,7 @@ def test_from_a_legitimate_state_it_takes_no_round() -> None:
     assert made.world.round == 7
 
 
-def test_rounds_are_those_after_which_the_predicate_held_to_the_end() -> None:
+def test_rounds_count_until_the_predicate_held_to_the_end() -> None:
     for adversary in ("A00", "A13", "A15", "A36"):
         calendar = Calendar()
         made = Simulation(make_scenario({"n": 16, "adversary": adversary, "seed": 2}))
@@ -96,7 +96,7 @@ def test_rounds_are_those_after_which_the_predicate_held_to_the_end() -> None:
         assert (report.n, report.seed, report.adversary) == (16, 2, adversary)
 
 
-def test_a_state_can_be_explicitly_legitimate_before_it_is_strictly_so() -> None:
+def test_explicit_legitimacy_can_precede_strict_legitimacy() -> None:
     leaver = {"z": SubscriberState(member=False)}
     last_words = (Parcel(SUPERVISOR, Unsubscribe("z")),)
     start = replace(RING, subscribers=RING.subscribers | leaver, channels=last_words)
@@ -105,7 +105,7 @@ def test_a_state_can_be_explicitly_legitimate_before_it_is_strictly_so() -> None
     assert report.is_good
 
 
-def test_what_never_comes_is_none_and_the_reasons_are_given() -> None:
+def test_missing_convergence_is_none_with_reasons() -> None:
     report = run(n=16, adversary="A15", max_rounds=1)
     assert (report.rounds_explicit, report.rounds_strict) == (None, None)
     assert report.closure_ok is None
@@ -117,7 +117,7 @@ def test_what_never_comes_is_none_and_the_reasons_are_given() -> None:
     assert set(layers) <= {"L0", "L1", "L2"}
 
 
-def test_what_is_wrong_in_the_channels_alone_is_a_reason_too() -> None:
+def test_violation_in_the_channels_alone_is_a_reason() -> None:
     start = replace(RING, channels=(Parcel(SUPERVISOR, Unsubscribe("n0000")),))
     _, report = simulate(start, max_rounds=0)
     assert (report.rounds_explicit, report.rounds_strict) == (0, None)
@@ -126,13 +126,13 @@ def test_what_is_wrong_in_the_channels_alone_is_a_reason_too() -> None:
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 3])
-def test_no_more_rounds_are_run_than_allowed(rounds: int) -> None:
+def test_run_stops_at_the_maximum_of_rounds(rounds: int) -> None:
     made = Simulation(make_scenario({"n": 16, "mode": "paper", "max_rounds": rounds}))
     assert not made.run().converged
     assert made.world.round == rounds
 
 
-def test_the_last_round_allowed_counts() -> None:
+def test_last_permitted_round_counts() -> None:
     needed = run(n=16).rounds_strict
     assert needed is not None
     assert run(n=16, max_rounds=needed).rounds_strict == needed
@@ -142,12 +142,12 @@ def test_the_last_round_allowed_counts() -> None:
 # --- publications ----------------------------------------------------------------------
 
 
-def test_without_publications_everybody_has_everything_from_the_start() -> None:
+def test_members_without_publications_are_in_sync_from_the_start() -> None:
     assert run(n=4, adversary="A00").rounds_publications == 0
 
 
 @pytest.mark.parametrize("adversary", ["A19", "A47", "A15"])
-def test_a_run_has_converged_once_the_ring_stands_and_everybody_has_everything(
+def test_run_converges_once_the_ring_is_legitimate_and_in_sync(
     adversary: str,
 ) -> None:
     made = Simulation(make_scenario({"n": 8, "adversary": adversary, "publications": 20}))
@@ -160,7 +160,7 @@ def test_a_run_has_converged_once_the_ring_stands_and_everybody_has_everything(
     assert report.delivered_by_repair > 0
 
 
-def test_a_ring_that_stands_has_not_converged_while_somebody_lacks_something() -> None:
+def test_legitimate_ring_with_missing_publications_has_not_converged() -> None:
     report = run(n=4, adversary="A19", max_rounds=0)
     assert (report.rounds_strict, report.rounds_publications) == (0, None)
     assert not report.converged
@@ -169,7 +169,7 @@ def test_a_ring_that_stands_has_not_converged_while_somebody_lacks_something() -
     assert all(reason.startswith("PUB: ") for reason in report.violations)
 
 
-def test_what_is_published_during_a_run_is_counted() -> None:
+def test_publications_during_a_run_are_counted() -> None:
     report = run(n=8, adversary="A00", publish={"rounds": 20, "per_round": 2})
     assert report.is_good
     assert report.published == 40
@@ -192,19 +192,19 @@ def test_convergence_is_not_judged_before_the_last_incident() -> None:
     assert report.is_good
 
 
-def test_an_incident_that_changes_nothing_does_not_change_the_rounds() -> None:
+def test_incident_without_effect_does_not_change_the_rounds() -> None:
     made, report = simulate(RING, crash={"rounds": [25], "share": 0})
     assert report.rounds_strict == 0
     assert made.world.round == 26 + made.scenario.closure
     assert report.events > 0
 
 
-def test_a_run_that_ends_before_its_last_incident_has_not_converged() -> None:
+def test_run_that_ends_before_its_last_incident_has_not_converged() -> None:
     _, report = simulate(RING, supervisor_restarts=[100], max_rounds=10)
     assert not report.converged
 
 
-def test_a_partition_that_is_still_to_come_is_waited_for() -> None:
+def test_run_waits_for_a_later_partition() -> None:
     cut = {"share": 0.5, "from_round": 5, "to_round": 20}
     made, _ = simulate(RING, partition=cut, closure=0)
     assert made.world.round >= 20
@@ -222,7 +222,7 @@ def test_measuring_starts_after_the_churn() -> None:
     assert messages > report.messages
 
 
-def test_the_rounds_allowed_are_counted_from_the_end_of_the_churn() -> None:
+def test_maximum_of_rounds_counts_from_the_end_of_the_churn() -> None:
     made = Simulation(make_scenario({"n": 64, "churn": 0.1, "max_rounds": 1}))
     made.run()
     assert made.world.round == 101
@@ -239,7 +239,7 @@ def test_counters_exclude_the_closure() -> None:
     assert costs[0] == costs[1] == costs[2]
 
 
-def test_counters_are_those_of_the_world() -> None:
+def test_counters_equal_those_of_the_world() -> None:
     made = Simulation(make_scenario({"n": 16, "adversary": "A45", "closure": 0}))
     report = made.run()
     sent = made.world.sent
@@ -254,7 +254,7 @@ def test_counters_are_those_of_the_world() -> None:
 
 @pytest.fixture
 def meddle(monkeypatch: pytest.MonkeyPatch) -> Meddle:
-    """Do something to a world at the end of a round."""
+    """Change a world at the end of a round."""
 
     def meddle(number: int, what: Callable[[World], None]) -> None:
         end_round = World.end_round
@@ -269,7 +269,7 @@ def meddle(monkeypatch: pytest.MonkeyPatch) -> Meddle:
     return meddle
 
 
-def test_a_state_that_changes_in_the_closure_is_not_closed(meddle: Meddle) -> None:
+def test_change_in_the_closure_is_reported(meddle: Meddle) -> None:
     meddle(5, lambda world: world.crash("n0003"))
     made, report = simulate(RING, closure=9)
     assert report.converged
@@ -279,8 +279,8 @@ def test_a_state_that_changes_in_the_closure_is_not_closed(meddle: Meddle) -> No
     assert made.world.round == 5
 
 
-def test_a_change_for_a_single_round_is_noticed(meddle: Meddle) -> None:
-    """The state is compared after each round, not only after the last."""
+def test_change_for_a_single_round_is_noticed(meddle: Meddle) -> None:
+    """Compare the state after each round of the closure, not only after the last."""
 
     def forget(world: World) -> None:
         world.subscribers["n0003"]._ring.wrap = at("x@1")
@@ -293,34 +293,34 @@ def test_a_change_for_a_single_round_is_noticed(meddle: Meddle) -> None:
     assert simulate(RING, closure=9)[1].closure_ok is False
 
 
-def test_a_publication_that_comes_during_the_closure_breaks_it(meddle: Meddle) -> None:
+def test_publication_during_the_closure_breaks_it(meddle: Meddle) -> None:
     meddle(3, lambda world: world.publish("n0001", b"late"))
     _, report = simulate(RING, closure=9)
     assert report.closure_ok is False
     assert report.violations == ["closure: the explicit state changed in round 3 of the closure"]
 
 
-def test_a_change_after_the_closure_is_nobodys_business(meddle: Meddle) -> None:
+def test_change_after_the_closure_is_ignored(meddle: Meddle) -> None:
     meddle(10, lambda world: world.crash("n0003"))
     assert simulate(RING, closure=9)[1].closure_ok
 
 
-def test_without_a_closure_nothing_is_said_about_it() -> None:
+def test_run_without_closure_reports_none() -> None:
     made, report = simulate(RING, closure=0)
     assert report.closure_ok is None
     assert report.is_good
     assert made.world.round == 0
 
 
-# --- from a file -----------------------------------------------------------------------
+# --- world files -----------------------------------------------------------------------
 
 
 def same_but_for_the_start(report: Report) -> dict[str, Any]:
     return asdict(report) | {"adversary": None}
 
 
-# Left out are A46, whose later crashes are no part of a world, and A36 and A45: their n counts
-# the crashed and the leavers as well, and a world file's only the members.
+# A46 is omitted: its later crashes are not part of a world. So are A36 and A45: their n counts
+# crashed and departed nodes as well, and the n of a world file counts only members.
 @pytest.mark.parametrize(
     "adversary",
     [
@@ -342,7 +342,7 @@ def same_but_for_the_start(report: Report) -> dict[str, Any]:
         *("A10", "A11", "A12", "A13", "A14", "A15", "A16", "A17", "A32", "A41", "A43"),
     ],
 )
-def test_a_start_that_was_written_and_read_makes_the_same_run(adversary: str) -> None:
+def test_start_read_from_a_file_repeats_the_run(adversary: str) -> None:
     for seed, publications in ((0, 0), (1, 0), (2, 20)):
         made = Simulation(
             make_scenario(

@@ -1,4 +1,4 @@
-"""A scenario is checked, every field of it has an effect, and those in files do as they say."""
+"""Scenarios: they are checked, every field has an effect, and named ones do as their title says."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ from tests.support.runs import run
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 FILES = sorted({*SCENARIOS.glob("*.toml")} - {*SCENARIOS.glob("lab-*.toml")})  # matrices
 
-# --- what is refused -------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------
 
 SPAN = {"share": 0.5, "from_round": 0, "to_round": 9}
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -36,7 +36,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"delay": {"share": 0.1, "rounds_max": 3, "rounds": 3}}, "delay: unknown key rounds"),
     ({"crash": {"rounds": [1], "share": 0.5, "n": 3}}, "crash: unknown key n"),
     ({"wrong_suspicion": {"rounds": 1, "rate": 0.5, "share": 0.5}}, "wrong_suspicion: unknown"),
-    # keys that are missing
+    # missing keys
     ({"partition": {"share": 0.5}}, "partition: object missing required field from_round"),
     # wrong types
     ({"n": "16"}, "n: expected a whole number"),
@@ -93,7 +93,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"publish": {"per_round": 1}}, "publish: object missing required field rounds"),
     ({"publish": {"rounds": 1, "share": 1}}, "publish: unknown key share"),
-    # names that mean nothing
+    # unknown names
     ({"adversary": "A99"}, "adversary: 'A99' is none of A00, A01,"),
     ({"adversary": "a00"}, "adversary: 'a00' is none of A00, A01,"),
     ({"scheduler": "fair"}, "scheduler: 'fair' is none of random, sync, delay, swizzle"),
@@ -110,7 +110,7 @@ def refusal(values: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(("values", "sentence"), REFUSED)
-def test_what_makes_no_sense_is_refused_in_one_sentence_that_names_the_place(
+def test_invalid_scenario_is_refused_in_one_sentence_with_the_field(
     values: dict[str, Any], sentence: str
 ) -> None:
     said = refusal(values)
@@ -132,7 +132,7 @@ def test_what_makes_no_sense_is_refused_in_one_sentence_that_names_the_place(
     ],
     ids=["adversary", "scheduler", "mode", "without", "key", "line break"],
 )
-def test_the_sentence_is_short_whatever_was_given(values: dict[str, Any]) -> None:
+def test_refusal_is_short_for_any_input(values: dict[str, Any]) -> None:
     said = refusal(values)
     assert len(said) < 300
     assert "\n" not in said
@@ -141,7 +141,7 @@ def test_the_sentence_is_short_whatever_was_given(values: dict[str, Any]) -> Non
 # --- files -----------------------------------------------------------------------------
 
 
-def test_a_file_is_read_as_plain_values(tmp_path: Path) -> None:
+def test_file_is_read_as_plain_values(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text('title = "é"\nn = 5\n[crash]\nrounds = [1]\nshare = 0.5\n', encoding="utf-8")
     values = read_scenario(path)
@@ -161,7 +161,7 @@ def test_a_file_is_read_as_plain_values(tmp_path: Path) -> None:
     ],
     ids=["no value", "twice", "not UTF-8", "absent", "large number", "deep"],
 )
-def test_a_file_that_is_none_is_refused_in_one_sentence(
+def test_unusable_file_is_refused_in_one_sentence(
     content: bytes | None, sentence: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "s.toml"
@@ -201,18 +201,18 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any]] = {
     "publish": (SMALL, {"rounds": 5, "per_round": 2}),
     "spread": (SMALL | {"publish": {"rounds": 5}}, "flood"),
 }
-WITHOUT_EFFECT = {"title"}  # is for people
+WITHOUT_EFFECT = {"title"}  # for readers only
 
 
 def outcome(values: dict[str, Any]) -> dict[str, Any]:
-    """What came of a run, without what only repeats the scenario."""
+    """Return the report of a run without the fields that repeat the scenario."""
     report = asdict(run(**values))
     for name in ("n", "seed", "mode", "adversary"):
         del report[name]
     return report
 
 
-def test_the_table_of_effects_has_every_field() -> None:
+def test_table_of_effects_has_every_field() -> None:
     assert EFFECTS.keys() | WITHOUT_EFFECT == {field.name for field in fields(Scenario)}
 
 
@@ -223,12 +223,12 @@ def test_every_field_has_an_effect(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in EFFECTS if name not in ("n", "adversary")])
-def test_a_field_at_its_default_is_as_if_it_were_left_out(name: str) -> None:
+def test_explicit_default_equals_an_omitted_field(name: str) -> None:
     default = next(field.default for field in fields(Scenario) if field.name == name)
     assert make_scenario({name: default}) == make_scenario({})
 
 
-def test_faults_and_incidents_are_those_of_the_fields() -> None:
+def test_faults_and_incidents_follow_from_the_fields() -> None:
     scenario = make_scenario(
         {
             "adversary": "A46",
@@ -251,11 +251,11 @@ def test_faults_and_incidents_are_those_of_the_fields() -> None:
     assert (partition.from_round, partition.to_round) == (8, 9)
     assert others == [Duplication(0.2), Loss(0.1), Delay(0.6, 7)]
     *incidents, detector = scenario.incidents()
-    assert detector == OracleDetector(4)  # last: it sees the round's crashes
+    assert detector == OracleDetector(4)  # last: it sees the crashes of the round
     assert set(incidents) == {
         Churn(0.3),
         CrashWave((10,), 0.11),
-        CrashWave((2, 4, 6, 8), 1 / 16),  # the adversary's own
+        CrashWave((2, 4, 6, 8), 1 / 16),  # from the adversary
         WrongSuspicion(0.13, 12),
         PublishLoad(14, 15),
         SupervisorRestart((5,)),
@@ -263,14 +263,14 @@ def test_faults_and_incidents_are_those_of_the_fields() -> None:
     assert scenario.warm_up_rounds == 100
 
 
-def test_by_default_nothing_happens_but_that_the_dead_are_noticed() -> None:
+def test_default_scenario_has_only_the_detector() -> None:
     scenario = make_scenario({})
     assert scenario.faults(["a", "b"]) == ()
     assert scenario.incidents() == (OracleDetector(0),)
     assert scenario.warm_up_rounds == 0
 
 
-def test_so_many_publications_are_scattered_over_the_start() -> None:
+def test_publications_of_the_scenario_are_scattered_over_the_start() -> None:
     start = make_scenario({"n": 8, "publications": 30}).start()
     held = {row.id for state in start.subscribers.values() for row in state.publications}
     flying = {row.id for parcel in start.channels for row in publications_in(parcel.message)}
@@ -278,7 +278,7 @@ def test_so_many_publications_are_scattered_over_the_start() -> None:
     assert held.isdisjoint(flying)
 
 
-def test_publications_change_nothing_else_about_the_start() -> None:
+def test_publications_leave_the_rest_of_the_start_unchanged() -> None:
     without, scattered = (make_scenario(SMALL | {"publications": n}).start() for n in (0, 9))
     assert scattered.supervisor == without.supervisor
     assert scattered.channels[: len(without.channels)] == without.channels
@@ -286,7 +286,7 @@ def test_publications_change_nothing_else_about_the_start() -> None:
         assert replace(state, publications=()) == without.subscribers[node]
 
 
-def test_a_run_does_not_end_before_the_last_round_in_which_something_is_published() -> None:
+def test_run_does_not_end_before_the_last_publishing_round() -> None:
     assert make_scenario({"publish": {"rounds": 30}}).last_disturbed_round == 29
     simulation = Simulation(make_scenario({"n": 4, "publish": {"rounds": 30}, "closure": 0}))
     assert simulation.run().published == 30
@@ -294,18 +294,18 @@ def test_a_run_does_not_end_before_the_last_round_in_which_something_is_publishe
 
 
 @pytest.mark.parametrize("spread", Spread)
-def test_the_configuration_spreads_as_the_scenario_says(spread: Spread) -> None:
+def test_configuration_has_the_spread_of_the_scenario(spread: Spread) -> None:
     for mode in Mode:
         scenario = make_scenario({"spread": spread.value, "mode": mode.value})
         assert scenario.config.spread is spread
 
 
-def test_mode_paper_floods_unless_the_scenario_says_otherwise() -> None:
+def test_mode_paper_floods_by_default() -> None:
     spreads = [make_scenario({"mode": mode.value}).config.spread for mode in Mode]
     assert spreads == [Spread.FLOOD, Spread.ADAPTIVE, Spread.ADAPTIVE]
 
 
-def test_an_island_depends_on_the_seed_alone() -> None:
+def test_island_depends_on_the_seed_alone() -> None:
     span = {"share": 0.4, "from_round": 0, "to_round": 1}
     nodes = [f"n{number}" for number in range(20)]
     islands = [
@@ -316,7 +316,7 @@ def test_an_island_depends_on_the_seed_alone() -> None:
     assert all(isinstance(cut, Partition) and len(cut.island) == 8 for cut in islands)
 
 
-def test_rules_that_are_switched_off_are_off() -> None:
+def test_disabled_rules_are_off() -> None:
     rules = make_scenario({"without": ["R9", "S11", "k+1"]}).config.rules
     off = {rule for rule in Rule if not getattr(rules, rule.name.lower())}
     assert off == {Rule.SILENCE, Rule.PUSH, Rule.RARE_REQUESTS}
@@ -326,12 +326,12 @@ def test_rules_that_are_switched_off_are_off() -> None:
 # --- the named scenarios ---------------------------------------------------------------
 
 
-def test_there_are_scenarios_for_a_user_to_start_from() -> None:
+def test_named_scenarios_exist() -> None:
     assert len(FILES) >= 6
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_named_scenario_does_what_its_title_says(path: Path) -> None:
+def test_named_scenario_does_as_its_title_says(path: Path) -> None:
     assert path.read_text(encoding="utf-8").startswith("# ")
     scenario = make_scenario(read_scenario(path))
     claim = re.fullmatch(r"(?:heals within (\d+) rounds|does not heal): .+", scenario.title)

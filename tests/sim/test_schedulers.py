@@ -1,4 +1,4 @@
-"""What one round is under each scheduler, and that none forgets anybody (section 1.1)."""
+"""Rounds under each scheduler; none omits a process (section 1.1)."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -30,7 +30,7 @@ every_scheduler = pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHED
 
 
 class Diary(World):
-    """A world that writes down, round by round, who ticked and what was delivered."""
+    """A world that records the ticks and deliveries of each round."""
 
     def __init__(self, start: Snapshot, *faults: Fault, seed: int = 1) -> None:
         super().__init__(start, seed=seed, config=ProtocolConfig(), faults=faults)
@@ -45,7 +45,7 @@ class Diary(World):
         super().deliver(parcel)
 
     def pass_round(self, scheduler: Scheduler) -> list[NodeId | Parcel]:
-        """Let a round pass; what happened in it, in order."""
+        """Run a round; return its events in order."""
         self.today = []
         self.begin_round()
         scheduler.run_round(self)
@@ -62,7 +62,7 @@ def deliveries(day: list[NodeId | Parcel]) -> list[Parcel]:
 
 
 def numbered(count: int, to: NodeId = "x") -> tuple[Parcel, ...]:
-    """Messages that can be told apart; the dead, who get them, do nothing about it."""
+    """Return distinguishable messages to dead nodes, which do not react."""
     return tuple(Parcel(to, Digest("x", number)) for number in range(count))
 
 
@@ -75,13 +75,13 @@ def number_of(parcel: Parcel) -> int:
 
 
 @pytest.mark.parametrize("faults", [(), (Duplication(0.3), Delay(0.5, 4))], ids=["calm", "delays"])
-def test_random_ticks_everybody_once_and_delivers_all_that_was_there(
+def test_random_ticks_every_process_once_and_delivers_all_present_messages(
     faults: tuple[Fault, ...],
 ) -> None:
     world, scheduler = Diary(replace(RING, channels=numbered(30)), *faults), RandomOrder()
     old = 0
     for _ in range(20):
-        world.begin_round()  # lets go of what was held back; a second time there is nothing left
+        world.begin_round()  # releases delayed messages; a second call finds none
         present = {id(parcel): parcel for parcel in world.channels}
         old += len(present)
         first_new = world.next_serial
@@ -101,7 +101,7 @@ def test_random_lets_a_new_message_overtake_an_old_one() -> None:
     assert is_new != sorted(is_new)
 
 
-def test_random_mixes_ticks_with_deliveries_and_has_no_favourites() -> None:
+def test_random_mixes_ticks_with_deliveries_uniformly() -> None:
     first: Counter[NodeId] = Counter()
     for seed in range(200):
         world = Diary(replace(RING, channels=numbered(16)), seed=seed)
@@ -115,7 +115,7 @@ def test_random_mixes_ticks_with_deliveries_and_has_no_favourites() -> None:
 # --- sync ------------------------------------------------------------------------------
 
 
-def test_sync_delivers_all_that_was_there_then_ticks_everybody() -> None:
+def test_sync_delivers_all_present_messages_then_ticks_every_process() -> None:
     world, scheduler = Diary(replace(RING, channels=numbered(30))), Synchronous()
     for _ in range(10):
         present = [id(parcel) for parcel in world.channels]
@@ -125,7 +125,7 @@ def test_sync_delivers_all_that_was_there_then_ticks_everybody() -> None:
         assert Counter(processes) == Counter(PROCESSES)
 
 
-def test_sync_shuffles() -> None:
+def test_sync_shuffles_messages() -> None:
     numbers = [
         number_of(parcel)
         for parcel in deliveries(
@@ -138,19 +138,19 @@ def test_sync_shuffles() -> None:
 # --- delay -----------------------------------------------------------------------------
 
 
-def test_delay_counts_as_many_timeouts_a_round_as_there_are_processes() -> None:
+def test_delay_makes_one_tick_per_process_in_a_round() -> None:
     world, scheduler = Diary(RING), Delaying()
     total, counts = 0, set[int]()
     for rounds in range(1, 200):
         count = len(ticks(world.pass_round(scheduler)))
         total += count
         counts.add(count)
-        # What is too much in one round counts for the next.
+        # Excess ticks of one round count for the next.
         assert rounds * len(PROCESSES) <= total < (rounds + 1) * len(PROCESSES)
     assert len(counts) > 1
 
 
-def test_delay_ticks_everybody_equally_often_in_the_long_run() -> None:
+def test_delay_ticks_every_process_equally_often_in_the_long_run() -> None:
     world, scheduler = Diary(RING), Delaying()
     counts: Counter[NodeId] = Counter()
     for _ in range(400):
@@ -159,7 +159,7 @@ def test_delay_ticks_everybody_equally_often_in_the_long_run() -> None:
     assert all(300 < count < 500 for count in counts.values())
 
 
-def test_delay_does_not_stand_still_when_most_have_crashed() -> None:
+def test_delay_still_ticks_when_most_nodes_have_crashed() -> None:
     for rounds in range(1, 6):
         world, scheduler = Diary(standing_ring(100)), Delaying()
         for _ in range(rounds):
@@ -171,7 +171,7 @@ def test_delay_does_not_stand_still_when_most_have_crashed() -> None:
 
 
 def passes(world: Diary, rounds: int) -> list[list[Parcel]]:
-    """What was delivered at once: between two bouts of ticks."""
+    """Return the deliveries between two runs of ticks."""
     scheduler = Delaying()
     days = [entry for _ in range(rounds) for entry in world.pass_round(scheduler)]
     return [
@@ -190,7 +190,7 @@ def test_delay_delivers_the_newest_first() -> None:
         assert numbers == sorted(numbers, reverse=True)
 
 
-def test_delay_holds_messages_back_and_configurations_longer() -> None:
+def test_delay_delays_messages_and_configurations_longer() -> None:
     count = 400
     configurations = (Parcel("x", UNRECORDED),) * count
     world = Diary(replace(RING, channels=(*numbered(count), *configurations)))
@@ -207,7 +207,7 @@ def test_delay_holds_messages_back_and_configurations_longer() -> None:
 # --- swizzle-clog ----------------------------------------------------------------------
 
 
-def test_swizzle_lets_nothing_to_or_from_a_clogged_one_and_ticks_everybody() -> None:
+def test_swizzle_blocks_messages_of_clogged_nodes_and_ticks_every_process() -> None:
     world, scheduler = Diary(RING), SwizzleClog()
     held = 0
     for _ in range(3 * SwizzleClog.CYCLE):
@@ -224,7 +224,7 @@ def test_swizzle_lets_nothing_to_or_from_a_clogged_one_and_ticks_everybody() -> 
     assert held > 0
 
 
-def test_swizzle_clogs_a_quarter_one_after_the_other_and_frees_them_again() -> None:
+def test_swizzle_clogs_a_quarter_in_turn_and_frees_it_again() -> None:
     world, scheduler = Diary(standing_ring(200)), SwizzleClog()
     half = SwizzleClog.CYCLE // 2
     chosen: list[set[NodeId]] = []
@@ -242,7 +242,7 @@ def test_swizzle_clogs_a_quarter_one_after_the_other_and_frees_them_again() -> N
     assert chosen[0] != chosen[1] != chosen[2]
 
 
-def test_swizzle_survives_that_a_clogged_one_crashes() -> None:
+def test_swizzle_continues_after_the_crash_of_a_clogged_node() -> None:
     world, scheduler = Diary(standing_ring(20)), SwizzleClog()
     while not scheduler._clogged:
         world.pass_round(scheduler)
@@ -257,7 +257,7 @@ def test_swizzle_survives_that_a_clogged_one_crashes() -> None:
 
 
 @every_scheduler
-def test_every_message_is_delivered_exactly_once_and_in_the_end(
+def test_every_message_is_delivered_exactly_once_in_the_end(
     make: Callable[[], Scheduler],
 ) -> None:
     nodes = ["x", SUPERVISOR, *RING.subscribers]
@@ -278,7 +278,7 @@ def test_every_message_is_delivered_exactly_once_and_in_the_end(
 
 
 @every_scheduler
-def test_everything_that_is_sent_is_delivered_or_in_a_channel(
+def test_every_sent_message_is_delivered_or_in_a_channel(
     make: Callable[[], Scheduler],
 ) -> None:
     world, scheduler = Diary(RING), make()
@@ -287,7 +287,7 @@ def test_everything_that_is_sent_is_delivered_or_in_a_channel(
 
 
 @every_scheduler
-def test_nobody_waits_for_ever_for_a_timeout(make: Callable[[], Scheduler]) -> None:
+def test_every_process_ticks_eventually(make: Callable[[], Scheduler]) -> None:
     world, scheduler = Diary(RING), make()
     for _ in range(10):
         ticked = {node for _ in range(20) for node in ticks(world.pass_round(scheduler))}
@@ -295,7 +295,7 @@ def test_nobody_waits_for_ever_for_a_timeout(make: Callable[[], Scheduler]) -> N
 
 
 @every_scheduler
-def test_a_world_of_nobody_has_rounds_too(make: Callable[[], Scheduler]) -> None:
+def test_empty_world_has_rounds(make: Callable[[], Scheduler]) -> None:
     world, scheduler = Diary(Snapshot(subscribers={})), make()
     for _ in range(3):
         assert set(ticks(world.pass_round(scheduler))) == {SUPERVISOR}

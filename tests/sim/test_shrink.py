@@ -1,4 +1,4 @@
-"""Worlds that fail are made smaller while they still fail."""
+"""Shrinking: failing worlds are made smaller while they still fail."""
 
 import shlex
 import sys
@@ -42,7 +42,7 @@ PAPER = make_scenario({"n": 32, "adversary": "A12", "mode": "paper", "max_rounds
 
 
 def arbitrary_world(n: int = 12) -> Snapshot:
-    """Everything is arbitrary, and more is remembered than a subscriber needs."""
+    """Return a world in a random state with more memory than a subscriber needs."""
     world = ADVERSARIES["A15"].build(n, Random(0))
     node = min(world.subscribers)
     crowded = replace(
@@ -58,10 +58,10 @@ def arbitrary_world(n: int = 12) -> Snapshot:
     )
 
 
-# --- what is left ----------------------------------------------------------------------
+# --- remainder -------------------------------------------------------------------------
 
 
-def test_a_message_that_matters_is_left_with_the_nodes_it_names() -> None:
+def test_relevant_message_stays_with_the_nodes_it_names() -> None:
     node, other, *_ = sorted(arbitrary_world().subscribers)
     poison = Parcel(
         node, Introduce(Peer(Label.parse("011"), other), EdgeKind.LINE, first_hand=False)
@@ -76,7 +76,7 @@ def test_a_message_that_matters_is_left_with_the_nodes_it_names() -> None:
     )
 
 
-def test_a_reference_that_matters_is_left_alone() -> None:
+def test_relevant_reference_stays() -> None:
     start = legitimate_world(16, Random(0))
     node, state = next((n, s) for n, s in start.subscribers.items() if s.left is not None)
 
@@ -95,7 +95,7 @@ def test_a_reference_that_matters_is_left_alone() -> None:
     )
 
 
-def test_labels_get_shorter_where_they_cannot_go() -> None:
+def test_labels_that_must_stay_are_shortened() -> None:
     def fails(world: Snapshot) -> bool:
         labels = [state.label for state in world.subscribers.values()]
         return any(label is not None and label.length >= 5 for label in labels)
@@ -105,11 +105,11 @@ def test_labels_get_shorter_where_they_cannot_go() -> None:
         Snapshot(subscribers={"a": SubscriberState(label=long)}), fails, attempts_max=100
     )
 
-    # A label ends in 1, so after six bits of it the next shorter one has four.
+    # A label ends in 1, so the next shorter one after six bits has four.
     assert small.subscribers["a"].label == Label.parse("010101")
 
 
-def test_database_entries_the_dead_and_the_supervisors_counter_go_one_by_one() -> None:
+def test_database_entries_dead_nodes_and_the_cursor_are_removed_separately() -> None:
     start = Snapshot(
         supervisor=SupervisorState(
             database=(("0", "a"), ("1", "x"), ("01", None), ("00", "a")), next=9, queue=("a", "x")
@@ -126,7 +126,7 @@ def test_database_entries_the_dead_and_the_supervisors_counter_go_one_by_one() -
     )
 
 
-def test_a_message_of_a_sender_that_is_gone_stays_without_it() -> None:
+def test_message_of_a_removed_sender_stays_without_sender() -> None:
     parcel = Parcel(SUPERVISOR, GetConfiguration("a"), sender="b")
     start = Snapshot(
         subscribers={"a": SubscriberState(), "b": SubscriberState()}, channels=(parcel,)
@@ -137,7 +137,7 @@ def test_a_message_of_a_sender_that_is_gone_stays_without_it() -> None:
     assert small.channels == (replace(parcel, sender=None),)
 
 
-def test_a_publication_and_a_hash_that_matter_are_left_alone() -> None:
+def test_relevant_publication_and_digest_stay() -> None:
     start = ADVERSARIES["A47"].build(6, Random(0))
     node, state = max(start.subscribers.items(), key=lambda item: len(item[1].hashes))
     row, hashed = state.publications[3], max(state.hashes)
@@ -152,14 +152,14 @@ def test_a_publication_and_a_hash_that_matter_are_left_alone() -> None:
     assert small == Snapshot(subscribers={node: left})
 
 
-def test_who_is_gone_asks_and_offers_nothing() -> None:
+def test_messages_of_a_removed_node_are_removed() -> None:
     claims = (RangeSummary.make(ALL),)
     messages = [
         *(CheckTrie("b", claims), CheckAndPublish("b", claims), TrieEqual("b", b"0" * 16)),
         *(IHave("b", b"", b""), Want("b", b"", b"")),
     ]
     nodes = {"a": SubscriberState(), "b": SubscriberState()}
-    kept = Parcel("a", PublishNew(Publication(publisher="b", seq=0)))  # anybody may have published
+    kept = Parcel("a", PublishNew(Publication(publisher="b", seq=0)))  # any node may have published
     start = Snapshot(subscribers=nodes, channels=(*(Parcel("a", m) for m in messages), kept))
 
     small = shrink(start, lambda world: kept in world.channels, attempts_max=100)
@@ -167,21 +167,21 @@ def test_who_is_gone_asks_and_offers_nothing() -> None:
     assert small == Snapshot(subscribers={"a": SubscriberState()}, channels=(kept,))
 
 
-# --- how -------------------------------------------------------------------------------
+# --- procedure -------------------------------------------------------------------------
 
 
 @settings(max_examples=30, deadline=None)
 @given(start=snapshots(publications_max=2))
-def test_every_candidate_is_a_world_that_a_file_can_hold(start: Snapshot) -> None:
+def test_every_candidate_is_a_valid_world_file(start: Snapshot) -> None:
     def fails(candidate: Snapshot) -> bool:
         text = render_world(candidate)
-        parse_world(text)  # WorldFormatError if it names somebody who is not there
+        parse_world(text)  # raises WorldFormatError for an unknown node
         return crc32(text.encode()) % 2 == 0
 
     shrink(start, fails, attempts_max=200)
 
 
-def test_the_same_world_shrinks_to_the_same_world_in_few_attempts_that_are_all_different() -> None:
+def test_shrinking_is_deterministic_in_few_distinct_attempts() -> None:
     tried: list[str] = []
 
     def fails(candidate: Snapshot) -> bool:
@@ -195,7 +195,7 @@ def test_the_same_world_shrinks_to_the_same_world_in_few_attempts_that_are_all_d
     assert len(set(attempts)) == len(attempts) < 200
 
 
-def test_a_world_that_cannot_be_smaller_is_returned_as_it_is() -> None:
+def test_minimal_world_is_returned_unchanged() -> None:
     start = arbitrary_world()
     assert shrink(start, lambda _: False, attempts_max=10_000) is start
 
@@ -227,7 +227,7 @@ def failing_world(scenario: Scenario) -> Snapshot:
 
 
 @pytest.mark.heavy
-def test_stale_shortcuts_that_the_paper_cannot_mend_shrink_to_a_few() -> None:
+def test_stale_shortcuts_that_the_paper_cannot_repair_shrink_to_a_few() -> None:
     start, fails = failing_world(PAPER), fails_to_converge(PAPER)
 
     small = shrink(start, fails, attempts_max=60)
@@ -246,7 +246,7 @@ OPTIONS = ("--mode", "paper", "--max-rounds", "150", "--attempts", "20")
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command line in an empty folder: its exit status, what it prints, what it says."""
+    """Run a command in an empty directory; return exit status, output and errors."""
     monkeypatch.chdir(tmp_path)
 
     def run_words(*words: str) -> tuple[int, str, str]:
@@ -260,7 +260,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 @pytest.mark.heavy
-def test_the_command_writes_a_smaller_world_and_says_how_to_see_it_fail(run: Run) -> None:
+def test_command_writes_a_smaller_world_and_the_replay_command(run: Run) -> None:
     start = failing_world(PAPER)
     Path("large.json").write_text(render_world(start))
 
@@ -280,7 +280,7 @@ def test_the_command_writes_a_smaller_world_and_says_how_to_see_it_fail(run: Run
     assert run(*words)[0] == 3
 
 
-def test_the_command_says_so_if_the_world_does_not_fail(run: Run) -> None:
+def test_command_reports_a_world_that_does_not_fail(run: Run) -> None:
     Path("good.json").write_text(render_world(legitimate_world(4, Random(0))))
 
     answer = run("shrink", "good.json", "--out", "small.json", "--without", "R9, R15")

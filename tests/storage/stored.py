@@ -15,7 +15,7 @@ PROMISES = ("publications.promise-a", "publications.promise-b")
 
 
 def publication(seq: int, topic: str = NEWS, size: int = 40) -> Publication:
-    """A publication that is like no other."""
+    """Return a unique publication."""
     payload = (f"{topic} {seq} ".encode() * size)[:size]
     return Publication(
         publisher=f"node{seq % 3}", seq=seq, payload=payload, time=seq, headers={"n": str(seq)}
@@ -23,7 +23,7 @@ def publication(seq: int, topic: str = NEWS, size: int = 40) -> Publication:
 
 
 def write(store: PublicationStore, *counts: int, topic: str = NEWS, size: int = 40) -> None:
-    """Write some publications, commit, write some more, commit."""
+    """Write and commit publications, once for each count."""
     archive = store.archive(topic)
     for count in counts:
         for offset in range(archive.end, archive.end + count):
@@ -32,14 +32,14 @@ def write(store: PublicationStore, *counts: int, topic: str = NEWS, size: int = 
 
 
 def made(directory: Path, *counts: int, topic: str = NEWS, size: int = 40) -> Path:
-    """A store that was closed properly."""
+    """Return the directory of a store that was closed properly."""
     with PublicationStore.open(directory) as store:
         write(store, *counts, topic=topic, size=size)
     return directory
 
 
 def crashed(directory: Path, *counts: int, topic: str = NEWS, size: int = 40) -> Path:
-    """A store as it is found after a crash: its write-ahead log is still there."""
+    """Return the directory of a store after a crash, with its write-ahead log."""
     living = directory.with_name(directory.name + "-living")
     with PublicationStore.open(living) as store:
         write(store, *counts, topic=topic, size=size)
@@ -50,14 +50,14 @@ def crashed(directory: Path, *counts: int, topic: str = NEWS, size: int = 40) ->
 
 
 def flip(path: Path, place: int, bits: int = 1) -> None:
-    """Change bits of one byte."""
+    """Flip bits of one byte."""
     data = bytearray(path.read_bytes())
     data[place] ^= bits
     path.write_bytes(data)
 
 
 def offsets(store: PublicationStore, topic: str = NEWS) -> list[int]:
-    """What can be read; all ways of reading agree, and nothing is invented."""
+    """Return the readable offsets; assert that all ways of reading agree and invent nothing."""
     archive = store.archive(topic)
     found = dict(archive.read_range(0, archive.end))
     assert list(found) == sorted(found)
@@ -71,11 +71,11 @@ def offsets(store: PublicationStore, topic: str = NEWS) -> list[int]:
 
 
 def damaged(directory: Path) -> list[str]:
-    """Names of what was put aside."""
+    """Return the names of the quarantined files."""
     return sorted(path.name for path in directory.glob("*.damaged-*"))
 
 
 def places(path: Path, count: int) -> Iterator[int]:
-    """About so many places of a file, evenly."""
+    """Yield about ``count`` evenly spaced positions of a file."""
     size = path.stat().st_size
     yield from range(0, size, max(1, size // count))

@@ -1,4 +1,4 @@
-"""The running digest of a log: which changes it shows, and that it needs nothing but the ids."""
+"""The chain value of a log: changes that it reveals, and its dependence on ids only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from skipring.core.publications import ID_BYTES
 from skipring.storage.chain import BLOCK_IDS, LogChain
 from skipring.wire.limits import CHAIN_BYTES
 
-# By the formula, of the ids 0 to 129.
+# Computed with the formula from the ids 0 to 129.
 VERSION_1 = {
     0: "944254273d89e85a",
     1: "ad89c352ee331747",
@@ -27,7 +27,7 @@ def ids(*numbers: int) -> list[bytes]:
 
 
 def values(log: list[bytes]) -> list[bytes]:
-    """The value at every offset of a log."""
+    """Return the value at every offset of a log."""
     chain = LogChain()
     chain.extend(b"".join(log))
     return [
@@ -40,19 +40,19 @@ def logs(max_size: int = 3 * BLOCK_IDS) -> st.SearchStrategy[list[bytes]]:
     return st.integers(0, max_size).map(lambda count: ids(*range(count)))
 
 
-def test_refill_in_another_order_changes_the_value_though_the_id_before_it_is_the_same() -> None:
+def test_refill_in_another_order_changes_the_value_despite_an_equal_last_id() -> None:
     before, after = values([A, B, C, D, E]), values([A, D, C, B, E])
     assert before[:2] == after[:2]
     assert all(before[offset] != after[offset] for offset in (2, 3, 4, 5))
 
 
-def test_value_has_eight_bytes_and_the_empty_log_has_one_too() -> None:
+def test_value_has_eight_bytes_also_for_an_empty_log() -> None:
     assert {len(value) for value in values([A, B])} == {CHAIN_BYTES}
     assert values([])[0] == values([A])[0]
 
 
-def test_values_are_those_of_the_first_version() -> None:
-    """Positions are stored elsewhere: never change these, only add to them."""
+def test_values_equal_those_of_the_first_version() -> None:
+    """Compare with stored values: positions refer to them, so never change these, only add."""
     found = values(ids(*range(130)))
     assert {offset: found[offset].hex() for offset in VERSION_1} == VERSION_1
 
@@ -77,7 +77,7 @@ def test_any_other_id_before_an_offset_changes_its_value(data: st.DataObject) ->
 
 
 @given(logs(), st.lists(st.integers(0, 2 * BLOCK_IDS), max_size=6))
-def test_values_do_not_depend_on_how_many_ids_come_at_once(
+def test_values_do_not_depend_on_the_batches_of_ids(
     log: list[bytes], sizes: list[int]
 ) -> None:
     chain, start = LogChain(), 0
@@ -89,7 +89,7 @@ def test_values_do_not_depend_on_how_many_ids_come_at_once(
     assert chain.at(end, lambda start, end: b"".join(log[start:end])) == values(log)[end]
 
 
-def test_memory_is_half_a_byte_for_a_publication() -> None:
+def test_memory_is_half_a_byte_per_publication() -> None:
     chain = LogChain()
     chain.extend(b"".join(ids(*range(100_000))))
     assert chain.size_bytes <= 0.5 * 100_000 + BLOCK_IDS * ID_BYTES

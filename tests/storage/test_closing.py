@@ -1,4 +1,4 @@
-"""A store that is closed while another thread commits waits for it: SQLite would crash."""
+"""Closing a store waits for a commit in another thread: SQLite would crash."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_closing_waits_for_a_commit_in_another_thread(
     committing.start()
     assert begun.wait(PATIENCE_S)
     closing.start()
-    closing.join(0.2)  # long enough for one that does not wait to be over
+    closing.join(0.2)  # long enough for a close that does not wait
     is_closed_early = not closing.is_alive()
     go_on.set()
     committing.join(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""The lock of a data directory: it excludes others and names the process that holds it."""
+"""The lock of a data directory: it excludes other processes and names its holder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def holding(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lock."""
+    """Run another process that holds the lock."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)],
         stdin=subprocess.PIPE,
@@ -62,7 +62,7 @@ def test_lock_names_the_process_that_holds_it(path: Path) -> None:
     assert text.isprintable()
 
 
-def test_lock_says_that_this_process_holds_it(path: Path) -> None:
+def test_lock_reports_that_this_process_holds_it(path: Path) -> None:
     lock = Lock(path)
     assert refusal(path) == (
         f"{path.parent}: already open in this process; close it first, or take another data "
@@ -85,16 +85,16 @@ def test_lock_of_a_killed_process_is_free(path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"nonsense", b"-1", b"0", b"\xff" * 4096, b"9" * 4096, b"2147483646\n"]
 )
-def test_lock_decides_whatever_the_file_says(path: Path, content: bytes) -> None:
+def test_lock_decides_regardless_of_the_file_content(path: Path, content: bytes) -> None:
     with holding(path):
         path.write_bytes(content)
         assert refusal(path).startswith(f"{path.parent}: used by another process; stop it")
     Lock(path).release()
 
 
-def test_released_lock_leaves_no_process_id_that_misleads_others(path: Path) -> None:
+def test_released_lock_leaves_no_misleading_process_id(path: Path) -> None:
     Lock(path).release()
     with holding(path) as other:
-        path.write_bytes(b"")  # before the other has written who it is
+        path.write_bytes(b"")  # before the other process has written its id
         assert "used by another process" in refusal(path)
         assert other.poll() is None

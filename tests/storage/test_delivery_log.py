@@ -1,4 +1,4 @@
-"""Traces of deliveries: kept over restarts, bounded, and whatever is damaged is only forgotten."""
+"""Delivery logs: kept over restarts, bounded, and damage only loses entries."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from skipring.storage.store import PublicationStore
 from tests.storage.stored import CHAT, NEWS, flip, write
 
 FILE = "deliveries.sqlite3"
-CHUNK = 64  # smaller than the real ones: publications take time to make
-SEVERAL = 2 * CHUNK + 20  # in two full chunks and one more
+CHUNK = 64  # smaller than the real chunks: publications take time to make
+SEVERAL = 2 * CHUNK + 20  # two full chunks and a partial one
 ALL = 1 << 40
 ORIGINS = tuple(Origin)
 
@@ -34,7 +34,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def delivery(offset: int, life: int = 0) -> Delivery:
-    """How a publication came that is like no other, in one life of a node."""
+    """Return the unique delivery of an offset in one life of a node."""
     return 10**15 + 1000 * life + 7 * offset, offset % 256, ORIGINS[offset % 3].value
 
 
@@ -47,7 +47,7 @@ def note(trace: DeliveryLog, offsets: range, topic: str = NEWS, life: int = 0) -
 def read(
     trace: DeliveryLog, topic: str = NEWS, start: int = 0, end: int = ALL, count: int = ALL
 ) -> dict[int, Delivery]:
-    """What is known, by offset; nothing comes twice, and all in order."""
+    """Return the deliveries by offset; assert that they are unique and in order."""
     found: dict[int, Delivery] = {}
     for known in trace.read(topic, start, end, count):
         origins = [ORIGINS[place].value for place in known.origins]
@@ -67,7 +67,7 @@ def deliveries(offsets: range, life: int = 0) -> dict[int, Delivery]:
 def opened(
     directory: Path, publications: int = 0
 ) -> Iterator[tuple[PublicationStore, DeliveryLog]]:
-    """A store with so many publications more, and its trace; what is durable is written at last."""
+    """Yield a store with ``publications`` more publications and its delivery log, written at the end."""
     with PublicationStore.open(directory) as store:
         if publications:
             write(store, publications)
@@ -80,7 +80,7 @@ def opened(
 
 
 def traced(directory: Path, count: int = SEVERAL) -> Path:
-    """A store with publications, and a trace of all of them."""
+    """Return the directory of a store with publications and a delivery log of all of them."""
     with opened(directory, count) as (_, trace):
         note(trace, range(count))
     return directory
@@ -98,7 +98,7 @@ def rows(directory: Path) -> list[tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("count", [0, 1, CHUNK, SEVERAL])
-def test_what_is_noted_can_be_read(count: int) -> None:
+def test_recorded_deliveries_can_be_read(count: int) -> None:
     trace = DeliveryLog()
     note(trace, range(count))
     assert read(trace) == deliveries(range(count))
@@ -109,7 +109,7 @@ def test_what_is_noted_can_be_read(count: int) -> None:
 @pytest.mark.parametrize(
     ("start", "end"), [(0, 1), (5, 5), (9, 3), (CHUNK - 1, CHUNK + 1), (100, ALL)]
 )
-def test_only_what_was_asked_for_is_read(start: int, end: int) -> None:
+def test_only_the_requested_range_is_read(start: int, end: int) -> None:
     trace = DeliveryLog()
     note(trace, range(SEVERAL))
     wanted = deliveries(range(start, min(end, SEVERAL)))
@@ -118,7 +118,7 @@ def test_only_what_was_asked_for_is_read(start: int, end: int) -> None:
     assert list(read(trace, start=start, end=end, count=3)) == first
 
 
-def test_topics_do_not_mix() -> None:
+def test_topics_are_separate() -> None:
     trace = DeliveryLog()
     for offset in range(SEVERAL):
         note(trace, range(offset, offset + 1))
@@ -130,7 +130,7 @@ def test_topics_do_not_mix() -> None:
     assert read(trace) == deliveries(range(SEVERAL))
 
 
-def test_without_a_disk_the_oldest_deliveries_are_forgotten(
+def test_oldest_deliveries_without_a_disk_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(trace_module, "IN_MEMORY_MAX", 300)
@@ -141,7 +141,7 @@ def test_without_a_disk_the_oldest_deliveries_are_forgotten(
     assert found == deliveries(range(1000 - len(found), 1000))
 
 
-def test_offsets_may_be_left_out() -> None:
+def test_offsets_may_be_skipped() -> None:
     trace = DeliveryLog()
     note(trace, range(10))
     note(trace, range(5000, 5010))
@@ -150,7 +150,7 @@ def test_offsets_may_be_left_out() -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, CHUNK, 100, SEVERAL - 1])
-def test_an_offset_that_is_given_anew_makes_later_ones_obsolete(offset: int) -> None:
+def test_reused_offset_invalidates_later_ones(offset: int) -> None:
     trace = DeliveryLog()
     note(trace, range(SEVERAL))
     note(trace, range(offset, offset + 5), life=1)
@@ -161,7 +161,7 @@ def test_an_offset_that_is_given_anew_makes_later_ones_obsolete(offset: int) -> 
 # -- on a disk -----------------------------------------------------------------------------------
 
 
-def test_a_restart_loses_nothing_that_was_written(tmp_path: Path) -> None:
+def test_written_deliveries_survive_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path, SEVERAL) as (_, trace):
         note(trace, range(SEVERAL))
         assert trace.is_behind
@@ -186,7 +186,7 @@ def test_many_small_writes_fill_few_rows(tmp_path: Path) -> None:
         assert read(trace) == deliveries(range(SEVERAL))
 
 
-def test_one_goes_on_after_every_restart(tmp_path: Path) -> None:
+def test_recording_continues_after_every_restart(tmp_path: Path) -> None:
     for start in range(0, 300, 60):
         with opened(tmp_path, 60) as (_, trace):
             assert read(trace) == deliveries(range(start))
@@ -196,7 +196,7 @@ def test_one_goes_on_after_every_restart(tmp_path: Path) -> None:
         assert read(trace) == deliveries(range(300))
 
 
-def test_only_what_is_durable_is_written(tmp_path: Path) -> None:
+def test_only_durable_deliveries_are_written(tmp_path: Path) -> None:
     with opened(tmp_path, 100) as (_, trace):
         note(trace, range(SEVERAL))  # the store does not have the last ones yet
         trace.write()
@@ -218,7 +218,7 @@ def test_full_chunks_are_not_kept_in_memory(tmp_path: Path) -> None:
         )
 
 
-def test_the_oldest_deliveries_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_deliveries_on_disk_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_module, "ON_DISK_MAX", 300)
     with opened(tmp_path, 1000) as (_, trace):
         for start in range(0, 1000, 50):
@@ -232,12 +232,12 @@ def test_the_oldest_deliveries_are_deleted(tmp_path: Path, monkeypatch: pytest.M
         assert read(trace) == kept
 
 
-def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
+def test_delivery_log_file_is_private(tmp_path: Path) -> None:
     path = traced(tmp_path) / FILE
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_one_reads_and_notes_while_another_thread_writes(tmp_path: Path) -> None:
+def test_reading_and_recording_work_while_another_thread_writes(tmp_path: Path) -> None:
     with opened(tmp_path, 4000) as (_, trace):
         stop = threading.Event()
 
@@ -261,10 +261,10 @@ def test_one_reads_and_notes_while_another_thread_writes(tmp_path: Path) -> None
         assert read(trace) == deliveries(range(4000))
 
 
-# -- offsets that mean something else now --------------------------------------------------------
+# -- offsets with a new meaning ------------------------------------------------------------------
 
 
-def test_another_store_in_the_directory_knows_nothing_of_the_old_deliveries(tmp_path: Path) -> None:
+def test_another_store_in_the_directory_has_no_old_deliveries(tmp_path: Path) -> None:
     traced(tmp_path)
     for path in tmp_path.glob("publications.*"):
         path.unlink()
@@ -273,7 +273,7 @@ def test_another_store_in_the_directory_knows_nothing_of_the_old_deliveries(tmp_
     assert rows(tmp_path) == []
 
 
-def test_a_new_epoch_knows_nothing_of_the_old_deliveries(tmp_path: Path) -> None:
+def test_new_epoch_has_no_old_deliveries(tmp_path: Path) -> None:
     traced(tmp_path / "a", 100)
     shutil.copy(tmp_path / "a" / "publications.sqlite3", tmp_path / "older")
     with opened(tmp_path / "a", 50) as (_, trace):
@@ -288,8 +288,8 @@ def test_a_new_epoch_knows_nothing_of_the_old_deliveries(tmp_path: Path) -> None
         assert read(trace) == deliveries(range(100, 160), life=1)
 
 
-def test_deliveries_after_the_end_of_the_store_are_forgotten(tmp_path: Path) -> None:
-    """Somebody has brought an old copy of the store back, but not of the trace."""
+def test_deliveries_beyond_the_end_of_the_store_are_forgotten(tmp_path: Path) -> None:
+    """Restore an old copy of the store, but not of the delivery log."""
     shutil.copytree(traced(tmp_path / "a", CHUNK), tmp_path / "old")
     with opened(tmp_path / "a", 50) as (_, trace):
         note(trace, range(CHUNK, CHUNK + 50))
@@ -303,7 +303,7 @@ def test_deliveries_after_the_end_of_the_store_are_forgotten(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("offset", [0, 40, CHUNK, 100])
-def test_what_was_written_later_is_true_after_a_restart(offset: int, tmp_path: Path) -> None:
+def test_later_deliveries_are_valid_after_a_restart(offset: int, tmp_path: Path) -> None:
     with opened(tmp_path, SEVERAL) as (_, trace):
         note(trace, range(SEVERAL))
         trace.write()
@@ -318,7 +318,7 @@ def test_what_was_written_later_is_true_after_a_restart(offset: int, tmp_path: P
 
 
 def is_usable(directory: Path) -> dict[int, Delivery]:
-    """What is left; a trace that was damaged takes new deliveries and keeps them."""
+    """Return the remaining deliveries; assert that the log accepts and keeps new ones."""
     with opened(directory, 100) as (store, trace):
         found = read(trace)
         assert all(found[offset] == delivery(offset) for offset in found), "nothing is invented"
@@ -333,10 +333,10 @@ def is_usable(directory: Path) -> dict[int, Delivery]:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])
-def test_a_file_that_was_cut_short_is_no_obstacle(
+def test_truncated_file_is_usable(
     share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_module, "CHUNK_MAX", 1024)  # then a chunk takes several pages
+    monkeypatch.setattr(trace_module, "CHUNK_MAX", 1024)  # a chunk then takes several pages
     path = traced(tmp_path, 2148) / FILE
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
@@ -344,7 +344,7 @@ def test_a_file_that_was_cut_short_is_no_obstacle(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_flipped_bits_anywhere_are_no_obstacle(seed: int, tmp_path: Path) -> None:
+def test_file_with_flipped_bits_is_usable(seed: int, tmp_path: Path) -> None:
     path = traced(tmp_path) / FILE
     rng = random.Random(seed)
     for _ in range(rng.choice([1, 3, 100])):
@@ -402,12 +402,12 @@ def execute(path: Path, statement: str) -> None:
         without_the_file,
     ],
 )
-def test_no_damage_is_an_obstacle(damage: Callable[[Path], None], tmp_path: Path) -> None:
+def test_file_with_any_damage_is_usable(damage: Callable[[Path], None], tmp_path: Path) -> None:
     damage(traced(tmp_path) / FILE)
     is_usable(tmp_path)
 
 
-def test_a_chunk_that_does_not_fit_its_seal_is_dropped_alone(tmp_path: Path) -> None:
+def test_chunk_with_a_wrong_checksum_is_dropped_alone(tmp_path: Path) -> None:
     traced(tmp_path)
     (_, body) = rows(tmp_path)[1]
     changed = body[:100] + bytes([body[100] ^ 1]) + body[101:]
@@ -416,14 +416,14 @@ def test_a_chunk_that_does_not_fit_its_seal_is_dropped_alone(tmp_path: Path) -> 
     assert is_usable(tmp_path) == whole
 
 
-def test_what_spoils_while_the_node_runs_is_not_told(tmp_path: Path) -> None:
+def test_chunk_damaged_at_run_time_is_not_served(tmp_path: Path) -> None:
     with opened(traced(tmp_path)) as (_, trace):
         execute(tmp_path / FILE, "UPDATE chunks SET body = zeroblob(10000) WHERE chunk = 2")
         execute(tmp_path / FILE, "DELETE FROM chunks WHERE chunk = 1")
         assert read(trace) == deliveries(range(2 * CHUNK, SEVERAL))
 
 
-def test_a_file_that_is_damaged_under_a_running_node_is_made_anew(tmp_path: Path) -> None:
+def test_file_damaged_at_run_time_is_rebuilt(tmp_path: Path) -> None:
     in_memory = deliveries(range(CHUNK, 100))
     with opened(tmp_path, 100) as (store, trace):
         write(store, 5, topic=CHAT)
@@ -440,10 +440,10 @@ def test_a_file_that_is_damaged_under_a_running_node_is_made_anew(tmp_path: Path
         assert (read(trace), read(trace, CHAT)) == (in_memory, deliveries(range(5)))
 
 
-# -- a disk that does not take it ------------------------------------------------------------------
+# -- a disk that refuses writes --------------------------------------------------------------------
 
 
-def test_a_full_disk_is_waited_for_in_memory(tmp_path: Path) -> None:
+def test_full_disk_keeps_deliveries_in_memory_until_there_is_room(tmp_path: Path) -> None:
     with opened(tmp_path, 1000) as (_, trace):
         note(trace, range(10))
         trace.write()
@@ -462,7 +462,7 @@ def test_a_full_disk_is_waited_for_in_memory(tmp_path: Path) -> None:
         assert read(trace) == deliveries(range(1000))
 
 
-def test_what_no_disk_takes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritten_deliveries_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_module, "IN_MEMORY_MAX", 300)
     with opened(tmp_path, CHUNK) as (_, trace):
         note(trace, range(CHUNK))
@@ -474,7 +474,7 @@ def test_what_no_disk_takes_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
         assert 300 <= len(found) - CHUNK <= 300 + CHUNK
 
 
-def test_a_name_that_is_taken_by_a_directory_leaves_the_trace_in_memory(tmp_path: Path) -> None:
+def test_directory_in_place_of_the_file_keeps_the_log_in_memory(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir(parents=True)
     with opened(tmp_path, SEVERAL) as (_, trace):
         note(trace, range(SEVERAL))
@@ -483,7 +483,7 @@ def test_a_name_that_is_taken_by_a_directory_leaves_the_trace_in_memory(tmp_path
         assert read(trace) == deliveries(range(SEVERAL))
 
 
-def test_closing_twice_does_nothing_and_noting_goes_on(tmp_path: Path) -> None:
+def test_second_close_does_nothing_and_recording_continues(tmp_path: Path) -> None:
     with opened(tmp_path, 10) as (_, trace):
         trace.close()
         trace.close()
@@ -493,11 +493,11 @@ def test_closing_twice_does_nothing_and_noting_goes_on(tmp_path: Path) -> None:
         assert read(trace) == deliveries(range(10))
 
 
-# -- several at once -------------------------------------------------------------------------------
+# -- packs -----------------------------------------------------------------------------------------
 
 
 def same(offsets: range, hops: int = 3, time_us: int = 10**15) -> dict[int, Delivery]:
-    """How publications came that came together."""
+    """Return the deliveries of publications that arrived together."""
     return dict.fromkeys(offsets, (time_us, hops, Origin.SPREAD.value))
 
 
@@ -507,7 +507,7 @@ def note_pack(trace: DeliveryLog, offsets: range, hops: int = 3) -> None:
 
 @pytest.mark.parametrize("start", [0, 7])
 @pytest.mark.parametrize("count", [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 5])
-def test_a_pack_of_any_size_is_noted_as_if_it_came_one_by_one(start: int, count: int) -> None:
+def test_pack_of_any_size_equals_single_deliveries(start: int, count: int) -> None:
     trace, one_by_one = DeliveryLog(), DeliveryLog()
     note_pack(trace, range(start, start + count))
     for offset in range(start, start + count):
@@ -519,7 +519,7 @@ def test_a_pack_of_any_size_is_noted_as_if_it_came_one_by_one(start: int, count:
     assert max(chunks) <= CHUNK
 
 
-def test_packs_fill_up_the_chunk_that_was_begun() -> None:
+def test_packs_fill_a_partial_chunk() -> None:
     trace = DeliveryLog()
     for start in range(0, 240, 40):
         note_pack(trace, range(start, start + 40), hops=start // 40)
@@ -528,28 +528,28 @@ def test_packs_fill_up_the_chunk_that_was_begun() -> None:
     assert [hops for _, hops, _ in read(trace).values()] == [at // 40 for at in range(240)]
 
 
-def test_a_pack_of_none_is_nothing() -> None:
+def test_empty_pack_does_nothing() -> None:
     trace = DeliveryLog()
     trace.record(NEWS, 0, 10**15, 3, Origin.SPREAD, 0)
     assert read(trace) == {}
     assert trace.end(NEWS) == 0
 
 
-def test_a_pack_makes_obsolete_what_was_known_from_its_first_offset_on() -> None:
+def test_pack_invalidates_deliveries_from_its_first_offset_on() -> None:
     trace = DeliveryLog()
     note_pack(trace, range(SEVERAL))
     note_pack(trace, range(CHUNK + 5, CHUNK + 9), hops=9)
     assert read(trace) == same(range(CHUNK + 5)) | same(range(CHUNK + 5, CHUNK + 9), hops=9)
 
 
-def test_a_pack_over_several_chunks_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_pack_over_several_chunks_survives_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path, SEVERAL) as (_, trace):
         note_pack(trace, range(SEVERAL))
     with opened(tmp_path) as (_, trace):
         assert read(trace) == same(range(SEVERAL))
 
 
-def test_of_a_pack_that_is_durable_in_part_only_that_part_is_there_after_a_crash(
+def test_partly_durable_pack_keeps_its_durable_part_after_a_crash(
     tmp_path: Path,
 ) -> None:
     with opened(tmp_path, CHUNK + 5) as (_, trace):

@@ -1,4 +1,4 @@
-"""What was promised is remembered in two files, written in turn."""
+"""Durable marks: stored in two files that are written in turn."""
 
 from pathlib import Path
 
@@ -20,11 +20,11 @@ def read(directory: Path) -> dict[str, DurableMark] | None:
     return found.topics if found is not None else None
 
 
-def test_without_a_promise_there_is_none(promises: DurableMarkFile) -> None:
+def test_missing_durable_mark_is_none(promises: DurableMarkFile) -> None:
     assert promises.read() is None
 
 
-def test_the_last_promise_counts(promises: DurableMarkFile, tmp_path: Path) -> None:
+def test_last_durable_mark_counts(promises: DurableMarkFile, tmp_path: Path) -> None:
     for topics in (
         {"a": DurableMark(0, 1)},
         {"a" * 5000: DurableMark(1, 2), "b": DurableMark()},
@@ -34,7 +34,7 @@ def test_the_last_promise_counts(promises: DurableMarkFile, tmp_path: Path) -> N
         assert read(tmp_path) == topics
 
 
-def test_a_file_that_was_opened_again_goes_on_counting(tmp_path: Path) -> None:
+def test_reopened_file_continues_its_count(tmp_path: Path) -> None:
     for end in range(5):
         file = DurableMarkFile(tmp_path)
         file.read()
@@ -43,7 +43,7 @@ def test_a_file_that_was_opened_again_goes_on_counting(tmp_path: Path) -> None:
         assert read(tmp_path) == {"a": DurableMark(0, end)}
 
 
-def test_whichever_byte_is_damaged_one_of_the_last_two_promises_is_left(
+def test_damage_to_any_byte_leaves_one_of_the_last_two_durable_marks(
     promises: DurableMarkFile, tmp_path: Path
 ) -> None:
     for end in (1, 2):
@@ -55,7 +55,7 @@ def test_whichever_byte_is_damaged_one_of_the_last_two_promises_is_left(
             flip(tmp_path / name, place)
 
 
-def test_if_both_are_damaged_nothing_is_known(promises: DurableMarkFile, tmp_path: Path) -> None:
+def test_damage_to_both_files_leaves_no_durable_mark(promises: DurableMarkFile, tmp_path: Path) -> None:
     promises.write("store", {})
     promises.write("store", {})
     for name in PROMISES:

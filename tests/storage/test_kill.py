@@ -1,4 +1,4 @@
-"""A process that is killed in the middle of its commits loses nothing that it has promised."""
+"""A process killed during its commits loses nothing below its durable mark."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ while True:
 
 
 def promised_before_death(directory: Path, step: int, lines: int) -> tuple[int, int]:
-    """Run the program, kill it some time after so many commits, return what it has said last."""
+    """Run the program, kill it after ``lines`` commits and a delay; return its last line."""
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-c", PROGRAM, str(directory), str(step)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
@@ -50,7 +50,7 @@ def promised_before_death(directory: Path, step: int, lines: int) -> tuple[int, 
 
 
 @pytest.mark.heavy
-def test_whenever_it_is_killed_everything_promised_is_there_and_nothing_else(
+def test_kill_at_any_moment_keeps_exactly_the_durable_publications(
     tmp_path: Path,
 ) -> None:
     rng = Random(9)

@@ -1,4 +1,4 @@
-"""Damage: a store always opens, keeps what is intact and serves nothing that was not written."""
+"""Recovery: a damaged store opens, keeps intact records and serves nothing else."""
 
 import shutil
 import sqlite3
@@ -31,12 +31,12 @@ from tests.storage.stored import (
     write,
 )
 
-COUNT = 60  # of the publications in the store that is damaged again and again
+COUNT = 60  # publications in the store that is damaged repeatedly
 
 
 @pytest.fixture(autouse=True, params=PAGE_SIZES)
 def page_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How large the pages of files are that are made."""
+    """Set the page size of new files."""
     monkeypatch.setattr(database, "PAGE_BYTES", request.param)
     return int(request.param)
 
@@ -52,11 +52,11 @@ def change(directory: Path, statement: str, *values: object) -> None:
     db.close()
 
 
-# -- every byte ---------------------------------------------------------------------------
+# -- damage to any byte -------------------------------------------------------------------
 
 
 def reopened(directory: Path) -> int:
-    """How many publications are left; the store is then as good as new."""
+    """Return the number of remaining publications; assert that the store works again."""
     with PublicationStore.open(directory) as store:
         found = offsets(store)
         archive = store.archive(NEWS)
@@ -73,7 +73,7 @@ def reopened(directory: Path) -> int:
 @pytest.mark.heavy
 @pytest.mark.parametrize("make", [made, crashed])
 @pytest.mark.parametrize("size", [40, 2000])
-def test_whichever_byte_is_damaged_the_others_are_kept(
+def test_damage_to_any_byte_keeps_the_other_records(
     make: Callable[..., Path], size: int, tmp_path: Path
 ) -> None:
     original = make(tmp_path / "original", 20, 1, 1, 1, 30, 7, size=size)
@@ -92,7 +92,7 @@ def test_whichever_byte_is_damaged_the_others_are_kept(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("bytes_lost", [1, 512, 4096, 20_000])
-def test_whichever_part_is_overwritten_nothing_is_invented(bytes_lost: int, tmp_path: Path) -> None:
+def test_overwritten_part_invents_nothing(bytes_lost: int, tmp_path: Path) -> None:
     original = made(tmp_path / "original", 20, 1, 1, 1, 30, 7, size=400)
     rng = Random(bytes_lost)
     for place in places(original / DATABASE, 12):
@@ -106,7 +106,7 @@ def test_whichever_part_is_overwritten_nothing_is_invented(bytes_lost: int, tmp_
 
 
 @pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9])
-def test_a_file_that_was_cut_keeps_its_beginning(
+def test_truncated_file_keeps_its_beginning(
     directory: Path, share: float, page_bytes: int
 ) -> None:
     made(directory, *[5] * 12, size=page_bytes // 4)
@@ -115,7 +115,7 @@ def test_a_file_that_was_cut_keeps_its_beginning(
     assert reopened(directory) >= COUNT * (share - 0.3)
 
 
-def test_a_file_without_its_first_page_keeps_everything(directory: Path, page_bytes: int) -> None:
+def test_file_without_its_first_page_keeps_everything(directory: Path, page_bytes: int) -> None:
     made(directory, 20, 40)
     data = (directory / DATABASE).read_bytes()
     (directory / DATABASE).write_bytes(b"\0" * page_bytes + data[page_bytes:])
@@ -130,12 +130,12 @@ def test_a_file_without_its_first_page_keeps_everything(directory: Path, page_by
 
 
 @pytest.mark.parametrize("other_bytes", PAGE_SIZES)
-def test_a_damaged_file_keeps_everything_however_large_its_pages_were(
+def test_damaged_file_of_any_page_size_keeps_everything(
     directory: Path, other_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crashed(directory, 20, 20, 20, size=2000)
     for file in (directory / DATABASE, directory / f"{DATABASE}-wal"):
-        file.write_bytes(b"\0" * 16 + file.read_bytes()[16:])  # of the log also how large they are
+        file.write_bytes(b"\0" * 16 + file.read_bytes()[16:])  # of the write-ahead log also its page size
     monkeypatch.setattr(database, "PAGE_BYTES", other_bytes)
     with PublicationStore.open(directory) as store:
         assert store.recovery.damage is not None
@@ -146,10 +146,10 @@ def test_a_damaged_file_keeps_everything_however_large_its_pages_were(
 
 
 @pytest.mark.parametrize("damage", ["no header", "the other size", "no size", "no second page"])
-def test_pages_are_not_looked_for_where_none_begin(
+def test_pages_are_only_searched_at_page_boundaries(
     directory: Path, page_bytes: int, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of a page is what publishers chose: it could pass for pages with packs."""
+    """Damage a file whose pages contain payloads that could pass for pages with segments."""
     made(directory, *[5] * 20, size=page_bytes // 4)
     data = bytearray((directory / DATABASE).read_bytes())
     match damage:
@@ -172,23 +172,23 @@ def test_pages_are_not_looked_for_where_none_begin(
     monkeypatch.setattr(rebuilding, "carved", noted)
     with PublicationStore.open(directory) as store:
         assert offsets(store) == list(range(100))
-    # None where SQLite can read it all the same; both only where it is not clear, one at a time.
+    # None if SQLite can still read it; both sizes only if it is unclear, one at a time.
     is_clear = damage in ("no header", "no size")
     assert (
         tried in ([], [page_bytes]) if is_clear else ([], [page_bytes], [*PAGE_SIZES, page_bytes])
     )
 
 
-def test_file_that_says_it_cannot_be_written_to_keeps_everything(directory: Path) -> None:
+def test_file_marked_as_read_only_keeps_everything(directory: Path) -> None:
     made(directory, 20)
-    flip(directory / DATABASE, 18)  # the version that writers have to know
+    flip(directory / DATABASE, 18)  # the version that a writer must support
     with PublicationStore.open(directory) as store:
         assert store.recovery.damage == "attempt to write a readonly database"
         write(store, 1)
         assert offsets(store) == list(range(21))
 
 
-def test_a_table_whose_text_is_no_text_any_more_keeps_everything(directory: Path) -> None:
+def test_table_with_an_undecodable_schema_keeps_everything(directory: Path) -> None:
     made(directory, 20)
     path = directory / DATABASE
     content = path.read_bytes()
@@ -199,7 +199,7 @@ def test_a_table_whose_text_is_no_text_any_more_keeps_everything(directory: Path
         assert store.recovery.damage is not None
 
 
-def test_a_file_that_is_something_else_is_put_aside(directory: Path) -> None:
+def test_foreign_file_is_quarantined(directory: Path) -> None:
     directory.mkdir()
     (directory / DATABASE).write_text("a letter to my aunt\n" * 1000)
     with PublicationStore.open(directory) as store:
@@ -207,22 +207,22 @@ def test_a_file_that_is_something_else_is_put_aside(directory: Path) -> None:
     assert (directory / damaged(directory)[0]).read_text().startswith("a letter")
 
 
-def test_a_directory_in_place_of_the_file_is_put_aside(directory: Path) -> None:
+def test_directory_in_place_of_the_file_is_quarantined(directory: Path) -> None:
     (directory / DATABASE).mkdir(parents=True)
     made(directory, 1)
     assert damaged(directory) == [f"{DATABASE}.damaged-1"]
 
 
-# -- packs --------------------------------------------------------------------------------
+# -- segments -----------------------------------------------------------------------------
 
 
 def damage_publication(directory: Path, payload: bytes) -> None:
-    """Damage one publication, in a way that SQLite cannot notice."""
+    """Damage one publication in a way that SQLite cannot detect."""
     data = (directory / DATABASE).read_bytes()
     flip(directory / DATABASE, data.index(payload) + 3)
 
 
-def test_damage_to_one_publication_does_not_lose_the_others_of_its_pack(directory: Path) -> None:
+def test_damage_to_one_publication_keeps_the_others_of_its_segment(directory: Path) -> None:
     made(directory, 10)
     damage_publication(directory, b"news 4 news 4 ")
     with PublicationStore.open(directory) as store:
@@ -234,7 +234,7 @@ def test_damage_to_one_publication_does_not_lose_the_others_of_its_pack(director
     assert damaged(directory) == [f"{DATABASE}.damaged-1"]
 
 
-def test_the_last_publication_of_a_topic_damaged_is_below_the_promise(directory: Path) -> None:
+def test_damaged_last_publication_is_below_the_durable_mark(directory: Path) -> None:
     made(directory, 10)
     damage_publication(directory, b"news 9 news 9 ")
     with PublicationStore.open(directory) as store:
@@ -244,7 +244,7 @@ def test_the_last_publication_of_a_topic_damaged_is_below_the_promise(directory:
         assert str(store.recovery).endswith("offsets count anew for news")
 
 
-def test_a_row_damaged_while_the_store_is_open_is_not_served(directory: Path) -> None:
+def test_row_damaged_at_run_time_is_not_served(directory: Path) -> None:
     made(directory, 3, 3)
     with PublicationStore.open(directory) as store:
         store._db.execute("UPDATE packs SET body = substr(body, 1, 100) WHERE pack = 1")
@@ -260,7 +260,7 @@ def test_a_row_damaged_while_the_store_is_open_is_not_served(directory: Path) ->
         assert offsets(store) == [6, 7]
 
 
-def test_packs_with_the_same_offsets_are_served_once(directory: Path) -> None:
+def test_segments_with_equal_offsets_are_served_once(directory: Path) -> None:
     made(directory, 3, 2)
     change(directory, "INSERT INTO packs(body) SELECT body FROM packs WHERE pack = 1")
     with PublicationStore.open(directory) as store:
@@ -268,7 +268,7 @@ def test_packs_with_the_same_offsets_are_served_once(directory: Path) -> None:
         assert losses_of(store.archive(NEWS).epoch) == 0
 
 
-def test_a_missing_pack_leaves_a_gap_that_is_known_from_then_on(directory: Path) -> None:
+def test_missing_segment_leaves_a_known_gap(directory: Path) -> None:
     made(directory, 3, 2, 4)
     change(directory, "DELETE FROM packs WHERE pack = 2")
     change(directory, "VACUUM")  # so that it is nowhere in the file
@@ -280,7 +280,7 @@ def test_a_missing_pack_leaves_a_gap_that_is_known_from_then_on(directory: Path)
         assert store.recovery.damage is None
 
 
-def test_what_was_put_aside_stays_so_when_the_file_is_made_anew(directory: Path) -> None:
+def test_discarded_record_stays_discarded_after_a_rebuild(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         write(store, 5, 5)
         store.archive(NEWS).discard(2)
@@ -291,7 +291,7 @@ def test_what_was_put_aside_stays_so_when_the_file_is_made_anew(directory: Path)
         assert offsets(store) == [0, 1, 3, 5, 6, 7, 8]
 
 
-def test_offsets_that_are_used_again_are_not_taken_for_those_put_aside(directory: Path) -> None:
+def test_reused_offset_is_not_mistaken_for_a_discarded_one(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         write(store, 3, 3)
         store.archive(NEWS).discard(4)
@@ -306,7 +306,7 @@ def test_offsets_that_are_used_again_are_not_taken_for_those_put_aside(directory
         assert (offsets(store), losses_of(store.archive(NEWS).epoch)) == (list(range(6)), 1)
 
 
-def test_a_publication_that_looks_like_a_pack_is_not_taken_for_one(directory: Path) -> None:
+def test_publication_that_looks_like_a_segment_is_not_mistaken_for_one(directory: Path) -> None:
     made(directory.with_name("other"), 1)
     db = sqlite3.connect(directory.with_name("other") / DATABASE)
     ((forged,),) = db.execute("SELECT body FROM packs").fetchall()
@@ -323,10 +323,10 @@ def test_a_publication_that_looks_like_a_pack_is_not_taken_for_one(directory: Pa
         assert store.topics == [CHAT]
 
 
-# -- the log ------------------------------------------------------------------------------
+# -- write-ahead log ----------------------------------------------------------------------
 
 
-def test_a_log_that_was_lost_is_noticed_because_of_the_promise(directory: Path) -> None:
+def test_lost_write_ahead_log_is_detected_by_the_durable_mark(directory: Path) -> None:
     crashed(directory, 3, 4)
     (directory / f"{DATABASE}-wal").unlink()
     with PublicationStore.open(directory) as store:
@@ -334,17 +334,17 @@ def test_a_log_that_was_lost_is_noticed_because_of_the_promise(directory: Path) 
         assert (store.recovery.lost, store.recovery.raised) == (7, (NEWS,))
 
 
-def test_a_log_damaged_in_its_middle_keeps_what_is_behind(directory: Path, page_bytes: int) -> None:
+def test_write_ahead_log_damaged_in_the_middle_keeps_later_records(directory: Path, page_bytes: int) -> None:
     crashed(directory, *[3] * 20)
     wal = directory / f"{DATABASE}-wal"
-    flip(wal, 32 + 24 + page_bytes + 10)  # the second frame's header of a page
+    flip(wal, 32 + 24 + page_bytes + 10)  # the header of the second frame of a page
     with PublicationStore.open(directory) as store:
         assert offsets(store) == list(range(60))
         assert losses_of(store.archive(NEWS).epoch) == 0
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
-def test_a_log_that_ends_early_gives_what_was_before(
+def test_truncated_write_ahead_log_keeps_earlier_records(
     directory: Path, share: float, page_bytes: int
 ) -> None:
     crashed(directory, *[3] * 20, size=page_bytes // 25)
@@ -358,7 +358,7 @@ def test_a_log_that_ends_early_gives_what_was_before(
         assert losses_of(store.archive(NEWS).epoch) == 1
 
 
-# -- promises and epochs ------------------------------------------------------------------
+# -- durable marks and epochs -------------------------------------------------------------
 
 
 def epochs_after(directory: Path, *, news: int, chat: int) -> None:
@@ -378,7 +378,7 @@ def two_topics(directory: Path) -> Path:
     return directory
 
 
-def test_only_the_topic_that_ends_below_its_promise_gets_a_new_epoch(directory: Path) -> None:
+def test_only_a_topic_that_ends_below_its_durable_mark_gets_a_new_epoch(directory: Path) -> None:
     two_topics(directory)
     change(directory, "DELETE FROM packs WHERE pack = 2")
     change(directory, "VACUUM")
@@ -386,7 +386,7 @@ def test_only_the_topic_that_ends_below_its_promise_gets_a_new_epoch(directory: 
         epochs_after(directory, news=0, chat=1)
 
 
-def test_an_epoch_never_falls(directory: Path) -> None:
+def test_epoch_never_falls(directory: Path) -> None:
     two_topics(directory)
     for epoch in range(1, 4):
         (directory / DATABASE).unlink()
@@ -408,8 +408,8 @@ def test_epoch_is_stored_and_random(tmp_path: Path) -> None:
     assert epoch_of(one) != epoch_of(other)
 
 
-def test_restored_directory_does_not_repeat_the_epochs_it_had(directory: Path) -> None:
-    """The promise files roll back with the directory, so only chance makes a difference."""
+def test_restored_directory_does_not_repeat_its_epochs(directory: Path) -> None:
+    """Restore the durable marks with the directory, so that only chance makes a difference."""
     backup = directory.with_name("backup")
     shutil.copytree(made(directory, 5), backup)
     epochs = set()
@@ -422,7 +422,7 @@ def test_restored_directory_does_not_repeat_the_epochs_it_had(directory: Path) -
     assert len(epochs) == 2
 
 
-def test_topic_of_a_restored_directory_does_not_repeat_the_epoch_it_had(directory: Path) -> None:
+def test_topic_of_a_restored_directory_does_not_repeat_its_epoch(directory: Path) -> None:
     backup = directory.with_name("backup")
     shutil.copytree(made(directory, 5, topic=CHAT), backup)
     before = epoch_of(made(directory, 5))
@@ -431,7 +431,7 @@ def test_topic_of_a_restored_directory_does_not_repeat_the_epoch_it_had(director
     assert epoch_of(made(directory, 5)) != before
 
 
-def test_losing_what_was_not_synced_keeps_the_epoch(directory: Path) -> None:
+def test_loss_of_uncommitted_records_keeps_the_epoch(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         write(store, 3)
         archive = store.archive(NEWS)
@@ -448,13 +448,13 @@ def test_losing_what_was_not_synced_keeps_the_epoch(directory: Path) -> None:
 
 
 def chain_of(directory: Path) -> list[bytes]:
-    """The value at every offset, of a store as it is opened."""
+    """Return the value at every offset of a newly opened store."""
     with PublicationStore.open(directory) as store:
         archive = store.archive(NEWS)
         return [archive.chain_at(offset) for offset in range(archive.end + 1)]
 
 
-def test_chain_is_the_same_whatever_packs_and_openings_there_were(tmp_path: Path) -> None:
+def test_chain_does_not_depend_on_segments_and_restarts(tmp_path: Path) -> None:
     with PublicationStore.open(tmp_path / "whole") as store:
         archive = store.archive(NEWS)
         archive.write(0, *map(publication, range(200)))
@@ -467,7 +467,7 @@ def test_chain_is_the_same_whatever_packs_and_openings_there_were(tmp_path: Path
     assert len(set(in_memory)) == 201
 
 
-def test_chain_outlives_a_recovery_that_loses_nothing(directory: Path) -> None:
+def test_chain_survives_a_recovery_without_losses(directory: Path) -> None:
     made(directory, *[7] * 20)
     before = chain_of(directory)
     change(directory, "UPDATE packs SET pack = 100 - pack")  # out of order
@@ -476,7 +476,7 @@ def test_chain_outlives_a_recovery_that_loses_nothing(directory: Path) -> None:
     assert chain_of(directory) == before
 
 
-def test_chain_changes_behind_a_pack_that_was_lost(directory: Path) -> None:
+def test_chain_changes_after_a_lost_segment(directory: Path) -> None:
     made(directory, 3, 2, 100)
     before = chain_of(directory)
     change(directory, "DELETE FROM packs WHERE pack = 2")
@@ -488,7 +488,7 @@ def test_chain_changes_behind_a_pack_that_was_lost(directory: Path) -> None:
         ] * 102
 
 
-def test_chain_outlives_a_publication_that_was_lost_if_its_id_is_intact(directory: Path) -> None:
+def test_chain_survives_a_lost_publication_with_an_intact_id(directory: Path) -> None:
     made(directory, 100)
     before = chain_of(directory)
     damage_publication(directory, b"news 40 news 40 ")
@@ -496,10 +496,10 @@ def test_chain_outlives_a_publication_that_was_lost_if_its_id_is_intact(director
         assert (store.recovery.lost, len(offsets(store))) == (1, 99)
     for _ in range(2):
         assert chain_of(directory) == before
-        change(directory, "INSERT INTO packs(body) SELECT body FROM packs")  # made anew once more
+        change(directory, "INSERT INTO packs(body) SELECT body FROM packs")  # rebuilt once more
 
 
-def test_chain_changes_behind_a_publication_that_was_lost_with_its_id(directory: Path) -> None:
+def test_chain_changes_after_a_publication_lost_with_its_id(directory: Path) -> None:
     made(directory, 100)
     before = chain_of(directory)
     data = (directory / DATABASE).read_bytes()
@@ -510,7 +510,7 @@ def test_chain_changes_behind_a_publication_that_was_lost_with_its_id(directory:
     ] * 60
 
 
-def test_chain_outlives_a_publication_in_quarantine(directory: Path) -> None:
+def test_chain_survives_a_quarantined_publication(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         write(store, 100)
     before = chain_of(directory)
@@ -523,7 +523,7 @@ def test_chain_outlives_a_publication_in_quarantine(directory: Path) -> None:
     assert chain_of(directory) == before
 
 
-def test_the_id_survives_the_loss_of_either_file(directory: Path) -> None:
+def test_store_id_survives_the_loss_of_either_file(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         made_once = store.id
     (directory / DATABASE).unlink()
@@ -535,7 +535,7 @@ def test_the_id_survives_the_loss_of_either_file(directory: Path) -> None:
         assert store.id == made_once
 
 
-def test_without_its_promise_a_sound_file_is_believed(directory: Path) -> None:
+def test_intact_file_without_durable_mark_keeps_its_epochs(directory: Path) -> None:
     two_topics(directory)
     for name in PROMISES:
         (directory / name).write_bytes(b"nonsense")
@@ -543,7 +543,7 @@ def test_without_its_promise_a_sound_file_is_believed(directory: Path) -> None:
     assert damaged(directory) == []
 
 
-def test_without_its_promise_a_damaged_file_gets_new_epochs(directory: Path) -> None:
+def test_damaged_file_without_durable_mark_gets_new_epochs(directory: Path) -> None:
     two_topics(directory)
     for name in PROMISES:
         (directory / name).unlink()
@@ -551,7 +551,7 @@ def test_without_its_promise_a_damaged_file_gets_new_epochs(directory: Path) -> 
     epochs_after(directory, news=1, chat=1)
 
 
-def test_one_damaged_promise_of_two_does_not_matter(directory: Path) -> None:
+def test_one_damaged_durable_mark_of_two_does_no_harm(directory: Path) -> None:
     for name in PROMISES:
         two_topics(directory)
         flip(directory / name, 20)
@@ -559,7 +559,7 @@ def test_one_damaged_promise_of_two_does_not_matter(directory: Path) -> None:
         shutil.rmtree(directory)
 
 
-def test_an_old_copy_of_the_file_is_noticed(directory: Path) -> None:
+def test_old_copy_of_the_file_is_detected(directory: Path) -> None:
     made(directory, 5)
     shutil.copy(directory / DATABASE, directory / "backup")
     made(directory, 5)
@@ -568,7 +568,7 @@ def test_an_old_copy_of_the_file_is_noticed(directory: Path) -> None:
         assert (offsets(store), losses_of(store.archive(NEWS).epoch)) == (list(range(5)), 1)
 
 
-def test_an_old_copy_from_before_a_new_epoch_is_noticed(directory: Path) -> None:
+def test_old_copy_from_an_earlier_epoch_is_detected(directory: Path) -> None:
     made(directory, 5)
     shutil.copy(directory / DATABASE, directory / "backup")
     (directory / DATABASE).unlink()
@@ -578,7 +578,7 @@ def test_an_old_copy_from_before_a_new_epoch_is_noticed(directory: Path) -> None
         assert (offsets(store), losses_of(store.archive(NEWS).epoch)) == (list(range(5)), 2)
 
 
-def test_the_promise_of_another_store_means_nothing(tmp_path: Path) -> None:
+def test_durable_mark_of_another_store_is_ignored(tmp_path: Path) -> None:
     ours, other = made(tmp_path / "ours", 3), made(tmp_path / "other", 9, 9)
     for name in PROMISES:
         shutil.copy(other / name, ours / name)
@@ -588,7 +588,7 @@ def test_the_promise_of_another_store_means_nothing(tmp_path: Path) -> None:
         assert store.recovery.damage is None
 
 
-# -- what is put aside --------------------------------------------------------------------
+# -- quarantined files --------------------------------------------------------------------
 
 
 def test_only_the_newest_damaged_files_are_kept(directory: Path) -> None:
@@ -601,7 +601,7 @@ def test_only_the_newest_damaged_files_are_kept(directory: Path) -> None:
         assert offsets(store) == list(range(9))
 
 
-def test_a_damaged_file_is_put_aside_with_its_log(directory: Path) -> None:
+def test_damaged_file_is_quarantined_with_its_write_ahead_log(directory: Path) -> None:
     crashed(directory, 5)
     wal = (directory / f"{DATABASE}-wal").read_bytes()
     (directory / DATABASE).write_bytes(b"nonsense" * 1000)
@@ -613,7 +613,7 @@ def test_a_damaged_file_is_put_aside_with_its_log(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", ["incomplete", "complete", "old one gone"])
-def test_a_recovery_that_was_cut_short_is_finished(directory: Path, moment: str) -> None:
+def test_interrupted_recovery_is_completed(directory: Path, moment: str) -> None:
     made(directory, 5)
     shutil.copy(directory / DATABASE, directory / "sound")
     flip(directory / DATABASE, 20, 255)

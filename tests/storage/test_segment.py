@@ -1,4 +1,4 @@
-"""Packs: the form of what is stored, which must be readable for ever, and what damage leaves."""
+"""Segments: the stored format, which must stay readable, and the effect of damage."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def parsed(body: bytes) -> Segment:
     return pack
 
 
-def test_what_version_1_has_written_is_read() -> None:
+def test_segment_of_version_1_is_read() -> None:
     assert golden().packed(epoch=3) == VERSION_1
     pack = parsed(VERSION_1)
     assert pack.head == Head(NEWS, 3, 5, 2)
@@ -50,7 +50,7 @@ def test_what_version_1_has_written_is_read() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_whichever_byte_is_damaged_nothing_wrong_is_served(count: int) -> None:
+def test_damage_to_any_byte_serves_nothing_wrong(count: int) -> None:
     rows = [publication(seq) for seq in range(count)]
     body = draft(*rows).packed(0)
     for place in range(len(body)):
@@ -64,7 +64,7 @@ def test_whichever_byte_is_damaged_nothing_wrong_is_served(count: int) -> None:
         ]
 
 
-def test_wherever_a_pack_ends_nothing_wrong_is_served() -> None:
+def test_truncated_segment_serves_nothing_wrong() -> None:
     rows = [publication(seq) for seq in range(3)]
     body = draft(*rows).packed(0)
     for end in range(len(body)):
@@ -74,7 +74,7 @@ def test_wherever_a_pack_ends_nothing_wrong_is_served() -> None:
             assert all(row in (None, rows[offset]) for offset, row in enumerate(left))
 
 
-def test_an_opaque_publication_is_believed_only_in_a_whole_pack() -> None:
+def test_opaque_publication_is_served_only_from_an_intact_segment() -> None:
     opaque = Publication(publisher="a", seq=0, payload=None, id=b"o" * 32)
     body = draft(opaque, publication(1)).packed(0)
     assert parsed(body).publication(0) == opaque
@@ -83,11 +83,11 @@ def test_an_opaque_publication_is_believed_only_in_a_whole_pack() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"SRP1", b"SRP1\xff\xff\xff\xff", b"nonsense" * 100])
-def test_what_is_no_pack_is_none(body: bytes) -> None:
+def test_invalid_segment_is_none(body: bytes) -> None:
     assert Segment.parse(body) is None
 
 
-def test_a_draft_takes_as_many_as_belong_into_one_pack_and_at_least_one() -> None:
+def test_builder_accepts_at_least_one_row_and_stops_when_full() -> None:
     size = PACK_BYTES // 4
     rows = [bytes([place]) * size for place in range(6)]
     ids = [bytes([place]) * 32 for place in range(6)]
@@ -102,7 +102,7 @@ def test_a_draft_takes_as_many_as_belong_into_one_pack_and_at_least_one() -> Non
     assert SegmentBuilder(NEWS, 0).fill(b"".join(ids), bytes(6 * large), [large] * 6) == 1
 
 
-def test_the_row_with_which_a_pack_is_full_is_its_last() -> None:
+def test_row_that_fills_a_segment_is_its_last() -> None:
     sizes = [1000 + 37 * place for place in range(200)]
     rows = [bytes([place]) * size for place, size in enumerate(sizes)]
     ids = [place.to_bytes(32, "big") for place in range(200)]
@@ -112,20 +112,20 @@ def test_the_row_with_which_a_pack_is_full_is_its_last() -> None:
     assert made.is_full
     assert made.size_bytes - sizes[count - 1] < PACK_BYTES
     single = SegmentBuilder(NEWS, 0)
-    while not single.is_full:  # as many as if they had come one by one
+    while not single.is_full:  # as many as if they had been added singly
         single.append(ids[single.end], rows[single.end])
     assert single.end == made.end == count
     assert single.packed(0) == made.packed(0)
 
 
-def test_an_id_that_is_none_is_not_taken() -> None:
+def test_invalid_id_is_refused() -> None:
     with pytest.raises(AssertionError, match="an id that is none"):
         SegmentBuilder(NEWS, 0).append(b"short", b"row")
     with pytest.raises(AssertionError, match="an id that is none"):
         SegmentBuilder(NEWS, 0).fill(b"i" * 32, b"tworows", [3, 4])
 
 
-def test_a_pack_gives_what_lies_between_two_offsets_under_some_first_bytes() -> None:
+def test_segment_returns_rows_by_offsets_and_first_id_bytes() -> None:
     rows = [publication(seq) for seq in range(200)]
     made = draft(*rows, start=100)
     pack = parsed(made.packed(0))
@@ -147,7 +147,7 @@ def test_a_pack_gives_what_lies_between_two_offsets_under_some_first_bytes() -> 
 
 
 @pytest.mark.parametrize("bytes_max", [1, 400, 401, 10**6])
-def test_a_stretch_of_a_pack_is_its_rows_in_one_piece(bytes_max: int) -> None:
+def test_contiguous_range_of_a_segment_equals_its_rows(bytes_max: int) -> None:
     rows = [publication(seq, size=seq) for seq in range(20)]
     pack = parsed(bytes(draft(*rows, start=100).packed(0)))
     for start, end in ((100, 120), (100, 101), (107, 119), (119, 120)):
@@ -159,13 +159,13 @@ def test_a_stretch_of_a_pack_is_its_rows_in_one_piece(bytes_max: int) -> None:
         assert len(found.data) >= bytes_max or found.length == end - start
 
 
-def test_of_a_damaged_pack_there_is_no_stretch() -> None:
+def test_damaged_segment_has_no_contiguous_range() -> None:
     body = bytearray(draft(*(publication(seq) for seq in range(20))).packed(0))
     body[len(body) // 2] ^= 1
     assert parsed(bytes(body)).stretch(0, 20, 10**6) is None
 
 
-def test_the_first_so_many_rows_of_a_damaged_pack_are_those_that_are_intact() -> None:
+def test_limited_read_of_a_damaged_segment_returns_intact_rows() -> None:
     rows = [publication(seq) for seq in range(20)]
     body = draft(*rows).packed(0)
     damaged = parsed(body.replace(rows[1].payload or b"", b"?" * len(rows[1].payload or b"")))

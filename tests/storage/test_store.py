@@ -1,4 +1,4 @@
-"""A node's store: what is committed is there again, what is not there is not invented."""
+"""The store of a node: committed records are read back, and nothing else is."""
 
 import sqlite3
 import subprocess
@@ -37,10 +37,10 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-# -- an archive ---------------------------------------------------------------------------
+# -- logs ---------------------------------------------------------------------------------
 
 
-def test_a_new_store_holds_nothing(directory: Path) -> None:
+def test_new_store_is_empty(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         archive: Log = store.archive(NEWS)
         assert (archive.end, archive.read(0), archive.read(-1)) == (0, None, None)
@@ -50,7 +50,7 @@ def test_a_new_store_holds_nothing(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("page_bytes", PAGE_SIZES)
-def test_a_file_is_used_as_it_is_however_large_its_pages_are(
+def test_file_of_any_page_size_is_used_unchanged(
     directory: Path, page_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as other:
@@ -64,7 +64,7 @@ def test_a_file_is_used_as_it_is_however_large_its_pages_are(
         assert offsets(store) == list(range(7))
 
 
-def test_a_file_with_pages_of_a_size_that_we_never_made_is_put_aside(directory: Path) -> None:
+def test_file_with_an_unknown_page_size_is_quarantined(directory: Path) -> None:
     made(directory, 3)
     db = sqlite3.connect(directory / DATABASE, isolation_level=None)
     for statement in ("PRAGMA journal_mode=DELETE", "PRAGMA page_size=1024", "VACUUM"):
@@ -77,7 +77,7 @@ def test_a_file_with_pages_of_a_size_that_we_never_made_is_put_aside(directory: 
 
 
 @pytest.mark.parametrize("page_bytes", PAGE_SIZES)
-def test_the_log_has_the_same_size_however_large_the_pages_are(
+def test_write_ahead_log_has_the_same_size_for_every_page_size(
     directory: Path, page_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "PAGE_BYTES", page_bytes)
@@ -87,7 +87,7 @@ def test_the_log_has_the_same_size_however_large_the_pages_are(
         assert database.LOG_BYTES < size < 2 * database.LOG_BYTES
 
 
-def test_what_comes_encoded_is_stored_as_it_came_whatever_holds_it(directory: Path) -> None:
+def test_encoded_rows_are_stored_unchanged_from_any_buffer(directory: Path) -> None:
     rows = [publication(seq, size=PACK_BYTES // 8) for seq in range(20)]
     came = Encoded.of([encoded(row) for row in rows[:12]])
     with PublicationStore.open(directory) as store:
@@ -103,7 +103,7 @@ def test_what_comes_encoded_is_stored_as_it_came_whatever_holds_it(directory: Pa
 
 
 @pytest.mark.parametrize("aside", [(), (0, 3, 4, 11)])
-def test_the_first_so_many_that_are_stored_are_given_whatever_holds_them(
+def test_limited_read_returns_the_first_stored_rows(
     directory: Path, aside: tuple[int, ...]
 ) -> None:
     rows = [publication(seq, size=PACK_BYTES // 8) for seq in range(20)]
@@ -121,7 +121,7 @@ def test_the_first_so_many_that_are_stored_are_given_whatever_holds_them(
             store.commit()
 
 
-def test_what_came_encoded_can_be_put_aside_before_it_is_on_the_disk(directory: Path) -> None:
+def test_encoded_rows_can_be_discarded_before_the_commit(directory: Path) -> None:
     rows = [publication(seq) for seq in range(3)]
     with PublicationStore.open(directory) as store:
         archive = store.archive(NEWS)
@@ -132,7 +132,7 @@ def test_what_came_encoded_can_be_put_aside_before_it_is_on_the_disk(directory: 
         assert list(store.archive(NEWS).publications()) == [rows[0], rows[2]]
 
 
-def test_what_is_written_can_be_read_at_once_and_is_durable_after_a_commit(
+def test_written_record_is_readable_immediately_and_durable_after_a_commit(
     directory: Path,
 ) -> None:
     with PublicationStore.open(directory) as store:
@@ -145,7 +145,7 @@ def test_what_is_written_can_be_read_at_once_and_is_durable_after_a_commit(
         assert (archive.end, archive.durable_end, store.unwritten) == (1, 1, 0)
 
 
-def test_what_is_not_committed_is_gone_after_closing(directory: Path) -> None:
+def test_uncommitted_records_are_lost_on_close(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         write(store, 2)
         store.archive(NEWS).write(2, publication(2))
@@ -155,7 +155,7 @@ def test_what_is_not_committed_is_gone_after_closing(directory: Path) -> None:
         assert damaged(directory) == []
 
 
-def test_an_archive_on_disk_is_like_one_in_memory(directory: Path) -> None:
+def test_log_on_disk_behaves_like_a_log_in_memory(directory: Path) -> None:
     rows = [publication(offset) for offset in range(30)]
     memory = MemoryLog(rows)
     memory.discard(7)
@@ -176,7 +176,7 @@ def test_an_archive_on_disk_is_like_one_in_memory(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 3])
-def test_a_row_out_of_order_is_a_bug_of_the_host(directory: Path, offset: int) -> None:
+def test_row_out_of_order_is_a_bug_of_the_host(directory: Path, offset: int) -> None:
     with PublicationStore.open(directory) as store:
         write(store, 1)
         store.archive(NEWS).write(1, publication(1))
@@ -203,7 +203,7 @@ def test_every_field_is_kept(directory: Path, row: Publication) -> None:
         assert store.archive(NEWS).read(0) == row
 
 
-def test_T10_a_publication_under_a_wrong_id_is_never_served(directory: Path) -> None:
+def test_T10_publication_under_a_wrong_id_is_never_served(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         archive = store.archive(NEWS)
         archive.write(0, replace(publication(0), id=b"x" * 32))
@@ -213,7 +213,7 @@ def test_T10_a_publication_under_a_wrong_id_is_never_served(directory: Path) -> 
         assert list(archive.publications()) == []
 
 
-def test_publications_are_read_in_order_from_any_offset_to_any_other(directory: Path) -> None:
+def test_publications_are_read_in_order_between_any_two_offsets(directory: Path) -> None:
     made(directory, 4, 4)
     with PublicationStore.open(directory) as store:
         archive = store.archive(NEWS)
@@ -224,7 +224,7 @@ def test_publications_are_read_in_order_from_any_offset_to_any_other(directory: 
                 assert found == list(range(start, min(end, 9)))
 
 
-def test_a_store_reads_on_while_it_is_written(directory: Path) -> None:
+def test_read_continues_while_the_store_is_written(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         write(store, 3)
         reading = store.archive(NEWS).read_range(0, 100)
@@ -233,7 +233,7 @@ def test_a_store_reads_on_while_it_is_written(directory: Path) -> None:
         assert [offset for offset, _ in reading] == [1, 2, 3, 4]
 
 
-def test_numbers_that_nobody_believes_and_rows_put_aside(directory: Path) -> None:
+def test_newest_ignores_implausible_sequences_and_discarded_rows(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         archive = store.archive(NEWS)
         for offset, seq in enumerate((4, 9, SEQ_BELIEVED_MAX)):
@@ -245,7 +245,7 @@ def test_numbers_that_nobody_believes_and_rows_put_aside(directory: Path) -> Non
         assert archive.newest() == {("a", 0): 9}
 
 
-# -- packs --------------------------------------------------------------------------------
+# -- segments -----------------------------------------------------------------------------
 
 
 def rows(directory: Path, query: str) -> list[tuple[object, ...]]:
@@ -256,12 +256,12 @@ def rows(directory: Path, query: str) -> list[tuple[object, ...]]:
         db.close()
 
 
-def test_a_commit_writes_one_row_for_many_publications(directory: Path) -> None:
+def test_commit_writes_one_row_for_many_publications(directory: Path) -> None:
     made(directory, 100, 50)
     assert rows(directory, "SELECT count(*) FROM packs") == [(2,)]
 
 
-def test_a_pack_is_not_much_larger_than_its_bound(directory: Path) -> None:
+def test_segment_size_is_bounded(directory: Path) -> None:
     made(directory, 400, size=2000)
     sizes = [size for (size,) in rows(directory, "SELECT length(body) FROM packs")]
     assert len(sizes) == 4
@@ -270,7 +270,7 @@ def test_a_pack_is_not_much_larger_than_its_bound(directory: Path) -> None:
         assert offsets(store) == list(range(400))
 
 
-def test_a_commit_without_anything_new_writes_nothing(directory: Path) -> None:
+def test_commit_without_new_records_writes_nothing(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         write(store, 3)
         before = [(directory / name).read_bytes() for name in PROMISES]
@@ -280,7 +280,7 @@ def test_a_commit_without_anything_new_writes_nothing(directory: Path) -> None:
         assert (directory / f"{DATABASE}-wal").stat() == wal
 
 
-def test_topics_share_a_file_and_keep_their_own_offsets(directory: Path) -> None:
+def test_topics_share_a_file_and_have_their_own_offsets(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         for topic, count in ((NEWS, 3), (CHAT, 2)):
             for offset in range(count):
@@ -294,7 +294,7 @@ def test_topics_share_a_file_and_keep_their_own_offsets(directory: Path) -> None
         assert str(store.recovery) == "7 publications"
 
 
-def test_the_id_of_a_store_is_made_once_and_is_like_no_other(tmp_path: Path) -> None:
+def test_store_id_is_created_once_and_is_unique(tmp_path: Path) -> None:
     ids = []
     for name in ("a", "a", "b"):
         with PublicationStore.open(tmp_path / name) as store:
@@ -306,7 +306,7 @@ def test_the_id_of_a_store_is_made_once_and_is_like_no_other(tmp_path: Path) -> 
 # -- discarding ---------------------------------------------------------------------------
 
 
-def test_T12_what_is_discarded_is_put_aside_for_good_with_a_reason(directory: Path) -> None:
+def test_T12_discarded_record_is_quarantined_permanently_with_a_reason(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         write(store, 3)
         archive = store.archive(NEWS)
@@ -329,10 +329,10 @@ def test_T12_what_is_discarded_is_put_aside_for_good_with_a_reason(directory: Pa
         assert offsets(store) == [0, 2, 4]
 
 
-# -- surroundings -------------------------------------------------------------------------
+# -- environment --------------------------------------------------------------------------
 
 
-def test_a_full_disk_loses_nothing_and_is_tried_again(directory: Path) -> None:
+def test_full_disk_loses_nothing_and_the_commit_is_retried(directory: Path) -> None:
     with PublicationStore.open(directory) as store:
         write(store, 5)
         (pages,) = store._db.execute("PRAGMA page_count").fetchone()
@@ -354,7 +354,7 @@ def test_a_full_disk_loses_nothing_and_is_tried_again(directory: Path) -> None:
         assert offsets(store) == [offset for offset in range(106) if offset != 2]
 
 
-def test_without_room_for_the_promise_nothing_is_promised(
+def test_failed_write_of_the_durable_mark_makes_nothing_durable(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -395,7 +395,7 @@ def test_two_processes_cannot_share_a_directory(directory: Path) -> None:
         assert offsets(store) == [0]
 
 
-def test_a_program_that_holds_the_database_is_noticed(directory: Path) -> None:
+def test_database_locked_by_another_program_is_reported(directory: Path) -> None:
     made(directory, 1)
     other = sqlite3.connect(directory / DATABASE, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -407,21 +407,21 @@ def test_a_program_that_holds_the_database_is_noticed(directory: Path) -> None:
         assert damaged(directory) == []
 
 
-def test_a_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def test_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     for directory in (tmp_path / "data", tmp_path / "data" / "deeper"):
         with pytest.raises(StorageError, match="a directory which this user may write to"):
             PublicationStore.open(directory)
 
 
-def test_closing_twice_does_nothing(directory: Path) -> None:
+def test_second_close_does_nothing(directory: Path) -> None:
     store = PublicationStore.open(directory)
     store.close()
     store.close()
     made(directory, 1)
 
 
-def test_commits_may_run_in_another_thread_while_others_read_and_write(directory: Path) -> None:
+def test_commits_in_another_thread_allow_reads_and_writes(directory: Path) -> None:
     count, failures = 400, []
     with PublicationStore.open(directory) as store:
         archive = store.archive(NEWS)
@@ -452,7 +452,7 @@ def test_commits_may_run_in_another_thread_while_others_read_and_write(directory
         assert offsets(store) == list(range(count))
 
 
-def test_what_was_committed_survives_a_crash(directory: Path) -> None:
+def test_committed_records_survive_a_crash(directory: Path) -> None:
     with PublicationStore.open(crashed(directory, 3, 4)) as store:
         assert offsets(store) == list(range(7))
         assert (losses_of(store.archive(NEWS).epoch), store.recovery.damage) == (0, None)

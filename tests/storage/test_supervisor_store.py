@@ -1,4 +1,4 @@
-"""A supervisor's databases on disk: kept if nothing happens, and never an obstacle."""
+"""Rosters of a supervisor on disk: kept over restarts; damage never prevents a start."""
 
 import shutil
 import sqlite3
@@ -28,14 +28,14 @@ def loaded(directory: Path) -> dict[str, SupervisorState]:
         return store.load()
 
 
-def test_what_is_saved_is_loaded_however_corrupted(tmp_path: Path) -> None:
+def test_saved_state_is_loaded_however_corrupted(tmp_path: Path) -> None:
     saved(tmp_path, news=ODD, chat=THREE)
     assert loaded(tmp_path) == {"chat": THREE, "news": ODD}
     saved(tmp_path, news=THREE)
     assert loaded(tmp_path) == {"chat": THREE, "news": THREE}
 
 
-def test_a_new_store_holds_nothing_and_what_is_forgotten_is_gone(tmp_path: Path) -> None:
+def test_new_store_is_empty_and_forgotten_topics_are_removed(tmp_path: Path) -> None:
     assert loaded(tmp_path) == {}
     with SupervisorStore.open(tmp_path) as store:
         store.save("news", THREE)
@@ -45,7 +45,7 @@ def test_a_new_store_holds_nothing_and_what_is_forgotten_is_gone(tmp_path: Path)
     assert loaded(tmp_path) == {}
 
 
-def test_a_state_that_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+def test_unchanged_state_is_not_written_again(tmp_path: Path) -> None:
     with SupervisorStore.open(tmp_path) as store:
         store.save("news", THREE)
         assert store._db is not None
@@ -55,7 +55,7 @@ def test_a_state_that_has_not_changed_is_not_written_again(tmp_path: Path) -> No
 
 
 @pytest.mark.heavy
-def test_whichever_byte_is_damaged_what_is_loaded_was_saved(tmp_path: Path) -> None:
+def test_damage_to_any_byte_loads_only_saved_states(tmp_path: Path) -> None:
     states = {f"topic{number}": THREE for number in range(40)}
     original = saved(tmp_path / "original", **states)
     for place in places(original / FILE, 100):
@@ -69,7 +69,7 @@ def test_whichever_byte_is_damaged_what_is_loaded_was_saved(tmp_path: Path) -> N
         shutil.rmtree(copy)
 
 
-def test_a_file_that_is_something_else_is_put_aside(tmp_path: Path) -> None:
+def test_foreign_file_is_quarantined(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("a letter to my aunt\n" * 1000)
     with SupervisorStore.open(tmp_path) as store:
         assert store.load() == {}
@@ -77,7 +77,7 @@ def test_a_file_that_is_something_else_is_put_aside(tmp_path: Path) -> None:
     assert damaged(tmp_path) == [f"{FILE}.damaged-1"]
 
 
-def test_a_row_that_is_damaged_is_left_out_alone(tmp_path: Path) -> None:
+def test_damaged_row_is_omitted_alone(tmp_path: Path) -> None:
     saved(tmp_path, news=THREE, chat=ODD)
     db = sqlite3.connect(tmp_path / FILE)
     db.execute("UPDATE rosters SET body = x'00' WHERE topic = 'news'")
@@ -86,7 +86,7 @@ def test_a_row_that_is_damaged_is_left_out_alone(tmp_path: Path) -> None:
     assert loaded(tmp_path) == {"chat": ODD}
 
 
-def test_damage_while_it_is_open_costs_nothing(tmp_path: Path) -> None:
+def test_damage_at_run_time_loses_nothing(tmp_path: Path) -> None:
     with SupervisorStore.open(tmp_path) as store:
         store.save("news", THREE)
         assert store._db is not None
@@ -96,7 +96,7 @@ def test_damage_while_it_is_open_costs_nothing(tmp_path: Path) -> None:
     assert damaged(tmp_path) == [f"{FILE}.damaged-1"]
 
 
-def test_a_full_disk_is_told_and_tried_again(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_the_save_is_retried(tmp_path: Path) -> None:
     large = SupervisorState(database=tuple(("0", f"node{n}") for n in range(5000)))
     with SupervisorStore.open(tmp_path) as store:
         store.save("news", THREE)
@@ -116,7 +116,7 @@ def test_two_supervisors_cannot_share_a_directory(tmp_path: Path) -> None:
     assert loaded(tmp_path) == {}
 
 
-def test_a_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def test_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     with pytest.raises(StorageError):
         SupervisorStore.open(tmp_path / "data")

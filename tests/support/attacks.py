@@ -1,4 +1,4 @@
-"""What somebody may send who means no good: frames that are none, mutations of good ones, lies."""
+"""Attacks: malformed frames, mutations of valid ones, and well-formed messages that are wrong."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes() -> int:
-    """How much memory this process has."""
+    """Return the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
 
 
 async def hurl(port: int, data: bytes) -> None:
-    """Connect, say something, and wait until the other side has hung up."""
+    """Connect, send data, and wait until the other side has closed."""
     loop = asyncio.get_running_loop()
     with socket.socket() as made:
         made.setblocking(False)
@@ -67,14 +67,14 @@ async def hurl(port: int, data: bytes) -> None:
 
 
 async def hurl_all(ports: Sequence[int], frames: Sequence[bytes], at_once: int = 50) -> None:
-    """Say each on a connection of its own, at one port after the other."""
+    """Send each on its own connection, to one port after the other."""
     for start in range(0, len(frames), at_once):
         async with asyncio.TaskGroup() as group:
             for number, data in enumerate(frames[start : start + at_once], start):
                 group.create_task(hurl(ports[number % len(ports)], data))
 
 
-# -- what is no message ----------------------------------------------------------------------
+# -- malformed frames ------------------------------------------------------------------------
 
 
 def control(*fields: Any) -> bytes:  # noqa: ANN401  (whatever may be packed)
@@ -167,23 +167,23 @@ LATER: dict[str, bytes] = {
 
 
 def malformed(rng: Random, count: int) -> list[bytes]:
-    """Streams that are refused, each beginning otherwise."""
+    """Return streams that are refused, each with a different start."""
     whole = [*FIRST.values(), *(HELLO + later for later in LATER.values())]
     name = "stranger{}".format
     made = []
     for number in range(count):
         chosen = whole[number % len(whole)] if number < len(whole) else rng.choice(whole)
-        if chosen.startswith(HELLO):  # under another name each
+        if chosen.startswith(HELLO):  # each under another name
             chosen = greeting_of(name(number)) + chosen.removeprefix(HELLO)
         made.append(chosen)
     return made
 
 
-# -- what is one, and a lie ------------------------------------------------------------------
+# -- well-formed lies ------------------------------------------------------------------------
 
 
 class Liar:
-    """Makes messages that are well-formed, and wrong."""
+    """Generator of well-formed messages with wrong content."""
 
     def __init__(self, rng: Random, names: Sequence[str]) -> None:
         self._rng = rng
@@ -220,7 +220,7 @@ class Liar:
         return Publication(publisher=self._node(), seq=seq, payload=rng.randbytes(3))
 
     def message(self) -> WireMessage:
-        """A lie of any kind."""
+        """Return a wrong message of any kind."""
         rng, node = self._rng, self._node
         session = rng.randrange(SESSION_MAX + 1)
         shorts = rng.randrange(4)

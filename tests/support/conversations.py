@@ -1,4 +1,4 @@
-"""Conversations: values and messages written as text, and rings that stand."""
+"""Conversations: values and messages as text, and legitimate rings."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ from skipring.sim.scenario import make_scenario
 from skipring.world.adversaries.builders import node_names, world_of
 from skipring.world.snapshot import Snapshot
 
-LABEL_CHARACTERS_MAX = 16  # of a trie node are written in full
+LABEL_CHARACTERS_MAX = 16  # longer labels of trie nodes are cut
 
 # -- values as text --------------------------------------------------------------------------
 
 
 def at(text: str) -> Peer:
-    """The peer written as node@label: ``b@01``."""
+    """Return the peer written as node@label: ``b@01``."""
     node, _, bits = text.partition("@")
     return Peer(Label.parse(bits), node)
 
 
 def peer_or_none(text: str) -> Peer | None:
-    """The peer written as node@label, or none, written as a dash."""
+    """Return the peer written as node@label, or None, written as a dash."""
     return None if text == "-" else at(text)
 
 
 def place(pred: str, bits: str, succ: str) -> SetConfiguration:
-    """The configuration of somebody between two peers written as text."""
+    """Return the configuration of a node between two peers written as text."""
     return SetConfiguration(peer_or_none(pred), Label.parse(bits), peer_or_none(succ))
 
 
 def text_of(value: Peer | Label | None) -> str:
-    """A value as transcripts write it."""
+    """Return a value in the form of transcripts."""
     if isinstance(value, Peer):
         return f"{value.node}@{value.label}"
     return "-" if value is None else value.bits
 
 
 def sentence(message: Message) -> str:
-    """A message as transcripts write it."""
+    """Return a message in the form of transcripts."""
     return f"{type(message).__name__} {_words(message)}"
 
 
@@ -107,7 +107,7 @@ def _words_about_publications(message: Message) -> str:  # noqa: PLR0911  (one a
 
 
 def publication_text(publication: Publication) -> str:
-    """A publication by its publisher and number: ``a#0``."""
+    """Return publisher and number of a publication: ``a#0``."""
     return f"{publication.publisher}#{publication.seq}"
 
 
@@ -116,13 +116,13 @@ def _claims_text(claims: Sequence[RangeSummary]) -> str:
 
 
 def _claim_text(claim: RangeSummary) -> str:
-    """The cover, and what is said to lie there: ``01 -> 010:1f2e3d4c 011:77aa0b1c``."""
+    """Return the prefix of a range and its content: ``01 -> 010:1f2e3d4c 011:77aa0b1c``."""
     nodes = [f"{_label_text(node.prefix)}:{_short(node.digest)}" for node in claim.summaries()]
     return " ".join([f"{_label_text(claim.prefix)} ->", *nodes, *map(_short, claim.short_ids())])
 
 
 def _label_text(prefix: Prefix) -> str:
-    """A label, or its beginning if it is long; that of the root is a star."""
+    """Return a label, or its start if it is long; the label of the root is a star."""
     bits = prefix.bits
     return f"{bits[:8]}..." if len(bits) > LABEL_CHARACTERS_MAX else bits or "*"
 
@@ -135,11 +135,11 @@ def _short(data: bytes) -> str:
 
 
 def standing_ring(nodes: int | Sequence[NodeId]) -> Snapshot:
-    """SR(n): the node with the i-th name has the label l(i)."""
+    """Return SR(n): the node with the i-th name has the label l(i)."""
     names = node_names(nodes) if isinstance(nodes, int) else nodes
     return world_of(dict(legitimate_states(names)), names)
 
 
 def simulation(start: Snapshot, **options: object) -> Simulation:
-    """A simulation that starts in a given state."""
+    """Return a simulation that starts in a given state."""
     return Simulation(make_scenario(options), start=start)

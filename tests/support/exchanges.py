@@ -1,4 +1,4 @@
-"""Links on loopback for tests: hosts, callers with bare sockets, and what is left afterwards."""
+"""Connections on loopback for tests: hosts, callers with plain sockets, and leak checks."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ DEADLINE_S = 20.0
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 LOOPS: dict[str, LoopFactory] = {
     "asyncio": asyncio.new_event_loop,
-    "uvloop": uvloop.new_event_loop,  # what processes use
+    "uvloop": uvloop.new_event_loop,  # the loop of the processes
 }
 
 
 class Host:
-    """The links of one process, and what came over them."""
+    """Transport of one process, and the messages that it has received."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Host:
         self.book.learn({other.name: other.address for other in others})
 
     def numbers(self, sender: str) -> list[int]:
-        """The notes of one sender, as they came."""
+        """Return the notes of one sender in order of arrival."""
         return [it.digest for who, it in self.got if who == sender and isinstance(it, Digest)]
 
     @property
@@ -106,7 +106,7 @@ HELLO = greeting_of("b")
 
 @asynccontextmanager
 async def running(*made: Host) -> AsyncIterator[None]:
-    """Let hosts listen; afterwards they are closed, and have nothing open."""
+    """Let hosts listen; close them at the end, and check that nothing is open."""
     try:
         for host in made:
             await host.start()
@@ -119,31 +119,31 @@ async def running(*made: Host) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def hosts(*names: str) -> AsyncIterator[list[Host]]:
-    """Nodes that listen."""
+    """Yield nodes that listen."""
     made = [Host(name) for name in names]
     async with running(*made):
         yield made
 
 
 class Caller:
-    """Somebody with a bare socket."""
+    """Caller with a plain socket."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self.writer = writer
         host, port = writer.get_extra_info("sockname")
-        self.address = f"{host}:{port}"  # from where it calls
+        self.address = f"{host}:{port}"  # its own address
 
     def write(self, data: bytes) -> None:
         self.writer.write(data)
 
     async def read(self) -> bytes:
-        """Something that the other side has said."""
+        """Return data that the other side has sent."""
         async with asyncio.timeout(DEADLINE_S):
             return await self._reader.read(1 << 16)
 
     async def confirm_other_connection(self) -> None:
-        """Answer the question whether another connection is of the same process."""
+        """Answer the question whether another connection belongs to the same process."""
         reader = FrameReader()
         while True:
             for frame in reader.feed(await self.read()):
@@ -155,7 +155,7 @@ class Caller:
                         return
 
     async def is_hung_up_on(self) -> bool:
-        """True once the other side has closed."""
+        """Return True once the other side has closed."""
         async with asyncio.timeout(DEADLINE_S):
             with suppress(ConnectionError, ssl.SSLError):
                 while await self._reader.read(1 << 16):
@@ -176,7 +176,7 @@ async def call(host: Host, context: ssl.SSLContext | None = None) -> AsyncIterat
 async def answering(
     greets: bytes, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[str, list[asyncio.StreamWriter]]]:
-    """Somebody who listens, says the same to everybody and does not read; with all who came."""
+    """Yield the address of a server that sends the same to all callers and reads nothing."""
     came: list[asyncio.StreamWriter] = []
 
     def on_call(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -195,7 +195,7 @@ async def answering(
 
 
 def nowhere() -> str:
-    """An address where nobody listens."""
+    """Return an address without a listener."""
     with socket.socket() as bound:
         bound.bind((LOOPBACK, 0))
         return f"{LOOPBACK}:{bound.getsockname()[1]}"
@@ -206,18 +206,18 @@ def link_of(host: Host, name: NodeId) -> Any:  # noqa: ANN401  (a link or none, 
 
 
 def is_refused_as_a_stranger_by(host: Host) -> bool:
-    """True once the one it has dialled is another, and the call is over."""
+    """Return True once the dialled process is refused as a stranger and disconnected."""
     is_over = not host.links.connections and not is_dialling(host)
     return is_over and host.links.counts["stranger"] > 0
 
 
 def is_dialling(host: Host) -> bool:
-    """True while it tries to reach somebody."""
+    """Return True while the host dials a peer."""
     return any(peer._dialling is not None for peer in host.links._peers.values())
 
 
 async def turns(count: int = 10) -> None:
-    """Let the loop come round a few times."""
+    """Let the loop run a few turns."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -225,7 +225,7 @@ async def turns(count: int = 10) -> None:
 def play(
     scene: Callable[[], Awaitable[None]], loop_factory: LoopFactory = asyncio.new_event_loop
 ) -> None:
-    """Run a scene; nothing may crash in the loop, and no task may be left."""
+    """Run a scene; check that nothing fails in the loop and that no task is left."""
     crashes: list[dict[str, Any]] = []
 
     async def watched() -> None:
@@ -243,7 +243,7 @@ Lines = Callable[[], list[dict[str, Any]]]
 
 @contextmanager
 def logged(level_name: str = "info") -> Iterator[Lines]:
-    """What is written to the log of a process meanwhile, as its lines say it."""
+    """Collect the lines that are logged meanwhile."""
     root, ours = logging.getLogger(), logging.getLogger("skipring")
     handlers, level = list(root.handlers), ours.level
     stream = io.StringIO()
@@ -256,7 +256,7 @@ def logged(level_name: str = "info") -> Iterator[Lines]:
 
 
 def the_line(lines: Lines, event: str) -> dict[str, Any]:
-    """The one line of the log: a warning that says what happened."""
+    """Return the only line of the log: a warning."""
     (line,) = lines()
     assert (line["level"], line["event"]) == ("warning", event)
     return line

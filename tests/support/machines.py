@@ -1,6 +1,6 @@
-"""Machines in a given state, what they did in answer to one event, and chance without chance.
+"""Machines in a given state, their effects of one event, and scripted random numbers.
 
-The machine under test is always called ``m``: ids that are compared with it stand on both sides.
+The machine under test is always called ``m``, so that other ids sort on both sides of it.
 """
 
 from __future__ import annotations
@@ -39,42 +39,42 @@ Edges: TypeAlias = tuple[Peer | None, Peer | None, Peer | None]
 
 ME = "m"
 TOPIC = "news"
-# A busy machine must not make a property fail that holds.
+# A slow machine must not make a property fail that holds.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PAPER, FIXED, FAST = (Rules.of(mode) for mode in Mode)
 
 
 def without(*rules: Rule) -> Rules:
-    """All rules but these."""
+    """Return all rules but these."""
     return Rules.of(Mode.FAST, rules)
 
 
 def only(*rules: Rule) -> Rules:
-    """The paper's pseudocode and these rules."""
+    """Return the paper's pseudocode with these rules."""
     return replace(PAPER, **{rule.name.lower(): True for rule in rules})
 
 
 def rule_sets() -> SearchStrategy[Rules]:
-    """Any rules: those of a mode, or some of them, whether they go together or not."""
+    """Draw rules: those of a mode, or any subset, consistent or not."""
     anything = st.builds(Rules, *(st.booleans() for _ in Rule))
     return st.sampled_from([FAST, FIXED, PAPER]) | anything
 
 
 def label(bits: str) -> Label:
-    """The label written as ``bits``."""
+    """Return the label written as ``bits``."""
     return Label.parse(bits)
 
 
 def peer(bits: str, node: NodeId) -> Peer:
-    """A node under the label written as ``bits``."""
+    """Return a node under the label written as ``bits``."""
     return Peer(label(bits), node)
 
 
-# -- what was done -----------------------------------------------------------------------------
+# -- effects -----------------------------------------------------------------------------------
 
 
 def kept(machine: Subscriber, effects: list[Effect]) -> list[Effect]:
-    """The effects, once the archive has carried out those that are meant for it."""
+    """Return the effects after the log has applied its own."""
     archive = machine.archive
     assert isinstance(archive, MemoryLog)
     for effect in effects:
@@ -87,39 +87,39 @@ def kept(machine: Subscriber, effects: list[Effect]) -> list[Effect]:
 
 
 def sent(effects: Iterable[Effect]) -> Sent:
-    """The messages among the effects, in order, with their receivers."""
+    """Return the messages among the effects, in order, with their receivers."""
     return [(effect.to, effect.message) for effect in effects if isinstance(effect, Send)]
 
 
 def asked(*nodes: NodeId) -> Sent:
-    """The messages that ask the supervisor for these nodes' configurations."""
+    """Return the messages that ask the supervisor for these nodes' configurations."""
     return [(SUPERVISOR, GetConfiguration(node)) for node in nodes]
 
 
 def receivers(messages: Sent, kind: type[Message]) -> list[NodeId]:
-    """Who was sent a message of a type."""
+    """Return the receivers of messages of a type."""
     return [to for to, message in messages if type(message) is kind]
 
 
 def give(machine: Subscriber | Supervisor, event: Event) -> Sent:
-    """Let a machine react to an event; what it sent."""
+    """Let a machine handle an event; return the messages sent."""
     return sent(machine.handle(event))
 
 
 def deliver(
     machine: Subscriber | Supervisor, message: Message, sender: NodeId | None = None
 ) -> Sent:
-    """Let a machine receive a message; what it sent."""
+    """Let a machine receive a message; return the messages sent."""
     return give(machine, Received(message, sender))
 
 
 def tick(machine: Subscriber | Supervisor) -> Sent:
-    """Let a machine run its Timeout; what it sent."""
+    """Let a machine run its Timeout; return the messages sent."""
     return give(machine, Tick())
 
 
 def written(action: Callable[[Outbox], object]) -> Sent:
-    """What a part of a machine wrote into the outbox it was given."""
+    """Return the messages that a part of a machine wrote into its outbox."""
     out = Outbox()
     action(out)
     return sent(out.effects)
@@ -136,7 +136,7 @@ def ring_at(
     wrap: Peer | None = None,
     rules: Rules = FAST,
 ) -> Ring:
-    """The ring edges of ``m`` under a label."""
+    """Return the ring edges of ``m`` under a label."""
     ring = Ring(ME, rules)
     ring.me = peer(bits, ME) if bits is not None else None
     ring.neighbours = [left, right]
@@ -145,14 +145,14 @@ def ring_at(
 
 
 def edges(ring: Ring) -> Edges:
-    """Left, right and wrap."""
+    """Return left, right and wrap."""
     return ring.neighbours[LEFT], ring.neighbours[RIGHT], ring.wrap
 
 
 def hear(
     ring: Ring, message: CheckLabel | Introduce | RemoveConnections | SetConfiguration
 ) -> Sent:
-    """Let a ring take in a message; what it sent."""
+    """Let a ring receive a message; return the messages sent."""
     match message:
         case CheckLabel():
             return written(lambda out: ring.on_check_label(message, out))
@@ -166,7 +166,7 @@ def hear(
 
 
 def timeout(ring: Ring) -> Sent:
-    """Let a ring run its part of Timeout; what it sent."""
+    """Let a ring run its part of Timeout; return the messages sent."""
     assert ring.me is not None
     me = ring.me
     return written(lambda out: ring.on_tick(me, out))
@@ -176,7 +176,7 @@ def timeout(ring: Ring) -> Sent:
 
 
 class Scripted(Random):
-    """Chance whose every draw is ``answer``; it remembers one in how many that was."""
+    """Random numbers that are always ``answer``; records the ranges of the draws."""
 
     def __init__(self, answer: int) -> None:
         super().__init__(0)
@@ -197,7 +197,7 @@ class Scripted(Random):
 def subscriber(
     state: SubscriberState, *, rules: Rules = FAST, rng: Random | None = None, node: NodeId = ME
 ) -> Subscriber:
-    """A subscriber in a given state, by default one that never asks by chance."""
+    """Return a subscriber in a given state, by default without random requests."""
     chance = rng if rng is not None else Scripted(1)
     machine = Subscriber(
         node,
@@ -211,19 +211,19 @@ def subscriber(
 
 
 def supervisor(*nodes: NodeId, rules: Rules = FAST, cursor: int = 0) -> Supervisor:
-    """A supervisor that has recorded these nodes, in this order."""
+    """Return a supervisor that has recorded these nodes, in this order."""
     return loaded_supervisor(SupervisorState(database=database_of(nodes), next=cursor), rules=rules)
 
 
 def loaded_supervisor(state: SupervisorState, *, rules: Rules = FAST) -> Supervisor:
-    """A supervisor in a given state, its database not yet repaired."""
+    """Return a supervisor in a given state, its database not yet repaired."""
     machine = Supervisor(config=ProtocolConfig(rules=rules))
     machine.load(state)
     return machine
 
 
 def told(machine: Supervisor, messages: Sent) -> list[NodeId]:
-    """Whom a supervisor told their current configuration, and nothing else."""
+    """Return the nodes that a supervisor sent their current configuration, and nothing else."""
     nodes = receivers(messages, SetConfiguration)
     expected = [(node, machine.roster.configuration_of(node)) for node in nodes]
     assert messages == expected

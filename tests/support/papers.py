@@ -1,4 +1,4 @@
-"""Certificates for tests of TLS: a cluster's own, and those of people it should not let in."""
+"""Certificates for tests of TLS: those of a cluster, and those that it must refuse."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from skipring.security.ca import issue, make_authority
 from skipring.security.credentials import Credentials
 from tests.support.exchanges import Host
 
-AGE = timedelta(days=50)  # of the cluster
+AGE = timedelta(days=50)  # age of the cluster
 
 
 class Papers:
-    """The authority of a cluster, what it has issued, and what others show."""
+    """Authority of a cluster, its certificates, and foreign ones."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -28,7 +28,7 @@ class Papers:
         self._made: dict[str, Credentials] = {}
 
     def of(self, name: str) -> Credentials:
-        """What somebody of the cluster shows."""
+        """Return the credentials of a node of the cluster."""
         if name not in self._made:
             issue(self._authority, name, self._authority, days=10, hosts=[])
             cert, key = self._authority / f"{name}.pem", self._authority / f"{name}.key"
@@ -36,25 +36,25 @@ class Papers:
         return self._made[name]
 
     def none(self, side: int) -> ssl.SSLContext:
-        """Of somebody who shows nothing, and believes everything."""
+        """Return a context without a certificate that trusts every peer."""
         context = ssl.SSLContext(side)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         return context
 
     def expired(self, side: int) -> ssl.SSLContext:
-        """Of b, as it was some weeks ago."""
+        """Return the expired credentials of b."""
         context = self.none(side)
         context.load_cert_chain(self._outdated / "b.pem", self._outdated / "b.key")
         return context
 
     def of_another_authority(self, side: int) -> ssl.SSLContext:
-        """Of somebody else who is called b."""
+        """Return credentials of another authority with the name b."""
         context = self.none(side)
         trustme.CA().issue_cert(common_name="b").configure_cert(context)
         return context
 
 
 def node(papers: Papers, name: str, certificate: str = "") -> Host:
-    """The links of a node that shows a certificate, its own or that of another."""
+    """Return the transport of a node with a certificate, its own or that of another."""
     return Host(name, credentials=papers.of(certificate or name))

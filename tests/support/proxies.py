@@ -17,7 +17,7 @@ __all__ = ["Cut", "ProxiedRing", "proxied_ring"]
 
 
 class ProxiedRing(LiveRing):
-    """A ring in which everybody is reached through a proxy."""
+    """Ring in which all processes are reached through proxies."""
 
     def __init__(self, tick_s: float) -> None:
         self.network = ProxyNetwork()

@@ -1,4 +1,4 @@
-"""Rings of real sockets on loopback, in one process: started, waited for and stopped."""
+"""Rings of real sockets on loopback, in one process: start, wait and stop."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from skipring.world.snapshot import Snapshot
 
 LOOPBACK = "127.0.0.1"
 TOPIC = "news"
-DEADLINE_S = 20.0  # for what takes a second or two
+DEADLINE_S = 20.0  # deadline of steps that take a second or two
 POLL_S = 0.01
 
 
 class LiveRing:
-    """A supervisor and nodes, and what their applications were given."""
+    """Supervisor and nodes, and the deliveries to their applications."""
 
     def __init__(self, tick_s: float, answer_s: float | None = None) -> None:
         self._tick_s = tick_s
-        self._answer_s = answer_s  # of the supervisor
+        self._answer_s = answer_s  # setting of the supervisor
         self.settings = NodeSettings()
         self.supervisor = self._new_supervisor()
         self.nodes: dict[NodeId, NodeHost] = {}
@@ -49,7 +49,7 @@ class LiveRing:
         )
 
     async def restart_supervisor(self) -> None:
-        """Lose the supervisor and its database; a new one comes to the same address."""
+        """Lose the supervisor and its database; start a new one at the same address."""
         port = int(self.supervisor.address.rpartition(":")[2])
         await self.supervisor.close()
         self.supervisor = self._new_supervisor()
@@ -73,14 +73,14 @@ class LiveRing:
         return node
 
     async def leave(self, name: NodeId) -> bool:
-        """Let a node leave the topic and stop; True if it was let go."""
+        """Let a node leave the topic and stop; return True if the supervisor permitted it."""
         node = self.nodes.pop(name)
         is_let_go = await node.unsubscribe(TOPIC, DEADLINE_S)
         await node.close()
         return is_let_go
 
     async def kill(self, name: NodeId) -> None:
-        """Let a node stop without a word."""
+        """Stop a node without notice."""
         await self.nodes.pop(name).close()
 
     async def publish(self, name: NodeId, payload: bytes) -> bytes:
@@ -88,7 +88,7 @@ class LiveRing:
         return made
 
     def snapshot(self) -> Snapshot:
-        """The state of the topic, without what is in flight."""
+        """Return the state of the topic, without messages in flight."""
         return Snapshot(
             topic=TOPIC,
             supervisor=self.supervisor.state(TOPIC),
@@ -96,14 +96,14 @@ class LiveRing:
         )
 
     def faults(self) -> list[str]:
-        """What keeps the ring from being legitimate and all from having all, in words."""
+        """Return the violations and missing publications of the ring as text."""
         seen = self.snapshot()
         return [
             str(fault) for judge in (violations, publication_violations) for fault in judge(seen)
         ]
 
     async def settle(self) -> None:
-        """Wait until the ring is legitimate and everybody has everything."""
+        """Wait until the ring is legitimate and in sync."""
         await until(lambda: not self.faults(), lambda: "\n".join(self.faults()))
 
     async def stop(self) -> None:
@@ -116,7 +116,7 @@ async def until(holds: Callable[[], bool], why: Callable[[], str] = str) -> None
     """Wait for a condition, with a deadline."""
     try:
         async with asyncio.timeout(DEADLINE_S):
-            while not holds():  # noqa: ASYNC110  (nobody announces that a ring is legitimate)
+            while not holds():  # noqa: ASYNC110  (no event says that a ring is legitimate)
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
         raise AssertionError(f"not in {DEADLINE_S:.0f} s: {why()}") from None
@@ -126,7 +126,7 @@ async def until(holds: Callable[[], bool], why: Callable[[], str] = str) -> None
 async def live_ring(
     *names: NodeId, tick_s: float = 0.05, answer_s: float | None = None
 ) -> AsyncIterator[LiveRing]:
-    """A ring of nodes without a disk."""
+    """Yield a ring of nodes without a disk."""
     ring = LiveRing(tick_s, answer_s)
     await ring.start()
     try:

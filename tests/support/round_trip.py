@@ -1,8 +1,9 @@
 """Round trip of one variable of a machine: from the state into the attribute and back.
 
-A pair of states differs in one field only. The machine that loads the second differs from the one
-that loads the first in the attribute (``load`` carries it), and a machine of the first state whose
-attribute is replaced by that of the second shows the field of the second (``state`` carries it).
+A pair of states differs in one field only. The machine that loads the second differs in the
+attribute from the machine that loads the first (``load`` carries it). A machine of the first state
+whose attribute is replaced by that of the second shows the field of the second (``state`` carries
+it).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def carries(kind: str, attribute: str, field: str) -> bool:
 def _is_carried(kind: str, attribute: str, path: Path, one: State, two: State) -> bool:
     first, second = machine(one), machine(two)
     if shown(first) != one or shown(second) != two:
-        return False  # such a state becomes another one when it is loaded
+        return False  # such a state changes when it is loaded
     for part, other in zip(parts(first, kind), parts(second, kind), strict=False):
         if getattr(part, attribute) != getattr(other, attribute):
             setattr(part, attribute, deepcopy(getattr(other, attribute)))

@@ -14,7 +14,7 @@ def run(**values: object) -> Report:
 
 
 def replay(**values: object) -> str:
-    """How to run the same scenario from the command line."""
+    """Return the command that runs the same scenario."""
     lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
     return "\n".join(["replay: skipring simulate FAILED.toml, with this in the file:", *lines])
 
@@ -22,11 +22,11 @@ def replay(**values: object) -> str:
 def _toml(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name} = {_toml(item)}" for name, item in value.items()) + "}"
-    return json.dumps(value)  # of what scenarios hold: strings, numbers and lists of them
+    return json.dumps(value)  # scenarios contain strings, numbers and lists of them
 
 
 def assert_heals(rounds_max: int, **values: object) -> Report:
-    """Run a scenario that must turn strictly legitimate in time and stay closed."""
+    """Run a scenario that must become strictly legitimate in time and stay so."""
     values = {**values, "max_rounds": rounds_max}
     report = run(**values)
     assert report.is_good, f"{replay(**values)}\n{report.violations}"

@@ -1,7 +1,7 @@
-"""Sessions of anti-entropy between two parties: what they say, whatever befalls their messages.
+"""Sessions of anti-entropy between two parties, with loss, repetition and reordering.
 
-Publications here are opaque (they have an id and no payload), so that a test can choose where in
-the trie they stand: ``P("101")`` has an id that begins with these bits.
+Publications here are opaque (they have an id and no payload), so that a test can choose their
+place in the trie: ``P("101")`` has an id that begins with these bits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from skipring.core.summaries import RangeSummary
 from tests.support.machines import FAST, TOPIC, Sent
 
 Check: TypeAlias = CheckTrie | CheckAndPublish
-MESSAGES_MAX = 10_000  # of one session; whoever needs more is not going to end
+MESSAGES_MAX = 10_000  # of one session; one with more does not end
 
 
 # -- publications ------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ MESSAGES_MAX = 10_000  # of one session; whoever needs more is not going to end
 
 @cache
 def id_at(bits: str) -> bytes:
-    """An id that begins with these bits; the others are a hash of them."""
+    """Return an id that begins with these bits; the others are a hash of them."""
     tail = int.from_bytes(blake2b(bits.encode(), digest_size=ID_BYTES).digest(), "big")
     rest = ID_BITS - len(bits)
     return (int(bits or "0", 2) << rest | tail >> len(bits)).to_bytes(ID_BYTES, "big")
@@ -47,27 +47,27 @@ def id_at(bits: str) -> bytes:
 
 @cache
 def P(bits: str) -> Publication:
-    """An opaque publication whose id begins with these bits."""
+    """Return an opaque publication whose id begins with these bits."""
     return Publication(publisher="p", seq=0, id=id_at(bits))
 
 
 def written(seq: int, payload: bytes = b"", publisher: NodeId = "p") -> Publication:
-    """A publication with a payload, under the id that its fields give."""
+    """Return a publication with a payload, under the id of its fields."""
     return Publication(publisher=publisher, seq=seq, payload=payload).with_id(TOPIC)
 
 
 def opaque(ids: Iterable[bytes]) -> list[Publication]:
-    """Publications of which only the ids are known."""
+    """Return publications of which only the ids are known."""
     return [Publication(publisher="p", seq=0, id=key) for key in ids]
 
 
 def random_ids(count: int, rng: Random) -> list[bytes]:
-    """So many ids, evenly spread as hashes are."""
+    """Return ``count`` ids, uniform like hashes."""
     return [rng.randbytes(ID_BYTES) for _ in range(count)]
 
 
 def limited(rules: Rules = FAST, **limits: int) -> ProtocolConfig:
-    """A configuration with other rules or limits."""
+    """Return a configuration with other rules or limits."""
     return ProtocolConfig(rules=rules, **limits)
 
 
@@ -75,7 +75,7 @@ def limited(rules: Rules = FAST, **limits: int) -> ProtocolConfig:
 
 
 class Party:
-    """One subscriber's anti-entropy, and a host that carries out its effects."""
+    """Anti-entropy of one subscriber, and a host that applies its effects."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Party:
         self.confirmed: list[NodeId] = []
 
     def copy(self) -> Party:
-        """Another party that holds the same; the trie is not built once more."""
+        """Return another party that holds the same, with a copy of the trie."""
         twin = Party.__new__(Party)
         twin.node, twin.config = self.node, self.config
         twin.archive = MemoryLog(self.archive.publications())
@@ -106,31 +106,31 @@ class Party:
 
     @property
     def ids(self) -> set[bytes]:
-        """The ids in the trie."""
+        """Return the ids in the trie."""
         return set(self.holdings.trie.keys())
 
     @property
     def root(self) -> bytes:
-        """The digest of the whole trie."""
+        """Return the digest of the whole trie."""
         return self.holdings.trie.root
 
     def take(self, publication: Publication) -> None:
-        """Come by a publication in another way, such as a flood."""
+        """Add a publication that arrived by other means, such as a flood."""
         self._do(
             lambda out: self.holdings.add([publication], out, origin=Origin.SPREAD),
         )
 
     def tick(self, *partners: NodeId, rng: Random | None = None) -> Sent:
-        """PublishTimeout with these neighbours; what was sent."""
+        """Run PublishTimeout with these neighbours; return the messages sent."""
         chance = rng if rng is not None else Random(0)
         return self._do(lambda out: self.repair.on_tick(partners, chance, out))
 
     def confirm(self, *partners: NodeId) -> Sent:
-        """Ask the partners whether their tries are equal; what was sent."""
+        """Ask the partners whether their tries are equal; return the messages sent."""
         return self._do(lambda out: self.repair.ask_to_confirm(partners, out))
 
     def receive(self, message: Message, sender: NodeId | None = None) -> Sent:
-        """React to a message; what was sent."""
+        """Handle a message; return the messages sent."""
         match message:
             case CheckTrie() | CheckAndPublish():
                 return self._do(lambda out: self.repair.on_check(message, out))
@@ -165,7 +165,7 @@ class Party:
 
 @dataclass(frozen=True)
 class Weather:
-    """What befalls messages: some are lost, some arrive twice, and in any order."""
+    """Faults of a channel: loss, duplication and reordering."""
 
     rng: Random = field(default_factory=lambda: Random(0))
     loss: float = 0.0
@@ -173,18 +173,18 @@ class Weather:
     is_shuffled: bool = False
 
     def copies(self) -> int:
-        """How often a message arrives."""
+        """Return how often a message arrives."""
         if self.rng.random() < self.loss:
             return 0
         return 2 if self.rng.random() < self.duplication else 1
 
     def pick(self, count: int) -> int:
-        """Which of so many waiting messages arrives next."""
+        """Return the index of the waiting message that arrives next."""
         return self.rng.randrange(count) if self.is_shuffled else 0
 
 
 class Talk:
-    """Parties u and v, what is on its way between them, and all that was said."""
+    """Parties u and v, the messages in flight between them, and all messages sent."""
 
     def __init__(
         self,
@@ -202,19 +202,19 @@ class Talk:
 
     @property
     def is_equal(self) -> bool:
-        """True if both hold the same."""
+        """Return True if both hold the same."""
         return self.u.root == self.v.root
 
     def messages(self, kind: type[Message] | None = None) -> list[Message]:
-        """What was said, or what of it is of a type."""
+        """Return the messages sent, or those of a type."""
         return [message for _, _, message in self.said if kind is None or type(message) is kind]
 
     def party(self, node: NodeId) -> Party:
-        """The party of a name."""
+        """Return the party with a name."""
         return self.u if node == self.u.node else self.v
 
     def other(self, node: NodeId) -> Party:
-        """The other party."""
+        """Return the other party."""
         return self.v if node == self.u.node else self.u
 
     def ask(self, node: NodeId, rng: Random | None = None) -> None:
@@ -222,19 +222,19 @@ class Talk:
         self.post(node, self.party(node).tick(self.other(node).node, rng=rng))
 
     def post(self, sender: NodeId, sent: Sent) -> None:
-        """Put messages on their way."""
+        """Put messages in flight."""
         for to, message in sent:
             self.said.append((sender, to, message))
             self.waiting += [(to, message)] * self._weather.copies()
 
     def step(self) -> None:
-        """Let one of the messages on their way arrive."""
+        """Deliver one of the messages in flight."""
         to, message = self.waiting.pop(self._weather.pick(len(self.waiting)))
         sender = self.v.node if to == self.u.node else self.u.node
         self.post(to, self.party(to).receive(message, sender))
 
     def settle(self, messages_max: int = MESSAGES_MAX) -> Talk:
-        """Let all messages arrive, and all that are sent in answer."""
+        """Deliver all messages, and all that are sent in answer."""
         for _ in range(messages_max):
             if not self.waiting:
                 return self
@@ -242,39 +242,39 @@ class Talk:
         raise AssertionError(f"no end after {messages_max} messages, {len(self.waiting)} waiting")
 
     def session(self, start: NodeId, rng: Random | None = None) -> Talk:
-        """Let a party ask, and everything that follows happen."""
+        """Let a party ask, and run the session to its end."""
         self.ask(start, rng)
         return self.settle()
 
 
 def sessions_until_equal(talk: Talk, sessions_max: int, rng: Random) -> int:
-    """How many sessions, each begun by whoever chance will have, make both equal."""
+    """Return how many sessions, each started by a random party, make both equal."""
     for number in range(sessions_max):
         if talk.is_equal:
             return number
-        # Somebody whose own session is open does not ask; nobody waits for ever (T8).
+        # A party with an open session does not ask; every session ends (T8).
         talk.session(rng.choice("uv"), rng)
     assert talk.is_equal, f"not equal after {sessions_max} sessions"
     return sessions_max
 
 
-# -- what was said, as text --------------------------------------------------------------------
+# -- messages as text --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Glossary:
-    """How a paper's example names its publications, and the hashes over them."""
+    """Names of the publications and hashes in an example of the paper."""
 
     publications: Mapping[bytes, str]  # by id
-    bits: Mapping[bytes, str]  # how much of a leaf's label the example writes
+    bits: Mapping[bytes, str]  # the digits of a leaf's label that the example writes
     digests: Mapping[bytes, str]
 
     def transcript(self, talk: Talk) -> list[str]:
-        """What was said, a line a message."""
+        """Return the messages sent, one per line."""
         return [f"{sender} -> {to}  {self.sentence(m)}" for sender, to, m in talk.said]
 
     def sentence(self, message: Message) -> str:
-        """A message as the paper writes it."""
+        """Return a message as the paper writes it."""
         match message:
             case CheckTrie(claims=claims):
                 words = self._tuples(claims)

@@ -1,4 +1,4 @@
-"""How the tests are shared out to several workers: whole files, the longest of them first."""
+"""Distribution of the tests to several workers: whole files, the longest first."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 from xdist.scheduler import LoadFileScheduling
 
 SPARK: Final = "tests/spark"
-# Other files whose tests use the shared session of Spark.
+# Other files whose tests use the shared Spark session.
 _SPARK_TOO: Final = ("tests/lab/experiments/", "tests/lab/bench/test_spark.py")
 
-# Measured: seconds of a quiet machine, of what takes more than 20. Begun first, these are done when
-# the many short ones are shared out, so that no worker has a long one left in the end.
+# Measured: seconds on a quiet machine, of files that take more than 20. They start first, so that
+# they are done when the many short ones are distributed and no worker has a long one at the end.
 SECONDS: Final = {
     SPARK: 250,
     "tests/properties/test_convergence.py": 225,
@@ -51,9 +51,10 @@ SECONDS: Final = {
 
 
 def share_of(nodeid: str) -> str:
-    """What a test is handed out with: its file, or all that use a session of Spark.
+    """Return the share of a test: its file, or all tests that use a Spark session.
 
-    These have one worker, which starts one JVM; the long ones of their directory start their own.
+    The latter have one worker, which starts one JVM; the long ones of their directory start their
+    own.
     """
     file = nodeid.partition("::")[0]
     uses_spark = file.startswith((f"{SPARK}/", *_SPARK_TOO))
@@ -61,12 +62,12 @@ def share_of(nodeid: str) -> str:
 
 
 def place_of(nodeid: str) -> float:
-    """What tests are sorted by."""
+    """Return the sort key of tests."""
     return -SECONDS.get(share_of(nodeid), 0)
 
 
 class Sharing(LoadFileScheduling):
-    """Hands out shares in the order of the tests."""
+    """Plugin that distributes shares in the order of the tests."""
 
     def _split_scope(self, nodeid: str) -> str:
         return share_of(nodeid)

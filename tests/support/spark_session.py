@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Measured: with few rows most of the time goes into making plans and compiling them.
+# Measured: with few rows most of the time goes into planning and compilation.
 FEW_ROWS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

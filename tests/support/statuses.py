@@ -1,4 +1,4 @@
-"""What nodes answer who are asked how they are."""
+"""Status replies of nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from skipring.wire.rpc import NodeStatus
 def status_of(
     state: SubscriberState, *, count: int | None = None, root: bytes | None = None
 ) -> NodeStatus:
-    """What a node in a state says of itself; it may claim to hold other than it does."""
+    """Return the status of a node in a state; it may claim other publications than it holds."""
     stored = len(state.publications) if count is None else count
     return NodeStatus(
         request=0,

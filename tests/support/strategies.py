@@ -1,9 +1,9 @@
 """Hypothesis strategies for the values of the core and for whole states of a topic.
 
 ``snapshots()`` draws arbitrary system states in the paper's sense: any variables, any messages in
-the channels, as corrupted as a world file can hold them; the crashed, the supervisor and a node
-itself may be referred to. Whatever it draws is of the form ``skipring-world/1``, and simple states
-(few nodes called a, b, c; short labels; empty channels) come first when an example shrinks.
+the channels, as corrupted as a world file can hold them, with references to crashed nodes, the
+supervisor and the node itself. Every draw is valid in ``skipring-world/1``, and simple states (few
+nodes called a, b, c; short labels; empty channels) come first when an example shrinks.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -52,7 +52,7 @@ from skipring.world.snapshot import Parcel, Snapshot
 T = TypeVar("T")
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-TOPIC = "news"  # of every snapshot
+TOPIC = "news"  # topic of every snapshot
 
 digests = st.integers(0, CIRCLE - 1)
 trie_digests = st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
@@ -62,35 +62,35 @@ links = st.sampled_from(EdgeKind)
 
 
 def labels(near: int = 16) -> SearchStrategy[Label]:
-    """Labels, half of them among the first ``near`` values of l, the others anywhere."""
+    """Draw labels, half of them among the first ``near`` values of l, the others anywhere."""
     return st.integers(0, near - 1).map(Label.nth) | st.integers(0, CIRCLE - 1).map(Label)
 
 
 def label_texts() -> SearchStrategy[str]:
-    """What the database may hold as a label: also what l never produces, and over 64 bits."""
+    """Draw labels of a database, including text that l never produces, and over 64 bits."""
     too_long = st.integers(65, 80).map(lambda length: "1" * length)
     return labels().map(str) | st.text("01", max_size=8) | too_long
 
 
 def node_names() -> SearchStrategy[NodeId]:
-    """Names of nodes: mostly letters, sometimes anything that is allowed."""
+    """Draw names of nodes: mostly letters, sometimes any allowed text."""
     allowed = LETTERS + LETTERS.upper() + "0123456789._-"
     anything = st.text(allowed, min_size=1, max_size=64).filter(lambda name: name != SUPERVISOR)
     return st.sampled_from(LETTERS) | anything
 
 
 def peers(nodes: Sequence[NodeId]) -> SearchStrategy[Peer]:
-    """References to any of ``nodes`` under any label."""
+    """Draw references to any of ``nodes`` under any label."""
     return st.builds(Peer, labels(), st.sampled_from(nodes))
 
 
 def several(values: SearchStrategy[T]) -> SearchStrategy[tuple[T, ...]]:
-    """A few of them, or none."""
+    """Draw a few of them, or none."""
     return st.lists(values, max_size=3).map(tuple)
 
 
 def publications() -> SearchStrategy[Publication]:
-    """Publications of anybody, with a payload or without, under the right id or a wrong one."""
+    """Draw publications of any node, with or without payload, under the right id or a wrong one."""
     data, text = st.binary(max_size=8), st.text(max_size=4)
     settled = st.builds(
         Publication,
@@ -106,23 +106,23 @@ def publications() -> SearchStrategy[Publication]:
 
 
 def prefixes(cover: Prefix = ALL, bits_max: int = 12) -> SearchStrategy[Prefix]:
-    """Prefixes of ids that begin with another one."""
+    """Draw prefixes of ids that begin with another one."""
     return st.text("01", max_size=bits_max).map(lambda bits: cover.extended(Prefix.parse(bits)))
 
 
 def any_prefixes() -> SearchStrategy[Prefix]:
-    """Prefixes of ids, sometimes as long as an id."""
+    """Draw prefixes of ids, sometimes as long as an id."""
     return prefixes() | st.binary(min_size=ID_BYTES, max_size=ID_BYTES).map(Prefix.of_id)
 
 
 def whole_ids() -> SearchStrategy[bytes]:
-    """A few ids, one after the other."""
+    """Draw a few ids, concatenated."""
     return several(st.binary(min_size=ID_BYTES, max_size=ID_BYTES)).map(b"".join)
 
 
 @st.composite
 def claims(draw: st.DrawFn) -> RangeSummary:
-    """Claims about a trie, with whole digests or parts of them."""
+    """Draw range summaries of a trie, with whole or truncated digests."""
     cover = draw(prefixes())
     digest = draw(st.sampled_from([trie_digests, short_ids]))
     labels = apart(draw(several(prefixes(cover, bits_max=20))))
@@ -181,24 +181,25 @@ def _about_ids(
 def messages(
     nodes: Sequence[NodeId], types: Collection[type[Message]] = MESSAGE_TYPES
 ) -> SearchStrategy[Message]:
-    """Messages of the given types that name any of ``nodes``."""
+    """Draw messages of the given types that name any of ``nodes``."""
     by_type = _messages_by_type(nodes)
     return st.one_of([by_type[kind] for kind in types])
 
 
 def parcels(nodes: Sequence[NodeId]) -> SearchStrategy[Parcel]:
-    """Messages of any type in the channel of any of ``nodes``; nobody knows who sent them."""
+    """Draw messages of any type in the channel of any of ``nodes``, without a sender."""
     return st.builds(Parcel, st.sampled_from(nodes), messages(nodes))
 
 
 def subscriber_states(
     nodes: Sequence[NodeId], publications_max: int = 0
 ) -> SearchStrategy[SubscriberState]:
-    """Variables of a subscriber that refer to any of ``nodes``; where it may hold publications
-    it also has hashes, of prefixes that its trie keeps or not.
+    """Draw variables of a subscriber that refer to any of ``nodes``.
+
+    A subscriber with publications also has hashes, of prefixes that its trie keeps or not.
     """
     node, reference = st.sampled_from(nodes), st.none() | peers(nodes)
-    counter = st.integers(-100, 100)  # the threshold of R9 is clamped to 8..64 when it is read
+    counter = st.integers(-100, 100)  # R9 clamps the threshold to 8..64 on read
     silence = st.builds(LivenessState, counter, counter, st.booleans())
     return st.builds(
         SubscriberState,
@@ -216,7 +217,7 @@ def subscriber_states(
 
 
 def supervisor_states(nodes: Sequence[NodeId]) -> SearchStrategy[SupervisorState]:
-    """Variables of the supervisor, the database as corrupted as the paper has it."""
+    """Draw variables of the supervisor, the database corrupted as in the paper."""
     node = st.sampled_from(nodes)
     record = st.tuples(label_texts(), st.none() | node)
     return st.builds(
@@ -236,7 +237,7 @@ def snapshots(
     parcels_max: int = 12,
     publications_max: int = 0,
 ) -> Snapshot:
-    """States of a topic with ``nodes_min`` to ``nodes_max`` live subscribers, members or not."""
+    """Draw states of a topic with ``nodes_min`` to ``nodes_max`` live subscribers."""
     names = st.lists(node_names(), unique=True, min_size=nodes_min, max_size=nodes_max)
     live = draw(names)
     dead = draw(st.lists(node_names(), unique=True, max_size=crashed_max))

@@ -1,4 +1,4 @@
-"""A topic as it is drawn: marks, edges and the supervisor's card."""
+"""The model of a drawn topic: marks, edges and the card of the supervisor."""
 
 from random import Random
 
@@ -32,7 +32,7 @@ NODES = tuple(f"n{number}" for number in range(6))
 
 
 def drawn(snapshot: Snapshot, **statuses: NodeStatus) -> TopicView:
-    """A scene of nodes that say they hold nothing, but for those whose words are given."""
+    """Return the view of nodes without publications, except for the given statuses."""
     empty = {
         node: status_of(state, count=0, root=bytes(DIGEST_BYTES))
         for node, state in snapshot.subscribers.items()
@@ -54,7 +54,7 @@ def mark(scene: TopicView, node: str) -> str:
     return next(each.mark for each in scene.nodes if each.node == node)
 
 
-def test_a_legitimate_ring_is_drawn_with_the_edges_of_the_paper_and_nothing_wrong() -> None:
+def test_legitimate_ring_has_the_edges_of_the_paper_and_no_violations() -> None:
     scene = drawn(legitimate())
     label = {each.node: Label.parse(each.label or "") for each in scene.nodes}
     edges = {
@@ -76,18 +76,18 @@ def test_a_legitimate_ring_is_drawn_with_the_edges_of_the_paper_and_nothing_wron
     assert (scene.number, scene.time) == (7, 1.5)
 
 
-def test_nodes_stand_at_r_of_their_label() -> None:
+def test_nodes_are_placed_at_r_of_their_label() -> None:
     turns = {each.label: each.turn for each in drawn(legitimate()).nodes}
     assert turns == {"0": 0, "1": 0.5, "01": 0.25, "11": 0.75, "001": 0.125, "011": 0.375}
 
 
-def test_the_tree_reaches_everybody_from_one_root() -> None:
+def test_tree_reaches_every_node_from_one_root() -> None:
     tree = drawn(legitimate()).tree
     children = [child for _, child in tree]
     assert sorted([*children, NODES[0]]) == sorted(NODES)
 
 
-def test_a_wrong_label_is_marked_and_says_which_one_is_right() -> None:
+def test_wrong_label_is_marked_with_the_right_one() -> None:
     state = dict(legitimate_states(NODES))["n3"]
     wrong = SubscriberState(
         label=Label.parse("0111"),
@@ -104,7 +104,7 @@ def test_a_wrong_label_is_marked_and_says_which_one_is_right() -> None:
     assert not scene.legitimate
 
 
-def test_a_wrong_neighbour_is_a_wrong_edge_and_the_right_one_a_missing_edge() -> None:
+def test_wrong_neighbour_is_a_wrong_edge_and_the_right_one_a_missing_edge() -> None:
     state = dict(legitimate_states(NODES))["n2"]
     assert state.right is not None
     wrong = SubscriberState(
@@ -122,7 +122,7 @@ def test_a_wrong_neighbour_is_a_wrong_edge_and_the_right_one_a_missing_edge() ->
     assert mark(scene, "n2") == "edges"
 
 
-def test_a_node_that_is_gone_is_dead_while_somebody_counts_on_it() -> None:
+def test_dead_node_is_shown_while_it_is_recorded() -> None:
     whole = legitimate()
     others = {node: state for node, state in whole.subscribers.items() if node != "n4"}
     gone = Snapshot(
@@ -137,7 +137,7 @@ def test_a_node_that_is_gone_is_dead_while_somebody_counts_on_it() -> None:
     assert "still recorded" in dead.reasons[0]
 
 
-def test_one_that_lacks_publications_is_counted_and_named() -> None:
+def test_node_that_lacks_publications_is_counted_and_named() -> None:
     whole = legitimate()
     states = whole.subscribers
     full = {
@@ -148,10 +148,10 @@ def test_one_that_lacks_publications_is_counted_and_named() -> None:
     assert (scene.wrong["PUB"], scene.roots, scene.publications) == (1, 2, 5)
     (node,) = (each for each in scene.nodes if each.node == "n1")
     assert node.reasons == ("n1 has 3 of 5 publications",)
-    assert scene.legitimate  # the ring is; its contents are another matter
+    assert scene.legitimate  # the ring is legitimate; its publications are a separate matter
 
 
-def test_those_lack_publications_who_have_fewer_also_if_they_are_most() -> None:
+def test_nodes_with_fewer_publications_lack_some_even_if_they_are_the_majority() -> None:
     whole = legitimate()
     ahead = status_of(whole.subscribers["n1"], count=1, root=b"r" * DIGEST_BYTES)
     scene = drawn(whole, n1=ahead)
@@ -160,7 +160,7 @@ def test_those_lack_publications_who_have_fewer_also_if_they_are_most() -> None:
     assert reasons == {node: (f"{node} has 0 of 1 publications",) for node in reasons}
 
 
-def test_as_many_publications_are_not_always_the_same() -> None:
+def test_equal_counts_may_be_different_publications() -> None:
     whole = legitimate()
     states = whole.subscribers
     full = {
@@ -173,7 +173,7 @@ def test_as_many_publications_are_not_always_the_same() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(ADVERSARIES))
-def test_whatever_state_a_topic_is_in_it_can_be_drawn(code: str) -> None:
+def test_any_state_of_a_topic_can_be_drawn(code: str) -> None:
     world = ADVERSARIES[code].build(9, Random(1))
     scene = drawn(world)
     members = {node for node, state in world.subscribers.items() if state.member}
@@ -199,7 +199,7 @@ def test_whatever_state_a_topic_is_in_it_can_be_drawn(code: str) -> None:
         ([], {}),
     ],
 )
-def test_the_four_conditions_of_the_database_are_counted(
+def test_four_conditions_of_the_database_are_counted(
     database: list[tuple[str, str | None]], broken: dict[str, int]
 ) -> None:
     assert broken_conditions(database) == {"i": 0, "ii": 0, "iii": 0, "iv": 0} | broken

@@ -1,4 +1,4 @@
-"""Watching one topic: what is kept of it, and what is shown of a publication."""
+"""The monitor of one topic: its history of scenes, and its messages."""
 
 import asyncio
 import json
@@ -18,13 +18,13 @@ def supervisors_of(cluster: Cluster) -> list[str]:
 
 
 async def look_again(watching: TopicMonitor) -> None:
-    """Look until something is new."""
+    """Poll until there is a new scene."""
     async with asyncio.timeout(PATIENCE_S):
         while await watching.poll() is None:
             pass
 
 
-def test_a_scene_that_is_as_before_is_not_told_again() -> None:
+def test_unchanged_scene_is_not_repeated() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.wait_healthy(timeout=PATIENCE_S)
@@ -47,7 +47,7 @@ def test_a_scene_that_is_as_before_is_not_told_again() -> None:
     asyncio.run(scene())
 
 
-def test_old_scenes_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_scenes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "SCENES_BYTES_MAX", 1)
 
     async def scene() -> None:
@@ -62,7 +62,7 @@ def test_old_scenes_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(scene())
 
 
-def test_a_topic_of_which_nobody_knows_has_an_empty_scene() -> None:
+def test_unknown_topic_has_an_empty_scene() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster, Observer(supervisors_of(cluster)) as observer:
             seen = await TopicMonitor(observer, "nothing").poll()
@@ -72,7 +72,7 @@ def test_a_topic_of_which_nobody_knows_has_an_empty_scene() -> None:
     asyncio.run(scene())
 
 
-def test_messages_are_read_once_and_from_another_member_if_one_goes() -> None:
+def test_messages_are_read_once_and_from_another_member_after_a_loss() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.publish("n00", b"one")
@@ -96,7 +96,7 @@ def test_messages_are_read_once_and_from_another_member_if_one_goes() -> None:
     asyncio.run(scene())
 
 
-def test_messages_are_read_on_after_a_member_has_lost_what_it_had() -> None:
+def test_reading_continues_after_a_member_has_lost_its_log() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await cluster.publish("n00", b"one")
@@ -106,7 +106,7 @@ def test_messages_are_read_on_after_a_member_has_lost_what_it_had() -> None:
                 await watching.poll()
                 assert [each.text for each in await watching.read()] == ["one"]
                 assert watching._read is not None
-                watching._read = watching._read[0], 1000  # as much as it had before
+                watching._read = watching._read[0], 1000  # the offset before the loss
                 await cluster.publish("n00", b"two")
                 await cluster.wait_healthy(timeout=PATIENCE_S)
                 await watching.poll()
@@ -126,7 +126,7 @@ def test_messages_are_read_on_after_a_member_has_lost_what_it_had() -> None:
         (b"\xff" + b"x" * SHOWN_BYTES_MAX, None),
     ],
 )
-def test_a_payload_is_shown_as_text_where_it_is_one(payload: bytes, text: str | None) -> None:
+def test_payload_is_shown_as_text_if_it_is_text(payload: bytes, text: str | None) -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
             await cluster.publish("n00", payload)

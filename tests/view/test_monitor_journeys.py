@@ -1,4 +1,4 @@
-"""The way of a publication, put together from what the nodes noted."""
+"""Delivery paths of publications, assembled from the arrivals at the nodes."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def arrival(
     return Arrival(time, sender, hops, origin, count, fresh, "a", seq, 1_000)
 
 
-def test_a_journey_has_a_step_for_each_node_the_first_first() -> None:
+def test_path_has_a_step_for_each_node_in_order_of_arrival() -> None:
     journeys = DeliveryPaths()
     journeys.add([pulse_of("c", arrival(3_000, "b", hops=2)), pulse_of("b", arrival(2_000, "a"))])
     journeys.add([pulse_of("a", arrival(1_500, None, hops=0))])
@@ -31,7 +31,7 @@ def test_a_journey_has_a_step_for_each_node_the_first_first() -> None:
     assert (journey.duplicates, journey.published) == (0, 1.0)
 
 
-def test_what_comes_again_is_a_duplicate_and_a_message() -> None:
+def test_repeated_arrival_is_a_duplicate_and_a_message() -> None:
     journeys = DeliveryPaths()
     journeys.add([pulse_of("b", arrival(2_000, "a"))])
     journeys.add([pulse_of("b", arrival(2_500, "c", fresh=0))])
@@ -41,30 +41,30 @@ def test_what_comes_again_is_a_duplicate_and_a_message() -> None:
     assert journey.arrivals[0].sender == "a"
 
 
-def test_a_pack_brings_each_of_its_publications() -> None:
+def test_pack_adds_a_step_for_each_publication() -> None:
     journeys = DeliveryPaths()
     journeys.add([pulse_of("b", arrival(2_000, "a", seq=10, count=3, fresh=3))])
     assert all(journeys.find("a", seq, 2) is not None for seq in (10, 11, 12))
     assert journeys.find("a", 13, 2) is None
 
 
-def test_without_the_time_of_publishing_there_is_no_latency() -> None:
+def test_arrival_without_publication_time_has_no_latency() -> None:
     pulse = pulse_of("b", Arrival(2_000, "a", 1, SPREAD, 1, 1, "a", 7, 0))
     assert pulse.latency is None
 
 
-def test_an_unknown_way_is_shown_as_repair() -> None:
+def test_unknown_origin_is_shown_as_repair() -> None:
     assert pulse_of("b", Arrival(2_000, "a", 1, 99, 1, 1, "a", 7, 0)).way == "repair"
 
 
-def test_only_the_last_journeys_are_kept() -> None:
+def test_only_the_last_paths_are_kept() -> None:
     journeys = DeliveryPaths()
     journeys.add(pulse_of("b", arrival(2_000, "a", seq=seq)) for seq in range(KEPT + 1))
     assert journeys.find("a", 0, 2) is None
     assert journeys.find("a", KEPT, 2) is not None
 
 
-def test_only_so_many_steps_are_remembered_however_large_the_ring_is(
+def test_number_of_steps_is_limited_for_any_ring_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "STEPS_MAX", 10)

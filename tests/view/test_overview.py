@@ -1,4 +1,4 @@
-"""All topics and supervisors at a glance."""
+"""The overview of all topics and supervisors."""
 
 import asyncio
 from random import Random
@@ -32,22 +32,22 @@ def supervisors_of(cluster: Cluster) -> list[str]:
     return cluster.url.removeprefix("skipring://").split(",")
 
 
-def test_a_pace_is_the_growth_over_its_window() -> None:
+def test_pace_is_the_growth_over_its_window() -> None:
     pace = Pace(window=10)
     assert pace.add(5, at=0) == 0
     assert pace.add(9, at=2) == 2
     assert pace.add(9, at=4) == 1
-    assert pace.add(9, at=20) == 0  # what was before the window does not count any more
+    assert pace.add(9, at=20) == 0  # growth before the window does not count any more
 
 
-def test_a_pace_begins_anew_with_whoever_was_restarted() -> None:
+def test_pace_starts_again_after_a_restart() -> None:
     pace = Pace(window=10)
     pace.add(100, at=50)
     assert pace.add(3, at=1) == 0
     assert pace.add(5, at=2) == 2
 
 
-def test_pace_knows_the_span_that_it_covers() -> None:
+def test_pace_knows_its_span() -> None:
     pace = Pace(window=10)
     assert pace.span == 0
     pace.add(5, at=3)
@@ -69,12 +69,12 @@ def test_twice_the_requests_of_legitimate_rings_exceed_the_maximum_in_a_full_win
     assert requests_max([WINDOW_TICKS] * 16) < 16 * 1.3 * REQUESTS_BOUND
 
 
-def test_topic_that_was_seen_once_adds_nothing_to_the_maximum() -> None:
+def test_topic_seen_once_adds_nothing_to_the_maximum() -> None:
     assert requests_max([]) == requests_max([0]) == 0
     assert requests_max([5, 0]) == requests_max([5])
 
 
-def test_healthy_ring_of_two_nodes_is_never_above_the_maximum() -> None:
+def test_healthy_ring_of_two_nodes_never_exceeds_the_maximum() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await cluster.wait_healthy(timeout=PATIENCE_S)
@@ -89,14 +89,14 @@ def test_healthy_ring_of_two_nodes_is_never_above_the_maximum() -> None:
     asyncio.run(scene())
 
 
-def test_those_differ_who_have_another_root_than_most() -> None:
+def test_nodes_whose_root_differs_from_the_majority_are_listed() -> None:
     roots = {"a": b"1", "b": b"2", "c": b"1"}
     assert most_common(roots.values()) == b"1"
     assert list(differing(roots)) == ["b"]
     assert list(differing({})) == []
 
 
-def test_a_topic_is_listed_with_its_members_publications_and_lag() -> None:
+def test_topic_is_listed_with_members_publications_and_lag() -> None:
     async def scene() -> None:
         async with Cluster(n=4) as cluster:
             await cluster.wait_healthy(timeout=PATIENCE_S)
@@ -147,7 +147,7 @@ def test_requests_are_counted_in_intervals() -> None:
     asyncio.run(scene())
 
 
-def test_what_was_seen_stays_while_the_supervisor_is_away_and_after_it_forgot() -> None:
+def test_last_overview_stays_while_the_supervisor_is_away_and_after_its_data_loss() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.wait_healthy(timeout=PATIENCE_S)
@@ -169,7 +169,7 @@ def test_what_was_seen_stays_while_the_supervisor_is_away_and_after_it_forgot() 
     asyncio.run(scene())
 
 
-def test_where_nobody_answers_that_is_said() -> None:
+def test_missing_supervisor_is_reported() -> None:
     async def scene() -> None:
         async with Observer(["127.0.0.1:9"]) as observer:
             with pytest.raises(UnreachableError, match=r"nothing listens at 127\.0\.0\.1:9"):
@@ -179,13 +179,13 @@ def test_where_nobody_answers_that_is_said() -> None:
 
 
 async def until_topics(observer: Observer, topics: set[str]) -> None:
-    """Look until there are these topics."""
+    """Poll until exactly these topics are listed."""
     async with asyncio.timeout(PATIENCE_S):
         while {each.topic for each in (await observer.overview()).topics} != topics:
             pass
 
 
-def test_the_members_of_a_supervisor_with_many_topics_are_all_counted(
+def test_all_members_of_a_supervisor_with_many_topics_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "TOPICS_IN_A_PAGE", 2)
@@ -202,7 +202,7 @@ def test_the_members_of_a_supervisor_with_many_topics_are_all_counted(
     asyncio.run(scene())
 
 
-def test_what_is_over_is_forgotten_by_whoever_watches_and_by_the_supervisor() -> None:
+def test_ended_topic_is_forgotten_by_observer_and_supervisor() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
             cluster.node("n00").subscribe("short")
@@ -220,7 +220,7 @@ def test_what_is_over_is_forgotten_by_whoever_watches_and_by_the_supervisor() ->
     asyncio.run(scene())
 
 
-def test_one_topic_that_cannot_be_seen_does_not_hide_the_others(
+def test_failed_topic_does_not_hide_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     inspect = Inspector.inspect
@@ -243,7 +243,7 @@ def test_one_topic_that_cannot_be_seen_does_not_hide_the_others(
     asyncio.run(scene())
 
 
-def test_only_so_many_topics_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_inspected_topics_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "TOPICS_MAX", 1)
 
     async def scene() -> None:
@@ -262,7 +262,7 @@ def test_only_so_many_topics_are_looked_into(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(scene())
 
 
-def test_a_topic_that_is_not_served_does_not_make_its_supervisor_silent() -> None:
+def test_refused_topic_does_not_mark_its_supervisor_unreachable() -> None:
     async def scene() -> None:
         settings = NodeSettings(allowed_topics=("news",), tick_s=0.05)
         server = await SupervisorHost(settings, rng=Random(1)).start("127.0.0.1", 0)
@@ -278,7 +278,7 @@ def test_a_topic_that_is_not_served_does_not_make_its_supervisor_silent() -> Non
     asyncio.run(scene())
 
 
-def test_a_ring_that_its_supervisor_has_just_forgotten_is_still_seen() -> None:
+def test_ring_just_forgotten_by_its_supervisor_is_still_seen() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.wait_healthy(timeout=PATIENCE_S)
@@ -299,7 +299,7 @@ def test_a_ring_that_its_supervisor_has_just_forgotten_is_still_seen() -> None:
     [({}, True), ({"roots": 2}, False), ({"wrong": 1}, False), ({"members": 0}, False)],
     ids=["in-order", "members-differ", "wrong-ring", "no-members"],
 )
-def test_topic_is_healthy_if_its_ring_and_its_contents_are_in_order(
+def test_topic_is_healthy_if_ring_and_publications_are(
     changes: dict[str, int], is_healthy: bool
 ) -> None:
     row = TopicRow(

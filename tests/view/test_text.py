@@ -32,7 +32,7 @@ RIGHT, EDGES, WRONG = (UNICODE.marks[mark] for mark in GlyphState)
 
 
 def legitimate(n: int) -> Snapshot:
-    """The ring in which node ``v3`` has the label l(3)."""
+    """Return the ring in which node ``v3`` has the label l(3)."""
     nodes = [f"v{index}" for index in range(n)]
     database = tuple((Label.nth(index).bits, node) for index, node in enumerate(nodes))
     return Snapshot(
@@ -58,7 +58,7 @@ def at(rows: list[str], bits: str, size: Size = SIZE) -> str:
 
 
 def on_ellipse(bits: str, size: Size) -> tuple[int, int]:
-    """Where r(label) stands: from the top clockwise, 7 columns from the sides left for labels."""
+    """Return the place of r(label): clockwise from the top, with 7 columns for labels on each side."""
     angle = 2 * pi * int(bits, 2) / 2 ** len(bits)
     x_radius, y_radius = size.columns // 2 - 7, size.rows // 2
     return (
@@ -67,7 +67,7 @@ def on_ellipse(bits: str, size: Size) -> tuple[int, int]:
     )
 
 
-# --- where nodes stand -----------------------------------------------------------------
+# --- positions -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [Size(47, 17), Size(63, 25)])
@@ -82,7 +82,7 @@ def test_each_node_is_drawn_at_the_position_of_its_label(n: int, size: Size) -> 
     )
 
 
-def test_the_quarters_are_up_right_down_and_left() -> None:
+def test_quarters_are_up_right_down_and_left() -> None:
     assert [spot(Label.parse(bits), SIZE) for bits in ("0", "01", "1", "11")] == [
         (23, 0),
         (39, 8),
@@ -91,7 +91,7 @@ def test_the_quarters_are_up_right_down_and_left() -> None:
     ]
 
 
-def test_every_label_of_a_ring_of_16_stands_beside_its_node() -> None:
+def test_every_label_of_a_ring_of_16_is_beside_its_node() -> None:
     rows = draw(legitimate(16))
     for index in range(16):
         bits = Label.nth(index).bits
@@ -101,24 +101,24 @@ def test_every_label_of_a_ring_of_16_stands_beside_its_node() -> None:
         assert beside.startswith(expected), bits
 
 
-def test_all_rows_are_as_wide_as_asked_for() -> None:
+def test_all_rows_have_the_requested_width() -> None:
     assert {len(row) for row in draw(legitimate(64))} == {SIZE.columns}
 
 
-def test_text_stands_in_the_middle() -> None:
+def test_text_is_in_the_centre() -> None:
     rows = plain(draw_ring(layout(legitimate(4)), SIZE, centre=[Text("round 3")]))
     assert rows[8][20:27] == "round 3"
 
 
-# --- how well they stand ---------------------------------------------------------------
+# --- marks -----------------------------------------------------------------------------
 
 
-def test_a_wrong_label_is_marked_where_the_node_believes_to_stand() -> None:
+def test_wrong_label_is_marked_at_the_believed_position() -> None:
     world = legitimate(16)
     strayed = replace(world.subscribers["v3"], label=Label.parse("00111"))
     rows = draw(with_state(world, "v3", strayed))
     assert at(rows, "00111") == WRONG
-    assert at(rows, "11") == UNICODE.vacant  # l(3), where it should be
+    assert at(rows, "11") == UNICODE.vacant  # l(3), its right position
 
 
 @pytest.mark.parametrize(
@@ -133,19 +133,19 @@ def test_wrong_edges_are_marked_at_the_right_label(damage: dict[str, object]) ->
     assert sum(row.count(RIGHT) for row in rows) == 15
 
 
-def test_several_in_one_spot_are_counted_and_show_the_worst() -> None:
+def test_nodes_in_one_spot_are_counted_and_show_the_worst() -> None:
     world = legitimate(16)
     rows = draw(with_state(world, "v3", replace(world.subscribers["v3"], label=Label.parse("01"))))
     assert at(rows, "01") == WRONG
     assert f"{WRONG} x2" in rows[8]
 
 
-def test_a_node_without_a_label_is_counted_in_the_middle() -> None:
+def test_node_without_a_label_is_counted_in_the_centre() -> None:
     rows = draw(with_state(legitimate(16), "v3", SubscriberState()))
     assert any("1 without a label" in row for row in rows)
 
 
-def test_the_dead_are_marked_while_they_are_recorded_and_so_is_who_leads_to_them() -> None:
+def test_dead_nodes_are_marked_while_recorded_with_their_neighbours() -> None:
     world = legitimate(16)
     alive = {node: state for node, state in world.subscribers.items() if node != "v9"}
     rows = draw(replace(world, subscribers=alive, crashed=("v9",)))
@@ -154,7 +154,7 @@ def test_the_dead_are_marked_while_they_are_recorded_and_so_is_who_leads_to_them
     assert [at(rows, bits) for bits in ("001", "01", "1")] == [EDGES, EDGES, RIGHT]
 
 
-def test_nodes_that_an_emptied_database_does_not_know_are_wrong() -> None:
+def test_nodes_unknown_to_an_emptied_database_are_wrong() -> None:
     portrait = layout(replace(legitimate(16), supervisor=SupervisorState()))
     assert portrait.count(GlyphState.LABEL) == 16
     assert (portrait.recorded, portrait.sound) == (0, frozenset())
@@ -178,7 +178,7 @@ def test_any_state_can_be_drawn(world: Snapshot) -> None:
     assert all(len(row) <= 80 for row in plain(draw_levels(portrait, 80)))
 
 
-def test_marks_differ_by_more_than_colour_and_ascii_is_enough() -> None:
+def test_marks_differ_by_more_than_colour_also_in_ascii() -> None:
     for glyphs in (UNICODE, ASCII):
         signs = {*glyphs.marks.values(), glyphs.dead, glyphs.vacant, glyphs.outline}
         assert len(signs) == len(GlyphState) + 3
@@ -191,11 +191,11 @@ def test_marks_differ_by_more_than_colour_and_ascii_is_enough() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 12, 16, 33])
-def test_in_a_legitimate_ring_all_edges_are_sound_and_there_are_no_others(n: int) -> None:
+def test_legitimate_ring_has_exactly_the_sound_edges(n: int) -> None:
     assert layout(legitimate(n)).sound == ring_edges(n) | shortcut_edges(n)
 
 
-def test_unrolled_each_level_has_twice_the_nodes() -> None:
+def test_each_unrolled_level_has_twice_the_nodes() -> None:
     assert plain(draw_levels(layout(legitimate(8)), 42)) == [
         "level 1  0───────────────1───────────────●",
         "level 2  ●───────01──────●───────11──────●",
@@ -203,7 +203,7 @@ def test_unrolled_each_level_has_twice_the_nodes() -> None:
     ]
 
 
-def test_a_shortcut_that_only_one_end_knows_is_drawn_broken() -> None:
+def test_shortcut_known_to_one_end_only_is_drawn_broken() -> None:
     world = legitimate(8)
     damaged = with_state(world, "v1", replace(world.subscribers["v1"], shortcuts={}))
     assert plain(draw_levels(layout(damaged), 42)) == [
@@ -213,7 +213,7 @@ def test_a_shortcut_that_only_one_end_knows_is_drawn_broken() -> None:
     ]
 
 
-def test_levels_too_fine_for_the_width_are_left_out() -> None:
+def test_levels_too_fine_for_the_width_are_omitted() -> None:
     rows = plain(draw_levels(layout(legitimate(256)), 80))
     assert [row[:7] for row in rows] == [f"level {level}" for level in range(1, 7)]
 
@@ -221,15 +221,15 @@ def test_levels_too_fine_for_the_width_are_left_out() -> None:
 # --- bars ------------------------------------------------------------------------------
 
 
-def test_bars_show_the_largest_as_full_and_the_smallest_still() -> None:
+def test_bars_show_the_largest_as_full_and_the_smallest_visibly() -> None:
     assert plain(draw_bars([16, 8, 1, 0], 10, 2)) == ["█   ", "██▁ "]
 
 
-def test_bars_keep_to_the_newest_if_there_are_too_many() -> None:
+def test_excess_bars_keep_the_newest_values() -> None:
     assert plain(draw_bars([8, 1, 2, 3], 3, 1)) == ["▁▂▃"]
 
 
-def test_without_values_there_are_no_bars() -> None:
+def test_zero_values_have_no_bars() -> None:
     assert plain(draw_bars([0, 0], 3, 1)) == ["  "]
 
 
@@ -241,7 +241,7 @@ def is_dotted(character: str) -> bool:
 
 
 def dots(lines: list[Text], style: str) -> int:
-    """How many dots of braille have a style."""
+    """Return the number of braille dots with a style."""
     found = 0
     for line in lines:
         for span in line.spans:
@@ -261,7 +261,7 @@ def test_sound_edges_are_drawn_by_level_and_broken_ones_with_gaps() -> None:
         "cyan": True,
     }
     assert dots(whole, "red") == 0
-    # Label 1 is at the other end of the only edge of level 1, and of two of level 2.
+    # Label 1 is the other end of the only edge of level 1, and of two of level 2.
     broken = draw_ring(
         layout(with_state(world, "v1", replace(world.subscribers["v1"], shortcuts={}))), SIZE
     )
@@ -270,14 +270,14 @@ def test_sound_edges_are_drawn_by_level_and_broken_ones_with_gaps() -> None:
     assert 0 < dots(broken, "blue") < dots(whole, "blue")
 
 
-def test_the_chord_between_the_first_two_labels_goes_through_the_middle() -> None:
+def test_chord_between_the_first_two_labels_crosses_the_centre() -> None:
     rows = draw(legitimate(16))
     column, bottom = spot(Label.parse("1"), SIZE)
     assert all(is_dotted(rows[row][column]) for row in range(1, bottom))
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 16])
-def test_the_ring_is_closed(n: int) -> None:
+def test_drawn_ring_is_closed(n: int) -> None:
     rows = draw(legitimate(n))
     for turn in range(32):
         x, y = on_ellipse(f"{turn:05b}", SIZE)
@@ -285,12 +285,12 @@ def test_the_ring_is_closed(n: int) -> None:
         assert any(is_dotted(each) or each == RIGHT for each in around), turn
 
 
-def test_the_levels_have_the_colours_of_their_chords() -> None:
+def test_levels_have_the_colours_of_their_chords() -> None:
     lines = draw_levels(layout(legitimate(16)), 80)
     assert [str(line.spans[0].style) for line in lines] == ["magenta", "blue", "cyan", "green"]
 
 
-def test_in_ascii_there_is_an_outline_and_no_chord() -> None:
+def test_ascii_ring_has_an_outline_and_no_chords() -> None:
     rows = plain(draw_ring(layout(legitimate(4)), SIZE, ASCII))
     assert "".join(rows).isascii()
     assert rows[8][9:38].isspace()

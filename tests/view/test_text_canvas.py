@@ -1,4 +1,4 @@
-"""What pictures are drawn on."""
+"""The canvas of the text pictures."""
 
 import pytest
 
@@ -23,15 +23,15 @@ def drawn(path: list[Point], *, is_broken: bool = False) -> list[str]:
     ],
     ids=["across", "down", "a point is no line", "one dot", "beyond the edges"],
 )
-def test_a_line_is_made_of_dots(path: list[Point], rows: list[str]) -> None:
+def test_line_is_made_of_dots(path: list[Point], rows: list[str]) -> None:
     assert drawn(path) == rows
 
 
-def test_a_broken_line_has_gaps() -> None:
+def test_broken_line_has_gaps() -> None:
     assert drawn([(0.0, 1.0), (3.0, 1.0)], is_broken=True) == ["    ", "⠠ ⠠ ", "    "]
 
 
-def test_neighbours_of_the_same_style_are_one_piece() -> None:
+def test_neighbours_of_the_same_style_are_one_span() -> None:
     canvas = Canvas(Size(6, 1))
     canvas.put((1, 0), "ab", "red")
     canvas.put((3, 0), "c", "blue")
@@ -43,7 +43,7 @@ def test_neighbours_of_the_same_style_are_one_piece() -> None:
     ]
 
 
-def test_what_does_not_fit_beside_a_spot_is_left_out() -> None:
+def test_text_that_does_not_fit_beside_a_spot_is_omitted() -> None:
     canvas = Canvas(Size(9, 2))
     canvas.put_beside((8, 0), "far", "")
     canvas.put_beside((5, 1), "1", "")

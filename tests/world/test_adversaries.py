@@ -1,4 +1,4 @@
-"""Each starting state is what its title says, for every number of subscribers."""
+"""Adversaries: each initial state is as its title says, for every number of subscribers."""
 
 import os
 import pickle
@@ -52,7 +52,7 @@ CODES = (
 SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 64)
 LARGE = (16, 17, 64)
 
-# From how many subscribers on a state is illegitimate; below, its construction does not fit.
+# The number of subscribers from which a state is illegitimate; below, it cannot be built.
 ILLEGITIMATE_FROM = dict.fromkeys(("A06", "A10", "A11", "A20", "A32", "A36", "A43", "A44"), 2) | {
     "A41": 5,
     "A42": 5,
@@ -61,7 +61,7 @@ ILLEGITIMATE_FROM = dict.fromkeys(("A06", "A10", "A11", "A20", "A32", "A36", "A4
     "A61": 2,
     "A62": 2,
 }
-# Wrong are only channels, publications or what machines remember.
+# Only channels, publications or the memory of machines are wrong.
 LEGITIMATE = ("A13", "A19", "A47", "A64", "A65")
 
 every_code = pytest.mark.parametrize("code", CODES)
@@ -110,7 +110,7 @@ def labels_of(snapshot: Snapshot) -> dict[NodeId, Label | None]:
 
 
 def is_sorted_ring(snapshot: Snapshot, nodes: list[NodeId]) -> bool:
-    """True if these nodes, by their own labels, are linked as BuildRing should leave them."""
+    """Return True if these nodes, by their own labels, form the ring of BuildRing."""
     line = sorted(Peer(label, node) for node in nodes if (label := labels_of(snapshot)[node]))
     if len(line) != len(nodes):
         return False
@@ -124,34 +124,34 @@ def is_sorted_ring(snapshot: Snapshot, nodes: list[NodeId]) -> bool:
 # -- the table -------------------------------------------------------------------------------
 
 
-def test_the_catalogue_is_complete_and_in_order() -> None:
+def test_catalogue_is_complete_and_in_order() -> None:
     assert tuple(ADVERSARIES) == CODES
     assert all(adversary.code == code for code, adversary in ADVERSARIES.items())
     assert len({adversary.title for adversary in ADVERSARIES.values()}) == len(CODES)
 
 
-def test_the_catalogue_cannot_be_changed() -> None:
+def test_catalogue_is_immutable() -> None:
     with pytest.raises(TypeError):
         del ADVERSARIES["A00"]
 
 
-def test_an_adversary_can_be_handed_to_another_process() -> None:
+def test_adversary_can_be_pickled() -> None:
     for adversary in ADVERSARIES.values():
         copy = pickle.loads(pickle.dumps(adversary.build))
         assert copy(5, Random("0")) == adversary.build(5, Random("0"))
 
 
-def test_only_a46_goes_on_crashing() -> None:
+def test_only_a46_keeps_crashing() -> None:
     rounds = {code: a.crash_rounds for code, a in ADVERSARIES.items() if a.crash_rounds}
     assert rounds == {"A46": (2, 4, 6, 8)}
 
 
-# -- what holds for all ----------------------------------------------------------------------
+# -- properties of all adversaries -----------------------------------------------------------
 
 
 @every_code
 @every_size
-def test_every_node_that_is_named_is_declared(code: str, n: int) -> None:
+def test_every_referenced_node_is_declared(code: str, n: int) -> None:
     snapshot = world(code, n)
     known = {None, *snapshot.subscribers, *snapshot.crashed}
     supervisor = snapshot.supervisor
@@ -168,7 +168,7 @@ def test_every_node_that_is_named_is_declared(code: str, n: int) -> None:
 
 @every_code
 @every_size
-def test_there_are_n_live_members(code: str, n: int) -> None:
+def test_number_of_live_members_is_n(code: str, n: int) -> None:
     snapshot = world(code, n)
     members = [node for node, state in snapshot.subscribers.items() if state.member]
     missing = {"A36": len(snapshot.crashed), "A45": len(snapshot.subscribers) - len(members)}
@@ -179,14 +179,14 @@ def test_there_are_n_live_members(code: str, n: int) -> None:
 
 @every_code
 @every_size
-def test_the_order_of_ids_is_the_order_of_numbers(code: str, n: int) -> None:
+def test_order_of_ids_is_the_order_of_numbers(code: str, n: int) -> None:
     snapshot = world(code, n)
     nodes = sorted([*snapshot.subscribers, *snapshot.crashed])
     assert nodes == [f"n{number:04}" for number in range(len(nodes))]
     assert list(snapshot.subscribers) == sorted(snapshot.subscribers)
 
 
-def test_names_keep_their_order_when_there_are_many() -> None:
+def test_many_names_keep_their_order() -> None:
     nodes = list(legitimate_world(10_001, Random("0")).subscribers)
     assert [int(node[1:]) for node in nodes] == list(range(10_001))
     assert nodes == sorted(nodes)
@@ -194,12 +194,12 @@ def test_names_keep_their_order_when_there_are_many() -> None:
 
 @every_code
 @every_size
-def test_the_same_seed_builds_the_same_state(code: str, n: int) -> None:
+def test_same_seed_builds_the_same_state(code: str, n: int) -> None:
     assert build(code, n) == world(code, n)
 
 
 @pytest.mark.parametrize("code", [code for code in CODES if code != "A00"])
-def test_another_seed_builds_another_state(code: str) -> None:
+def test_other_seed_builds_another_state(code: str) -> None:
     assert build(code, 64, seed=2) != world(code, 64)
 
 
@@ -225,13 +225,13 @@ def test_no_state_depends_on_the_hash_seed() -> None:
 
 @pytest.mark.parametrize("code", [code for code in CODES if code not in LEGITIMATE])
 @every_size
-def test_the_state_is_not_legitimate_unless_it_is_too_small(code: str, n: int) -> None:
+def test_state_is_not_legitimate_unless_it_is_too_small(code: str, n: int) -> None:
     assert bool(layers(code, n)) == (n >= ILLEGITIMATE_FROM.get(code, 1))
 
 
 @pytest.mark.parametrize("code", LEGITIMATE)
 @every_size
-def test_the_state_is_explicitly_legitimate(code: str, n: int) -> None:
+def test_state_is_explicitly_legitimate(code: str, n: int) -> None:
     assert is_legitimate(world(code, n))
 
 
@@ -246,7 +246,7 @@ def test_only_one_layer_is_wrong(code: str, layer: Layer, n: int) -> None:
 
 @pytest.mark.parametrize("code", ["A06", "A32", "A43"])
 @two_or_more
-def test_the_database_alone_looks_right(code: str, n: int) -> None:
+def test_database_alone_looks_right(code: str, n: int) -> None:
     assert Layer.DATABASE not in layers(code, n)
     assert Layer.LABELS in layers(code, n)
 
@@ -255,7 +255,7 @@ def test_the_database_alone_looks_right(code: str, n: int) -> None:
     "code", ["A01", "A02", "A03", "A04", "A05", "A06", "A31", "A32", "A37", "A43"]
 )
 @every_size
-def test_the_subscribers_form_a_correct_ring_whatever_the_database_says(code: str, n: int) -> None:
+def test_subscribers_form_a_correct_ring_whatever_the_database_says(code: str, n: int) -> None:
     snapshot = world(code, n)
     nodes = sorted(snapshot.subscribers, key=lambda node: snapshot.subscribers[node].label.index)
     for index, node in enumerate(nodes):
@@ -263,13 +263,13 @@ def test_the_subscribers_form_a_correct_ring_whatever_the_database_says(code: st
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 64, 100])
-def test_a_legitimate_world_is_legitimate(n: int) -> None:
+def test_legitimate_world_is_legitimate(n: int) -> None:
     snapshot = legitimate_world(n, Random(f"{n}"))
     assert list(violations(snapshot)) == []
     assert snapshot.channels == snapshot.crashed == ()
 
 
-def test_who_gets_which_label_is_shuffled() -> None:
+def test_assignment_of_labels_is_shuffled() -> None:
     nodes = recorded(legitimate_world(64, Random("0")))
     assert nodes != sorted(nodes, key=str)
 
@@ -278,7 +278,7 @@ def test_who_gets_which_label_is_shuffled() -> None:
 
 
 @every_size
-def test_a00_knows_nothing_at_all(n: int) -> None:
+def test_a00_has_no_references_at_all(n: int) -> None:
     snapshot = world("A00", n)
     assert recorded(snapshot) == []
     assert set(map(repr, snapshot.subscribers.values())) == {repr(SubscriberState())}
@@ -291,7 +291,7 @@ def test_a01_has_entries_without_a_subscriber(n: int) -> None:
 
 
 @every_size
-def test_a02_has_a_subscriber_twice(n: int) -> None:
+def test_a02_records_a_subscriber_twice(n: int) -> None:
     assert max(Counter(recorded(world("A02", n))).values()) > 1
 
 
@@ -322,7 +322,7 @@ def test_a05_has_lost_the_database_of_labelled_subscribers(n: int) -> None:
 
 
 @every_size
-def test_a32_records_everybody_one_index_too_low(n: int) -> None:
+def test_a32_records_every_member_one_index_too_low(n: int) -> None:
     snapshot = world("A32", n)
     for index, node in enumerate(recorded(snapshot)):
         label = labels_of(snapshot)[node]
@@ -331,7 +331,7 @@ def test_a32_records_everybody_one_index_too_low(n: int) -> None:
 
 @pytest.mark.parametrize(("code", "one_in"), [("A31", 8), ("A37", 4)])
 @every_size
-def test_evicted_members_still_believe_in_their_place(code: str, one_in: int, n: int) -> None:
+def test_evicted_members_still_hold_their_labels(code: str, one_in: int, n: int) -> None:
     snapshot = world(code, n)
     assert len(set(recorded(snapshot))) == n - max(1, n // one_in)
     indices = [Label.parse(bits).index for bits, _ in snapshot.supervisor.database]
@@ -339,7 +339,7 @@ def test_evicted_members_still_believe_in_their_place(code: str, one_in: int, n:
 
 
 def replaced(snapshot: Snapshot) -> list[tuple[NodeId, NodeId]]:
-    """Each unrecorded member and who has its label in the database, in the order of the ring."""
+    """Return each unrecorded member and the recorded owner of its label, in ring order."""
     holder = {Label.parse(bits): node for bits, node in snapshot.supervisor.database}
     ghosts = sorted(
         (label, node)
@@ -365,7 +365,9 @@ def replaced(snapshot: Snapshot) -> list[tuple[NodeId, NodeId]]:
         ],
     ],
 )
-def test_as_many_adjacent_members_are_replaced_as_fit(code: str, n: int, count: int) -> None:
+def test_number_of_replaced_adjacent_members_is_the_largest_that_fits(
+    code: str, n: int, count: int
+) -> None:
     snapshot = world(code, n)
     pairs = replaced(snapshot)
     assert len(pairs) == count
@@ -381,7 +383,9 @@ def test_as_many_adjacent_members_are_replaced_as_fit(code: str, n: int, count: 
     ("code", "n"), [(code, n) for code in ("A41", "A42") for n in (9, 13, 16, 17, 33, 64, 67)]
 )
 @pytest.mark.parametrize("seed", range(5))
-def test_nobody_outside_a_replaced_segment_will_see_it(code: str, n: int, seed: int) -> None:
+def test_replaced_segment_is_invisible_to_its_outer_neighbours(
+    code: str, n: int, seed: int
+) -> None:
     snapshot = build(code, n, seed)
     pairs = replaced(snapshot)
     (first, first_replacement), (last, last_replacement) = pairs[0], pairs[-1]
@@ -430,7 +434,7 @@ def test_a07_is_one_sorted_ring_of_unrecorded_long_labels(n: int) -> None:
 
 
 def components(snapshot: Snapshot) -> list[list[NodeId]]:
-    """Who can reach whom by any references."""
+    """Return the components of nodes that are connected by any references."""
     home = {node: [node] for node in snapshot.subscribers}
     for one, other in snapshot.explicit_edges():
         if home[one] is not home[other]:
@@ -477,7 +481,7 @@ def test_only_a30_has_shortcuts_in_both_rings(n: int) -> None:
 
 
 @two_or_more
-def test_a10_lies_about_labels_and_not_about_ids(n: int) -> None:
+def test_a10_has_wrong_labels_and_right_ids(n: int) -> None:
     snapshot = world("A10", n)
     labels = labels_of(snapshot)
     right = dict(zip(recorded(snapshot), range(n), strict=True))
@@ -489,7 +493,7 @@ def test_a10_lies_about_labels_and_not_about_ids(n: int) -> None:
 
 
 @two_or_more
-def test_a11_permutes_the_edges_of_everybody(n: int) -> None:
+def test_a11_permutes_the_edges_of_all_members(n: int) -> None:
     nodes = recorded(world("A11", n))
     for index, node in enumerate(nodes):
         has = edges(world("A11", n).subscribers[node])
@@ -537,17 +541,17 @@ def test_a22_links_pairs_by_ring_only(n: int) -> None:
 # -- arbitrary values ------------------------------------------------------------------------
 
 
-def test_there_is_a_way_to_forge_every_message() -> None:
+def test_every_message_can_be_forged() -> None:
     assert tuple(MESSAGES) == MESSAGE_TYPES
 
 
 @pytest.mark.parametrize(("code", "per_node"), [("A13", 6), ("A15", 4), ("A16", 4), ("A17", 4)])
 @every_size
-def test_the_channels_hold_messages_of_every_type(code: str, per_node: int, n: int) -> None:
+def test_channels_contain_messages_of_every_type(code: str, per_node: int, n: int) -> None:
     messages = [parcel.message for parcel in world(code, n).channels]
     assert len(messages) == per_node * n
     types = {type(message) for message in messages}
-    # Where there are no publications, none can be on its way as new.
+    # Without publications, none can be in flight as new.
     forged = len(MESSAGE_TYPES) if code == "A13" else len(MESSAGE_TYPES) - 1
     assert len(types) == min(per_node * n, forged)
 
@@ -577,7 +581,7 @@ def test_a13_is_not_strictly_legitimate(n: int) -> None:
 
 
 @every_size
-def test_a14_has_one_label_for_all_and_everybody_knows_it(n: int) -> None:
+def test_a14_has_one_label_for_all_and_all_references_contain_it(n: int) -> None:
     snapshot = world("A14", n)
     (label,) = set(labels_of(snapshot).values())
     for state in snapshot.subscribers.values():
@@ -586,7 +590,7 @@ def test_a14_has_one_label_for_all_and_everybody_knows_it(n: int) -> None:
 
 @pytest.mark.parametrize("code", ["A15", "A16", "A17", "A46"])
 @every_large_size
-def test_nothing_is_left_at_its_default(code: str, n: int) -> None:
+def test_no_variable_has_its_default(code: str, n: int) -> None:
     snapshot = world(code, n)
     assert snapshot.supervisor.next
     assert snapshot.supervisor.queue or n < 64
@@ -604,7 +608,7 @@ def test_labels_are_a_little_too_long_in_a15_and_up_to_64_bits_in_a16(n: int) ->
     assert 32 < longest("A16") <= LABEL_BITS
 
 
-def test_a46_starts_as_a15_does() -> None:
+def test_a46_starts_like_a15() -> None:
     assert ADVERSARIES["A46"].build is ADVERSARIES["A15"].build
 
 
@@ -633,7 +637,7 @@ def test_unrecorded_nodes_have_long_labels_and_a_dead_left_neighbour(code: str, 
 
 
 @every_size
-def test_a18b_will_wait_far_too_long(n: int) -> None:
+def test_a18b_has_a_corrupted_silence_threshold(n: int) -> None:
     for plain, corrupted in zip(
         world("A18", n).subscribers.values(), world("A18b", n).subscribers.values(), strict=True
     ):
@@ -642,7 +646,7 @@ def test_a18b_will_wait_far_too_long(n: int) -> None:
 
 
 @two_or_more
-def test_a36_has_lost_a_quarter_that_everybody_refers_to(n: int) -> None:
+def test_a36_has_lost_a_quarter_that_all_refer_to(n: int) -> None:
     snapshot = world("A36", n)
     assert len(snapshot.crashed) == max(1, n // 4)
     assert sorted(recorded(snapshot)) == sorted([*snapshot.subscribers, *snapshot.crashed])
@@ -654,7 +658,7 @@ def test_a36_has_lost_a_quarter_that_everybody_refers_to(n: int) -> None:
 
 
 @two_or_more
-def test_a45_lets_leavers_go_whom_the_supervisor_still_records(n: int) -> None:
+def test_a45_permits_departures_of_leavers_that_are_still_recorded(n: int) -> None:
     snapshot = world("A45", n)
     leavers = [node for node, state in snapshot.subscribers.items() if not state.member]
     gone = [node for node in leavers if snapshot.subscribers[node].label is None]
@@ -664,11 +668,11 @@ def test_a45_lets_leavers_go_whom_the_supervisor_still_records(n: int) -> None:
     named = {node for state in snapshot.subscribers.values() for node in references(state)}
     for node in gone:
         assert list(references(snapshot.subscribers[node])) == []
-        assert node in named or len(gone) > 1  # neighbours may have gone with it
+        assert node in named or len(gone) > 1  # its neighbours may have left as well
 
 
 @every_size
-def test_a45_forges_grants_to_all_other_leavers_and_to_some_who_stay(n: int) -> None:
+def test_a45_forges_permissions_for_all_other_leavers_and_some_members(n: int) -> None:
     snapshot = world("A45", n)
     going = {n for n, s in snapshot.subscribers.items() if not s.member and s.label is not None}
     granted = [parcel.to for parcel in snapshot.channels]
@@ -706,7 +710,7 @@ def test_a47_makes_all_tries_look_equal(n: int) -> None:
 
 
 @two_or_more
-def test_what_a47_stores_under_a_wrong_id_is_right_somewhere(n: int) -> None:
+def test_publications_that_a47_stores_under_a_wrong_id_are_right_at_another_member(n: int) -> None:
     snapshot = world("A47", n)
     rows = [row for state in snapshot.subscribers.values() for row in state.publications]
     right = {row.id for row in rows if row.is_genuine(snapshot.topic)}
@@ -716,7 +720,7 @@ def test_what_a47_stores_under_a_wrong_id_is_right_somewhere(n: int) -> None:
 
 
 def holders(snapshot: Snapshot) -> Counter[bytes]:
-    """How many members hold each publication, or are on the way to hold it."""
+    """Return how many members hold each publication or are about to receive it."""
     held = [row.id for state in snapshot.subscribers.values() for row in state.publications]
     flying = [row.id for p in snapshot.channels for row in publications_in(p.message)]
     return Counter([*held, *flying])
@@ -740,13 +744,13 @@ def test_each_scattered_publication_is_at_some_members_or_in_a_channel(code: str
     assert {type(parcel.message) for parcel in new} == {PublishNew, Publications}
 
 
-def test_where_nobody_wants_to_be_a_member_nothing_is_scattered() -> None:
+def test_nothing_is_scattered_without_members() -> None:
     nobody = Snapshot(subscribers={"a": SubscriberState(member=False)})
     assert scatter(nobody, 40, Random("0")) is nobody
     assert scatter(world("A00", 3), 0, Random("0")) is world("A00", 3)
 
 
-def test_scattering_adds_to_what_is_there() -> None:
+def test_scattering_adds_to_the_existing_publications() -> None:
     before = world("A19", 8)
     after = scatter(before, 5, Random("0"))
     for node, state in after.subscribers.items():
@@ -754,11 +758,11 @@ def test_scattering_adds_to_what_is_there() -> None:
         assert state.publications[: len(held)] == held
 
 
-# -- what machines remember ------------------------------------------------------------------
+# -- memory of the machines ------------------------------------------------------------------
 
 
 def changed_fields(part: Struct, prefix: str = "") -> Iterator[str]:
-    """The fields that have not the value of a new machine, those of inner parts with a dot."""
+    """Return the fields that differ from those of a new machine, with a dot for inner parts."""
     for field in fields(type(part)):
         value = getattr(part, field.name)
         if isinstance(field.default, Struct):
@@ -776,32 +780,32 @@ def every_field(kind: type[Struct], prefix: str = "") -> Iterator[str]:
 
 
 def remembered(*codes: str) -> set[str]:
-    """What subscribers of some adversaries remember that new ones do not."""
+    """Return the memory of subscribers of some adversaries that new ones do not have."""
     states = [state for code in codes for state in world(code, 64).subscribers.values()]
     memories = [state.memory for state in states if state.memory is not None]
     return {name for memory in memories for name in changed_fields(memory)}
 
 
-def test_a66_leaves_no_variable_of_a_subscriber_as_in_a_new_machine() -> None:
+def test_a66_changes_every_variable_of_a_subscriber() -> None:
     assert remembered("A66") == set(every_field(SubscriberMemory))
     assert remembered("A63", "A64", "A65") == remembered("A66")
 
 
-def test_a60_to_a62_leave_no_variable_of_the_supervisor_as_in_a_new_machine() -> None:
+def test_a60_to_a62_change_every_variable_of_the_supervisor() -> None:
     memories = [world(code, 64).supervisor.memory for code in ("A60", "A61", "A62")]
     found = {name for memory in memories if memory for name in changed_fields(memory)}
     assert found | {"ticks"} == set(every_field(SupervisorMemory))
 
 
 def sum_of(snapshot: Snapshot) -> int:
-    """The sum over the database, derived anew."""
+    """Return the sum over the database, derived again."""
     roster = Roster()
     roster.load(snapshot.supervisor.database, 0)
     return roster.digest
 
 
 @two_or_more
-def test_a60_has_the_digest_of_the_ring_that_stands(n: int) -> None:
+def test_a60_has_the_digest_of_the_actual_ring(n: int) -> None:
     snapshot = world("A60", n)
     states = snapshot.subscribers.items()
     weights = [Peer(state.label, node).weight for node, state in states if state.label]

@@ -1,4 +1,4 @@
-"""The world file: what is read, what is refused and in which words, and the way back."""
+"""World file: parsing, error messages and rendering."""
 
 import copy
 import json
@@ -52,7 +52,7 @@ from skipring.world.file.messages import MESSAGE_FIELDS
 from skipring.world.snapshot import Parcel, Snapshot
 from tests.support.strategies import snapshots
 
-# The example of the format, letter by letter.
+# The example of the format, literally.
 EXAMPLE = """\
 {"format": "skipring-world/1", "topic": "news",
  "supervisor": {"database": [["0", "a"], ["1", null], ["01", "a"], ["00", "c"]], "next": 5},
@@ -68,11 +68,11 @@ EXAMPLE = """\
 
 HELLO = Publication(publisher="a", seq=0, payload=b"hello").with_id("news")
 L0, L1, L01 = (Label.parse(bits) for bits in ("0", "1", "01"))
-NEVER = ["", "00", "10", "1" * 65]  # l produces none of them, or not within 64 bits
+NEVER = ["", "00", "10", "1" * 65]  # l does not produce these, or not within 64 bits
 
 
 def world(**changes: object) -> dict[str, Any]:
-    """The smallest world with two subscribers and one that crashed, and some keys changed."""
+    """Return the smallest world (two subscribers, one crashed node) with some keys changed."""
     subscriber = {"member": True, "label": None, "left": None, "right": None, "ring": None}
     return {
         "format": "skipring-world/1",
@@ -84,7 +84,7 @@ def world(**changes: object) -> dict[str, Any]:
 
 
 def world_with(*path: str, value: object) -> dict[str, Any]:
-    """The smallest world with the value at a path of keys set."""
+    """Return the smallest world with the value at a path of keys set."""
     made = copy.deepcopy(world())
     inner = made
     for key in path[:-1]:
@@ -94,29 +94,29 @@ def world_with(*path: str, value: object) -> dict[str, Any]:
 
 
 def world_of(**fields: object) -> dict[str, Any]:
-    """The smallest world with some variables of subscriber a set."""
+    """Return the smallest world with some variables of subscriber a set."""
     made = copy.deepcopy(world())
     made["subscribers"]["a"].update(fields)
     return made
 
 
 def world_saying(**message: object) -> dict[str, Any]:
-    """The smallest world with one message in the channel of a."""
+    """Return the smallest world with one message in the channel of a."""
     return world(channels=[{"to": "a", "message": message}])
 
 
 def supervising(memory: object) -> dict[str, Any]:
-    """The smallest world with a supervisor that remembers something."""
+    """Return the smallest world whose supervisor has this memory."""
     return world_with("supervisor", "memory", value=memory)
 
 
 def remembering(**memory: object) -> dict[str, Any]:
-    """The smallest world in which subscriber a remembers something."""
+    """Return the smallest world in which subscriber a has this memory."""
     return world_of(memory=memory)
 
 
 def world_publishing(**changes: object) -> dict[str, Any]:
-    """The smallest world with one publication at a."""
+    """Return the smallest world with one publication at a."""
     return world_of(publications=[{"publisher": "p", "seq": 0} | changes])
 
 
@@ -133,10 +133,10 @@ def messages_of(*messages: dict[str, object]) -> list[Message]:
     return [parcel.message for parcel in parse(world(channels=channels)).channels]
 
 
-# --- what is read ----------------------------------------------------------------------
+# --- parsing ---------------------------------------------------------------------------
 
 
-def test_the_example_of_the_design_is_read() -> None:
+def test_example_of_the_design_is_parsed() -> None:
     assert parse_world(EXAMPLE) == Snapshot(
         topic="news",
         supervisor=SupervisorState(
@@ -161,7 +161,7 @@ def test_the_example_of_the_design_is_read() -> None:
     )
 
 
-def test_the_example_is_written_as_it_was_read_and_with_the_id_that_follows() -> None:
+def test_example_is_rendered_as_it_was_parsed_with_the_derived_id() -> None:
     written = render_world(parse_world(EXAMPLE))
     expected = json.loads(EXAMPLE)
     expected["subscribers"]["a"]["publications"][0]["id"] = HELLO.id.hex()
@@ -169,7 +169,7 @@ def test_the_example_is_written_as_it_was_read_and_with_the_id_that_follows() ->
     assert parse_world(written) == parse_world(EXAMPLE.encode())
 
 
-def test_what_may_be_left_out_is_empty() -> None:
+def test_optional_keys_default_to_empty() -> None:
     tree = world()
     del tree["crashed"]
     snapshot = parse(tree)
@@ -177,7 +177,7 @@ def test_what_may_be_left_out_is_empty() -> None:
     assert snapshot.subscribers == {"a": SubscriberState(), "b": SubscriberState()}
 
 
-def test_counters_digests_and_queue_are_read() -> None:
+def test_counters_digests_and_queue_are_parsed() -> None:
     tree = world_of(silence={"b": [-3, 64, True]}, digests={"x": 2**64 - 1})
     tree["supervisor"]["queue"] = ["b", "a"]
     snapshot = parse(tree)
@@ -186,7 +186,7 @@ def test_counters_digests_and_queue_are_read() -> None:
     assert snapshot.supervisor.queue == ("b", "a")
 
 
-def test_a_publication_is_read_with_everything_it_may_carry() -> None:
+def test_publication_is_parsed_with_all_its_fields() -> None:
     extra = {"id": "aB" * 32, "time": 7, "key": "", "headers": {"h": "é"}, "payload": None}
     assert parse(world_publishing(**extra)).subscribers["a"].publications == (
         Publication(
@@ -197,7 +197,7 @@ def test_a_publication_is_read_with_everything_it_may_carry() -> None:
 
 @pytest.mark.parametrize("topic", ["news", "sport"])
 @pytest.mark.parametrize("fields", [{"payload": ""}, {"payload": "aGVsbG8="}, {}, {"id": None}])
-def test_without_an_id_a_publication_gets_that_which_its_fields_give_in_the_topic(
+def test_publication_without_an_id_gets_the_id_of_its_fields_in_the_topic(
     topic: str, fields: dict[str, Any]
 ) -> None:
     (publication,) = (
@@ -206,14 +206,14 @@ def test_without_an_id_a_publication_gets_that_which_its_fields_give_in_the_topi
     assert publication.id == publication.id_in(topic)
 
 
-def test_a_publication_under_a_wrong_id_keeps_it() -> None:
+def test_publication_with_a_wrong_id_keeps_it() -> None:
     tree = world_publishing(payload="aGVsbG8=", id="ab" * 32)
     (publication,) = parse(tree).subscribers["a"].publications
     assert publication.id == b"\xab" * 32
     assert parse_world(render_world(parse(tree))) == parse(tree)
 
 
-def test_hashes_are_read_by_prefix() -> None:
+def test_hashes_are_parsed_by_prefix() -> None:
     tree = {"": "00" * 16, "01": "Ff" * 16, "1" * 256: "0a" * 16}
     assert state_of_a(hashes=tree).hashes == {
         ALL: b"\x00" * 16,
@@ -222,7 +222,7 @@ def test_hashes_are_read_by_prefix() -> None:
     }
 
 
-def test_what_is_said_about_tries_is_read() -> None:
+def test_messages_about_tries_are_parsed() -> None:
     node, leaf, digest = "011", "0123456789abcdef", "5a" * 16
     claim = {"cover": "01", "nodes": [["01" * 128, digest], [node, digest]], "leaves": [leaf]}
     made = RangeSummary.make(
@@ -253,7 +253,7 @@ def test_what_is_said_about_tries_is_read() -> None:
     ]
 
 
-def test_publications_on_their_way_are_read_like_those_that_are_stored() -> None:
+def test_publications_in_flight_are_parsed_like_stored_ones() -> None:
     hello = {"publisher": "a", "seq": 0, "payload": "aGVsbG8="}
     wrong = hello | {"id": "ab" * 32}
     assert messages_of(
@@ -275,17 +275,17 @@ def test_next_is_any_integer(cursor: int) -> None:
 
 
 @pytest.mark.parametrize("topic", ["n", "é" * 127, "a topic: 1/2"])
-def test_a_topic_is_any_short_text(topic: str) -> None:
+def test_topic_is_any_short_text(topic: str) -> None:
     assert parse(world(topic=topic)).topic == topic
 
 
-def test_anybody_known_and_the_supervisor_may_be_referred_to() -> None:
+def test_references_may_name_any_known_node_and_the_supervisor() -> None:
     assert state_of_a(left=["0", "a"], right=["1", "supervisor"], ring=["01", "x"]) == (
         SubscriberState(left=Peer(L0, "a"), right=Peer(L1, SUPERVISOR), ring=Peer(L01, "x"))
     )
 
 
-def test_the_order_of_keys_does_not_reach_the_simulation() -> None:
+def test_order_of_keys_does_not_affect_the_simulation() -> None:
     tree = world_of(shortcuts={"1": "b", "0": "a"})
     tree["subscribers"] = dict(reversed(tree["subscribers"].items()))
     snapshot = parse(tree)
@@ -304,7 +304,7 @@ def test_memory_is_written_and_read_back(code: str) -> None:
         simulation.run_round()
 
 
-def test_world_that_is_loaded_remembers_what_the_dumped_one_did() -> None:
+def test_loaded_world_has_the_memory_of_the_dumped_one() -> None:
     for code in ("A60", "A61", "A62", "A63", "A64", "A65", "A66"):
         start = ADVERSARIES[code].build(9, Random(1))
         world = World(start, seed=0, config=ProtocolConfig())
@@ -337,12 +337,12 @@ def test_memory_has_numbers_of_several_sequences_of_one_publisher() -> None:
 
 
 @pytest.mark.parametrize("bits", NEVER)
-def test_the_database_keeps_a_label_that_is_none(bits: str) -> None:
+def test_database_keeps_an_invalid_label(bits: str) -> None:
     snapshot = parse(world_with("supervisor", "database", value=[[bits, "a"], [bits, None]]))
     assert snapshot.supervisor.database == ((bits, "a"), (bits, None))
 
 
-def test_a_label_may_have_4096_characters() -> None:
+def test_label_may_have_4096_characters() -> None:
     bits = "0" * 4096
     snapshot = parse(world_with("supervisor", "database", value=[[bits, "a"]]))
     assert snapshot.supervisor.database == ((bits, "a"),)
@@ -350,18 +350,20 @@ def test_a_label_may_have_4096_characters() -> None:
 
 
 @pytest.mark.parametrize("bits", [*NEVER, None])
-def test_elsewhere_it_is_read_as_null_and_its_references_are_dropped(bits: str | None) -> None:
+def test_invalid_label_outside_the_database_is_null_and_its_references_are_dropped(
+    bits: str | None,
+) -> None:
     state = state_of_a(label=bits, left=[bits, "b"], right=["1", "b"], ring=[bits, "x"])
     assert state == SubscriberState(right=Peer(L1, "b"))
 
 
 @pytest.mark.parametrize("bits", NEVER)
-def test_a_shortcut_under_it_is_dropped(bits: str) -> None:
+def test_shortcut_under_an_invalid_label_is_dropped(bits: str) -> None:
     assert state_of_a(shortcuts={bits: "b", "1": None}).shortcuts == {L1: None}
 
 
 @pytest.mark.parametrize("bits", [*NEVER, None])
-def test_a_message_about_such_a_reference_is_dropped(bits: str | None) -> None:
+def test_message_with_an_invalid_label_is_dropped(bits: str | None) -> None:
     assert messages_of(
         {"type": "Introduce", "peer": [bits, "b"], "link": "LIN", "first_hand": True},
         {"type": "IntroduceShortcut", "peer": [bits, "b"]},
@@ -376,12 +378,12 @@ def test_a_message_about_such_a_reference_is_dropped(bits: str | None) -> None:
     ]
 
 
-def test_a_reference_to_nobody_is_dropped() -> None:
+def test_reference_to_null_is_dropped() -> None:
     assert state_of_a(left=["0", None]) == SubscriberState()
     assert messages_of({"type": "IntroduceShortcut", "peer": ["0", None]}) == []
 
 
-# --- what is refused -------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------
 
 NAN, HUGE = float("nan"), "1" * 10**6
 
@@ -389,7 +391,7 @@ NEWS = {"publisher": "p", "seq": 0}
 
 
 def world_claiming(**claim: object) -> dict[str, Any]:
-    """The smallest world with one claim in the channel of a."""
+    """Return the smallest world with one range summary in the channel of a."""
     return world_saying(type="CheckTrie", sender="b", claims=[claim])
 
 
@@ -442,7 +444,7 @@ REFUSED: list[tuple[object, str]] = [
     (supervising({"ticks": None}), "supervisor.memory.ticks: expected an integer, got null"),
     (supervising({"answered": [1]}), "supervisor.memory.answered: expected a list of 2, got a"),
     (supervising({"told": {"a b": 1}}), "supervisor.memory.told: expected a node (1 to 64"),
-    # who there is
+    # node names
     (world(subscribers=[]), "subscribers: expected an object, got a list of 0"),
     (world(subscribers={"a b": {}}), "subscribers: expected a node (1 to 64 characters of"),
     (world(subscribers={"": {}}), "subscribers: expected a node (1 to 64 characters of"),
@@ -684,7 +686,7 @@ def is_short_sentence(text: str) -> bool:
 
 
 @pytest.mark.parametrize(("tree", "sentence"), REFUSED, ids=[sentence for _, sentence in REFUSED])
-def test_what_is_not_of_the_form_is_refused_in_one_sentence(tree: object, sentence: str) -> None:
+def test_invalid_world_is_refused_in_one_sentence(tree: object, sentence: str) -> None:
     said = complaint_about(json.dumps(tree))
     assert sentence in said
     assert is_short_sentence(said)
@@ -716,13 +718,13 @@ PLAIN = json.dumps(world())
     ],
     ids=lambda value: value[:60],
 )
-def test_what_no_tree_can_hold_is_refused_too(text: str | bytes, sentence: str) -> None:
+def test_values_outside_json_are_refused_too(text: str | bytes, sentence: str) -> None:
     said = complaint_about(text)
     assert sentence in said
     assert is_short_sentence(said)
 
 
-# --- what is written -------------------------------------------------------------------
+# --- rendering -------------------------------------------------------------------------
 
 
 def test_every_message_and_each_of_its_fields_is_in_the_table() -> None:
@@ -759,7 +761,7 @@ def test_keys_are_sorted_and_each_subscriber_and_message_has_a_line() -> None:
     ]
 
 
-def test_an_empty_payload_is_written_and_an_absent_one_is_not() -> None:
+def test_empty_payload_is_written_and_an_absent_one_is_not() -> None:
     publications = (
         Publication(publisher="p", seq=0, payload=b"", id=b"\xab" * 32),
         Publication(publisher="p", seq=1, id=b"\xcd" * 32),
@@ -773,7 +775,7 @@ def test_an_empty_payload_is_written_and_an_absent_one_is_not() -> None:
     assert written.endswith("}\n")
 
 
-def test_hashes_are_written_by_their_bits_and_no_hashes_are_not() -> None:
+def test_hashes_are_written_by_their_bits_and_empty_hashes_are_not() -> None:
     states = {
         "a": SubscriberState(hashes={Prefix.parse("01"): b"\xab" * 16, ALL: b"\x00" * 16}),
         "b": SubscriberState(),
@@ -783,7 +785,7 @@ def test_hashes_are_written_by_their_bits_and_no_hashes_are_not() -> None:
     assert "hashes" not in written["b"]
 
 
-def test_a_field_of_a_message_that_has_its_default_is_left_out() -> None:
+def test_default_field_of_a_message_is_left_out() -> None:
     claim = RangeSummary.make(Prefix.parse("01"))
     messages = (
         CheckTrie("a", (claim,)),
@@ -810,9 +812,7 @@ def test_a_field_of_a_message_that_has_its_default_is_left_out() -> None:
 
 @pytest.mark.parametrize("publications", [0, 20])
 @pytest.mark.parametrize("code", ADVERSARIES)
-def test_every_start_is_read_as_it_was_written_and_so_is_what_becomes_of_it(
-    code: str, publications: int
-) -> None:
+def test_every_start_and_its_successors_survive_a_round_trip(code: str, publications: int) -> None:
     scenario = make_scenario({"n": 9, "adversary": code, "publications": publications})
     running = Simulation(scenario, scenario.start())
     for _ in range(4):
@@ -824,22 +824,22 @@ def test_every_start_is_read_as_it_was_written_and_so_is_what_becomes_of_it(
         running.run_round()
 
 
-def test_a_value_that_does_not_belong_into_a_world_is_our_bug() -> None:
+def test_value_that_does_not_belong_in_a_world_is_a_bug() -> None:
     with pytest.raises(TypeError, match="cannot hold a complex"):
         render_world(Snapshot(subscribers={}, topic=1j))  # type: ignore[arg-type]
 
 
 @given(snapshots(publications_max=2), st.sampled_from(["news", "été", "a b"]))
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_every_state_is_read_as_it_was_written(snapshot: Snapshot, topic: str) -> None:
-    snapshot = replace(snapshot, topic=topic)  # the ids are wrong then, and stay so
+def test_every_state_survives_a_round_trip(snapshot: Snapshot, topic: str) -> None:
+    snapshot = replace(snapshot, topic=topic)  # the ids are wrong then, and stay wrong
     written = render_world(snapshot)
     assert parse_world(written) == snapshot
     assert parse_world(written.encode()) == snapshot
     assert render_world(parse_world(written)) == written
 
 
-# --- what somebody has tampered with ---------------------------------------------------
+# --- tampered files --------------------------------------------------------------------
 
 LEAVES = (
     st.none()
@@ -860,7 +860,7 @@ VALUES = st.recursive(
 
 
 def slots(tree: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401  (JSON is anything)
-    """Every (container, key or index) of a tree."""
+    """Return every (container, key or index) of a tree."""
     if isinstance(tree, dict | list):
         for key in list(tree) if isinstance(tree, dict) else range(len(tree)):
             yield tree, key
@@ -869,7 +869,7 @@ def slots(tree: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401  (JSON is any
 
 @st.composite
 def tampered_worlds(draw: st.DrawFn) -> str:
-    """World files in which a value is replaced or removed, or gets a new key."""
+    """Draw world files in which a value is replaced or removed, or a key is added."""
     text = EXAMPLE
     if draw(st.booleans()):
         text = render_world(draw(snapshots(nodes_max=3, parcels_max=4, publications_max=1)))
@@ -902,12 +902,14 @@ def assert_read_or_refused(text: str | bytes) -> None:
 
 @given(tampered_worlds())
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-def test_a_tampered_world_is_read_or_refused_in_one_sentence(text: str) -> None:
+def test_tampered_world_is_parsed_or_refused_in_one_sentence(text: str) -> None:
     assert_read_or_refused(text)
 
 
 @given(st.integers(0, len(EXAMPLE) - 1), st.integers(0, 20), st.binary(max_size=3))
 @example(at=0, cut=len(EXAMPLE), insert=b"null")
 @settings(deadline=None, max_examples=300)
-def test_damaged_text_is_read_or_refused_in_one_sentence(at: int, cut: int, insert: bytes) -> None:
+def test_damaged_text_is_parsed_or_refused_in_one_sentence(
+    at: int, cut: int, insert: bytes
+) -> None:
     assert_read_or_refused(EXAMPLE.encode()[:at] + insert + EXAMPLE.encode()[at + cut :])

@@ -1,4 +1,4 @@
-"""Every way to be illegitimate is found, in its layer and in words."""
+"""Legitimacy: every violation is found, in its layer, with a description."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ from skipring.world.snapshot import Parcel, Snapshot, View
 from tests.support.conversations import at, place, standing_ring
 from tests.world.test_file import EXAMPLE
 
-# In the order of r: a@0, c@01, b@1, d@11. The dead x and the leaver z are in nobody's way.
+# In the order of r: a@0, c@01, b@1, d@11. The dead x and the leaver z have no references.
 RING = replace(
     standing_ring("abcd"),
     subscribers={**standing_ring("abcd").subscribers, "z": SubscriberState(member=False)},
@@ -67,18 +67,18 @@ DATABASE = RING.supervisor.database
 
 
 def database(*entries: tuple[str, NodeId | None]) -> Snapshot:
-    """The ring, with another database."""
+    """Return the ring with another database."""
     return with_database(RING, entries)
 
 
 def changed(node: NodeId, **variables: object) -> Snapshot:
-    """The ring, with other variables of one subscriber."""
+    """Return the ring with other variables of one subscriber."""
     state = replace(RING.subscribers[node], **variables)
     return replace(RING, subscribers={**RING.subscribers, node: state})
 
 
 def saying(to: NodeId, message: Message) -> Snapshot:
-    """The ring, with one message in flight."""
+    """Return the ring with one message in flight."""
     return replace(RING, channels=(Parcel(to, message),))
 
 
@@ -94,15 +94,15 @@ def wrong_publications(view: View) -> list[str]:
     return [str(violation) for violation in publication_violations(view)]
 
 
-def test_the_ring_to_be_damaged_is_legitimate() -> None:
+def test_undamaged_ring_is_legitimate() -> None:
     assert sentences(RING) == []
     assert is_legitimate(RING)
     assert is_strictly_legitimate(RING)
 
 
-# --- one thing is wrong ----------------------------------------------------------------
+# --- one violation ---------------------------------------------------------------------
 
-# The repair of such a database leaves everybody where they are: no other layer is touched.
+# The repair of such a database moves no member: no other layer is affected.
 DATABASES = [
     (
         database(*DATABASE, ("01", None)),
@@ -172,7 +172,7 @@ ONE_THING = [
 
 
 @pytest.mark.parametrize(("world", "layer", "texts"), ONE_THING)
-def test_one_thing_that_is_wrong_is_said_in_its_layer_and_nowhere_else(
+def test_single_violation_is_reported_in_its_layer_only(
     world: Snapshot, layer: Layer, texts: list[str]
 ) -> None:
     assert list(violations(world)) == [Violation(layer, text) for text in texts]
@@ -182,11 +182,11 @@ def test_one_thing_that_is_wrong_is_said_in_its_layer_and_nowhere_else(
     assert not is_strictly_legitimate(world)
 
 
-def test_empty_slots_of_a_leaver_refer_to_nobody() -> None:
+def test_empty_slots_of_a_leaver_are_no_references() -> None:
     assert is_legitimate(changed("z", shortcuts={label("01"): None}))
 
 
-def test_a_dead_node_in_the_database_is_found() -> None:
+def test_dead_node_in_the_database_is_found() -> None:
     world = with_database(standing_ring("abcd"), [*DATABASE[:3], ("11", "x")])
     assert sentences(world)[:3] == [
         "L0: database: x under label '11' is no live subscriber",
@@ -195,14 +195,14 @@ def test_a_dead_node_in_the_database_is_found() -> None:
     ]
 
 
-def test_a_leaver_in_the_database_is_found() -> None:
+def test_leaver_in_the_database_is_found() -> None:
     world = database(*DATABASE, ("001", "z"))
     assert "L0: database: z under label '001' does not want to be a member" in sentences(world)
     assert not is_legitimate(world)
 
 
-def test_two_swapped_entries_are_no_matter_of_the_database() -> None:
-    """Everybody is recorded under a label of the first n: who is wrong are the subscribers."""
+def test_two_swapped_entries_are_no_violation_of_the_database() -> None:
+    """Every member is recorded under a label of the first n: the subscribers are wrong."""
     world = with_database(standing_ring("ab"), [("0", "b"), ("1", "a")])
     assert sentences(world) == [
         "L1: a has label 0, should be 1",
@@ -216,7 +216,7 @@ def test_two_swapped_entries_are_no_matter_of_the_database() -> None:
     ]
 
 
-def test_a_database_that_nobody_needs_must_be_empty() -> None:
+def test_database_without_members_must_be_empty() -> None:
     world = Snapshot(subscribers={"z": SubscriberState(member=False)})
     assert is_strictly_legitimate(world)
     assert sentences(with_database(world, [("0", None)])) == [
@@ -225,7 +225,7 @@ def test_a_database_that_nobody_needs_must_be_empty() -> None:
     ]
 
 
-def test_the_example_of_the_design_is_judged_in_words() -> None:
+def test_violations_of_the_example_of_the_design_are_described() -> None:
     example = parse_world(EXAMPLE)
     assert sentences(example) == [
         "L0: database: label '1' has no subscriber",
@@ -249,19 +249,19 @@ def test_the_example_of_the_design_is_judged_in_words() -> None:
 # --- small rings -----------------------------------------------------------------------
 
 
-def test_one_alone_has_label_0_and_nothing_else() -> None:
+def test_single_member_has_label_0_and_nothing_else() -> None:
     assert standing_ring("a").subscribers == {"a": SubscriberState(label=label("0"))}
     assert is_strictly_legitimate(standing_ring("a"))
 
 
 @pytest.mark.parametrize("edge", ["left", "right", "ring"])
-def test_one_alone_must_not_refer_to_itself(edge: str) -> None:
+def test_single_member_must_not_refer_to_itself(edge: str) -> None:
     alone = SubscriberState(label=label("0"), **{edge: at("a@0")})
     world = replace(standing_ring("a"), subscribers={"a": alone})
     assert sentences(world) == [f"L2: a.{edge} is (0, a), should be none"]
 
 
-def test_of_two_the_smaller_has_the_other_as_right_and_ring() -> None:
+def test_smaller_of_two_members_has_the_other_as_right_and_ring() -> None:
     assert standing_ring("ab").subscribers == {
         "a": SubscriberState(label=label("0"), right=at("b@1"), ring=at("b@1")),
         "b": SubscriberState(label=label("1"), left=at("a@0"), ring=at("a@0")),
@@ -270,7 +270,7 @@ def test_of_two_the_smaller_has_the_other_as_right_and_ring() -> None:
 
 
 @pytest.mark.parametrize("n", range(1, 41))
-def test_a_ring_of_any_size_has_no_violations(n: int) -> None:
+def test_ring_of_any_size_has_no_violations(n: int) -> None:
     world = standing_ring(n)
     assert sentences(world) == []
     assert is_strictly_legitimate(world)
@@ -278,7 +278,7 @@ def test_a_ring_of_any_size_has_no_violations(n: int) -> None:
 
 
 def damages(state: SubscriberState) -> Iterator[tuple[Layer, SubscriberState]]:
-    """Every variable in turn, changed in every way that makes a difference."""
+    """Yield every variable in turn, changed in every way that makes a difference."""
     yield Layer.LABELS, replace(state, label=None)
     yield Layer.LABELS, replace(state, label=label("0101010101"))
     for edge in ("left", "right", "ring"):
@@ -297,7 +297,7 @@ def damages(state: SubscriberState) -> Iterator[tuple[Layer, SubscriberState]]:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 13])
-def test_no_single_variable_can_be_wrong_unnoticed(n: int) -> None:
+def test_every_single_wrong_variable_is_found(n: int) -> None:
     world = standing_ring(n)
     for node, state in world.subscribers.items():
         for layer, damaged in damages(state):
@@ -353,7 +353,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize(("to", "message", "text"), DISTURBING)
-def test_what_can_disturb_a_legitimate_state_is_a_matter_of_strictness_only(
+def test_message_that_can_disturb_a_legitimate_state_violates_strict_legitimacy_only(
     to: NodeId, message: Message, text: str
 ) -> None:
     world = saying(to, message)
@@ -366,13 +366,13 @@ def test_what_can_disturb_a_legitimate_state_is_a_matter_of_strictness_only(
 
 
 @pytest.mark.parametrize(("to", "message"), HARMLESS)
-def test_what_cannot_disturb_it_is_no_violation(to: NodeId, message: Message) -> None:
+def test_harmless_message_is_no_violation(to: NodeId, message: Message) -> None:
     assert is_strictly_legitimate(saying(to, message))
 
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize(("to", "message"), HARMLESS)
-def test_what_is_no_violation_leaves_the_state_as_it_is(
+def test_harmless_message_does_not_change_the_state(
     to: NodeId, message: Message, mode: Mode
 ) -> None:
     config = ProtocolConfig(rules=Rules.of(mode))
@@ -383,26 +383,26 @@ def test_what_is_no_violation_leaves_the_state_as_it_is(
         assert explicit_state(world) == explicit_state(RING)
 
 
-def test_messages_to_the_dead_do_not_count() -> None:
+def test_messages_to_dead_nodes_do_not_count() -> None:
     channels = tuple(Parcel("x", message) for _, message, _ in DISTURBING)
     assert is_strictly_legitimate(replace(RING, channels=channels))
 
 
-def test_messages_held_back_count() -> None:
+def test_delayed_messages_count() -> None:
     world = World(RING, seed=0, config=ProtocolConfig())
     world._held = {9: [Parcel("a", UNRECORDED)]}
     assert is_legitimate(world)
     assert census(world) == {Layer.CHANNELS: 1}
 
 
-def test_messages_are_held_against_the_database_as_its_repair_will_leave_it() -> None:
+def test_messages_are_compared_with_the_repaired_database() -> None:
     world = database(*DATABASE[:3], ("110", "d"))
     current, other = place("b@1", "11", "a@0"), place("b@1", "111", "a@0")
     assert census(replace(world, channels=(Parcel("d", current),)))[Layer.CHANNELS] == 0
     assert census(replace(world, channels=(Parcel("d", other),)))[Layer.CHANNELS] == 1
 
 
-def test_the_census_counts_every_layer() -> None:
+def test_census_counts_every_layer() -> None:
     state = RING.subscribers["a"]
     world = replace(
         RING,
@@ -443,7 +443,7 @@ WRONG = replace(NEWS[0], id=b"\xff" * 32)
 def holding(
     *publications: Publication, world: Snapshot = RING, **others: list[Publication]
 ) -> Snapshot:
-    """The world in which all members hold these publications, or some others."""
+    """Return the world in which all members, or some with others, hold these publications."""
     return with_states(
         world,
         lambda node, state: (
@@ -455,29 +455,29 @@ def holding(
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_all_is_well_once_every_member_has_everything(count: int) -> None:
+def test_publications_are_in_sync_once_every_member_has_all(count: int) -> None:
     world = holding(*NEWS[:count])
     assert wrong_publications(world) == []
     assert has_all_publications(world)
     assert census(world) == {}
 
 
-def test_the_order_in_which_publications_came_does_not_matter() -> None:
+def test_order_of_arrival_of_publications_does_not_matter() -> None:
     assert has_all_publications(holding(*NEWS, b=NEWS[::-1]))
 
 
-def test_who_lacks_publications_is_named() -> None:
+def test_member_without_some_publications_is_named() -> None:
     world = holding(*NEWS, b=NEWS[:1], c=[])
     assert wrong_publications(world) == [
         "PUB: b lacks 2 of 3 publications",
         "PUB: c lacks 3 of 3 publications",
     ]
     assert not has_all_publications(world)
-    assert is_strictly_legitimate(world)  # a question of its own
+    assert is_strictly_legitimate(world)  # its own parameter
     assert census(world) == {Layer.PUBLICATIONS: 2}
 
 
-def test_members_that_hold_different_halves_all_lack_the_other() -> None:
+def test_members_with_different_halves_each_lack_the_other_half() -> None:
     world = holding(*NEWS[:1], d=NEWS[1:])
     assert wrong_publications(world) == [
         *(f"PUB: {node} lacks 2 of 3 publications" for node in "abc"),
@@ -487,28 +487,28 @@ def test_members_that_hold_different_halves_all_lack_the_other() -> None:
 
 @pytest.mark.parametrize("message", [PublishNew(NEWS[0]), Publications((NEWS[0],))])
 @pytest.mark.parametrize("to", ["a", "z", "x", SUPERVISOR])
-def test_what_is_on_its_way_to_a_member_must_reach_all(to: NodeId, message: Message) -> None:
+def test_publication_in_flight_to_a_member_must_reach_all(to: NodeId, message: Message) -> None:
     lacking = [f"PUB: {node} lacks 1 of 1 publications" for node in "abcd"]
     assert wrong_publications(saying(to, message)) == (lacking if to == "a" else [])
 
 
-def test_what_is_on_its_way_counts_under_the_id_that_it_will_get() -> None:
+def test_publication_in_flight_counts_under_its_derived_id() -> None:
     world = replace(holding(NEWS[0]), channels=(Parcel("b", PublishNew(WRONG)),))
     assert has_all_publications(world)
 
 
-def test_what_only_the_dead_or_a_leaver_hold_is_lost() -> None:
+def test_publication_of_dead_nodes_or_leavers_only_is_lost() -> None:
     assert has_all_publications(holding(z=NEWS))
 
 
-def test_a_wrong_hash_is_found_although_nothing_is_missing() -> None:
+def test_wrong_hash_is_found_although_nothing_is_missing() -> None:
     world = holding(*NEWS)
     state = replace(world.subscribers["c"], hashes={ALL: JUNK})
     world = replace(world, subscribers={**world.subscribers, "c": state})
     assert wrong_publications(world) == ["PUB: c has a wrong hash at (all)"]
 
 
-def test_publications_that_members_have_still_to_keep_must_reach_all() -> None:
+def test_publications_with_deferred_storage_must_reach_all() -> None:
     arrival = ArrivalState((NEWS[1],), 0, ())
     memory = SubscriberMemory(spreading=BroadcastState(arrivals=(arrival,)))
     world = holding(NEWS[0])
@@ -518,7 +518,7 @@ def test_publications_that_members_have_still_to_keep_must_reach_all() -> None:
     assert wrong_publications(world) == lacking
 
 
-def test_ids_that_only_the_trie_or_only_the_rows_have_are_found() -> None:
+def test_ids_in_the_trie_only_or_in_the_rows_only_are_found() -> None:
     start = holding(*NEWS)
     lost = ReplicaState(index={b"x" * ID_BYTES: 3})
     hidden = ReplicaState(index={NEWS[0].id: None})
@@ -532,7 +532,7 @@ def test_ids_that_only_the_trie_or_only_the_rows_have_are_found() -> None:
         assert wrong_publications(running) == [f"PUB: {node} {text}" for node in "abcd"]
 
 
-def test_ids_that_the_trie_looks_up_at_wrong_offsets_are_found() -> None:
+def test_ids_with_wrong_offsets_in_the_trie_are_found() -> None:
     memory = SubscriberMemory(holdings=ReplicaState(index={NEWS[0].id: 1}))
     start = with_states(holding(*NEWS), lambda _, state: replace(state, memory=memory))
     for world in (start, World(start, seed=0, config=ProtocolConfig())):
@@ -556,32 +556,32 @@ def test_wrong_chains_are_found_if_they_are_for_the_right_labels() -> None:
 
 @pytest.mark.parametrize("node", "abcd")
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_equal_but_wrong_roots_do_not_hide_what_is_missing(node: NodeId, count: int) -> None:
+def test_equal_but_wrong_roots_do_not_hide_missing_publications(node: NodeId, count: int) -> None:
     world = with_states(
         holding(*NEWS, **{node: NEWS[:count]}), lambda _, state: replace(state, hashes={ALL: JUNK})
     )
     assert not has_all_publications(world)
 
 
-def test_a_publication_under_a_wrong_id_is_found_where_everybody_has_it_so() -> None:
+def test_publication_with_a_wrong_id_is_found_even_if_all_members_have_it() -> None:
     world = holding(NEWS[1], WRONG)
     assert wrong_publications(world) == [
         f"PUB: {node} has a's publication 0 under a wrong id" for node in "abcd"
     ]
 
 
-def test_a_publication_under_a_wrong_id_is_another_one_to_those_who_have_it_right() -> None:
+def test_publication_with_a_wrong_id_differs_from_the_right_one() -> None:
     world = holding(NEWS[0], b=[WRONG])
     assert wrong_publications(world) == [
         f"PUB: {node} lacks 1 of 2 publications" for node in "abcd"
     ]
 
 
-def test_an_opaque_publication_has_any_id() -> None:
+def test_opaque_publication_may_have_any_id() -> None:
     assert has_all_publications(holding(replace(WRONG, payload=None)))
 
 
-def test_publications_are_no_part_of_the_explicit_state() -> None:
+def test_publications_are_not_part_of_the_explicit_state() -> None:
     assert explicit_state(holding(*NEWS)) == explicit_state(RING)
 
 
@@ -589,7 +589,7 @@ def test_publications_are_no_part_of_the_explicit_state() -> None:
 
 
 @pytest.mark.parametrize("code", ADVERSARIES)
-def test_a_running_world_is_judged_like_its_snapshot_and_that_changes_nothing(code: str) -> None:
+def test_running_world_is_judged_like_its_snapshot_without_side_effects(code: str) -> None:
     for seed in range(3):
         start = ADVERSARIES[code].build(7, Random(seed))
         world = World(start, seed=0, config=ProtocolConfig())
@@ -597,7 +597,7 @@ def test_a_running_world_is_judged_like_its_snapshot_and_that_changes_nothing(co
         assert sorted(sentences(world)) == sorted(sentences(start))
         assert list(channel_violations(world)) == list(channel_violations(start))
         assert census(world) == census(start)
-        if code not in {"A65", "A66"}:  # ids that wait are indexed when the trie is looked at
+        if code not in {"A65", "A66"}:  # reading the trie indexes waiting ids
             assert world.snapshot() == before
         assert world.roster.is_loaded is is_loaded
 
@@ -606,17 +606,17 @@ def test_a_running_world_is_judged_like_its_snapshot_and_that_changes_nothing(co
 
 
 @pytest.mark.parametrize(("world", "layer", "texts"), ONE_THING)
-def test_whatever_is_judged_is_part_of_the_explicit_state(
+def test_every_judged_variable_is_part_of_the_explicit_state(
     world: Snapshot, layer: Layer, texts: list[str]
 ) -> None:
     assert explicit_state(world) != explicit_state(RING)
 
 
-def test_whether_one_wants_to_be_a_member_is_part_of_it() -> None:
+def test_membership_request_is_part_of_the_explicit_state() -> None:
     assert explicit_state(changed("z", member=True)) != explicit_state(RING)
 
 
-def test_what_comes_and_goes_in_a_legitimate_state_is_no_part_of_it() -> None:
+def test_transient_values_are_not_part_of_the_explicit_state() -> None:
     same = [
         saying("a", UNRECORDED),
         changed("a", silence={"c": LivenessState(3, 8, pending=True)}),
@@ -629,7 +629,7 @@ def test_what_comes_and_goes_in_a_legitimate_state_is_no_part_of_it() -> None:
         assert explicit_state(world) == explicit_state(RING)
 
 
-def test_the_order_in_which_shortcuts_were_found_is_no_part_of_it() -> None:
+def test_order_of_shortcuts_is_not_part_of_the_explicit_state() -> None:
     world = standing_ring(16)
     turned = {
         node: replace(state, shortcuts=dict(reversed(state.shortcuts.items())))
@@ -638,7 +638,7 @@ def test_the_order_in_which_shortcuts_were_found_is_no_part_of_it() -> None:
     assert explicit_state(replace(world, subscribers=turned)) == explicit_state(world)
 
 
-def test_a_running_world_has_the_explicit_state_of_its_snapshot_before_and_after_repair() -> None:
+def test_running_world_has_the_explicit_state_of_its_snapshot_before_and_after_repair() -> None:
     world = World(RING, seed=0, config=ProtocolConfig())
     assert explicit_state(world) == explicit_state(RING)
     world.tick(SUPERVISOR)
@@ -646,8 +646,8 @@ def test_a_running_world_has_the_explicit_state_of_its_snapshot_before_and_after
     assert isinstance(hash(explicit_state(world)), int)
 
 
-def test_the_state_that_is_demanded_is_that_of_the_topology() -> None:
-    """Whoever is told what it should have, and takes it, is legitimate."""
+def test_required_state_is_that_of_the_topology() -> None:
+    """A ring whose nodes have the required states is legitimate."""
     rng = Random(1)
     nodes = [f"n{number}" for number in range(11)]
     rng.shuffle(nodes)

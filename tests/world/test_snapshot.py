@@ -1,4 +1,4 @@
-"""A state as a value: its edges, and who is named in a message."""
+"""Snapshot: a state as a value, its edges, and the nodes named in a message."""
 
 import pytest
 
@@ -73,7 +73,7 @@ def test_every_pair_in_a_message_is_found(message: Message, pairs: list[str]) ->
     assert peers_in(message) == tuple(at(pair) for pair in pairs)
 
 
-def test_the_table_of_pairs_has_every_message() -> None:
+def test_table_of_pairs_has_every_message() -> None:
     assert {type(message) for message, _ in PAIRS} == set(MESSAGE_TYPES)
 
 
@@ -83,7 +83,7 @@ def test_only_carriers_carry_publications(message: Message, _: list[str]) -> Non
     assert publications_in(message) == carried
 
 
-def test_explicit_edges_lead_to_every_reference_that_is_stored() -> None:
+def test_explicit_edges_lead_to_every_stored_reference() -> None:
     state = SubscriberState(
         left=at("a@0"), right=at("b@1"), ring=at("b@11"), shortcuts={ONE: "x", Label.nth(2): None}
     )
@@ -105,20 +105,20 @@ def test_implicit_edges_lead_to_every_pair_in_a_channel() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 16, 23])
-def test_the_explicit_edges_of_a_standing_ring_are_those_of_the_skip_ring(n: int) -> None:
+def test_explicit_edges_of_a_legitimate_ring_are_those_of_the_skip_ring(n: int) -> None:
     world = standing_ring(n)
     label = {node: state.label for node, state in world.subscribers.items()}
     edges = {(min(label[u], label[v]), max(label[u], label[v])) for u, v in world.explicit_edges()}
     assert edges == ring_edges(n) | shortcut_edges(n)
 
 
-def test_nobody_knows_who_sent_a_message_that_was_always_there() -> None:
+def test_initial_message_has_no_known_sender() -> None:
     parcel = Parcel("a", UNRECORDED)
     assert parcel.sender is None
     assert parcel.serial < 0
 
 
-def test_the_roster_of_a_snapshot_is_not_yet_repaired_and_repairing_it_changes_nothing() -> None:
+def test_roster_of_a_snapshot_is_unrepaired_and_its_repair_does_not_change_the_snapshot() -> None:
     broken = SupervisorState(database=(("0", None), ("11", "a"), ("110", "x")), next=10**30)
     world = Snapshot(supervisor=broken, subscribers={"a": SubscriberState()}, crashed=("x",))
     roster = world.roster

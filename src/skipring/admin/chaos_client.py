@@ -20,19 +20,19 @@ from skipring.wire.chaos import ChaosAck, ChaosPing, Crash, Damage
 from skipring.wire.limits import check_topic
 from skipring.wire.rpc import Address, NodeStatus, Refused
 
-if TYPE_CHECKING:  # it reads certificates, which few processes need
+if TYPE_CHECKING:  # reads certificates, which few processes need
     from skipring.security.credentials import Credentials
 
-AT_ONCE: Final = 256  # Our guess: as many nodes are inspected at the same time.
-CRASH_S: Final = 0.5  # Our guess: who lives answers within; who was killed never does.
-NAMED_MAX: Final = 8  # Our guess: more names in a sentence are not read.
+AT_ONCE: Final = 256  # Guess: as many nodes as are inspected at the same time.
+CRASH_S: Final = 0.5  # Guess: a live process answers within this time; a killed one never does.
+NAMED_MAX: Final = 8  # Guess: more names in a sentence are not read.
 
 
 @asynccontextmanager
 async def open_chaos_client(
     supervisors: Sequence[Address], topic: TopicId, credentials: Credentials | None = None
 ) -> AsyncIterator[ChaosClient]:
-    """Somebody who damages a topic; InputError if an address or the topic cannot be."""
+    """Open a client that damages a topic; raise InputError for an invalid address or topic."""
     supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
     try:
         check_topic(topic)
@@ -50,7 +50,7 @@ async def sabotage(
     *,
     is_gentle: bool = False,
 ) -> Damages:
-    """Plan damage for those who are in a topic, and do it; return what was done to whom."""
+    """Plan damage for the members of a topic and apply it; return the applied damage."""
     async with open_chaos_client(supervisors, topic, credentials) as saboteur:
         damages = plan(await saboteur.members())
         inflict = saboteur.apply_to_consenting if is_gentle else saboteur.apply
@@ -58,7 +58,7 @@ async def sabotage(
 
 
 class ChaosClient:
-    """Damages one topic from outside."""
+    """Client that damages one topic."""
 
     def __init__(self, outsider: RpcClient, topic: TopicId) -> None:
         self._outsider = outsider
@@ -66,7 +66,7 @@ class ChaosClient:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def members(self) -> dict[NodeId, NodeStatus]:
-        """Who is in the topic and lives; UnreachableError if there is nobody, or no supervisor."""
+        """Return the live members; raise UnreachableError if there are none, or no supervisor."""
         inspection = await Inspector(self._outsider, self._topic).inspect(TopicContents.NOTHING)
         members = {node: each for node, each in inspection.statuses.items() if each.member}
         if not members:
@@ -74,7 +74,7 @@ class ChaosClient:
         return members
 
     async def apply(self, damages: Damages) -> Damages:
-        """Carry out a plan; if one of the processes that it concerns refuses, damage none."""
+        """Apply a plan; if one affected process refuses or does not answer, damage none."""
         answers = await self._consents(damages)
         refused = sorted(node for node, answer in answers.items() if isinstance(answer, Refused))
         if refused:
@@ -92,7 +92,7 @@ class ChaosClient:
         return damages
 
     async def apply_to_consenting(self, damages: Damages) -> Damages:
-        """Carry out a plan with those who let themselves be damaged; return what was done."""
+        """Apply a plan to the processes that consent; return the applied damage."""
         answers = await self._consents(damages)
         done = {n: each for n, each in damages.items() if isinstance(answers[n], ChaosAck)}
         await self._hit_all(done)
@@ -112,7 +112,7 @@ class ChaosClient:
             )
 
     async def _hit(self, node: NodeId, damages: Sequence[Damage]) -> str | None:
-        """Do to a node what is planned for it; what went wrong, if anything did."""
+        """Apply the planned damage to a node; return the reason of a failure, else None."""
         for damage in damages:
             answer = await self._ask(node, damage)
             if isinstance(damage, Crash):
@@ -135,7 +135,7 @@ class ChaosClient:
 
 
 def _named(nodes: Sequence[NodeId]) -> str:
-    """Some nodes for a sentence; the supervisor is one of its kind."""
+    """Format some nodes for a sentence; the supervisor gets an article."""
     shown = [f"the {node}" if node == SUPERVISOR else node for node in nodes[:NAMED_MAX]]
     more = len(nodes) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

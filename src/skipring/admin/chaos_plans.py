@@ -34,25 +34,25 @@ from skipring.world.adversaries import ADVERSARIES, Adversary
 from skipring.world.adversaries.arbitrary import Arbitrary
 from skipring.world.snapshot import CARRIERS, Snapshot
 
-SHARE: Final = 0.5  # of publications that are lost, where nothing else is said
-IDS_PER_DIGEST: Final = 8  # a trie has a digest for about so many publications
+SHARE: Final = 0.5  # of publications that are lost, by default
+IDS_PER_DIGEST: Final = 8  # a trie has a digest for about this number of publications
 
 Damages: TypeAlias = dict[NodeId, list[Damage]]  # in this order; the supervisor under its name
 Statuses: TypeAlias = Mapping[NodeId, NodeStatus]
 Renamed = TypeVar("Renamed", bound=Damage | Message)
 
 
-# -- what a person has written -----------------------------------------------------------------
+# -- arguments of an operator --------------------------------------------------------------
 
 
 def check_adversary(code: str) -> None:
-    """Refuse a code that is not in the catalogue."""
+    """Raise InputError for a code that is not in the catalog."""
     if code not in ADVERSARIES:
         raise InputError(f"there is no adversary {code}; there are {', '.join(ADVERSARIES)}")
 
 
 def check_names(names: Iterable[NodeId], members: Iterable[NodeId]) -> None:
-    """Refuse names that nobody in the topic has; the supervisor has one too."""
+    """Raise InputError for names that are neither members nor the supervisor."""
     known = {*members, SUPERVISOR}
     for name in names:
         if name not in known:
@@ -63,10 +63,11 @@ def check_names(names: Iterable[NodeId], members: Iterable[NodeId]) -> None:
 
 
 def adversarial(code: str, topic: TopicId, members: Statuses, seed: int) -> Damages:
-    """Put a topic into a starting state of the catalogue.
+    """Put a topic into an initial state of the catalog.
 
-    What a world holds of publications is not taken over, since nothing is to be invented: instead
-    those that there are get lost and confused. What its nodes want is not either.
+    The plan does not use the publications of that world, because it must not invent any: instead
+    existing publications are lost and their hashes become wrong. It ignores which nodes want to
+    leave, too.
     """
     check_adversary(code)
     world = _world(ADVERSARIES[code], len(members), Random(f"{code}/{seed}"))
@@ -88,12 +89,12 @@ def wrong_database(members: Iterable[NodeId], seed: int) -> Damages:
 
 
 def no_database() -> Damages:
-    """Let the supervisor forget everybody."""
+    """Empty the supervisor's database."""
     return {SUPERVISOR: [_overwritten_database(SupervisorState())]}
 
 
 def wrong_labels(members: Statuses, seed: int) -> Damages:
-    """Give everybody an arbitrary label; all else stays as it is."""
+    """Give each member an arbitrary label and keep all other variables."""
     draw = Arbitrary(Random(seed), sorted(members))
     return {
         node: [
@@ -113,10 +114,10 @@ def wrong_labels(members: Statuses, seed: int) -> Damages:
 
 
 def spoilt_tries(members: Statuses, share: float, seed: int, *, is_hashed: bool = True) -> Damages:
-    """Let everybody believe in wrong hashes, and lose a share of what is stored.
+    """Set wrong hashes at each member, and delete a share of its publications.
 
-    Nothing gets lost for good: always the same node, the first, keeps all that it has, and only
-    those forget anything who have the same as it.
+    No publication is lost permanently: the first member keeps everything, and only members with the
+    same root as it lose publications.
     """
     keeper = min(members)
     return {
@@ -137,7 +138,7 @@ def spoilt_tries(members: Statuses, share: float, seed: int, *, is_hashed: bool 
 def partition(groups: Iterable[Iterable[NodeId]], ticks: int) -> Damages:
     """Cut each node off from all nodes of other groups.
 
-    A node in no group is cut off from nobody; neither is the supervisor, unless it is in one.
+    A node in no group keeps all its connections; so does the supervisor, unless it is in a group.
     """
     sides = [frozenset(group) for group in groups]
     everybody = frozenset[NodeId]().union(*sides)
@@ -157,25 +158,25 @@ def healed(members: Iterable[NodeId]) -> Damages:
 
 
 def killed(nodes: Iterable[NodeId]) -> Damages:
-    """Let processes end at once."""
+    """Kill processes at once."""
     return {node: [Crash(0)] for node in sorted(nodes)}
 
 
 def parts_of(members: Iterable[NodeId], parts: int, seed: int) -> list[list[NodeId]]:
-    """So many groups of about the same size, by chance."""
+    """Return ``parts`` random groups of about the same size."""
     nodes = sorted(members)
     Random(seed).shuffle(nodes)
     return [sorted(nodes[start::parts]) for start in range(parts)]
 
 
 def share_of(members: Iterable[NodeId], share: float, seed: int) -> list[NodeId]:
-    """A share of the nodes, by chance; one at least."""
+    """Return a random share of the nodes, at least one."""
     nodes = sorted(members)
     return sorted(Random(seed).sample(nodes, max(1, round(share * len(nodes)))))
 
 
 def words(damage: Damage) -> str:
-    """What a damage is, for a person."""
+    """Describe a damage for a reader."""
     match damage:
         case Overwrite(label=label):
             return f"variables overwritten, label {label.bits if label is not None else 'none'}"
@@ -195,7 +196,7 @@ def words(damage: Damage) -> str:
 
 
 def _world(adversary: Adversary, count: int, rng: Random) -> Snapshot:
-    """A world with so many live subscribers: where some have crashed, one of more nodes."""
+    """Return a world with ``count`` live subscribers; if some have crashed, it has more nodes."""
     state = rng.getstate()
     for n in range(count, 2 * count + 2):
         rng.setstate(state)
@@ -206,7 +207,7 @@ def _world(adversary: Adversary, count: int, rng: Random) -> Snapshot:
 
 
 def _names(world: Snapshot, members: Iterable[NodeId]) -> dict[NodeId, NodeId]:
-    """Which live node, or ghost, plays the part of each node of a world."""
+    """Map each node of a world to a live node, or to a ghost if it has crashed."""
     live = sorted(members)
     names = dict(zip(sorted(world.subscribers), live, strict=True))
     ghosts = (name for number in range(10**9) if (name := f"ghost-{number}") not in names.values())
@@ -231,13 +232,13 @@ def _overwritten_database(state: SupervisorState) -> OverwriteDatabase:
 
 
 def _renamed(message: Renamed, names: Mapping[NodeId, NodeId]) -> Renamed:
-    """The same message about other nodes."""
+    """Return the same message about other nodes."""
     plain = to_builtins(message, builtin_types=(bytes,))
     return convert(_replaced(plain, names), type(message))
 
 
 def _replaced(plain: Any, names: Mapping[NodeId, NodeId]) -> Any:  # noqa: ANN401
-    """A value of lists, maps and texts in which names are replaced; no other text is a name."""
+    """Replace names in a value of lists, maps and texts; no other text is a name."""
     match plain:
         case str():
             return names.get(plain, plain)
@@ -250,7 +251,7 @@ def _replaced(plain: Any, names: Mapping[NodeId, NodeId]) -> Any:  # noqa: ANN40
 
 
 def _forged(topic: TopicId, world: Snapshot, names: Mapping[NodeId, NodeId]) -> Damages:
-    """What is in the channels of a world, but for publications."""
+    """Return the messages in the channels of a world as damage, without publications."""
     frames: dict[NodeId, list[bytes]] = {}
     for parcel in world.channels:
         if type(parcel.message) in CARRIERS:
@@ -258,13 +259,13 @@ def _forged(topic: TopicId, world: Snapshot, names: Mapping[NodeId, NodeId]) -> 
         try:
             frame = encode(topic, _renamed(parcel.message, names))
         except MessageError:
-            continue  # nobody could have received it
+            continue  # no node could have received it
         frames.setdefault(names.get(parcel.to, parcel.to), []).append(frame)
     return {to: [Forge(0, data) for data in _joined(each)] for to, each in frames.items()}
 
 
 def _joined(frames: Sequence[bytes]) -> Iterable[bytes]:
-    """Frames one behind the other, in pieces that are not too long."""
+    """Concatenate frames into pieces of limited length."""
     piece = b""
     for frame in frames:
         if len(piece) + len(frame) > FORGED_BYTES_MAX:
@@ -280,5 +281,5 @@ def _add(damages: Damages, more: Damages) -> None:
 
 
 def numbered(damage: Damage, request: int) -> Damage:
-    """The damage as a request of this number."""
+    """Return the damage as a request with this number."""
     return replace(damage, request=request)

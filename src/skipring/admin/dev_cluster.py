@@ -28,7 +28,7 @@ from skipring.observability.logs import configure_logs
 from skipring.wire.rpc import Address
 
 START_S: Final = 30.0  # Guess: a loaded machine starts a forked process in a second.
-STOP_S: Final = 5.0  # Guess: as long as a person waits; then the rest is killed.
+STOP_S: Final = 5.0  # Guess: an operator waits no longer; then the remaining processes are killed.
 POLL_S: Final = 0.02
 ANY_PORT: Final = "127.0.0.1:0"
 LISTENING: Final = "listening "
@@ -50,7 +50,7 @@ class DevSettings(Struct, frozen=True, kw_only=True):
 
 
 class Child(Struct, frozen=True, kw_only=True):
-    """A process of the cluster."""
+    """Process of the cluster."""
 
     name: NodeId
     pid: int
@@ -63,7 +63,7 @@ class DevCluster:
 
     def __init__(self, settings: DevSettings) -> None:
         self.settings = settings
-        self.children: dict[int, Child] = {}  # that run, by process id
+        self.children: dict[int, Child] = {}  # running children by process id
         self._alive, self._parent_end = os.pipe()
 
     def __enter__(self) -> Self:
@@ -86,7 +86,7 @@ class DevCluster:
 
     @property
     def supervisor(self) -> Address:
-        """The address of the supervisor; SkipringError if it has ended."""
+        """Return the address of the supervisor; raise SkipringError if it has ended."""
         found = [each.address for each in self.children.values() if each.name == SUPERVISOR]
         if not found:
             raise SkipringError("the supervisor has ended")
@@ -119,7 +119,7 @@ class DevCluster:
     # -- starting ------------------------------------------------------------------------------
 
     def _start(self, name: NodeId, listen: Address, supervisors: Sequence[Address]) -> Child:
-        """Fork a process and wait until it listens; InputError if it cannot."""
+        """Fork a process and wait until it listens; raise InputError if it does not."""
         lines, child_end = os.pipe()
         data = self.settings.data / name
         sys.stdout.flush()
@@ -199,5 +199,5 @@ def _first_line(descriptor: int) -> str:
 def _end_with_parent(alive: int) -> None:
     """Wait until the parent has ended, then end this process as SIGTERM does."""
     with suppress(OSError):
-        os.read(alive, 1)  # nothing is ever written: it returns when the parent is gone
+        os.read(alive, 1)  # the pipe stays empty: the read returns when the parent has ended
     os.kill(os.getpid(), signal.SIGTERM)

@@ -20,7 +20,7 @@ from skipring.wire.rpc import ChangeEntry, ChangePage
 from skipring.world.legitimacy import LIVE_LAYERS, Layer, Violation, publication_violations
 
 POLL_S: Final = 0.2  # Guess: an inspection of a small ring takes some milliseconds.
-NAMED_MAX: Final = 5  # Our guess: so many nodes are named in a sentence, then it is "and 7 more".
+NAMED_MAX: Final = 5  # Guess: a sentence names this number of nodes, then "and 7 more".
 
 SILENT: Final = "it does not answer"
 
@@ -35,7 +35,7 @@ LAYERS: Final[Mapping[Layer, str]] = {
     Layer.PUBLICATIONS: "publications",
 }
 
-# What mends each layer, once those before it are in order.
+# How each layer is repaired, once the layers before it are correct.
 REPAIRS: Final[Mapping[Layer, str]] = {
     Layer.DATABASE: (
         "the supervisor mends its database before it does anything else (section 3.1), evicts whom "
@@ -71,11 +71,11 @@ BEYOND_THE_RING: Final = LIVE_LAYERS | {Layer.PUBLICATIONS}
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """Is a topic in order, and if not, why and what to do."""
+    """Health of a topic: its violations and what to do."""
 
     members: int
-    publications: int  # as many as anybody has
-    silent: tuple[NodeId, ...]  # referred to, but they do not answer
+    publications: int  # the largest count of any member
+    silent: tuple[NodeId, ...]  # referred to, but without an answer
     violations: tuple[Violation, ...]
     advice: tuple[str, ...]
     warnings: tuple[str, ...] = ()  # of a topic that may be healthy
@@ -83,7 +83,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
     @property
     def is_legitimate(self) -> bool:
-        """Return True if all layers of the ring are as the protocol wants them."""
+        """Return True if the topic has members and no layer of the ring has a violation."""
         return self.members > 0 and not any(
             each.layer not in BEYOND_THE_RING for each in self.violations
         )
@@ -95,7 +95,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
     @property
     def has_all_publications(self) -> bool:
-        """True if all members have the same publications."""
+        """Return True if all members have the same publications."""
         return not any(each.layer is Layer.PUBLICATIONS for each in self.violations)
 
     @property
@@ -105,7 +105,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
 
 def diagnose(inspection: Inspection) -> Diagnosis:
-    """Judge what was seen of a topic."""
+    """Judge the inspection of a topic."""
     snapshot = inspection.snapshot
     found = (*live_violations(inspection), *publication_violations(snapshot))
     members = [node for node, status in inspection.statuses.items() if status.member]
@@ -123,7 +123,7 @@ def diagnose(inspection: Inspection) -> Diagnosis:
 async def wait_healthy(inspector: Inspector, timeout_s: float, members_min: int = 1) -> Diagnosis:
     """Diagnose a topic until it is healthy or the time is over; return the last diagnosis.
 
-    UnreachableError if no supervisor has answered by then.
+    Raise UnreachableError if no supervisor has answered by then.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + timeout_s
@@ -141,22 +141,22 @@ async def wait_healthy(inspector: Inspector, timeout_s: float, members_min: int 
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """How one node stands, what brought it there, and what is wrong with it."""
+    """State of one node, its recent changes, and its violations."""
 
     node: NodeId
     standing: str
     violations: tuple[Violation, ...]
-    tick: int | None  # the present one; None if the node has not answered
+    tick: int | None  # the current one; None if the node has not answered
     journal: tuple[ChangeEntry, ...]
 
     @property
     def is_well(self) -> bool:
-        """True if the node answers, and nothing is wrong with it."""
+        """Return True if the node answers and has no violations."""
         return self.standing != SILENT and not self.violations
 
 
 def explain(inspection: Inspection, node: NodeId, journal: ChangePage | None) -> Explanation:
-    """Judge one node; InputError if nobody knows it."""
+    """Judge one node; raise InputError if it is unknown."""
     snapshot = inspection.snapshot
     known = snapshot.subscribers.keys() | set(snapshot.crashed)
     if node not in known:
@@ -182,7 +182,7 @@ def _standing(inspection: Inspection, node: NodeId) -> str:
 
 
 def is_about(violation: Violation, node: NodeId) -> bool:
-    """True if it is the node's own variables, or its entry in the database, that are wrong."""
+    """Return True if the violation concerns the node's own variables or its database entry."""
     subject, _, _ = violation.text.removeprefix("database: ").partition(" ")
     fields = (f"{node}.left", f"{node}.right", f"{node}.ring")
     return subject == node or (violation.layer is Layer.RING and subject in fields)
@@ -194,7 +194,7 @@ def is_about(violation: Violation, node: NodeId) -> bool:
 def _advice(
     inspection: Inspection, members: Sequence[NodeId], found: Sequence[Violation]
 ) -> Iterator[str]:
-    """What to do about what is wrong, the most urgent first."""
+    """Yield what to do about the violations, the most urgent first."""
     snapshot = inspection.snapshot
     for clone in inspection.clones:
         yield (

@@ -18,11 +18,11 @@ from skipring.wire.rpc import Address, GetNodeStatus, NodeStatus
 from skipring.world.legitimacy import Layer, Violation
 from skipring.world.snapshot import Parcel, SubscriberView
 
-ANSWER_S: Final = 1.0  # Guess: a process on this machine that runs at all answers within.
+ANSWER_S: Final = 1.0  # Guess: a running process on this machine answers within this time.
 
 
 class ForeignView(Struct, frozen=True):
-    """Topic to be judged: own machines as they are, so that a large ring is not copied."""
+    """Topic to be judged; it shares the local machines, so that a large ring is not copied."""
 
     topic: TopicId
     roster: Roster
@@ -35,7 +35,7 @@ class ForeignView(Struct, frozen=True):
 
 
 def known_addresses(nodes: Iterable[NodeId], books: Sequence[AddressBook]) -> dict[NodeId, Address]:
-    """Return where nodes listen, by the first book that has each; omit those in no book."""
+    """Return the addresses of nodes, from the first book that has each; omit unknown nodes."""
     return {
         node: address
         for node in sorted(nodes)
@@ -46,7 +46,7 @@ def known_addresses(nodes: Iterable[NodeId], books: Sequence[AddressBook]) -> di
 async def member_statuses(
     outsider: RpcClient, topic: TopicId, addresses: Mapping[NodeId, Address]
 ) -> dict[NodeId, NodeStatus]:
-    """Ask members for their status, all at once; omit those that refuse or do not answer."""
+    """Ask members for their status, all at once; omit members that refuse or do not answer."""
     outsider.book.learn(addresses)
     answers = await asyncio.gather(
         *(outsider.request(topic, node, GetNodeStatus, NodeStatus, ANSWER_S) for node in addresses)
@@ -59,7 +59,7 @@ async def member_statuses(
 
 
 def ring_state(status: NodeStatus) -> SubscriberState:
-    """Return the variables of a member that the ring consists of, without its publications."""
+    """Return the ring variables of a member, without its publications."""
     return SubscriberState(
         member=status.member,
         label=status.label,
@@ -71,7 +71,7 @@ def ring_state(status: NodeStatus) -> SubscriberState:
 
 
 def root_violations(tries: Mapping[NodeId, tuple[bytes, int]]) -> Iterator[Violation]:
-    """Name the members whose trie differs from that of most, given roots and sizes of all."""
+    """Yield the members whose root differs from the most common one, given roots and sizes."""
     ranking = Counter(root for root, _ in tries.values()).most_common(1)
     for node, (root, count) in tries.items():
         if root != ranking[0][0]:

@@ -76,7 +76,7 @@ def _record_warnings(node: NodeId, status: NodeStatus) -> Iterator[str]:
 
 
 def _clock_warnings(offsets_us: Mapping[NodeId, int]) -> Iterator[str]:
-    """Compare each clock with the median of all; two clocks that differ are both in doubt."""
+    """Compare each clock with the median of all; with two clocks, either may be wrong."""
     if not offsets_us:
         return
     middle = median_low(offsets_us.values())

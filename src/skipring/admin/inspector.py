@@ -41,23 +41,23 @@ from skipring.wire.rpc import (
 )
 from skipring.world.snapshot import Snapshot
 
-if TYPE_CHECKING:  # it reads certificates, which few processes need
+if TYPE_CHECKING:  # reads certificates, which few processes need
     from skipring.security.credentials import Credentials
 
-# Our guesses: a process on a busy machine answers within, and a person waits no longer.
+# Guesses: a process on a busy machine answers within this time, and an operator waits no longer.
 SUPERVISOR_S: Final = 3.0
 NODE_S: Final = 2.5
 ATTEMPTS: Final = 2  # an answer may be lost
-READINGS: Final = 5  # of a database that changes while it is read; then it is taken as it is
-AT_ONCE: Final = 256  # nodes that are asked at the same time
+READINGS: Final = 5  # of a database that changes during the read; then the last reading is used
+AT_ONCE: Final = 256  # nodes that are asked concurrently
 LISTINGS_AT_ONCE: Final = 8
-# Limits of ours: what is looked at fits into memory, whatever the others say.
+# Chosen limits: the result fits into memory, whatever the peers send.
 NODES_MAX: Final = 100_000
 LISTED_BYTES_MAX: Final = 1 << 30
 
 
 class TopicContents(Enum):
-    """What is wanted of the publications."""
+    """Publications that an inspection collects."""
 
     NOTHING = "how many there are, and the root"
     DIFFERENCES = "ids, if the roots differ"
@@ -66,16 +66,16 @@ class TopicContents(Enum):
 
 
 class Inspection(Struct, frozen=True, kw_only=True):
-    """What was seen of a topic."""
+    """Result of the inspection of a topic."""
 
     snapshot: Snapshot
-    statuses: dict[NodeId, NodeStatus]  # of those who are in the topic
-    clock_offsets_us: dict[NodeId, int] = {}  # of members, from the clock of this process
+    statuses: dict[NodeId, NodeStatus]  # of nodes that are in the topic
+    clock_offsets_us: dict[NodeId, int] = {}  # of members, relative to the clock of this process
     clones: tuple[Conflict, ...] = ()  # names of members that two live processes have
 
     @property
     def is_known(self) -> bool:
-        """True if anybody has to do with the topic."""
+        """Return True if the topic has nodes, database entries or a queue."""
         supervisor = self.snapshot.supervisor
         return bool(self.statuses or supervisor.database or supervisor.queue)
 
@@ -87,7 +87,7 @@ async def open_inspector(
     credentials: Credentials | None = None,
     report: Callable[[str], None] | None = None,
 ) -> AsyncIterator[Inspector]:
-    """Open an inspector of a topic; InputError if an address or the topic cannot be used.
+    """Open an inspector of a topic; raise InputError for an invalid address or topic.
 
     ``report`` receives the reason while a supervisor does not answer.
     """
@@ -102,23 +102,23 @@ async def open_inspector(
 
 
 class _Stored(Struct, frozen=True, gc=False):
-    """What a node has stored, and hashes that do not follow from it."""
+    """Publications of a node, and hashes that do not follow from them."""
 
     publications: tuple[Publication, ...] = ()
     hashes: dict[Prefix, bytes] = {}
 
 
 class Inspector:
-    """Looks at one topic from outside."""
+    """Client that inspects one topic."""
 
     def __init__(self, outsider: RpcClient, topic: TopicId) -> None:
-        self.patience_s = NODE_S  # how long a node may take for an answer
+        self.patience_s = NODE_S  # how long a node may take to answer
         self.supervisor_patience_s = SUPERVISOR_S
-        self.is_refused = False  # True once the supervisor has said that it does not serve it
+        self.is_refused = False  # True once the supervisor has refused to serve the topic
         self._outsider = outsider
         self._topic = topic
         self._seen: dict[NodeId, NodeStatus | Refused | None] = {}  # None: has not answered
-        self._unaddressed: set[NodeId] = set()  # of whom nobody has said where they listen
+        self._unaddressed: set[NodeId] = set()  # their address is not known
         self._listed_bytes = 0
         self._clock_offsets_us: dict[NodeId, int] = {}
         self._clones: dict[NodeId, Conflict] = {}
@@ -126,15 +126,15 @@ class Inspector:
     async def inspect(
         self, contents: TopicContents, before: Inspection | None = None
     ) -> Inspection:
-        """Look at the supervisor, then at every node; UnreachableError without a supervisor.
+        """Inspect the supervisor, then every node; raise UnreachableError without a supervisor.
 
-        Those who were there before are asked too: the supervisor may have lost its database.
+        Nodes of the previous inspection are asked too: the supervisor may have lost its database.
         """
         nodes = before.statuses if before is not None else ()
         return await self._inspect(await self._database(), nodes, contents)
 
     async def inspect_again(self, before: Inspection, contents: TopicContents) -> Inspection:
-        """Look at those who were there before, while no supervisor answers."""
+        """Inspect the nodes of the previous inspection while no supervisor answers."""
         return await self._inspect(before.snapshot.supervisor, before.statuses, contents)
 
     async def _inspect(
@@ -147,7 +147,7 @@ class Inspector:
         stored = await self._stored(statuses, contents)
         statuses = {node: status for node, status in statuses.items() if node in stored}
         subscribers = {node: _state(status, stored[node]) for node, status in statuses.items()} | {
-            # One that lives and is not in the topic wants nothing of it.
+            # A live node that is not in the topic does not want to be a member.
             node: SubscriberState(member=False)
             for node, answer in self._seen.items()
             if isinstance(answer, Refused)
@@ -169,7 +169,7 @@ class Inspector:
         )
 
     async def journal(self, node: NodeId) -> ChangePage | None:
-        """What changed a node lately; None if it does not answer or is not in the topic."""
+        """Return recent changes of a node; None if it does not answer or is not in the topic."""
         answer = await self._outsider.request(
             self._topic, node, FetchChanges, ChangePage, self.patience_s
         )
@@ -191,7 +191,7 @@ class Inspector:
         )
 
     async def _pages(self, *, is_last: bool) -> list[DatabasePage] | None:
-        """All pages of the database; None if it has changed before they were read."""
+        """Return all pages of the database; None if it changed during the read."""
         pages = [await self._page(0)]
         while (start := pages[-1].next) is not None:
             page = await self._page(start)
@@ -233,7 +233,7 @@ class Inspector:
     # -- nodes ---------------------------------------------------------------------------------
 
     async def _visit_all(self, supervisor: SupervisorState, nodes: Iterable[NodeId]) -> None:
-        """Ask those who are recorded, wait or are known, whom these refer to, and so on."""
+        """Ask all recorded, queued and known nodes, the nodes they refer to, and so on."""
         waiting = {node for _, node in supervisor.database if node is not None}
         waiting.update(supervisor.queue, nodes)
         slots = asyncio.Semaphore(AT_ONCE)
@@ -241,7 +241,7 @@ class Inspector:
             async with asyncio.TaskGroup() as group:
                 for node in sorted(waiting):
                     self._start_visit(node, group, slots)
-            # Where a node listens may have been said only after it was its turn.
+            # A later answer may contain the address of a node that was skipped.
             waiting = {node for node in self._unaddressed if self._outsider.book.find(node)}
             self._unaddressed -= waiting
             for node in waiting:
@@ -283,7 +283,7 @@ class Inspector:
     async def _stored(
         self, statuses: dict[NodeId, NodeStatus], contents: TopicContents
     ) -> dict[NodeId, _Stored]:
-        """What is wanted of what the nodes have stored, without those who answer no more."""
+        """Return the requested publications of the nodes; omit nodes that stop answering."""
         roots = {status.root for status in statuses.values() if status.member}
         is_enough = contents is TopicContents.NOTHING or (
             contents is TopicContents.DIFFERENCES and len(roots) <= 1
@@ -314,7 +314,7 @@ class Inspector:
         contents: TopicContents,
         slots: asyncio.Semaphore,
     ) -> _Stored | None:
-        """What the first of some nodes lists that still answers; None if none does."""
+        """Return the publications of the first node of a group that answers; None if none does."""
         async with slots:
             for node in group:
                 listed = await self._pages_of(node, statuses[node].end, contents)
@@ -325,7 +325,7 @@ class Inspector:
     async def _pages_of(
         self, node: NodeId, end: int, contents: TopicContents
     ) -> tuple[Publication, ...] | None:
-        """All that a node has stored below an offset; None if it answers no more."""
+        """Return all stored publications of a node below an offset; None if it stops answering."""
         listed: list[Publication] = []
         start: int | None = 0
         while start is not None and start < end:
@@ -357,7 +357,7 @@ class Inspector:
 
 
 def _referred_to_by(status: NodeStatus) -> Iterator[NodeId]:
-    """Every node that a status names."""
+    """Yield every node that a status names."""
     for peer in (status.left, status.right, status.ring):
         if peer is not None:
             yield peer.node
@@ -369,7 +369,7 @@ def _referred_to_by(status: NodeStatus) -> Iterator[NodeId]:
 
 
 def _groups(statuses: dict[NodeId, NodeStatus], *, is_apart: bool) -> list[list[NodeId]]:
-    """Nodes that have the same ids, as far as their roots say; or each for itself."""
+    """Group nodes by root and count, hence with the same ids; or return each node alone."""
     if is_apart:
         return [[node] for node in statuses]
     groups: dict[tuple[bytes, int], list[NodeId]] = {}
@@ -379,7 +379,7 @@ def _groups(statuses: dict[NodeId, NodeStatus], *, is_apart: bool) -> list[list[
 
 
 def _state(status: NodeStatus, stored: _Stored) -> SubscriberState:
-    """The variables of a subscriber as a value."""
+    """Return the variables of a subscriber as a value."""
     return SubscriberState(
         member=status.member,
         label=status.label,
@@ -395,7 +395,7 @@ def _state(status: NodeStatus, stored: _Stored) -> SubscriberState:
 
 
 def _wrong_hashes(root: bytes, publications: tuple[Publication, ...]) -> dict[Prefix, bytes]:
-    """The root that a node says it has, unless it follows from what it has stored."""
+    """Return the root that a node reports if it does not follow from its publications."""
     trie = PublicationTrie()
     trie.add_many((publication.id, place) for place, publication in enumerate(publications))
     return {} if trie.root == root else {ALL: root}

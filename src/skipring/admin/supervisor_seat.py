@@ -21,7 +21,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 class RestartableSupervisor:
-    """Where a supervisor sits: it may come and go, its address stays."""
+    """Supervisor that can stop and start again at the same address."""
 
     def __init__(self, settings: NodeSettings, directory: Path | None) -> None:
         self.server: SupervisorHost | None = None
@@ -29,14 +29,14 @@ class RestartableSupervisor:
         self._settings = settings
         self._directory = directory
         self._store: SupervisorStore | None = None
-        self._kept: dict[TopicId, SupervisorState] = {}  # of one that is stopped
+        self._kept: dict[TopicId, SupervisorState] = {}  # state of a stopped supervisor
         self._crashing: asyncio.Task[None] | None = None
 
     async def start(self, *, lose_data: bool = False) -> None:
-        """Let a supervisor sit down."""
+        """Start a supervisor at the address."""
         if self.server is not None:
             raise InputError(f"the supervisor at {self.address} is running; stop it first")
-        await self.stop()  # one that has crashed may still be at it
+        await self.stop()  # a crashed one may still be closing
         if lose_data:
             self._kept = {}
         if self._directory is not None:
@@ -52,7 +52,7 @@ class RestartableSupervisor:
             self.server.load(topic, state)
 
     async def stop(self) -> None:
-        """Let the supervisor go, if there is one."""
+        """Stop the supervisor if it is running."""
         if self._crashing is not None:
             await self._crashing
         await self._stop()
@@ -67,11 +67,11 @@ class RestartableSupervisor:
             self._store = None
 
     def _crash(self) -> None:
-        """Somebody wants the process to end, and it is ours."""
+        """Stop the supervisor instead of the process, which runs the whole cluster."""
         self._crashing = asyncio.get_running_loop().create_task(self._stop())
 
     def state(self, topic: TopicId) -> SupervisorState:
-        """The database of a topic, or what it was when the supervisor stopped."""
+        """Return the database of a topic, or its last state if the supervisor is stopped."""
         if self.server is not None:
             return self.server.state(topic)
         return self._kept.get(topic, SupervisorState())

@@ -46,15 +46,15 @@ from skipring.storage.store import PublicationStore
 from skipring.wire.limits import check_topic, shown
 from skipring.wire.rpc import Address
 
-if TYPE_CHECKING:  # it reads certificates, which few processes need
+if TYPE_CHECKING:  # reads certificates, which few processes need
     from skipring.security.credentials import Credentials
 
-FLUSHES_PER_TICK: Final = 10  # as in Settings
+FLUSHES_PER_TICK: Final = 10  # as in NodeSettings
 NOT_CONNECTED: Final = "not connected; use it inside `async with skipring.connect(...)`"
 
 
 class Connection:
-    """A node of our own in the rings of the topics we subscribe to; made by ``connect``.
+    """Node of this process in the rings of the subscribed topics; returned by ``connect``.
 
     >>> import asyncio, skipring
     >>> from skipring.testing import Cluster
@@ -79,14 +79,14 @@ class Connection:
         data_dir: Path | None,
         name: str,
     ) -> None:
-        self.name: NodeId = name  # empty until we are connected, if only the directory knows it
+        self.name: NodeId = name  # empty until connected, if only the data directory knows it
         self._settings = settings
         self._listen = listen
         self._data_dir = data_dir
         self._node: NodeHost | None = None
         self._is_connected = False
-        self._unconfirmed = 0  # publications of ours that no other member has confirmed
-        self._in_doubt = 0  # of those, without the ones on the disk of a node that is alone
+        self._unconfirmed = 0  # own publications that no other member has confirmed
+        self._in_doubt = 0  # the same without publications on the disk of a lone node
         self._store: PublicationStore | None = None
         self._subscriptions: dict[TopicId, Subscription] = {}
         self._resources = AsyncExitStack()
@@ -143,8 +143,8 @@ class Connection:
     async def close(self) -> int:
         """Leave all topics and stop; return how many publications no other member has confirmed.
 
-        Subscriptions that are still open hand over what they hold first, within ``drain_s``. A
-        second time does nothing.
+        Open subscriptions first hand over what they hold, within ``drain_s``. A second call does
+        nothing.
         """
         try:
             await self._resources.aclose()
@@ -158,12 +158,12 @@ class Connection:
         return f"they are in {self._data_dir} only, until a node starts with it again"
 
     def subscribe(self, topic: TopicId, start: Start = "all") -> Subscription:
-        """Take part in a topic, while inside the block of what this returns.
+        """Return a subscription to a topic; its ``async with`` block joins and leaves the ring.
 
-        ``start="all"`` reads everything, what is stored here first; ``"new"`` only what is
-        published from now on; a datetime what was published since; a cursor reads on from there.
-        ``"earliest"`` and ``"latest"`` are synonyms of ``"all"`` and ``"new"``. CursorError if a
-        cursor does not point into the data directory of this connection.
+        ``start="all"`` reads everything, stored publications first; ``"new"`` reads publications
+        from now on; a datetime reads publications since then; a cursor continues at its position.
+        ``"earliest"`` and ``"latest"`` are synonyms of ``"all"`` and ``"new"``. Raise CursorError
+        if a cursor does not point into the data directory of this connection.
         """
         if not isinstance(topic, str):
             raise InputError(f"a topic is a text, not {type(topic).__name__}")
@@ -172,7 +172,7 @@ class Connection:
         except MessageError as error:
             raise InputError(str(error)) from None
         subscription = Subscription(self, topic, start)
-        if self._is_connected:  # else the block of the subscription cannot be entered anyway
+        if self._is_connected:  # otherwise entering the block of the subscription fails anyway
             subscription.check_start()
         return subscription
 
@@ -180,39 +180,39 @@ class Connection:
 
     @property
     def node(self) -> NodeHost:
-        """The node below; SkipringError outside of the block of the connection."""
+        """Return the node; raise SkipringError outside of the block of the connection."""
         if self._node is None or not self._is_connected:
             raise SkipringError(NOT_CONNECTED)
         return self._node
 
     @property
     def tick_s(self) -> float:
-        """How long a tick is."""
+        """Return the length of a tick."""
         return self._settings.tick_s
 
     @property
     def drain_s(self) -> float:
-        """How long a subscription that ends waits until others have what it holds."""
+        """Return how long a subscription waits at its end until others have what it holds."""
         return self._settings.drain_s
 
     @property
     def store(self) -> PublicationStore | None:
-        """Where publications are kept on disk, None if in memory; SkipringError as ``node``."""
+        """Return the store, None if publications are in memory; raise SkipringError as ``node``."""
         if not self._is_connected:
             raise SkipringError(NOT_CONNECTED)
         return self._store
 
     def supervisor_of(self, topic: TopicId) -> Address:
-        """Where the supervisor of a topic is."""
+        """Return the address of the supervisor of a topic."""
         return supervisor_of(topic, self._settings.supervisors)
 
     @property
     def is_failing_to_store(self) -> bool:
-        """True if a commit has failed and there still is something to be written."""
+        """Return True if a commit has failed and uncommitted data remains."""
         return self.node.durability.error is not None
 
     def open(self, subscription: Subscription) -> Log:
-        """Begin to take part in a topic; return where its publications lie."""
+        """Join the ring of a topic; return its log."""
         topic = subscription.topic
         if topic in self._subscriptions:
             raise InputError(f"already subscribed to {shown(topic)} over this connection")
@@ -223,14 +223,14 @@ class Connection:
         return machine.archive
 
     def on_drained(self, departure: Departure, *, is_alone: bool) -> None:
-        """Note what no other member has confirmed of a topic that is left."""
+        """Count the publications of a topic that no other member has confirmed."""
         self._unconfirmed += departure.own_unconfirmed
         is_kept = is_alone and self._data_dir is not None
         if self.drain_s > 0 and not is_kept:
             self._in_doubt += departure.own_unconfirmed
 
     def on_left(self, subscription: Subscription) -> None:
-        """Hand nothing more to a subscription."""
+        """Stop deliveries to a subscription."""
         self._subscriptions.pop(subscription.topic, None)
 
     def _deliver(self, topic: TopicId, delivery: Deliver) -> None:
@@ -242,14 +242,14 @@ class Connection:
             self._subscriptions[topic].on_confirmed(confirmed)
 
     async def _leave_all(self) -> None:
-        """Leave the topics whose block somebody has not left."""
+        """Leave the topics whose block is still open."""
         await asyncio.gather(*(each.leave() for each in list(self._subscriptions.values())))
 
 
-# -- what the application gives --------------------------------------------------------------
+# -- arguments of the application ------------------------------------------------------------
 
 
-def connect(  # noqa: PLR0913  (each is named, and all but the first can be left out)
+def connect(  # noqa: PLR0913  (each is named, and all but the first are optional)
     url: str | None = None,
     *,
     data_dir: str | Path | None = None,
@@ -262,15 +262,15 @@ def connect(  # noqa: PLR0913  (each is named, and all but the first can be left
     key: str | Path | None = None,
     drain_s: float = DRAIN_S,
 ) -> Connection:
-    """Return a connection to a cluster, to be used in ``async with``.
+    """Return a connection to a cluster, for use in ``async with``.
 
     ``url`` lists the supervisors: ``skipring://host:port[,host:port...]``, ``host:port`` or a port
     on loopback. Without it the connection uses SKIPRING_SUPERVISOR, the selected context or
-    127.0.0.1:7400. With a data directory the node's name and all publications are stored there;
+    127.0.0.1:7400. With a data directory the node stores its name and all publications there;
     without one they are in memory. ``ca``, ``cert`` and ``key`` are files of ``skipring certs``;
-    without them nothing leaves this machine. When a subscription ends it waits, at most
-    ``drain_s``, until another member has what it holds; 0 does without. InputError names an
-    argument that cannot be used.
+    without them the node is restricted to loopback. When a subscription ends it waits, at most
+    ``drain_s``, until another member has what it holds; 0 disables the wait. Raise InputError,
+    which names the argument, for an argument that cannot be used.
     """
     if not _is_seconds(tick_s):
         raise InputError(
@@ -316,14 +316,14 @@ def _is_seconds(value: object) -> bool:
 
 
 def _listen(listen: str | None, supervisor: Address, *, is_secured: bool) -> tuple[str, int]:
-    """Where to listen: any port, at the address from which we get to the supervisor."""
+    """Return the address to listen at: by default any port of the interface to the supervisor."""
     if listen is None:
         return local_host_towards(supervisor), 0
     return split_address(listen, "listen", is_secured=is_secured)
 
 
 def _name(name: str | None, directory: Path | None, credentials: Credentials | None) -> NodeId:
-    """What the node is called; empty if its directory may know it."""
+    """Return the name of the node; empty if its data directory may contain it."""
     if name is not None:
         check_name(name, parameter="name")
         if credentials is not None and not may_act_as(credentials.name, name):

@@ -19,10 +19,10 @@ from skipring.storage.store import PublicationStore
 from skipring.storage.topic_log import TopicLog
 from skipring.wire.limits import CHAIN_BYTES, shown
 
-READ_AT_ONCE: Final = 64  # Our guess: then a reader lets the others of its loop go on.
-# Our guesses: what is not read yet stays at hand; what is older than that lies in the archive.
-# Measured: with a quarter of it some of a history was read, and hashed, a second time: a
-# fourteenth of what a newcomer's loop had to do.
+READ_AT_ONCE: Final = 64  # Guess: afterwards a reader yields to other tasks of its loop.
+# Guesses: unread publications up to this limit stay in memory; older ones are read from the log.
+# Measured: with a quarter of it, part of a history was read and hashed a second time, which was a
+# fourteenth of the work of a newcomer's loop.
 FRESH_MAX: Final = 16384
 FRESH_BYTES_MAX: Final = 1 << 22
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -37,7 +37,7 @@ _INSTEAD: Final = 'use start="all" and skip by id what you have'
 
 
 class DeliveredPublication(Struct, frozen=True, gc=False):
-    """What somebody has published, as a reader gets it."""
+    """Publication as a reader receives it."""
 
     publisher: NodeId
     seq: int
@@ -45,15 +45,15 @@ class DeliveredPublication(Struct, frozen=True, gc=False):
     key: bytes | None
     headers: dict[str, str]
     payload: bytes
-    replayed: bool  # it was stored here before we subscribed
-    hops: int | None  # over how many nodes it has come; None if it was stored, or came by repair
-    offset: int  # its place in the order in which this node has stored the topic
+    replayed: bool  # stored here before the subscription
+    hops: int | None  # number of nodes on its path; None if it was stored, or came by repair
+    offset: int  # its place in the log of this node
     _topic: TopicId
-    _id: bytes  # empty for what is so new that nobody has needed its id yet
+    _id: bytes  # empty for a new publication whose id was not needed yet
 
     @property
     def id(self) -> bytes:
-        """256 bits that tell this publication from all others, and follow from what is in it."""
+        """Return the 256 bits that identify this publication; they follow from its fields."""
         if self._id:
             return self._id
         return StoredPublication(
@@ -66,11 +66,11 @@ class DeliveredPublication(Struct, frozen=True, gc=False):
         ).id_in(self._topic)
 
 
-# -- where to begin --------------------------------------------------------------------------
+# -- start positions -------------------------------------------------------------------------
 
 
 class Cursor(Struct, frozen=True):
-    """A place in a topic as one data directory keeps it: what is before it was handed out.
+    """Position in a topic in one data directory; publications before it were handed out.
 
     The chain value depends on all publications before it and on their order (decision 0043).
 
@@ -90,7 +90,7 @@ class Cursor(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The cursor that a text stands for; CursorError if it stands for none."""
+        """Return the cursor of a text; raise CursorError if the text is no cursor."""
         match = _CURSOR.fullmatch(text)
         if match is None and text.startswith("c1."):
             raise CursorError(
@@ -105,7 +105,7 @@ class Cursor(Struct, frozen=True):
         return cls(match["store"], match["topic"], *numbers, bytes.fromhex(match["chain"]))
 
     def check(self, store: PublicationStore | None, topic: TopicId) -> None:
-        """CursorError if it does not point into what a store keeps of a topic."""
+        """Raise CursorError if the cursor does not point into the store's log of a topic."""
         if store is None:
             raise CursorError(
                 "a cursor points into a data directory, and this node keeps its publications in "
@@ -128,22 +128,22 @@ class Cursor(Struct, frozen=True):
             )
 
     def _fits(self, archive: TopicLog) -> bool:
-        """Return True if what lies before the cursor is what lay there when it was made."""
-        if self.offset == 0:  # nothing lies before it, in any epoch
+        """Return True if the publications before the cursor are the same as when it was made."""
+        if self.offset == 0:  # no publication is before it, in any epoch
             return True
         is_there = self.epoch == archive.epoch and self.offset <= archive.durable_end
         return is_there and archive.chain_at(self.offset) == self.chain
 
 
-# A text is "all", "new", one of their synonyms, or a cursor's.
+# A text is "all", "new", one of their synonyms, or the text of a cursor.
 Start = str | datetime | Cursor
-SYNONYMS: Final = {"earliest": "all", "latest": "new"}  # as other logs call them
+SYNONYMS: Final = {"earliest": "all", "latest": "new"}  # the words of other log systems
 
 
 def checked_start(start: object) -> Start:
-    """What was given as a start, a cursor's text as the cursor; InputError if it is none.
+    """Return a valid start, with a cursor's text parsed; raise InputError for any other value.
 
-    A synonym is replaced by the word it stands for.
+    A synonym is replaced by its word.
     """
     if isinstance(start, str):
         start = SYNONYMS.get(start, start)
@@ -166,7 +166,7 @@ def checked_start(start: object) -> Start:
 
 
 class _Fresh(Struct, frozen=True, gc=False):
-    """Publications that came together."""
+    """Publications that arrived together."""
 
     start: int  # the offset of the first
     end: int
@@ -176,31 +176,31 @@ class _Fresh(Struct, frozen=True, gc=False):
 
 
 class Reader:
-    """A place in an archive, which moves on as publications are handed out.
+    """Position in a log that advances as publications are handed out.
 
-    Of what has just come it keeps the publications, which are not in the archive yet, or would have
-    to be read there. Of what was skipped when it came only the offsets are known.
+    The reader buffers recent publications, which are not in the log yet or would have to be read
+    from there. Of skipped publications it knows only the offsets.
     """
 
     def __init__(self, topic: TopicId, archive: Log, start: Start, now: int) -> None:
         self._topic = topic
         self._archive = archive
-        self._end = archive.end  # behind the last publication that has come
-        self._first = archive.end  # where what comes while we are subscribed begins
-        self._since = 0  # what has an earlier time is not wanted
-        self._history_before = 0  # nor is what has an earlier time and comes by repair
+        self._end = archive.end  # after the last publication that arrived
+        self._first = archive.end  # where publications that arrive during the subscription begin
+        self._since = 0  # earlier publications are skipped
+        self._history_before = 0  # so are earlier publications that arrive by repair
         match start:
             case Cursor(offset=offset):
-                self._next = offset  # the offset to be read next
+                self._next = offset  # the offset to read next
             case datetime():
                 self._next, self._since = 0, (start - EPOCH) // MICROSECOND
             case "new":
                 self._next, self._history_before = self._first, now
             case _:
                 self._next = 0
-        self._skipped: deque[range] = deque()  # offsets ahead that are not wanted
+        self._skipped: deque[range] = deque()  # offsets ahead that are skipped
         self._skipped_count = 0
-        self._steps = 0  # without letting others of the loop go on
+        self._steps = 0  # since the last yield to the loop
         self._fresh: deque[_Fresh] = deque()  # in the order of their offsets, without a gap
         self._fresh_count = 0
         self._fresh_bytes = 0
@@ -209,33 +209,33 @@ class Reader:
 
     @property
     def offset(self) -> int:
-        """The offset behind the last publication that was handed out, or skipped after it."""
+        """Return the offset after the last publication that was handed out or skipped."""
         return self._next
 
     @property
     def end(self) -> int:
-        """The offset behind the last publication that has come."""
+        """Return the offset after the last publication that arrived."""
         return self._end
 
     @property
     def lag(self) -> int:
-        """How many publications are ahead."""
+        """Return the number of unread publications."""
         return self._end - self._next - self._skipped_count
 
     @property
     def is_open(self) -> bool:
-        """True until nothing more is handed out."""
+        """Return True until the reader is closed."""
         return self._is_open
 
     def close(self) -> None:
-        """Hand out nothing more; whoever waits is told."""
+        """Stop handing out publications and wake up waiting readers."""
         self._is_open = False
         self._arrived.set()
 
     async def next(self, timeout_s: float | None = None) -> DeliveredPublication | None:
-        """Wait for the next publication; None if none comes in time, or the reader is closed.
+        """Wait for the next publication; return None after the timeout or when closed.
 
-        One who stops waiting loses nothing: there is no pause between taking and returning.
+        A cancelled caller loses nothing: there is no await between fetching and returning.
         """
         now = asyncio.get_running_loop().time()
         deadline = None if timeout_s is None else now + timeout_s
@@ -245,13 +245,13 @@ class Reader:
         return None
 
     async def arrival(self, deadline: float | None = None) -> bool:
-        """Wait until something is ahead; False if nothing comes in time, or we are closed."""
+        """Wait until a publication is ahead; return False after the deadline or when closed."""
         if self._steps >= READ_AT_ONCE:
             self._steps = 0
             await asyncio.sleep(0)
         if self._next < self._end or not self._is_open:
             return self._is_open
-        if deadline is None:  # as most wait
+        if deadline is None:  # the usual case
             await self._more()
             return self._is_open
         try:
@@ -267,7 +267,7 @@ class Reader:
             await self._arrived.wait()
 
     def fetch(self, limit: int, end: int | None = None) -> list[DeliveredPublication]:
-        """At most so many publications that are there, before an offset; none if few are wanted."""
+        """Return up to ``limit`` available publications before an offset; skips may leave fewer."""
         found: list[DeliveredPublication] = []
         end = self._end if end is None else end
         for _ in range(READ_AT_ONCE):
@@ -277,7 +277,7 @@ class Reader:
         return found
 
     def _step(self, end: int) -> list[DeliveredPublication]:
-        """Go on, at most to an offset: what is there, unless it is not wanted or cannot be read."""
+        """Advance at most to an offset; return publications that are wanted and readable."""
         offset = self._next
         self._steps += 1
         if self._skipped and self._skipped[0].start == offset:
@@ -289,19 +289,19 @@ class Reader:
             return self._read_fresh(fresh, end)
         self._next += 1
         stored = self._archive.read(offset)
-        if stored is None or stored.time < self._since:  # None: it is spoilt, and will come again
+        if stored is None or stored.time < self._since:  # None: corrupt, and will arrive again
             return []
         return self._as_read((stored,), offset, None, replayed=offset < self._first)
 
     def _fresh_at(self, offset: int) -> _Fresh | None:
-        """What came together with the publication at an offset, if it is at hand."""
+        """Return the buffered batch that contains an offset, or None."""
         fresh = self._fresh
         while fresh and fresh[0].end <= offset:
             self._drop_oldest()
         return fresh[0] if fresh and fresh[0].start <= offset else None
 
     def _read_fresh(self, fresh: _Fresh, end: int) -> list[DeliveredPublication]:
-        """What is at hand from where we are, up to what is to be skipped."""
+        """Return buffered publications from the current offset up to the next skipped one."""
         if self._skipped:
             end = min(end, self._skipped[0].start)
         offset, hops = self._next, fresh.hops
@@ -317,9 +317,10 @@ class Reader:
         *,
         replayed: bool,
     ) -> list[DeliveredPublication]:
-        """Publications from an offset on, as the application gets them.
+        """Convert publications from an offset on to the form for the application.
 
-        By position: this is done for every one that comes, and names would cost as much again.
+        Arguments are positional: this runs for every publication, and keywords would double its
+        cost.
         """
         topic = self._topic
         return [
@@ -339,10 +340,10 @@ class Reader:
             for offset, p in enumerate(some, start)
         ]
 
-    # -- what comes --------------------------------------------------------------------------
+    # -- arrivals ----------------------------------------------------------------------------
 
     def on_deliver(self, delivery: Deliver) -> None:
-        """Publications have come."""
+        """Buffer publications that arrived, and wake up a waiting reader."""
         is_repaired = delivery.origin is Origin.REPAIR
         publications, start = delivery.publications, delivery.offset
         self._end = end = start + len(publications)
@@ -358,7 +359,7 @@ class Reader:
             self._arrived.set()
 
     def _keep(self, fresh: _Fresh) -> None:
-        """Have it at hand; what was longer at hand goes, once it is in the archive."""
+        """Buffer a batch; drop the oldest batches beyond the limits if they are in the log."""
         self._fresh.append(fresh)
         self._fresh_count += len(fresh.publications)
         self._fresh_bytes += fresh.size_bytes
@@ -373,7 +374,7 @@ class Reader:
         self._fresh_bytes -= gone.size_bytes
 
     def end_history(self) -> None:
-        """We have had what the neighbours had: whatever comes from now on is new."""
+        """End the history: later arrivals by repair are new publications."""
         self._history_before = 0
 
     def _skip(self, offset: int) -> None:

@@ -37,25 +37,26 @@ from skipring.storage.topic_log import TopicLog
 from skipring.wire.limits import PAYLOAD_BYTES_MAX, check_publication, shown
 from skipring.wire.rpc import Address
 
-LEAVE_S: Final = 5.0  # Our guess: whoever stops does not want to wait much longer.
-# Our guess: after so much a publisher lets links write; their queues hold 64 times as much.
+LEAVE_S: Final = 5.0  # Guess: a caller that stops does not want to wait much longer.
+# Guess: after this many bytes a publisher lets connections write; their queues hold 64 times as
+# many bytes.
 PUBLISHED_AT_ONCE_BYTES: Final = 1 << 18
-PUBLICATION_BYTES_MIN: Final = 1 << 12  # Our guess: what the smallest publication counts as.
-PUBLISHED_TOGETHER: Final = 256  # Our guess: so many share a commit and a message.
-READ_MANY: Final = 1024  # Our guess: enough to share the cost of a call.
+PUBLICATION_BYTES_MIN: Final = 1 << 12  # Guess: the overhead of a small publication.
+PUBLISHED_TOGETHER: Final = 256  # Guess: this number of publications shares a commit and a message.
+READ_MANY: Final = 1024  # Guess: enough to spread the cost of a call.
 
 
 class HealthState(StrEnum):
-    """How a subscription is."""
+    """State of a subscription."""
 
-    JOINING = "joining"  # the supervisor has not given us a place yet
-    SYNCING = "syncing"  # a ring neighbour has not confirmed yet that it has what we have
+    JOINING = "joining"  # the supervisor has not assigned a label yet
+    SYNCING = "syncing"  # a ring neighbour has not confirmed yet to be in sync
     STABLE = "stable"
-    DEGRADED = "degraded"  # something that was in order is not any more
+    DEGRADED = "degraded"  # a condition that held before does not hold now
 
 
 class Health(Struct, frozen=True):
-    """How a subscription is, why, and how many publications its reader is behind."""
+    """State of a subscription, its reasons, and the number of unread publications."""
 
     state: HealthState
     reasons: tuple[str, ...] = ()
@@ -75,46 +76,46 @@ class Record(Struct, frozen=True):
 
 
 class Host(Protocol):
-    """What a subscription needs of its connection."""
+    """Part of the connection that a subscription uses."""
 
     @property
     def node(self) -> NodeHost:
-        """The node below."""
+        """Return the node."""
 
     @property
     def tick_s(self) -> float:
-        """How long a tick is."""
+        """Return the length of a tick."""
 
     @property
     def store(self) -> PublicationStore | None:
-        """Where publications are kept on disk; None if they are in memory."""
+        """Return the store on disk; None if publications are in memory."""
 
     @property
     def is_failing_to_store(self) -> bool:
-        """True if a commit has failed and there still is something to be written."""
+        """Return True if a commit has failed and uncommitted data remains."""
 
     def supervisor_of(self, topic: TopicId) -> Address:
-        """Where the supervisor of a topic is."""
+        """Return the address of the supervisor of a topic."""
 
     def open(self, subscription: Subscription) -> Log:
-        """Begin to take part in a topic; return where its publications lie."""
+        """Join the ring of a topic; return its log."""
 
     def on_left(self, subscription: Subscription) -> None:
-        """Hand nothing more to a subscription."""
+        """Stop deliveries to a subscription."""
 
     @property
     def drain_s(self) -> float:
-        """How long a subscription that ends waits until others have what it holds."""
+        """Return how long a subscription waits at its end until others have what it holds."""
 
     def on_drained(self, departure: Departure, *, is_alone: bool) -> None:
-        """Note what no other member has confirmed of a topic that is left."""
+        """Count the publications of a topic that no other member has confirmed."""
 
 
 class Subscription:
-    """One topic: an iterator over its publications, and the way to publish in it.
+    """One topic: an iterator over its publications, and the methods to publish in it.
 
-    It keeps no publications: a reader has a place in the archive, and reads on from there at its
-    own speed. One reader at a time gets everything; several share it among them.
+    It keeps no publications: a reader has a position in the log and continues from there at its own
+    speed. A single reader gets everything; several readers share the publications.
 
     >>> import asyncio, skipring
     >>> from skipring.testing import Cluster
@@ -137,10 +138,10 @@ class Subscription:
         self._start = checked_start(start)
         self._archive: Log = MemoryLog()
         self._store_id: str | None = None
-        self._last_cursors: list[Cursor] = []  # once the topic is left: its store may be closed
+        self._last_cursors: list[Cursor] = []  # set on leaving: the store may be closed
         self.reader = Reader(topic, self._archive, "all", now=0)
-        self._unread: Callable[[], int | None] = lambda: None  # read, and not handed out
-        self._published_bytes = 0  # without letting others of the loop go on
+        self._unread: Callable[[], int | None] = lambda: None  # read, but not handed out
+        self._published_bytes = 0  # since the last yield to the loop
         self._is_open = False
         self._has_been_opened = False
         self._confirmations = SyncTracker(self._neighbours, self._confirm, host.tick_s)
@@ -171,9 +172,9 @@ class Subscription:
         await self.leave()
 
     async def leave(self) -> bool:
-        """Leave the topic; True if the supervisor has let us go within five seconds.
+        """Leave the topic; return True if the supervisor confirms within five seconds.
 
-        Before that, at most ``drain_s`` of the connection, hand over what is held here: until one
+        First hand over what is held here, for at most ``drain_s`` of the connection: until one
         remaining member has confirmed everything.
         """
         if not self._is_open:
@@ -185,7 +186,7 @@ class Subscription:
             await self._drain()
             return await self._host.node.unsubscribe(self.topic, LEAVE_S)
         finally:
-            if self._store_id is not None:  # the second one counts once it is on the disk
+            if self._store_id is not None:  # the second one is valid once it is on disk
                 last = self._cursor_at(min(self._handed_out(), self._archive.end))
                 self._last_cursors = [self.cursor(), last]
             self._host.on_left(self)
@@ -207,14 +208,14 @@ class Subscription:
         headers: Mapping[str, str] | None = None,
         *,
         replicas: int = 0,
-        timeout: float = REPLICAS_TIMEOUT_S,  # noqa: ASYNC109  (of replicas only)
+        timeout: float = REPLICAS_TIMEOUT_S,  # noqa: ASYNC109  (for replicas only)
     ) -> bytes:
-        """Publish; return the id once it is stored here. Nobody else needs to be reachable.
+        """Publish; return the id once it is stored here. No other node needs to be reachable.
 
-        With ``replicas`` return once so many other members have stored it durably.
-        ReplicationError states how many have, if that takes longer than ``timeout`` or this node
-        has fewer neighbours. InputError, and nothing is published, if something is too large or of
-        the wrong kind.
+        With ``replicas`` return once that number of other members has stored it durably. Raise
+        ReplicationError, which states how many have, if that takes longer than ``timeout`` or this
+        node has fewer neighbours. Raise InputError, and publish nothing, if an argument is too
+        large or of the wrong type.
         """
         self._check_open()
         check_replicas(replicas)
@@ -224,10 +225,10 @@ class Subscription:
         return made
 
     async def publish_many(self, records: Iterable[bytes | Record]) -> list[bytes]:
-        """Publish payloads or records, in order; return their ids once they are stored here.
+        """Publish payloads or records in order; return their ids once they are stored here.
 
         They share commits and messages: for many small ones this costs a fraction of ``publish``.
-        InputError with the index of the first invalid one, and nothing is published.
+        Raise InputError with the index of the first invalid one, and publish nothing.
         """
         self._check_open()
         if not isinstance(records, Iterable):
@@ -258,7 +259,7 @@ class Subscription:
     def _request(
         self, payload: bytes, key: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> PublishRequested:
-        """What to publish, checked: the node itself believes us."""
+        """Return a validated request; the node does not validate it again."""
         request = PublishRequested(
             payload=_as_bytes(payload, "a payload"),
             time=publication_time_us(),
@@ -284,7 +285,7 @@ class Subscription:
         self._published_bytes += sum([PUBLICATION_BYTES_MIN + len(r.payload) for r in requests])
         if self._published_bytes >= PUBLISHED_AT_ONCE_BYTES:
             self._published_bytes = 0
-            await asyncio.sleep(0)  # without a disk nothing else makes a busy publisher pause
+            await asyncio.sleep(0)  # without a disk nothing else makes a busy publisher yield
         return made
 
     # -- reading -----------------------------------------------------------------------------
@@ -293,7 +294,7 @@ class Subscription:
         return self
 
     async def __anext__(self) -> DeliveredPublication:
-        """The next publication, in the order in which they were stored here."""
+        """Return the next publication, in the order in which they were stored here."""
         self._check_opened()
         publication = await self.reader.next()
         if publication is None:
@@ -301,7 +302,7 @@ class Subscription:
         return publication
 
     async def read(self, timeout: float | None = None) -> DeliveredPublication | None:  # noqa: ASYNC109  (None, no error)
-        """The next publication; None if none comes in time, or the topic was left."""
+        """Return the next publication; None after the timeout or when the topic was left."""
         self._check_opened()
         return await self.reader.next(timeout)
 
@@ -310,9 +311,9 @@ class Subscription:
         limit: int = READ_MANY,
         timeout: float | None = None,  # noqa: ASYNC109  (an empty list, no error)
     ) -> list[DeliveredPublication]:
-        """Wait for a publication, then return all that are here, up to a limit.
+        """Wait for a publication, then return all available ones, up to a limit.
 
-        An empty list if none comes in time, or the topic was left.
+        Return an empty list after the timeout or when the topic was left.
         """
         check_limit(limit)
         self._check_opened()
@@ -324,9 +325,9 @@ class Subscription:
         return []
 
     async def read_available(self, limit: int | None = None) -> list[DeliveredPublication]:
-        """The publications that are here now and were not read yet, at most ``limit`` of them."""
+        """Return the available unread publications, at most ``limit`` of them."""
         self._check_opened()
-        reader, end = self.reader, self.reader.end  # what comes meanwhile is for the next time
+        reader, end = self.reader, self.reader.end  # later arrivals belong to the next call
         found: list[DeliveredPublication] = []
         while reader.is_open and reader.offset < end and len(found) != limit:
             found += reader.fetch(READ_AT_ONCE if limit is None else limit - len(found), end)
@@ -335,17 +336,19 @@ class Subscription:
 
     @property
     def lag(self) -> int:
-        """How many publications are stored here that were not read yet.
+        """Return the number of publications that are stored here and unread.
 
-        With a datetime as start, those that were stored before count until they are looked at.
+        With a datetime as start, publications that were stored before count until the reader
+        reaches them.
         """
         return self.reader.lag
 
     def cursor(self) -> Cursor:
-        """The place behind the last publication that was handed out, to start there again.
+        """Return the position after the last publication that was handed out, to start there again.
 
-        It is never beyond what is on the disk: after a crash a reader may get the last few again,
-        and misses none. CursorError if the node keeps its publications in memory.
+        It is never beyond the durable mark: after a crash a reader may get the last few
+        publications again, and misses none. Raise CursorError if the node keeps its publications in
+        memory.
         """
         if self._store_id is None or not isinstance(self._archive, TopicLog):
             raise CursorError(
@@ -359,14 +362,14 @@ class Subscription:
         return self._cursor_at(min(self._handed_out(), durable_end))
 
     def read_ahead(self, unread: Callable[[], int | None]) -> None:
-        """Let the caller keep publications that it has read; cursors stay before the first of them.
+        """Let the caller buffer publications it has read; cursors stay before the first of them.
 
-        ``unread`` returns the offset of that one, or None.
+        ``unread`` returns the offset of that publication, or None.
         """
         self._unread = unread
 
     def _handed_out(self) -> int:
-        """The offset behind the last publication that the application has."""
+        """Return the offset after the last publication that the application has."""
         unread = self._unread()
         return self.reader.offset if unread is None else unread
 
@@ -377,17 +380,17 @@ class Subscription:
         return Cursor(self._store_id, self.topic, self._archive.epoch, offset, chain)
 
     def on_deliver(self, delivery: Deliver) -> None:
-        """A publication has been stored here."""
+        """Pass publications that were stored here to the reader."""
         if delivery.origin is Origin.REPAIR:
             self._confirmations.on_repair()
         self.reader.on_deliver(delivery)
 
-    # -- how it is ---------------------------------------------------------------------------
+    # -- health ------------------------------------------------------------------------------
 
-    async def synced(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109  (it says what is missing)
-        """Wait until every ring neighbour has confirmed that it has exactly what we have.
+    async def synced(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109  (the error has a reason)
+        """Wait until every ring neighbour has confirmed to be in sync.
 
-        TimeoutError if that takes longer, which says who is missing.
+        Raise TimeoutError, which names the missing neighbours, if that takes longer.
         """
         self._check_open()
         missing = await self._confirmations.all_equal(timeout)
@@ -397,7 +400,7 @@ class Subscription:
             raise TimeoutError(f"{shown(self.topic)} is not synced after {timeout:g} s: {missing}")
 
     def health(self) -> Health:
-        """How the subscription is at this moment, and why."""
+        """Return the current state of the subscription and its reasons."""
         neighbours = self._neighbours()
         if neighbours is None:
             return self._health(HealthState.JOINING, self._joining_reasons())
@@ -435,7 +438,7 @@ class Subscription:
         return [f"the supervisor at {address} has not answered yet"]
 
     def on_confirmed(self, confirmed: PeerInSync) -> None:
-        """A ring neighbour has all that we have."""
+        """Record that a ring neighbour is in sync."""
         self._confirmations.on_confirmed(confirmed)
         self._record_sync()
 
@@ -448,11 +451,11 @@ class Subscription:
             self.reader.end_history()
 
     def _confirm(self) -> None:
-        self._check_open()  # whoever still waits when the topic is left is told so
+        self._check_open()  # a caller that still waits when the topic is left gets an error
         self._host.node.confirm(self.topic)
 
     def _neighbours(self) -> list[NodeId] | None:
-        """The distinct ring neighbours; None while we have no place in the ring."""
+        """Return the distinct ring neighbours; None while this node has no label."""
         machine = self._host.node.machine(self.topic) if self._is_open else None
         if machine is None or machine.label is None:
             return None
@@ -460,7 +463,7 @@ class Subscription:
 
     @property
     def has_been_opened(self) -> bool:
-        """True once the block was entered, also after it was left."""
+        """Return True once the block was entered, also after it was left."""
         return self._has_been_opened
 
     def _check_opened(self) -> None:
@@ -486,13 +489,13 @@ def never_opened(topic: TopicId, prefix: str = "") -> str:
 
 
 def check_limit(limit: int) -> None:
-    """Raise InputError if ``read_many`` could return nothing within a limit."""
+    """Raise InputError for a limit below 1."""
     if limit < 1:
         raise InputError(f"read_many takes a limit of 1 or more, not {limit}")
 
 
 def check_replicas(replicas: object) -> None:
-    """Raise InputError for what is no number of members."""
+    """Raise InputError if the value is no number of members."""
     if type(replicas) is not int or replicas < 0:
         raise InputError(f"replicas is a number of members, 0 or more, not {replicas!r}")
 

@@ -10,21 +10,21 @@ from typing import Final
 from skipring.core.effects import PeerInSync
 from skipring.core.peers import NodeId
 
-ASK_TICKS_MAX: Final = 64  # as quiet_ticks_max in Settings
+ASK_TICKS_MAX: Final = 64  # as quiet_ticks_max in NodeSettings
 
 Neighbours = Callable[[], list[NodeId] | None]
 
 
 class SyncTracker:
-    """What the ring neighbours have answered since somebody last had what we lacked."""
+    """Answers of the ring neighbours since the last repair."""
 
     def __init__(self, neighbours: Neighbours, ask: Callable[[], None], tick_s: float) -> None:
-        self._neighbours = neighbours  # None while we have no place in the ring
+        self._neighbours = neighbours  # returns None while this node has no label
         self._ask = ask
         self._tick_s = tick_s
         self._nodes: set[NodeId] = set()
-        self._rounds: list[_Round] = []  # of those who wait
-        self._ask_ticks = 0  # until we ask again
+        self._rounds: list[_Round] = []  # of callers that wait
+        self._ask_ticks = 0  # until the next question
         self._ask_period = 1
 
     def __contains__(self, node: NodeId) -> bool:
@@ -32,24 +32,24 @@ class SyncTracker:
 
     @property
     def are_complete(self) -> bool:
-        """True if all neighbours have confirmed; one who is alone has none to ask."""
+        """Return True if all neighbours have confirmed; a node that is alone has no neighbours."""
         neighbours = self._neighbours()
         return neighbours is not None and self._nodes.issuperset(neighbours)
 
     def on_confirmed(self, confirmed: PeerInSync) -> None:
-        """A ring neighbour has all that we have."""
+        """Record that a ring neighbour is in sync."""
         self._nodes.add(confirmed.node)
         for answers in self._rounds:
             answers.roots[confirmed.node] = confirmed.root
             answers.came.set()
 
     def on_repair(self) -> None:
-        """Somebody had what we lacked: ask again."""
+        """Reset the confirmations: a repair has brought publications that were missing here."""
         self._nodes.clear()
         self._ask_ticks, self._ask_period = 0, 1
 
     def on_tick(self) -> None:
-        """Ask the neighbours until all have confirmed, ever more rarely."""
+        """Ask the neighbours until all have confirmed, with doubling intervals."""
         neighbours = self._neighbours() or []
         self._nodes.intersection_update(neighbours)
         if len(self._nodes) == len(neighbours):
@@ -62,7 +62,7 @@ class SyncTracker:
             self._ask()
 
     async def all_equal(self, timeout_s: float) -> str | None:
-        """Wait until all neighbours have confirmed one state; who is missing if it takes longer."""
+        """Wait until all neighbours have confirmed one state; return who is missing on timeout."""
         answers = _Round()
         self._rounds.append(answers)
         try:
@@ -85,21 +85,21 @@ class SyncTracker:
 
 
 class _Round:
-    """What the neighbours have answered to one who waits for all of them."""
+    """Answers of the neighbours to a caller that waits for all of them."""
 
     def __init__(self) -> None:
         self.roots: dict[NodeId, bytes] = {}
         self.came = asyncio.Event()
 
     def are_equal(self, neighbours: list[NodeId] | None) -> bool:
-        """True if all neighbours have confirmed one and the same root."""
+        """Return True if all neighbours have confirmed the same root."""
         if neighbours is None:
             return False
         roots = {self.roots.get(node) for node in neighbours}
         return not roots or (len(roots) == 1 and None not in roots)
 
     def missing(self, neighbours: list[NodeId] | None) -> str:
-        """Why not, in words."""
+        """Return the reason why the neighbours are not in sync, in words."""
         if neighbours is None:
             return "the supervisor has not given us a place in the ring"
         silent = [node for node in neighbours if node not in self.roots]

@@ -31,7 +31,7 @@ from skipring.errors import InputError, SkipringError, UnreachableError
 
 
 class Exit(IntEnum):
-    """What the exit status says."""
+    """Exit status of the command line."""
 
     YES = 0
     NO = 1
@@ -98,18 +98,18 @@ def _status_of(error: SkipringError) -> int:
 
 
 def main() -> None:
-    """Run the command line; whatever goes wrong is said in one sentence."""
+    """Run the command line; print each error as one sentence."""
     _open_standard_streams()
     sys.exit(_run())
 
 
 def _open_standard_streams() -> None:
-    """Give nobody else the numbers of streams that were closed before we began."""
+    """Open closed standard streams, so that no other file gets their numbers."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # uses the lowest free number
 
 
 def _run() -> int:
@@ -125,7 +125,7 @@ def _run() -> int:
         click.echo("interrupted", err=True)
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        return Exit.NO  # the reader has gone; there is nobody to tell
+        return Exit.NO  # the reader has closed the pipe
     except OSError as error:
         click.echo(f"Error: {error.strerror or error}", err=True)
         return Exit.NO

@@ -17,12 +17,12 @@ _DIRECTORY: Final = click.Path(exists=True, file_okay=False, resolve_path=True, 
 
 
 def _sizes(context: click.Context, option: click.Parameter, text: str) -> list[int]:
-    """Numbers with commas between them."""
+    """Parse numbers separated by commas."""
     return [_SIZE(size, option, context) for size in text.split(",")]
 
 
 def _chosen(names: Iterable[str], option: click.Parameter, text: str | None) -> list[str]:
-    """Some of these names, with commas between them; all if nothing is given."""
+    """Parse some of these names, separated by commas; return all if none is given."""
     known = click.Choice(list(names))
     return [known(name, option) for name in text.split(",")] if text else list(names)
 
@@ -46,7 +46,7 @@ def _stored(_: click.Context, option: click.Parameter, text: str | None) -> list
 
 
 def _with_ours(systems: list[str]) -> list[str]:
-    """Skipring is always measured, beside whatever others."""
+    """Add skipring, which is always measured, to the systems."""
     from skipring.lab.bench.peers.catalogue import OURS
 
     return systems if OURS in systems else [OURS, *systems]

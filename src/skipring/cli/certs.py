@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 DEFAULT_DIRECTORY: Final = Path("certs")
-AUTHORITY_DAYS: Final = 3650  # Our guess: longer than a cluster keeps its machines.
-NODE_DAYS: Final = 365  # Our guess: rare enough to be done, often enough not to be forgotten.
+AUTHORITY_DAYS: Final = 3650  # Guess: longer than a cluster keeps its machines.
+NODE_DAYS: Final = 365  # Guess: rare enough not to be skipped, often enough not to be forgotten.
 
 
 def _life(days: int) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Plan: TypeAlias = Callable[[dict[str, NodeStatus]], Damages]
 
-TICKS: Final = 60  # Our guess: long enough for evictions, short enough to be waited for.
+TICKS: Final = 60  # Guess: long enough for evictions, short enough to wait for.
 
 Command = Callable[..., Any]
 
@@ -31,7 +31,7 @@ _seed = click.option(
 
 
 def _common(command: Command) -> Command:
-    """Give a command what all of them take: a topic, whom to talk to, how to print."""
+    """Add the parameters that all commands share: topic, access, output format."""
     return click.argument("topic")(access_options(_json(command)))
 
 
@@ -180,7 +180,7 @@ def _names(text: str) -> list[str]:
 def _damage(
     topic: str, access: Access, plan: Plan, as_json: bool, *, is_gentle: bool = False
 ) -> None:
-    """Plan the damage, do it, and say what was done to whom."""
+    """Plan the damage, apply it and print the affected processes."""
     from skipring.admin.chaos_client import sabotage
     from skipring.admin.chaos_plans import words
     from skipring.node.process import run

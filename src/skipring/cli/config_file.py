@@ -22,9 +22,9 @@ Option = click.Option
 
 
 def _load(context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
-    """Take what the file says as the defaults of the command's options."""
+    """Use the settings of the file as the defaults of the command's options."""
     if path is not None:
-        context.meta[CONFIG_FILE] = path  # it may be read again while the command runs
+        context.meta[CONFIG_FILE] = path  # a command may read it again while it runs
         context.default_map = {**(context.default_map or {}), **read_settings(context, path)}
     return path
 
@@ -42,7 +42,7 @@ config_option = click.option(
 
 
 def read_settings(context: click.Context, path: Path) -> dict[str, Any]:
-    """The settings in a file for a command, by the names of its parameters."""
+    """Return the settings of a file for a command, by parameter name."""
     tree = _parse(path)
     commands = _configurable(context)
     general = {name: value for name, value in tree.items() if not isinstance(value, dict)}
@@ -72,7 +72,7 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _configurable(context: click.Context) -> dict[str, dict[str, Option]]:
-    """The options of all commands that take a file, by the names that they have in it."""
+    """Return the options of all commands that read a file, by their names in it."""
     group = context.find_root().command
     commands = group.commands.values() if isinstance(group, click.Group) else [context.command]
     found = {str(command.name): _options_of(command) for command in commands}
@@ -101,7 +101,7 @@ def _listed(names: set[str] | Mapping[str, Any]) -> str:
 
 
 def _as_given(value: object, option: Option, context: click.Context, place: str) -> object:
-    """A value as if it had been given on the command line; a list where several may stand."""
+    """Return a value as the command line would give it; a list for a repeatable option."""
     if option.is_flag:
         if not isinstance(value, bool):
             raise InputError(f"{place}: expected true or false")

@@ -39,7 +39,7 @@ def save(
     from skipring.net.contexts import Context, Contexts
 
     access = Access.given(supervisor, ca=tls_ca, cert=tls_cert, key=tls_key)
-    access.credentials()  # refuse now what a connection would refuse later
+    access.credentials()  # fail now instead of at the first connection
     ca, cert, key = (
         None if file is None else str(Path(file).resolve())
         for file in (access.ca, access.cert, access.key)

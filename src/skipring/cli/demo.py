@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NOT_HEALED: Final = 3
 REPORT: Final = "skipring-demo.html"
 SEED: Final = click.IntRange(0, 2**32 - 1)
-# Our guess: some times what a chapter takes, since others use the machine too.
+# Guess: several times what a chapter takes, since other programs use the machine too.
 DEADLINE_S: Final = 45.0
 DEADLINE_ROUNDS: Final = 200
 

@@ -89,7 +89,7 @@ def dev(
 
 
 async def _watch(cluster: DevCluster, *, has_dashboard: bool | None, is_temporary: bool) -> int:
-    """Print what runs, then report processes that end, until a signal."""
+    """Print the running processes, then report processes that end, until a signal."""
     import asyncio
 
     stop = _stop_status()
@@ -131,7 +131,7 @@ def _stop_status() -> asyncio.Future[int]:
 
 
 async def _ready(cluster: DevCluster) -> None:
-    """Wait until every topic is healthy, or a bound."""
+    """Wait until every topic is healthy, at most READY_S for each."""
     from skipring.admin.diagnosis import wait_healthy
     from skipring.admin.inspector import open_inspector
 
@@ -169,8 +169,8 @@ def _print_summary(cluster: DevCluster, url: str | None, *, is_temporary: bool) 
     end = ", deleted at the end" if is_temporary else ""
     click.echo(f"  {'data':<{width}}  {settings.data}{end}")
     found: tuple[str, ...] = ()
-    with suppress(SkipringError):  # contexts that cannot be read
-        found = Access.resolve().supervisors  # what other commands use in this shell
+    with suppress(SkipringError):  # unreadable contexts
+        found = Access.resolve().supervisors  # the address that other commands use in this shell
     where = "" if found == (cluster.supervisor,) else f" --supervisor {cluster.supervisor}"
     topic = shlex.quote(settings.topics[0])
     click.echo(f"\nready; in another terminal:\n  skipring sub {topic}{where}")

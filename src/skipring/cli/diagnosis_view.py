@@ -17,9 +17,9 @@ from skipring.view.text import Glyphs, glyphs_for
 from skipring.wire.rpc import ChangeEntry
 from skipring.world.legitimacy import Layer, Violation
 
-TIME_MAX: Final = 1 << 57  # the year 6536: a node may say anything
-SHOWN_MAX: Final = 20  # Our guess: violations of one layer that somebody reads.
-# Our guesses at how many changes fit on a screen; a pipe gets all.
+TIME_MAX: Final = 1 << 57  # the year 6536; a node may send any number
+SHOWN_MAX: Final = 20  # Guess: an operator does not read more violations of one layer.
+# Guesses: the number of changes that fit on a screen; a pipe gets all.
 ROWS_OF_A_CHANGE: Final = 3
 ROWS_AROUND: Final = 8
 CHANGES_MIN: Final = 4
@@ -47,7 +47,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _violation_lines(violations: Sequence[Violation]) -> Iterator[Text]:
-    """What is wrong, layer by layer."""
+    """Yield the violations, layer by layer."""
     by_layer: dict[Layer, list[Violation]] = {}
     for violation in violations:
         by_layer.setdefault(violation.layer, []).append(violation)
@@ -63,7 +63,7 @@ def _violation_lines(violations: Sequence[Violation]) -> Iterator[Text]:
 
 
 def print_explanation(explanation: Explanation) -> None:
-    """Print how a node stands, what changed it, what is wrong with it and what will mend that."""
+    """Print the state of a node, its last changes, its violations and their repair."""
     console = wide_console()
     shown = len(explanation.journal)
     if console.is_terminal:
@@ -72,12 +72,12 @@ def print_explanation(explanation: Explanation) -> None:
 
 
 def changes_in(rows: int) -> int:
-    """How many changes fit into so many rows."""
+    """Return the number of changes that fit into some rows."""
     return max((rows - ROWS_AROUND) // ROWS_OF_A_CHANGE, CHANGES_MIN)
 
 
 def explanation_view(explanation: Explanation, glyphs: Glyphs, shown: int) -> RenderableType:
-    """How a node stands at a glance, its last changes as a table, what is wrong and mends it."""
+    """Return the state of a node, its last changes as a table, its violations and their repair."""
     return Group(
         Text(f"{explanation.node}: {explanation.standing}", "bold"),
         _at_a_glance(explanation, glyphs),
@@ -114,13 +114,13 @@ Event = tuple[str, int, str, str | None]
 
 
 def _event(entry: ChangeEntry) -> Event:
-    """What several changes have in common if they are one event's."""
+    """Return the values that changes of the same event share."""
     at = datetime.fromtimestamp(entry.time % TIME_MAX / 1e6, UTC).astimezone()
     return f"{at:%H:%M:%S}", entry.tick, entry.cause, entry.sender
 
 
 def _add_rows(table: Table, event: Event, changes: list[ChangeEntry], glyphs: Glyphs) -> None:
-    """A row for each change; what it has in common with the one above it is left out."""
+    """Add a row for each change; leave out the values that it shares with the row above."""
     at, tick, cause, sender = event
     by = f"{cause} from {sender}: " if sender is not None else f"{cause}: "
     why = None

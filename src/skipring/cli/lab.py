@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from skipring.lab.experiments.running import RunSummary
 
 DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
-FAILED_SHOWN: Final = 5  # of the runs that failed; the table has them all
+FAILED_SHOWN: Final = 5  # of the failed runs; the table has all
 
 
 @click.group()

@@ -64,7 +64,7 @@ Command = Callable[..., Any]
 
 
 def access_options(command: Command) -> Command:
-    """Add the options of a command that talks to a ring; it receives them as ``access``."""
+    """Add the options of a command that connects to a ring; it receives them as ``access``."""
 
     @wraps(command)
     def with_access(

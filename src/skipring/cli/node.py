@@ -167,7 +167,7 @@ def _prepared(
     chaos: bool,
     tick: float,
 ) -> tuple[Any, Any]:
-    """What a process is told, checked; from here on it logs."""
+    """Check the options of a process and return them as settings; start to log."""
     from skipring.net.addresses import parse_address, split_address
     from skipring.node.process import ProcessPaths
     from skipring.node.settings import ANSWER_S, NodeSettings
@@ -193,7 +193,7 @@ def _prepared(
 def _reader_of_supervisors(
     context: click.Context, access: Access
 ) -> Callable[[], tuple[str, ...]] | None:
-    """What reads the list of supervisors again; None if it is not from a file."""
+    """Return a function that rereads the list of supervisors; None if it is not from a file."""
     from skipring.net.addresses import parse_supervisors
 
     source = context.get_parameter_source("supervisors")
@@ -209,9 +209,9 @@ def _reader_of_supervisors(
 
 
 def _status_of(stopped_by: signal.Signals) -> int:
-    """Asked to end, that is all; interrupted, that is what the exit status says."""
+    """Return the exit status: INTERRUPTED after SIGINT, 0 after a request to stop."""
     return INTERRUPTED if stopped_by is signal.SIGINT else 0
 
 
 def _announce(line: str) -> None:
-    click.echo(line)  # flushed at once: others wait for it
+    click.echo(line)  # flushed at once: other programs wait for it

@@ -20,7 +20,7 @@ FILE: Final = click.Path(dir_okay=False, path_type=Path)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-# Defaults are the scenario's own: what is not given must not overrule a scenario file.
+# The defaults are those of the scenario: a missing option must not override a scenario file.
 _RUN_OPTIONS: Final = (
     click.option("--mode", help="Set of rules: fast, fixed or paper.  [default: fast]"),
     click.option("--without", metavar="RULES", help="Rules to switch off, e.g. R9,S11."),
@@ -34,14 +34,14 @@ _RUN_OPTIONS: Final = (
 
 
 def run_options(command: Command) -> Command:
-    """Give a command the options that decide how a world runs."""
+    """Add the options that decide how a world runs to a command."""
     for option in reversed(_RUN_OPTIONS):
         command = option(command)
     return command
 
 
 def given(options: dict[str, object]) -> dict[str, object]:
-    """The options that were given, in the form a scenario takes."""
+    """Return the given options, in the form of a scenario."""
     found = {name: value for name, value in options.items() if value is not None}
     without = found.get("without")
     if isinstance(without, str):
@@ -50,7 +50,7 @@ def given(options: dict[str, object]) -> dict[str, object]:
 
 
 def replay(words: list[str], found: dict[str, object]) -> str:
-    """The ``skipring simulate`` command that makes the same run again."""
+    """Return the ``skipring simulate`` command that repeats a run."""
     command = ["skipring", "simulate", *words]
     for name, value in found.items():
         text = ",".join(value) if isinstance(value, list) else str(value)
@@ -59,7 +59,7 @@ def replay(words: list[str], found: dict[str, object]) -> str:
 
 
 def require_writable(path: Path | None) -> None:
-    """Refuse, before anything runs, a file that could not be written at the end."""
+    """Raise InputError, before the run, if a file cannot be written at its end."""
     if path is None:
         return
     if not path.parent.is_dir():
@@ -69,7 +69,7 @@ def require_writable(path: Path | None) -> None:
 
 
 def read_settings(path: Path | None, found: dict[str, object]) -> Scenario:
-    """Make a scenario of a file, if there is one, and of options, which overrule it."""
+    """Return a scenario from a file, if there is one, and from options, which override it."""
     from skipring.sim.scenario import make_scenario, read_scenario
 
     if path is None:
@@ -83,7 +83,7 @@ def read_settings(path: Path | None, found: dict[str, object]) -> Scenario:
 
 
 def read_world(path: Path) -> Snapshot:
-    """Read a world file; the error names the file and the place in it."""
+    """Read a world file; an error names the file and the position in it."""
     from skipring.world.file import parse_world
 
     try:
@@ -97,7 +97,7 @@ def read_world(path: Path) -> Snapshot:
 
 
 def write_world(path: Path | None, snapshot: Snapshot) -> None:
-    """Write a world file, if one is wanted."""
+    """Write a world file, if a path is given."""
     from skipring.world.file import render_world
 
     if path is None:

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 FORMATS: Final = ("auto", "json", "text", "binary")
-TRIGGER_S: Final = 5.0  # Our guess: fresh enough to look at, and not too many small files.
+TRIGGER_S: Final = 5.0  # Guess: fresh enough to look at, and not too many small files.
 INTERRUPTED: Final = 130
-WINDOW_MAX_S: Final = 86_400  # a day, by which gold is divided
+WINDOW_MAX_S: Final = 86_400  # a day, by which gold is partitioned
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class Duration(click.ParamType[float]):
-    """A number and a unit: 500ms, 5s, 1m, 1h, 1d."""
+    """Number and unit: 500ms, 5s, 1m, 1h, 1d."""
 
     name = "duration"
 
@@ -42,7 +42,7 @@ class Duration(click.ParamType[float]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> float:
-        """The duration in seconds."""
+        """Return the duration in seconds."""
         if isinstance(value, float):
             return value
         found = re.fullmatch(r"(\d{1,9})\s*(ms|s|m|h|d)", str(value))
@@ -141,7 +141,7 @@ def _plan(
     max_offsets: int | None,
     fail_on_data_loss: bool,
 ) -> PipelinePlan:
-    """What the options say, checked; nothing is written yet."""
+    """Check the options and return them as a plan; write nothing."""
     from skipring.spark.options import ReadOptions
     from skipring.spark.pipeline.manifest import RequestedConfig, agreed
     from skipring.spark.pipeline.runner import OFFSETS_MAX, PipelinePlan
@@ -149,7 +149,7 @@ def _plan(
 
     if available_now and trigger is not None:
         raise click.UsageError("give --trigger or --available-now, not both")
-    access.credentials()  # refuse now what Spark's workers would refuse later
+    access.credentials()  # fail now instead of in Spark's workers
     if window is not None and window != int(window):
         raise click.BadParameter("a window is a whole number of seconds", param_hint="--window")
     files = {name: getattr(access, name) for name in ("ca", "cert", "key")}
@@ -175,7 +175,7 @@ def _plan(
 
 @contextmanager
 def _shown(plan: PipelinePlan, *, as_json: bool) -> Iterator[Tell]:
-    """Progress: JSON for a program, else for a person."""
+    """Yield a function that shows progress: as JSON, or as a display."""
     from rich.console import Console
 
     from skipring.spark.pipeline import runner as progress
@@ -188,7 +188,7 @@ def _shown(plan: PipelinePlan, *, as_json: bool) -> Iterator[Tell]:
 
 
 class _Ending:
-    """Whether the command is to end, and with which status."""
+    """Request to end the command, and the exit status."""
 
     def __init__(self) -> None:
         self.is_due = Event()
@@ -196,7 +196,7 @@ class _Ending:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """End in an orderly way when asked to, or interrupted."""
+        """End cleanly on SIGINT or SIGTERM."""
         before = {
             number: signal.signal(number, self._on_signal)
             for number in (signal.SIGINT, signal.SIGTERM)

@@ -22,15 +22,15 @@ from skipring.sim.runner import Report, Simulation
 from skipring.view.text import Glyphs, layout
 from skipring.world.legitimacy import LIVE_LAYERS, Layer, census
 
-REPAINT_S: Final = 0.1  # not more often than one can see
-PACE_S: Final = 0.1  # Our guess: one sees what happens in a round, and a run takes some seconds.
-SHOWN_ROUNDS: Final = 60  # Our guess: so many are shown one by one; what lasts longer runs freely.
-# A look at a ring of 10,000 takes a second: of a run's time at most a part goes into looking.
+REPAINT_S: Final = 0.1  # Guess: more frames per second are not visible.
+PACE_S: Final = 0.1  # Guess: each round is visible, and a run takes some seconds.
+SHOWN_ROUNDS: Final = 60  # Guess: rounds shown one by one; later rounds run without a pause.
+# A drawing of a ring of 10,000 takes a second, so drawing takes at most this share of a run.
 LOOKING_SHARE: Final = 0.5
 
 
 def run_with_progress(simulation: Simulation, start: str, pace_s: float | None = None) -> Report:
-    """Run a simulation while the ring is painted, then print the outcome."""
+    """Run a simulation and draw the ring, then print the outcome."""
     console = Console(highlight=False)
     pace_s = PACE_S if pace_s is None else pace_s
     view = RunView(simulation, start)
@@ -43,16 +43,16 @@ def run_with_progress(simulation: Simulation, start: str, pace_s: float | None =
 
 
 class _Painter:
-    """Paints the rounds of a run: the first ones each, later ones as often as one can see."""
+    """Painter of the rounds of a run: the first ones each, later ones at the frame rate."""
 
     def __init__(self, view: RunView, live: Live, pace_s: float) -> None:
         self._view = view
         self._live = live
         self._pace_s = pace_s
-        self._next = 0.0  # when it is time for another look
+        self._next = 0.0  # time of the next frame
 
     def show(self, world: World) -> None:
-        """Paint a round, unless it is too early for another one."""
+        """Paint a round, unless the next frame is not due."""
         began = time.monotonic()
         is_slow = world.round <= SHOWN_ROUNDS and self._pace_s > 0
         if not is_slow and began < self._next:
@@ -65,16 +65,16 @@ class _Painter:
 
 
 class RunView:
-    """A run as pictures, one after the other."""
+    """Sequence of pictures of a run."""
 
     def __init__(self, simulation: Simulation, start: str) -> None:
         scenario, nodes = simulation.scenario, len(simulation.world.subscribers)
         self._about = f"{nodes} subscribers, mode {scenario.mode}, seed {scenario.seed}"
         self._start = start
-        self._history: list[int] = []  # how much was wrong, picture by picture
+        self._history: list[int] = []  # number of violations, by picture
 
     def frame(self, world: World, page: RingPanel, closure: int = 0) -> RenderableType:
-        """The ring as it is now, below two lines that say of what run it is."""
+        """Return the ring as it is now, below two lines that describe the run."""
         rounds = f"round {world.round}" + (f", {closure} of them closure" if closure else "")
         title = Text.assemble((rounds, "bold"), f"   {self._about}", no_wrap=True, overflow="crop")
         start = Text(self._start, "dim", no_wrap=True, overflow="crop")
@@ -104,11 +104,11 @@ def _per_node(count: int, nodes: int) -> str:
     return f"{count / max(nodes, 1):.0f}"
 
 
-# --- the outcome -----------------------------------------------------------------------
+# --- outcome ---------------------------------------------------------------------------
 
 
 def summary(report: Report, glyphs: Glyphs) -> RenderableType:
-    """How a run ended, what it took, and what is wrong if anything is."""
+    """Return how a run ended, its cost, and its violations."""
     wrong = [Text(f"  {violation}", "red") for violation in report.violations]
     return Group(_outcome(report, glyphs), _figures(report), *wrong)
 
@@ -126,7 +126,7 @@ def _outcome(report: Report, glyphs: Glyphs) -> Text:
 
 
 def _figures(report: Report) -> Table:
-    """What the run has cost, in all and for each node."""
+    """Return the cost of a run, in total and per node."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(justify="right", style="bold")
     grid.add_row(f"{report.messages:,}", f"messages, {_per_node(report.messages, report.n)} a node")

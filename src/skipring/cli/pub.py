@@ -104,7 +104,7 @@ def _headers(given: tuple[str, ...]) -> dict[str, str]:
 
 
 def _payloads(text: str | None, from_file: Path | None, count: int | None) -> Iterable[bytes]:
-    """Return what to publish: an argument, a file, or the lines of standard input."""
+    """Return the payloads to publish: an argument, a file, or the lines of standard input."""
     from skipring.rpc.publisher import lines_of
 
     if text is not None and from_file is not None:

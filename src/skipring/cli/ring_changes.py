@@ -12,13 +12,13 @@ from skipring.core.peers import NodeId, Peer
 from skipring.view.model import ROOT_DIGITS
 from skipring.wire.rpc import NodeStatus
 
-NONE: Final = "-"  # what stands for nothing in a table
+NONE: Final = "-"  # an empty cell of a table
 GONE: Final = "does not answer"
 OUTSIDE: Final = "not in the topic"
 
 
 class RingChange(Struct, frozen=True, kw_only=True):
-    """A cell of the table that is not what it was, for all nodes to which the same happened."""
+    """Changed cell of the table, for all nodes with the same change."""
 
     nodes: tuple[NodeId, ...]
     field: str
@@ -27,7 +27,7 @@ class RingChange(Struct, frozen=True, kw_only=True):
 
 
 def changes(before: Inspection, after: Inspection) -> list[RingChange]:
-    """What is not as it was; in the order of the nodes, equal changes as one."""
+    """Return the changes between two inspections, in order of nodes; join equal changes."""
     nodes: dict[tuple[str, str, str], list[NodeId]] = {}
     old, new = _standings(before), _standings(after)
     for node in sorted(old.keys() | new.keys()):
@@ -40,7 +40,7 @@ def changes(before: Inspection, after: Inspection) -> list[RingChange]:
 
 
 def _standings(inspection: Inspection) -> dict[NodeId, dict[str, str]]:
-    """Every node that is known, with the cells of its row."""
+    """Return every known node with the cells of its row."""
     snapshot = inspection.snapshot
     return (
         {node: {"standing": OUTSIDE} for node in snapshot.subscribers}
@@ -50,18 +50,18 @@ def _standings(inspection: Inspection) -> dict[NodeId, dict[str, str]]:
 
 
 def _changes_of(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """A node's cells that differ; if it was not there or is not there now, only that."""
+    """Yield the cells of a node that differ; only the standing if the node came or went."""
     was, now = (each.get("standing", "unknown") for each in (old, new))
     if was != now:
         yield "standing", was, now
         return
     for field in new:
-        if old[field] != new[field] and field != "root":  # that follows from what is stored
+        if old[field] != new[field] and field != "root":  # the root follows from "stored"
             yield field, old[field], new[field]
 
 
 def cells(status: NodeStatus) -> dict[str, str]:
-    """What a table says of a node, by column."""
+    """Return the cells of a node by column."""
     held = sum(holder is not None for _, holder in status.shortcuts)
     return {
         "standing": "member" if status.member else "leaving",

@@ -28,15 +28,15 @@ from skipring.world.legitimacy import Layer
 
 RIGHT_STYLE: Final = "green"
 WRONG_STYLE: Final = "bold red"
-PANEL_COLUMNS: Final = 31  # as wide as its longest line
+PANEL_COLUMNS: Final = 31  # the width of its longest line
 GAP_COLUMNS: Final = 2
-PICTURE_ROWS_MAX: Final = 25  # Our guess: a larger ring is not easier to read.
-PICTURE_ROWS_MIN: Final = 9  # a smaller one cannot be read
-PICTURE_ROWS_BESIDE_LEVELS: Final = 17  # there are levels only where the ring stays this large
+PICTURE_ROWS_MAX: Final = 25  # Guess: a larger ring is not easier to read.
+PICTURE_ROWS_MIN: Final = 9  # a smaller ring is not readable
+PICTURE_ROWS_BESIDE_LEVELS: Final = 17  # levels are shown only if the ring stays this large
 LEVEL_COLUMNS_MAX: Final = 100
 BAR_ROWS_MAX: Final = 4
 
-PIPE_COLUMNS: Final = 1000  # nothing is cut off or wrapped where nobody looks
+PIPE_COLUMNS: Final = 1000  # a pipe gets no cut or wrapped lines
 
 LAYER_NAMES: Final[Mapping[Layer, str]] = {
     Layer.DATABASE: "database",
@@ -52,23 +52,23 @@ LAYER_NAMES: Final[Mapping[Layer, str]] = {
 
 
 def wide_console() -> Console:
-    """The output; a line ends early only where a terminal does."""
+    """Return the console of stdout; a pipe has no line limit."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)
 
 
 def can_repaint(console: Console) -> bool:
-    """True if this is a terminal on which one picture can be painted over another."""
+    """Return True if the console is a terminal that can repaint a picture."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 def time_of_day() -> str:
-    """The time as a person at this clock reads it."""
+    """Return the local time of day."""
     return f"{datetime.now().astimezone():%H:%M:%S}"
 
 
 class RingPanel(Struct, frozen=True):
-    """How much room there is, and with which characters to fill it."""
+    """Room for a drawing, and its characters."""
 
     columns: int
     rows: int
@@ -76,22 +76,22 @@ class RingPanel(Struct, frozen=True):
 
     @classmethod
     def of(cls, console: Console) -> RingPanel:
-        """The room that a terminal has now; the last row is left to the cursor."""
+        """Return the current room of a terminal; the last row is reserved for the cursor."""
         return cls(console.width, console.height - 1, glyphs_for(console.encoding))
 
 
 class Look(Struct, frozen=True, kw_only=True):
-    """What there is to see of a ring at one time."""
+    """Content of a panel about a ring at one moment."""
 
     portrait: RingLayout
-    wrong: Mapping[Layer, int]  # of the layers that can be seen, how many things are wrong
-    history: Sequence[int]  # how many were wrong in all, look by look
+    wrong: Mapping[Layer, int]  # violations of each visible layer
+    history: Sequence[int]  # total number of violations, by inspection
     history_name: str
     centre: Sequence[Text]
 
 
 def ring_page(look: Look, page: RingPanel, rows: int) -> RenderableType:
-    """The ring with its panel in so many rows; where there is no room for both, the lights."""
+    """Return the ring with its panel in some rows; only the lights if there is no room."""
     size = _picture_size(page.columns, rows)
     if size.rows < PICTURE_ROWS_MIN:
         return lights(look.wrong, page.glyphs)
@@ -104,13 +104,13 @@ def ring_page(look: Look, page: RingPanel, rows: int) -> RenderableType:
 
 
 def rows_of_page(look: Look, page: RingPanel, rows: int) -> int:
-    """How many of the rows the ring and its panel take."""
+    """Return the number of rows that the ring and its panel take."""
     size = _picture_size(page.columns, rows)
     return size.rows if size.rows >= PICTURE_ROWS_MIN else len(look.wrong)
 
 
 def ring_page_with_levels(look: Look, page: RingPanel, rows: int) -> RenderableType:
-    """The same, and the ring unrolled below it, where there is room for both."""
+    """Return the page with the unrolled ring below it, if there is room for both."""
     levels = draw_levels(look.portrait, min(page.columns, LEVEL_COLUMNS_MAX), page.glyphs)
     left = rows - len(levels) - 1
     if rows_of_page(look, page, left) < PICTURE_ROWS_BESIDE_LEVELS:
@@ -119,18 +119,18 @@ def ring_page_with_levels(look: Look, page: RingPanel, rows: int) -> RenderableT
 
 
 def _picture_size(columns: int, rows: int) -> Size:
-    """The largest ellipse that looks like a circle and leaves room for the panel."""
+    """Return the largest ellipse that looks like a circle and leaves room for the panel."""
     room = columns - PANEL_COLUMNS - GAP_COLUMNS
     rows = min(rows, PICTURE_ROWS_MAX, (room - 2 * MARGIN + 1) // 2)
     rows -= 1 - rows % 2  # odd, so that there is a middle
     return Size(2 * rows - 1 + 2 * MARGIN, rows)
 
 
-# --- the panel -------------------------------------------------------------------------
+# --- panel -----------------------------------------------------------------------------
 
 
 def _panel(look: Look, glyphs: Glyphs, rows: int) -> RenderableType:
-    """Lights, and bars and a legend where they have room."""
+    """Return the lights, with bars and a legend if there is room."""
     legend = _legend(look.portrait, glyphs)
     spare = rows - len(look.wrong) - 1 - len(legend)
     if spare < 0:
@@ -145,7 +145,7 @@ def _panel(look: Look, glyphs: Glyphs, rows: int) -> RenderableType:
 
 
 def lights(wrong: Mapping[Layer, int], glyphs: Glyphs) -> Table:
-    """A light for each layer, with a word beside it."""
+    """Return a light for each layer, with its name."""
     grid = Table.grid(padding=(0, 1, 0, 0))
     for layer, count in wrong.items():
         grid.add_row(Text(str(layer), "bold"), LAYER_NAMES[layer], light(count, glyphs))
@@ -153,14 +153,14 @@ def lights(wrong: Mapping[Layer, int], glyphs: Glyphs) -> Table:
 
 
 def light(wrong: int, glyphs: Glyphs) -> Text:
-    """What is right or how much is wrong, as a sign and a word."""
+    """Return a sign and a word: right, or the number of violations."""
     if wrong:
         return Text(f"{glyphs.wrong} {wrong} wrong", WRONG_STYLE)
     return Text(f"{glyphs.right} right", RIGHT_STYLE)
 
 
 def _legend(portrait: RingLayout, glyphs: Glyphs) -> list[Text]:
-    """What the marks mean, and how many there are of each."""
+    """Return the meaning of the marks, and the number of nodes with each."""
     lines = [
         Text.assemble((glyphs.marks[mark], STYLES[mark]), f" {portrait.count(mark):2} {mark.value}")
         for mark in GlyphState

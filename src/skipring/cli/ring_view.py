@@ -37,16 +37,16 @@ from skipring.view.text import ASCII, DEAD_STYLE, STYLES, Glyphs, GlyphState, Ri
 from skipring.wire.rpc import NodeStatus
 from skipring.world.legitimacy import Layer
 
-REPAINT_S: Final = 1.0  # Our guess: often enough to see a ring heal.
-PATIENCE_S: Final = 1.0  # a picture that is to be new does not wait long for those who are gone
-PICTURE_ROWS: Final = 21  # of the picture, unless there is too little or much room
-TABLE_ROWS_MIN: Final = 4  # with its heading and a blank before it
+REPAINT_S: Final = 1.0  # Guess: often enough to see a ring heal.
+PATIENCE_S: Final = 1.0  # Guess: a refresh does not wait long for absent nodes
+PICTURE_ROWS: Final = 21  # of the picture, if there is room
+TABLE_ROWS_MIN: Final = 4  # with its heading and a blank line before it
 TOPIC_SHOWN: Final = 30  # characters of a topic; it may have 255
 LEAVING: Final = "leaving"
-HISTORY_MAX: Final = 64  # looks; more than there is room for bars
-NEWS_MAX: Final = 64  # changes that are kept; more than there is room for
+HISTORY_MAX: Final = 64  # inspections; more than there is room for bars
+NEWS_MAX: Final = 64  # stored changes; more than there is room for
 NEWS_ROWS_MIN: Final = 5  # with its heading
-NAMED_MAX: Final = 3  # Our guess: so many nodes are named in a line, then it is "and 7 more".
+NAMED_MAX: Final = 3  # Guess: nodes named in a line, before "and 7 more".
 CHANGED_STYLE: Final = "reverse"
 _COLUMNS: Final = ("label", "left", "right", "ring", "shortcuts", "stored", "root")
 
@@ -60,7 +60,7 @@ def print_ring(inspection: Inspection) -> None:
 
 
 async def watch_ring(inspector: Inspector, repaint_s: float = REPAINT_S) -> None:
-    """Print a ring again and again, until somebody stops us; only once if nobody can see it."""
+    """Print a ring repeatedly until interrupted; only once if the console cannot repaint."""
     console = wide_console()
     inspector.patience_s = PATIENCE_S
     watch = RingWatch()
@@ -73,10 +73,10 @@ async def watch_ring(inspector: Inspector, repaint_s: float = REPAINT_S) -> None
         while True:
             live.update(watch.painted(RingPanel.of(console)), refresh=True)
             if await _passes(resized, repaint_s):
-                continue  # the same in another size
+                continue  # repaint in the new size
             try:
                 inspection, trouble = await inspector.inspect(TopicContents.NOTHING), None
-            except UnreachableError as error:  # it may come back: meanwhile the nodes are there
+            except UnreachableError as error:  # the supervisor may return; nodes answer meanwhile
                 trouble = str(error)
                 inspection = await inspector.inspect_again(inspection, TopicContents.NOTHING)
             watch.note(inspection, trouble)
@@ -84,7 +84,7 @@ async def watch_ring(inspector: Inspector, repaint_s: float = REPAINT_S) -> None
 
 @contextmanager
 def _resizes() -> Iterator[asyncio.Event]:
-    """An event that is set whenever the terminal gets another size."""
+    """Yield an event that is set whenever the terminal changes its size."""
     resized = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGWINCH, resized.set)
@@ -95,7 +95,7 @@ def _resizes() -> Iterator[asyncio.Event]:
 
 
 async def _passes(resized: asyncio.Event, delay_s: float) -> bool:
-    """Wait a while; True at once if the terminal gets another size."""
+    """Wait for a delay; return True at once if the terminal changes its size."""
     try:
         async with asyncio.timeout(delay_s):
             await resized.wait()
@@ -109,7 +109,7 @@ async def _passes(resized: asyncio.Event, delay_s: float) -> bool:
 
 
 class RingWatch:
-    """What was seen of a ring so far, as pages."""
+    """History of a ring's inspections, and the pages that show it."""
 
     def __init__(self, hint: str = "Ctrl-C ends") -> None:
         self._hint = hint
@@ -121,7 +121,7 @@ class RingWatch:
         self._history: deque[int] = deque(maxlen=HISTORY_MAX)
 
     def note(self, inspection: Inspection, trouble: str | None = None) -> None:
-        """Take in another look."""
+        """Record an inspection."""
         before, self._inspection = self._inspection, inspection
         self._trouble = trouble
         self._changes = changes(before, inspection) if before is not None else []
@@ -131,12 +131,12 @@ class RingWatch:
 
     @property
     def inspection(self) -> Inspection:
-        """What was last seen."""
+        """Return the last inspection."""
         assert self._inspection is not None, "nothing was noted"
         return self._inspection
 
     def printed(self, page: RingPanel) -> RenderableType:
-        """The picture and a line for each node, as long as that may be."""
+        """Return the picture and a line for each node, without a limit of rows."""
         if not self.inspection.is_known:
             return self._nobody()
         portrait = layout(self.inspection.snapshot)
@@ -144,7 +144,7 @@ class RingWatch:
         return Group(picture, Text(), self._table(portrait, page.glyphs))
 
     def painted(self, page: RingPanel) -> RenderableType:
-        """As much as fits: how it stands, the picture, what changed, and the nodes."""
+        """Return the part that fits: state, picture, changes and nodes."""
         heads = self._headlines(page.glyphs)
         if not self.inspection.is_known:
             return Group(*heads, self._nobody())
@@ -165,7 +165,7 @@ class RingWatch:
         return Text(f"{self.inspection.snapshot.topic!r} has no members")
 
     def _headlines(self, glyphs: Glyphs) -> list[RenderableType]:
-        """How the topic stands, in a line; and in another one what hinders us, if anything."""
+        """Return a line with the state of the topic, and a line with an error, if any."""
         wrong = self._history[-1]
         stored = max((each.count for each in self.inspection.statuses.values()), default=0)
         line = Text(no_wrap=True, overflow="crop")
@@ -192,10 +192,10 @@ class RingWatch:
             ],
         )
 
-    # -- what changed ------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------
 
     def _newest(self, glyphs: Glyphs, rows: int) -> list[RenderableType]:
-        """The last changes, the newest first, in at most so many rows."""
+        """Return the last changes, the newest first, in at most ``rows`` rows."""
         lines: list[RenderableType] = [Text("what changed", "dim")]
         if not self._news:
             return [*lines, Text("nothing since we look", "dim")]
@@ -204,10 +204,10 @@ class RingWatch:
             lines.append(_line_of(at, change, CHANGED_STYLE if is_new else "", glyphs))
         return lines
 
-    # -- the nodes ---------------------------------------------------------------------------
+    # -- nodes -------------------------------------------------------------------------------
 
     def _table(self, portrait: RingLayout, glyphs: Glyphs, rows: int | None = None) -> Table:
-        """A line for each node, those first that are wrong or changed if not all have room."""
+        """Return a line for each node; wrong or changed nodes first if there is no room for all."""
         cut: OverflowMethod = "ellipsis" if glyphs.has_dots else "crop"
         table = Table(box=None, pad_edge=False, header_style="dim")
         for heading in ("", "node", *_COLUMNS):
@@ -228,7 +228,7 @@ class RingWatch:
         return table
 
     def _standings(self, portrait: RingLayout) -> dict[NodeId, GlyphState | str]:
-        """Every node in the order of the ring, and how it stands."""
+        """Return every node in ring order, with its standing."""
         statuses = self.inspection.statuses
         marks = {dot.node: dot.mark for dot in portrait.dots}
         members = sorted(statuses.items(), key=_by_place)
@@ -269,7 +269,7 @@ class RingWatch:
 
 
 def wrong_by_layer(inspection: Inspection) -> dict[Layer, int]:
-    """How many things are wrong in each layer that can be seen from outside."""
+    """Return the number of violations of each layer that is visible from outside."""
     found = Counter(violation.layer for violation in live_violations(inspection))
     found[Layer.PUBLICATIONS] = sum(1 for _ in differing(roots_of(inspection)))
     return {layer: found[layer] for layer in SHOWN_LAYERS}

@@ -68,7 +68,7 @@ def shrink(
 
 
 def _counts(world: Snapshot) -> dict[str, int]:
-    """How large a world is."""
+    """Return the size of a world."""
     return {
         "subscribers": len(world.subscribers),
         "messages": len(world.channels),

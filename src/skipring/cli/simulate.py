@@ -78,7 +78,7 @@ def simulate(
 
 
 def _prepare(scenario: Path | None, load: Path | None, found: dict[str, object]) -> Simulation:
-    """Put file, options and world together; what the world decides cannot be given as well."""
+    """Create a simulation from file, options and world; refuse options that a world sets."""
     from skipring.sim.runner import Simulation
 
     for name in ("n", "adversary"):
@@ -89,7 +89,7 @@ def _prepare(scenario: Path | None, load: Path | None, found: dict[str, object])
 
 
 def _start_of(simulation: Simulation, load: Path | None) -> str:
-    """What the run begins with, for a person."""
+    """Return a sentence about the start of the run."""
     from skipring.world.adversaries import ADVERSARIES
 
     if load is not None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 
 class SparkChoice(Struct, frozen=True, kw_only=True):
-    """Where Spark runs, and with which settings; the arguments of ``session.start``."""
+    """Master and settings of Spark; the arguments of ``session.start``."""
 
     master: str | None = None
     conf: Mapping[str, str] = {}
@@ -21,7 +21,7 @@ Command = Callable[..., Any]
 
 
 def spark_options(command: Command) -> Command:
-    """Give a command that uses Spark its options, as one ``spark``."""
+    """Add the options of Spark to a command, which receives them as ``spark``."""
 
     @wraps(command)
     def with_spark(

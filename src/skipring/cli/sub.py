@@ -113,7 +113,7 @@ def _report(reason: str) -> None:
 
 
 def _is_stdout_closed() -> bool:
-    """Return True if the reader of our pipe has closed it, as ``head -1`` does."""
+    """Return True if the reader of the pipe on stdout has closed it, as ``head -1`` does."""
     with suppress(OSError, ValueError, AttributeError):  # no such stream, or no poll on this system
         poll = select.poll()
         poll.register(STDOUT, 0)
@@ -197,7 +197,7 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "\\": "\\", "0": "\0", "r": "\r"}
 
 
 def _formatted(form: str, topic: str, publication: Publication) -> str:
-    """Replace the tokens of kcat's format, and ours, by the fields of a publication."""
+    """Replace the tokens of kcat's format, and the additional ones, by fields of a publication."""
     key, payload = publication.key, publication.payload or b""
     tokens = {
         "%": "%",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from skipring.net.access import Access
     from skipring.view.overview import Overview
 
-KILLED: Final = 128  # and the number of a signal are the exit status of who was stopped by it
+KILLED: Final = 128  # plus the number of the signal: exit status of a stopped process
 
 
 @click.command()
@@ -48,13 +48,13 @@ def top(access: Access, refresh: float, as_json: bool) -> int | None:
 
 
 def _is_terminal() -> bool:
-    """True if keys come from a terminal and all that is shown goes to one that can paint."""
+    """Return True if stdin, stdout and stderr are terminals that can paint."""
     can_paint = os.environ.get("TERM") not in (None, "", "dumb", "unknown")
     return can_paint and all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
 
 
 async def _look(access: Access, refresh_s: float) -> Overview:
-    """What there is to see; rates take two looks."""
+    """Return an overview; rates need two polls."""
     import asyncio
 
     from skipring.view.overview import Observer
@@ -74,7 +74,7 @@ async def _watch(access: Access, refresh_s: float) -> int | None:
     async with Observer(access.supervisors, access.credentials()) as observer:
         first = await observer.overview()
         app = TopApp(observer, first, refresh_s, sys.stdout.encoding)
-        for number in (signal.SIGINT, signal.SIGTERM):  # they leave the terminal in order too
+        for number in (signal.SIGINT, signal.SIGTERM):  # restore the terminal on a signal too
             asyncio.get_running_loop().add_signal_handler(number, app.exit, KILLED + number)
         return await app.run_async()
 

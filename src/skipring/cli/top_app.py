@@ -30,13 +30,13 @@ from skipring.errors import SkipringError
 from skipring.view.overview import Observer, Overview
 from skipring.view.text import glyphs_for
 
-INTERRUPTED: Final = 130  # the exit status after Ctrl-C
+INTERRUPTED: Final = 130  # exit status after Ctrl-C
 _LIGHT: Final = (220, 220, 220)
 NO_COLOURS: Final = TerminalTheme((18, 18, 18), _LIGHT, [_LIGHT] * 8)
 
 
 class TopApp(App[int]):
-    """Topics, the nodes of the chosen one, and supervisors."""
+    """Tables of topics, nodes of the selected topic, and supervisors."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS: ClassVar[str] = """
@@ -72,12 +72,12 @@ class TopApp(App[int]):
         self._glyphs = glyphs_for(encoding)
         self.set_class(not self._glyphs.has_dots, "ascii")
         if self.no_color:
-            # Colours become greys by their brightness, and a dark red could not be read.
+            # Colours become greys by brightness, and a dark red would not be readable.
             self.ansi_theme_dark = NO_COLOURS
             self.add_class("colourless")
 
     def compose(self) -> ComposeResult:
-        """The tables, with a line above them and the keys below."""
+        """Yield the tables, with a line above them and the keys below."""
         yield Static(id="head")
         yield Static(id="banner")
         yield RowTable(TOPIC_COLUMNS, "topics")
@@ -86,7 +86,7 @@ class TopApp(App[int]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Show what was seen before the start, and go on looking."""
+        """Show the first overview and start to refresh."""
         supervisors = self._table("supervisors")
         supervisors.can_focus, supervisors.show_cursor = False, False
         self._table("topics").border_title = "topics"
@@ -99,7 +99,7 @@ class TopApp(App[int]):
     async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(self._refresh_s)
-            with suppress(NoMatches):  # somebody leaves: the tables are being taken down
+            with suppress(NoMatches):  # the application ends and removes the tables
                 await self._look()
 
     async def _look(self) -> None:
@@ -108,7 +108,7 @@ class TopApp(App[int]):
         except SkipringError as error:
             self._tell(str(error))
 
-    # -- showing -----------------------------------------------------------------------------
+    # -- display -------------------------------------------------------------------------------
 
     def _table(self, name: str) -> RowTable:
         return self.screen_stack[0].query_one(f"#{name}", RowTable)
@@ -117,7 +117,7 @@ class TopApp(App[int]):
         return self.screen_stack[0].query_one(f"#{name}", Static)
 
     def _show(self, overview: Overview) -> None:
-        """Bring everything up to date that can be seen."""
+        """Update everything that is visible."""
         self._overview = overview
         self._line("head").update(self._head())
         silent = [each.address for each in overview.supervisors if not each.answers]
@@ -137,7 +137,7 @@ class TopApp(App[int]):
         return Text.assemble(("skipring top", "bold"), about, now, no_wrap=True)
 
     def _tell(self, trouble: str) -> None:
-        """Show what hinders us above the tables, or nothing."""
+        """Show an error above the tables; an empty text hides the line."""
         banner = self._line("banner")
         banner.set_class(bool(trouble), "shown")
         banner.update(Text(f"{self._glyphs.wrong} {trouble}", no_wrap=True))
@@ -147,7 +147,7 @@ class TopApp(App[int]):
         inspection = self._observer.inspections.get(topic) if topic is not None else None
         title = f"nodes of {topic}" if topic is not None else "nodes"
         if nodes.border_title != title:
-            nodes.clear()  # and with it the cursor's place
+            nodes.clear()  # also resets the cursor
         nodes.border_title = title
         nodes.show(node_rows(inspection, self._glyphs) if inspection is not None else [])
 
@@ -155,7 +155,7 @@ class TopApp(App[int]):
     def _chosen_topic(self) -> TopicId | None:
         return self._table("topics").chosen
 
-    # -- what the user does --------------------------------------------------------------------
+    # -- user actions --------------------------------------------------------------------------
 
     @on(DataTable.RowHighlighted, "#topics")
     def _on_chosen(self) -> None:
@@ -174,9 +174,9 @@ class TopApp(App[int]):
             self.push_screen(NodeScreen(self._observer, topic, node, self._glyphs))
 
     def action_help(self) -> None:
-        """Say which keys there are."""
+        """Show the keys."""
         self.push_screen(HelpScreen())
 
     def action_interrupt(self) -> None:
-        """Leave as an interrupted command does."""
+        """Exit with the status of an interrupted command."""
         self.exit(INTERRUPTED)

@@ -26,22 +26,22 @@ from skipring.view.overview import (
 from skipring.view.text import DEAD_STYLE, STYLES, Glyphs, GlyphState, glyphs_for, layout
 from skipring.wire.rpc import NodeStatus
 
-NAMED_MAX: Final = 2  # nodes with another root that are named; Our guess: more is not read
+NAMED_MAX: Final = 2  # nodes with another root that are named. Guess: more are not read
 NONE: Final = "-"
 ABOVE_STYLE: Final = "yellow"
 
-Rank: TypeAlias = str | float  # of a cell: the least comes first
+Rank: TypeAlias = str | float  # of a cell: the smallest comes first
 
 
 class Column(Struct, frozen=True):
-    """The head of a column."""
+    """Head of a column."""
 
     name: str
     is_number: bool = False
 
 
 class TopRow(Struct, frozen=True):
-    """A row: what it is about, its cells, and what it is sorted by in each column."""
+    """Row: its key, its cells, and its sort key in each column."""
 
     key: str
     cells: tuple[Text, ...]
@@ -76,7 +76,7 @@ SUPERVISOR_COLUMNS: Final = (
 
 
 def in_order(rows: Iterable[TopRow], column: int) -> list[TopRow]:
-    """The rows sorted by one of their columns, then by what they are about."""
+    """Return the rows sorted by one of their columns, then by key."""
     return sorted(rows, key=lambda row: (row.ranks[column], row.key))
 
 
@@ -84,7 +84,7 @@ def in_order(rows: Iterable[TopRow], column: int) -> list[TopRow]:
 
 
 def topic_rows(overview: Overview, glyphs: Glyphs) -> list[TopRow]:
-    """A row for each topic."""
+    """Return a row for each topic."""
     return [_topic_row(topic, glyphs) for topic in overview.topics]
 
 
@@ -113,7 +113,7 @@ def _topic_row(row: TopicRow, glyphs: Glyphs) -> TopRow:
 
 
 def _roots(row: TopicRow, glyphs: Glyphs) -> Text:
-    """That all have the same, or who has not."""
+    """Return that all roots are equal, or the nodes that differ."""
     if row.roots <= 1:
         return Text(f"{glyphs.right} equal", RIGHT_STYLE)
     names = ", ".join(row.differs[:NAMED_MAX])
@@ -133,7 +133,7 @@ def _topic_state(row: TopicRow, glyphs: Glyphs) -> Text:
 
 
 def node_rows(inspection: Inspection, glyphs: Glyphs) -> list[TopRow]:
-    """A row for each node that anybody refers to."""
+    """Return a row for each node that the inspection knows."""
     snapshot, statuses = inspection.snapshot, inspection.statuses
     marks = {dot.node: dot.mark for dot in layout(snapshot).dots}
     most = max((status.count for status in statuses.values()), default=0)
@@ -148,11 +148,11 @@ def node_rows(inspection: Inspection, glyphs: Glyphs) -> list[TopRow]:
 
 
 class _Standing(Struct, frozen=True):
-    """How a node stands beside the others."""
+    """State of a node compared with the others."""
 
     mark: GlyphState
     lag: int
-    is_other: bool  # it has another root than most
+    is_other: bool  # its root differs from the most common one
 
 
 def _node_row(node: NodeId, status: NodeStatus, standing: _Standing, glyphs: Glyphs) -> TopRow:
@@ -188,7 +188,7 @@ def _silent_row(node: NodeId, why: str) -> TopRow:
 
 
 def supervisor_rows(overview: Overview, glyphs: Glyphs) -> list[TopRow]:
-    """A row for each supervisor."""
+    """Return a row for each supervisor."""
     return [_supervisor_row(each, glyphs) for each in overview.supervisors]
 
 
@@ -212,18 +212,18 @@ def _supervisor_row(row: SupervisorRow, glyphs: Glyphs) -> TopRow:
 
 
 def _requests(row: SupervisorRow, glyphs: Glyphs) -> Text:
-    """Requests beside the mean of legitimate rings; a warning only above what chance explains."""
+    """Return requests and the mean of legitimate rings; warn only above chance."""
     text = f"{row.requests:.2f} (mean {REQUESTS_BOUND * row.topics:.2f})"
     if row.requests <= row.requests_max:
         return Text(f"{glyphs.right} {text}", RIGHT_STYLE)
     return Text(f"{glyphs.above} {text}", ABOVE_STYLE)
 
 
-# -- plain -----------------------------------------------------------------------------------
+# -- plain text ------------------------------------------------------------------------------
 
 
 def overview_view(overview: Overview, glyphs: Glyphs) -> RenderableType:
-    """All topics and supervisors, one below the other."""
+    """Return all topics and supervisors as tables."""
     topics = in_order(topic_rows(overview, glyphs), column=0)
     parts: list[RenderableType] = [_table(TOPIC_COLUMNS, topics) if topics else Text("no topics")]
     if overview.unlisted:

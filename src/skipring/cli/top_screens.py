@@ -42,19 +42,19 @@ _BACK: Final = Binding("escape,backspace,enter", "app.pop_screen", "back", key_d
 
 
 class HelpScreen(ModalScreen[None]):
-    """Which keys there are, and what the columns mean."""
+    """Keys, and the meaning of the columns."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q,question_mark", "app.pop_screen", "back", key_display="esc")
     ]
 
     def compose(self) -> ComposeResult:
-        """One text."""
+        """Yield one text."""
         yield Static(HELP, id="help", markup=False)
 
 
 class RingScreen(Screen[None]):
-    """The ring of one topic, repainted at each look."""
+    """Ring of one topic, repainted at each refresh."""
 
     BINDINGS: ClassVar[list[BindingType]] = [_BACK]
 
@@ -67,12 +67,12 @@ class RingScreen(Screen[None]):
         self.look()
 
     def compose(self) -> ComposeResult:
-        """The picture, above the keys."""
+        """Yield the picture, above the keys."""
         yield Static(id="ring")
         yield Footer()
 
     def look(self) -> None:
-        """Take in what was last seen of the topic."""
+        """Record the last inspection of the topic and repaint."""
         inspection = self._observer.inspections.get(self._topic)
         if inspection is not None:
             self._watch.note(inspection, self._trouble)
@@ -81,7 +81,7 @@ class RingScreen(Screen[None]):
 
     @property
     def _trouble(self) -> str | None:
-        """That the topic's supervisor does not answer, if it does not."""
+        """Return an error if the topic's supervisor does not answer; otherwise None."""
         outsider = self._observer.outsider
         if self._observer.statuses.get(outsider.supervisor_of(self._topic)) is not None:
             return None
@@ -97,7 +97,7 @@ class RingScreen(Screen[None]):
 
 
 class NodeScreen(Screen[None]):
-    """How one node stands, and what changed it lately."""
+    """State of one node, and its last changes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [_BACK]
 
@@ -109,18 +109,18 @@ class NodeScreen(Screen[None]):
         self._glyphs = glyphs
 
     def compose(self) -> ComposeResult:
-        """A text that may be longer than the screen, above the keys."""
+        """Yield a scrollable text, above the keys."""
         with VerticalScroll():
             yield Static(f"asking {self._node} ...", id="node", markup=False)
         yield Footer()
 
     def on_mount(self) -> None:
-        """Ask at once."""
+        """Request the changes at once."""
         self.look()
 
     @work(exclusive=True)
     async def look(self) -> None:
-        """Ask the node what changed it, and show that."""
+        """Request the changes of the node and show them."""
         inspection = self._observer.inspections.get(self._topic)
         if inspection is None:
             return
@@ -130,7 +130,7 @@ class NodeScreen(Screen[None]):
         journal = await inspector.journal(self._node) if is_there else None
         try:
             explanation = explain(inspection, self._node, journal)
-        except SkipringError as error:  # it has gone meanwhile
+        except SkipringError as error:  # the node has left meanwhile
             self.query_one("#node", Static).update(str(error))
             return
         view = explanation_view(explanation, self._glyphs, changes_in(self.size.height))

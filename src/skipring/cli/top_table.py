@@ -16,7 +16,7 @@ SORTED_SIGN: Final = " v"
 
 
 class RowTable(DataTable[Text]):
-    """Rows in the order of one column; the cursor stays on what it was on."""
+    """Table sorted by one column; the cursor stays on its row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "select_cursor", "open", key_display="enter"),
@@ -31,23 +31,23 @@ class RowTable(DataTable[Text]):
         self._shown: list[TopRow] = []
 
     def on_mount(self) -> None:
-        """Make the columns."""
+        """Create the columns."""
         for number, column in enumerate(self._heads):
             sign = SORTED_SIGN if number == self._sorted_by else ""
             justify: JustifyMethod = "right" if column.is_number else "left"
             self.add_column(Text(column.name + sign, justify=justify), key=column.name)
 
     def action_sort(self) -> None:
-        """Sort by the column after the one that it is sorted by."""
+        """Sort by the next column."""
         self._sorted_by = (self._sorted_by + 1) % len(self._heads)
         chosen = self.chosen
-        self.clear(columns=True)  # the sign makes one wider and one narrower
+        self.clear(columns=True)  # the sort sign changes the width of two columns
         self.on_mount()
         self.show(self._shown)
         self._choose(chosen)
 
     def show(self, rows: Sequence[TopRow]) -> None:
-        """Show these rows; where they are the same as before, only cells change."""
+        """Show rows; update only the cells if the keys are unchanged."""
         self._shown = in_order(rows, self._sorted_by)
         if [row.key for row in self._shown] == self.keys:
             for row in self._shown:
@@ -57,12 +57,12 @@ class RowTable(DataTable[Text]):
 
     @property
     def keys(self) -> list[str]:
-        """What the rows are about, from the top down."""
+        """Return the keys of the rows, from the top down."""
         return [str(key.value) for key in self.rows]
 
     @property
     def chosen(self) -> str | None:
-        """What the row is about that the cursor is on."""
+        """Return the key of the row at the cursor."""
         return self.keys[self.cursor_row] if self.is_valid_row_index(self.cursor_row) else None
 
     def _update(self, row: TopRow) -> None:

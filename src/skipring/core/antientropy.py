@@ -1,10 +1,10 @@
 """Anti-entropy between two members: PublishTimeout, CheckTrie, CheckAndPublish (Algorithm 5).
 
-A member sends a neighbour the root of its trie. Where digests differ, the neighbour replies with
-its summaries below that prefix, and so on in turns, until both know what each of them lacks. A
-summary of a range is complete, so its receiver can also send the publications that are missing
-there (T4): every pair of tries is equal after one session. A member stores nothing about a session
-except that it is open; a later session repairs what an earlier one lost.
+A member sends a neighbour the root of its trie. If the digests differ, the neighbour replies with
+its summaries below that prefix. Both continue in turns until each knows which publications it
+lacks. A summary of a range is complete, so its receiver also sends the publications that the
+sender lacks there (T4): after a session that runs to its end, both tries are equal. A member stores
+nothing about a session except that it is open; a later session repairs what an earlier one lost.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from skipring.core.state import RepairState, ScrubState
 from skipring.core.summaries import EMPTY_ROOT, RangeSummary, Summary
 from skipring.core.trie import BUCKET_IDS, PublicationTrie
 
-# Our guess: enough to tell one's own session from another that happens to cross it, mostly; a
-# mistake costs a tick or two.
+# Guess: usually enough to distinguish a node's session from another that crosses it; a mistake
+# costs a tick or two.
 SESSIONS: Final = 1 << 8
 NO_SESSION: Final = 0
 
-# T2: an empty trie asks like all others.
+# T2: a member with an empty trie starts sessions too.
 _NOTHING: Final = (RangeSummary.make(ALL),)
 _VIRTUAL_ROOT: Final = (RangeSummary.make(ALL, [Summary(ALL, EMPTY_ROOT)]),)
 
-SIZE_TOLERANCE: Final = 2  # Our guess: of what others may put into a message.
+SIZE_TOLERANCE: Final = 2  # Guess: a peer may exceed claims_bytes by this factor.
 
 
 class AntiEntropy:
-    """One subscriber's part in making all tries equal."""
+    """Anti-entropy of one subscriber: its own sessions and its replies to other members."""
 
     __slots__ = (
         "_claims",
@@ -63,27 +63,27 @@ class AntiEntropy:
         self._config = config
         self._session = NO_SESSION
         self._patience = config.session_ticks
-        self._open_ticks = 0  # for which we still wait for an answer (T8)
-        self._quiet_ticks = 0  # until we ask again (T18)
+        self._open_ticks = 0  # ticks left to wait for a reply (T8)
+        self._quiet_ticks = 0  # ticks until the next session (T18)
         self._period = 1
-        self._claims: tuple[RangeSummary, ...] = ()  # of the root
+        self._claims: tuple[RangeSummary, ...] = ()  # cached, about the root
         self._histories = TransferTracker(config)
-        self._scrubbing: Scrubber | None = None  # as long as there is nothing to be scrubbed
+        self._scrubbing: Scrubber | None = None  # None until there is something to scrub
 
     # -- periodic actions ------------------------------------------------------------------
 
     def on_tick(self, partners: Sequence[NodeId], rng: Random, out: Outbox) -> None:
-        """PublishTimeout: tell a random neighbour the root (T16: if there is one)."""
+        """Start a session with a random neighbour, if there is one (PublishTimeout, T16)."""
         config, holdings = self._config, self._holdings
         holdings.renew_credits()
-        if holdings.has_index_backlog:  # nothing takes long at once
+        if holdings.has_index_backlog:  # in slices: no event should take long
             if not self._histories.is_reading:
                 holdings.index_some(config.hashed_ids)
             self._histories.on_tick()
             return
         if config.rules.scrub and not self._histories.is_reading:
             self._scrub(out)
-        # Memory may be corrupted: no counter is believed beyond what it can have been set to.
+        # Memory may be corrupted: clamp counters to the values that they are set to.
         self._patience = min(max(self._patience, config.session_ticks), config.session_ticks_max)
         self._open_ticks = min(self._open_ticks, self._patience)
         self._histories.on_tick()
@@ -94,7 +94,7 @@ class AntiEntropy:
             self._period = 1
         if self._open_ticks > 0:
             self._open_ticks -= 1
-            if self._open_ticks == 0:  # whoever has more to do than time gets fewer questions
+            if self._open_ticks == 0:  # an overloaded partner gets fewer questions
                 self._patience *= 2
             return
         if self._quiet_ticks > 0:
@@ -104,21 +104,24 @@ class AntiEntropy:
         if not claims:
             return
         self._session = 1 + int(rng.random() * (SESSIONS - 1))
-        # T18: the longer nothing differs, the more rarely anybody asks.
+        # T18: the longer nothing differs, the less often a member asks.
         self._quiet_ticks = self._period - 1
         self._period = min(2 * self._period, config.quiet_ticks_max)
         partner = partners[int(rng.random() * len(partners))]
         out.send(partner, CheckTrie(self._node, claims, self._session))
 
     def _scrub(self, out: Outbox) -> None:
-        """T10 to T12: hold a slice of what is kept against what it was derived from."""
+        """Compare a slice of derived values with the values they derive from (T10 to T12)."""
         if not self._holdings.is_untouched:
             if self._scrubbing is None:
                 self._scrubbing = Scrubber(self._holdings)
             self._scrubbing.step(self._config.scrubbed_ids, out)
 
     def _question(self, rng: Random) -> tuple[RangeSummary, ...]:
-        """A claim about all that we hold; about a part of it while hashes cannot keep up."""
+        """Return a claim about the whole trie, or about a random prefix while digests are missing.
+
+        Return nothing if even the digest of that prefix would take too long.
+        """
         trie, ids = self._holdings.trie, self._config.hashed_ids
         if trie.freshen(ids):
             return self._root_claims()
@@ -132,9 +135,9 @@ class AntiEntropy:
         )
 
     def ask_to_confirm(self, partners: Iterable[NodeId], out: Outbox) -> None:
-        """Ask whether the partners' tries are equal to ours, and to be told if they are (T19)."""
+        """Ask partners to confirm that their tries are equal to this one (T19)."""
         if self._is_busy:
-            return  # whoever wants to know asks again
+            return  # the caller asks again
         if self._holdings.trie.freshen(self._config.hashed_ids):
             claims = self._root_claims()
             for partner in partners:
@@ -142,29 +145,29 @@ class AntiEntropy:
 
     @property
     def _is_busy(self) -> bool:
-        """True while so much comes, or has come, that there is no time to compare tries."""
+        """Return True while a backfill or an index backlog leaves no time to compare tries."""
         return self._histories.is_reading or self._holdings.has_index_backlog
 
     @property
     def is_behind(self) -> bool:
-        """True if there is something to be worked off before tries are compared."""
+        """Return True if publications wait for indexing or hashing, and no backfill is running."""
         return self._holdings.is_behind and not self._histories.is_reading
 
     def index_some(self) -> None:
-        """Index and hash a slice of what has come."""
+        """Index or hash a slice of the stored publications."""
         self._holdings.index_some(self._config.hashed_ids)
 
     def drop_derived(self) -> None:
-        """Let the claim about the root be made again: memory may be corrupted."""
+        """Drop the cached claim about the root: memory may be corrupted."""
         self._claims = ()
 
     def reset_backoff(self) -> None:
-        """Something is new here or there: compare again soon (T18)."""
+        """Compare again soon, because the tries may differ now (T18)."""
         self._period = 1
         self._quiet_ticks = 0
 
     def _root_claims(self) -> tuple[RangeSummary, ...]:
-        """What the root says of all that we hold, made anew only when it has changed."""
+        """Return the claim about the whole trie; make it again only if the root has changed."""
         trie = self._holdings.trie
         if self._claims and len(trie) and self._claims[0].digests == trie.root:
             return self._claims
@@ -175,37 +178,37 @@ class AntiEntropy:
 
     def _made_claims(self, trie: PublicationTrie) -> tuple[RangeSummary, ...]:
         root = trie.node()
-        if root is None:  # corrupted memory: the count is wrong
+        if root is None:  # corrupted memory: the count of ids is wrong
             return ()
-        # T6: the label of a leaf would say it all once more, in 33 bytes.
+        # T6: the prefix of a leaf would repeat the whole id, in 33 bytes.
         is_short = root.is_leaf and self._config.rules.no_noise
         return (RangeSummary.make(ALL, [Summary(ALL if is_short else root.prefix, root.digest)]),)
 
     # -- messages --------------------------------------------------------------------------
 
     def on_check(self, message: CheckTrie | CheckAndPublish, out: Outbox) -> None:
-        """CheckTrie and CheckAndPublish: compare, ask for more, send what is lacking there."""
+        """Handle CheckTrie and CheckAndPublish: compare, ask for details, send publications."""
         rules = self._config.rules
         if not self._can_answer(message) or self._is_busy:
-            return  # who asks will ask again
+            return  # the sender asks again
         is_fresh = self._holdings.trie.freshen(self._config.hashed_ids)
         if is_fresh and type(message) is CheckTrie and message.claims == self._root_claims():
             self._on_equal(message, out)
             return
         if type(message) is CheckTrie and message.confirm:
-            self.reset_backoff()  # it only wants to know; a session will find what differs
+            self.reset_backoff()  # a later session finds the difference
             return
         if not (rules.one_session and self._histories.is_other(message.sender, message.session)):
             self._answer(message, out)
 
     def _answer(self, message: CheckTrie | CheckAndPublish, out: Outbox) -> None:
-        """Say what is still open, and send what is lacking."""
+        """Reply with the open ranges, and send the publications that the sender lacks."""
         answer = self._compared(message)
         chunks = self._affordable(message.sender, answer, out)
-        # Questions first: what the publications are put to makes hashes unknown over there.
+        # Questions first: publications invalidate digests at the receiver.
         self._reply(message, answer, out)
         if not chunks and type(message) is CheckAndPublish and not self._config.rules.no_noise:
-            chunks = [[]]  # T6: the paper also sends nothing
+            chunks = [[]]  # T6: the paper sends an empty Publish
         for left, chunk in enumerate(chunks, start=1 - len(chunks)):
             ends = NO_SESSION if left or answer.statements else message.session
             out.send(message.sender, Publications(tuple(chunk), ends))
@@ -213,18 +216,18 @@ class AntiEntropy:
             self.reset_backoff()
         self._histories.on_sent(message.sender, message.session, sum(map(len, chunks)))
         if self._is_own(message.session):
-            # T8: an answer to our own question. Wait for the next one, or ask somebody else.
+            # T8: a reply in this node's session. Wait for the next one, or end the session.
             if answer.statements:
                 self._open_ticks = self._patience
             else:
                 self._end()
 
     def _is_own(self, session: int) -> bool:
-        """True if a message belongs to the session that we have begun (T8)."""
+        """Return True if a message belongs to the session that this node has started (T8)."""
         return session == self._session != NO_SESSION and self._config.rules.one_session
 
     def _can_answer(self, message: CheckTrie | CheckAndPublish) -> bool:
-        """False for what is from nobody, too long, or says the same thing twice."""
+        """Return False if the sender is invalid, the message too long, or claims overlap."""
         is_from_somebody = message.sender not in (self._node, SUPERVISOR)
         is_short = _size_bytes(message) <= SIZE_TOLERANCE * self._config.claims_bytes
         whole = (claim for claim in _wanted(message) if not claim.leaves)
@@ -235,7 +238,7 @@ class AntiEntropy:
         )
 
     def _compared(self, message: CheckTrie | CheckAndPublish) -> Reconciler:
-        """What is to be said and sent in answer to a message."""
+        """Return the reply to a message: open ranges, and publications to send."""
         answer = Reconciler(self._holdings.trie, self._config, message.session)
         is_demand, rules = type(message) is CheckAndPublish, self._config.rules
         for claim in message.claims:
@@ -245,14 +248,14 @@ class AntiEntropy:
         return answer
 
     def _on_equal(self, message: CheckTrie, out: Outbox) -> None:
-        """Case (i) at the root: silence, unless the sender wants to know (T19)."""
+        """Send no reply if the roots are equal (case i), unless the sender requests one (T19)."""
         if message.confirm:
             out.send(message.sender, TrieEqual(self._node, self._holdings.trie.root))
 
     def on_publications(
         self, message: Publications, sender: NodeId | None, out: Outbox
     ) -> tuple[Publication, ...]:
-        """Publish(P): take in what we lacked; return it."""
+        """Store the publications that were missing here, and return them (Publish)."""
         taken = self._holdings.add(message.publications, out, origin=Origin.REPAIR)
         if taken:
             self.reset_backoff()
@@ -262,7 +265,7 @@ class AntiEntropy:
         return taken
 
     def on_history(self, part: HistoryRead, out: Outbox) -> None:
-        """Take in a part of a history that was read from neighbours; the last one is empty."""
+        """Store one page of a backfill; the last page is empty."""
         if part.is_awaited:
             self._histories.on_page(is_last=False)
             return
@@ -272,12 +275,12 @@ class AntiEntropy:
             self._histories.on_page(is_last=not part.publications)
 
     def _end(self) -> None:
-        """A session of ours is over; the next one may be quicker."""
+        """End this node's session; wait for a shorter time in the next one."""
         self._open_ticks = 0
         self._patience //= 2
 
     def on_trie_equal(self, message: TrieEqual, out: Outbox) -> None:
-        """The sender had the same root; it counts only if it still is ours (T19)."""
+        """Report a peer with the same root, if the root has not changed here since (T19)."""
         trie = self._holdings.trie
         if trie.is_fresh and message.root == trie.root:
             out.effects.append(PeerInSync(message.sender, message.root))
@@ -285,7 +288,7 @@ class AntiEntropy:
     # -- state as a value --------------------------------------------------------------------
 
     def state(self) -> RepairState:
-        """What we remember; the claim about the root only if it is wrong."""
+        """Return the variables as a value; include the cached claim only if it is wrong."""
         config, trie = self._config, self._holdings.indexed
         is_used = bool(self._claims) and self._claims[0].digests == trie.root
         is_wrong = is_used and self._claims != self._made_claims(trie)
@@ -300,16 +303,16 @@ class AntiEntropy:
 
     @property
     def histories(self) -> TransferTracker:
-        """The histories that we take part in."""
+        """Return the tracker of the histories that this node sends or receives."""
         return self._histories
 
     @property
     def scrub(self) -> ScrubState | None:
-        """How far the scrub has come; None if there was nothing to be scrubbed."""
+        """Return the progress of the scrub; None if there was nothing to scrub."""
         return self._scrubbing.state() if self._scrubbing is not None else None
 
     def load(self, state: RepairState, scrub: ScrubState | None) -> None:
-        """Take over what we are supposed to remember."""
+        """Replace the variables; the value may be corrupted."""
         self._session, self._open_ticks = state.session, state.open_ticks
         self._quiet_ticks, self._period = state.quiet_ticks, state.period
         patience = self._config.session_ticks if state.patience is None else state.patience
@@ -319,10 +322,10 @@ class AntiEntropy:
             self._scrubbing = Scrubber(self._holdings)
             self._scrubbing.load(scrub)
 
-    # -- answers -----------------------------------------------------------------------------
+    # -- replies -----------------------------------------------------------------------------
 
     def _reply(self, message: CheckTrie | CheckAndPublish, answer: Reconciler, out: Outbox) -> None:
-        """Say what is still open."""
+        """Send the open ranges: CheckAndPublish if something is missing here, else CheckTrie."""
         to, node, session = message.sender, self._node, message.session
         for said in answer.batches():
             if said.is_lacking:
@@ -331,7 +334,7 @@ class AntiEntropy:
                 out.send(to, CheckTrie(node, said.claims, session))
 
     def _affordable(self, to: NodeId, answer: Reconciler, out: Outbox) -> list[list[Publication]]:
-        """The chunks to send that the partner has credit for; the rest is described (T14)."""
+        """Return the chunks that the partner has credit for; describe the rest (T14)."""
         config, spent = self._config, self._holdings.chunks_spent(to)
         credit = min(config.answer_chunks, config.credit_chunks - spent)
         chunks: list[list[Publication]] = []
@@ -345,7 +348,7 @@ class AntiEntropy:
         return chunks
 
     def _chunks(self, answer: Reconciler, out: Outbox) -> Iterator[list[Publication]]:
-        """The publications to send, a chunk at a time."""
+        """Yield the publications to send, in chunks of about ``chunk_bytes``."""
         chunk: list[Publication] = []
         size = 0
         for publication in self._holdings.read_many(answer.entries(), out):

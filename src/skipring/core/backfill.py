@@ -1,9 +1,13 @@
 """Progress of one source of a backfill; the node replaces a source that is too slow (P6).
 
-A source earns credit with each page and pays one tick of credit for each tick in which a request is
-open. It is too slow once its credit is below 0. Only publications count: new ones, and known ones
-up to the number that the node holds, so a source earns nothing with offsets, or by repeating a row.
-A share of the count that it claims is progress too, for at most ``SHARES`` ticks per prefix.
+``TransferTracker`` records which histories a node sends and receives, so that no other session
+transfers the same publications (T8).
+
+``SourceProgress`` rates one source. A source earns credit with each page and pays one tick of
+credit for each tick in which a request is open. It is too slow once its credit is below 0. Only
+publications count: new ones, and known ones up to the number that the node holds. So a source earns
+nothing with offsets or with repeated rows. A share of the count that it claims is progress too, for
+at most ``SHARES`` ticks per prefix.
 """
 
 from __future__ import annotations
@@ -19,14 +23,14 @@ from skipring.core.state import TransferState
 
 
 class _Served(Struct, frozen=True, gc=False):
-    """In which session somebody is sent a history, and for how many ticks it goes on at least."""
+    """Session in which a node is sent a history, and the ticks until that is forgotten."""
 
     session: int
     ticks: int
 
 
 class TransferTracker:
-    """The histories that one subscriber takes part in."""
+    """Histories that one subscriber sends or receives."""
 
     __slots__ = (
         "_config",
@@ -39,25 +43,25 @@ class TransferTracker:
 
     def __init__(self, config: ProtocolConfig) -> None:
         self._config = config
-        self._source: NodeId | None = None  # who sends us one
-        self._source_ticks = 0  # for which we wait for the next part of it
-        self._received_ticks = 0  # in a row, in which we were sent one
-        self._rest_ticks = 0  # for which nobody has to wait for one
-        self._served: dict[NodeId, _Served] = {}  # to whom we send one
+        self._source: NodeId | None = None  # sender; None during a backfill
+        self._source_ticks = 0  # ticks left to wait for the next part
+        self._received_ticks = 0  # ticks in a row with a history under way
+        self._rest_ticks = 0  # ticks left in which histories block no session
+        self._served: dict[NodeId, _Served] = {}  # receivers
 
     @property
     def is_receiving(self) -> bool:
-        """True while somebody sends us so much that all others have to wait."""
+        """Return True while a history arrives; other sessions wait until it ends."""
         return self._source_ticks > 0
 
     @property
     def is_reading(self) -> bool:
-        """True while we read one from several: what others say to compare has to wait."""
+        """Return True while the host reads a backfill from several sources at once."""
         return self.is_receiving and self._source is None
 
     def on_tick(self) -> None:
-        """One more tick without another part."""
-        # Memory may be corrupted: no counter is believed beyond what it can have been set to.
+        """Count one tick; end histories that have stalled or lasted too long."""
+        # Memory may be corrupted: clamp counters to the values that they are set to.
         ticks_max = self._config.history_ticks
         self._source_ticks = max(min(self._source_ticks, ticks_max) - 1, 0)
         self._rest_ticks = max(min(self._rest_ticks, self._config.history_rest_ticks) - 1, 0)
@@ -72,12 +76,12 @@ class TransferTracker:
         }
 
     def on_sent(self, to: NodeId, session: int, count: int) -> None:
-        """So many publications were sent in one answer."""
+        """Record the number of publications sent in one reply; many of them are a history."""
         if count > self._config.repair_announce_max:
             self._served[to] = _Served(session, self._config.history_ticks)
 
     def on_received(self, sender: NodeId | None, count: int, *, is_last: bool) -> None:
-        """So many publications have come in one message that were new to us."""
+        """Record the number of new publications in one message; many of them are a history."""
         if (
             count > self._config.repair_announce_max
             and sender is not None
@@ -88,22 +92,22 @@ class TransferTracker:
             self._source_ticks = 0
 
     def on_page(self, *, is_last: bool) -> None:
-        """A part of a history has come that was read from several at once."""
+        """Record a page of a backfill that the host reads from several sources."""
         if self._rest_ticks > 0:
             return
         self._source = None
-        # To the next tick: the host has its hands full, and what follows can wait for it.
+        # After the last page, wait for the next tick: the host is still busy with the pages.
         self._source_ticks = 1 if is_last else self._config.history_ticks
 
     def is_other(self, sender: NodeId, session: int) -> bool:
-        """True if a session would bring what a history brings that is under way."""
+        """Return True if a session would transfer the same publications as a current history."""
         if self.is_receiving and sender != self._source:
             return True
         served = self._served.get(sender)
         return served is not None and served.session != session
 
     def state(self) -> TransferState:
-        """What we remember."""
+        """Return the variables as a value."""
         served = {node: (each.session, each.ticks) for node, each in self._served.items()}
         return TransferState(
             source=self._source,
@@ -114,20 +118,20 @@ class TransferTracker:
         )
 
     def load(self, state: TransferState) -> None:
-        """Take over what we are supposed to remember."""
+        """Replace the variables; the value may be corrupted."""
         self._source, self._source_ticks = state.source, state.source_ticks
         self._received_ticks, self._rest_ticks = state.received_ticks, state.rest_ticks
         self._served = {node: _Served(*each) for node, each in state.served.items()}
 
 
 PATIENCE_TICKS: Final = 3  # Guess: a source without progress for longer is replaced.
-TICK_BYTES_MIN: Final = 64 * 1024  # Guess: a slower link is of no use for a history.
+TICK_BYTES_MIN: Final = 64 * 1024  # Guess: a slower link is useless for a history.
 SHARES: Final = 256  # Guess: 1/256 of the log is progress too, however small its rows are.
-READ_TICKS_MAX: Final = 64  # Guess: then a node asks for handovers, though it still reads.
+READ_TICKS_MAX: Final = 64  # Guess: after that, a node asks for handovers while it still reads.
 
 
 class PageRead(Struct, frozen=True, gc=False):
-    """Publications of a page that a member accepts: bytes, number, and number of new ones."""
+    """Accepted publications of one page: bytes, number, and number of new ones."""
 
     size_bytes: int
     rows: int
@@ -151,9 +155,10 @@ class SourceProgress(Struct, frozen=True, gc=False):
         return replace(self, credit=self.credit - 1)
 
     def after_page(self, page: PageRead, held: int, count: int) -> SourceProgress:
-        """Return the progress after a page, for a node that holds some publications now.
+        """Return the progress after a page.
 
-        ``count``: the publications that the source claims to have.
+        ``held``: publications that the node holds now. ``count``: publications that the source
+        claims to have.
         """
         known = min(page.rows - page.new, max(held - self.known, 0))
         counted = page.new + known

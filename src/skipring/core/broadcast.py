@@ -2,8 +2,8 @@
 
 The flood sends a publication over every edge. The labels also define a tree with one message for
 each member, but a lost tree edge cuts off everything behind it. So the other edges carry short ids
-a little later (lazy push), and a node whose view of the ring changed recently floods. Anti-entropy
-repairs the rest.
+a little later (lazy push), and a node floods if its view of the ring changed recently or lacks a
+tree edge. Anti-entropy repairs the rest.
 
 A node forwards and delivers a new publication first, and stores and indexes it later, many at once
 (``defers_storage``). This is safe if the publisher's sequence number shows that the publication is
@@ -36,21 +36,21 @@ ChainsOf: TypeAlias = Callable[[Peer, Peer | None, Peer | None], Chains]
 
 
 class _Route(Struct, frozen=True, gc=False):
-    """Where what somebody brings goes, and who has it then as far as we know."""
+    """Receivers of publications from one sender, and all nodes known to have them afterwards."""
 
     nodes: tuple[NodeId, ...]
     knowing: frozenset[NodeId | None]
 
 
 class _Arrival(Struct, frozen=True, gc=False):
-    """What was passed on and delivered, and is to be kept."""
+    """Publications that are forwarded and delivered, but not stored yet."""
 
     publications: tuple[Publication, ...]
     news: Announcement
 
 
 class Broadcast:
-    """One subscriber's part in spreading new publications."""
+    """Broadcast of one subscriber: forwarding, deferred storage and lazy push."""
 
     __slots__ = (
         "_announcing",
@@ -81,37 +81,37 @@ class Broadcast:
         self._config = config
         self._calm_ticks = 0
         self._view = 0
-        self._is_view_sure = False  # nothing has happened that could change it
-        self._edges: list[NodeId | None] | None = None  # of the tree, in this view
-        # By who brings something, while the view is sure.
+        self._is_view_sure = False  # False if the view may have changed
+        self._edges: list[NodeId | None] | None = None  # tree edges in this view
+        # By sender; valid until the view may have changed.
         self._routes: dict[NodeId | None, _Route] | None = None
-        self._levels = 0  # of the ring, as far as it can be seen in this view
-        # None costs less memory than nothing in a list or a dict.
+        self._levels = 0  # levels of the ring, estimated from this view
+        # None uses less memory than an empty list.
         self._announcing: LazyPush | None = None
-        self._arrivals: list[_Arrival] | None = None  # not kept yet
-        self._arrived = 0  # how many publications these are
+        self._arrivals: list[_Arrival] | None = None  # not stored yet
+        self._arrived = 0  # number of publications in _arrivals
         self._arrived_bytes = 0
-        self._put_off = 0  # Flushes in a row
-        self._has_news = False  # since the last tick
-        self._news_ticks = 0  # in a row with something new
+        self._put_off = 0  # deferred Flush events in a row
+        self._has_news = False  # new publications since the last tick
+        self._news_ticks = 0  # ticks in a row with new publications
 
     @property
     def has_to_flush(self) -> bool:
-        """True if something waits to be said, or to be kept."""
+        """Return True if announcements, requests or deferred storage wait for a Flush."""
         announcing = self._announcing
         return self._arrivals is not None or (announcing is not None and announcing.has_something)
 
-    # -- whom we know ----------------------------------------------------------------------
+    # -- neighbours and tree edges ---------------------------------------------------------
 
     def neighbours(self) -> list[NodeId]:
-        """Everybody we have an edge to: left, right, ring and shortcuts."""
+        """Return all neighbours: left, right, ring and shortcuts."""
         nodes = dict.fromkeys(
             [*(peer.node for peer in self._ring.peers()), *self._shortcuts.nodes()]
         )
         return [node for node in nodes if node not in (self._ring.node, SUPERVISOR)]
 
     def tree_edges(self) -> list[NodeId | None]:
-        """Who is above and below us in the tree; None for an edge whose end is not known."""
+        """Return parent and children in the tree; None stands for an unknown end of an edge."""
         self._refresh_view()
         if self._edges is None:
             self._edges = self._found_tree_edges(self._shortcuts.chains)
@@ -128,42 +128,42 @@ class Broadcast:
         return [node for node in nodes if node not in (ring.node, SUPERVISOR)]
 
     def on_tick(self) -> None:
-        """Count one more tick without a change of our view, and whether something was new."""
+        """Count ticks without a change of the view, and ticks with new publications."""
         self.invalidate_view()
         self._refresh_view()
-        # Memory may be corrupted: no counter is believed below 0.
+        # Memory may be corrupted: a counter below 0 counts as 0.
         self._calm_ticks = self._calm_ticks + 1 if self._calm_ticks > 0 else 1
         if self._arrivals is None:
             self._arrived = self._arrived_bytes = 0
         self._news_ticks = self._news_ticks + 1 if self._has_news else 0
         self._has_news = False
         if self._news_ticks == 0 and self._announcing is not None:
-            self._announcing.forget_kept()  # something of it may be lost by now
+            self._announcing.forget_kept()  # a stored publication may be lost by now
 
     @property
     def is_quiet(self) -> bool:
-        """True if nothing new has come for a tick at least; right after one nothing ever has."""
+        """Return True if no new publication arrived in the last full tick or since."""
         return not self._has_news and self._news_ticks == 0
 
     @property
     def is_busy(self) -> bool:
-        """True while tries differ anyway by what is on its way, so that nobody should compare them.
+        """Return True while new publications are in flight; comparing tries would only find those.
 
-        Where something is always on its way they are compared now and then all the same.
+        Under steady publishing, return False in one of ``news_ticks`` ticks.
         """
         return self._news_ticks % self._config.news_ticks != 0
 
     def drop_derived(self) -> None:
-        """Let tree edges, routes and levels be worked out again: memory may be corrupted."""
+        """Drop tree edges and routes, and derive levels again: memory may be corrupted."""
         self._edges = self._routes = None
         self._levels = self._found_levels()
 
     def invalidate_view(self) -> None:
-        """Something has happened that may have changed our view."""
+        """Mark the view for a check, because it may have changed."""
         self._is_view_sure = False
 
     def _refresh_view(self) -> None:
-        """Notice whether our own view has changed."""
+        """Drop derived values and restart the calm period if the view has changed."""
         if self._is_view_sure:
             return
         self._is_view_sure = True
@@ -184,13 +184,13 @@ class Broadcast:
         return max((each.label.length for each in known if each is not None), default=0)
 
     def _is_calm(self) -> bool:
-        """True if our view, as last looked at, is log n + 4 ticks old; n seen from our place."""
+        """Return True if the view is unchanged for log n + 4 ticks; log n is a local estimate."""
         return self._calm_ticks >= self._levels + self._config.calm_ticks
 
-    # -- what is new -----------------------------------------------------------------------
+    # -- new publications ------------------------------------------------------------------
 
     def publish(self, events: Iterable[PublishRequested], out: Outbox) -> None:
-        """Keep publications of our own application and spread them (section 4.3)."""
+        """Store publications of the application and broadcast them (section 4.3)."""
         self._has_news = True
         made = [self._publication(event) for event in events]
         taken = self._holdings.add(made, out, origin=Origin.OWN)
@@ -198,7 +198,7 @@ class Broadcast:
             self._queue_announcements(part, self._forward(part, 0, None, out))
 
     def _parts(self, publications: tuple[Publication, ...]) -> Iterator[tuple[Publication, ...]]:
-        """As many together as one message takes."""
+        """Yield the publications in groups that fit into one message."""
         start = size = 0
         for place, each in enumerate(publications):
             if size and size + each.size_bytes > self._config.chunk_bytes:
@@ -225,7 +225,7 @@ class Broadcast:
         sender: NodeId | None,
         out: Outbox,
     ) -> None:
-        """PublishNew: keep what is new and pass it on, drop what is known (Algorithm 5)."""
+        """Store and forward new publications, drop known ones (PublishNew, Algorithm 5)."""
         hops = min(max(hops, 0) + 1, HOPS_MAX)
         if not publications:
             return
@@ -251,16 +251,16 @@ class Broadcast:
         sender: NodeId | None,
         out: Outbox,
     ) -> Announcement:
-        """Send publications to those below and above us in the tree, or to everybody we know."""
+        """Send publications over the tree, or to all neighbours."""
         route = self._route(sender)
-        # One for all: a host encodes it once, or never if it is what has come.
+        # One message for all receivers: the host encodes it once, or reuses the received bytes.
         message = _new(publications, hops)
         for node in route.nodes:
             out.send(node, message)
         return Announcement(hops, route.knowing)
 
     def _route(self, sender: NodeId | None) -> _Route:
-        """Where to send what somebody has brought, worked out when it may have changed."""
+        """Return the route of publications from a sender; derive it after a change of the view."""
         self._refresh_view()
         if self._routes is None:
             self._routes = {}
@@ -273,13 +273,13 @@ class Broadcast:
     def _receivers(self, sender: NodeId | None) -> tuple[NodeId, ...]:
         spread = self._config.spread
         if spread is Spread.FLOOD:
-            return tuple(self.neighbours())  # to the sender too, as the paper does
+            return tuple(self.neighbours())  # as in the paper, the sender is included
         edges = self.tree_edges()
         if spread is Spread.ADAPTIVE and (None in edges or not self._is_calm()):
             edges = [*self.neighbours()]
         return tuple([node for node in edges if node is not None and node != sender])
 
-    # -- what is kept later ------------------------------------------------------------------
+    # -- deferred storage --------------------------------------------------------------------
 
     def _keep_later(self, arrival: _Arrival, size_bytes: int, out: Outbox) -> None:
         if self._arrivals is None:
@@ -294,7 +294,7 @@ class Broadcast:
             self.persist_deferred(out)
 
     def persist_deferred(self, out: Outbox) -> None:
-        """Store and index what was delivered already; whoever looks at the trie needs it."""
+        """Store and index delivered publications; call this before the trie is read."""
         arrivals = self._arrivals
         if arrivals is None:
             return
@@ -309,12 +309,12 @@ class Broadcast:
 
     @property
     def unkept(self) -> tuple[Publication, ...]:
-        """What was delivered and is to be kept."""
+        """Return the publications that are delivered but not stored yet."""
         arrivals = self._arrivals or ()
         return tuple(chain.from_iterable([arrival.publications for arrival in arrivals]))
 
     def on_recovered(self) -> None:
-        """What is known was read anew from the archive: what waits is known, too."""
+        """Mark deferred publications as known again, after the replica was read from the log."""
         if self._announcing is not None:
             self._announcing.forget_kept()
         for arrival in self._arrivals or ():
@@ -324,7 +324,7 @@ class Broadcast:
     # -- state as a value --------------------------------------------------------------------
 
     def state(self) -> BroadcastState:
-        """What we remember; of derived values those that are wrong."""
+        """Return the variables as a value; include derived values only if they are wrong."""
         is_current = self._view == self._found_view()
         edges, levels = self._edges, self._levels
         is_right = edges is None or edges == self._found_tree_edges(derived_chains)
@@ -342,11 +342,11 @@ class Broadcast:
         )
 
     def announced(self) -> LazyPushState:
-        """What we remember of our lazy edges."""
+        """Return the variables of lazy push as a value."""
         return self._announcing.state() if self._announcing is not None else LazyPushState()
 
     def load(self, state: BroadcastState, announcing: LazyPushState) -> None:
-        """Take over what we are supposed to remember."""
+        """Replace the variables; the value may be corrupted."""
         self._view = self._found_view()
         self._calm_ticks = state.calm_ticks
         self._has_news, self._news_ticks = state.has_news, state.news_ticks
@@ -365,7 +365,7 @@ class Broadcast:
             self._lazy_edges().load(announcing)
         self.invalidate_view()
 
-    # -- lazy edges --------------------------------------------------------------------------
+    # -- lazy push ---------------------------------------------------------------------------
 
     def _lazy_edges(self) -> LazyPush:
         if self._announcing is None:
@@ -377,15 +377,15 @@ class Broadcast:
             self._lazy_edges().queue(publications, news)
 
     def announce(self, repaired: tuple[Publication, ...], sender: NodeId | None) -> None:
-        """R17: what has come by repair may be missing beside us too, unless it is history."""
+        """Announce repaired publications unless they are history: others may lack them (R17)."""
         if self._config.rules.rumours and 0 < len(repaired) <= self._config.repair_announce_max:
             self._queue_announcements(repaired, Announcement(0, frozenset((sender,))))
 
     def on_flush(self, out: Outbox) -> None:
-        """Tell the lazy edges what has come, and ask for what has not come by itself.
+        """Store deferred publications, announce new ids and request missing publications.
 
-        While much comes that is put off for some time: to keep and to announce many at once costs
-        less, and meanwhile the processor is there for what comes.
+        Under load, do nothing for at most ``flush_deferrals_max - 1`` calls in a row: larger
+        batches cost less, and the processor stays free for arriving publications.
         """
         self._put_off += 1
         is_much = self._arrived >= self._config.busy_arrivals * self._put_off**2
@@ -397,19 +397,19 @@ class Broadcast:
             self._announcing.on_flush(self.neighbours(), out)
 
     def on_ihave(self, message: IHave) -> None:
-        """Somebody has publications that we may lack."""
+        """Record ids that a neighbour announces and that may be missing here."""
         if message.sender in (self._ring.node, SUPERVISOR) or self._holdings.has_index_backlog:
             return
         self._lazy_edges().on_ihave(message, is_all_kept=self._arrivals is None)
 
     def on_want(self, message: Want, out: Outbox) -> None:
-        """Send what somebody lacks, as new: its own tree edges may lack it too."""
+        """Send requested publications as new: the receiver forwards them over its tree edges."""
         if message.sender in (self._ring.node, SUPERVISOR) or self._holdings.has_index_backlog:
             return
-        # T14: a few short ids must not draw a long answer, nor many of them many.
+        # T14: a short request must not cause a long reply, nor many requests many replies.
         has_credit = self._holdings.chunks_spent(message.sender) < self._config.credit_chunks
         room = self._config.chunk_bytes if has_credit else 0
-        sent: dict[int, list[Publication]] = {}  # by their hops
+        sent: dict[int, list[Publication]] = {}  # by hops
         for short, hops in message.short_ids():
             found = self._holdings.find(short, out) if room > 0 else None
             if found is not None:
@@ -423,7 +423,7 @@ class Broadcast:
 
 
 def _new(publications: tuple[Publication, ...], hops: int) -> PublishNew | PublishMany:
-    """The message that brings publications as new."""
+    """Return the message that carries new publications."""
     if len(publications) == 1:
         return PublishNew(publications[0], hops)
     return PublishMany(publications, hops)

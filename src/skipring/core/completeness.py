@@ -17,10 +17,10 @@ from skipring.core.messages import HandoverDone, RequestHandover
 from skipring.core.peers import NodeId
 from skipring.core.state import CompletenessState
 
-ASKED_TIMES: Final = 8  # Guess: then ask another neighbour; a handover may take many ticks.
+ASKED_TIMES: Final = 8  # Guess: after that, ask another neighbour. A handover may take many ticks.
 
 
-CONFIRMED_TICKS: Final = 64  # Guess: a complete member asks again after as many requests.
+CONFIRMED_TICKS: Final = 64  # Guess: a complete member asks again after 64 requests.
 
 
 class Completeness:
@@ -31,7 +31,7 @@ class Completeness:
     def __init__(self) -> None:
         self.is_complete = False
         self._age = 0  # requests since this node became complete, or was confirmed to be
-        self._session = 0  # of the request to the node that is asked
+        self._session = 0  # of the last request for a handover
         self._asked: NodeId | None = None
         self._asked_times = 0
         # None uses less memory than an empty dict.
@@ -44,7 +44,7 @@ class Completeness:
         leaving: frozenset[NodeId],
         out: Outbox,
     ) -> None:
-        """Ask a ring neighbour that stays to hand everything over, unless one did so lately."""
+        """Request a handover from a ring neighbour that stays, unless completeness is recent."""
         # Memory may be corrupted: a counter below 0 counts as 0.
         self._age = min(max(self._age, 0) + 1, CONFIRMED_TICKS)
         if self._is_sure():
@@ -64,7 +64,7 @@ class Completeness:
         out.send(self._asked, RequestHandover(node, self._session))
 
     def on_done(self, message: HandoverDone, neighbours: Sequence[NodeId]) -> None:
-        """Record that the asked node has handed everything over."""
+        """Record that the asked neighbour has handed everything over."""
         if (message.sender, message.session) != (self._asked, self._session):
             return
         if message.complete:
@@ -87,7 +87,7 @@ class Completeness:
         return self.is_complete and self._age < CONFIRMED_TICKS
 
     def reset(self) -> None:
-        """Begin again after the loss of the place in the ring."""
+        """Start again, as an incomplete member."""
         self.is_complete, self._age = False, 0
         self._asked, self._asked_times, self._confirmed = None, 0, None
 

@@ -15,33 +15,33 @@ from msgspec import Struct
 
 
 class Rule(StrEnum):
-    """A departure from the paper's pseudocode that can be switched off."""
+    """Departure from the paper's pseudocode that can be switched off."""
 
-    PROBE = "R1"  # displaced shortcuts are asked who they are, not filed under the slot's label
-    FIRST_HAND = "R2"  # ring neighbours change by the supervisor's or their own word only
-    EQUAL_LABEL = "R8"  # somebody else with our label is a case for the supervisor
-    SILENCE = "R9"  # a ring neighbour that has gone quiet makes us ask for our configuration
-    SUPERVISOR_FIRST = "R10"  # what would be passed on hop by hop goes to the supervisor
+    PROBE = "R1"  # ask a displaced shortcut for its label; do not assume the slot's label
+    FIRST_HAND = "R2"  # only the supervisor or the peer itself changes ring neighbours
+    EQUAL_LABEL = "R8"  # refer another node with this node's label to the supervisor
+    SILENCE = "R9"  # request the configuration if a ring neighbour is silent
+    SUPERVISOR_FIRST = "R10"  # refer a misplaced peer to the supervisor; do not forward it
     WAKE = "R11"  # an unrecorded member asks about its shortcuts too, not only left, right, ring
-    CONFLICT = "R12"  # two nodes under one label: ask about oneself and the stranger
-    NO_WRAP_FORWARDING = "R13"  # candidates for the wrap edge are never passed on
-    DIGEST = "R14"  # a sum over the tree shows the supervisor what round robin finds too late
-    QUEUE = "R15"  # the supervisor answers each subject once, and only so many an interval
-    REPAIR_OVER_SHORTCUTS = "R16"  # tries are compared over shortcuts too, not only in the ring
-    RUMOURS = "R17"  # what has come by repair is announced to the neighbours, who may lack it too
-    PUSH = "S11"  # a change of the roster is told to exactly those it concerns
-    OVERWRITE = "B13"  # a configuration replaces the neighbours instead of joining them
-    RARE_REQUESTS = "k+1"  # ask with 1/(2^(k+1) k^2), since two labels have length 1
-    COMPLEMENT = "T3"  # CheckAndPublish brings all that is missing, not the first sibling only
-    COVER = "T4"  # who says what it holds under a prefix is sent what it lacks there
-    NO_NOISE = "T6"  # no empty Publish, and leaves without digests
-    ONE_SESSION = "T8"  # no new comparison while one's own last one goes on
-    SCRUB = "T10"  # digests and ids are derived from the publications again, slice by slice
+    CONFLICT = "R12"  # two peers with one label: ask about this node and the new peer
+    NO_WRAP_FORWARDING = "R13"  # never forward candidates for the wrap edge
+    DIGEST = "R14"  # a sum over the tree shows the supervisor errors that round robin finds late
+    QUEUE = "R15"  # the supervisor answers each subject once, with a limit per tick
+    REPAIR_OVER_SHORTCUTS = "R16"  # compare tries over shortcuts too, not only in the ring
+    RUMOURS = "R17"  # announce repaired publications to the neighbours, which may lack them too
+    PUSH = "S11"  # after a change of the roster, inform exactly the affected members
+    OVERWRITE = "B13"  # a configuration replaces the neighbours; it is not merged with them
+    RARE_REQUESTS = "k+1"  # ask with probability 1/(2^(k+1) k^2): two labels have length 1
+    COMPLEMENT = "T3"  # CheckAndPublish fetches everything missing, not only the first sibling
+    COVER = "T4"  # a summary of a prefix is answered with the publications missing there
+    NO_NOISE = "T6"  # send no empty Publish, and no digests of leaves
+    ONE_SESSION = "T8"  # start no session while this node's last one is open
+    SCRUB = "T10"  # derive digests and ids from the publications again, in slices
     BATCH = "batch"  # all open tuples in one message, several levels at a time
 
 
 class Mode(StrEnum):
-    """A named set of rules."""
+    """Named set of rules."""
 
     PAPER = "paper"
     FIXED = "fixed"
@@ -70,15 +70,15 @@ MODE_RULES: Final[Mapping[Mode, frozenset[Rule]]] = MappingProxyType(
 
 
 class Spread(StrEnum):
-    """How a new publication goes round (section 4.3)."""
+    """Method of broadcasting a new publication (section 4.3)."""
 
-    ADAPTIVE = "adaptive"  # over the tree, and over all edges while one's view is young
+    ADAPTIVE = "adaptive"  # over the tree; over all edges while the view is recent
     TREE = "tree"
-    FLOOD = "flood"  # the paper's
+    FLOOD = "flood"  # as in the paper
 
 
 class Rules(Struct, frozen=True, gc=False):
-    """Which rules are on, one attribute a rule: they are read in every handler."""
+    """Active rules, one attribute per rule, because every handler reads them."""
 
     probe: bool
     first_hand: bool
@@ -104,97 +104,97 @@ class Rules(Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, mode: Mode = Mode.FAST, without: Iterable[Rule] = ()) -> Self:
-        """Return the rules of a mode, less some."""
+        """Return the rules of a mode, except those in ``without``."""
         chosen = MODE_RULES[mode] - frozenset(without)
         return cls(**{rule.name.lower(): rule in chosen for rule in Rule})
 
 
-# Algorithm 5, PublishNew: the pseudocode floods, so mode paper does.
+# Algorithm 5, PublishNew: the pseudocode floods, so mode paper floods too.
 MODE_SPREAD: Final[Mapping[Mode, Spread]] = MappingProxyType(
     {Mode.PAPER: Spread.FLOOD, Mode.FIXED: Spread.ADAPTIVE, Mode.FAST: Spread.ADAPTIVE}
 )
 
 
 class ProtocolConfig(Struct, frozen=True, gc=False):
-    """Every constant of the protocol."""
+    """Constants of the protocol."""
 
     rules: Rules = Rules.of()
-    # R9, measured: below 8 a slow scheduler looks like silence, above 64 healing waits for it.
+    # R9. Measured: below 8 a slow scheduler triggers false timeouts; above 64 repair is delayed.
     neighbour_timeout_ticks_min: int = 8
     neighbour_timeout_ticks_max: int = 64
-    # R15, measured: a lost database brings 15-20 requests a node; with n/8 answers a tick all
-    # members can be told once in 8 ticks, so whoever was told less than 8 ticks ago comes last.
+    # R15. Measured: a lost database causes 15-20 requests per node. With n/8 answers per tick each
+    # member can get one in 8 ticks, so a member answered less than 8 ticks ago comes last.
     answers_min: int = 64
     answers_share: int = 8
-    waiting_max: int = 1 << 20  # Limit of ours: names that a supervisor keeps in mind.
-    # R14, measured: the sum needs a tick per tree level to settle after a change, up and down.
+    waiting_max: int = 1 << 20  # Limit: nodes that wait for an answer of the supervisor.
+    # R14. Measured: after a change the sum needs one tick per tree level, up and down, to settle.
     digest_settle_ticks: int = 4  # added to 2 ceil(log2 n)
     digest_mismatches: int = 2
     refresh_ticks: int = 16
     refresh_share: int = 16
-    # S9, our guess: 12 microseconds a tick; n = 1024 is compared in 128 ticks.
+    # S9. Guess: 12 microseconds per tick; n = 1024 is compared in 128 ticks.
     audited_slots: int = 8
-    # Derived values of a subscriber are dropped once in so many of its ticks. Measured: at 16 the
-    # simulator loses about 1 % of its events a second.
+    # Ticks after which a subscriber drops its derived values. Measured: at 16 the simulator loses
+    # about 1 % of its events per second.
     audit_ticks: int = 16
-    # S10, our guess: long enough to outlive stale requests, short enough to forget the dead.
+    # S10. Guess: long enough to outlive stale requests, short enough to forget crashed nodes.
     suspicion_ticks: int = 64
-    # R14, our guess: twice the tree's largest number of children at 2^64 nodes.
+    # R14. Guess: twice the largest number of children in the tree at 2^64 nodes.
     digest_senders_max: int = 128
     spread: Spread = Spread.ADAPTIVE
-    repairs: bool = True  # PublishTimeout; off where spreading alone is looked at
-    # For worlds without payloads: an id that nothing vouches for could keep the real one out.
+    repairs: bool = True  # PublishTimeout; False to observe the broadcast alone
+    # For worlds without payloads. An id that cannot be verified could block the real publication.
     accepts_opaque_ids: bool = False
-    # Measured at 10^6 publications: 4 levels a message and lists of up to 32 ids need 8 messages.
+    # Measured at 10^6 publications: 4 levels per message and lists of up to 32 ids need 8 messages.
     batch_levels: int = 4
     listed_ids_max: int = 32
-    # T14, our guesses: what a slow link carries in a tick, and enough of it to fill a fast one.
+    # T14. Guesses: a slow link carries one chunk per tick; the credit of a tick fills a fast link.
     chunk_bytes: int = 256 * 1024
-    # Measured: a message of claims this long is answered in about 30 ms at 10^6 publications.
+    # Measured: the reply to claims of this size takes about 30 ms at 10^6 publications.
     claims_bytes: int = 32 * 1024
-    answer_chunks: int = 4  # sent in answer to one message
-    credit_chunks: int = 64  # sent to one partner in a tick
-    # T8, our guess: as many silent ticks and nobody waits for an answer any more.
+    answer_chunks: int = 4  # sent in reply to one message
+    credit_chunks: int = 64  # sent to one partner per tick
+    # T8. Guess: a session without a reply for this many ticks is over.
     session_ticks: int = 3
-    # Our guess: twice as long after each session that nobody answered in time, up to a minute.
+    # Guess: the wait doubles after each session without a timely reply, up to a minute.
     session_ticks_max: int = 64
-    # Our guess: so long after the last part of a history we wait for the next one.
+    # Guess: ticks to wait for the next part of a history.
     history_ticks: int = 8
-    # P6, our guesses: so many ticks of a history in a row, and tries are compared for some.
+    # P6. Guesses: after a history of history_ticks_max ticks, compare tries for history_rest_ticks.
     history_ticks_max: int = 64
     history_rest_ticks: int = 8
-    # T18: while nothing differs a node compares ever more rarely; 1 means at every tick.
+    # T18: ticks between sessions double up to this limit while nothing differs; 1: every tick.
     quiet_ticks_max: int = 1
-    # Measured: 1.5 microseconds an id, so nothing stands still for longer than 10 ms.
+    # Measured: 1.5 microseconds per id, so one slice takes less than 10 ms.
     hashed_ids: int = 4096
-    answer_ids: int = 16384  # for what a message of claims is about: at most 25 ms
-    # T10, our guess: 10^6 publications in 17 hours at a tick a second, and what cannot be read any
-    # more in the next 17 (its id is looked for then). Measured: 0.17 ms a tick, of
-    # a store on the disk; 0.3 ms where payloads have 16 KiB.
+    answer_ids: int = 16384  # hashed for the claims of one message: at most 25 ms
+    # T10. Guess: at one tick per second a pass over 10^6 publications takes 17 hours. If it misses
+    # records, the next pass reads the record of each id, and finds the unreadable ones in 17 hours
+    # more. Measured: 0.17 ms per tick with a store on disk, 0.3 ms with payloads of 16 KiB.
     scrubbed_ids: int = 16
-    # The tree is for calm weather: this many ticks, and one for each level, without a change.
+    # Use the tree after this many ticks, and one per level, without a change of the view.
     calm_ticks: int = 4
-    # Our guess: announcements are for what is new; the rest is left to the tries.
+    # Guess: announcements are for new publications; anti-entropy transfers the rest.
     announced_max: int = 1024
-    # What is new is passed on and delivered first, and kept later: on for live nodes. Off where the
-    # order of all effects is looked at, event by event.
+    # Forward and deliver a new publication first, and store it later. On for live nodes. Off where
+    # the order of effects is compared event by event.
     defers_storage: bool = False
-    # Limits of ours: what waits to be kept is gone after a crash. Measured: to keep it takes 2
-    # microseconds each, and 2 a KiB, for which nothing else happens: about 35 ms, by both limits.
+    # Limits: a crash loses publications that are not stored yet. Measured: storing takes 2
+    # microseconds per publication and 2 per KiB without a break: about 35 ms at either limit.
     deferred_max: int = 16384
     deferred_bytes_max: int = 16 << 20
-    # Our guess: the k-th Flush is put off if so many times k squared have arrived; so at 200
-    # publications a second for half a second, at some thousand for all of three.
+    # Guess: defer the k-th Flush if busy_arrivals * k^2 publications have arrived: for half a
+    # second at 200 publications per second, for the full three seconds at some thousand.
     busy_arrivals: int = 4
-    flush_deferrals_max: int = 30  # Our guess: three seconds, at ten a second.
-    want_flushes: int = 1  # for which what was only announced may still come by itself
-    # T18: of so many ticks in a row with new publications tries are compared in one; 1: in all.
+    flush_deferrals_max: int = 30  # Guess: three seconds, at ten Flush events per second.
+    want_flushes: int = 1  # Flush events until a missing publication is requested
+    # T18: under steady publishing, compare tries in one of this many ticks; 1: in all.
     news_ticks: int = 1
-    # Our guess: more than so many publications in one message of a repair are history, not news.
+    # Guess: more publications than this in one repair message are history, not news.
     repair_announce_max: int = 64
 
     @classmethod
     def of(cls, mode: Mode, without: Iterable[Rule] = (), spread: Spread | None = None) -> Self:
-        """Return the configuration of a mode, less some rules; it spreads as the mode does."""
+        """Return the configuration of a mode except some rules; ``spread`` overrides the mode's."""
         chosen = spread if spread is not None else MODE_SPREAD[mode]
         return cls(rules=Rules.of(mode, without), spread=chosen)

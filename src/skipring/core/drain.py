@@ -2,9 +2,9 @@
 
 A leaver announces that it leaves, so two leavers do not wait for each other. It also names its
 neighbours that remain, so a member whose neighbours all leave finds a receiver; it informs other
-leavers when one of these leaves too. The leaver replaces
-a receiver that leaves too, cannot be reached or does not answer. The drain ends when one receiver
-has confirmed everything, or when no neighbour remains (decision 0049).
+leavers when one of these leaves too. The leaver replaces a receiver that leaves too, cannot be
+reached or does not answer, and prefers receivers with a disk if it has one. The drain ends when one
+receiver has confirmed everything, or when no reachable receiver remains (decision 0049).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from skipring.core.state import DrainState
 
 # Guess: longer than any drain. It bounds how long a corrupted value keeps a node leaving.
 DRAIN_TICKS_MAX: Final = 1 << 12
-# Guess: a member that announced its departure earlier has left, or stays after all.
+# Guess: a member that announced its departure longer ago has left, or stays after all.
 LEAVING_TICKS: Final = 64
-TOLD_MAX: Final = 8  # Limit of ours: remaining nodes that leavers have named.
+TOLD_MAX: Final = 8  # Limit: remaining nodes in an announcement, and recorded from announcements.
 
 
 class Drain:
-    """Drain of one subscriber, and the other members that have announced to leave."""
+    """Drain of one subscriber, and the announced departures of other members."""
 
     __slots__ = (
         "_absent",
@@ -49,16 +49,16 @@ class Drain:
         self._node = node
         self._holdings = holdings
         self._handovers = handovers
-        self._ticks = 0  # for which this node still counts as leaving
+        self._ticks = 0  # ticks left in which this node counts as leaving
         self._receiver: NodeId | None = None
         self._ids: tuple[bytes, ...] = ()
         self._everything = False
         self._takes_memory = False
         # None uses less memory than an empty dict.
-        self._told: dict[NodeId, NodeId] | None = None  # remaining nodes, and who has named them
-        self._passed: dict[NodeId, None] | None = None  # receivers that did not answer in time
+        self._told: dict[NodeId, NodeId] | None = None  # remaining node -> leaver that named it
+        self._passed: dict[NodeId, None] | None = None  # receivers without progress or a disk
         self._absent: dict[NodeId, None] | None = None  # nodes that the host cannot reach
-        self._leaving: dict[NodeId, int] | None = None  # leavers, and the ticks left
+        self._leaving: dict[NodeId, int] | None = None  # leaver -> ticks until it is forgotten
 
     @property
     def is_leaving(self) -> bool:
@@ -67,9 +67,9 @@ class Drain:
 
     @property
     def unconfirmed(self) -> int:
-        """Return an upper bound of the publications that the receiver has not confirmed.
+        """Return an upper bound on the publications that the receiver has not confirmed.
 
-        Without a receiver these are all publications that are to be handed over.
+        Without a receiver, count all publications to hand over.
         """
         if self._receiver is not None and self._receiver in self._handovers:
             return self._handovers.unconfirmed(self._receiver)
@@ -92,7 +92,7 @@ class Drain:
         self._told = self._passed = self._absent = None
 
     def request(self, event: DrainRequested, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Announce that this node leaves, and begin to hand over."""
+        """Announce that this node leaves, and start to hand over."""
         self.stay()
         self.leave()
         self._ids, self._everything = event.ids, event.everything
@@ -112,7 +112,7 @@ class Drain:
         return list(dict.fromkeys((*neighbours, *(self._told or ()))))
 
     def _staying(self, nodes: Iterable[NodeId]) -> list[NodeId]:
-        """Return the nodes that have not announced to leave, unreachable ones too."""
+        """Return the nodes that have not announced their departure, including unreachable ones."""
         gone = {self._node, SUPERVISOR, *(self._leaving or ())}
         return [node for node in nodes if node not in gone]
 
@@ -121,7 +121,7 @@ class Drain:
         staying = self._staying(self.candidates(neighbours))
         remaining = [node for node in staying if node not in (self._absent or ())]
         fresh = [node for node in remaining if node not in (self._passed or ())]
-        if remaining and not fresh:  # begin again, and accept a receiver without a disk
+        if remaining and not fresh:  # start again, and accept a receiver without a disk
             self._passed, self._takes_memory, fresh = None, True, remaining
         for node in fresh:
             if self._handovers.start(
@@ -158,7 +158,7 @@ class Drain:
             self._leaving = {}
         self._leaving[message.sender] = LEAVING_TICKS
         if self.is_leaving:
-            if message.sender in named:  # take its name back
+            if message.sender in named:  # withdraw its name
                 self.announce(self._leavers(message.sender), neighbours, out)
             self._record_told(message, neighbours, out)
         if message.sender != self._receiver:
@@ -172,7 +172,7 @@ class Drain:
     def _record_told(self, message: Draining, neighbours: Sequence[NodeId], out: Outbox) -> None:
         """Record remaining nodes that a leaver names; announce to them that this node leaves.
 
-        Forget those that it has named before and names no longer.
+        Forget nodes that the leaver named before and no longer names.
         """
         told = {
             node: leaver

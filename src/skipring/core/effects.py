@@ -13,60 +13,60 @@ from skipring.core.publications import Encoded, Publication
 
 
 class Send(Struct, frozen=True, gc=False):
-    """Put ``message`` into the channel of ``to``."""
+    """Message for the channel of ``to``."""
 
     to: NodeId
     message: Message
 
 
 class Unsubscribed(Struct, frozen=True, gc=False):
-    """The supervisor has let this node go: the topic's machine may be removed (section 4)."""
+    """Permission from the supervisor to leave: the host may remove the machine (section 4)."""
 
 
 class Origin(StrEnum):
-    """How a publication has come to a node."""
+    """Way by which a publication reaches a node."""
 
     OWN = "own"
     SPREAD = "spread"  # as new, over the tree or a flood (section 4.3)
-    REPAIR = "repair"  # because tries were compared (section 4.2)
+    REPAIR = "repair"  # by anti-entropy (section 4.2), backfill or handover
 
-    __hash__ = str.__hash__  # the enum's own is looked up by name, and each delivery needs it
+    __hash__ = str.__hash__  # Enum.__hash__ is slower, and each delivery needs it
 
 
 class Store(Struct, frozen=True, gc=False):
-    """Keep publications in the archive, from an offset on, before anything that follows is sent."""
+    """Publications to append to the log from ``offset`` on, before any later effect is sent."""
 
     offset: int
     publications: tuple[Publication, ...]
-    size_bytes: int = 0  # about what they take in a message, if somebody has counted
-    encoded: Encoded | None = None  # the same as they are to be stored, if the host had them so
+    size_bytes: int = 0  # approximate size in a message; 0 if not counted
+    encoded: Encoded | None = None  # stored form, if the host already has it
 
 
 class Discard(Struct, frozen=True, gc=False):
-    """What is stored at an offset is not what was stored there: put it aside (T12)."""
+    """Corrupt or duplicate record at an offset, to quarantine (T12)."""
 
     offset: int
 
 
 class Deliver(Struct, frozen=True, gc=False):
-    """Hand publications to the application; they are stored from an offset on, or will be soon."""
+    """Publications for the application; stored from ``offset`` on, now or with a later Store."""
 
     publications: tuple[Publication, ...]
     offset: int
     origin: Origin
     hops: int
-    size_bytes: int = 0  # about what they take in a message, if somebody has counted
+    size_bytes: int = 0  # approximate size in a message; 0 if not counted
 
 
 class PeerInSync(Struct, frozen=True, gc=False):
-    """A node that was asked has all that we have: its root is ours (T19)."""
+    """Confirmation that the trie of ``node`` has the same root as this node's (T19)."""
 
     node: NodeId
     root: bytes
 
 
 class SendSynced(Struct, frozen=True, gc=False):
-    """Send ``message`` once everything that is stored now is on the disk; commit early for it.
+    """Message to send once everything stored so far is on disk; the host commits early for it.
 
     A host without a disk sends it at once.
     """
@@ -76,18 +76,18 @@ class SendSynced(Struct, frozen=True, gc=False):
 
 
 class HeldBy(Struct, frozen=True, gc=False):
-    """A member has confirmed that it holds the publications with these ids (decision 0049)."""
+    """Confirmation from a member that it holds the publications with these ids (decision 0049)."""
 
     node: NodeId
     ids: tuple[bytes, ...]
-    durable: bool  # on its disk, not only in its memory
+    durable: bool  # on its disk, not only in memory
 
 
 class Drained(Struct, frozen=True, gc=False):
-    """The drain is over: ``node`` has confirmed everything, or no member remains (None)."""
+    """End of a drain: ``node`` has confirmed everything, or no receiver remains (None)."""
 
     node: NodeId | None
-    absent: bool = False  # there are members that have not announced to leave, but are unreachable
+    absent: bool = False  # receivers remain, but none of them is reachable
 
 
 Effect: TypeAlias = (
@@ -96,7 +96,7 @@ Effect: TypeAlias = (
 
 
 class Outbox:
-    """Collects the effects of one event, in order."""
+    """Effects of one event, in order."""
 
     __slots__ = ("effects",)
 

@@ -12,26 +12,26 @@ from skipring.core.publications import Encoded, Publication
 
 
 class Tick(Struct, frozen=True, gc=False):
-    """The paper's Timeout: run the periodic actions once."""
+    """The paper's Timeout: the machine runs its periodic actions once."""
 
 
 class Received(Struct, frozen=True, gc=False):
-    """A message has arrived; the sender is unknown for what was in a channel from the start."""
+    """Arrival of a message; ``sender`` is None for a message of the initial state."""
 
     message: Message
     sender: NodeId | None = None
 
 
 class SubscribeRequested(Struct, frozen=True, gc=False):
-    """The application wants this node to be a member of the topic."""
+    """Request from the application to join the topic."""
 
 
 class UnsubscribeRequested(Struct, frozen=True, gc=False):
-    """The application wants this node to leave the topic."""
+    """Request from the application to leave the topic."""
 
 
 class NodeSuspected(Struct, frozen=True, gc=False):
-    """The supervisor's failure detector holds ``node`` for crashed (section 3.3).
+    """Suspicion of the supervisor's failure detector that ``node`` has crashed (section 3.3).
 
     For a subscriber that drains: its host cannot reach ``node``.
     """
@@ -40,7 +40,7 @@ class NodeSuspected(Struct, frozen=True, gc=False):
 
 
 class PublishRequested(Struct, frozen=True, kw_only=True, gc=False):
-    """The application publishes; ``publisher`` and ``seq`` together name another publisher."""
+    """Request to publish; ``publisher`` and ``seq`` together identify another publisher."""
 
     payload: bytes
     time: int = 0
@@ -51,36 +51,36 @@ class PublishRequested(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PublishManyRequested(Struct, frozen=True, gc=False):
-    """The application publishes several at once."""
+    """Request to publish several publications at once."""
 
     requests: tuple[PublishRequested, ...]
 
 
 class HistoryRead(Struct, frozen=True, gc=False):
-    """The host has read publications from a neighbour's store; none: it has read all there are.
+    """Page of a backfill that the host has read; an empty page ends the backfill.
 
-    With them come the ids under which they are stored there: what has another one is spoilt. And,
-    if the host has them so, the publications as they are stored.
+    ``ids`` are the ids under which the neighbour stores the publications. A publication that has
+    another id is corrupt. ``encoded`` is the stored form, if the host has it.
     """
 
     publications: tuple[Publication, ...]
-    ids: bytes = b""  # one behind the other
+    ids: bytes = b""  # concatenated
     encoded: Encoded | None = None
-    is_awaited: bool = False  # nothing was read yet, but the host has begun to ask
+    is_awaited: bool = False  # an empty page that starts the backfill instead
 
 
 class Flush(Struct, frozen=True, gc=False):
-    """Say what was put off: the ids for lazy edges; more often than a tick, less than at once."""
+    """Timer shorter than a tick: the machine sends deferred announcements and answers."""
 
 
 class SyncRequested(Struct, frozen=True, gc=False):
-    """The application wants to know whether the ring neighbours have all that we have (T19)."""
+    """Request to ask the ring neighbours whether their tries equal this node's (T19)."""
 
 
 class DrainRequested(Struct, frozen=True, gc=False):
-    """The application is about to leave: hand publications over to a remaining member first.
+    """Request to hand publications over to a remaining member before leaving.
 
-    These ids first, and then everything that is held, if it is to be.
+    The node hands over ``ids`` first, then all other publications if ``everything`` is True.
     """
 
     ids: tuple[bytes, ...] = ()
@@ -88,11 +88,11 @@ class DrainRequested(Struct, frozen=True, gc=False):
 
 
 class CompletenessRequested(Struct, frozen=True, gc=False):
-    """The application wants a neighbour to hand over everything that we lack (decision 0049)."""
+    """Request for a handover of all missing publications from a neighbour (decision 0049)."""
 
 
 class ReplicationRequested(Struct, frozen=True, gc=False):
-    """The application wants some nodes to confirm that they hold publications."""
+    """Request to ask nodes to confirm that they hold publications."""
 
     ids: tuple[bytes, ...]
     nodes: tuple[NodeId, ...]

@@ -35,12 +35,12 @@ from skipring.core.summaries import RangeSummary, Summary
 RANGES_ASKED: Final = 64  # Guess: 2 KiB of claims in a question.
 IDS_ASKED: Final = 512  # Guess: 16 KiB of ids in a question.
 IDS_LISTED: Final = 64  # Guess: a range of at most 64 ids is listed, not split.
-LEVELS_SPLIT: Final = 4  # Guess: as batch_levels.
-IDS_OPEN: Final = 2048  # Limit of ours: with more open ids the holder asks about no range.
-HANDOVERS_MAX: Final = 16  # Limit of ours: of handovers on request, and of own ones, at one time.
-REPEAT_TICKS: Final = 2  # A question without an answer for longer is lost.
-SENT_MAX: Final = 8  # Guess: a receiver that has not stored a publication by then refuses it.
-PATIENCE_TICKS: Final = 8  # Guess: a receiver without progress for longer is given up.
+LEVELS_SPLIT: Final = 4  # Guess: the same as batch_levels.
+IDS_OPEN: Final = 2048  # Limit: with more open ids the holder asks about no range.
+HANDOVERS_MAX: Final = 16  # Limit: concurrent handovers on request; the same for other handovers.
+REPEAT_TICKS: Final = 2  # A question without a reply for this many ticks counts as lost.
+SENT_MAX: Final = 8  # Guess: a receiver that still lacks the publication then refuses it.
+PATIENCE_TICKS: Final = 8  # Guess: a handover without progress for longer ends.
 SESSIONS: Final = 1 << 31
 
 
@@ -49,9 +49,9 @@ class _Handover(Struct):
 
     session: int
     ranges: dict[Prefix, None]
-    ids: dict[bytes, int]  # with the number of times that each was sent
+    ids: dict[bytes, int]  # id -> number of times sent
     request: int | None = None  # session of the receiver's request; it expects HandoverDone
-    is_waiting: bool = False  # for an answer
+    is_waiting: bool = False  # for a reply
     ticks: int = 0  # since the last progress
 
     @property
@@ -92,8 +92,8 @@ class Handovers:
     ) -> bool:
         """Hand publications over to a node, in addition to those of a current handover.
 
-        Return False if there are too many receivers now. A drain, which has one receiver, always
-        has a place; handovers on request take no place of the own ones.
+        Return False if there are too many receivers, or if the node cannot be one. A drain has one
+        receiver and no limit. Handovers on request and other handovers have separate limits.
         """
         handover = self._to.get(to)
         if handover is None:
@@ -107,7 +107,7 @@ class Handovers:
             handover.ids.setdefault(key, 0)
         if everything:
             handover.ranges = {ALL: None}
-            # Answers to earlier questions cover only what was held before.
+            # Replies to earlier questions cover only publications held before.
             handover.session, handover.is_waiting = self._next_session(), False
             handover.ticks = 0
         if request is not None:
@@ -124,7 +124,7 @@ class Handovers:
     ) -> None:
         """Hand everything over to a node that requests it, in one handover at a time.
 
-        If there are too many, a neighbour takes the place of a node that is not one.
+        At the limit, a neighbour replaces a receiver that is not a neighbour.
         """
         handover = self._to.get(message.sender)
         if handover is not None and handover.is_requested:
@@ -143,10 +143,10 @@ class Handovers:
         return self._session
 
     def on_held(self, message: Held, out: Outbox) -> None:
-        """Record what a receiver confirms, send what it lacks, and ask about the rest.
+        """Record confirmations of a receiver, send missing publications, ask about the rest.
 
-        Progress is a range or an id less, or a publication that was sent for the first time. After
-        an answer without progress the next question waits for the tick.
+        Progress is one range or id less to confirm, or a publication sent for the first time. After
+        a reply without progress, the next question waits for the tick.
         """
         handover = self._to.get(message.sender)
         if handover is None or handover.session != message.session:
@@ -172,7 +172,7 @@ class Handovers:
                 self._ask(message.sender, handover, out)
 
     def _split(self, handover: _Handover, prefix: Prefix) -> None:
-        """Replace a range that differs by its parts, or by its ids if there are few."""
+        """Replace a range that differs with its parts, or with its ids if there are few."""
         trie = self._holdings.trie
         if trie.has_at_most(IDS_LISTED, prefix):
             for key in trie.keys(prefix):
@@ -185,10 +185,10 @@ class Handovers:
                 handover.ranges[part] = None
 
     def _send(self, to: NodeId, handover: _Handover, missing: list[bytes], out: Outbox) -> bool:
-        """Send what a receiver lacks, within its credit (T14); return True if that is progress.
+        """Send missing publications within the credit (T14); return True if that is progress.
 
-        A receiver that still lacks a sent publication may have had no room. End a handover if a
-        publication was sent more than SENT_MAX times.
+        A receiver that still lacks a sent publication may have had no room. End the handover after
+        sending one publication more than SENT_MAX times.
         """
         config, holdings, ids = self._config, self._holdings, handover.ids
         credit = min(config.credit_chunks - holdings.chunks_spent(to), config.answer_chunks)
@@ -199,13 +199,13 @@ class Handovers:
         holdings.charge(to, len(chunks))
         is_progress = False
         for publication in chain.from_iterable(chunks):
-            ids[publication.id] = max(ids[publication.id], 0) + 1  # corrupted memory
+            ids[publication.id] = max(ids[publication.id], 0) + 1  # memory may be corrupted
             is_progress = is_progress or ids[publication.id] == 1
             if ids[publication.id] > SENT_MAX:
                 self.stop(to)
                 return False
         for key in missing:
-            if holdings.offset_of(key) is None:  # lost here as well
+            if holdings.offset_of(key) is None:  # lost on this node too
                 del ids[key]
                 is_progress = True
         return is_progress
@@ -223,12 +223,12 @@ class Handovers:
             yield chunk
 
     def _ask(self, to: NodeId, handover: _Handover, out: Outbox) -> bool:
-        """Ask about the next ids and ranges; return False if there is no question now."""
+        """Ask about the next ids and ranges; return False if there is nothing to ask now."""
         ids = tuple(islice(handover.ids, IDS_ASKED))
         claims = self._claims(handover) if len(handover.ids) < IDS_OPEN else []
         is_asked = bool(ids or claims)
         if is_asked:
-            if not 0 <= handover.session < SESSIONS:  # corrupted memory
+            if not 0 <= handover.session < SESSIONS:  # memory may be corrupted
                 handover.session = self._next_session()
             handover.is_waiting = True
             out.send(to, CheckHeld(self._node, handover.session, tuple(claims), b"".join(ids)))
@@ -252,7 +252,7 @@ class Handovers:
         return claims
 
     def unconfirmed(self, to: NodeId) -> int:
-        """Return an upper bound of the publications that a receiver has not confirmed."""
+        """Return an upper bound on the publications that a receiver has not confirmed."""
         handover, trie = self._to.get(to), self._holdings.trie
         if handover is None:
             return 0
@@ -266,7 +266,7 @@ class Handovers:
         over = [node for node, handover in self._to.items() if handover.is_over]
         for node in over:
             request = self._to.pop(node).request
-            # Memory may be corrupted: the session may not be one.
+            # Memory may be corrupted: the session may be out of range.
             if request is not None and 0 <= request < SESSIONS:
                 out.send(node, HandoverDone(self._node, request, is_complete))
         return over
@@ -280,7 +280,7 @@ class Handovers:
             if ticks > PATIENCE_TICKS:
                 del self._to[node]
             elif is_early or self._ask(node, handover, out):
-                handover.ticks = ticks  # a tick without a question does not count: indexing lags
+                handover.ticks = ticks  # a tick without a question does not count: the index lags
 
     # -- the receiver ------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """Labels and their positions on the ring (section 2.1).
 
-A label is a value of the paper's function l: the bit string "0", or one that ends in 1. It is
-stored as r(label) * 2^64, an integer on a circle of 2^64 positions. The order of labels is the
-order of integers, and the wrap from 1 to 0 needs no special case.
+A label is a value of the paper's function l: "0", or a bit string that ends in 1. It is stored
+as r(label) * 2^64, an integer on a circle of 2^64 positions. The order of labels is the order of
+integers, and the wrap from 1 to 0 needs no special case.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Final, Self
 
 from msgspec import Struct
 
-LABEL_BITS: Final = 64  # Limit of ours: 2^63 subscribers of one topic; the paper has none.
+LABEL_BITS: Final = 64  # Limit: 2^63 subscribers of one topic; the paper has none.
 CIRCLE: Final = 1 << LABEL_BITS
 HALF_CIRCLE: Final = CIRCLE >> 1
 
 
 class Label(Struct, frozen=True, order=True, array_like=True, gc=False):
-    """A value of l (section 2.1), kept as r(label) * 2^64."""
+    """Value of l (section 2.1), stored as r(label) * 2^64."""
 
     position: int
 
     def __post_init__(self) -> None:
-        """Refuse what is no place on the circle; every place is exactly one label."""
+        """Raise ValueError for a position outside the circle; each position is one label."""
         if not 0 <= self.position < CIRCLE:
             message = f"not a label: position {self.position}"
             raise ValueError(message)
@@ -37,12 +37,12 @@ class Label(Struct, frozen=True, order=True, array_like=True, gc=False):
 
     @classmethod
     def at(cls, position: int) -> Self:
-        """Return the label at a place of the circle, counted round it as often as needed."""
+        """Return the label at a position, modulo the size of the circle."""
         return cls(position % CIRCLE)
 
     @classmethod
     def parse(cls, bits: str) -> Self:
-        """Return the label written as ``bits``; ValueError if l never produces it."""
+        """Return the label written as ``bits``; raise ValueError if l never produces it."""
         canonical = bits == "0" or bits.endswith("1")
         if not canonical or len(bits) > LABEL_BITS or bits.strip("01"):
             message = f"not a label: {bits[:LABEL_BITS]!r}"
@@ -51,13 +51,13 @@ class Label(Struct, frozen=True, order=True, array_like=True, gc=False):
 
     @property
     def length(self) -> int:
-        """Number of bits of the label, |label|."""
+        """Return the number of bits of the label, |label|."""
         lowest = self.position & -self.position
         return LABEL_BITS + 1 - lowest.bit_length() if lowest else 1
 
     @property
     def index(self) -> int:
-        """The x with l(x) = label."""
+        """Return the x with l(x) = label."""
         if self.position == 0:
             return 0
         width = self.length
@@ -65,10 +65,10 @@ class Label(Struct, frozen=True, order=True, array_like=True, gc=False):
 
     @property
     def bits(self) -> str:
-        """The label as a bit string."""
+        """Return the label as a bit string."""
         width = self.length
         return format(self.position >> (LABEL_BITS - width), f"0{width}b")
 
     def __str__(self) -> str:
-        """Write the label as the paper does."""
+        """Return the label in the notation of the paper."""
         return self.bits

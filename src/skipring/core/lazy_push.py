@@ -20,22 +20,22 @@ from skipring.core.replica import Replica
 from skipring.core.state import AnnouncementState, LazyPushState, PendingWantState
 from skipring.core.summaries import SHORT_BYTES
 
-RECENT_MAX: Final = 4096  # Our guess: half a megabyte; of more than that little is announced.
+RECENT_MAX: Final = 4096  # Guess: half a megabyte; larger batches are hardly announced.
 
 
 class Announcement(Struct, frozen=True, gc=False):
-    """What has come since the last Flush: over how many hops, and who has it as far as we know."""
+    """Hops of a new publication, and the nodes that are known to have it."""
 
     hops: int
     nodes: frozenset[NodeId | None]
 
     def ordered_nodes(self) -> tuple[NodeId | None, ...]:
-        """The nodes in an order that does not depend on their hashes."""
+        """Return the nodes in an order that does not depend on their hashes."""
         return tuple(sorted(self.nodes, key=lambda node: node or ""))
 
 
 class _PendingWant(Struct, frozen=True, gc=False):
-    """What we only heard of: from whom, over how many hops, and how many Flushes it may take."""
+    """Missing publication: the node that announced it, its hops, and Flush events to wait."""
 
     node: NodeId
     hops: int
@@ -43,7 +43,7 @@ class _PendingWant(Struct, frozen=True, gc=False):
 
 
 class LazyPush:
-    """What one subscriber says and hears over its lazy edges."""
+    """Lazy push of one subscriber: announcements and requests in both directions."""
 
     __slots__ = (
         "_config",
@@ -61,51 +61,51 @@ class LazyPush:
         self._node = node
         self._holdings = holdings
         self._config = config
-        # Since the last Flush; ids by their beginnings.
-        self._news: dict[bytes, Announcement] = {}  # what came
-        self._missing: dict[bytes, _PendingWant] = {}  # what we only heard of
-        self._heard: list[IHave] = []  # while it was not known what had arrived
-        self._heard_of = 0  # how many ids these are
-        self._recent: set[bytes] = set()  # what was kept
-        self._told: set[bytes] = set()  # the same, of the Flush before
+        # Since the last Flush, by short id.
+        self._news: dict[bytes, Announcement] = {}  # to announce
+        self._missing: dict[bytes, _PendingWant] = {}  # announced, but missing here
+        self._heard: list[IHave] = []  # received while storage is deferred
+        self._heard_of = 0  # number of ids in _heard
+        self._recent: set[bytes] = set()  # stored since the last Flush
+        self._told: set[bytes] = set()  # stored between the last two Flush events
 
     @property
     def has_something(self) -> bool:
-        """True if something waits to be said, or to be looked at."""
+        """Return True if announcements or requests wait for a Flush."""
         return bool(self._news or self._missing or self._heard)
 
-    # -- what we have ------------------------------------------------------------------------
+    # -- announcements to neighbours ---------------------------------------------------------
 
     def queue(self, publications: Iterable[Publication], news: Announcement) -> None:
-        """Publications have come: announce them with the next Flush."""
+        """Queue new publications for announcement at the next Flush; drop those over the limit."""
         for each in publications:
             if len(self._news) >= self._config.announced_max:
                 return
             self._news[each.id[:SHORT_BYTES]] = news
 
     def mark_stored(self, kept: tuple[Publication, ...]) -> None:
-        """Neighbours will announce it too: unless it is much, let nobody have to look it up."""
+        """Remember stored ids, if RECENT_MAX allows, so that announcements need no lookup."""
         if len(self._recent) + len(kept) <= RECENT_MAX:
             self._recent.update([each.id[:SHORT_BYTES] for each in kept])
 
     def forget_kept(self) -> None:
-        """Only what can be looked up counts: it was read anew, or has been here for a while."""
+        """Forget the remembered ids, so that announced ids are looked up in the trie."""
         self._recent, self._told = set(), set()
 
-    # -- what others have --------------------------------------------------------------------
+    # -- announcements from neighbours -------------------------------------------------------
 
     def on_ihave(self, message: IHave, *, is_all_kept: bool) -> None:
-        """Remember what we lack until the next Flush: it may come by the tree meanwhile."""
+        """Record missing ids until the next Flush; they may arrive over the tree before."""
         if is_all_kept:
             self._record_missing(message)
-        # What has arrived and is not kept yet cannot be looked for: at the Flush it can.
+        # Publications with deferred storage are not in the trie before the Flush.
         elif message.hops and self._heard_of < self._config.announced_max:
             self._heard.append(message)
             self._heard_of += len(message.hops)
 
     def _record_missing(self, message: IHave) -> None:
-        """Remember what we lack of what somebody has."""
-        # Nearly always it has come, and lately: then nobody has to look at one after the other.
+        """Record the announced ids that are missing here."""
+        # Usually all arrived recently; then no single id has to be looked up.
         unknown = message.shorts().difference(self._recent, self._told)
         missing, flushes = self._missing, self._config.want_flushes
         for short, hops in message.short_ids() if unknown else ():
@@ -117,12 +117,12 @@ class LazyPush:
     def _is_missing(self, short: bytes) -> bool:
         return short not in self._recent and self._holdings.trie.find(short) is None
 
-    # -- the Flush ---------------------------------------------------------------------------
+    # -- Flush -------------------------------------------------------------------------------
 
     def on_flush(self, neighbours: Iterable[NodeId], out: Outbox) -> None:
-        """Say what has come, and ask for what has not come by itself; all that came is kept."""
+        """Announce new publications and request missing ones; call it after deferred storage."""
         heard, self._heard, self._heard_of = self._heard, [], 0
-        is_far_behind = self._holdings.has_index_backlog  # then it would take long to look
+        is_far_behind = self._holdings.has_index_backlog  # a lookup would take long
         for message in heard if not is_far_behind else ():
             self._record_missing(message)
         news, self._news = self._news, {}
@@ -136,8 +136,8 @@ class LazyPush:
     def _announce(
         self, news: dict[bytes, Announcement], neighbours: Iterable[NodeId], out: Outbox
     ) -> None:
-        """Announce to each neighbour what it does not have as far as we know."""
-        holders = {item.nodes for item in news.values()}  # few: most came the same way
+        """Announce to each neighbour the publications that it is not known to have."""
+        holders = {item.nodes for item in news.values()}  # few: most arrive over the same route
         said: dict[frozenset[frozenset[NodeId | None]], IHave] = {}
         for node in neighbours:
             lacking = frozenset([nodes for nodes in holders if node not in nodes])
@@ -149,7 +149,7 @@ class LazyPush:
             out.send(node, said[lacking])
 
     def _ask(self, missing: dict[bytes, _PendingWant], out: Outbox) -> None:
-        """Ask for what has not come, unless it may still be on its way."""
+        """Request missing publications, unless they may still arrive over the tree."""
         asked: dict[NodeId, dict[bytes, int]] = {}
         for short, item in missing.items():
             if not self._is_missing(short):
@@ -165,7 +165,7 @@ class LazyPush:
     # -- state as a value --------------------------------------------------------------------
 
     def state(self) -> LazyPushState:
-        """What we remember."""
+        """Return the variables as a value."""
         return LazyPushState(
             news={k: AnnouncementState(v.hops, v.ordered_nodes()) for k, v in self._news.items()},
             missing={
@@ -177,7 +177,7 @@ class LazyPush:
         )
 
     def load(self, state: LazyPushState) -> None:
-        """Take over what we are supposed to remember."""
+        """Replace the variables; the value may be corrupted."""
         self._news = {k: Announcement(v.hops, frozenset(v.nodes)) for k, v in state.news.items()}
         self._missing = {
             k: _PendingWant(v.node, v.hops, v.flushes) for k, v in state.missing.items()

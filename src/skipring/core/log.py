@@ -13,31 +13,31 @@ from skipring.core.sequences import SequenceId, newest_of
 
 
 class Log(Protocol):
-    """The publications of one topic that a subscriber has stored."""
+    """Publications of one topic that a subscriber has stored."""
 
     @property
     def is_durable(self) -> bool:
-        """True if publications are on a disk after the next commit."""
+        """Return True if publications are on disk after the next commit."""
 
     @property
     def end(self) -> int:
-        """The offset after the last one."""
+        """Return the offset after the last publication."""
 
     def read(self, offset: int) -> Publication | None:
-        """The publication at an offset, or None if it cannot be read."""
+        """Return the publication at an offset, or None if it cannot be read."""
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
-        """The id of each publication, as it was stored, and its offset."""
+        """Yield the id of each publication, as it was stored, and its offset."""
 
     def publications(self) -> Iterator[Publication]:
-        """All publications that can be read, in the order in which they came."""
+        """Yield all readable publications in the order of their offsets."""
 
     def newest(self) -> dict[SequenceId, int]:
         """Return the largest number of each sequence of the stored publications."""
 
 
 class MemoryLog:
-    """An archive in memory: for simulations and for nodes without a disk."""
+    """Log in memory, for simulations and for nodes without a disk."""
 
     __slots__ = ("_rows",)
 
@@ -46,45 +46,45 @@ class MemoryLog:
 
     @property
     def is_durable(self) -> bool:
-        """False: nothing is on a disk."""
+        """Return False: nothing is on disk."""
         return False
 
     @property
     def end(self) -> int:
-        """The offset after the last one."""
+        """Return the offset after the last publication."""
         return len(self._rows) if self._rows is not None else 0
 
     def read(self, offset: int) -> Publication | None:
-        """The publication at an offset, or None if there is none."""
+        """Return the publication at an offset, or None if there is none."""
         return self._rows[offset] if self._rows is not None and offset < len(self._rows) else None
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
-        """The id of each publication, as it was stored, and its offset."""
+        """Yield the id of each publication, as it was stored, and its offset."""
         for offset, publication in enumerate(self._rows or ()):
             if publication is not None:
                 yield publication.id, offset
 
     def publications(self) -> Iterator[Publication]:
-        """All publications, in the order in which they came."""
+        """Yield all publications in the order of their offsets."""
         for publication in self._rows or ():
             if publication is not None:
                 yield publication
 
     def newest(self) -> dict[SequenceId, int]:
-        """The largest number that each publisher's stored publications have, as far as believed."""
+        """Return the largest number of each sequence of the stored publications."""
         return newest_of((each.publisher, each.seq) for each in self.publications())
 
     def write(
         self, offset: int, *publications: Publication, encoded: Encoded | None = None
     ) -> None:
-        """Carry out a Store: offsets come in order."""
-        del encoded  # for a disk
+        """Apply a Store effect; ``offset`` is the end of the log."""
+        del encoded  # used only by a log on disk
         if self._rows is None:
             self._rows = []
         assert offset == len(self._rows), f"offset {offset} after {len(self._rows)} rows"
         self._rows += publications
 
     def discard(self, offset: int) -> None:
-        """Carry out a Discard."""
+        """Apply a Discard effect."""
         if self._rows is not None and offset < len(self._rows):
             self._rows[offset] = None

@@ -18,19 +18,19 @@ from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, RangeSummary
 
 
 class Subscribe(Struct, frozen=True, array_like=True, gc=False, tag=1):
-    """``node`` asks the supervisor to be let in (section 4.1)."""
+    """Request of ``node`` to join the ring (section 4.1)."""
 
     node: NodeId | None
 
 
 class Unsubscribe(Struct, frozen=True, array_like=True, gc=False, tag=2):
-    """``node`` asks the supervisor to be let out (section 4.1)."""
+    """Request of ``node`` to leave the ring (section 4.1)."""
 
     node: NodeId | None
 
 
 class GetConfiguration(Struct, frozen=True, array_like=True, gc=False, tag=3):
-    """Ask the supervisor to send ``node`` its configuration (section 3.2.1).
+    """Request to send ``node`` its configuration (section 3.2.1).
 
     The node with label 0 adds the digest of the whole ring (R14).
     """
@@ -40,9 +40,9 @@ class GetConfiguration(Struct, frozen=True, array_like=True, gc=False, tag=3):
 
 
 class SetConfiguration(Struct, frozen=True, array_like=True, gc=False, tag=4):
-    """The receiver's place according to the supervisor: the paper's SetData (Algorithm 3).
+    """Configuration of the receiver: the paper's SetData (Algorithm 3).
 
-    Without a label it says: you are not in my database.
+    Without a label, the receiver is not recorded.
     """
 
     pred: Peer | None
@@ -51,7 +51,7 @@ class SetConfiguration(Struct, frozen=True, array_like=True, gc=False, tag=4):
 
 
 class CheckLabel(Struct, frozen=True, array_like=True, gc=False, tag=5):
-    """``sender`` introduces itself and says which label it believes the receiver to have."""
+    """Introduction of ``sender``, with the label that it believes the receiver to have."""
 
     sender: Peer
     believed: Label | None
@@ -59,7 +59,7 @@ class CheckLabel(Struct, frozen=True, array_like=True, gc=False, tag=5):
 
 
 class Introduce(Struct, frozen=True, array_like=True, gc=False, tag=6):
-    """Make the receiver aware of ``peer`` (Algorithm 2); first-hand if the peer itself says so."""
+    """Introduction of ``peer`` to the receiver (Algorithm 2); first-hand if the peer sent it."""
 
     peer: Peer
     link: EdgeKind
@@ -67,28 +67,28 @@ class Introduce(Struct, frozen=True, array_like=True, gc=False, tag=6):
 
 
 class IntroduceShortcut(Struct, frozen=True, array_like=True, gc=False, tag=7):
-    """Tell the receiver who holds a label it should have a shortcut to (Algorithm 4)."""
+    """Holder of a label to which the receiver should have a shortcut (Algorithm 4)."""
 
     peer: Peer
 
 
 class RemoveConnections(Struct, frozen=True, array_like=True, gc=False, tag=8):
-    """Let the receiver forget ``node`` (Algorithms 1 and 2)."""
+    """Request to forget ``node`` (Algorithms 1 and 2)."""
 
     node: NodeId
 
 
 class Digest(Struct, frozen=True, array_like=True, gc=False, tag=9):
-    """The sum over the subtree of ``node``, sent to its parent in the tree (R14)."""
+    """Sum over the subtree of ``node``, sent to its parent in the tree (R14)."""
 
     node: NodeId
     digest: int
 
 
 class CheckTrie(Struct, frozen=True, array_like=True, gc=False, tag=10):
-    """Compare your trie with what ``sender`` claims of its own (Algorithm 5).
+    """Request to compare the receiver's trie with the claims of ``sender`` (Algorithm 5).
 
-    A session is all that follows from one question; ``confirm`` asks for an answer also if the
+    A session is the exchange that one request starts. ``confirm`` requests an answer even if the
     tries are equal (T19).
     """
 
@@ -99,9 +99,10 @@ class CheckTrie(Struct, frozen=True, array_like=True, gc=False, tag=10):
 
 
 class CheckAndPublish(Struct, frozen=True, array_like=True, gc=False, tag=11):
-    """CheckTrie, and send what is ``wanted`` (Algorithm 5).
+    """CheckTrie that also requests publications (Algorithm 5).
 
-    That is everything under a cover, or of it the publications with the given short ids.
+    ``wanted`` requests everything under a cover, or only the publications with the listed short
+    ids.
     """
 
     sender: NodeId
@@ -111,9 +112,9 @@ class CheckAndPublish(Struct, frozen=True, array_like=True, gc=False, tag=11):
 
 
 class Publications(Struct, frozen=True, array_like=True, gc=False, tag=12):
-    """Publications that the receiver was found to lack: the paper's Publish (Algorithm 5).
+    """Publications that the receiver is missing: the paper's Publish (Algorithm 5).
 
-    The session is the one that ends with them, or 0.
+    The session is the session that this message ends, or 0.
     """
 
     publications: tuple[Publication, ...]
@@ -121,41 +122,41 @@ class Publications(Struct, frozen=True, array_like=True, gc=False, tag=12):
 
 
 class TrieEqual(Struct, frozen=True, array_like=True, gc=False, tag=13):
-    """The trie of ``sender`` has this root too (T19)."""
+    """Statement that the trie of ``sender`` has the same root (T19)."""
 
     sender: NodeId
     root: bytes
 
     def __post_init__(self) -> None:
-        """Refuse what is no digest."""
+        """Raise ValueError if the root is not a digest."""
         if len(self.root) != DIGEST_BYTES:
             message = f"no digest: {len(self.root)} bytes"
             raise ValueError(message)
 
 
 class PublishNew(Struct, frozen=True, array_like=True, gc=False, tag=14):
-    """A new publication on its way (section 4.3), and how many hops it has come."""
+    """New publication in the broadcast (section 4.3), with its number of hops so far."""
 
     publication: Publication
     hops: int = 0
 
 
 class PublishMany(Struct, frozen=True, array_like=True, gc=False, tag=17):
-    """Several new publications on their way together, as one message: PublishNew in a hurry."""
+    """Several new publications in one message; a receiver handles each as in PublishNew."""
 
     publications: tuple[Publication, ...]
     hops: int = 0
 
 
-HOPS_MAX: Final = 255  # are counted: one byte beside a short id
+HOPS_MAX: Final = 255  # Limit: a hop count is one byte beside a short id.
 _SHORT: Final = Layout(f"{SHORT_BYTES}s")
 
 
 class _ShortIds(Struct, frozen=True, array_like=True, gc=False):
-    """What is said about publications by the beginnings of their ids.
+    """Publications named by short ids, the first bytes of their ids.
 
-    With each goes the number of hops it had come to whoever has it: who is asked for it need not
-    remember.
+    Each has the number of hops to the node that announced it. A request repeats this number, so
+    the announcing node need not remember it.
     """
 
     sender: NodeId
@@ -163,17 +164,17 @@ class _ShortIds(Struct, frozen=True, array_like=True, gc=False):
     hops: bytes
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be cut into short ids, each with its hops."""
+        """Raise ValueError unless each short id has a hop count."""
         if len(self.ids) != SHORT_BYTES * len(self.hops):
             message = f"{len(self.ids)} bytes of short ids with {len(self.hops)} hops"
             raise ValueError(message)
 
     def shorts(self) -> set[bytes]:
-        """The beginnings."""
+        """Return the set of short ids."""
         return {short for (short,) in _SHORT.iter_unpack(self.ids)}
 
     def short_ids(self) -> list[tuple[bytes, int]]:
-        """The beginnings, one by one, with their hops."""
+        """Return the short ids in order, with their hops."""
         return [
             (self.ids[place * SHORT_BYTES : (place + 1) * SHORT_BYTES], hops)
             for place, hops in enumerate(self.hops)
@@ -181,29 +182,29 @@ class _ShortIds(Struct, frozen=True, array_like=True, gc=False):
 
 
 class IHave(_ShortIds, frozen=True, array_like=True, gc=False, tag=15):
-    """``sender`` has these publications, in case that they have not come by another way."""
+    """Announcement of publications at ``sender`` that the receiver may be missing (lazy push)."""
 
 
 class Want(_ShortIds, frozen=True, array_like=True, gc=False, tag=16):
-    """``sender`` lacks these publications that the receiver said it has."""
+    """Request of ``sender`` for publications that the receiver announced (lazy push)."""
 
 
 def _check_ids(ids: bytes) -> None:
-    """Refuse what cannot be cut into ids."""
+    """Raise ValueError if the bytes are not a whole number of ids."""
     if len(ids) % ID_BYTES:
         message = f"{len(ids)} bytes of ids"
         raise ValueError(message)
 
 
 def ids_in(ids: bytes) -> list[bytes]:
-    """The ids that are packed one behind the other."""
+    """Return the ids of a concatenation."""
     return [ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]
 
 
 class CheckHeld(Struct, frozen=True, array_like=True, gc=False, tag=18):
-    """Ask whether the receiver holds what ``sender`` holds (decision 0049).
+    """Question whether the receiver holds the publications of ``sender`` (decision 0049).
 
-    Each claim has one digest, of everything under its cover; beside them stand single ids.
+    Each claim has one digest over everything under its cover; ``ids`` lists single ids.
     """
 
     sender: NodeId
@@ -212,14 +213,14 @@ class CheckHeld(Struct, frozen=True, array_like=True, gc=False, tag=18):
     ids: bytes = b""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be cut into ids."""
+        """Raise ValueError if the bytes are not a whole number of ids."""
         _check_ids(self.ids)
 
 
 class Held(Struct, frozen=True, array_like=True, gc=False, tag=19):
-    """Confirm what ``sender`` holds of a CheckHeld, after its disk has it if it is durable.
+    """Answer to a CheckHeld: what ``sender`` holds; sent after the sync if ``durable``.
 
-    A claim that is returned is confirmed; one without its digest differs.
+    An unchanged claim is confirmed; a claim without its digest differs.
     """
 
     sender: NodeId
@@ -230,15 +231,15 @@ class Held(Struct, frozen=True, array_like=True, gc=False, tag=19):
     missing: bytes = b""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be cut into ids."""
+        """Raise ValueError if the bytes are not a whole number of ids."""
         _check_ids(self.held)
         _check_ids(self.missing)
 
 
 class Draining(Struct, frozen=True, array_like=True, gc=False, tag=20):
-    """Announce that ``sender`` is about to leave: hand nothing over to it (decision 0049).
+    """Announcement that ``sender`` leaves: hand nothing over to it (decision 0049).
 
-    It names some of its neighbours that have not announced to leave.
+    ``remaining`` names some of its neighbours that have not announced to leave.
     """
 
     sender: NodeId
@@ -246,17 +247,17 @@ class Draining(Struct, frozen=True, array_like=True, gc=False, tag=20):
 
 
 class RequestHandover(Struct, frozen=True, array_like=True, gc=False, tag=21):
-    """Ask the receiver to hand everything it holds over to ``sender`` (decision 0049)."""
+    """Request to hand everything that the receiver holds over to ``sender`` (decision 0049)."""
 
     sender: NodeId
     session: int
 
 
 class HandoverDone(Struct, frozen=True, array_like=True, gc=False, tag=22):
-    """State that the receiver has confirmed everything ``sender`` held when it was asked.
+    """Report that the receiver has confirmed everything ``sender`` held when it was asked.
 
-    It answers the request with the same session. ``complete`` if the sender itself has been handed
-    everything by another member before.
+    The session is that of the RequestHandover. ``complete`` is True if the sender is complete
+    itself.
     """
 
     sender: NodeId

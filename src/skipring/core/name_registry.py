@@ -2,7 +2,7 @@
 
 A second connection under a name can belong to the process that holds it, to a restarted node whose
 old connection is not closed yet, or to another process, such as a clone of a data directory. No
-value in a greeting decides: others know all of them. The registry asks the process on the
+value in a handshake decides: others know all of them. The registry asks the process on the
 connection in use whether it has opened the other connection as well. If this process answers, the
 registry admits or refuses the connection accordingly; if it does not answer or its connection
 ends, the registry admits the claim. A corrupted value therefore locks out no process. An audit
@@ -24,7 +24,7 @@ PING_TICKS: Final = 16  # Guess: above the deadline of the host, which PingExpir
 CONFLICT_TICKS: Final = 120  # Guess: a refused process tries again within 5 s.
 MISSES_MAX: Final = 4  # Guess: audits that a connection may leave unanswered.
 CLAIMS_MAX: Final = 4  # Limit: claims of one name that wait for an answer.
-CONFLICTS_MAX: Final = 1024  # Limit: names of which a conflict is remembered.
+CONFLICTS_MAX: Final = 1024  # Limit: names with a recorded conflict.
 
 ConnectionId: TypeAlias = int
 
@@ -48,7 +48,7 @@ class Conflict(Struct, frozen=True, gc=False):
 
 
 class NameClaimed(Struct, frozen=True, gc=False):
-    """Claim of a process to a name, in its greeting."""
+    """Claim of a process to a name, in its handshake."""
 
     name: NodeId
     connection: ConnectionId
@@ -56,7 +56,7 @@ class NameClaimed(Struct, frozen=True, gc=False):
 
 
 class HolderAnswered(Struct, frozen=True, gc=False):
-    """Answer to a ping: whether the process behind a connection has opened another one as well."""
+    """Answer to a ping: whether the process behind a connection also opened another connection."""
 
     name: NodeId
     connection: ConnectionId
@@ -80,7 +80,7 @@ class ConnectionEnded(Struct, frozen=True, gc=False):
 
 
 class RegistryTick(Struct, frozen=True, gc=False):
-    """Periodic expiry; an audit too if ``connections`` has all admitted ones by name."""
+    """Periodic expiry; also an audit if ``connections`` lists all admitted ones by name."""
 
     connections: Mapping[NodeId, Mapping[ConnectionId, ProcessId]] | None = None
 
@@ -94,7 +94,7 @@ RegistryEvent: TypeAlias = (
 
 
 class PingHolder(Struct, frozen=True, gc=False):
-    """Request to ask the process behind a connection whether another one is its own as well."""
+    """Request to ask the process behind a connection whether it also opened another one."""
 
     name: NodeId
     connection: ConnectionId
@@ -138,7 +138,7 @@ RegistryEffect: TypeAlias = PingHolder | ExpectAnswer | Admit | Refuse | Displac
 
 
 class _Pending(Struct):
-    """Claim that waits for an answer of the connections asked at a tick."""
+    """Claim that waits for an answer of the connections that the registry asked at a tick."""
 
     process: ProcessId
     since: int
@@ -155,10 +155,11 @@ class NameRegistry:
         # Connections of each name in the order of their admission, with the process at their end.
         self._holders: dict[NodeId, dict[ConnectionId, ProcessId]] = {}
         self._pending: dict[NodeId, dict[ConnectionId, _Pending]] = {}
-        # Connections asked in the last audit, for names with several: True once one has answered.
+        # Connections that the last audit asked, by name; True: the connection has answered.
         self._answers: dict[NodeId, dict[ConnectionId, bool]] = {}
-        self._denied: dict[NodeId, set[ConnectionId]] = {}  # by the first, since the last audit
-        self._misses: dict[ConnectionId, int] = {}  # audits without an answer, one after the other
+        # Connections that the first connection of a name has denied since the last audit.
+        self._denied: dict[NodeId, set[ConnectionId]] = {}
+        self._misses: dict[ConnectionId, int] = {}  # consecutive audits without an answer
         self._conflicts: dict[NodeId, tuple[int, Conflict]] = {}  # with the tick of the refusal
         self._ticks = 0
 
@@ -212,7 +213,7 @@ class NameRegistry:
         claim: _Pending,
         out: list[RegistryEffect],
     ) -> None:
-        """Displace the connections that did not answer; the first claim gets a name without any."""
+        """Displace silent connections; ask the others, or give the free name to the first claim."""
         holders = self._holders.get(name, {})
         silent = [each for each in claim.asked if each in holders]
         for each in silent:
@@ -224,7 +225,7 @@ class NameRegistry:
         out.extend(Displace(name, each) for each in silent)
 
     def _on_ended(self, event: ConnectionEnded, out: list[RegistryEffect]) -> None:
-        """Forget a connection; with its last connection a process loses the name."""
+        """Forget a connection; free the name with its last connection."""
         self._forget_claim(event.name, event.connection)
         self._forget_holder(event.name, event.connection)
         if event.name not in self._holders:
@@ -252,8 +253,8 @@ class NameRegistry:
     ) -> None:
         """Ask about all connections of a name with several; refuse those of a second process.
 
-        The connections are those of the host: two processes that have one name because a variable
-        was corrupted are found within two audits
+        The host passes the connections. So two audits find two processes that share a name because
+        of a corrupted variable
         (``test_second_process_of_a_name_is_refused_after_two_audits``).
         """
         self._holders = {name: dict(sorted(found.items())) for name, found in connections.items()}
@@ -278,7 +279,7 @@ class NameRegistry:
         misses: Mapping[ConnectionId, int],
         out: list[RegistryEffect],
     ) -> None:
-        """Displace connections that have not answered the last MISSES_MAX audits."""
+        """Displace connections that did not answer the last MISSES_MAX audits."""
         for connection in [each for each in self._holders.get(name, {}) if each in answered]:
             missed = misses.get(connection, 0) + 1
             if answered[connection]:
@@ -296,7 +297,7 @@ class NameRegistry:
         denied: Collection[ConnectionId],
         out: list[RegistryEffect],
     ) -> None:
-        """Refuse connections with a live process that is not the first one."""
+        """Refuse connections of a live process that the first connection has denied."""
         holders = self._holders.get(name, {})
         for connection in list(holders)[1:]:
             if connection in denied and answered.get(connection):

@@ -17,7 +17,7 @@ from skipring.core.state import LivenessState
 
 
 class Watch(Struct, gc=False):
-    """What we know of one neighbour's silence."""
+    """Silence of one neighbour in ticks, and its timeout."""
 
     node: NodeId
     ticks: int
@@ -26,7 +26,7 @@ class Watch(Struct, gc=False):
 
 
 class NeighbourLiveness:
-    """The watches over all ring neighbours of one subscriber: two or three, so a list will do."""
+    """Watches over the ring neighbours of one subscriber: two or three, so a list is enough."""
 
     __slots__ = ("_config", "_watches")
 
@@ -35,13 +35,13 @@ class NeighbourLiveness:
         self._watches: list[Watch] = []
 
     def on_heard(self, node: NodeId) -> None:
-        """The node has spoken for itself."""
+        """Reset the silence of a node that has sent a first-hand message."""
         for watch in self._watches:
             if watch.node == node:
                 watch.ticks = 0
 
     def on_tick(self, neighbours: Iterable[Peer]) -> bool:
-        """Count one more silent tick for each neighbour; True if one has been silent too long."""
+        """Count one more silent tick for each neighbour; return True if a timeout expires."""
         watches = [self._watch_over(node) for node in {peer.node: None for peer in neighbours}]
         self._watches = watches
         alarm = False
@@ -59,7 +59,7 @@ class NeighbourLiveness:
         return Watch(node, 0, self._config.neighbour_timeout_ticks_min, False)
 
     def confirm(self, nodes: Iterable[NodeId]) -> None:
-        """A configuration has come; it answers what is pending about the nodes it still names."""
+        """Clear the pending flag of nodes that a new configuration names; double their timeout."""
         named = tuple(nodes)
         for watch in self._watches:
             if watch.pending and watch.node in named:
@@ -67,7 +67,7 @@ class NeighbourLiveness:
                 watch.threshold = self._clamped(2 * self._clamped(watch.threshold))
 
     def _timeout_ticks(self, watch: Watch) -> int:
-        """Ticks until we ask: soon again while a request is unanswered, it may be lost."""
+        """Return the timeout; the minimum while a request is pending, because it may be lost."""
         return (
             self._config.neighbour_timeout_ticks_min
             if watch.pending
@@ -75,21 +75,21 @@ class NeighbourLiveness:
         )
 
     def _clamped(self, threshold: int) -> int:
-        """The threshold as far as it can be believed."""
+        """Return the threshold within its bounds: memory may be corrupted."""
         return min(
             max(threshold, self._config.neighbour_timeout_ticks_min),
             self._config.neighbour_timeout_ticks_max,
         )
 
     def load(self, states: Mapping[NodeId, LivenessState]) -> None:
-        """Take over counters, whatever they say."""
+        """Replace the counters; the values may be corrupted."""
         self._watches = [
             Watch(node, state.ticks, state.threshold, state.pending)
             for node, state in states.items()
         ]
 
     def states(self) -> dict[NodeId, LivenessState]:
-        """The counters as values."""
+        """Return the counters as values."""
         return {
             watch.node: LivenessState(watch.ticks, watch.threshold, watch.pending)
             for watch in self._watches

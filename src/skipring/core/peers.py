@@ -10,25 +10,25 @@ from msgspec import Struct
 
 from skipring.core.labels import CIRCLE, Label
 
-NodeId: TypeAlias = str  # 1-64 characters of [A-Za-z0-9._-]; compared, stored, sent, no more
+NodeId: TypeAlias = str  # 1-64 characters of [A-Za-z0-9._-]; no part of it has a meaning
 TopicId: TypeAlias = str
 
 SUPERVISOR: Final[NodeId] = "supervisor"  # "assumed to be hard-coded" (section 3.2)
 
 
 class Side(IntEnum):
-    """A direction on the ring; where the paper says "analogously", this is the value that turns."""
+    """Direction on the ring: the value that differs where the paper says "analogously"."""
 
     LEFT = 0
     RIGHT = 1
 
     @property
     def opposite(self) -> Side:
-        """The other direction."""
+        """Return the other direction."""
         return RIGHT if self is LEFT else LEFT
 
     def distance(self, start: Label, end: Label) -> int:
-        """Way from ``start`` to ``end`` round the circle in this direction (B11)."""
+        """Return the distance from ``start`` to ``end`` in this direction (B11)."""
         if self is LEFT:
             return (start.position - end.position) % CIRCLE
         return (end.position - start.position) % CIRCLE
@@ -40,14 +40,14 @@ SIDES: Final = (LEFT, RIGHT)
 
 
 class EdgeKind(Enum):
-    """Which edge a message is about: the sorted line, or the edge that wraps it into a ring."""
+    """Kind of an edge: on the sorted line, or the edge that closes the line into a ring."""
 
     LINE = "LIN"
     WRAP = "CYC"
 
 
 class Peer(Struct, frozen=True, order=True, array_like=True, gc=False):
-    """A node and the label it is believed to have; the belief may be stale.
+    """Node and the label it is believed to have; the belief may be stale.
 
     Peers are ordered by label, then node: the total order of the ring.
     """
@@ -57,15 +57,15 @@ class Peer(Struct, frozen=True, order=True, array_like=True, gc=False):
 
     @property
     def weight(self) -> int:
-        """H(label, id): what this member adds to the digest of the ring (R14)."""
+        """Return H(label, id), the summand of this member in the digest of the ring (R14)."""
         data = self.label.position.to_bytes(8, "big") + self.node.encode()
         return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
     def side_of(self, other: Peer) -> Side:
-        """On which side of us ``other`` stands."""
+        """Return the side of this peer on which ``other`` is."""
         return LEFT if other < self else RIGHT
 
 
 def farther(peer: Peer, than: Peer, side: Side) -> bool:
-    """True if ``peer`` stands strictly farther out on ``side`` than the other peer."""
+    """Return True if ``peer`` is strictly farther out on ``side`` than the other peer."""
     return peer < than if side is LEFT else than < peer

@@ -1,4 +1,4 @@
-"""Prefixes of publication ids: the labels of the nodes of a Patricia trie (section 4.2)."""
+"""Prefixes of publication ids: the nodes of a Patricia trie (section 4.2)."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ PACKED_BYTES_MAX: Final = ID_BITS // 8 + 1
 
 
 class Prefix(Struct, frozen=True, order=True, gc=False):
-    """The first bits of ids: how many, and the number they spell."""
+    """First bits of an id: their number and their value."""
 
     length: int
     value: int
 
     def __post_init__(self) -> None:
-        """Refuse what no id can begin with (T9)."""
+        """Raise ValueError if no id can begin with this prefix (T9)."""
         if not 0 <= self.length <= ID_BITS or self.value >> self.length:
             message = f"no prefix of an id: {self.length} bits"
             raise ValueError(message)
 
     @classmethod
     def of_id(cls, key: bytes, length: int = ID_BITS) -> Self:
-        """The first bits of an id."""
+        """Return the first bits of an id."""
         return cls(length, int.from_bytes(key, "big") >> (ID_BITS - length))
 
     @classmethod
     def parse(cls, bits: str) -> Self:
-        """The prefix written as 0 and 1."""
+        """Read a prefix written as 0 and 1; raise ValueError for other characters."""
         if bits.strip("01"):
             message = f"no prefix: {bits[:40]!r}"
             raise ValueError(message)
@@ -39,51 +39,51 @@ class Prefix(Struct, frozen=True, order=True, gc=False):
 
     @property
     def bits(self) -> str:
-        """The prefix as 0 and 1."""
+        """Return the prefix written as 0 and 1."""
         return format(self.value, f"0{self.length}b") if self.length else ""
 
     def covers(self, other: Prefix) -> bool:
-        """True if the other one begins with this one."""
+        """Return True if the other prefix begins with this one."""
         extra = other.length - self.length
         return extra >= 0 and other.value >> extra == self.value
 
     def child(self, bit: int) -> Prefix:
-        """This prefix and one bit more."""
+        """Return this prefix with one more bit."""
         return Prefix(self.length + 1, self.value << 1 | bit)
 
     @property
     def sibling(self) -> Prefix:
-        """The prefix that differs in the last bit only."""
+        """Return the prefix that differs in the last bit only."""
         return Prefix(self.length, self.value ^ 1)
 
     def is_before(self, other: Prefix) -> bool:
-        """True if every id that begins with this one comes before all of the other's."""
+        """Return True if every id under this prefix precedes every id under the other."""
         bits = min(self.length, other.length)
         return self.value >> (self.length - bits) < other.value >> (other.length - bits)
 
     def beyond(self, other: Prefix) -> Prefix:
-        """The bits that the other one adds to this one."""
+        """Return the bits that the other prefix adds to this one."""
         extra = other.length - self.length
         return Prefix(extra, other.value & ((1 << extra) - 1))
 
     def extended(self, more: Prefix) -> Prefix:
-        """This prefix and then those bits."""
+        """Return this prefix followed by more bits."""
         return Prefix(self.length + more.length, self.value << more.length | more.value)
 
     def __str__(self) -> str:
-        """Write the prefix for a person."""
+        """Return the prefix for display."""
         return self.bits or "(all)"
 
-    # On the wire: the bits, a 1 that says where they end, and zeros up to a whole byte.
+    # Wire format: the bits, a 1 that marks their end, and zeros up to a whole byte.
 
     def pack(self) -> bytes:
-        """The prefix as bytes."""
+        """Return the prefix in wire format."""
         size = self.length // 8 + 1
         return (((self.value << 1) | 1) << (8 * size - self.length - 1)).to_bytes(size, "big")
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """Read a prefix; ValueError if it is none, or has too many bits."""
+        """Read a prefix; raise ValueError if the bytes are malformed or too long."""
         if not data or not data[-1] or len(data) > PACKED_BYTES_MAX:
             message = f"no prefix of an id: {len(data)} bytes"
             raise ValueError(message)
@@ -96,13 +96,13 @@ ALL: Final = Prefix(0, 0)
 
 
 def are_disjoint(prefixes: Iterable[Prefix]) -> bool:
-    """True if no id begins with two of them."""
+    """Return True if no id begins with two of the prefixes."""
     given = list(prefixes)
     return len(apart(given)) == len(given)
 
 
 def apart(prefixes: Iterable[Prefix]) -> list[Prefix]:
-    """Those of the prefixes that share nothing with an earlier one, in order."""
+    """Return the prefixes in order, without any that overlaps an earlier one."""
     found: list[Prefix] = []
     for prefix in sorted(prefixes, key=_first_id):
         if not found or found[-1].is_before(prefix):
@@ -115,10 +115,10 @@ def complement(
     labels: Iterable[Prefix],
     narrow: Callable[[Prefix], Prefix | None] = lambda prefix: prefix,
 ) -> Iterator[Prefix]:
-    """The largest prefixes under the cover that share nothing with the labels, in order.
+    """Yield the largest prefixes under the cover that overlap none of the labels, in order.
 
-    To ``narrow`` a prefix is to say under which part of it there is anything to look for, if at
-    all: then nobody has to go down along labels, however long they are.
+    ``narrow`` returns the part of a prefix that contains ids, or None if there is none. It ends the
+    descent early, however long the labels are.
     """
     waiting = [(cover, _overlapping(cover, labels))]
     while waiting:
@@ -134,7 +134,7 @@ def complement(
 
 
 def _first_id(prefix: Prefix) -> int:
-    """The first id that begins with a prefix, as a number."""
+    """Return the first id under a prefix, as a number."""
     return prefix.value << (ID_BITS - prefix.length)
 
 

@@ -19,7 +19,7 @@ SUBJECTS_PER_NAME_MAX: Final = 1_024
 
 
 class Quotas:
-    """Topics and subjects of one supervisor that each name uses."""
+    """Use of topics and subjects at one supervisor, by name."""
 
     __slots__ = ("_subjects", "_topics", "_total")
 
@@ -56,7 +56,7 @@ class Quotas:
         return self._subjects[name] == SUBJECTS_PER_NAME_MAX + 1
 
     def on_tick(self, owners: Iterable[NodeId]) -> None:
-        """Begin an interval, given the name that each topic is charged to."""
+        """Begin an interval; ``owners`` has the name that each topic is charged to."""
         self._topics = Counter(owners)
         self._total = self._topics.total()
         self._subjects = Counter()

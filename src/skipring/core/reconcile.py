@@ -1,4 +1,4 @@
-"""Set reconciliation: compare the summaries of another member with the own trie (section 4.2)."""
+"""Set reconciliation: comparison of another member's summaries with a trie (section 4.2)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from skipring.core.publications import ID_BITS
 from skipring.core.summaries import EMPTY_ROOT, RangeSummary, Summary, Truncation
 from skipring.core.trie import PublicationTrie, TrieNode
 
-SCANNED_IDS_MAX: Final = 256  # Our guess: more than any honest list, soon read.
+SCANNED_IDS_MAX: Final = 256  # Guess: longer than any honest list, and quick to read.
 
 
 class Finding(Struct, frozen=True):
-    """One of the paper's messages: CheckTrie, or CheckAndPublish if something is lacking here."""
+    """Content of one reply: CheckTrie, or CheckAndPublish if something is missing here."""
 
     claims: tuple[RangeSummary, ...]
     wanted: tuple[RangeSummary, ...] = ()
@@ -26,37 +26,37 @@ class Finding(Struct, frozen=True):
 
     @property
     def size_bytes(self) -> int:
-        """About how much room it takes in a message."""
+        """Return the approximate size in a message."""
         return sum(claim.size_bytes for claim in (*self.claims, *self.wanted))
 
 
 class SendRange(Struct, frozen=True):
-    """Where to look for what the partner lacks: under a prefix, with or without some ids."""
+    """Ids that the partner is missing: those under a prefix, with or without some short ids."""
 
     prefix: Prefix
     short_ids: frozenset[bytes]
-    is_chosen: bool  # only those ids; otherwise all but those
+    is_chosen: bool  # True: only these short ids; False: all except these
 
     def entries(self, trie: PublicationTrie, lens: Truncation) -> Iterator[tuple[bytes, int]]:
-        """The ids to send, in order, with their offsets."""
+        """Yield the ids to send, in order, with their offsets."""
         for key, offset in trie.entries(self.prefix):
             if (lens.short_id(key) in self.short_ids) is self.is_chosen:
                 yield key, offset
 
 
 class Reconciler:
-    """What is to be said and sent in answer to the claims of one message."""
+    """Reply to the claims of one message: statements and publications to send."""
 
     def __init__(self, trie: PublicationTrie, config: ProtocolConfig, session: int) -> None:
         self._trie = trie
         self._config = config
         self._lens = Truncation(session)
-        self._ids_left = config.answer_ids  # there is time to hash for this answer
+        self._ids_left = config.answer_ids  # the ids that this reply may still hash
         self.statements: list[Finding] = []
         self.regions: list[SendRange] = []
 
     def batches(self) -> Iterator[Finding]:
-        """The statements, put together as far as one message goes; without the rule each alone."""
+        """Yield the statements, joined up to the size of a message; single without the rule."""
         waiting: list[Finding] = []
         size = 0
         for statement in self.statements:
@@ -70,14 +70,14 @@ class Reconciler:
             yield _joined(waiting)
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
-        """What the partner lacks: ids with their offsets."""
+        """Yield the ids that the partner is missing, with their offsets."""
         for region in self.regions:
             yield from region.entries(self._trie, self._lens)
 
     # -- reading claims ----------------------------------------------------------------------
 
     def compare(self, claim: RangeSummary, *, is_pushed: bool) -> None:
-        """Find what differs from a claim; what the partner lacks is sent if it is pushed (T4)."""
+        """Find differences from a claim; if pushed, send what the partner is missing (T4)."""
         cover, summaries = claim.prefix, claim.summaries()
         if self._config.rules.batch and not self._is_held(cover):
             if claim.leaves or not all(map(_is_virtual_root, summaries)):
@@ -98,7 +98,7 @@ class Reconciler:
             self._compare_node(summary)
 
     def fetch(self, wanted: RangeSummary) -> None:
-        """Send what the partner asks for: all under a prefix, or some of it."""
+        """Send what the partner requests: everything under a prefix, or some ids of it."""
         cover, chosen = wanted.prefix, frozenset(wanted.short_ids())
         if not chosen or self._can_scan([cover]):
             self.regions.append(SendRange(cover, chosen, is_chosen=bool(chosen)))
@@ -107,18 +107,18 @@ class Reconciler:
         return not self._trie.has_at_most(0, prefix)
 
     def _narrowed(self, prefix: Prefix) -> Prefix | None:
-        """Where under a prefix there is anything of ours."""
+        """Return the part of a prefix under which this node has ids, or None."""
         some = list(islice(self._trie.keys(prefix), 2))
         if not some:
             return None
         return Prefix.of_id(some[0]) if len(some) == 1 else prefix
 
     def _can_scan(self, prefixes: Iterable[Prefix]) -> bool:
-        """True if so few ids lie there that each can be looked at."""
+        """Return True if no prefix has more than SCANNED_IDS_MAX ids."""
         return all(self._trie.has_at_most(SCANNED_IDS_MAX, prefix) for prefix in prefixes)
 
     def _want_missing(self, cover: Prefix, gaps: list[Prefix], short_ids: list[bytes]) -> None:
-        """Ask for leaves of the partner that we do not have."""
+        """Request leaves of the partner that this node does not have."""
         if not short_ids:
             return
         own = {self._lens.short_id(key) for gap in gaps for key in self._trie.keys(gap)}
@@ -127,11 +127,11 @@ class Reconciler:
             self.statements.append(Finding((), (RangeSummary.make(cover, leaves=missing),)))
 
     def _compare_node(self, summary: Summary) -> None:
-        """The three cases of section 4.2: equal, different, not there."""
+        """Handle the three cases of section 4.2: equal, different, missing."""
         label = summary.prefix
         self._ids_left = self._trie.work_out(label, self._ids_left)
         if self._ids_left < 0:
-            return  # too much has come at once; another session will find it
+            return  # beyond the limit of one reply; another session finds it
         own = self._trie.node(label)
         if own is None:
             if not _is_virtual_root(summary):
@@ -142,7 +142,7 @@ class Reconciler:
     # -- making claims -----------------------------------------------------------------------
 
     def _describe(self, label: Prefix) -> None:
-        """Say what we hold under a label: its nodes are longer, so this comes to an end (T9)."""
+        """State what this node holds under a label; labels get longer, so this ends (T9)."""
         own = self._trie.node(label)
         if own is None or own.prefix.length == label.length == ID_BITS:
             return
@@ -171,7 +171,7 @@ class Reconciler:
         return RangeSummary.make(label, summaries, leaves)
 
     def _nodes_below(self, label: Prefix, own: TrieNode) -> list[TrieNode]:
-        """The nodes below a label that hold everything there, some levels down."""
+        """Return the nodes some levels below a label that cover everything under it."""
         is_below = own.prefix.length > label.length
         nodes = [own] if is_below else self._trie.children(own)
         levels = self._config.batch_levels if self._config.rules.batch else 1
@@ -184,10 +184,10 @@ class Reconciler:
         return nodes
 
     def defer_after(self, last: bytes) -> None:
-        """Describe what is to be sent after an id instead of sending it (T14).
+        """Describe the rest after an id instead of sending it (T14).
 
-        Ids that were asked for one by one are left to another session: a claim about their prefix
-        would be about more than them.
+        Ids that the partner requested one by one wait for another session: a claim about their
+        prefix would cover more than these ids.
         """
         number = int.from_bytes(last, "big")
         passed = False
@@ -205,7 +205,7 @@ class Reconciler:
 
 
 def _is_virtual_root(summary: Summary) -> bool:
-    """True if the partner only says that its trie is empty (T2)."""
+    """Return True if the partner states that its trie is empty (T2)."""
     return summary.digest == EMPTY_ROOT and summary.prefix == ALL
 
 

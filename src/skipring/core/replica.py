@@ -26,18 +26,18 @@ from skipring.core.state import NumberState, ReplicaState
 from skipring.core.trie import PublicationTrie
 
 READ_AHEAD_MIN: Final = 16
-READ_AHEAD_MAX: Final = 4096  # Our guess: 1 MiB of small publications, from every pack of a store.
+READ_AHEAD_MAX: Final = 4096  # Guess: 1 MiB of small publications, from every pack of a store.
 
-FAR_BEHIND: Final = 1 << 14  # Our guess: to index as many takes about 40 ms.
-UNINDEXED_MAX: Final = 1 << 18  # Limit of ours: thirty megabytes, for a moment.
+FAR_BEHIND: Final = 1 << 14  # Guess: indexing this number takes about 40 ms.
+UNINDEXED_MAX: Final = 1 << 18  # Limit: thirty megabytes, for a short time.
 
-# Most tries of a large simulated ring are empty: they share one, which nobody changes.
+# Most tries of a large simulated ring are empty: they share this one, which never changes.
 _NO_PUBLICATIONS: Final = PublicationTrie()
 _NOTHING_KEPT: Final = (0, ())
 
 
 class Replica:
-    """The publications of one subscriber; they only become more (section 4.2)."""
+    """Log and trie of one subscriber; the set of publications only grows (section 4.2)."""
 
     __slots__ = (
         "_archive",
@@ -57,108 +57,108 @@ class Replica:
         self.topic = topic
         self._archive = archive
         self._trie = _NO_PUBLICATIONS
-        # What belongs into the trie, with its offsets: many at once cost less, and nobody waits.
+        # Ids that are not in the trie yet, with offsets: indexing many at once later costs less.
         self._unindexed: dict[bytes, int] | None = None
-        self._end: int | None = None  # in the event under way; the archive's, if not looked up
+        self._end: int | None = None  # during the current event; None: the end of the log
         self._newest: dict[SequenceId, int] | None = None  # the last number of each sequence
         self._own = OwnSequence(node, incarnation)
-        # Indexed by this event already, and in the archive only when its effects are carried out.
+        # Read-your-writes buffer: indexed, but not in the log until the host applies the effects.
         self._kept: tuple[int, tuple[Publication, ...]] = _NOTHING_KEPT
         self._spent: dict[NodeId, int] | None = None  # chunks sent since the last tick (T14)
 
     @property
     def archive(self) -> Log:
-        """Where the publications lie; in memory, if no place was given."""
+        """Return the log; it is in memory if the caller gave none."""
         if self._archive is None:
             self._archive = MemoryLog()
         return self._archive
 
     @property
     def is_durable(self) -> bool:
-        """True if what is kept is on a disk after the next commit."""
+        """Return True if stored publications are on disk after the next commit."""
         return self._archive is not None and self._archive.is_durable
 
     @property
     def trie(self) -> PublicationTrie:
-        """The index over all that is kept."""
+        """Return the trie over all publications; index waiting ids first."""
         if self._unindexed is not None:
             self._index(len(self._unindexed))
         return self._trie
 
     def scrub_index(self, ids: int) -> list[tuple[bytes, int]]:
-        """Derive the digests of the next ids in the index anew; what waits for it is let be."""
+        """Derive the digests of the next ids in the trie again; return these ids."""
         return self._trie.scrub(ids) if self._trie is not _NO_PUBLICATIONS else []
 
     @property
     def indexed(self) -> PublicationTrie:
-        """The index without what waits for it."""
+        """Return the trie without the ids that wait to be indexed."""
         return self._trie
 
     @property
     def is_untouched(self) -> bool:
-        """True if nothing has ever been here."""
+        """Return True if this replica has never indexed anything."""
         return self._trie is _NO_PUBLICATIONS and self._unindexed is None
 
     @property
     def end(self) -> int:
-        """The offset after the last publication."""
+        """Return the offset after the last publication."""
         if self._end is not None:
             return self._end
         return self._archive.end if self._archive is not None else 0
 
     @property
     def count(self) -> int:
-        """How many publications are kept."""
+        """Return the number of publications."""
         return len(self._trie) + len(self._unindexed or ())
 
     def recover(self, wrong_digests: Mapping[Prefix, bytes]) -> None:
-        """Index what is in the archive; digests are worked out again, save corrupted ones."""
+        """Index the log and derive all digests again, except the given corrupted ones."""
         self._trie = _NO_PUBLICATIONS
         self._unindexed = None
         self._end = self._newest = None
         if self._archive is not None or wrong_digests:
             self._trie = PublicationTrie()
             self._trie.add_many(self.archive.entries())
-            self._newest = self.archive.newest()  # now: later it would take too long at once
+            self._newest = self.archive.newest()  # now: later it would delay an event for too long
             self._trie.corrupt(wrong_digests)
 
     @property
     def has_index_backlog(self) -> bool:
-        """True if so much is to be indexed that nobody should have to wait for it."""
+        """Return True if more than FAR_BEHIND ids wait to be indexed, too many for one event."""
         return self._unindexed is not None and len(self._unindexed) > FAR_BEHIND
 
     @property
     def is_behind(self) -> bool:
-        """True if there is something to be indexed, or digests are not known."""
+        """Return True if ids wait to be indexed or digests are unknown."""
         return self._unindexed is not None or not self._trie.is_fresh
 
     def index_some(self, ids: int) -> None:
-        """Index, and work out digests, for about so many ids: so nobody has to wait for it."""
+        """Index about ``ids`` ids, or compute digests over them, so that no event has to wait."""
         if self._unindexed is not None:
             self._index(ids)
         else:
             self._trie.freshen(ids)
 
     def adopt(self, trie: PublicationTrie) -> None:
-        """Take over an index that somebody else has made of what is in the archive."""
+        """Replace the trie by another one of the same log."""
         self._trie, self._unindexed = trie, None
 
     def next_seq(self, time_us: int) -> int:
-        """Issue the number of this node's next publication (decision 46)."""
+        """Issue the sequence number of this node's next publication (decision 46)."""
         return self._own.next(self._numbers(), time_us)
 
     @property
     def incarnation(self) -> int:
-        """The incarnation in the numbers of this node's publications."""
+        """Return the incarnation in the sequence numbers of this node."""
         return self._own.incarnation
 
     @property
     def incarnations_ahead(self) -> int:
-        """How many incarnations of this node's name are ahead of the clock, and ignored."""
+        """Return the number of ignored incarnations of this name, which are ahead of the clock."""
         return self._own.ahead
 
     def _numbers(self) -> dict[SequenceId, int]:
-        """The last number of each sequence, looked up when it is first needed."""
+        """Return the last number of each sequence; read the log at the first call."""
         if self._newest is None:
             self._newest = self.archive.newest()
         return self._newest
@@ -166,19 +166,19 @@ class Replica:
     def add(
         self, publications: Iterable[Publication], out: Outbox, *, origin: Origin, hops: int = 0
     ) -> tuple[Publication, ...]:
-        """Keep publications, under the ids that their fields give (T10); return what was new."""
-        # One with a number below 0 is no publication: it can have no id.
+        """Store publications under the ids of their fields (T10); return the new ones."""
+        # A publication with a number below 0 has no id.
         some = with_id((p for p in publications if p.seq >= 0 and p.time >= 0), self.topic)
         return self._add_unknown(some, out, origin, hops)
 
     def add_backfill(self, part: HistoryRead, out: Outbox) -> bool:
-        """Keep what was read elsewhere, but nothing that was stored under another id.
+        """Store publications of a backfill, except those that the source stores under a wrong id.
 
-        True if something of it was new.
+        Return True if at least one is new.
         """
         new, ids, encoded = part.publications, ids_of(part.publications, self.topic), part.encoded
         if b"".join(ids) != part.ids or not self._add_new(ids):
-            chosen = self._chosen(ids, part.ids)  # rarely: then each is looked at
+            chosen = self._chosen(ids, part.ids)  # rare, so it may check each one
             new, ids = tuple(compress(new, chosen)), tuple(compress(ids, chosen))
             encoded = encoded.chosen(chosen) if encoded is not None else None
             self._add(self._places(ids), len(new))
@@ -196,10 +196,10 @@ class Replica:
         return len(new) > 0
 
     def _add_new(self, ids: tuple[bytes, ...]) -> bool:
-        """Let publications have the next offsets; False, and none has, if one is not new.
+        """Assign the next offsets to ids; return False and assign none if one is not new.
 
-        One that is known, or has no id, or is there twice. Most have never been here: so to look
-        for them and to add them is one step.
+        An id is not new if it is known, empty or present twice. Most ids are new, so lookup and
+        insertion are one step.
         """
         if not ids:
             return True
@@ -218,7 +218,7 @@ class Replica:
         return True
 
     def _chosen(self, ids: tuple[bytes, ...], said: bytes) -> list[bool]:
-        """Which of the ids are what was said, not known, and not there a second time."""
+        """Return a mark for each id: as stated by the source, unknown here, first occurrence."""
         chosen: list[bool] = []
         seen = {b""}
         for key, at in zip(ids, count(0, ID_BYTES), strict=False):
@@ -244,14 +244,14 @@ class Replica:
 
     @property
     def misplaced(self) -> int:
-        """Return how many ids the trie has at an offset where the archive has no such row."""
+        """Return the number of ids in the trie whose offset has no such record in the log."""
         start, kept = self._kept
         stored = {offset: key for key, offset in self.archive.entries()}
         stored |= {start + at: each.id for at, each in enumerate(kept)}
         return sum(stored.get(offset) != key for key, offset in self._trie.entries())
 
     def offset_of(self, key: bytes) -> int | None:
-        """Where what has an id is stored, or None; whether it is in the index or waits for it."""
+        """Return the offset of an id, whether indexed or waiting; None if it is unknown."""
         offset = self._trie.offset_of(key)
         if offset is None and self._unindexed is not None:
             return self._unindexed.get(key)
@@ -263,11 +263,11 @@ class Replica:
         return len(self._trie) > 0 and key in self._trie
 
     def _places(self, ids: Iterable[bytes]) -> dict[bytes, int]:
-        """The offsets that publications would get now."""
+        """Return the offsets that publications with these ids get now."""
         return dict(zip(ids, count(self.end), strict=False))
 
     def _add(self, places: dict[bytes, int], rows: int) -> int:
-        """Let so many publications that are not here yet have these offsets; return the first."""
+        """Assign offsets to new ids, and advance the end by ``rows``; return the first offset."""
         start = self.end
         if places:
             self._unindexed = self._unindexed or {}
@@ -276,13 +276,13 @@ class Replica:
         return start
 
     def _index_rows(self, rows: int) -> None:
-        """So many publications have got the next offsets."""
+        """Advance the end by ``rows``; index some ids if more than UNINDEXED_MAX wait."""
         self._end = self.end + rows
         if self._unindexed is not None and len(self._unindexed) > UNINDEXED_MAX:
-            self._index(2 * rows)  # so nothing takes long at once
+            self._index(2 * rows)  # a bounded step, so that no event takes long
 
     def _index(self, count: int) -> None:
-        """Put so many into the trie."""
+        """Move ``count`` waiting ids into the trie."""
         assert self._unindexed is not None
         if self._trie is _NO_PUBLICATIONS:
             self._trie = PublicationTrie()
@@ -295,7 +295,7 @@ class Replica:
             del self._unindexed[key]
 
     def _record_numbers(self, new: tuple[Publication, ...]) -> None:
-        """One of ours may come back that was lost here: its number is not used again."""
+        """Record the last numbers of sequences: this node reuses no number of its own."""
         newest, own = self._newest, self._own
         if newest is None:
             return
@@ -311,21 +311,21 @@ class Replica:
                 own.see(sequence[0], seq)
 
     def raise_number(self, publication: Publication) -> None:
-        """Raise the last number of a publisher to that of a stored publication."""
+        """Raise the last number of a sequence to that of a stored publication."""
         if self._newest is not None:
             self._record_numbers((publication,))
 
-    # -- what is indexed later ----------------------------------------------------------------
+    # -- deferred storage ---------------------------------------------------------------------
 
     def unseen_bytes(self, publications: tuple[Publication, ...]) -> int:
-        """Return the size of publications that are certainly new: numbers of a sequence only rise.
+        """Return the size of publications if their numbers prove that they are new, else 0.
 
-        No id is computed for it. 0 if it is not certain: then ids decide (``take``).
+        Numbers of a sequence only rise, so this needs no id. After 0 the ids decide (``add``).
         """
         publisher, first = publications[0].publisher, publications[0].seq
         last, size = self._numbers().get((publisher, first >> COUNTER_BITS), -1), 0
         end = min(((first >> COUNTER_BITS) + 1) << COUNTER_BITS, SEQ_BELIEVED_MAX)
-        for each in publications:  # for every publication that comes: one look at each
+        for each in publications:  # hot path: one pass
             payload = each.payload
             if payload is None or each.publisher != publisher or each.time < 0:
                 return 0
@@ -344,13 +344,13 @@ class Replica:
         hops: int,
         size_bytes: int,
     ) -> None:
-        """Deliver unseen publications before they are stored, behind so many other such ones."""
+        """Deliver unseen publications before storage; ``after`` earlier ones are not stored yet."""
         self.mark_seen(publications)
         offset = self.end + after
         out.effects.append(Deliver(publications, offset, Origin.SPREAD, hops, size_bytes))
 
     def mark_seen(self, publications: tuple[Publication, ...]) -> None:
-        """Unseen publications of one publisher were delivered: they are known from now on."""
+        """Record delivered publications of one publisher as seen."""
         last = publications[-1]
         self._numbers()[last.publisher, last.seq >> COUNTER_BITS] = last.seq
         self._own.see(last.publisher, last.seq)
@@ -358,9 +358,9 @@ class Replica:
     def persist(
         self, publications: tuple[Publication, ...], out: Outbox, *, size_bytes: int
     ) -> None:
-        """Store and index publications that were handed over, in the same order."""
+        """Store and index delivered publications, in the order of delivery."""
         ids = ids_of(publications, self.topic)
-        if b"" in ids:  # corrupted memory: what has no id was never handed over
+        if b"" in ids:  # corrupted memory: nothing without an id was delivered
             publications = tuple(compress(publications, ids))
             ids = tuple(filter(None, ids))
         assign_ids(publications, ids)
@@ -369,33 +369,33 @@ class Replica:
         out.effects.append(Store(start, publications, size_bytes))
 
     def end_event(self) -> None:
-        """Before an event: what the last one has kept is in the archive, where it ends."""
+        """Drop the read-your-writes buffer: the host has applied the last event's effects."""
         self._kept = _NOTHING_KEPT
         self._end = None
 
     def row(self, offset: int) -> Publication | None:
-        """What is stored at an offset, or is about to be."""
+        """Return the publication at an offset, from the buffer or the log, or None."""
         start, kept = self._kept
         if 0 <= offset - start < len(kept):
             return kept[offset - start]
         return self.archive.read(offset)
 
     def read(self, key: bytes, offset: int, out: Outbox) -> Publication | None:
-        """The publication that was stored under an id; None if it is not there any more (T12)."""
+        """Return the publication of an id, or drop the id and quarantine a corrupt record (T12)."""
         publication = self.row(offset)
         is_genuine = publication is not None and publication.is_genuine(self.topic)
         if publication is not None and is_genuine and publication.id == key:
             return publication
         self.trie.remove(key)
-        if not is_genuine:  # a sound row that only the trie is wrong about stays
+        if not is_genuine:  # keep a sound record if only the trie is wrong
             out.effects.append(Discard(offset))
         return None
 
     def read_many(self, entries: Iterator[tuple[bytes, int]], out: Outbox) -> Iterator[Publication]:
-        """The publications under some ids, in the order of the ids, as far as they are there.
+        """Yield the publications of some ids, in the order of the ids, except missing ones.
 
-        Ids have nothing to do with the order in which publications lie in the archive, so some are
-        read ahead, ever more, in that order. Who stops early has wasted less than it has got.
+        The order of ids is unrelated to that of the log. So this method reads ahead in log order,
+        and doubles the number each time: a caller that stops early wastes little.
         """
         count = READ_AHEAD_MIN
         while ahead := list(islice(entries, count)):
@@ -405,22 +405,22 @@ class Replica:
             yield from (each for key, _ in ahead if (each := found[key]) is not None)
 
     def find(self, start: bytes, out: Outbox) -> Publication | None:
-        """The publication whose id begins with these bytes, 8 or more."""
+        """Return the publication whose id begins with these bytes, 8 or more, or None."""
         entry = self.trie.find(start)
         return self.read(*entry, out) if entry is not None else None
 
     # -- credits (T14) -----------------------------------------------------------------------
 
     def renew_credits(self) -> None:
-        """A new interval begins."""
+        """Renew the credit of every peer for the next interval."""
         self._spent = None
 
     def chunks_spent(self, node: NodeId) -> int:
-        """How many chunks a node has been sent in this interval."""
+        """Return the number of chunks sent to a node in this interval."""
         return self._spent.get(node, 0) if self._spent is not None else 0
 
     def charge(self, node: NodeId, chunks: int) -> None:
-        """A node has been sent so many chunks."""
+        """Charge chunks that were sent to a node."""
         if self._spent is None:
             self._spent = {}
         self._spent[node] = self._spent.get(node, 0) + chunks
@@ -428,7 +428,7 @@ class Replica:
     # -- state as a value --------------------------------------------------------------------
 
     def state(self) -> ReplicaState:
-        """What we remember beside the archive; of derived values those that are wrong."""
+        """Return the variables besides the log as a value; of derived values the wrong ones."""
         stored = dict(self._archive.entries()) if self._archive is not None else {}
         right, indexed = stored | (self._unindexed or {}), dict(self._trie.entries())
         wrong = {key: offset for key, offset in indexed.items() if right.get(key) != offset}
@@ -444,7 +444,7 @@ class Replica:
         )
 
     def _wrong_numbers(self) -> tuple[NumberState, ...]:
-        """Return the last number of each sequence for which the archive has another one."""
+        """Return the last number of each sequence for which the log has another one."""
         if self._newest is None:
             return ()
         right = self._archive.newest() if self._archive is not None else {}
@@ -455,7 +455,7 @@ class Replica:
         )
 
     def load(self, state: ReplicaState) -> None:
-        """Take over what we are supposed to remember beside the archive."""
+        """Replace the variables besides the log; the value may be corrupted."""
         self._spent = dict(state.spent) or None
         self._unindexed = dict(state.unindexed) or None
         if state.numbers:

@@ -51,7 +51,7 @@ from skipring.core.state import SubscriberMemory
 
 
 class Replication:
-    """One subscriber's part in bringing publications to all."""
+    """Replication at one subscriber: broadcast, anti-entropy, backfill and handover."""
 
     __slots__ = (
         "_config",
@@ -76,48 +76,48 @@ class Replication:
         self.drain = Drain(ring.node, holdings, self._handovers)
         self.completeness = Completeness()
 
-    # -- what the application and the host want ----------------------------------------------
+    # -- requests of the application and the host ---------------------------------------------
 
     def publish(self, event: PublishRequested | PublishManyRequested, out: Outbox) -> None:
-        """Keep and spread what the application publishes."""
+        """Store and broadcast publications of the application."""
         requests = event.requests if isinstance(event, PublishManyRequested) else (event,)
         self.persist_deferred(out)
         self.spreading.publish(requests, out)
         self._repair.reset_backoff()
 
     def on_history(self, part: HistoryRead, out: Outbox) -> None:
-        """Take in what was read from a neighbour's store."""
+        """Store publications that the host has read from a neighbour's log (backfill)."""
         self.persist_deferred(out)
         self._repair.on_history(part, out)
 
     def ask_to_confirm(self, partners: Iterable[NodeId], out: Outbox) -> None:
-        """Ask others whether they have all that we have (T19)."""
+        """Ask partners whether their tries equal this node's (T19)."""
         self.persist_deferred(out)
         self._repair.ask_to_confirm(partners, out)
 
-    # -- handing over (decision 0049) ----------------------------------------------------------
+    # -- handover (decision 0049) --------------------------------------------------------------
 
     def request_drain(self, event: DrainRequested, out: Outbox) -> None:
-        """Hand over what we hold before we leave."""
+        """Hand over the publications of this node before it leaves."""
         self.persist_deferred(out)
         self.drain.request(event, self.spreading.neighbours(), out)
         self._finish_handovers(out)
 
     def request_replication(self, event: ReplicationRequested, out: Outbox) -> None:
-        """Let some nodes confirm that they hold publications."""
+        """Hand publications over to some nodes until these confirm them."""
         self.persist_deferred(out)
         for node in event.nodes:
             self._handovers.start(node, out, ids=event.ids)
 
     def request_completeness(self, out: Outbox) -> None:
-        """Ask a ring neighbour for everything that we lack; not while a history comes."""
+        """Ask a ring neighbour to hand everything over, except while a history arrives."""
         if not self._repair.histories.is_receiving:
             neighbours = self._ring.neighbour_nodes()
             leaving = frozenset(filter(self.drain.is_known_to_leave, neighbours))
             self.completeness.request(self._ring.node, neighbours, leaving, out)
 
     def on_absent(self, node: NodeId, out: Outbox) -> None:
-        """Note that the host cannot reach a node."""
+        """Record that the host cannot reach a node."""
         self.drain.on_absent(node, self.spreading.neighbours(), out)
         self._finish_handovers(out)
 
@@ -126,10 +126,10 @@ class Replication:
         if over:
             self.drain.on_finished(over, out)
 
-    # -- time --------------------------------------------------------------------------------
+    # -- periodic actions ---------------------------------------------------------------------
 
     def on_tick(self, ring_neighbours: list[NodeId], rng: Random, out: Outbox) -> None:
-        """PublishTimeout."""
+        """Run PublishTimeout, and the periodic actions of handovers and drain."""
         self.spreading.on_tick()
         if self._config.repairs:
             self._repair.on_tick(self._partners(ring_neighbours, out), rng, out)
@@ -140,12 +140,12 @@ class Replication:
         self._finish_handovers(out)
 
     def drop_derived(self) -> None:
-        """Let derived values be worked out again: memory may be corrupted."""
+        """Drop derived values, which may be corrupted; the next use derives them again."""
         self.spreading.drop_derived()
         self._repair.drop_derived()
 
     def _partners(self, ring_neighbours: list[NodeId], out: Outbox) -> list[NodeId]:
-        """With whom to compare tries in this tick (R16); nobody, while much is on its way."""
+        """Return the partners of this tick (R16); none while new publications are in flight."""
         if self.spreading.is_busy:
             return []
         self.persist_deferred(out)
@@ -155,34 +155,34 @@ class Replication:
 
     @property
     def has_to_flush(self) -> bool:
-        """True if a Flush would do something."""
+        """Return True if a Flush would have an effect."""
         return self.spreading.has_to_flush or self._has_to_work_off
 
     @property
     def _has_to_work_off(self) -> bool:
-        """True if we are to index and hash, now that nothing more urgent is there."""
+        """Return True if this node should index and hash now: it is quiet, or has a backlog."""
         is_time = self.spreading.is_quiet or self.holdings.has_index_backlog
         return self._config.defers_storage and self._repair.is_behind and is_time
 
     def on_flush(self, out: Outbox) -> None:
-        """Say what was put off, and do what nobody has to wait for."""
+        """Send deferred announcements; index and hash a slice if it is time."""
         self.spreading.on_flush(out)
         if self._has_to_work_off:
             self._repair.index_some()
 
     def persist_deferred(self, out: Outbox) -> None:
-        """Store and index what was delivered already; whoever looks at what is kept needs it."""
+        """Store and index delivered publications; call this before reading the replica."""
         self.spreading.persist_deferred(out)
 
     def recover(self, wrong_digests: Mapping[Prefix, bytes]) -> None:
-        """Index what lies in the archive; what has arrived and is not there yet is known too."""
+        """Index the log; delivered publications that are not stored yet stay known."""
         self.holdings.recover(wrong_digests)
         self.spreading.on_recovered()
 
     # -- state as a value ----------------------------------------------------------------------
 
     def memory(self) -> SubscriberMemory:
-        """What we remember beside the publications themselves."""
+        """Return the variables besides the publications as a value."""
         return SubscriberMemory(
             spreading=self.spreading.state(),
             announcing=self.spreading.announced(),
@@ -196,7 +196,7 @@ class Replication:
         )
 
     def load(self, memory: SubscriberMemory) -> None:
-        """Take over what we are supposed to remember."""
+        """Replace the variables; the value may be corrupted."""
         self.holdings.load(memory.holdings)
         self.spreading.load(memory.spreading, memory.announcing)
         self._repair.load(memory.repair, memory.scrub)
@@ -208,7 +208,7 @@ class Replication:
     # -- messages ----------------------------------------------------------------------------
 
     def on_message(self, message: object, sender: NodeId | None, out: Outbox) -> None:
-        """Somebody says something about publications."""
+        """Dispatch a publication message to its handler."""
         self.HANDLERS[type(message)](self, message, sender, out)
 
     def _on_publish_new(self, message: PublishNew, sender: NodeId | None, out: Outbox) -> None:
@@ -261,7 +261,7 @@ class Replication:
             self._refuse(message.sender, out)
             return
         self.persist_deferred(out)
-        if self._repair.histories.is_reading:  # to compare has to wait; single ids do not
+        if self._repair.histories.is_reading:  # comparing waits for the backfill; single ids do not
             message = replace(message, claims=())
         self._handovers.on_check_held(message, out)
 
@@ -297,7 +297,7 @@ class Replication:
         del sender, out
         self.completeness.on_done(message, self._ring.neighbour_nodes())
 
-    # The hot path: one look-up from the type of a message to its method.
+    # Hot path: one lookup from the type of a message to its method.
     HANDLERS: ClassVar[Mapping[type, Callable[[Replication, Any, NodeId | None, Outbox], None]]] = (
         MappingProxyType(
             {

@@ -22,7 +22,7 @@ from skipring.core.peers import LEFT, RIGHT, SIDES, SUPERVISOR, EdgeKind, NodeId
 
 
 class Ring:
-    """The ring edges of one subscriber."""
+    """Ring edges of one subscriber."""
 
     __slots__ = ("me", "neighbours", "node", "rules", "wrap")
 
@@ -35,7 +35,7 @@ class Ring:
 
     @property
     def pred(self) -> Peer | None:
-        """The neighbour before us on the circle, whichever variable holds it (section 3.2)."""
+        """Return the predecessor on the circle, from whichever variable has it (section 3.2)."""
         left = self.neighbours[LEFT]
         if left is not None or self.wrap is None or self.me is None:
             return left
@@ -43,20 +43,20 @@ class Ring:
 
     @property
     def succ(self) -> Peer | None:
-        """The neighbour after us on the circle, whichever variable holds it (section 3.2)."""
+        """Return the successor on the circle, from whichever variable has it (section 3.2)."""
         right = self.neighbours[RIGHT]
         if right is not None or self.wrap is None or self.me is None:
             return right
         return self.wrap if self.wrap < self.me else None
 
     def peers(self) -> Iterator[Peer]:
-        """The direct ring neighbours that are stored: left, right, wrap."""
+        """Yield the stored ring neighbours: left, right, wrap."""
         for peer in (*self.neighbours, self.wrap):
             if peer is not None:
                 yield peer
 
     def neighbour_nodes(self) -> list[NodeId]:
-        """The distinct ring neighbours (T16)."""
+        """Return the distinct ring neighbours (T16)."""
         nodes = {peer.node: None for peer in self.peers()}
         return [node for node in nodes if node not in (self.node, SUPERVISOR)]
 
@@ -66,13 +66,13 @@ class Ring:
         self.wrap = None
 
     def is_self_or_supervisor(self, peer: Peer) -> bool:
-        """True for a reference to ourselves or to the supervisor (B2)."""
+        """Return True for a reference to this node or to the supervisor (B2)."""
         return peer.node in (self.node, SUPERVISOR)
 
     # -- Timeout ---------------------------------------------------------------------------
 
     def on_tick(self, me: Peer, out: Outbox) -> None:
-        """BuildRingTimeout, then BuildListTimeout."""
+        """Run BuildRingTimeout, then BuildListTimeout."""
         self._put_right(me, out)
         if self.wrap is None:
             self._offer_to_close(me, out)
@@ -83,7 +83,7 @@ class Ring:
                 out.send(neighbour.node, CheckLabel(me, neighbour.label, EdgeKind.LINE))
 
     def _put_right(self, me: Peer, out: Outbox) -> None:
-        """Drop void references; hand a neighbour on the wrong side to linearize."""
+        """Drop void references; linearize a neighbour on the wrong side."""
         self._drop_void()
         misplaced: list[Peer] = []
         for side in SIDES:
@@ -91,11 +91,11 @@ class Ring:
             if peer is not None and me.side_of(peer) is not side:
                 self.neighbours[side] = None
                 misplaced.append(peer)
-        for peer in misplaced:  # only now: two that have changed places do not stand in the way
+        for peer in misplaced:  # only now: two swapped neighbours would block each other
             self.linearize(peer, out, first_hand=True)
 
     def _drop_void(self) -> None:
-        """Drop references that lead to ourselves or to the supervisor (B2)."""
+        """Drop references to this node or to the supervisor (B2)."""
         left, right = self.neighbours
         if left is not None and self.is_self_or_supervisor(left):
             self.neighbours[LEFT] = None
@@ -105,7 +105,7 @@ class Ring:
             self.wrap = None
 
     def _offer_to_close(self, me: Peer, out: Outbox) -> None:
-        """An end of the line without a wrap edge sends itself along the line to the other end."""
+        """Introduce this node, an end without a wrap edge, along the line to the other end."""
         left, right = self.neighbours
         if left is None and right is not None:
             out.send(right.node, Introduce(me, EdgeKind.WRAP, first_hand=True))
@@ -113,7 +113,7 @@ class Ring:
             out.send(left.node, Introduce(me, EdgeKind.WRAP, first_hand=True))
 
     def _keep_closed(self, me: Peer, wrap: Peer, out: Outbox) -> None:
-        """Check the wrap edge if we are an end of the line, else give it away."""
+        """Check the wrap edge if this node is an end of the line, else forward it."""
         side = me.side_of(wrap)
         beyond = self.neighbours[side.opposite]
         if beyond is not None:
@@ -128,7 +128,7 @@ class Ring:
     # -- messages --------------------------------------------------------------------------
 
     def on_check_label(self, message: CheckLabel, out: Outbox) -> None:
-        """Check: tell a sender that is wrong about our label, else take it in (Algorithm 1)."""
+        """Correct a sender with a wrong belief, else introduce it (Algorithm 1, Check)."""
         me, sender = self.me, message.sender
         if self.is_self_or_supervisor(sender):
             return
@@ -140,7 +140,7 @@ class Ring:
             self.introduce(sender, message.link, out, first_hand=True)
 
     def introduce(self, peer: Peer, link: EdgeKind, out: Outbox, *, first_hand: bool) -> None:
-        """Introduce (Algorithm 2)."""
+        """Handle an introduction of ``peer`` (Algorithm 2, Introduce)."""
         me = self._accepts(peer, out)
         if me is None:
             return
@@ -157,7 +157,7 @@ class Ring:
                 self._consider_wrap(me, peer, out)
 
     def _accepts(self, peer: Peer, out: Outbox) -> Peer | None:
-        """Who we are to ``peer``, or None if there is no more to do about it."""
+        """Return this node as a peer, or None if ``peer`` needs no further handling."""
         me = self.me
         if self.is_self_or_supervisor(peer):
             return None
@@ -171,7 +171,7 @@ class Ring:
         return me
 
     def _correct_wrap(self, me: Peer, peer: Peer) -> bool:
-        """Correct the label of the wrap edge; True if it turns out to belong to the line (B4)."""
+        """Correct the label of the wrap edge; return True if it belongs to the line (B4)."""
         wrap = self.wrap
         if wrap is None or wrap.node != peer.node or wrap.label == peer.label:
             return False
@@ -180,7 +180,7 @@ class Ring:
         return not is_same_side
 
     def _on_wrap_hearsay(self, me: Peer, peer: Peer, out: Outbox) -> None:
-        """Somebody else proposes a wrap edge: ask the proposed node, or pass it on (R2)."""
+        """Probe or forward a wrap edge that another node proposes (R2)."""
         if self.wrap == peer:
             return
         beyond = self.neighbours[me.side_of(peer).opposite]
@@ -190,7 +190,7 @@ class Ring:
             self.probe(peer, EdgeKind.WRAP, out)
 
     def _consider_wrap(self, me: Peer, peer: Peer, out: Outbox) -> None:
-        """Take, keep or give away a candidate for the wrap edge (Algorithm 2, flag CYC)."""
+        """Store, ignore or forward a candidate for the wrap edge (Algorithm 2, flag CYC)."""
         wrap, side = self.wrap, me.side_of(peer)
         if wrap is None:
             beyond = self.neighbours[side.opposite]
@@ -211,7 +211,7 @@ class Ring:
             self.linearize(wrap, out, first_hand=False)
 
     def linearize(self, peer: Peer, out: Outbox, *, first_hand: bool) -> None:
-        """Linearize (Algorithm 1)."""
+        """Place ``peer`` on the sorted line (Algorithm 1, Linearize)."""
         me = self._accepts(peer, out)
         if me is None:
             return
@@ -221,7 +221,7 @@ class Ring:
             self._adopt(me, peer, out)
 
     def _adopt(self, me: Peer, peer: Peer, out: Outbox) -> None:
-        """A peer has spoken for itself: store it if it is nearer, else see that it gets home."""
+        """Store a first-hand peer if it is nearer, else forward it or ask the supervisor."""
         if peer in self.neighbours:
             self._forget_beliefs(peer)
         elif self._has_moved_away(me, peer) and self.rules.supervisor_first:
@@ -231,7 +231,7 @@ class Ring:
             self._place(me, peer, out)
 
     def _on_hearsay(self, me: Peer, peer: Peer, out: Outbox) -> None:
-        """Somebody else speaks of ``peer``: ask it, unless it belongs beyond a neighbour (R2)."""
+        """Probe a peer that another node names; forward it if it is beyond a neighbour (R2)."""
         if peer in self.neighbours:
             return
         side = me.side_of(peer)
@@ -243,14 +243,14 @@ class Ring:
             self.probe(peer, EdgeKind.LINE, out)
 
     def _forget_beliefs(self, peer: Peer) -> None:
-        """Forget the same node under another label, on the other side."""
+        """Forget the same node under another label on the other side."""
         for side in SIDES:
             other = self.neighbours[side]
             if other is not None and other.node == peer.node and other.label != peer.label:
                 self.neighbours[side] = None
 
     def _has_moved_away(self, me: Peer, peer: Peer) -> bool:
-        """Forget a neighbour under its old label; True if its new one is not nearer to us."""
+        """Forget a neighbour under its old label; return True if its new label is not nearer."""
         moved = False
         for side in SIDES:
             old = self.neighbours[side]
@@ -271,7 +271,7 @@ class Ring:
             out.send(peer.node, Introduce(current, EdgeKind.LINE, first_hand=False))
 
     def _is_conflict(self, peer: Peer, out: Outbox) -> bool:
-        """True, and the supervisor is asked, if a stored neighbour has the peer's label (R12)."""
+        """Ask the supervisor and return True if another neighbour has the peer's label (R12)."""
         if not self.rules.conflict:
             return False
         label, node = peer.label, peer.node
@@ -283,7 +283,7 @@ class Ring:
         return False
 
     def on_remove_connections(self, node: NodeId) -> None:
-        """RemoveConnections: forget the node (B9)."""
+        """Forget a node (RemoveConnections, B9)."""
         for side in SIDES:
             peer = self.neighbours[side]
             if peer is not None and peer.node == node:
@@ -291,10 +291,10 @@ class Ring:
         if self.wrap is not None and self.wrap.node == node:
             self.wrap = None
 
-    # -- references that do not stay here --------------------------------------------------
+    # -- probing and forwarding --------------------------------------------------------------
 
     def probe(self, peer: Peer, link: EdgeKind, out: Outbox) -> None:
-        """Ask a node who it is: it learns of us and answers first-hand (R1)."""
+        """Send a node a CheckLabel: it learns of this node and answers first-hand (R1)."""
         if self.is_self_or_supervisor(peer):
             return
         if self.me is None:
@@ -303,14 +303,14 @@ class Ring:
             out.send(peer.node, CheckLabel(self.me, peer.label, link))
 
     def _forward(self, neighbour: Peer, peer: Peer, out: Outbox) -> None:
-        """Pass a peer on along the line, or leave it to the supervisor (R10)."""
+        """Forward a peer along the line, or leave it to the supervisor (R10)."""
         if self.rules.supervisor_first:
             out.request_configuration(peer.node)
         else:
             out.send(neighbour.node, Introduce(peer, EdgeKind.LINE, first_hand=False))
 
     def _forward_wrap(self, neighbour: Peer, peer: Peer, out: Outbox) -> None:
-        """Pass a candidate for the wrap edge on, or leave it to the supervisor (R13)."""
+        """Forward a candidate for the wrap edge, or leave it to the supervisor (R13)."""
         if self.rules.no_wrap_forwarding:
             out.request_configuration(peer.node)
         else:
@@ -319,7 +319,7 @@ class Ring:
     # -- configuration ---------------------------------------------------------------------
 
     def configure(self, label: Label, message: SetConfiguration, out: Outbox) -> None:
-        """SetData with a label (Algorithm 4): take our place as the supervisor sees it."""
+        """Apply a configuration with a label (Algorithm 4, SetData)."""
         me = self.me = Peer(label, self.node)
         pred = (
             message.pred
@@ -332,7 +332,7 @@ class Ring:
             else None
         )
         if pred is None:
-            succ = None  # alone: there is no ring with one neighbour only
+            succ = None  # alone: a node in a ring has both
         before = [peer for peer in self.peers() if not self.is_self_or_supervisor(peer)]
         if self.rules.overwrite:
             self._overwrite(me, pred, succ)
@@ -344,7 +344,7 @@ class Ring:
                     self.linearize(peer, out, first_hand=True)
 
     def _overwrite(self, me: Peer, pred: Peer | None, succ: Peer | None) -> None:
-        """Make pred and succ our only ring neighbours (B13)."""
+        """Make pred and succ the only ring neighbours (B13)."""
         self.forget_all()
         for peer, side in ((pred, LEFT), (succ, RIGHT)):
             if peer is not None:
@@ -361,7 +361,7 @@ class Ring:
         succ: Peer | None,
         out: Outbox,
     ) -> None:
-        """Action (iii): the supervisor learns of neighbours that the configuration lacks."""
+        """Ask the supervisor about neighbours that the configuration lacks (action iii)."""
         done = {peer.node for peer in (pred, succ) if peer is not None}
         for peer in before:
             if peer.node in done:
@@ -374,7 +374,7 @@ class Ring:
 
 
 def _is_closer(own: Label, peer: Peer, pred: Peer | None, succ: Peer | None) -> bool:
-    """True if the peer is at most as far as the proposed neighbour, either way round (B11, B12)."""
+    """Return True if the peer is no farther than pred or succ on that side (B11, B12)."""
     if pred is None or succ is None:
         return True
     return LEFT.distance(own, peer.label) <= LEFT.distance(own, pred.label) or RIGHT.distance(

@@ -19,7 +19,7 @@ from skipring.core.topology import Chains
 
 
 class RingDigest:
-    """The digest of the subtree below one subscriber."""
+    """Digest of the subtree below one subscriber."""
 
     __slots__ = ("_config", "_own", "_weight", "heard")
 
@@ -38,7 +38,7 @@ class RingDigest:
         succ: Peer | None,
         out: Outbox,
     ) -> int:
-        """Add up what the children said, tell the parent, and return the sum."""
+        """Add up the digests of the children, send the sum to the parent and return it."""
         if me != self._own:
             self._own, self._weight = me, me.weight
         total, heard = self._weight, self.heard
@@ -57,25 +57,25 @@ class RingDigest:
         return total
 
     def drop_derived(self) -> None:
-        """Let our own weight be worked out again: memory may be corrupted."""
+        """Drop this node's weight, which may be corrupted; the next tick derives it again."""
         self._own = None
 
     def on_digest(self, message: Digest) -> None:
-        """Remember what a node said; whether it is a child shows at the next tick."""
+        """Record the digest of a node; the next tick drops it if the node is not a child."""
         if message.node in self.heard or len(self.heard) < self._config.digest_senders_max:
             self.heard[message.node] = message.digest % CIRCLE
 
     def load(self, heard: Mapping[NodeId, int]) -> None:
-        """Take over what the children are supposed to have said."""
+        """Replace the recorded digests; the values may be corrupted."""
         self.heard = dict(heard)
 
     @property
     def wrong_weight(self) -> int | None:
-        """Our own weight as remembered, if it is wrong."""
+        """Return the remembered weight of this node if it is wrong, else None."""
         own = self._own
         return None if own is None or own.weight == self._weight else self._weight
 
     def load_weight(self, own: Peer | None, weight: int | None) -> None:
-        """Take over our own weight, whatever it is."""
+        """Replace the remembered weight of this node; the value may be corrupted."""
         self._own = own if weight is not None else None
         self._weight = weight if weight is not None else 0

@@ -16,7 +16,7 @@ from skipring.core.topology import neighbours_of
 
 
 class Roster:
-    """Who is recorded, and under which label."""
+    """Recorded nodes and their labels."""
 
     __slots__ = ("_audited", "_audited_sum", "_digest", "_index", "_loaded", "_nodes", "cursor")
 
@@ -25,8 +25,8 @@ class Roster:
         self._index: dict[NodeId, int] = {}
         self._loaded: tuple[tuple[str, NodeId | None], ...] | None = None
         self.cursor = 0
-        self._digest: int | None = None  # worked out when first asked for, then kept up to date
-        self._audited = 0  # slots that the present pass of the audit has compared
+        self._digest: int | None = None  # computed at the first use, then kept up to date
+        self._audited = 0  # slots that the current pass of the audit has compared
         self._audited_sum = 0  # the sum of their weights, kept up to date like the digest
 
     def __len__(self) -> int:
@@ -37,22 +37,22 @@ class Roster:
 
     @property
     def nodes(self) -> Sequence[NodeId]:
-        """The members in the order of their labels' indices."""
+        """Return the members in the order of their label indices."""
         return self._nodes
 
     @property
     def is_loaded(self) -> bool:
-        """True while a loaded database waits for its repair."""
+        """Return True while a loaded database waits for its repair."""
         return self._loaded is not None
 
     @property
     def first(self) -> NodeId | None:
-        """The member with label 0."""
+        """Return the member with label 0, or None."""
         return self._nodes[0] if self._nodes else None
 
     @property
     def digest(self) -> int:
-        """The sum of the weights of all members, to compare with the ring's own (R14)."""
+        """Return the sum of the weights of all members, to compare with the ring's (R14)."""
         if self._digest is None:
             self._digest = self._sum_of_weights()
         return self._digest
@@ -61,7 +61,7 @@ class Roster:
         return sum(self._peer(index).weight for index in range(len(self._nodes))) % CIRCLE
 
     def configuration_of(self, node: NodeId) -> SetConfiguration:
-        """The triple (pred, label, succ) of a node; without a label if it is not recorded (S1)."""
+        """Return (pred, label, succ) of a node; without a label if it is not recorded (S1)."""
         index = self._index_of(node)
         if index is None:
             return UNRECORDED
@@ -71,12 +71,12 @@ class Roster:
         return SetConfiguration(self._peer(before), Label.nth(index), self._peer(after))
 
     def label_of(self, node: NodeId) -> Label | None:
-        """The label of a node; None if it is not recorded."""
+        """Return the label of a node; None if it is not recorded."""
         index = self._index_of(node)
         return Label.nth(index) if index is not None else None
 
     def _index_of(self, node: NodeId) -> int | None:
-        """The index of a node; None if the list has another node there (S9)."""
+        """Return the index of a node; None if the list has another node there (S9)."""
         index = self._index.get(node)
         if index is None or not 0 <= index < len(self._nodes) or self._nodes[index] != node:
             return None
@@ -86,11 +86,11 @@ class Roster:
         return Peer(Label.nth(index), self._nodes[index])
 
     def advance(self) -> NodeId:
-        """The next member in round robin; any cursor is taken modulo n (S6)."""
+        """Advance the cursor, modulo n, and return the next member in round robin (S6)."""
         self.cursor = (self.cursor + 1) % len(self._nodes)
         return self._nodes[self.cursor]
 
-    # -- changes; each returns those whose configuration it changed -------------------------
+    # -- changes; each returns the members with a new configuration -------------------------
 
     def add(self, node: NodeId) -> list[NodeId]:
         """Record a node under the next free label l(n) (section 4.1, subscribe)."""
@@ -104,7 +104,7 @@ class Roster:
         return list(dict.fromkeys([self._nodes[before], self._nodes[after], node]))
 
     def remove(self, node: NodeId) -> list[NodeId]:
-        """Drop a node and move the last member into its place (section 4.1, unsubscribe)."""
+        """Remove a node and move the last member into its place (section 4.1, unsubscribe)."""
         index, last = self._index_of(node), len(self._nodes) - 1
         if index is None:
             return []
@@ -134,7 +134,7 @@ class Roster:
     # -- repair ----------------------------------------------------------------------------
 
     def load(self, database: Iterable[tuple[str, NodeId | None]], cursor: int) -> None:
-        """Take over a database in the paper's form, however corrupted; a clean one at once."""
+        """Load a database in the paper's form; a corrupted one waits for ``repair``."""
         loaded = tuple(database)
         self.cursor = cursor
         nodes = [node for _, node in loaded if node is not None and node != SUPERVISOR]
@@ -147,37 +147,37 @@ class Roster:
     def load_audit(
         self, digest: int | None, audited: int, audited_sum: int, index: Mapping[NodeId, int] | None
     ) -> None:
-        """Take over what is derived from a clean database, however wrong."""
+        """Replace the values derived from a clean database; they may be corrupted."""
         if self._loaded is None:
             self._digest, self._audited, self._audited_sum = digest, audited, audited_sum
             self._index = dict(index) if index is not None else self._index
 
     @property
     def audited(self) -> tuple[int, int]:
-        """How many slots the audit has compared in this pass, and the sum of their weights."""
+        """Return the number of slots compared in this pass, and the sum of their weights."""
         return self._audited, self._audited_sum
 
     @property
     def wrong_digest(self) -> int | None:
-        """The digest, if it is not the sum over the members."""
+        """Return the digest if it is not the sum over the members, else None."""
         is_right = self._digest is None or self._digest == self._sum_of_weights()
         return None if is_right else self._digest
 
     @property
     def wrong_index(self) -> Mapping[NodeId, int] | None:
-        """The index, if it is not the inverse of the list."""
+        """Return the index if it is not the inverse of the list, else None."""
         return None if self._index == _inverse(self._nodes) else self._index
 
     def database(self) -> tuple[tuple[str, NodeId | None], ...]:
-        """The database in the paper's form; as it was loaded while not yet repaired."""
+        """Return the database in the paper's form; before its repair as it was loaded."""
         if self._loaded is not None:
             return self._loaded
         return tuple((Label.nth(index).bits, node) for index, node in enumerate(self._nodes))
 
     def repair(self) -> list[NodeId]:
-        """Mend conditions (i) to (iv) of section 3.1; return who must hear of it.
+        """Repair conditions (i) to (iv) of section 3.1; return the members to inform.
 
-        A clean roster stays as it is.
+        A clean roster stays unchanged.
         """
         if self._loaded is None:
             return []
@@ -189,12 +189,12 @@ class Roster:
         return [node for node in self._nodes if self.configuration_of(node) != told.get(node)]
 
     def audit(self, slots: int) -> bool:
-        """Compare the next slots with the index; True if the roster had to be mended (S9).
+        """Compare the next slots with the index; return True if the roster was repaired (S9).
 
         A pass over all slots adds up their weights, and its end replaces the digest. A wrong index
-        is mended within ceil(n / slots) audits, a wrong digest within twice as many
-        (``test_wrong_digest_is_replaced_within_two_passes_of_the_audit``): the sum of the pass
-        that is under way may be wrong, too.
+        is repaired within ceil(n / slots) audits, a wrong digest within twice as many
+        (``test_wrong_digest_is_replaced_within_two_passes_of_the_audit``), because the sum of the
+        current pass may be wrong, too.
         """
         nodes, begin = self._nodes, self._audited
         if not 0 <= begin < len(nodes):
@@ -230,7 +230,7 @@ def _lowest_labels(
 ) -> list[tuple[int | None, NodeId]]:
     """Drop vacant entries (i) and all but a node's lowest index (ii, S4); lowest first.
 
-    A label that l never produces counts as index infinity (S5), written None.
+    A label that l never produces has the index infinity (S5), represented as None.
     """
     lowest: dict[NodeId, tuple[bool, int, str]] = {}
     for bits, node in database:
@@ -245,7 +245,7 @@ def _lowest_labels(
 
 
 def _dense(entries: list[tuple[int | None, NodeId]]) -> list[NodeId]:
-    """Close the gaps: each free index takes the entry with the largest label (iii, iv)."""
+    """Fill each free index with the entry that has the largest label (iii, iv)."""
     placed: dict[int, NodeId] = {}
     homeless: list[NodeId] = []
     for index, node in entries:
@@ -257,7 +257,7 @@ def _dense(entries: list[tuple[int | None, NodeId]]) -> list[NodeId]:
 
 
 def _told_by(database: Iterable[tuple[str, NodeId | None]]) -> dict[NodeId, SetConfiguration]:
-    """What a supervisor with this database, unrepaired, would have told its subscribers."""
+    """Return the configurations that a supervisor sends from this unrepaired database."""
     peers = sorted(
         Peer(Label.nth(index), node)
         for index, node in _lowest_labels(database)
@@ -272,7 +272,7 @@ def _told_by(database: Iterable[tuple[str, NodeId | None]]) -> dict[NodeId, SetC
 
 
 def index_of(bits: str) -> int | None:
-    """The index of a label as written in a database; None if l never produces it (S5)."""
+    """Return the index of a label in a database; None if l never produces it (S5)."""
     try:
         return Label.parse(bits).index
     except ValueError:

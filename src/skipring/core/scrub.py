@@ -12,21 +12,21 @@ from skipring.core.publications import Publication
 from skipring.core.replica import Replica
 from skipring.core.state import ScrubState
 
-ROWS_BYTES: Final = 1 << 16  # Limit of ours: what a scrub reads, and the rest of its last row.
+ROWS_BYTES: Final = 1 << 16  # Limit: the bytes of one step; its last record may exceed them.
 
 
 class Scrubber:
-    """Walks, one after the other, through the rows that are there when a walk begins."""
+    """Scrubber of one replica; a walk covers the records that exist when it begins."""
 
     __slots__ = ("_end", "_found", "_has_doubts", "_holdings", "_ids", "_offset")
 
     def __init__(self, holdings: Replica) -> None:
         self._holdings = holdings
-        self._has_doubts = False  # the last walk has not found as many rows as there were ids
+        self._has_doubts = False  # the last walk found another number of records than ids
         self._begin()
 
     def state(self) -> ScrubState:
-        """How far we have come."""
+        """Return the progress as a value."""
         return ScrubState(
             offset=self._offset,
             end=self._end,
@@ -36,22 +36,22 @@ class Scrubber:
         )
 
     def load(self, state: ScrubState) -> None:
-        """Go on where we are supposed to have come to."""
+        """Replace the progress; the value may be corrupted."""
         self._offset, self._end = state.offset, state.end
         self._ids, self._found, self._has_doubts = state.ids, state.found, state.has_doubts
 
     def _begin(self) -> None:
-        self._offset = 0  # of the next row
+        self._offset = 0  # of the next record
         self._end = self._holdings.end
         self._ids = self._holdings.count
-        self._found = 0  # rows of which the trie knows where they are
+        self._found = 0  # records whose offset the trie has
 
     def step(self, ids: int, out: Outbox) -> None:
-        """Derive the digests of the next ids anew, and hold as many rows against the trie.
+        """Derive the digests of the next ids again, and compare as many records with the trie.
 
-        Ids lie anywhere in the archive, so to read the row of each costs more than all the rest:
-        that is done if a walk through all rows has found another number of them. What waits to be
-        indexed goes on waiting: it is in nobody's digest yet.
+        The records of these ids are anywhere in the log, so reading each of them costs more than
+        the rest of a step. The scrubber reads them only if the last walk found another number of
+        records than ids. It skips ids that wait to be indexed: no digest contains them yet.
         """
         entries = self._holdings.scrub_index(ids)
         if self._has_doubts:
@@ -60,7 +60,7 @@ class Scrubber:
         self._walk(ids, out)
 
     def _walk(self, rows: int, out: Outbox) -> None:
-        """Look at the next rows; after the last one begin anew."""
+        """Check the next records; begin a new walk after the last one."""
         end, room = min(self._end, self._holdings.end), ROWS_BYTES
         self._offset = max(self._offset, 0)  # memory may be corrupted
         stop = min(self._offset + rows, end)
@@ -76,7 +76,7 @@ class Scrubber:
             self._begin()
 
     def _is_in_order(self, publication: Publication, offset: int, out: Outbox) -> bool:
-        """Put a row into the trie if it is missing there, aside if it is spoilt; False if it is."""
+        """Index a sound record, or quarantine a corrupt or second one; return True if sound."""
         holdings, key = self._holdings, publication.id
         known = holdings.offset_of(key)
         if publication.is_genuine(holdings.topic):
@@ -88,5 +88,5 @@ class Scrubber:
                 return True
         elif known == offset:
             holdings.trie.remove(key)
-        out.effects.append(Discard(offset))  # spoilt, or there a second time
+        out.effects.append(Discard(offset))  # corrupt, or the second record of this id
         return False

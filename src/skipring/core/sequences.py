@@ -1,4 +1,4 @@
-"""Sequence numbers of publications: incarnations of publishers, and the next own number.
+"""Sequence numbers of publications: incarnations of publishers, and a node's next number.
 
 A number is ``incarnation << 22 | counter``. A process takes a new incarnation at every start, so a
 process that has lost its disk, was restored from a backup or was cloned never gives one number to
@@ -49,10 +49,10 @@ class OwnSequence:
 
     def __init__(self, node: NodeId, incarnation: int) -> None:
         self.incarnation = incarnation
-        self.ahead = 0  # incarnations of the own name that are ahead of the clock
+        self.ahead = 0  # incarnations of this name that are ahead of the clock
         self._node = node
         self._issued = -1  # the last number of this incarnation
-        self._is_challenged = True  # stored numbers are to be compared before the first is issued
+        self._is_challenged = True  # compare stored numbers before the first is issued
 
     def see(self, publisher: NodeId, seq: int) -> None:
         """Record a publication's number; another process may have issued it under this name."""
@@ -73,7 +73,7 @@ class OwnSequence:
         return self._issued + 1 >= (self.incarnation + 1) << COUNTER_BITS
 
     def _renew(self, newest: dict[SequenceId, int], time_us: int) -> None:
-        """Take an incarnation above all others of the own name that the clock allows.
+        """Choose an incarnation above all others of this name that the clock allows.
 
         The step contains random bits: another process of this name may know the same numbers.
         """
@@ -84,7 +84,7 @@ class OwnSequence:
         if self.incarnation == 0:
             self._issued = own.get(0, -1)
             return
-        self.incarnation = min(self.incarnation, limit)  # unless it is corrupt, it is below
+        self.incarnation = min(self.incarnation, limit)  # it is below unless it is corrupt
         others = [i for i, last in own.items() if i <= limit and last > self._issued]
         highest = max(others, default=-1)
         if highest >= self.incarnation or self._is_full:

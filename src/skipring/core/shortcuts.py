@@ -1,7 +1,7 @@
 """Shortcuts: the labels to hold, and the nodes that hold them (section 3.2.2, Algorithm 4).
 
 This module writes no ring edge: it probes a displaced shortcut (R1), and the ring handles the
-reply. So the paper's induction over levels is valid.
+reply. This keeps the paper's induction over levels valid.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from skipring.core.topology import Chains, chains_around
 
 
 class Shortcuts:
-    """The shortcuts of one subscriber."""
+    """Shortcuts of one subscriber."""
 
     __slots__ = ("_chains", "_ring", "slots")
 
@@ -27,13 +27,13 @@ class Shortcuts:
         self.slots: dict[Label, NodeId | None] = {}
 
     def nodes(self) -> Iterator[NodeId]:
-        """The known holders of shortcuts."""
+        """Yield the known holders of shortcuts."""
         for node in self.slots.values():
             if node is not None:
                 yield node
 
     def holder(self, label: Label, pred: Peer | None, succ: Peer | None) -> NodeId | None:
-        """Who holds a label of one of our chains: a ring neighbour or a shortcut."""
+        """Return the holder of a chain label: a ring neighbour, a shortcut or None."""
         if pred is not None and pred.label == label:
             return pred.node
         if succ is not None and succ.label == label:
@@ -41,18 +41,18 @@ class Shortcuts:
         return self.slots.get(label)
 
     def on_tick(self, me: Peer, pred: Peer | None, succ: Peer | None, out: Outbox) -> Chains:
-        """Hold exactly the chain labels and introduce our level neighbours to each other."""
+        """Hold exactly the chain labels, and introduce the level neighbours to each other."""
         chains = self.chains(me, pred, succ)
         if tuple(self.slots) != chains.slots:
             self._hold(chains.slots, out)
         for label, node in self.slots.items():
             if node is not None and self._ring.is_self_or_supervisor(Peer(label, node)):
-                self.slots[label] = None  # B2; no key changes, so the walk goes on
+                self.slots[label] = None  # B2; no key changes, so the iteration stays valid
         self._introduce_ends(me, chains, pred, succ, out)
         return chains
 
     def chains(self, me: Peer, pred: Peer | None, succ: Peer | None) -> Chains:
-        """The chains around us, worked out again only when a label has changed."""
+        """Return the chains around this node; derive them only after a label has changed."""
         before = pred.label if pred is not None else None
         after = succ.label if succ is not None else None
         known = self._chains
@@ -61,27 +61,27 @@ class Shortcuts:
         return known
 
     def drop_derived(self) -> None:
-        """Let the chains be worked out again: memory may be corrupted."""
+        """Drop the chains, which may be corrupted; the next use derives them again."""
         self._chains = None
 
     @property
     def remembered(self) -> Chains | None:
-        """The chains as remembered."""
+        """Return the chains as remembered."""
         return self._chains
 
     def wrong_chains(self) -> Chains | None:
-        """The chains as remembered, if labels have not changed and these give others."""
+        """Return the remembered chains if their labels give other chains, else None."""
         known = self._chains
         if known is None or known == chains_around(known.own, known.pred, known.succ):
             return None
         return known
 
     def load(self, chains: Chains | None) -> None:
-        """Take over chains, whatever they say."""
+        """Replace the chains; the value may be corrupted."""
         self._chains = chains
 
     def _hold(self, labels: tuple[Label, ...], out: Outbox) -> None:
-        """Keep the slots that are still wanted, open the missing ones, drop the rest (C5)."""
+        """Keep the slots of these labels, open the missing ones and drop the rest (C5)."""
         before = self.slots
         self.slots = {label: before.get(label) for label in labels}
         for label, node in before.items():
@@ -91,7 +91,7 @@ class Shortcuts:
     def _introduce_ends(
         self, me: Peer, chains: Chains, pred: Peer | None, succ: Peer | None, out: Outbox
     ) -> None:
-        """Introduce the last elements of both chains: neighbours in the ring of our level (C3)."""
+        """Introduce the ends of both chains, the neighbours in the ring of this level (C3)."""
         left, right = chains.left_end, chains.right_end
         if left is None or right is None:
             return
@@ -105,7 +105,7 @@ class Shortcuts:
         out.send(right_node, IntroduceShortcut(Peer(left, left_node)))
 
     def on_introduce_shortcut(self, peer: Peer, out: Outbox) -> None:
-        """IntroduceShortcut (Algorithm 4): the newest holder of a label is taken for right."""
+        """Record the newest holder of a label (Algorithm 4, IntroduceShortcut)."""
         ring = self._ring
         if ring.is_self_or_supervisor(peer):
             return
@@ -122,14 +122,14 @@ class Shortcuts:
             self._release(peer, out)
 
     def _release(self, peer: Peer, out: Outbox) -> None:
-        """See a reference off: ask the node who it is (R1), or file it as the paper does."""
+        """Probe a dropped reference (R1), or linearize it as in the paper."""
         if self._ring.rules.probe:
             self._ring.probe(peer, EdgeKind.LINE, out)
         else:
             self._ring.linearize(peer, out, first_hand=False)
 
     def on_remove_connections(self, node: NodeId) -> None:
-        """RemoveConnections: empty the slots the node holds, keep their labels (B9)."""
+        """Empty the slots of a node, but keep their labels (RemoveConnections, B9)."""
         for label, holder in self.slots.items():
             if holder == node:
                 self.slots[label] = None

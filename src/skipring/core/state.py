@@ -1,4 +1,4 @@
-"""State of the machines as values, for world files, adversaries and the judge.
+"""State of the machines as values, for world files, adversaries and the legitimacy check.
 
 The fields have the paper's names, because the world file has them.
 """
@@ -20,28 +20,28 @@ from skipring.core.trie import PublicationTrie
 
 
 class LivenessState(Struct, frozen=True, array_like=True, gc=False):
-    """How long a ring neighbour has not been heard, and when that is too long (R9)."""
+    """Silence of a ring neighbour in ticks, and its timeout (R9)."""
 
     ticks: int
     threshold: int
     pending: bool
 
 
-# -- what machines remember besides -------------------------------------------------------------
+# -- variables that the paper does not name ----------------------------------------------------
 #
-# Every field has the value of a new machine by default. A derived value is None unless it is not
-# what it should be.
+# The default of every field is the value of a new machine. A derived value is None unless it is
+# wrong.
 
 
 class AnnouncementState(Struct, frozen=True, array_like=True, gc=False):
-    """What is to be announced: over how many hops it came, and which nodes have it."""
+    """Announcement to send: hops of a publication, and the nodes that have it."""
 
     hops: int
     nodes: tuple[NodeId | None, ...]
 
 
 class ArrivalState(Struct, frozen=True, array_like=True, gc=False):
-    """Publications that were delivered and are to be kept."""
+    """Publications that are delivered and not stored yet."""
 
     publications: tuple[Publication, ...]
     hops: int
@@ -49,7 +49,7 @@ class ArrivalState(Struct, frozen=True, array_like=True, gc=False):
 
 
 class PendingWantState(Struct, frozen=True, array_like=True, gc=False):
-    """What was only announced: by whom, over how many hops, and for how many Flushes to wait."""
+    """Announced publication that is missing: announcing node, hops, and Flushes to wait."""
 
     node: NodeId
     hops: int
@@ -57,7 +57,7 @@ class PendingWantState(Struct, frozen=True, array_like=True, gc=False):
 
 
 class BroadcastState(Struct, frozen=True, kw_only=True, gc=False):
-    """What a subscriber remembers of the spreading of new publications (section 4.3)."""
+    """Broadcast state of a subscriber (section 4.3)."""
 
     calm_ticks: int = 0
     has_news: bool = False
@@ -69,7 +69,7 @@ class BroadcastState(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LazyPushState(Struct, frozen=True, kw_only=True, gc=False):
-    """What a subscriber remembers of its lazy edges; ids by their beginnings."""
+    """Lazy push state of a subscriber; the keys are short ids."""
 
     news: dict[bytes, AnnouncementState] = {}
     missing: dict[bytes, PendingWantState] = {}
@@ -79,7 +79,7 @@ class LazyPushState(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RepairState(Struct, frozen=True, kw_only=True, gc=False):
-    """What a subscriber remembers of comparing tries (T8, T18)."""
+    """Anti-entropy state of a subscriber (T8, T18)."""
 
     session: int = 0
     patience: int | None = None  # None: as configured
@@ -90,7 +90,7 @@ class RepairState(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TransferState(Struct, frozen=True, kw_only=True, gc=False):
-    """The histories that a subscriber takes part in: session and ticks of those it sends."""
+    """Histories that a subscriber receives and sends; ``served``: session and ticks by node."""
 
     source: NodeId | None = None
     source_ticks: int = 0
@@ -100,39 +100,39 @@ class TransferState(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HandoverState(Struct, frozen=True, array_like=True, gc=False):
-    """What one receiver has not confirmed yet (decision 0049)."""
+    """Ranges and ids that one receiver has not confirmed (decision 0049)."""
 
     session: int
     ranges: tuple[Prefix, ...]
-    ids: dict[bytes, int]  # and how often each was sent
+    ids: dict[bytes, int]  # with the number of times that each was sent
     request: int | None  # session of the receiver's request
     waiting: bool
     ticks: int
 
 
 class HandoversState(Struct, frozen=True, kw_only=True, gc=False):
-    """What a subscriber hands over, and to which nodes."""
+    """Handovers of a subscriber, by receiver."""
 
     session: int = 0
     to: dict[NodeId, HandoverState] = {}
 
 
 class DrainState(Struct, frozen=True, kw_only=True, gc=False):
-    """How far a subscriber that leaves has come with handing over, and who else leaves."""
+    """Drain of a subscriber, and the other members that leave."""
 
-    ticks: int = 0  # for which it still leaves
+    ticks: int = 0  # for which the subscriber still counts as leaving
     receiver: NodeId | None = None
     ids: tuple[bytes, ...] = ()
     everything: bool = False
     takes_memory: bool = False  # a receiver without a disk is accepted
-    told: dict[NodeId, NodeId] = {}  # nodes that remain, and the leavers that have named them
+    told: dict[NodeId, NodeId] = {}  # remaining nodes, and the leavers that named them
     passed: tuple[NodeId, ...] = ()
     absent: tuple[NodeId, ...] = ()
     leaving: dict[NodeId, int] = {}
 
 
 class CompletenessState(Struct, frozen=True, kw_only=True, gc=False):
-    """Whether a subscriber was handed everything, and by which neighbours."""
+    """Completeness of a subscriber, and the neighbours that have handed everything over."""
 
     complete: bool = False
     age: int = 0
@@ -143,7 +143,7 @@ class CompletenessState(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ScrubState(Struct, frozen=True, kw_only=True, gc=False):
-    """How far the scrub has come (T10 to T12)."""
+    """Progress of the scrub (T10 to T12)."""
 
     offset: int = 0
     end: int = 0
@@ -153,17 +153,17 @@ class ScrubState(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NumberState(Struct, frozen=True, array_like=True, gc=False):
-    """The last number of one sequence: that of a publisher in one incarnation (decision 46)."""
+    """Last number of one sequence: a publisher in one incarnation (decision 46)."""
 
     publisher: NodeId
     incarnation: int
-    seq: int | None  # None: no number of it is known
+    seq: int | None  # None: no number is known
 
 
 class ReplicaState(Struct, frozen=True, kw_only=True, gc=False):
-    """What a subscriber remembers of its publications beside their archive."""
+    """Replica state of a subscriber besides the log."""
 
-    numbers: tuple[NumberState, ...] = ()  # where those of the archive differ
+    numbers: tuple[NumberState, ...] = ()  # where the log has others
     spent: dict[NodeId, int] = {}
     unindexed: dict[bytes, int] = {}
     index: dict[bytes, int | None] = {}  # where the trie differs; None: the id is not in it
@@ -172,7 +172,7 @@ class ReplicaState(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SubscriberMemory(Struct, frozen=True, kw_only=True, gc=False):
-    """Every variable of a subscriber that section 3.2 does not name."""
+    """Variables of a subscriber that section 3.2 does not name."""
 
     audit_ticks: int = 0
     chains: Chains | None = None
@@ -189,7 +189,7 @@ class SubscriberMemory(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SupervisorMemory(Struct, frozen=True, kw_only=True, gc=False):
-    """Every variable of a supervisor that section 3.1 does not name."""
+    """Variables of a supervisor that section 3.1 does not name."""
 
     ticks: int = 0
     calm_ticks: int = 0
@@ -208,7 +208,7 @@ class SupervisorMemory(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
-    """The variables of a subscriber (section 3.2)."""
+    """Variables of a subscriber (section 3.2)."""
 
     member: bool = True
     label: Label | None = None
@@ -219,29 +219,29 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
     silence: dict[NodeId, LivenessState] = {}
     digests: dict[NodeId, int] = {}
     publications: tuple[Publication, ...] = ()
-    hashes: dict[Prefix, bytes] = {}  # of the trie, where they are not what they should be
+    hashes: dict[Prefix, bytes] = {}  # wrong digests of the trie
     memory: SubscriberMemory | None = None  # None: that of a new subscriber
 
     @property
     def chains(self) -> Chains | None:
-        """The shortcut chains as remembered, if they are wrong."""
+        """Return the remembered shortcut chains if they are wrong, else None."""
         return self.memory.chains if self.memory is not None else None
 
     @property
     def unkept(self) -> tuple[Publication, ...]:
-        """The publications that were delivered and are to be kept."""
+        """Return the publications that are delivered and not stored yet."""
         arrivals = self.memory.spreading.arrivals if self.memory is not None else ()
         return tuple(each for arrival in arrivals for each in arrival.publications)
 
     @property
     def misplaced(self) -> int:
-        """How many ids the trie has at an offset where the archive has no such row."""
+        """Return the number of ids in the trie whose offset has no such record in the log."""
         index = self.memory.holdings.index if self.memory is not None else {}
         return sum(offset is not None for offset in index.values())
 
     @property
     def trie(self) -> PublicationTrie:
-        """v.T: the trie of the publications, with the hashes that are wrong."""
+        """Return v.T: the trie of the publications, with the wrong digests."""
         trie = PublicationTrie()
         trie.add_many(
             (publication.id, place) for place, publication in enumerate(self.publications)
@@ -251,10 +251,10 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SupervisorState(Struct, frozen=True, kw_only=True):
-    """The variables of the supervisor (section 3.1).
+    """Variables of the supervisor (section 3.1).
 
-    The database is the paper's multiset of (label, subscriber) pairs, so that it can hold every
-    corruption the paper names, labels that l never produces among them.
+    The database is the paper's multiset of (label, subscriber) pairs. It can represent every
+    corruption that the paper names, including labels that l never produces.
     """
 
     database: tuple[tuple[str, NodeId | None], ...] = ()
@@ -264,7 +264,7 @@ class SupervisorState(Struct, frozen=True, kw_only=True):
 
 
 def legitimate_state(index: int, nodes: Sequence[NodeId]) -> SubscriberState:
-    """The state of ``nodes[index]`` once the nodes form SR(n) in this order (section 2.1)."""
+    """Return the state of ``nodes[index]`` if the nodes form SR(n) in this order (section 2.1)."""
     own = Peer(Label.nth(index), nodes[index])
     if len(nodes) == 1:
         return SubscriberState(label=own.label)
@@ -282,6 +282,6 @@ def legitimate_state(index: int, nodes: Sequence[NodeId]) -> SubscriberState:
 
 
 def legitimate_states(nodes: Sequence[NodeId]) -> Iterator[tuple[NodeId, SubscriberState]]:
-    """Every node's state once the nodes form SR(n) in this order."""
+    """Yield every node's state if the nodes form SR(n) in this order."""
     for index, node in enumerate(nodes):
         yield node, legitimate_state(index, nodes)

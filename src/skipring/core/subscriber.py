@@ -58,7 +58,7 @@ from skipring.core.trie import PublicationTrie
 
 
 class Subscriber:
-    """One node's part in the skip ring of one topic."""
+    """Subscriber of one topic: its place in the skip ring, and its replica."""
 
     __slots__ = (
         "_audit_ticks",
@@ -73,7 +73,7 @@ class Subscriber:
         "wants",
     )
 
-    def __init__(  # noqa: PLR0913  (each is named, and most can be left out)
+    def __init__(  # noqa: PLR0913  (keyword-only, and most are optional)
         self,
         node: NodeId,
         *,
@@ -85,7 +85,7 @@ class Subscriber:
         incarnation: int = 0,
     ) -> None:
         self.node = node
-        self.wants = wants  # S2: what the application wants is input, not protocol state
+        self.wants = wants  # S2: the wish of the application is input, not protocol state
         self._rng = rng
         self._config = config
         self._ring = Ring(node, config.rules)
@@ -94,10 +94,10 @@ class Subscriber:
         self._digest = RingDigest(config)
         holdings = Replica(topic, archive, node=node, incarnation=incarnation)
         self._circulation = Replication(self._ring, self._shortcuts, holdings, config)
-        self._audit_ticks = 0  # since derived values were dropped
+        self._audit_ticks = 0  # since the last drop of derived values
 
     def handle(self, event: Event) -> list[Effect]:
-        """React to one event."""
+        """Apply one event; return the effects in order."""
         out = Outbox()
         self._circulation.holdings.end_event()
         match event:
@@ -131,18 +131,18 @@ class Subscriber:
         elif kind in self._HANDLERS:
             self._HANDLERS[kind](self, message, out)
             self._circulation.spreading.invalidate_view()
-        # Else it is a request that only a supervisor understands: drop it.
+        # Drop any other message: it is a request to a supervisor.
 
     # -- periodic actions ------------------------------------------------------------------
 
     def _on_tick(self, out: Outbox) -> None:
-        """Timeout."""
+        """Run the paper's Timeout."""
         me = self._ring.me
         if me is None:
             self._on_tick_unlabelled(out)
             return
         if not self.wants:
-            out.send(SUPERVISOR, Unsubscribe(self.node))  # S2: until we are let go
+            out.send(SUPERVISOR, Unsubscribe(self.node))  # S2: until the supervisor confirms
         ring, rules = self._ring, self._config.rules
         self._audit_ticks = (self._audit_ticks + 1) % self._config.audit_ticks
         if self._audit_ticks == 0:
@@ -153,7 +153,7 @@ class Subscriber:
         digest = None
         if rules.digest:
             total = self._digest.on_tick(me, chains, self._shortcuts, pred, succ, out)
-            digest = total if me.label.position == 0 else None  # R14: only the root's goes up
+            digest = total if me.label.position == 0 else None  # R14: only the root reports
         alarmed = rules.silence and self._silence.on_tick(ring.peers())
         if self._asks_by_chance(me.label) or alarmed:
             out.send(SUPERVISOR, GetConfiguration(self.node, digest))
@@ -162,7 +162,7 @@ class Subscriber:
     def _drop_derived(self) -> None:
         """Drop all derived values, at every 16th tick, so that wrong ones do not stay.
 
-        The next use derives them again, at the cost of a change of label: so a wrong one is gone
+        The next use derives them again, at the cost of a change of label. So a wrong value is gone
         after ``audit_ticks`` ticks (``test_wrong_derived_values_are_gone_after_16_ticks``).
         """
         self._shortcuts.drop_derived()
@@ -170,27 +170,30 @@ class Subscriber:
         self._circulation.drop_derived()
 
     def neighbours(self) -> list[NodeId]:
-        """Everybody we have an edge to, the ring neighbours first."""
+        """Return all neighbours, the ring neighbours first."""
         return self._circulation.spreading.neighbours()
 
     def ring_neighbours(self) -> list[NodeId]:
-        """The distinct ring neighbours (T16)."""
+        """Return the distinct ring neighbours (T16)."""
         return self._ring.neighbour_nodes()
 
     def _on_tick_unlabelled(self, out: Outbox) -> None:
-        """Without a label there is nothing to do but to ask for one (action i, B8)."""
+        """Ask for a label, or drop all edges if the application wants none (action i, B8)."""
         if self.wants:
             out.send(SUPERVISOR, Subscribe(self.node))
         else:
             self._forget_all()
 
     def _asks_by_chance(self, label: Label) -> bool:
-        """Actions (ii) and (iv): who seems minimal asks every other time, others rarely (B14)."""
+        """Decide at random whether to ask the supervisor (actions ii and iv, B14).
+
+        A node that seems to be the minimum asks every other time, other nodes rarely.
+        """
         if self._ring.neighbours[LEFT] is None:
             return self._rng.getrandbits(1) == 0
         return asks_supervisor(label, self._rng, rare=self._config.rules.rare_requests)
 
-    # -- what the application wants --------------------------------------------------------
+    # -- requests of the application ---------------------------------------------------------
 
     def _on_subscribe_requested(self, out: Outbox) -> None:
         self._circulation.persist_deferred(out)
@@ -205,7 +208,7 @@ class Subscriber:
         self._circulation.drain.leave()
         if self._ring.me is None:
             self._forget_all()
-        # Without a label we may be recorded all the same: a Subscribe may be on its way.
+        # A node without a label may be recorded: its Subscribe may be in flight.
         out.send(SUPERVISOR, Unsubscribe(self.node))
 
     def _on_handover_wanted(
@@ -213,7 +216,7 @@ class Subscriber:
         event: DrainRequested | CompletenessRequested | ReplicationRequested | NodeSuspected,
         out: Outbox,
     ) -> None:
-        """Hand over, or be handed over to (decision 0049)."""
+        """Dispatch a handover request, or a report of an unreachable node (decision 0049)."""
         match event:
             case DrainRequested():
                 self._circulation.request_drain(event, out)
@@ -231,7 +234,7 @@ class Subscriber:
     # -- messages --------------------------------------------------------------------------
 
     def _on_set_configuration(self, message: SetConfiguration, out: Outbox) -> None:
-        """SetData (Algorithm 4)."""
+        """Apply a configuration (Algorithm 4, SetData)."""
         if message.label is None:
             self._on_unrecorded(out)
         elif not self.wants:
@@ -242,10 +245,10 @@ class Subscriber:
             self._silence.confirm(peer.node for peer in named if peer is not None)
 
     def _on_unrecorded(self, out: Outbox) -> None:
-        """SetData(⊥, ⊥, ⊥): leave if the application wants to, else subscribe at once (S2).
+        """Leave if the application wants to, else subscribe at once (SetData(⊥, ⊥, ⊥), S2).
 
-        Algorithm 4 asks about left, right and ring. With R11 one that stays asks about its
-        shortcuts as well, and one that leaves asks about nobody: S11 tells its neighbours.
+        Algorithm 4 asks about left, right and ring. With R11 a node that stays asks about its
+        shortcuts as well, and a node that leaves asks about no node: S11 informs its neighbours.
         """
         was_labelled, wakes = self._ring.me is not None, self._config.rules.wake
         self._ring.me = None
@@ -264,7 +267,7 @@ class Subscriber:
         self._silence.on_heard(message.sender.node)
         self._ring.on_check_label(message, out)
         if not self.wants and self._ring.me is None:
-            # Somebody still counts on us, perhaps because the supervisor does (S2).
+            # The sender has an edge to this node, perhaps because it is still recorded (S2).
             out.send(SUPERVISOR, Unsubscribe(self.node))
 
     def _on_introduce(self, message: Introduce, out: Outbox) -> None:
@@ -313,119 +316,119 @@ class Subscriber:
 
     @property
     def member(self) -> bool:
-        """Whether the application wants this node in the ring."""
+        """Return True if the application wants this node in the ring."""
         return self.wants
 
     @property
     def label(self) -> Label | None:
-        """v.label."""
+        """Return v.label."""
         return self._ring.me.label if self._ring.me is not None else None
 
     @property
     def left(self) -> Peer | None:
-        """v.left."""
+        """Return v.left."""
         return self._ring.neighbours[LEFT]
 
     @property
     def right(self) -> Peer | None:
-        """v.right."""
+        """Return v.right."""
         return self._ring.neighbours[RIGHT]
 
     @property
     def ring(self) -> Peer | None:
-        """v.ring: the wrap edge."""
+        """Return v.ring: the wrap edge."""
         return self._ring.wrap
 
     @property
     def shortcuts(self) -> Mapping[Label, NodeId | None]:
-        """v.shortcuts."""
+        """Return v.shortcuts."""
         return self._shortcuts.slots
 
     @property
     def chains(self) -> Chains | None:
-        """The shortcut chains as remembered."""
+        """Return the shortcut chains as remembered."""
         return self._shortcuts.remembered
 
     @property
     def unkept(self) -> tuple[Publication, ...]:
-        """The publications that were delivered and are to be kept."""
+        """Return the publications that are delivered and not stored yet."""
         return self._circulation.spreading.unkept
 
     @property
     def misplaced(self) -> int:
-        """How many ids the trie has at an offset where the archive has no such row."""
+        """Return the number of ids in the trie whose offset has no such record in the log."""
         return self._circulation.holdings.misplaced
 
     @property
     def silence(self) -> dict[NodeId, LivenessState]:
-        """How long ring neighbours have been silent (R9)."""
+        """Return the silence of ring neighbours (R9)."""
         return self._silence.states()
 
     @property
     def digests(self) -> Mapping[NodeId, int]:
-        """What others have said of the sum over their parts of the ring (R14)."""
+        """Return the subtree digests that other nodes have sent (R14)."""
         return self._digest.heard
 
     @property
     def trie(self) -> PublicationTrie:
-        """v.T."""
+        """Return v.T."""
         return self._circulation.holdings.trie
 
     @property
     def count(self) -> int:
-        """How many publications are kept; less is done for it than for the trie's length."""
+        """Return the number of publications; this costs less than the length of the trie."""
         return self._circulation.holdings.count
 
     @property
     def incarnation(self) -> int:
-        """The incarnation in the numbers of this node's publications."""
+        """Return the incarnation in the sequence numbers of this node."""
         return self._circulation.holdings.incarnation
 
     @property
     def incarnations_ahead(self) -> int:
-        """How many incarnations of this node's name are ahead of the clock, and ignored."""
+        """Return the number of ignored incarnations of this name, which are ahead of the clock."""
         return self._circulation.holdings.incarnations_ahead
 
     @property
     def is_complete(self) -> bool:
-        """True if neighbours have handed over everything that they held when they were asked."""
+        """Return True if neighbours have handed over everything that they held when asked."""
         return self._circulation.completeness.is_complete
 
     @property
     def is_leaving(self) -> bool:
-        """True if the application is about to leave, or has asked to."""
+        """Return True if the application drains this node or has asked to leave."""
         return self._circulation.drain.is_leaving
 
     def drain_candidates(self) -> list[NodeId]:
-        """The nodes to which a drain may hand over."""
+        """Return the nodes to which a drain may hand over."""
         return self._circulation.drain.candidates(self.neighbours())
 
     @property
     def unconfirmed(self) -> int:
-        """How many publications the receiver of a drain has not confirmed yet, at most."""
+        """Return an upper bound of the publications that a drain's receiver has not confirmed."""
         return self._circulation.drain.unconfirmed
 
     def offset_of(self, key: bytes) -> int | None:
-        """Where the publication with an id is kept, or None; nothing is indexed for it."""
+        """Return the offset of an id, or None; this indexes nothing."""
         return self._circulation.holdings.offset_of(key)
 
     @property
     def publications(self) -> tuple[Publication, ...]:
-        """What is stored, in the order in which it came."""
+        """Return the stored publications, in log order."""
         return tuple(self.archive.publications())
 
     @property
     def archive(self) -> Log:
-        """Where the publications lie."""
+        """Return the log."""
         return self._circulation.holdings.archive
 
     @property
     def has_to_flush(self) -> bool:
-        """True if a Flush would do something."""
+        """Return True if a Flush would have an effect."""
         return self._circulation.has_to_flush
 
     def index_some(self) -> bool:
-        """Index and hash a slice of what is kept; return True if nothing is left to be done."""
+        """Index or hash a slice of the publications; return True if nothing is left."""
         holdings = self._circulation.holdings
         if holdings.is_behind:
             holdings.index_some(self._config.hashed_ids)
@@ -433,22 +436,22 @@ class Subscriber:
 
     @property
     def slices_to_index(self) -> int:
-        """How many slices index and hash all that is kept, at most."""
+        """Return an upper bound of the slices that index and hash all publications."""
         return 2 * (self.count // self._config.hashed_ids + 1)
 
     def persist_deferred(self) -> list[Effect]:
-        """Store and index what was delivered already."""
+        """Store and index delivered publications."""
         out = Outbox()
         self._circulation.holdings.end_event()
         self._circulation.persist_deferred(out)
         return out.effects
 
     def recover(self) -> None:
-        """Index what lies in the archive."""
+        """Index the log."""
         self._circulation.recover({})
 
     def state(self) -> SubscriberState:
-        """The machine's variables as a value."""
+        """Return the machine's variables as a value, without its memory."""
         return SubscriberState(
             member=self.wants,
             label=self.label,
@@ -463,7 +466,7 @@ class Subscriber:
         )
 
     def memory(self) -> SubscriberMemory | None:
-        """The machine's other variables as a value; None if they are those of a new machine."""
+        """Return the other variables as a value; None if they are those of a new machine."""
         memory = replace(
             self._circulation.memory(),
             audit_ticks=self._audit_ticks,
@@ -473,15 +476,15 @@ class Subscriber:
         return memory if memory != SubscriberMemory() else None
 
     def load(self, state: SubscriberState) -> None:
-        """Take over any state, however wrong; its publications are those of the archive.
+        """Replace the state, which may be corrupted; the publications are those of the log.
 
-        Without a memory the variables that belong to it stay as they are.
+        Without a memory, the variables that belong to it stay unchanged.
         """
         self.wants = state.member
         self._ring.me = Peer(state.label, self.node) if state.label is not None else None
         self._ring.neighbours = [state.left, state.right]
         self._ring.wrap = state.ring
-        # Sorted: equal states must act alike, and slots that go are asked in their order.
+        # Sorted: equal states must act alike, and dropped slots are probed in order.
         self._shortcuts.slots = dict(sorted(state.shortcuts.items()))
         self._silence.load(state.silence)
         self._digest.load(state.digests)
@@ -496,6 +499,6 @@ class Subscriber:
 
 
 def asks_supervisor(label: Label, rng: Random, *, rare: bool) -> bool:
-    """True with probability 1/(2^(k+1) k^2), k = |label|; 2^k if not rare (action ii)."""
+    """Return True with probability 1/(2^(k+1) k^2), k = |label|; 2^k if not rare (action ii)."""
     k = label.length
     return rng.getrandbits(k + rare) == 0 and rng.randrange(k * k) == 0  # floats end at 2^-53

@@ -19,39 +19,39 @@ from skipring.core.publications import ID_BYTES
 
 DIGEST_BYTES: Final = 16
 
-# T1: leaves and inner nodes are hashed apart, so that no id can pass for two digests.
+# T1: leaves and inner nodes have separate hash domains, so no id can pass for two digests.
 _LEAF: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring leaf")
 _INNER: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring inner")
 
 EMPTY: Final = b""  # the digest of a prefix without ids
-# T2: what an empty trie says of itself, so that it asks like all others.
+# T2: the root of an empty trie, so that an empty trie starts sessions like any other.
 EMPTY_ROOT: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring empty").digest()
 
 
 def leaf_digest(key: bytes) -> bytes:
-    """The digest of a single id."""
+    """Return the digest of a single id."""
     state = _LEAF.copy()
     state.update(key)
     return state.digest()
 
 
 def inner_digest(zero: bytes, one: bytes) -> bytes:
-    """The digest of an inner node: over its children's digests, not their labels (T1)."""
+    """Return the digest of an inner node: over its children's digests, not their labels (T1)."""
     state = _INNER.copy()
     state.update(zero + one)
     return state.digest()
 
 
 def digest_of(keys: list[bytes]) -> bytes:
-    """The digest of the Patricia trie over sorted ids.
+    """Return the digest of the Patricia trie over sorted ids, in one pass.
 
-    One pass: neighbours part at some bit, and a subtrie is complete once a pair parts earlier.
+    Consecutive ids part at some bit. A subtrie is complete once a pair parts at an earlier bit.
     """
     if not keys:
         return EMPTY
     digest = leaf_digest(keys[0])
     before = int.from_bytes(keys[0], "big")
-    partings: list[int] = []  # of the open subtries, each nearer to the end than the last
+    partings: list[int] = []  # of the open subtries, each at a later bit than the last
     digests: list[bytes] = []
     for key in keys[1:]:
         number = int.from_bytes(key, "big")
@@ -67,44 +67,44 @@ def digest_of(keys: list[bytes]) -> bytes:
     return digest
 
 
-OVERHEAD_BYTES: Final = 9  # of a claim, beside its four fields
+OVERHEAD_BYTES: Final = 9  # of a claim, besides its four fields
 SHORT_BYTES: Final = 8  # of an id, or of a digest below the root: see ``Truncation``
-_LONG_LABEL: Final = 0  # no packed label of one byte is 0: it has a bit that ends it
+_LONG_LABEL: Final = 0  # a packed label of one byte is never 0: it has an end bit
 
 
 class Summary(Struct, frozen=True, gc=False):
-    """The paper's (l, h): a node's label and its digest, or a part of it."""
+    """Label of a node and its digest, or a part of it: the paper's (l, h)."""
 
     prefix: Prefix
     digest: bytes
 
 
 class Truncation(Struct, frozen=True, gc=False):
-    """Which 8 bytes of ids and digests are compared in a session.
+    """Choice of the 8 bytes of ids and digests that a session compares.
 
-    It changes from session to session: two ids that look alike in one differ in the next, so
+    It changes from session to session: two ids that look alike in one session differ in another, so
     half a digest and a quarter of an id are enough.
     """
 
     session: int
 
     def short_id(self, key: bytes) -> bytes:
-        """The part of an id: each of the four in its turn."""
+        """Return the part of an id: one of four, by session."""
         start = SHORT_BYTES * (self.session % 4)
         return key[start : start + SHORT_BYTES]
 
     def short_digest(self, digest: bytes) -> bytes:
-        """The part of a digest."""
+        """Return the part of a digest: one of two, by session."""
         start = SHORT_BYTES * (self.session & 1)
         return digest[start : start + SHORT_BYTES]
 
     def is_equal(self, own: bytes, theirs: bytes) -> bool:
-        """Compare an own digest with one that was sent, whole or in part."""
+        """Return True if this node's digest equals a received one, which may be truncated."""
         return (own if len(theirs) == DIGEST_BYTES else self.short_digest(own)) == theirs
 
 
 class RangeSummary(Struct, frozen=True, array_like=True, gc=False):
-    """All that the sender holds under ``cover`` is under these nodes and leaves (T4)."""
+    """Claim that all the sender holds under ``cover`` is under these nodes and leaves (T4)."""
 
     cover: bytes
     labels: bytes = b""
@@ -112,9 +112,9 @@ class RangeSummary(Struct, frozen=True, array_like=True, gc=False):
     leaves: bytes = b""
 
     def __post_init__(self) -> None:
-        """Refuse a claim that cannot be read, or has a label of more bits than an id (T9).
+        """Raise ValueError if the claim is malformed or has a label longer than an id (T9).
 
-        Labels stand in order and share nothing: one said twice would be answered twice.
+        Labels are in order and disjoint: a repeated label would be answered twice.
         """
         labels = list(_unpack_labels(Prefix.unpack(self.cover), self.labels))
         count = len(labels)
@@ -143,17 +143,17 @@ class RangeSummary(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def prefix(self) -> Prefix:
-        """The cover."""
+        """Return the cover."""
         return Prefix.unpack(self.cover)
 
     @property
     def size_bytes(self) -> int:
-        """About how much room it takes in a message."""
+        """Return the approximate size in a message."""
         parts = (self.cover, self.labels, self.digests, self.leaves)
         return OVERHEAD_BYTES + sum(len(part) for part in parts)
 
     def summaries(self) -> list[Summary]:
-        """The nodes, in order."""
+        """Return the nodes, in order."""
         labels = list(_unpack_labels(self.prefix, self.labels))
         size = len(self.digests) // len(labels) if labels else 0
         return [
@@ -162,14 +162,14 @@ class RangeSummary(Struct, frozen=True, array_like=True, gc=False):
         ]
 
     def short_ids(self) -> list[bytes]:
-        """The leaves, in order."""
+        """Return the leaves, in order."""
         return [
             self.leaves[at : at + SHORT_BYTES] for at in range(0, len(self.leaves), SHORT_BYTES)
         ]
 
 
 def _pack_label(more: Prefix) -> bytes:
-    """A label of up to 7 bits is one byte; before a longer one stand 0 and its size."""
+    """Pack a label: one byte for up to 7 bits, else 0, the size and the bytes."""
     packed = more.pack()
     return packed if len(packed) == 1 else bytes((_LONG_LABEL, len(packed))) + packed
 
@@ -187,7 +187,7 @@ def _unpack_labels(cover: Prefix, data: bytes) -> Iterator[Prefix]:
 
 def _size_at(data: bytes, at: int) -> int:
     size = data[at] if at < len(data) else 0
-    if not 1 < size <= ID_BYTES + 1:  # one that fits into a byte is written as one
+    if not 1 < size <= ID_BYTES + 1:  # a label of one byte has no size
         message = f"a label of {size} bytes"
         raise ValueError(message)
     return size

@@ -51,7 +51,7 @@ from skipring.core.topology import levels
 
 
 class Supervisor:
-    """Lets subscribers of one topic in and out and tells them their places."""
+    """Supervisor of one topic: records members and sends them their configurations."""
 
     __slots__ = (
         "_answered",
@@ -70,7 +70,7 @@ class Supervisor:
         self._config = config
         self.roster = Roster()
         self._queue: dict[NodeId, None] = {}  # R15: distinct subjects, first come first served
-        self._answered = {True: 0, False: 0}  # members and strangers, since the last tick
+        self._answered = {True: 0, False: 0}  # answers to members and strangers since the last tick
         self._told: dict[NodeId, int] = {}  # member -> tick of the last answer
         self._suspects: dict[NodeId, int] = {}  # node -> tick of suspicion
         self._ticks = 0
@@ -79,7 +79,7 @@ class Supervisor:
         self._refresh_ticks = 0
 
     def handle(self, event: Event) -> list[Effect]:
-        """React to one event."""
+        """Apply one event; return the effects in order."""
         out = Outbox()
         self._record_change(self.roster.repair(), out)  # S3
         match event:
@@ -88,7 +88,7 @@ class Supervisor:
             case Tick():
                 self._on_tick(out)
             case Flush():
-                self._answer_queue(out)  # of what this interval may cost, as much as is left
+                self._answer_queue(out)  # within the rest of this interval's budget
             case NodeSuspected():
                 self._on_node_suspected(event.node, out)
             case (
@@ -102,7 +102,7 @@ class Supervisor:
                 | CompletenessRequested()
                 | ReplicationRequested()
             ):
-                pass  # the supervisor is no member of any topic
+                pass  # the supervisor is not a member of a topic
             case _:
                 assert_never(event)
         return out.effects
@@ -110,9 +110,9 @@ class Supervisor:
     # -- periodic actions ------------------------------------------------------------------
 
     def _on_tick(self, out: Outbox) -> None:
-        """Timeout: tell the next members in round robin their configuration."""
+        """Run the paper's Timeout: send the next members in round robin their configurations."""
         self._ticks += 1
-        # Memory may be corrupted: no counter is believed beyond what it can have been set to.
+        # Memory may be corrupted: clamp counters to values that they can have.
         self._calm_ticks = max(self._calm_ticks, 0) + 1
         self._mismatches = max(self._mismatches, 0)
         self._answered = {True: 0, False: 0}
@@ -123,7 +123,7 @@ class Supervisor:
         if self._refresh_ticks > 0:
             self._refresh_ticks = min(self._refresh_ticks, self._config.refresh_ticks) - 1
             rounds = n // self._config.refresh_share + 1  # R14
-            self._calm_ticks = 0  # the sum has to settle again before it can accuse anybody
+            self._calm_ticks = 0  # the sum has to settle before the next comparison counts
         for _ in range(min(rounds, n)):  # S6: none if n = 0
             self._answer(self.roster.advance(), out)
         if self.roster.audit(self._config.audited_slots):
@@ -131,28 +131,28 @@ class Supervisor:
         self._answer_queue(out)
 
     def _within(self, ticks: dict[NodeId, int], span: int) -> dict[NodeId, int]:
-        """What happened in the last so many ticks; a tick to come is a corrupted one.
+        """Return the entries of the last ``span`` ticks; a tick in the future is corrupted.
 
-        All are looked at: each entry is, once a tick, for ``span`` ticks.
+        This reads every entry once per tick, for at most ``span`` ticks.
         """
         now = self._ticks
         return {node: tick for node, tick in ticks.items() if now - span < tick <= now}
 
     def _answer_queue(self, out: Outbox) -> None:
-        """Answer those who have waited longest with what is true now (R15)."""
+        """Send the longest waiting nodes their current configurations (R15)."""
         for node in self._next_in_turn():
             del self._queue[node]
             if node != SUPERVISOR and node not in self._suspects:
                 self._send_configuration(node, out)
         if not self._queue:
-            self._queue = {}  # a dictionary that was large keeps its memory until it is dropped
+            self._queue = {}  # a dict keeps the memory of its largest size until it is dropped
 
     def _next_in_turn(self) -> list[NodeId]:
-        """Who of the queue is answered now; all in a tick together are no more than the budget.
+        """Return the waiting nodes to answer now, within the budget of a tick.
 
-        Members and strangers have a budget each: after a lost database everybody has to be woken
-        before anybody's place is final, and neither must wait for the other. Under load most
-        requests are about members that were told already, so these come last.
+        Members and strangers have separate budgets: after the loss of the database, every node has
+        to be woken before any place is final, and neither group may wait for the other. Under load
+        most requests are about members with a recent answer, so these come last.
         """
         strangers = sum(node not in self.roster for node in self._queue)
         known = len(self.roster) + strangers
@@ -172,14 +172,14 @@ class Supervisor:
         out.send(node, self.roster.configuration_of(node))
 
     def _answer(self, node: NodeId, out: Outbox) -> None:
-        """Tell a node its configuration, in its turn (R15) or at once."""
+        """Send a node its configuration, in its turn (R15) or at once."""
         if not self._config.rules.queue:
             out.send(node, self.roster.configuration_of(node))
         elif len(self._queue) < self._config.waiting_max:
             self._queue.setdefault(node)
 
     def _record_change(self, changed: Iterable[NodeId], out: Outbox) -> None:
-        """The roster has changed: tell those it concerns (S11)."""
+        """Send new configurations to the nodes that a change of the roster concerns (S11)."""
         for node in changed:
             self._calm_ticks = self._mismatches = 0
             if self._config.rules.push:
@@ -190,12 +190,12 @@ class Supervisor:
     def _on_message(self, event: Received, out: Outbox) -> None:
         message, sender = event.message, event.sender
         if sender is not None:
-            self._suspects.pop(sender, None)  # S10: the dead do not speak
+            self._suspects.pop(sender, None)  # S10: a node that sends is alive
         request = self._REQUESTS.get(type(message))
         if request is not None:
             node = message.node  # type: ignore[union-attr]
             if node is not None and node != SUPERVISOR and node not in self._suspects:
-                request(self, message, out)  # S10: all others are ignored
+                request(self, message, out)  # S10: ignore requests about suspected nodes
             return
         holder = sender if sender is not None else _subject(message)
         if holder is not None and holder != SUPERVISOR:
@@ -203,21 +203,21 @@ class Supervisor:
             out.send(holder, RemoveConnections(SUPERVISOR))
 
     def _on_subscribe(self, message: Subscribe, out: Outbox) -> None:
-        """Subscribe: record the node if it is new, tell it its configuration."""
+        """Record a node if it is new, and send it its configuration (Subscribe)."""
         node = message.node
         assert node is not None
         if node not in self.roster:
             self._record_change(self.roster.add(node), out)
             if self._config.rules.push:
-                return  # the newcomer is among those who were told
+                return  # the new member is among the informed nodes
         self._answer(node, out)
 
     def _on_unsubscribe(self, message: Unsubscribe, out: Outbox) -> None:
-        """Unsubscribe: drop the node, tell who takes its place, and let it go."""
+        """Remove a node, inform the member that takes its place, and confirm (Unsubscribe)."""
         node = message.node
         assert node is not None
         self._drop(node, out)
-        self._answer(node, out)  # not recorded any more: the permission to leave
+        self._answer(node, out)  # no longer recorded: the permission to leave
 
     def _drop(self, node: NodeId, out: Outbox) -> None:
         if node not in self.roster:
@@ -228,7 +228,7 @@ class Supervisor:
             self._answer(mover, out)
 
     def _on_get_configuration(self, message: GetConfiguration, out: Outbox) -> None:
-        """GetConfiguration: tell a node its place, or that it has none (S1)."""
+        """Send a node its configuration, or that it has none (GetConfiguration, S1)."""
         node = message.node
         assert node is not None
         if message.digest is not None and self._config.rules.digest and node == self.roster.first:
@@ -236,7 +236,7 @@ class Supervisor:
         self._answer(node, out)
 
     def _compare_digest(self, digest: int) -> None:
-        """Tell everybody their configuration if the ring is not what the roster says (R14)."""
+        """Start to refresh all members if the ring repeatedly differs from the roster (R14)."""
         if digest == self.roster.digest:
             self._mismatches = self._refresh_ticks = 0
             return
@@ -261,54 +261,54 @@ class Supervisor:
     # -- crashes ---------------------------------------------------------------------------
 
     def _on_node_suspected(self, node: NodeId, out: Outbox) -> None:
-        """A node has crashed: it "just has to" be removed from the database (section 3.3)."""
+        """Remove a suspected node: it "just has to" be removed from the database (section 3.3)."""
         self._suspects[node] = self._ticks
         self._drop(node, out)
 
     def suspects(self, node: NodeId) -> bool:
-        """True while the node is held for crashed."""
+        """Return True while the node is suspected."""
         return node in self._suspects
 
     # -- state as a value ------------------------------------------------------------------
 
     @property
     def has_to_flush(self) -> bool:
-        """True if somebody waits for an answer, and few were answered since the last tick.
+        """Return True if a node waits for an answer, and few were answered since the last tick.
 
-        Under load answers wait for the tick: until then many of them would be outdated.
+        Under load, answers wait for the tick: many of them would be outdated by then.
         """
         return bool(self._queue) and max(self._answered.values()) < self._config.answers_min
 
     @property
     def is_idle(self) -> bool:
-        """True if nobody is recorded, waits for an answer or is held for crashed."""
+        """Return True if no node is recorded, waiting or suspected, and no repair is due."""
         return not (self.roster.nodes or self._queue or self._suspects or self.roster.is_loaded)
 
     @property
     def owner(self) -> NodeId | None:
-        """The name that the topic is charged to: the first member, else the first that waits."""
+        """Return the name that the topic is charged to: first member, else first waiting node."""
         return self.roster.first or next(iter(self._queue), None)
 
     @property
     def queue(self) -> Collection[NodeId]:
-        """Who waits for an answer, first come first (R15)."""
+        """Return the nodes that wait for an answer, in order of arrival (R15)."""
         return self._queue.keys()
 
     def state(self) -> SupervisorState:
-        """The machine's variables as a value."""
+        """Return the database, the cursor and the queue as a value."""
         return SupervisorState(
             database=self.roster.database(), next=self.roster.cursor, queue=tuple(self._queue)
         )
 
     def load(self, state: SupervisorState) -> None:
-        """Take over any state, however wrong; without a memory the other variables stay."""
+        """Replace the state, which may be corrupted; without a memory, keep the others."""
         self.roster.load(state.database, state.next)
         self._queue = dict.fromkeys(state.queue)
         if state.memory is not None:
             self._load_memory(state.memory)
 
     def memory(self) -> SupervisorMemory | None:
-        """The machine's other variables as a value; None if they are those of a new machine."""
+        """Return the other variables as a value; None if they are those of a new machine."""
         audited, audited_sum = self.roster.audited
         index = self.roster.wrong_index
         memory = SupervisorMemory(
@@ -338,7 +338,7 @@ class Supervisor:
 
 
 def _subject(message: object) -> NodeId | None:
-    """Of whom a ring message speaks: who sent it, as far as one can tell."""
+    """Return the probable sender of a ring message, or None."""
     match message:
         case CheckLabel(sender=peer) | Introduce(peer=peer) | IntroduceShortcut(peer=peer):
             return peer.node

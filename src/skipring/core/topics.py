@@ -27,7 +27,7 @@ LEFT_MAX: Final = 1024  # Limit: topics that were left, each with its next incar
 
 
 class SubscriberTopics:
-    """All topics of one node; each runs its own BuildSR protocol."""
+    """Topics of one node; each runs its own BuildSR protocol."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class SubscriberTopics:
         incarnation: int = 0,
     ) -> None:
         self._node = node
-        self._incarnation = incarnation  # of a topic that is joined for the first time
-        # The next incarnation of topics that were left: joined again, they take other numbers.
+        self._incarnation = incarnation  # of a topic at its first join
+        # Next incarnation of each left topic: after a rejoin the node uses other numbers.
         self._left: dict[TopicId, int] = {}
         self._rng = rng
         self._config = config
@@ -51,23 +51,23 @@ class SubscriberTopics:
         return topic in self._machines
 
     def handle(self, topic: TopicId, event: Event) -> list[Effect]:
-        """React to one event of one topic; the effects belong to the same topic."""
+        """Apply one event of one topic; the effects belong to the same topic."""
         machine = self._machines.get(topic)
         if machine is None:
-            # Whoever is not in a topic answers like one that wants nothing of it: references to
-            # it are removed, and a configuration is given back.
+            # A node outside the topic acts like a subscriber that has left: other nodes drop
+            # their references to it, and it declines a configuration.
             is_publishing = isinstance(event, PublishRequested | PublishManyRequested)
             assert not is_publishing, f"not subscribed to {topic}"
             machine = self._make(topic, joins=isinstance(event, SubscribeRequested))
         effects = machine.handle(event)
-        if effects and type(effects[-1]) is Unsubscribed:  # the last that a machine asks for
+        if effects and type(effects[-1]) is Unsubscribed:  # always the last effect of a machine
             self._machines.pop(topic, None)
             if self._incarnation:
                 self._remember_left(topic, machine.incarnation + 1)
         return effects
 
     def _remember_left(self, topic: TopicId, incarnation: int) -> None:
-        """Remember what follows the incarnation of a topic; of too many, raise that of all."""
+        """Record a left topic's next incarnation; beyond LEFT_MAX raise that of all topics."""
         self._left[topic] = max(incarnation, self._left.pop(topic, 0))
         if len(self._left) > LEFT_MAX:
             forgotten = self._left.pop(next(iter(self._left)))
@@ -93,20 +93,20 @@ class SubscriberTopics:
         return [(topic, self.handle(topic, Tick())) for topic in list(self._machines)]
 
     def machine(self, topic: TopicId) -> Subscriber | None:
-        """The machine of a topic we are in."""
+        """Return the machine of a topic, or None if this node is not in it."""
         return self._machines.get(topic)
 
     def machines(self) -> list[tuple[TopicId, Subscriber]]:
-        """The machines of all topics we are in."""
+        """Return the machines of all topics of this node."""
         return list(self._machines.items())
 
     def offset_of(self, topic: TopicId, key: bytes) -> int | None:
-        """Where a publication of a topic is stored, or None."""
+        """Return the offset of a publication of a topic, or None."""
         machine = self._machines.get(topic)
         return machine.offset_of(key) if machine is not None else None
 
     def ring_neighbours(self) -> list[tuple[TopicId, NodeId]]:
-        """With whom this node shares a ring edge, in which topic."""
+        """Return the ring neighbours of this node, with their topics."""
         return [
             (topic, node)
             for topic, machine in self._machines.items()
@@ -114,11 +114,11 @@ class SubscriberTopics:
         ]
 
     def states(self) -> dict[TopicId, SubscriberState]:
-        """The machines of all topics as values."""
+        """Return the states of all machines, by topic."""
         return {topic: machine.state() for topic, machine in self._machines.items()}
 
     def flush(self) -> list[tuple[TopicId, list[Effect]]]:
-        """Say what was put off, in every topic that has something to say."""
+        """Send deferred messages in every topic that has some."""
         return [
             (topic, self.handle(topic, Flush()))
             for topic, machine in list(self._machines.items())
@@ -126,12 +126,12 @@ class SubscriberTopics:
         ]
 
     def persist_deferred(self) -> list[tuple[TopicId, list[Effect]]]:
-        """Keep all that has arrived, in every topic."""
+        """Store all delivered publications, in every topic."""
         return [(topic, machine.persist_deferred()) for topic, machine in self._machines.items()]
 
 
 class SupervisorTopics:
-    """All topics of one supervisor; a topic exists while somebody wants something of it."""
+    """Topics of one supervisor; an idle topic is removed."""
 
     def __init__(self, *, config: ProtocolConfig) -> None:
         self._config = config
@@ -144,7 +144,7 @@ class SupervisorTopics:
         return len(self._machines)
 
     def handle(self, topic: TopicId, event: Event) -> list[Effect]:
-        """React to one event of one topic; the effects belong to the same topic."""
+        """Apply one event of one topic; the effects belong to the same topic."""
         machine = self._machines.get(topic)
         if machine is None:
             machine = Supervisor(config=self._config)
@@ -156,20 +156,20 @@ class SupervisorTopics:
         return effects
 
     def load(self, topic: TopicId, state: SupervisorState) -> None:
-        """Take over the database of a topic, however wrong."""
+        """Load the database of a topic, which may be corrupted."""
         machine = self._machines[topic] = Supervisor(config=self._config)
         machine.load(state)
 
     def states(self) -> dict[TopicId, SupervisorState]:
-        """The machines of all topics as values."""
+        """Return the states of all machines, by topic."""
         return {topic: machine.state() for topic, machine in self._machines.items()}
 
     def machine(self, topic: TopicId) -> Supervisor | None:
-        """The machine of a topic that somebody wants something of."""
+        """Return the machine of a topic, or None if the topic is idle."""
         return self._machines.get(topic)
 
     def machines(self) -> list[tuple[TopicId, Supervisor]]:
-        """The machines of all topics."""
+        """Return the machines of all topics."""
         return list(self._machines.items())
 
     def tick(self) -> list[tuple[TopicId, list[Effect]]]:
@@ -177,7 +177,7 @@ class SupervisorTopics:
         return [(topic, self.handle(topic, Tick())) for topic in list(self._machines)]
 
     def flush(self, topics: Iterable[TopicId]) -> list[tuple[TopicId, list[Effect]]]:
-        """Answer those who wait in some topics."""
+        """Answer waiting nodes in the given topics."""
         machines = ((topic, self._machines.get(topic)) for topic in topics)
         return [
             (topic, self.handle(topic, Flush()))

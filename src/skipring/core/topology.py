@@ -14,7 +14,7 @@ ROOT: Final = Label(0)
 
 
 class Chains(Struct, frozen=True, gc=False):
-    """The local topology around one label; the first three fields are what it follows from."""
+    """Local topology around one label; it follows from the first three fields."""
 
     own: Label
     pred: Label | None
@@ -27,10 +27,10 @@ class Chains(Struct, frozen=True, gc=False):
 
 
 def chain(own: Label, neighbour: Label, side: Side) -> tuple[Label, ...]:
-    """Labels from a ring neighbour outwards, itself first, the last no longer than ours."""
+    """Return the labels from a ring neighbour outwards, to the first no longer than ``own``."""
     labels = [neighbour]
     far, distance, own_length = neighbour, side.distance(own, neighbour), own.length
-    while far.length > own_length and 0 < distance < HALF_CIRCLE:  # doubles: at most 64 times
+    while far.length > own_length and 0 < distance < HALF_CIRCLE:  # it doubles: at most 64 times
         distance *= 2
         far = Label.at(own.position + (distance if side is RIGHT else -distance))
         labels.append(far)
@@ -38,12 +38,12 @@ def chain(own: Label, neighbour: Label, side: Side) -> tuple[Label, ...]:
 
 
 def tree_rank(label: Label) -> int:
-    """Length of a label where the root of the tree counts as shorter than all others."""
+    """Return the length of a label; 0 for the root of the tree."""
     return label.length if label.position else 0
 
 
 def chains_around(own: Label, pred: Label | None, succ: Label | None) -> Chains:
-    """Work out the chains of a subscriber with these labels on its two sides."""
+    """Derive the chains of a subscriber with these labels on its two sides."""
     left = chain(own, pred, LEFT) if pred is not None else ()
     right = chain(own, succ, RIGHT) if succ is not None else ()
     slots = dict.fromkeys(left[1:] + right[1:])
@@ -61,7 +61,7 @@ def chains_around(own: Label, pred: Label | None, succ: Label | None) -> Chains:
 
 
 def _children(own: Label, left: tuple[Label, ...], right: tuple[Label, ...]) -> tuple[Label, ...]:
-    """Chain elements whose other level neighbour is longer than we are: we are their parent."""
+    """Return the children: chain labels whose other level neighbour is longer than ``own``."""
     rank = tree_rank(own)
     found: dict[Label, None] = {}
     for labels in (left, right):
@@ -69,13 +69,13 @@ def _children(own: Label, left: tuple[Label, ...], right: tuple[Label, ...]) -> 
             if tree_rank(far) > rank:
                 found[near] = None
         if own == ROOT and labels:
-            found[labels[-1]] = None  # '1' hangs on '0', though both have length 1
+            found[labels[-1]] = None  # '1' is a child of '0', though both have length 1
     found.pop(own, None)
     return tuple(found)
 
 
 def _parent(own: Label, left: tuple[Label, ...], right: tuple[Label, ...]) -> Label | None:
-    """The shorter-labelled neighbour in the ring of our own level."""
+    """Return the shorter neighbour in the ring of the level of ``own``, or None."""
     ends = [labels[-1] for labels in (left, right) if labels and labels[-1] != own]
     if own == ROOT or not ends:
         return None
@@ -86,17 +86,17 @@ Edge: TypeAlias = tuple[Label, Label]  # undirected, the smaller label first
 
 
 def levels(n: int) -> int:
-    """Number of levels of SR(n), ceil(log2 n): the length of its longest label."""
+    """Return the number of levels of SR(n), ceil(log2 n): the length of its longest label."""
     return max(1, (n - 1).bit_length())
 
 
 def ring_edges(n: int) -> frozenset[Edge]:
-    """E_R: consecutive labels in the order of r, and the edge that closes the ring."""
+    """Return E_R: consecutive labels in the order of r, and the edge that closes the ring."""
     return _sorted_ring([Label.nth(index) for index in range(n)])
 
 
 def shortcut_edges(n: int) -> frozenset[Edge]:
-    """E_S: the sorted rings over all labels of at most i bits, for each i below the top level."""
+    """Return E_S: the sorted rings over labels of at most i bits, for i below the top level."""
     edges: frozenset[Edge] = frozenset()
     for level in range(1, levels(n)):
         edges |= _sorted_ring([Label.nth(index) for index in range(min(n, 1 << level))])
@@ -104,7 +104,7 @@ def shortcut_edges(n: int) -> frozenset[Edge]:
 
 
 def level(edge: Edge) -> int:
-    """The level of an edge: the length of its longer label."""
+    """Return the level of an edge: the length of its longer label."""
     return max(edge[0].length, edge[1].length)
 
 
@@ -118,10 +118,10 @@ def _sorted_ring(labels: list[Label]) -> frozenset[Edge]:
 
 
 def neighbours_of(index: int, n: int) -> tuple[int, int]:
-    """Indices of the labels before and after l(index) in a ring of n >= 2, in O(1) (S9).
+    """Return the indices of the labels before and after l(index), for n >= 2, in O(1) (S9).
 
-    On the grid of 2^K places, K = ceil(log2 n), every even place is taken and the odd ones are
-    taken from the left up to the count of labels of full length.
+    The grid has 2^K places, K = ceil(log2 n). Every even place is taken. The labels of full length
+    take the odd places from the left.
     """
     width = levels(n)
     size, half = 1 << width, 1 << (width - 1)
@@ -136,7 +136,7 @@ def neighbours_of(index: int, n: int) -> tuple[int, int]:
 
 
 def _index_at(place: int, width: int) -> int:
-    """The index of the label at a place of the grid of 2^width."""
+    """Return the index of the label at a place of the grid of 2^width."""
     if place == 0:
         return 0
     shift = (place & -place).bit_length() - 1
@@ -146,7 +146,7 @@ def _index_at(place: int, width: int) -> int:
 def line_and_wrap(
     own: Peer, pred: Peer, succ: Peer
 ) -> tuple[Peer | None, Peer | None, Peer | None]:
-    """Which of left, right and ring hold the neighbours on the circle: ring at the ends (B13)."""
+    """Return left, right and ring for two circle neighbours; ring is set at the ends (B13)."""
     return (
         pred if pred < own else None,
         succ if succ > own else None,

@@ -22,52 +22,52 @@ from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import ID_BITS, ID_BYTES
 from skipring.core.summaries import EMPTY, EMPTY_ROOT, digest_of, inner_digest
 
-OFFSET_BYTES: Final = 5  # Limit of ours: 2^40 publications of a topic.
+OFFSET_BYTES: Final = 5  # Limit: 2^40 publications of a topic.
 _LAST_OFFSET: Final = b"\xff" * OFFSET_BYTES
 RECORD_BYTES: Final = ID_BYTES + OFFSET_BYTES
-# Measured: with fewer ids a bucket memory grows, with more a fresh root after one insert does.
+# Measured: fewer ids per bucket cost memory, more cost time for the root after an insert.
 BUCKET_IDS: Final = 16
-_PLACE_BITS: Final = 64  # of an id are looked at to find its bucket
+_PLACE_BITS: Final = 64  # at most: the leading bits of an id that choose its bucket
 
 
 class TrieNode(Struct, frozen=True, gc=False):
-    """A node of the Patricia trie: its label, and its digest."""
+    """Node of the Patricia trie: its prefix and its digest."""
 
     prefix: Prefix
     digest: bytes
 
     @property
     def is_leaf(self) -> bool:
-        """True if the node is a single publication."""
+        """Return True if the node is a single publication."""
         return self.prefix.length == ID_BITS
 
     @property
     def key(self) -> bytes:
-        """The id that a leaf stands for."""
+        """Return the id of a leaf."""
         return self.prefix.value.to_bytes(ID_BYTES, "big")
 
 
 class PublicationTrie:
-    """The ids of a topic's publications, each with the offset at which it is stored."""
+    """Ids of a topic's publications, each with its offset in the log."""
 
     __slots__ = ("_bits", "_buckets", "_count", "_digests", "_scrubbed")
 
     def __init__(self) -> None:
         self._bits = 0
-        # A bucket that has not been split since the last doubling stands at the first of its
-        # places; the others hold None.
+        # A bucket that has not been split since the last doubling is at the first of its places;
+        # the other places contain None.
         self._buckets: list[bytes | None] = [b""]
-        # Of every prefix of up to ``_bits`` bits, in the order of a heap; None: not known.
+        # Of every prefix of up to ``_bits`` bits, in heap order; None: unknown.
         self._digests: list[bytes | None] = [None, EMPTY]
         self._count = 0
-        self._scrubbed = 0  # the place where the scrub goes on
+        self._scrubbed = 0  # the place where the scrub continues
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def bucket_bits(self) -> int:
-        """How many bits of an id decide in which bucket it lies."""
+        """Return the number of leading id bits that choose a bucket."""
         return self._bits
 
     # -- single ids ------------------------------------------------------------------------
@@ -76,12 +76,12 @@ class PublicationTrie:
         return self.offset_of(key) is not None
 
     def offset_of(self, key: bytes) -> int | None:
-        """Where a publication is stored, or None."""
+        """Return the offset of an id, or None."""
         entry = self.find(key)
         return entry[1] if entry is not None else None
 
     def find(self, start: bytes) -> tuple[bytes, int] | None:
-        """An id that begins with these bytes, 8 or more, and its offset."""
+        """Return an id that begins with these bytes, 8 or more, and its offset; or None."""
         bucket = self._bucket(self._home(self._place(start)))
         at = _find(bucket, start)
         if at < 0:
@@ -90,14 +90,14 @@ class PublicationTrie:
         return bucket[at:middle], int.from_bytes(bucket[middle:end], "big")
 
     def add(self, key: bytes, offset: int) -> bool:
-        """Insert one id; False if it is there already."""
+        """Insert one id; return False if it is present already."""
         return self.add_many([(key, offset)]) == 1
 
     def add_many(self, entries: Iterable[tuple[bytes, int]]) -> int:
-        """Insert ids with their offsets; return how many are new."""
+        """Insert ids with their offsets; return the number of new ids."""
         batch = dict(entries)
         if self._count + len(batch) > BUCKET_IDS << self._bits:
-            self._recount()  # memory may be corrupted, and to double takes as long
+            self._recount()  # memory may be corrupted, and doubling takes as long
             while self._count + len(batch) > BUCKET_IDS << self._bits:
                 self._double()
         shift = _PLACE_BITS - self._bits
@@ -122,7 +122,7 @@ class PublicationTrie:
             self._forget_digests(place)
 
     def remove(self, key: bytes) -> bool:
-        """Take out an id whose publication turned out not to be there (T12)."""
+        """Remove an id whose publication is missing (T12); return False if it is not present."""
         place = self._place(key)
         bucket = self._split_down_to(place)
         at = _find(bucket, key)
@@ -150,25 +150,25 @@ class PublicationTrie:
         return bucket
 
     def _home(self, place: int) -> int:
-        """Where the bucket with the ids of a place stands."""
+        """Return the place of the bucket that contains the ids of a place."""
         while self._buckets[place] is None:
             place &= place - 1
         return place
 
     def _spans(self, home: int) -> bool:
-        """True if a bucket also holds the ids of places after its own."""
+        """Return True if a bucket also contains the ids of places after its own."""
         after = home + 1
         return not home & 1 and after < len(self._buckets) and self._buckets[after] is None
 
     def _span(self, home: int) -> int:
-        """How many places a bucket stands for."""
+        """Return the number of places whose ids a bucket contains."""
         span, places = 1, len(self._buckets)
         while not home & span and home + span < places and self._buckets[home + span] is None:
             span *= 2
         return span
 
     def _double(self) -> None:
-        """Make room for twice as many buckets, and move no id."""
+        """Double the number of places; this moves no id."""
         buckets: list[bytes | None] = [None] * (2 * len(self._buckets))
         buckets[::2] = self._buckets
         self._buckets = buckets
@@ -177,7 +177,7 @@ class PublicationTrie:
         self._digests.extend([None] * (1 << self._bits))
 
     def _split_down_to(self, place: int) -> bytes:
-        """Split the bucket that holds a place's ids until it holds no others; return it."""
+        """Split the bucket with the ids of a place until it contains no others; return it."""
         home = self._home(place)
         span = self._span(home)
         while span > 1:
@@ -188,7 +188,7 @@ class PublicationTrie:
         return self._bucket(home)
 
     def _split(self, home: int, middle: int) -> None:
-        """Move the ids of the places from ``middle`` on to a bucket of their own."""
+        """Move the ids of the places from ``middle`` on to a new bucket."""
         border = (middle << (_PLACE_BITS - self._bits)).to_bytes(8, "big")
         lower: list[bytes] = []
         upper: list[bytes] = []
@@ -197,15 +197,15 @@ class PublicationTrie:
         self._buckets[home] = b"".join(lower)
         self._buckets[middle] = b"".join(upper)
 
-    # -- what lies under a prefix ------------------------------------------------------------
+    # -- ids and nodes under a prefix ---------------------------------------------------------
 
     def keys(self, prefix: Prefix = ALL) -> Iterator[bytes]:
-        """The ids under a prefix, in order."""
+        """Yield the ids under a prefix, in order."""
         for record in self._records_under(prefix):
             yield record[:ID_BYTES]
 
     def entries(self, prefix: Prefix = ALL) -> Iterator[tuple[bytes, int]]:
-        """The ids under a prefix, in order, with their offsets."""
+        """Yield the ids under a prefix, in order, with their offsets."""
         for record in self._records_under(prefix):
             yield record[:ID_BYTES], int.from_bytes(record[ID_BYTES:], "big")
 
@@ -217,15 +217,15 @@ class PublicationTrie:
             bucket = self._buckets[place]
             if bucket:
                 for record in sorted(_records(bucket)):
-                    if lowest <= record <= highest:  # a bucket may hold more
+                    if lowest <= record <= highest:  # a bucket may contain others
                         yield record
 
     def has_at_most(self, count: int, prefix: Prefix = ALL) -> bool:
-        """True if no more ids than so many lie under a prefix."""
+        """Return True if at most ``count`` ids are under a prefix."""
         return next(islice(self._records_under(prefix), count, None), None) is None
 
     def node(self, prefix: Prefix = ALL) -> TrieNode | None:
-        """The node that holds all ids under a prefix: the one of minimal label there."""
+        """Return the highest node under a prefix: it covers all ids there; None without ids."""
         length, index = prefix.length, (1 << prefix.length) | prefix.value
         while length < self._bits:
             if self._is_whole(index, length):
@@ -246,7 +246,7 @@ class PublicationTrie:
         return TrieNode(Prefix(length, first >> (ID_BITS - length)), digest)
 
     def children(self, node: TrieNode) -> list[TrieNode]:
-        """The two child nodes of an inner node; fewer where a corrupted digest made it one."""
+        """Return the two children of an inner node; fewer if a corrupted digest made it one."""
         below = (self.node(node.prefix.child(bit)) for bit in (0, 1))
         return [child for child in below if child is not None]
 
@@ -254,31 +254,31 @@ class PublicationTrie:
 
     @property
     def root(self) -> bytes:
-        """The digest of all ids; that of the virtual root if there are none (T2)."""
+        """Return the digest of all ids; that of the virtual root if there are none (T2)."""
         return self._digest(1, 0) or EMPTY_ROOT
 
     @property
     def is_fresh(self) -> bool:
-        """True if the root is known."""
+        """Return True if the digest of the root is known."""
         return self._digests[1] is not None
 
     def digest(self, prefix: Prefix) -> bytes:
-        """The digest of the ids under a prefix; no bytes if there are none."""
+        """Return the digest of the ids under a prefix; empty if there are none."""
         if prefix.length <= self._bits:
             return self._digest((1 << prefix.length) | prefix.value, prefix.length)
         return digest_of(list(self.keys(prefix)))
 
     def freshen(self, ids: int) -> bool:
-        """Work out unknown digests over about so many ids; True once the root is known."""
+        """Compute unknown digests over about ``ids`` ids; return True if the root is known then."""
         return self.work_out(ALL, ids) >= 0
 
     def work_out(self, prefix: Prefix, ids: int) -> int:
-        """Work out what the digest of a prefix takes, over about so many ids.
+        """Compute the digests that the digest of a prefix needs, over about ``ids`` ids.
 
-        Return for how many ids there is time left; negative if the digest is not known yet.
+        Return the number of ids that are left; negative if the digest is still unknown.
         """
         if prefix.length > self._bits:
-            # A part of a bucket, of which no digest is kept.
+            # A part of a bucket: its digest is not stored.
             return ids - sum(1 for _ in self._records_under(prefix))
         waiting = [((1 << prefix.length) | prefix.value, prefix.length)]
         while waiting and ids >= 0:
@@ -300,7 +300,7 @@ class PublicationTrie:
         return [child for child in below if self._digests[child[0]] is None]
 
     def _is_whole(self, index: int, length: int) -> bool:
-        """True if all ids of a place in the heap lie in one bucket, perhaps with others."""
+        """Return True if all ids of a place in the heap are in one bucket, perhaps with others."""
         if length == self._bits:
             return True
         first = (index - (1 << length)) << (self._bits - length)
@@ -308,7 +308,7 @@ class PublicationTrie:
         return home + self._span(home) >= first + (1 << (self._bits - length))
 
     def _digest(self, index: int, length: int) -> bytes:
-        """The digest at a place in the heap, worked out if it is not known."""
+        """Return the digest at a place in the heap; compute it if it is unknown."""
         known = self._digests[index]
         if known is None:
             if self._is_whole(index, length):
@@ -319,7 +319,7 @@ class PublicationTrie:
         return known
 
     def _keys_below(self, value: int, length: int) -> list[bytes]:
-        """The ids under a prefix, in order; mostly they are those of one bucket."""
+        """Return the ids under a prefix, in order; usually they are those of one bucket."""
         if length == self._bits and not self._spans(value):
             bucket = self._buckets[value]
             if bucket is not None:
@@ -328,17 +328,17 @@ class PublicationTrie:
         return list(self.keys(Prefix(length, value)))
 
     def _combined(self, index: int, length: int) -> bytes:
-        """The digest of two halves; one without ids passes the other's through."""
+        """Return the digest of two halves; if one has no ids, that of the other."""
         zero, one = self._digest(2 * index, length + 1), self._digest(2 * index + 1, length + 1)
         return inner_digest(zero, one) if zero and one else zero or one
 
     # -- corrupted memory --------------------------------------------------------------------
 
     def scrub(self, keys_max: int) -> list[tuple[bytes, int]]:
-        """Derive the digests of the next ids anew, up to the root (T10); return these ids.
+        """Derive the digests of the next ids again, up to the root (T10); return these ids.
 
-        Digests and their count are caches, and memory may be corrupted: after a walk through all
-        buckets every digest has been worked out from the ids again, and the ids are counted once.
+        Digests and the count of ids are caches, and memory may be corrupted. A pass over all
+        buckets derives every digest from the ids again and counts the ids once.
         """
         entries: list[tuple[bytes, int]] = []
         self._bits = len(self._buckets).bit_length() - 1
@@ -365,7 +365,7 @@ class PublicationTrie:
                 self._digests[index] = self._combined(index, length)
 
     def _recount(self) -> None:
-        """Count the ids: about 2 ms for a million."""
+        """Count the ids again; this takes about 2 ms for a million."""
         self._count = self._counted()
 
     def _counted(self) -> int:
@@ -373,18 +373,18 @@ class PublicationTrie:
 
     @property
     def wrong_count(self) -> int | None:
-        """The count of the ids as remembered, if it is wrong."""
+        """Return the remembered count of the ids if it is wrong, else None."""
         return self._count if self._count != self._counted() else None
 
     @property
     def scrubbed(self) -> int:
-        """The place where the scrub goes on."""
+        """Return the place where the scrub continues."""
         return self._scrubbed
 
     def overwrite(
         self, entries: Mapping[bytes, int | None], count: int | None, scrubbed: int
     ) -> None:
-        """Change offsets, or take out ids that have none, as corrupted memory would."""
+        """Change offsets, or remove ids whose offset is None, as corrupted memory would."""
         for key, offset in entries.items():
             self.remove(key)
             if offset is not None:
@@ -393,7 +393,7 @@ class PublicationTrie:
         self._scrubbed = scrubbed
 
     def wrong_digests(self) -> dict[Prefix, bytes]:
-        """Known digests that the ids do not give, by prefix: none, unless memory is corrupted."""
+        """Return wrong digests by prefix; there are none unless memory is corrupted."""
         fresh = PublicationTrie()
         fresh.add_many(self.entries())
         wrong = {}
@@ -405,13 +405,13 @@ class PublicationTrie:
         return wrong
 
     def corrupt(self, digests: Mapping[Prefix, bytes]) -> None:
-        """Overwrite known digests, as corrupted memory would; those of deeper prefixes are none."""
+        """Overwrite stored digests, as corrupted memory would; deeper prefixes have none."""
         for prefix, digest in digests.items():
             if prefix.length <= self._bits:
                 self._digests[(1 << prefix.length) | prefix.value] = digest
 
     def snapshot(self) -> PublicationTrie:
-        """The trie as it is now; buckets never change, so only their lists are copied."""
+        """Return a copy of the trie; buckets are immutable, so this copies only their lists."""
         copy = PublicationTrie()
         copy._bits, copy._count, copy._scrubbed = self._bits, self._count, self._scrubbed
         copy._buckets, copy._digests = list(self._buckets), list(self._digests)
@@ -419,9 +419,9 @@ class PublicationTrie:
 
 
 def _find(bucket: bytes, key: bytes) -> int:
-    """Where the record of an id begins; -1 if there is none. The id may be cut short."""
+    """Return the start of an id's record, or -1; ``key`` may be the beginning of an id."""
     at = bucket.find(key)
-    while at > 0 and at % RECORD_BYTES:  # by chance across records
+    while at > 0 and at % RECORD_BYTES:  # a match across two records
         at = bucket.find(key, at + 1)
     return at
 

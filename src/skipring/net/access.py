@@ -18,7 +18,7 @@ from skipring.net.addresses import DEFAULT_SUPERVISOR, parse_supervisors
 from skipring.net.contexts import Contexts
 from skipring.wire.rpc import Address
 
-if TYPE_CHECKING:  # it imports cryptography, which few processes need
+if TYPE_CHECKING:  # Importing it loads cryptography, which few processes need.
     from skipring.security.credentials import Credentials
 
 SUPERVISOR_VARIABLE: Final = "SKIPRING_SUPERVISOR"
@@ -32,7 +32,7 @@ StrPath = str | Path
 
 
 class Access(Struct, frozen=True, kw_only=True):
-    """Supervisors of a cluster, and the files of the certificate to show to them."""
+    """Supervisors of a cluster, and the certificate files to present to them."""
 
     supervisors: tuple[Address, ...] = ()
     ca: str | None = None
@@ -48,7 +48,7 @@ class Access(Struct, frozen=True, kw_only=True):
         cert: StrPath | None = None,
         key: StrPath | None = None,
     ) -> Self:
-        """Fill in what is not given from the environment, the selected context or the default."""
+        """Complete missing values from the environment, the selected context or the default."""
         files = {"ca": ca, "cert": cert, "key": key}
         if supervisor is None:
             supervisor = os.environ.get(SUPERVISOR_VARIABLE) or None
@@ -70,14 +70,14 @@ class Access(Struct, frozen=True, kw_only=True):
         cert: StrPath | None = None,
         key: StrPath | None = None,
     ) -> Self:
-        """Check what is given, and take nothing from elsewhere."""
+        """Check the given values; ignore the environment and contexts."""
         files = cls.files(ca=ca, cert=cert, key=key)
         addresses = parse_supervisors(supervisor, is_secured=files.is_secured)
         return cls(supervisors=addresses, ca=files.ca, cert=files.cert, key=files.key)
 
     @classmethod
     def files(cls, *, ca: StrPath | None, cert: StrPath | None, key: StrPath | None) -> Self:
-        """Check that certificate files come together; without supervisors."""
+        """Check that all certificate files are given, or none; leave the supervisors empty."""
         texts = {
             name: None if path is None else str(Path(path).expanduser())
             for name, path in (("ca", ca), ("cert", cert), ("key", key))
@@ -91,11 +91,11 @@ class Access(Struct, frozen=True, kw_only=True):
 
     @property
     def is_secured(self) -> bool:
-        """True if there is a certificate."""
+        """Return True if there is a certificate."""
         return self.cert is not None
 
     def credentials(self) -> Credentials | None:
-        """Load and check the certificate; None if there is none."""
+        """Load and check the certificate; return None if there is none."""
         if self.ca is None or self.cert is None or self.key is None:
             return None
         from skipring.security.credentials import Credentials  # noqa: PLC0415  (as above)

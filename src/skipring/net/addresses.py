@@ -15,11 +15,11 @@ from skipring.errors import InputError
 from skipring.wire.limits import shown
 from skipring.wire.rpc import Address
 
-ADDRESSES_MAX: Final = 100_000  # Limit of ours: the members of all topics of a process, and more.
+ADDRESSES_MAX: Final = 100_000  # Limit: more than the members of all topics of a process.
 PORT_MAX: Final = (1 << 16) - 1
 SCHEME: Final = "skipring://"
 LOOPBACK: Final = "127.0.0.1"
-SUPERVISOR_PORT: Final = 7400  # Our choice; no service of the field uses it.
+SUPERVISOR_PORT: Final = 7400  # Guess: no common service uses this port.
 DEFAULT_SUPERVISOR: Final = f"{LOOPBACK}:{SUPERVISOR_PORT}"
 
 
@@ -27,22 +27,22 @@ Value = TypeVar("Value")
 
 
 class AddressBook:
-    """Addresses of nodes, those that are proven before those that are only claimed (decision 48).
+    """Addresses of nodes; proven ones take precedence over claims (decision 48).
 
-    A dial of this process that finds the node proves an address. The others are claims, in the
-    order in which they are tried: by the node itself over its connection, by supervisors, by
-    members. A claim of one kind does not replace one of another kind.
+    A dial by this process that finds the node proves an address. All other addresses are claims.
+    They are tried in this order: by the node itself over its connection, by supervisors, by
+    members. A claim of one kind does not replace a claim of another kind.
     """
 
     def __init__(self) -> None:
         self._proven: dict[NodeId, Address] = {}
         self._own: dict[NodeId, Address] = {}  # by the node itself, over the connection in use
         self._told: dict[NodeId, Address] = {}  # by a supervisor, or by this process
-        self._heard: dict[NodeId, tuple[Address, NodeId]] = {}  # by a member, and which one
-        self._doubted: dict[NodeId, Address] = {}  # told, but the last dial found another there
+        self._heard: dict[NodeId, tuple[Address, NodeId]] = {}  # by a member, with its name
+        self._doubted: dict[NodeId, Address] = {}  # claims of supervisors that a dial disproved
 
     def find(self, node: NodeId) -> Address | None:
-        """Return where to dial a node, or None if its address is unknown."""
+        """Return the address to dial for a node, or None if it is unknown."""
         found = self._proven.get(node) or self._own.get(node)
         if found:
             return found
@@ -52,7 +52,7 @@ class AddressBook:
         return told or None
 
     def claimant(self, node: NodeId, address: Address) -> NodeId | None:
-        """Return the member that claims an address of a node; None if it needs no member."""
+        """Return the member that claims an address; None if it is proven or from a supervisor."""
         if address in (self._proven.get(node), self._told.get(node)):
             return None
         if self._own.get(node) == address:
@@ -61,17 +61,17 @@ class AddressBook:
         return member if heard == address else None
 
     def is_proven(self, node: NodeId, address: Address) -> bool:
-        """Return True if a dial to the address has found the node, and none has failed since."""
+        """Return True if a dial to the address found the node and none has failed since."""
         return self._proven.get(node) == address
 
     def greet(self, node: NodeId, address: Address) -> None:
-        """Set the claim of a node over its connection in use; an empty address: none."""
+        """Set the address that a node claims on its connection; drop a different proven one."""
         _put(self._own, node, address)
         if self._proven.get(node) != address:
             self._proven.pop(node, None)
 
     def learn(self, hints: Mapping[NodeId, Address], member: NodeId | None = None) -> None:
-        """Set claims about others: of a member, or of a supervisor or this process itself."""
+        """Set claims about other nodes, of a member; None: of a supervisor or this process."""
         for node, address in hints.items():
             if member is None:
                 _put(self._told, node, address)
@@ -79,14 +79,15 @@ class AddressBook:
                 _put(self._heard, node, (address, member))
 
     def prove(self, node: NodeId, address: Address) -> None:
-        """Record that a dial to an address has found the node."""
+        """Record that a dial to an address found the node."""
         _put(self._proven, node, address)
         self._doubted.pop(node, None)
 
     def doubt(self, node: NodeId, address: Address) -> None:
-        """Drop an address at which a dial has not found the node; one of a supervisor comes last.
+        """Drop an address at which a dial did not find the node.
 
-        A supervisor says it again much later, so its claim stays: a member cannot replace it.
+        A supervisor repeats its claim much later, so the claim stays, as the last choice; a member
+        cannot replace it.
         """
         for slot in (self._proven, self._own):
             if slot.get(node) == address:
@@ -97,7 +98,7 @@ class AddressBook:
             _put(self._doubted, node, address)
 
     def hints(self, nodes: Iterable[NodeId]) -> dict[NodeId, Address]:
-        """What we know of some nodes."""
+        """Return the known addresses of some nodes."""
         found = {node: self.find(node) for node in nodes}
         return {node: address for node, address in found.items() if address}
 
@@ -109,13 +110,13 @@ def _put(book: dict[NodeId, Value], node: NodeId, value: Value) -> None:
         del book[next(iter(book))]
 
 
-# -- supervisors -----------------------------------------------------------------------------
+# -- supervisors -------------------------------------------------------------------------------
 
 
 def supervisor_of(topic: TopicId, supervisors: Iterable[Address]) -> Address:
-    """Which supervisor a topic belongs to: the highest hash wins (rendezvous hashing).
+    """Return the supervisor of a topic, by rendezvous hashing: the highest hash wins.
 
-    When the list changes, only the topics of whoever came or went move.
+    When the list changes, only the topics of the added or removed supervisor move.
     """
     return max(supervisors, key=lambda address: (_weight(topic, address), address))
 
@@ -126,7 +127,7 @@ def _weight(topic: TopicId, address: Address) -> bytes:
 
 
 def supervisor_at(address: Address) -> NodeId:
-    """What the supervisor at an address is called among links: several share the one name."""
+    """Return the name of the supervisor at an address; supervisors share one node name."""
     return f"{SUPERVISOR}@{address}"
 
 
@@ -136,7 +137,7 @@ def supervisor_at(address: Address) -> NodeId:
 def parse_address(text: str, parameter: str) -> Address:
     """Normalize ``PORT``, ``:PORT``, ``HOST:PORT`` or ``skipring://HOST:PORT`` to ``HOST:PORT``.
 
-    Without a host the address is on loopback. An IPv6 host stands in brackets.
+    Without a host, the address is on loopback. An IPv6 host needs brackets.
     """
     plain = text.strip().removeprefix(SCHEME).removesuffix("/")
     host, _, port = plain.rpartition(":")
@@ -184,7 +185,7 @@ def parse_supervisors(supervisors: str | Iterable[str], *, is_secured: bool) -> 
 
 
 def local_host_towards(address: Address) -> str:
-    """Which of our own addresses leads to somebody; loopback, if nobody can tell."""
+    """Return the local address that routes to an address; loopback if there is no route."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if is_loopback(host):
@@ -192,26 +193,26 @@ def local_host_towards(address: Address) -> str:
     try:
         family, kind, protocol, _, where = getaddrinfo(host, int(port), type=SOCK_DGRAM)[0]
         with socket(family, kind, protocol) as probe:
-            probe.connect(where)  # nothing is sent
+            probe.connect(where)  # UDP connect selects a route and sends nothing
             return str(probe.getsockname()[0])
     except (OSError, UnicodeError):
         return LOOPBACK
 
 
 def is_anywhere(host: str) -> bool:
-    """True if a host stands for all addresses of this machine, which nobody can dial."""
+    """Return True if a host means all addresses of this machine, which no peer can dial."""
     with suppress(ValueError):
         return ip_address(host).is_unspecified
     return False
 
 
 def is_loopback(host: str) -> bool:
-    """True if what is sent to a host stays on this machine."""
+    """Return True if traffic to a host stays on this machine."""
     with suppress(ValueError):
         return host == "localhost" or ip_address(host).is_loopback
     return False
 
 
 def join_address(host: str, port: int) -> Address:
-    """Put ``HOST:PORT`` together."""
+    """Join a host and a port to ``HOST:PORT``."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

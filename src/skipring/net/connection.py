@@ -48,19 +48,19 @@ from skipring.wire.rpc import (
     is_runtime,
 )
 
-if TYPE_CHECKING:  # it reads certificates, which few processes need
+if TYPE_CHECKING:  # Importing it loads cryptography, which few processes need.
     from skipring.security.credentials import Distrust
 
-FAREWELL_S: Final = 0.5  # Guess: a peer reads within; closed at once, it might read nothing.
-GREETING_S: Final = 5.0  # Our guess: who says nothing for so long does not want to talk.
-TURN_AWAY_S: Final = 1.0  # Guess: what a peer that reads needs for the reason.
+FAREWELL_S: Final = 0.5  # Guess: enough for a peer to read; an immediate close could lose it.
+GREETING_S: Final = 5.0  # Guess: a peer greets at once; a silent peer is not a skipring process.
+TURN_AWAY_S: Final = 1.0  # Guess: enough for a peer to read the reason.
 
-# What a handshake can fail of; the details are OpenSSL's words and ours, never a stranger's.
+# Reasons of failed TLS handshakes; details are words of OpenSSL or this process, never of a peer.
 HANDSHAKE_REASONS: Final = frozenset({"bad certificate", "no certificate", "handshake failed"})
 
 
 def classify_tls_error(error: Exception) -> tuple[str | None, str]:
-    """Why a handshake failed, to be counted and to be read; None if there was none."""
+    """Return why a TLS handshake failed, as reason and detail; the reason is None if not TLS."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return "bad certificate", error.verify_message
     if isinstance(error, ssl.SSLError):
@@ -74,54 +74,54 @@ def classify_tls_error(error: Exception) -> tuple[str | None, str]:
 
 
 class Owner(Protocol):
-    """Whom a link belongs to: the queue of whoever is at the other end."""
+    """Owner of a connection: the outbound queue of the peer at the other end."""
 
     @property
     def name(self) -> NodeId:
-        """As what it is known here."""
+        """Return the name of the peer in this process."""
 
     def matches(self, greeting: Hello) -> bool:
-        """True if whoever greets us so is the one we dialled."""
+        """Return True if the greeting is from the peer that was dialled."""
 
     def on_link(self, link: PeerConnection) -> None:
-        """There is a link that has greeted."""
+        """Use a connection that has greeted."""
 
     def on_lost(self, link: PeerConnection) -> None:
-        """A link is gone."""
+        """Forget a connection that is closed."""
 
     @property
     def is_behind(self) -> bool:
-        """True if it has yet to read much of what it was sent."""
+        """Return True if the peer has a large backlog of unread data."""
 
     def refuse_request(self, frame: bytes) -> None:
-        """Send the refusal of a request that has waited too long."""
+        """Send the refusal of a request that waited too long."""
 
     def flush(self, over: PeerConnection | None = None) -> None:
-        """Write what waits, over the given link or the one in use."""
+        """Write the queued frames, over the given connection or the active one."""
 
 
 class Switchboard(Protocol):
-    """All links of a process, as one of them sees it."""
+    """All connections of a process, as one connection uses them."""
 
     bytes_received: int
     budget: WorkBudget
     partial_frames: PartialFrames
 
     def greeting_frame(self, nonce: int, *, is_opening: bool) -> bytes:
-        """Return the first frame to send, as the side that opens a connection or accepts it."""
+        """Return the first frame to send, as the side that opens or accepts a connection."""
 
     @property
     def is_secured(self) -> bool:
-        """True if whoever talks to us has to show a certificate."""
+        """Return True if peers must present a certificate."""
 
     def admit(self, link: PeerConnection) -> bool:
-        """Count a connection; return False if there are to be no more."""
+        """Count a connection; return False if the process accepts no more."""
 
     def why_no_place(self, link: PeerConnection, name: NodeId) -> str | None:
-        """Give a connection that others have opened a place; return why there is none."""
+        """Assign a place to a connection that a peer opened; return the reason if there is none."""
 
     def distrust(self, certificate: PeerCertificate, now_s: float) -> Distrust | None:
-        """Return why a certificate that was verified is refused now; None if it is not."""
+        """Return why a verified certificate is refused now; None if it is accepted."""
 
     def claim(self, link: PeerConnection, greeting: Hello) -> None:
         """Admit a node under its name, now or later, or refuse it."""
@@ -130,48 +130,48 @@ class Switchboard(Protocol):
         """Handle a message about the name of one end of a connection."""
 
     def register(self, greeting: Hello) -> Owner:
-        """Whom a link belongs to, now that somebody who dialled us has greeted."""
+        """Return the owner of a connection that a peer opened, from its greeting."""
 
     def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
-        """A message has come, in a frame."""
+        """Handle a message that arrived in a frame."""
 
     def begin_batch(self) -> None:
-        """Keep what is said from now on for ``write_gathered``."""
+        """Collect frames to send until ``end_batch``."""
 
     def end_batch(self, link: PeerConnection) -> None:
-        """Write what was said since ``gather``, to each in one piece; answers over this link."""
+        """Write the collected frames, one write per peer; answers go over this connection."""
 
     def refuse(self, reason: str, link: PeerConnection, detail: str = "") -> None:
-        """A connection is dropped; count it and say so."""
+        """Count and log a refused connection."""
 
     def on_lost(self, link: PeerConnection) -> None:
-        """A connection is gone."""
+        """Forget a connection that is closed."""
 
 
 class PeerConnection(asyncio.Protocol):
-    """One connection."""
+    """One connection to a peer: handshake, frames in both directions, limits."""
 
     def __init__(self, board: Switchboard, dialled_for: Owner | None) -> None:
         self._board = board
         self._budget = board.budget
         self._partial_frames = board.partial_frames
-        self._partial_bytes = 0  # of the frame that has begun to come
+        self._partial_bytes = 0  # of the unfinished frame
         self._owner = dialled_for
         self._reader = FrameReader()
-        # Frames that have come and were not handled yet, each with the time at which it came.
+        # Frames that have arrived and are not handled yet, each with its time of arrival.
         self._waiting: deque[tuple[float, Frame]] = deque()
         self._waiting_bytes = 0
-        self._is_paused = False  # it is not read until the frames that wait are handled
+        self._is_paused = False  # no reading until the waiting frames are handled
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self.address = "unknown"  # of the other end, for a person
+        self.address = "unknown"  # of the other end, for logs
         self.local_address = "unknown"  # of this end
-        self.nonce = secrets.randbelow(NONCE_END - 1) + 1  # in our greeting
-        self.account = self.address  # whose limits count: a name, or a host before the greeting
+        self.nonce = secrets.randbelow(NONCE_END - 1) + 1  # in this side's greeting
+        self.account = self.address  # limits count by account: name, or host before the greeting
         self._is_refused = False
         self._claim: Hello | None = None  # of a node that waits for its name
-        self._first = b""  # what came before the greeting was read
-        self.failure: DialFailure | None = None  # of a link that was lost before its greeting
+        self._first = b""  # bytes received before the greeting, to diagnose a failure
+        self.failure: DialFailure | None = None  # of a connection lost before its greeting
         self.certificate: PeerCertificate | None = None
         self.sender: NodeId | None = None  # known from the greeting on
         self.role = Role.NODE
@@ -180,14 +180,14 @@ class PeerConnection(asyncio.Protocol):
         self.is_greeted = False
         self.can_write = True
         self.began_s = 0.0
-        self.is_used = False  # something has come or gone since the last ``look``
-        self.used_s = 0.0  # when that was last so
-        self.settled = asyncio.Event()  # greeted, or lost
+        self.is_used = False  # since the last ``check_deadlines``
+        self.used_s = 0.0  # time of last use, as of the last ``check_deadlines``
+        self.settled = asyncio.Event()  # greeted or lost
 
-    # -- the transport's calls ---------------------------------------------------------------
+    # -- callbacks of the transport ----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say who we are, and expect the same."""
+        """Send the greeting and start the deadline for the peer's greeting."""
         self._transport = cast("asyncio.Transport", transport)
         loop = asyncio.get_running_loop()
         self.began_s = self.used_s = loop.time()
@@ -210,18 +210,18 @@ class PeerConnection(asyncio.Protocol):
 
     @property
     def certificate_name(self) -> NodeId | None:
-        """The name in the certificate of the other side; None without one."""
+        """Return the name in the peer's certificate; None without a certificate."""
         return self.certificate.name if self.certificate else None
 
     def check_certificate(self, now_s: float) -> bool:
-        """Close the connection if the certificate of the other side is denied or has expired."""
+        """Close the connection and return False if the certificate is denied or has expired."""
         why = self._board.distrust(self.certificate, now_s) if self.certificate else None
         if why is not None and not self._is_refused:
             self._refuse(why.reason, why.sentence, DialFailure(Cause.UNTRUSTED, why.sentence))
         return why is None
 
     def data_received(self, data: bytes) -> None:
-        """Cut into frames; handle them now, or in a later turn of the loop."""
+        """Split data into frames; handle them now, or in a later turn of the loop."""
         board, budget = self._board, self._budget
         self.is_used = True
         board.bytes_received += len(data)
@@ -245,7 +245,7 @@ class PeerConnection(asyncio.Protocol):
             self._keep_waiting(frames[done:], len(data))
 
     def _handle(self, frames: list[Frame]) -> int:
-        """Handle frames until the turn of the loop is spent; return how many."""
+        """Handle frames until the work budget of this turn is spent; return their number."""
         board, budget = self._board, self._budget
         clock = budget.clock
         began_s = clock()
@@ -271,7 +271,7 @@ class PeerConnection(asyncio.Protocol):
 
     @property
     def _can_serve(self) -> bool:
-        """Return False while a client has yet to read answers, or a node waits for its name."""
+        """Return False while a client has unread answers, or a node waits for its name."""
         if self._claim is not None:
             return False
         return not self._is_client or self._owner is None or not self._owner.is_behind
@@ -288,14 +288,14 @@ class PeerConnection(asyncio.Protocol):
         budget.add(self)
 
     def _is_about_name(self, frame: Frame) -> bool:
-        """Handle a message about a name, also of a node that waits for its own.
+        """Handle a message about a name, even while the sender waits for its own name.
 
-        Two processes that dial each other at once ask each other on the connections that wait.
+        Two processes that dial each other at the same time ask each other over waiting connections.
         """
         try:
             message = decode(frame).message
         except WireError:
-            return False  # it is refused in its turn
+            return False  # ``_on_frame`` refuses it later
         if type(message) not in NAME_TYPES:
             return False
         self._board.on_name_message(self, cast("NameMessage", message))
@@ -308,7 +308,7 @@ class PeerConnection(asyncio.Protocol):
             self._is_paused = True
 
     def handle_some(self, end_s: float) -> bool:
-        """Handle one frame, and more until a time; return True if some can still be handled."""
+        """Handle one waiting frame, and more until ``end_s``; return True if some are left."""
         clock, waiting = self._budget.clock, self._waiting
         self._board.begin_batch()
         try:
@@ -332,7 +332,7 @@ class PeerConnection(asyncio.Protocol):
         transport = self._transport
         if self._is_paused and transport is not None and not transport.is_closing():
             transport.resume_reading()
-            if self._partial_bytes:  # it had no chance to send the rest
+            if self._partial_bytes:  # paused, it could not send the rest: restart its deadline
                 self._partial_frames.update(self, self._partial_bytes, is_new=True)
         self._is_paused = False
         self._waiting_bytes = 0
@@ -341,11 +341,11 @@ class PeerConnection(asyncio.Protocol):
         self._refuse(type(error).__name__, str(error), failure_in(self._first))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection; the next frame dials again."""
+        """Release the connection; the next frame dials again."""
         reason, detail = (
             classify_tls_error(exc) if exc is not None and not self.is_greeted else (None, "")
         )
-        if reason is not None:  # only now do we hear that they have not accepted our certificate
+        if reason is not None:  # TLS 1.3 reports only now that the peer refused the certificate
             self._board.refuse(reason, self, detail)
         if self.failure is None:
             self.failure = failure_of(exc) if exc is not None else CLOSED
@@ -358,21 +358,21 @@ class PeerConnection(asyncio.Protocol):
             self._owner.on_lost(self)
 
     def pause_writing(self) -> None:
-        """The other side reads more slowly than we write: let the bounded queue wait."""
+        """Stop writing: the peer reads too slowly, so frames stay in the bounded queue."""
         self.can_write = False
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """Write the queued frames: the peer has caught up."""
         self.can_write = True
         if self._owner is not None:
             self._owner.flush()
         if self._waiting:
             self._restart_waiting()
 
-    # -- what comes --------------------------------------------------------------------------
+    # -- input -------------------------------------------------------------------------------
 
     def _take_late(self, frame: Frame) -> None:
-        """Refuse a request without work: its sender has given up, or sends too many."""
+        """Refuse a late request without work: its sender has given up, or sends too many."""
         if self.sender is not None and self._owner is not None:
             envelope = decode(frame)
             message = envelope.message
@@ -399,7 +399,7 @@ class PeerConnection(asyncio.Protocol):
         self._board.receive(self.sender, envelope, frame)
 
     def _on_refusal(self, reason: str) -> None:
-        """Close the connection: the other side refuses it."""
+        """Close the connection: the peer refuses it."""
         self.failure = DialFailure(Cause.TURNED_AWAY, reason)
         self._is_refused = True
         self.abort()
@@ -412,7 +412,7 @@ class PeerConnection(asyncio.Protocol):
         elif self._owner is not None and not self._owner.matches(greeting):
             self._refuse("stranger", greeting.node, _stranger(greeting))
         elif self._owner is None and greeting.role is Role.SUPERVISOR:
-            self._refuse("supervisors do not dial")  # whom we call, we know; whom not, may lie
+            self._refuse("supervisors do not dial")  # a process dials its supervisors itself
         elif greeting.role is Role.NODE:
             self._claim = greeting
             self._board.claim(self, greeting)
@@ -420,7 +420,7 @@ class PeerConnection(asyncio.Protocol):
             self._attach(greeting)
 
     def _is_believed(self, greeting: Hello) -> bool:
-        """True if somebody may call itself so: its certificate says it, and the name fits."""
+        """Return True if the name fits the role and the peer's certificate permits it."""
         if (greeting.role is Role.SUPERVISOR) != (greeting.node == SUPERVISOR):
             return False
         if not self._board.is_secured:
@@ -429,11 +429,11 @@ class PeerConnection(asyncio.Protocol):
         if name is None:
             return False
         if greeting.role is Role.SUPERVISOR:
-            return may_act_as(SUPERVISOR, name)  # several supervisors have certificates below it
+            return may_act_as(SUPERVISOR, name)  # certificates of supervisors have names below it
         return may_act_as(name, greeting.node)
 
     def admit_name(self) -> None:
-        """Begin to handle messages: the peer has the name it claimed."""
+        """Start to handle messages: the peer holds the name it claimed."""
         greeting, self._claim = self._claim, None
         if greeting is None or self._is_refused:
             return
@@ -442,7 +442,7 @@ class PeerConnection(asyncio.Protocol):
             self._restart_waiting()
 
     def refuse_name(self, farewell: bytes, why: str) -> None:
-        """Handle no message; send a farewell and close once the peer had time to read it."""
+        """Drop all messages; send a farewell and close after FAREWELL_S."""
         self._is_refused = True
         self._waiting.clear()
         self._board.refuse("name in use", self, why)
@@ -458,7 +458,7 @@ class PeerConnection(asyncio.Protocol):
         self.abort()
 
     def _restart_waiting(self) -> None:
-        """Handle frames that waited for another reason than the work of this process."""
+        """Schedule waiting frames with a new arrival time: their delay was not the loop's."""
         now_s = self._budget.clock()
         self._waiting = deque((now_s, frame) for _, frame in self._waiting)
         self._budget.add(self)
@@ -482,16 +482,16 @@ class PeerConnection(asyncio.Protocol):
         self.settled.set()
         self._owner.on_link(self)
 
-    # -- what goes ---------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Hand bytes to the socket."""
+        """Write bytes to the socket."""
         if self._transport is not None:
             self.is_used = True
             self._transport.write(data)
 
     def check_deadlines(self, now: float) -> None:
-        """Note whether the link was used since the last time."""
+        """Record whether the connection was used since the last call."""
         if self.is_used:
             self.is_used, self.used_s = False, now
 
@@ -502,12 +502,12 @@ class PeerConnection(asyncio.Protocol):
         self.abort()
 
     def _refuse_with_reason(self, reason: str, why: str) -> None:
-        """Refuse a connection that has greeted, and send the reason."""
+        """Refuse a connection after its greeting, and send the reason."""
         self._is_refused = True
         self._board.refuse(reason, self, why)
         self.write(encode(NO_TOPIC, Refused(CONNECTION_REQUEST, why)))
         self.close()
-        asyncio.get_running_loop().call_later(TURN_AWAY_S, self.abort)  # it may not read that
+        asyncio.get_running_loop().call_later(TURN_AWAY_S, self.abort)  # it may not read the reason
 
     def make_room(self) -> None:
         """Close the connection: another client needs its place."""
@@ -516,22 +516,22 @@ class PeerConnection(asyncio.Protocol):
         )
 
     def refuse_partial(self, reason: str, detail: str) -> None:
-        """Close the connection: its frame is not complete."""
+        """Close the connection: it holds an unfinished frame."""
         self._refuse(reason, detail)
 
     @property
     def is_read(self) -> bool:
-        """Return False while this side does not read what comes."""
+        """Return False while this process does not read from the connection."""
         return not self._is_paused
 
     def _forget_bytes(self) -> None:
-        """Free what has come and is not handled: the link itself is in cycles."""
+        """Free unhandled input: reference cycles keep the connection itself alive for longer."""
         self._waiting.clear()
         self._reader = FrameReader()
         self._partial_frames.forget(self)
 
     def close(self) -> None:
-        """Close the connection once what was written is out."""
+        """Close the connection after the written bytes are sent."""
         self._waiting.clear()
         if self._transport is not None:
             self._transport.close()
@@ -544,7 +544,7 @@ class PeerConnection(asyncio.Protocol):
 
 
 def _stranger(greeting: Hello) -> DialFailure:
-    """Return the failure of a dial that another skipring process has answered."""
+    """Return the failure of a dial that another skipring process answered."""
     is_supervisor = greeting.role is Role.SUPERVISOR
     who = "a skipring supervisor" if is_supervisor else f"the skipring node {greeting.node}"
     return DialFailure(Cause.STRANGER, who)

@@ -12,21 +12,21 @@ from typing import Final, Protocol
 from skipring.core.peers import NodeId
 
 LINKS_MAX: Final = 4096  # Limit: connections that peers have opened.
-CLIENT_LINKS_MAX: Final = 1024  # Limit: of these, connections of clients; nodes have the rest.
-# Limit: of these, connections with one certificate; without certificates of one claimed name.
+CLIENT_LINKS_MAX: Final = 1024  # Limit: client connections among them; nodes have the rest.
+# Limit: connections among them with one certificate, or with one claimed name without certificates.
 NAME_LINKS_MAX: Final = 256
-IDLE_CLIENT_S: Final = 10.0  # Guess: a client that reads asks again within a second.
+IDLE_CLIENT_S: Final = 10.0  # Guess: an active client sends a request every second.
 
 
 class Place(Protocol):
-    """Connection that another process has opened."""
+    """Connection that a peer has opened."""
 
     @property
     def used_s(self) -> float:
-        """Return the time of the last use, as of the last ``look``."""
+        """Return the time of the last use, as of the last ``check_deadlines``."""
 
     def check_deadlines(self, now: float) -> None:
-        """Record whether the link was used since the last call."""
+        """Record whether the connection was used since the last call."""
 
     def make_room(self) -> None:
         """Close the connection: another client needs its place."""
@@ -41,13 +41,13 @@ class ConnectionLimits:
         self._clients: dict[Place, None] = {}
 
     def __len__(self) -> int:
-        """Return how many places are taken."""
+        """Return the number of occupied places."""
         return len(self._names)
 
     def occupy(self, link: Place, name: NodeId, *, is_client: bool, now_s: float) -> str | None:
-        """Give a connection a place; return None, or the reason for refusal as a sentence.
+        """Assign a place to a connection; return None, or the reason for refusal as a sentence.
 
-        If all places are taken, the client that has been idle longest gives way.
+        If all places are occupied, the client that has been idle longest is closed.
         """
         why = self._why_none(name, is_client=is_client, now_s=now_s)
         if why is None:

@@ -15,14 +15,14 @@ from msgspec import Struct
 from skipring.errors import InputError
 from skipring.wire.limits import shown
 
-CONTEXTS_MAX: Final = 1000  # Guess: more than one user has clusters.
+CONTEXTS_MAX: Final = 1000  # Guess: more clusters than one user has.
 NAME_CHARACTERS_MAX: Final = 64
 
 SELECTED: Final = "SKIPRING_CONTEXT"  # environment variable that overrides ``context use``
 
 
 class Context(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Supervisors of a cluster, and the certificate to show to them."""
+    """Supervisors of a cluster, and the certificate to present to them."""
 
     supervisor: str
     ca: str | None = None
@@ -31,14 +31,14 @@ class Context(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Contexts(Struct, kw_only=True, omit_defaults=True):
-    """All contexts of a user, and the one in use."""
+    """All contexts of a user, and the name of the current one."""
 
     current: str | None = None
     contexts: dict[str, Context] = {}
 
     @classmethod
     def load(cls) -> Self:
-        """Read the contexts of this user; an absent file has none."""
+        """Read the contexts of this user; return none if the file is missing."""
         path = contexts_file()
         try:
             return msgspec.json.decode(path.read_bytes(), type=cls)
@@ -65,11 +65,11 @@ class Contexts(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def selected(self) -> str | None:
-        """The name of the context in use: SKIPRING_CONTEXT, or else the current one."""
+        """Return the name of the context in use: SKIPRING_CONTEXT, or else the current one."""
         return os.environ.get(SELECTED) or self.current
 
     def find(self, name: str) -> Context:
-        """Return the context of a name; InputError lists the names that exist."""
+        """Return the context of a name; otherwise raise InputError with the names that exist."""
         found = self.contexts.get(name)
         if found is None:
             names = ", ".join(sorted(self.contexts))
@@ -78,7 +78,7 @@ class Contexts(Struct, kw_only=True, omit_defaults=True):
         return found
 
     def add(self, name: str, context: Context) -> None:
-        """Store a context under a name, in place of an older one."""
+        """Store a context under a name; replace an older one."""
         if not name.isprintable() or not 1 <= len(name) <= NAME_CHARACTERS_MAX or "/" in name:
             raise InputError(
                 f"a context name has 1 to {NAME_CHARACTERS_MAX} printable characters and no /"

@@ -15,12 +15,12 @@ from msgspec import Struct
 
 from skipring.core.peers import NodeId
 
-# Guesses. A member in a ring of 1,000 has at most 20 neighbours; supervisors name most of them.
+# Guess: a member in a ring of 1,000 has at most 20 neighbours, and supervisors name most of them.
 MEMBER_BURST: Final = 16
 MEMBER_PER_S: Final = 1.0
 ALL_BURST: Final = 64
 ALL_PER_S: Final = 8.0
-MEMBERS_MAX: Final = 1024  # Limit: members with a budget of their own.
+MEMBERS_MAX: Final = 1024  # Limit: members with their own budget.
 
 
 class DialBackResult(StrEnum):
@@ -32,7 +32,7 @@ class DialBackResult(StrEnum):
 
 
 class _Budget(Struct):
-    """Number of dials that are allowed now; it grows with time up to a burst."""
+    """Token bucket of dials: it refills with time up to a burst."""
 
     left: float
     at_s: float

@@ -13,9 +13,9 @@ from skipring.wire.handshake import VERSION, version_in
 from skipring.wire.limits import shown
 from skipring.wire.rpc import Address
 
-FIRST_BYTES_MAX: Final = 1024  # Limit of ours: a greeting is shorter, and a banner is recognised.
+FIRST_BYTES_MAX: Final = 1024  # Limit: longer than a greeting, enough to recognise a banner.
 
-# OpenSSL's words for bytes that are not TLS.
+# Reasons that OpenSSL gives for bytes that are not TLS.
 NOT_TLS: Final = frozenset({"wrong version number", "http request", "record layer failure"})
 
 _TLS_RECORDS: Final = range(0x14, 0x18)
@@ -25,20 +25,20 @@ _HTTP: Final = (b"http/", b"<!doctype html", b"<html")
 
 
 class Cause(StrEnum):
-    """Why a dial has not led to a link."""
+    """Cause of a failed dial."""
 
     REFUSED = "refused"  # nothing listens there
     UNREACHABLE = "unreachable"  # no such host, no route, or no answer to TCP
-    SILENT = "silent"  # connected, and no greeting yet
-    CLOSED = "closed"  # by the other side, before its greeting
-    FOREIGN = "foreign"  # it answers, but not as skipring
-    VERSION = "version"  # skipring of another wire version
-    STRANGER = "stranger"  # another skipring process
-    SECURED = "secured"  # it speaks TLS, this process does not
-    PLAIN = "plain"  # this process speaks TLS, it does not
-    UNTRUSTED = "untrusted"  # a certificate is refused, by either side
+    SILENT = "silent"  # connected, but no greeting yet
+    CLOSED = "closed"  # by the peer, before its greeting
+    FOREIGN = "foreign"  # the answer is not a greeting
+    VERSION = "version"  # the peer has another wire version
+    STRANGER = "stranger"  # another skipring process answers
+    SECURED = "secured"  # the peer uses TLS, this process does not
+    PLAIN = "plain"  # this process uses TLS, the peer does not
+    UNTRUSTED = "untrusted"  # one side refuses the other's certificate
     TURNED_AWAY = "turned away"  # refused after the greeting, with a reason
-    NAME_TAKEN = "name taken"  # another live process has our name
+    NAME_TAKEN = "name taken"  # another live process holds this process's name
 
 
 _SENTENCES: Final = {
@@ -72,7 +72,7 @@ class DialFailure(Struct, frozen=True):
     detail: str = ""
 
     def sentence(self, address: Address, node: NodeId | None) -> str:
-        """Return what happened at an address where a node, or None: a supervisor, was expected.
+        """Return a sentence about the dial; ``node`` was expected there, or a supervisor if None.
 
         >>> DialFailure(Cause.FOREIGN, "HTTP").sentence("127.0.0.1:7400", None)
         '127.0.0.1:7400 is not a skipring supervisor: it answered with HTTP'
@@ -92,13 +92,13 @@ NO_ANSWER: Final = DialFailure(Cause.UNREACHABLE, "no answer")
 
 
 def failure_of(error: Exception) -> DialFailure:
-    """Return what an error of a connection or of a TLS handshake means."""
+    """Return the failure that an error of a connection or a TLS handshake stands for."""
     match error:
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError() | ConnectionResetError():
             return CLOSED
         case ssl.SSLError():
             return _tls_failure(error)
-        case ConnectionAbortedError():  # asyncio's, if a TLS handshake takes too long
+        case ConnectionAbortedError():  # asyncio raises it if a TLS handshake takes too long
             return SILENT
         case ConnectionRefusedError():
             return DialFailure(Cause.REFUSED)
@@ -125,7 +125,7 @@ def _reason(error: Exception) -> str:
 
 
 def failure_in(first: bytes) -> DialFailure:
-    """Return what the first bytes of a server mean that are not a greeting of our version."""
+    """Return the failure that the first bytes of a server mean if they are no valid greeting."""
     version = version_in(first)
     if version not in (None, VERSION):
         return DialFailure(Cause.VERSION, str(version))

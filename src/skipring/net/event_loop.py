@@ -6,7 +6,7 @@ import asyncio
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """A loop of uvloop's, or Python's own where there is none."""
+    """Return a new event loop: uvloop's, or asyncio's if uvloop is not installed."""
     try:
         from uvloop import new_event_loop  # noqa: PLC0415  (not on every system)
     except ImportError:

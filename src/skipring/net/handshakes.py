@@ -14,8 +14,8 @@ from msgspec import Struct
 
 # Guess: a handshake takes some milliseconds and two round trips.
 OLD_S: Final = 1.0
-SOURCES_MAX: Final = 2048  # Limit: the source addresses whose rates are remembered.
-_PREFIX_BITS: Final = 64  # of an IPv6 address: one machine can choose the rest
+SOURCES_MAX: Final = 2048  # Limit: source addresses with a remembered rate.
+_PREFIX_BITS: Final = 64  # of an IPv6 address: one machine can choose the other bits
 
 Connection = TypeVar("Connection")
 
@@ -24,11 +24,11 @@ BURST_S: Final = 2.0  # Guess: all nodes of a machine start together.
 
 
 class HandshakeLimits(Struct, frozen=True):
-    """Limits of handshakes that peers begin; a burst is the rate of ``BURST_S``."""
+    """Limits of handshakes that peers begin; a burst is the rate times ``BURST_S``."""
 
     at_once: int  # connections without a greeting
-    source_rate: float  # handshakes that one source begins in a second
-    total_rate: float  # handshakes that all sources begin in a second
+    source_rate: float  # handshakes that one source begins per second
+    total_rate: float  # handshakes that all sources begin per second
     waiting: int  # waiting connections of one source
     turn: int  # handshakes that begin in one turn of the loop
 
@@ -42,7 +42,7 @@ PLAIN: Final = HandshakeLimits(
 
 
 def source_of(host: str) -> str:
-    """Return the source of an address: the IPv4 address, or the network of an IPv6 address.
+    """Return the source of an address: the IPv4 address, or the /64 network of an IPv6 address.
 
     >>> source_of("2001:db8::1"), source_of("::ffff:10.0.0.1"), source_of("10.0.0.1")
     ('2001:db8::/64', '10.0.0.1', '10.0.0.1')
@@ -56,7 +56,7 @@ def source_of(host: str) -> str:
 
 
 class _Rate:
-    """A token bucket."""
+    """Token bucket."""
 
     __slots__ = ("_a_second", "_counted_s", "_tokens")
 
@@ -66,7 +66,7 @@ class _Rate:
         self._counted_s = now_s
 
     def has_token(self, now_s: float) -> bool:
-        """Add the tokens of the time that has passed; return True if a handshake may begin."""
+        """Refill the bucket for the time that has passed; return True if a handshake may begin."""
         passed_s, self._counted_s = now_s - self._counted_s, now_s
         full = self._a_second * BURST_S
         self._tokens = min(full, self._tokens + passed_s * self._a_second)
@@ -77,14 +77,14 @@ class _Rate:
 
 
 class _SourceAddress(Generic[Connection]):
-    """The connections of one source address that have not greeted."""
+    """Connections of one source address that have not greeted."""
 
     __slots__ = ("open", "rate", "waiting")
 
     def __init__(self, rate: _Rate) -> None:
         self.rate = rate
-        self.open: OrderedDict[Connection, None] = OrderedDict()  # the oldest first
-        self.waiting: deque[Connection] = deque()  # of these, without a handshake
+        self.open: OrderedDict[Connection, None] = OrderedDict()  # oldest first
+        self.waiting: deque[Connection] = deque()  # of these, connections without a handshake
 
 
 class Handshakes(Generic[Connection]):
@@ -95,11 +95,11 @@ class Handshakes(Generic[Connection]):
         self._rate = _Rate(limits.total_rate, now_s)
         self._sources: OrderedDict[str, _SourceAddress[Connection]] = OrderedDict()
         self._busy: dict[str, _SourceAddress[Connection]] = {}  # of these, sources with connections
-        self._open: OrderedDict[Connection, tuple[str, float]] = OrderedDict()  # since when
+        self._open: OrderedDict[Connection, tuple[str, float]] = OrderedDict()  # source, since when
         self._turns: OrderedDict[str, None] = OrderedDict()  # sources with waiting connections
 
     def __len__(self) -> int:
-        """Return how many connections have not greeted."""
+        """Return the number of connections that have not greeted."""
         return len(self._open)
 
     @property
@@ -108,7 +108,7 @@ class Handshakes(Generic[Connection]):
         return bool(self._turns)
 
     def add(self, connection: Connection, source: str, now_s: float) -> Connection | None:
-        """Add a connection; return a connection to refuse if there is no room: this or another."""
+        """Add a connection; at a limit, return the connection to refuse: this one or another."""
         known = self._sources.get(source)
         own: _SourceAddress[Connection] = known or _SourceAddress(
             _Rate(self._limits.source_rate, now_s)
@@ -133,7 +133,7 @@ class Handshakes(Generic[Connection]):
         return gives_way
 
     def _dispensable(self, own: _SourceAddress[Connection], now_s: float) -> Connection | None:
-        """Return the oldest connection of the source with most, or the oldest of all if it is old.
+        """Return the oldest connection of the largest source, or the oldest of all after OLD_S.
 
         The source with most connections does not get the place of another source.
         """

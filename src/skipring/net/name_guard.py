@@ -32,8 +32,8 @@ from skipring.wire.codec import encode
 from skipring.wire.handshake import Hello
 from skipring.wire.name_messages import NO_TOPIC, AskHolder, HolderReply, NameTaken
 
-AUDIT_TICKS: Final = 8  # Guess: two admitted processes of one name are rare.
-PING_S: Final = 1.5  # Guess: a running process answers sooner, also on a busy machine.
+AUDIT_TICKS: Final = 8  # Guess: two admitted processes with one name are rare.
+PING_S: Final = 1.5  # Guess: a running process answers sooner, even on a busy machine.
 CLAIMING_MAX: Final = 256  # Limit: connections that wait for the answer of a holder.
 
 
@@ -41,20 +41,20 @@ class NamedLink(Protocol):
     """Connection, as the name guard uses it."""
 
     def write(self, data: bytes) -> None:
-        """Hand bytes to the socket."""
+        """Write bytes to the socket."""
 
     def admit_name(self) -> None:
-        """Begin to handle messages: the peer has the name it claimed."""
+        """Start to handle messages: the peer holds the name it claimed."""
 
     def refuse_name(self, farewell: bytes, why: str) -> None:
-        """Handle no message; send a farewell and close."""
+        """Drop all messages; send a farewell and close."""
 
     def displace(self) -> None:
         """Close the connection at once: its peer does not answer."""
 
 
 def name_taken_text(name: NodeId, other: ProcessId, *, is_refused: bool) -> str:
-    """Return the sentence for a process whose name another live process has as well."""
+    """Return the sentence for a process whose name another live process also claims."""
     where = f"at {other.address} (incarnation {other.incarnation:x})"
     what = (
         f"the name {name} is in use by the process {where}"
@@ -65,7 +65,7 @@ def name_taken_text(name: NodeId, other: ProcessId, *, is_refused: bool) -> str:
 
 
 class _Entry(Struct, frozen=True):
-    """Connection under a name, and the facts by which its process recognises it."""
+    """Connection under a name, and the values by which its process recognises it."""
 
     name: NodeId
     process: ProcessId
@@ -82,14 +82,14 @@ class NameGuard:
         self._registry = NameRegistry()
         self._numbers = count(1)
         self._ticks = 0
-        self._claims: dict[ConnectionId, _Entry] = {}  # that wait
+        self._claims: dict[ConnectionId, _Entry] = {}  # waiting for a decision
         self._admitted: dict[ConnectionId, _Entry] = {}
         self._connections: dict[NamedLink, ConnectionId] = {}
 
     def claim(self, link: NamedLink, greeting: Hello, address: str | None) -> None:
-        """Admit a connection under a name, now or if its holder does not answer; or refuse it.
+        """Admit or refuse a connection under a name, now or after its holder was asked.
 
-        The address is the other end of the connection, or None if it is not compared.
+        ``address`` is the other end of the connection, or None if it is not compared.
         """
         number = next(self._numbers)
         process = ProcessId(greeting.incarnation, greeting.address)
@@ -102,7 +102,7 @@ class NameGuard:
         self._handle(NameClaimed(greeting.node, number, process))
 
     def on_reply(self, link: NamedLink, reply: HolderReply) -> None:
-        """Report to the registry the answer of the process at the end of a connection."""
+        """Pass the answer of the process at the end of a connection to the registry."""
         number = self._connections.get(link)
         if number in self._admitted:
             name = self._admitted[number].name
@@ -122,7 +122,7 @@ class NameGuard:
         return (found.name if found is not None else None), number
 
     def on_tick(self) -> None:
-        """Expire old reports, and compare the registry with the connections."""
+        """Expire old reports; every AUDIT_TICKS, compare the registry with the connections."""
         self._ticks += 1
         if self._ticks % AUDIT_TICKS:
             self._handle(RegistryTick())

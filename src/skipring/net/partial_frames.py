@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 PARTIAL_BYTES_MAX: Final = 32 << 20  # Limit: 32 of the longest frames at once.
 FRAME_S: Final = 30.0  # Guess: the longest frame over a line of 300 kbit/s.
-LATE_S: Final = 1.0  # Guess: a loop that is later than this was blocked, and has not read yet.
+LATE_S: Final = 1.0  # Guess: a later loop was blocked and has unread input.
 
 
 class Sending(Protocol):
@@ -37,12 +37,12 @@ class PartialFrames:
         self.size_bytes = 0
         self._held: OrderedDict[Sending, tuple[float, int]] = (
             OrderedDict()
-        )  # since when; oldest first
+        )  # start time and bytes; oldest first
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = 0.0
 
     def update(self, link: Sending, size_bytes: int, *, is_new: bool) -> None:
-        """Set the size of the unfinished frame of a connection; ``is_new`` begins another one."""
+        """Set the size of a connection's unfinished frame; ``is_new`` restarts its deadline."""
         now_s = asyncio.get_running_loop().time()
         since_s, old_bytes = self._held.get(link, (now_s, 0))
         self.size_bytes += size_bytes - old_bytes
@@ -61,7 +61,7 @@ class PartialFrames:
         self.size_bytes -= size_bytes
 
     def close(self) -> None:
-        """Forget all deadlines."""
+        """Cancel the timer of the deadlines."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -20,49 +20,49 @@ from skipring.net.sockets import TROUBLES, dial, speaks_tls
 from skipring.wire.handshake import Hello
 from skipring.wire.rpc import Address
 
-if TYPE_CHECKING:  # they make us
+if TYPE_CHECKING:  # a cycle: the transport creates peers
     from skipring.net.transport import Transport
 
 # Measured: with 4 MiB a burst of 250 publications of 16 KiB had to be repaired.
 QUEUE_BYTES_MAX: Final = 16 << 20
-BEHIND_BYTES: Final = 1 << 20  # Our guess: as much as one answer of a repair brings.
+BEHIND_BYTES: Final = 1 << 20  # Guess: the size of one answer of a repair.
 BACK_OFF_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
-# The command reports within 1 s that a listener does not answer. Measured: on two cores with eight
-# busy processes a supervisor greets within 20 ms.
+# The CLI reports a listener that does not answer within 1 s. Measured: on two cores with eight busy
+# processes a supervisor greets within 20 ms.
 SILENT_S: Final = 0.7
-CROSSING_S: Final = 1.0  # Our guess: two who dial each other at once do so within it.
-DIALLING_MAX: Final = 256  # Limit of ours: others can name as many nodes as they like.
+CROSSING_S: Final = 1.0  # Guess: two peers that dial each other at the same time do so within it.
+DIALLING_MAX: Final = 256  # Limit: peers can name any number of nodes.
 REFUSED_S: Final = (
-    1.0  # Guess: a server that refuses a connection after the greeting does so within.
+    1.0  # Guess: a server that refuses a connection after the greeting does so within this time.
 )
-SPARE_S: Final = 10.0  # Our guess: a second link to somebody that is not used so long can go.
-IDLE_S: Final = 60.0  # Our guess: neighbours talk once a tick, so these are none any more.
-GRUDGE_S: Final = 60.0  # Our guess: then we forget that somebody could not be reached.
+SPARE_S: Final = 10.0  # Guess: a second connection that is unused for this time can be closed.
+IDLE_S: Final = 60.0  # Guess: neighbours send once a tick, so an idle peer is no longer one.
+GRUDGE_S: Final = 60.0  # Guess: a failed dial is forgotten after this time.
 
 
 class RemotePeer:
-    """What waits for one node, and the link it goes over."""
+    """Outbound queue of one peer, and the connections to it."""
 
     def __init__(self, links: Transport, name: NodeId, address: Address | None) -> None:
         self.name = name
         self.link: PeerConnection | None = None
         self._links = links
-        self._address = address  # of a supervisor; a node's is looked up
-        self._spare: list[PeerConnection] = []  # greeted too, but others are used
+        self._address = address  # of a supervisor; the address of a node comes from the book
+        self._spare: list[PeerConnection] = []  # also greeted, but not used to send
         self._waiting: list[bytes] = []
         self._size = 0
         self._is_scheduled = False
         self._dialling: asyncio.Task[None] | None = None
         self._failures = 0
-        self._refusals = 0  # of our name, after a greeting
+        self._refusals = 0  # of this process's name, after a greeting
         self._failed_s = 0.0
-        self._dialled: Address = ""  # where we have dialled last
-        self._failure: DialFailure | None = None  # of the last dial; None once there is a link
-        self._is_connected = False  # TCP, while we dial
+        self._dialled: Address = ""  # the last address
+        self._failure: DialFailure | None = None  # of the last dial; None once connected
+        self._is_connected = False  # TCP, during a dial
 
     def send(self, frame: bytes) -> None:
-        """Keep a frame for a while: one write carries all that is said meanwhile."""
+        """Queue a frame; one write carries all frames of a turn. Drop it if the queue is full."""
         if self._links.is_closed:
             self._links.counts["closed"] += 1
             return
@@ -76,27 +76,27 @@ class RemotePeer:
             self._links.schedule(self)
 
     def refuse_request(self, frame: bytes) -> None:
-        """Send the refusal of a request that has waited too long."""
+        """Send the refusal of a request that waited too long."""
         self._links.counts["busy"] += 1
         self.send(frame)
 
     @property
     def account(self) -> NodeId:
-        """The name of the peer's certificate, or its own name without one."""
+        """Return the name in the peer's certificate, or its node name without a certificate."""
         return self.link.account if self.link is not None else self.name
 
     @property
     def waiting_bytes(self) -> int:
-        """How much waits."""
+        """Return the bytes in the queue."""
         return self._size
 
     @property
     def is_behind(self) -> bool:
-        """True if it has yet to read much of what it was sent."""
+        """Return True if the queue exceeds BEHIND_BYTES."""
         return self._size > BEHIND_BYTES
 
     def flush(self, over: PeerConnection | None = None) -> None:
-        """Write what waits, or dial; over the link of a request, if it is one of this peer."""
+        """Write the queue, or dial; prefer connection ``over`` if it belongs to this peer."""
         self._is_scheduled = False
         link = over if over is not None and over in self._spare else self.link
         if link is not None:
@@ -119,7 +119,7 @@ class RemotePeer:
         elif self._links.dialling >= DIALLING_MAX:
             self._drop("too many dialled")
         elif not self._links.is_secured and not is_loopback(address.rpartition(":")[0].strip("[]")):
-            self._drop("not loopback")  # without certificates nothing leaves this machine
+            self._drop("not loopback")  # without certificates no data leaves this machine
         elif self._address is None and not self._links.may_dial(self.name, address):
             self._drop("dial-back limit")
         else:
@@ -128,13 +128,13 @@ class RemotePeer:
             self._dialling.add_done_callback(self._on_dialled)
 
     def _on_dialled(self, _: asyncio.Task[None]) -> None:
-        """Dialling is over, whatever came of it."""
+        """Count the end of a dial, successful or not."""
         self._links.dialling -= 1
 
     async def _dial(self, address: Address) -> None:
         links = self._links
         try:
-            if self._failures:  # full jitter: those who lost the same peer do not come at once
+            if self._failures:  # full jitter: peers that lost the same peer do not dial it at once
                 limit = min(BACK_OFF_S * 2**self._failures, links.back_off_max_s)
                 await asyncio.sleep(links.rng.uniform(0, limit))
             failure = await self._connect(address)
@@ -148,7 +148,7 @@ class RemotePeer:
             self._drop("cannot connect")
 
     def on_refused(self, link: PeerConnection, why: str) -> None:
-        """The peer has refused our name after its greeting: try again later."""
+        """Record that the peer refused this process's name after its greeting; dial later."""
         self.on_lost(link)
         self._refusals = min(self._refusals + 1, 16)
         self._failures = self._refusals - 1
@@ -157,7 +157,7 @@ class RemotePeer:
         self._on_failure(DialFailure(Cause.NAME_TAKEN, why))
 
     async def _connect(self, address: Address) -> DialFailure | None:
-        """Open a link; return why there is none."""
+        """Open a connection; return the failure if there is none."""
         self._dialled, self._is_connected = address, False
         slow = asyncio.get_running_loop().call_later(SILENT_S, self._on_slow)
         try:
@@ -174,7 +174,7 @@ class RemotePeer:
     async def _identified(
         self, address: Address, failure: DialFailure | None
     ) -> DialFailure | None:
-        """Find out once whether a server that hangs up speaks TLS; not of one we have talked to."""
+        """Probe once whether a supervisor that hangs up uses TLS, unless it has greeted before."""
         links = self._links
         is_known = self._address is None or self._address in links.supervisors
         if failure is not CLOSED or is_known or links.is_secured:
@@ -187,7 +187,7 @@ class RemotePeer:
         self._is_connected = True
 
     def _on_slow(self) -> None:
-        """Report a server that takes long to answer; it may still do."""
+        """Report a server that is slow to answer; it may still answer."""
         if self.link is None:
             self._on_failure(SILENT if self._is_connected else NO_ANSWER)
 
@@ -197,27 +197,28 @@ class RemotePeer:
 
     @property
     def why_unreachable(self) -> str | None:
-        """Why the last dial has not led to a link, as a sentence; None while there is one."""
+        """Return why the last dial failed, as a sentence; None while connected."""
         if self.link is not None or self._failure is None:
             return None
         return self._failure.sentence(self._dialled, None if self._address else self.name)
 
     @property
     def is_name_refused(self) -> bool:
-        """Return True if the last link ended because another process has our name."""
+        """Return True if the last connection ended because another process holds this name."""
         return self._failure is not None and self._failure.cause is Cause.NAME_TAKEN
 
     def _on_trouble(self, address: Address, error: Exception) -> None:
         reason, detail = classify_tls_error(error)
-        if reason is not None:  # nobody there is usual, a certificate that is refused is not
+        if reason is not None:  # an absent peer is usual, a refused certificate is not
             self._links.log_drop("cannot connect", reason, address, detail)
 
-    # -- for a link --------------------------------------------------------------------------
+    # -- called by connections ---------------------------------------------------------------
 
     def on_link(self, link: PeerConnection) -> None:
-        """There is a link that has greeted: the newest is used, unless both sides dialled at once.
+        """Use a connection that has greeted: the newest, unless both sides dialled at once.
 
-        Then both sides take the one that the smaller of them has dialled; the other is spare.
+        Then both sides use the connection that the side with the smaller name dialled; the other is
+        spare.
         """
         old, self.link = self.link, link
         if old is not None:
@@ -230,16 +231,16 @@ class RemotePeer:
         self.flush()
 
     def _prefer_existing(self, old: PeerConnection, new: PeerConnection) -> bool:
-        """True if both sides dialled at once, and the older link is the one to be used."""
+        """Return True if both sides dialled at once, and the older connection is the one to use."""
         is_by_both = old.is_dialled != new.is_dialled and new.began_s - old.began_s < CROSSING_S
         return is_by_both and old.is_dialled == (self._links.node < self.name)
 
     def matches(self, greeting: Hello) -> bool:
-        """True if whoever greets us so is the one we dialled."""
+        """Return True if the greeting is from the peer that was dialled."""
         return greeting.node == (SUPERVISOR if self._address is not None else self.name)
 
     def on_lost(self, link: PeerConnection) -> None:
-        """A link is gone; what waits needs another one."""
+        """Forget a closed connection; use a spare one, or dial again if frames are queued."""
         is_known = link is self.link or link in self._spare
         if is_known and link.is_dialled and link.is_greeted:
             self._count_loss(link)
@@ -254,7 +255,7 @@ class RemotePeer:
         self._forget_if_idle()
 
     def _count_loss(self, link: PeerConnection) -> None:
-        """Dial later after a link that was closed at once: the other side refuses it."""
+        """Dial later after a connection that was closed at once: the peer refuses it."""
         now_s = asyncio.get_running_loop().time()
         if now_s - link.began_s > REFUSED_S:
             self._failures = self._refusals
@@ -268,10 +269,10 @@ class RemotePeer:
         self._failed_s = now_s
         self._links.record_dial_failure(self)
 
-    # -- the end -----------------------------------------------------------------------------
+    # -- end ---------------------------------------------------------------------------------
 
     def close_idle(self, now: float) -> None:
-        """Close links that nobody uses; forget that somebody could not be reached."""
+        """Close unused connections; forget old failed dials."""
         for link in self._spare:
             link.check_deadlines(now)
             if now - link.used_s > SPARE_S:
@@ -285,12 +286,12 @@ class RemotePeer:
         self._forget_if_idle()
 
     def reset_backoff(self) -> None:
-        """Forget that it could not be reached."""
+        """Forget failed dials and refusals."""
         self._failures = self._refusals = 0
         self._forget_if_idle()
 
     def _is_idle(self, link: PeerConnection, now: float) -> bool:
-        """True if a node that we dialled has nothing to do with us any more."""
+        """Return True if a dialled node has been idle for IDLE_S."""
         return link.is_dialled and self._address is None and now - link.used_s > IDLE_S
 
     def _forget_if_idle(self) -> None:
@@ -305,7 +306,7 @@ class RemotePeer:
         self._forget_if_idle()
 
     def close(self) -> asyncio.Task[None] | None:
-        """Write what waits, if there is a link; dial no more."""
+        """Write the queue if connected; cancel a dial and return its task."""
         if self.link is not None:
             self.flush()
         if self._dialling is not None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from skipring.security.credentials import Credentials
 
 
-_LISTENS: Final = "0A"  # the state of a socket in /proc/net/tcp
+_LISTENS: Final = "0A"  # state of a socket in /proc/net/tcp
 _REMEDIES: Final = {
     EACCES: "choose a port above 1023",
     EADDRINUSE: "stop it, or choose another port",
@@ -31,7 +31,7 @@ _REMEDIES: Final = {
 
 
 def why_not_listening(address: Address, error: OSError) -> str:
-    """Return why a process cannot listen at an address, and what to do, as a sentence."""
+    """Return why a process cannot listen at an address, with a remedy, as a sentence."""
     reason = (error.strerror or str(error)).lower()
     if error.errno == EADDRINUSE:
         pid = listening_process(int(address.rpartition(":")[2]))
@@ -44,7 +44,7 @@ def why_not_listening(address: Address, error: OSError) -> str:
 def listening_process(port: int) -> int | None:
     """Return the process that listens at a TCP port; None if /proc does not show it.
 
-    Processes of other users, and other systems than Linux, are not shown.
+    /proc does not show processes of other users, and exists on Linux only.
     """
     sockets = set()
     for table in ("tcp", "tcp6"):
@@ -58,43 +58,43 @@ def listening_process(port: int) -> int | None:
 
 
 def _open_files(process: Path) -> Iterator[str]:
-    with suppress(OSError):  # it has ended, or is another user's
+    with suppress(OSError):  # the process has ended, or belongs to another user
         for each in (process / "fd").iterdir():
-            with suppress(OSError):  # closed meanwhile
+            with suppress(OSError):  # closed in the meantime
                 yield str(each.readlink())
 
 
-DIAL_S: Final = 5.0  # Our guess: whoever is there answers sooner.
-HANDSHAKE_S: Final = 5.0  # Our guess: as long as we wait for a greeting.
+DIAL_S: Final = 5.0  # Guess: a listening peer answers sooner.
+HANDSHAKE_S: Final = 5.0  # Guess: the same as for a greeting.
 IDENTIFY_S: Final = 0.5  # Guess: a TLS server on this machine answers sooner.
-BACKLOG: Final = 1024  # Limit of ours: who may be waiting for us to accept; all of a ring may come.
-# In one turn of the loop. Measured: to refuse one takes 20 microseconds, and a queue of the system
-# that is full delays others by seconds.
+BACKLOG: Final = 1024  # Limit: connections to accept; all members of a ring may dial at once.
+# In one turn of the loop. Measured: a refusal takes 20 microseconds, and a full queue of the system
+# delays others by seconds.
 ACCEPTED_MAX: Final = 512
-TURNS_S: Final = 0.02  # Guess: the interval in which handshakes that wait can begin.
-ACCEPT_AGAIN_S: Final = 1.0  # Our guess: by then some files may have been closed.
+TURNS_S: Final = 0.02  # Guess: the interval at which waiting handshakes can begin.
+ACCEPT_AGAIN_S: Final = 1.0  # Guess: by then some files may have been closed.
 
-# UnicodeError: a name that is none.
+# UnicodeError: an invalid host name.
 TROUBLES: Final = (OSError, TimeoutError, UnicodeError)
 
-# A peer that has vanished without a word is noticed by the system within half a minute.
+# The system notices a vanished peer within half a minute.
 _KEEP_ALIVE: Final = {
     "TCP_KEEPIDLE": 10,
     "TCP_KEEPINTVL": 5,
     "TCP_KEEPCNT": 3,
-    "TCP_USER_TIMEOUT": 25_000,  # ms that what was sent may stay unacknowledged
+    "TCP_USER_TIMEOUT": 25_000,  # ms that sent data may stay unacknowledged
 }
 
 
 class Exchange(Switchboard, Protocol):
-    """All links of a process, as far as opening one is concerned."""
+    """All connections of a process, as far as opening one needs them."""
 
     @property
     def credentials(self) -> Credentials | None:
-        """What we show, if we show anything."""
+        """Return the credentials to present; None without TLS."""
 
     def log_drop(self, what: str, reason: str, address: str, detail: str = "") -> None:
-        """Count what went wrong with somebody, and say so now and then."""
+        """Count a dropped connection or frame; log it at a limited rate."""
 
 
 async def dial(
@@ -115,7 +115,7 @@ async def dial(
             lambda: link,
             sock=made,
             ssl=exchange.credentials.client_context(),
-            server_hostname=host,  # has to be said, and is not checked: names are
+            server_hostname=host,  # required, but not checked: names in certificates are
             ssl_handshake_timeout=HANDSHAKE_S,
         )
     await _opened(opening, made)
@@ -123,7 +123,7 @@ async def dial(
 
 
 async def connected(host: str, port: int) -> socket.socket:
-    """A socket that leads to somebody."""
+    """Return a connected socket; try all addresses of the host."""
     loop = asyncio.get_running_loop()
     failure: OSError = OSError("it has no address")
     for family, kind, protocol, _, where in await loop.getaddrinfo(
@@ -148,7 +148,7 @@ async def speaks_tls(address: Address) -> bool:
     """Return True if a server answers the first message of a TLS handshake with a TLS record."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # nothing is sent to it but this one message
+    context.verify_mode = ssl.CERT_NONE  # only this message is sent
     sent = ssl.MemoryBIO()
     with suppress(ssl.SSLWantReadError):
         context.wrap_bio(ssl.MemoryBIO(), sent).do_handshake()
@@ -166,13 +166,13 @@ Opening = Coroutine[Any, Any, tuple[asyncio.BaseTransport, PeerConnection]]
 
 
 async def _opened(opening: Opening, made: socket.socket) -> None:
-    """Wait for a connection to be open; whoever stops waiting leaves nothing half open behind."""
+    """Wait until a connection is open; if cancelled, leave nothing half open."""
     task = asyncio.ensure_future(opening)
     try:
         transport, _ = await asyncio.shield(task)
     except asyncio.CancelledError:
         with suppress(OSError):
-            made.shutdown(socket.SHUT_RD)  # it ends by itself; cut, the loop may leave it open
+            made.shutdown(socket.SHUT_RD)  # ends the handshake; if cancelled, the loop may leak it
         await asyncio.wait([task])
         is_open = not task.cancelled() and task.exception() is None
         if is_open and not task.result()[0].is_closing():
@@ -188,10 +188,10 @@ async def _opened(opening: Opening, made: socket.socket) -> None:
 
 
 def _let_go(made: socket.socket) -> None:
-    """The loop has taken a socket over, and it is closed or will be.
+    """Release a socket that the loop has taken over and closes.
 
-    uvloop closes the number behind it, and does not tell the socket if that happens early: it
-    would close the number once more, which may be somebody else's by then.
+    uvloop closes the file descriptor, and does not inform the socket object if that happens early.
+    The socket would close the descriptor again, which may belong to another file by then.
     """
     if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
         made.close()
@@ -200,39 +200,39 @@ def _let_go(made: socket.socket) -> None:
 
 
 def keep_alive(made: socket.socket) -> None:
-    """Let the system find out when the other side has vanished."""
-    with suppress(OSError):  # it is gone already
+    """Enable TCP keep-alive, so that the system detects a vanished peer."""
+    with suppress(OSError):  # already closed
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEP_ALIVE.items():
-            if hasattr(socket, name):  # not every system has every one
+            if hasattr(socket, name):  # not every system has all of them
                 made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class _Visitor:
-    """An accepted connection that has not greeted."""
+    """Accepted connection that has not greeted."""
 
     __slots__ = ("address", "came", "task")
 
     def __init__(self, came: socket.socket, address: Address) -> None:
         self.came = came
         self.address = address
-        self.task: asyncio.Task[None] | None = None  # its handshake, once that has begun
+        self.task: asyncio.Task[None] | None = None  # its handshake, once begun
 
 
 class Listener:
-    """Where others connect to us."""
+    """Listening socket: accepts connections and runs their handshakes."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._listening: socket.socket | None = None
         self._again: asyncio.TimerHandle | None = None
         self._handshakes: Handshakes[_Visitor] | None = None
-        self._next_turn: asyncio.TimerHandle | None = None  # of those that wait for a handshake
+        self._next_turn: asyncio.TimerHandle | None = None  # for waiting handshakes
         self._entering: dict[asyncio.Task[None], _Visitor] = {}
         self._waiting: set[_Visitor] = set()  # for their handshakes to begin
 
     async def open(self, host: str, port: int) -> tuple[str, int]:
-        """Accept connections; return where."""
+        """Accept connections; return the bound host and port."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
@@ -249,14 +249,14 @@ class Listener:
         loop.add_reader(listening, self._accept, listening, handshakes)
 
     def _accept(self, listening: socket.socket, handshakes: Handshakes[_Visitor]) -> None:
-        """Accept the connections that wait; a task could be cancelled with a socket in hand."""
+        """Accept pending connections; a callback, because a cancelled task could leak a socket."""
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPTED_MAX):
             try:
                 came, where = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
-            except OSError as error:  # too many open files, for example
+            except OSError as error:  # for example, too many open files
                 self._exchange.log_drop("cannot accept", "cannot accept", "", str(error))
                 loop.remove_reader(listening)
                 self._again = loop.call_later(ACCEPT_AGAIN_S, self._begin, listening, handshakes)
@@ -283,7 +283,7 @@ class Listener:
         )
 
     def _take_turns(self, handshakes: Handshakes[_Visitor]) -> None:
-        """Let handshakes begin; return later for the rest."""
+        """Begin the handshakes that are due; schedule the rest."""
         loop = asyncio.get_running_loop()
         if self._next_turn is not None:
             self._next_turn.cancel()
@@ -297,13 +297,13 @@ class Listener:
             self._next_turn = loop.call_later(TURNS_S, self._take_turns, handshakes)
 
     def _on_entered(self, task: asyncio.Task[None]) -> None:
-        """Free the place of a connection that has greeted, or is gone."""
+        """Free the place of a connection that has greeted or is closed."""
         visitor = self._entering.pop(task)
         if self._handshakes is not None:
             self._handshakes.remove(visitor)
 
     async def _let_in(self, visitor: _Visitor) -> None:
-        """Shake hands, and wait for the greeting."""
+        """Perform the handshake and wait for the greeting."""
         came, link = visitor.came, PeerConnection(self._exchange, None)
         credentials = self._exchange.credentials
         keep_alive(came)
@@ -332,10 +332,10 @@ class Listener:
             )
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting; close connections that have not greeted."""
         for visitor in self._entering.values():
             with suppress(OSError):
-                visitor.came.shutdown(socket.SHUT_RD)  # then a handshake ends by itself
+                visitor.came.shutdown(socket.SHUT_RD)  # ends its handshake
         for visitor in self._waiting:
             visitor.came.close()
         self._waiting.clear()
@@ -348,7 +348,7 @@ class Listener:
             listening.close()
 
     async def closed(self) -> None:
-        """Wait until nothing is left."""
+        """Wait until all handshakes have ended."""
         if self._entering:
             await asyncio.wait(list(self._entering))
-        await asyncio.sleep(0)  # let transports say that they are closed
+        await asyncio.sleep(0)  # transports report their close in the next turn

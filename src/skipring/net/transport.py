@@ -43,14 +43,14 @@ from skipring.wire.name_messages import (
 )
 from skipring.wire.rpc import Address, WireMessage
 
-if TYPE_CHECKING:  # it reads certificates, which few processes need
+if TYPE_CHECKING:  # Importing it loads cryptography, which few processes need.
     from skipring.security.credentials import Credentials, Distrust
 
-CLOSE_S: Final = 0.5  # Our guess: what a peer that reads needs for what is written.
-CLIENTS: Final = "client/"  # how the names of all clients begin
-CHECK_S: Final = 1.0  # Guess: the interval in which certificates of open connections are checked.
-SUPERVISORS: Final = supervisor_at("")  # how the names of all supervisors begin
-GRUDGES_MAX: Final = 1024  # Limit of ours: whom we could not reach.
+CLOSE_S: Final = 0.5  # Guess: enough for a peer to read the written data.
+CLIENTS: Final = "client/"  # prefix of the names of all clients
+CHECK_S: Final = 1.0  # Guess: the interval at which certificates of open connections are checked.
+SUPERVISORS: Final = supervisor_at("")  # prefix of the names of all supervisors
+GRUDGES_MAX: Final = 1024  # Limit: remembered peers with failed dials.
 
 Receiver = Callable[[NodeId, Envelope[WireMessage], Frame], None]
 
@@ -58,7 +58,7 @@ _LOG: Final = logger("links")
 
 
 def _ignore(_: NodeId) -> None:
-    """Nobody waits for an answer."""
+    """Ignore a change: the default callback."""
 
 
 class Transport:
@@ -75,9 +75,9 @@ class Transport:
         dials: bool = True,
         back_off_max_s: float = BACK_OFF_MAX_S,
     ) -> None:
-        self.counts: Counter[str] = Counter()  # of what was dropped, and why
+        self.counts: Counter[str] = Counter()  # drops by reason
         self.on_unreachable: Callable[[NodeId], None] = _ignore  # ``why_unreachable`` has changed
-        self.on_silent: Callable[[NodeId], None] = _ignore  # who may not have got what we sent
+        self.on_silent: Callable[[NodeId], None] = _ignore  # frames to this peer may be lost
         self.bytes_received = 0
         self.bytes_sent = 0
         self.frames_received = 0
@@ -86,32 +86,33 @@ class Transport:
         self._receive = receive
         self.rng = rng
         self.credentials = credentials
-        self.dials = dials  # False for a supervisor: who wants something of it, keeps a link to it
+        self.dials = dials  # False for a supervisor: nodes keep connections to it
         self.back_off_max_s = back_off_max_s
         self.connections: set[PeerConnection] = set()
-        self.supervisors: set[Address] = set()  # that have greeted us, of the few we were given
+        self.supervisors: set[Address] = set()  # configured supervisors that have greeted
         self.is_closed = False
         self.budget = WorkBudget()
         self.partial_frames = PartialFrames()
         self._places = ConnectionLimits()
-        self._checking: asyncio.TimerHandle | None = None  # certificates, while there are links
+        self._checking: asyncio.TimerHandle | None = None  # of certificates, while connected
         self._greeting = greeting
         self._peers: dict[NodeId, RemotePeer] = {}
         self._grudges: dict[NodeId, RemotePeer] = {}
         self._client_numbers = count(1)
-        self.dialling = 0  # how many we dial at this moment
+        self.dialling = 0  # dials in progress
         self._doors = Listener(self)
         self._emptied: asyncio.Future[None] | None = None
-        self._gathering: list[RemotePeer] | None = None  # whom something is said, while we react
+        self._gathering: list[RemotePeer] | None = None  # peers with frames to send, during a batch
         self._rarely = RateLimitedLogger(_LOG)
         self._names = NameGuard(self._on_conflict)
-        self._clones: dict[Address, int] = {}  # with our name: ticks until they are forgotten
+        self._clones: dict[Address, int] = {}  # other processes with this name: ticks until expiry
         self.dial_backs = DialBacks()
 
     async def listen(self, host: str, port: int, advertised: Address | None = None) -> Address:
-        """Accept connections; return where, and say so in greetings from now on.
+        """Accept connections; return the bound address.
 
-        Others may have to use another address than we do: it is the advertised one that they hear.
+        Greetings from now on name the advertised address, or the bound one if none is given: peers
+        may have to dial another address than this process listens at.
         """
         bound = await self._doors.open(host, port)
         address = join_address(*bound)
@@ -119,7 +120,7 @@ class Transport:
         return address
 
     def send(self, to: NodeId, frame: bytes) -> None:
-        """Queue a frame for a node that we have a link to, or an address of."""
+        """Queue a frame for a node with a connection or a known address."""
         self.peer(to).send(frame)
 
     def send_to_supervisor(self, address: Address, frame: bytes) -> None:
@@ -127,37 +128,37 @@ class Transport:
         self.peer(supervisor_at(address), address).send(frame)
 
     def account_of(self, name: NodeId) -> NodeId:
-        """Return the name that the quotas of a peer are charged to: that of its certificate."""
+        """Return the name that the quotas of a peer are charged to: its certificate's name."""
         peer = self._peers.get(name)
         return peer.account if peer is not None else name
 
     def is_behind(self, name: NodeId) -> bool:
-        """True if somebody has yet to read much of what we sent."""
+        """Return True if a peer has a large backlog of unread data."""
         return name in self._peers and self._peers[name].is_behind
 
     def is_linked(self, name: NodeId) -> bool:
-        """True if there is a link to somebody, over which both have greeted."""
+        """Return True if there is a connection to a peer over which both have greeted."""
         return name in self._peers and self._peers[name].link is not None
 
     def connection_to(self, name: NodeId) -> PeerConnection | None:
-        """Return the connection in use with a node; a restarted node has another one."""
+        """Return the active connection to a node; a restarted node has a new one."""
         return self._peers[name].link if name in self._peers else None
 
     def why_unreachable(self, name: NodeId) -> str | None:
-        """Return why the last dial to a node or supervisor has not led to a link, as a sentence.
+        """Return why the last dial to a node or supervisor failed, as a sentence.
 
-        None while there is a link, and before a dial has failed. A server that accepts connections
-        and does not answer is reported after SILENT_S, and may still answer after that. Names of
-        supervisors are those of ``supervisor_at``.
+        None while connected, and before a dial has failed. A server that accepts connections and
+        does not answer is reported after SILENT_S, and may still answer later. ``supervisor_at``
+        gives the names of supervisors.
         """
         return self._peers[name].why_unreachable if name in self._peers else None
 
     def is_name_refused(self, name: NodeId) -> bool:
-        """Return True if a node or supervisor refuses us because another process has our name."""
+        """Return True if a peer refuses this process because another process holds its name."""
         return name in self._peers and self._peers[name].is_name_refused
 
     def sweep(self) -> None:
-        """Close links that nobody needs, and forget whom we could not reach; once a tick."""
+        """Close unused connections and forget old failed dials; called once a tick."""
         now = asyncio.get_running_loop().time()
         self._names.on_tick()
         self._clones = {each: left - 1 for each, left in self._clones.items() if left > 1}
@@ -165,7 +166,7 @@ class Transport:
             peer.close_idle(now)
 
     async def close(self) -> None:
-        """Stop listening, send what is queued if that is quick, and close every connection."""
+        """Stop listening, write the queues within CLOSE_S and close every connection."""
         self.is_closed = True
         self._doors.close()
         self.partial_frames.close()
@@ -182,26 +183,26 @@ class Transport:
         await self._doors.closed()
 
     async def _drain(self) -> None:
-        """Wait until all connections are closed, but not for one that does not read."""
+        """Wait until all connections are closed, at most CLOSE_S for a peer that does not read."""
         if self.connections:
             self._emptied = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._emptied], timeout=CLOSE_S)
 
     def record_dial_failure(self, peer: RemotePeer) -> None:
-        """Somebody could not be reached; of too many the first are forgiven."""
+        """Record a failed dial; forget the oldest record beyond GRUDGES_MAX."""
         self._grudges.pop(peer.name, None)
         self._grudges[peer.name] = peer
         if len(self._grudges) > GRUDGES_MAX:
             self._grudges.pop(next(iter(self._grudges))).reset_backoff()
 
     def may_dial(self, name: NodeId, address: Address) -> bool:
-        """Return True if the address of a node is proven, or a dial-back is within its budget."""
+        """Return True if the address of a node is trusted, or a dial-back is within its budget."""
         member = self.book.claimant(name, address)
         now_s = asyncio.get_running_loop().time()
         return member is None or self.dial_backs.allows(member, now_s)
 
     def on_dialled(self, name: NodeId, address: Address, *, is_found: bool) -> None:
-        """Record whether a dial has found a node at an address."""
+        """Record whether a dial found a node at an address."""
         if not self.book.is_proven(name, address):
             self.dial_backs.record(is_proven=is_found)
         if is_found:
@@ -210,42 +211,42 @@ class Transport:
             self.book.doubt(name, address)
 
     def forget(self, name: NodeId, peer: RemotePeer) -> None:
-        """A node has no link, nothing waits for it, and it was not in vain that we called."""
+        """Forget a peer without connection, queued frames or failed dials."""
         if self._peers.get(name) is peer:
             del self._peers[name]
         if self._grudges.get(name) is peer:
             del self._grudges[name]
 
     def peer(self, name: NodeId, address: Address | None = None) -> RemotePeer:
-        """The queue of a node, made when it is first needed."""
+        """Return the outbound queue of a node; create it on first use."""
         found = self._peers.get(name)
         if found is None:
             found = self._peers[name] = RemotePeer(self, name, address)
         return found
 
-    # -- for a link --------------------------------------------------------------------------
+    # -- called by connections ---------------------------------------------------------------
 
     def greeting_frame(self, nonce: int, *, is_opening: bool) -> bytes:
-        """Return the first frame to send, as the side that opens a connection or accepts it."""
+        """Return the first frame to send, as the side that opens or accepts a connection."""
         return encode_greeting(replace(self._greeting, nonce=nonce), is_opening=is_opening)
 
     @property
     def node(self) -> NodeId:
-        """As what we greet."""
+        """Return the name in this process's greeting."""
         return self._greeting.node
 
     @property
     def incarnation(self) -> int:
-        """The incarnation in our greeting."""
+        """Return the incarnation in this process's greeting."""
         return self._greeting.incarnation
 
     @property
     def is_secured(self) -> bool:
-        """True if whoever talks to us has to show a certificate."""
+        """Return True if peers must present a certificate."""
         return self.credentials is not None
 
     def admit(self, link: PeerConnection) -> bool:
-        """Count a connection; return False if there are to be no more."""
+        """Count a connection; return False if the transport is closed."""
         self.connections.add(link)
         if self.credentials is not None and self._checking is None and not self.is_closed:
             loop = asyncio.get_running_loop()
@@ -253,11 +254,11 @@ class Transport:
         return not self.is_closed
 
     def distrust(self, certificate: PeerCertificate, now_s: float) -> Distrust | None:
-        """Return why a certificate that was verified is refused now; None if it is not."""
+        """Return why a verified certificate is refused now; None if it is accepted."""
         return self.credentials.distrust(certificate, now_s) if self.credentials else None
 
     def _check_later(self) -> None:
-        """Look at the files of the credentials and at all connections, while there are some."""
+        """Reload the credentials and check all connections every CHECK_S, while some are open."""
         self._checking = None
         if self.credentials is not None and self.connections:
             self.credentials.refresh()
@@ -272,15 +273,15 @@ class Transport:
             link.check_certificate(now_s)
 
     def why_no_place(self, link: PeerConnection, name: NodeId) -> str | None:
-        """Give a connection that others have opened a place; return why there is none."""
+        """Assign a place to a connection that a peer opened; return the reason if there is none."""
         now_s = asyncio.get_running_loop().time()
         return self._places.occupy(link, name, is_client=link.role is Role.CLIENT, now_s=now_s)
 
     def register(self, greeting: Hello) -> RemotePeer:
-        """Somebody who has dialled us has greeted: its queue."""
+        """Return the outbound queue of a peer that opened a connection and greeted."""
         if greeting.role is Role.CLIENT:
-            # No node can have such a name. Each connection has its own: two clients may be called
-            # the same, and an answer is for the one that has asked.
+            # No node can have such a name. Each connection has its own number: two clients may
+            # share a name, and an answer is for the one client that asked.
             return self.peer(f"{CLIENTS}{greeting.node}#{next(self._client_numbers)}")
         self.book.greet(greeting.node, greeting.address)
         return self.peer(greeting.node)
@@ -304,7 +305,7 @@ class Transport:
     def _is_own(self, asker: PeerConnection, question: AskHolder) -> bool:
         """Return True if this process has another connection, with this nonce, to the asker.
 
-        A third process that passes the nonce on has another certificate, or without certificates
+        A third process that relays the nonce has another certificate or, without certificates,
         another address.
         """
         return any(
@@ -315,7 +316,7 @@ class Transport:
         )
 
     def _on_name_taken(self, link: PeerConnection, message: NameTaken) -> None:
-        """Another process has our name; the peer has refused it, or us."""
+        """Record that another process has this process's name; the peer refused it, or this one."""
         other = ProcessId(message.incarnation, message.address)
         why = name_taken_text(self.node, other, is_refused=message.refused)
         self._rarely.warn("name_conflict", reason=why, address=link.address)
@@ -333,15 +334,15 @@ class Transport:
 
     @property
     def clones(self) -> tuple[Address, ...]:
-        """Where other processes with our name listen, of which peers have told us lately."""
+        """Return the addresses of other processes with this name that peers reported recently."""
         return tuple(self._clones)
 
     def conflicts(self) -> list[Conflict]:
-        """Return the names that two live processes had lately, as far as this process saw."""
+        """Return the names that two live processes claimed recently, as seen by this process."""
         return self._names.conflicts()
 
     def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
-        """A message has come, in a frame."""
+        """Handle a message that arrived in a frame; learn the addresses in its hints."""
         self.frames_received += 1
         if envelope.hints and self.dials and not sender.startswith(CLIENTS):
             is_told = sender.startswith(SUPERVISORS)
@@ -349,27 +350,24 @@ class Transport:
         self._receive(sender, envelope, frame)
 
     def begin_batch(self) -> None:
-        """Keep what is said from now on for ``write_gathered``."""
+        """Collect frames to send until ``end_batch``."""
         self._gathering = []
 
     def end_batch(self, link: PeerConnection) -> None:
-        """Write what was said since ``gather``, to each in one piece; answers over this link."""
+        """Write the collected frames, one write per peer; answers go over this connection."""
         gathered, self._gathering = self._gathering, None
         for peer in gathered or ():
             peer.flush(link)
 
     def schedule(self, peer: RemotePeer) -> None:
-        """Something waits for a node: it is written once we have reacted to what has come.
-
-        At the next turn of the loop, if it is for another reason that we said it.
-        """
+        """Schedule a write to a peer: at the end of the batch, or in the next turn of the loop."""
         if self._gathering is not None:
             self._gathering.append(peer)
         else:
             asyncio.get_running_loop().call_soon(peer.flush)
 
     def on_lost(self, link: PeerConnection) -> None:
-        """A connection is gone."""
+        """Forget a connection that is closed."""
         if link not in self.connections:
             return
         self.connections.discard(link)
@@ -379,11 +377,11 @@ class Transport:
             self._emptied.set_result(None)
 
     def refuse(self, reason: str, link: PeerConnection, detail: str = "") -> None:
-        """A connection is dropped; count it and say so."""
+        """Count and log a refused connection."""
         self.log_drop("connection refused", reason, link.address, detail)
 
     def log_drop(self, what: str, reason: str, address: str, detail: str = "") -> None:
-        """Count what went wrong with somebody, and say so now and then."""
+        """Count a dropped connection or frame; log it at a limited rate."""
         self.counts[reason] += 1
         kind = detail if reason in HANDSHAKE_REASONS else ""
         self._rarely.warn(what, reason=reason, kind=kind, address=address, detail=detail)

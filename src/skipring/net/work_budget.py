@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 # A tick is 1 s and a flush 0.1 s: both stay on time. Measured: the largest page takes 20 ms.
 TURN_S: Final = 0.02
-SLICE_S: Final = 0.005  # Guess: for one connection, before the next one has its turn.
+SLICE_S: Final = 0.005  # Guess: for one connection, before the next has its turn.
 NEXT_TURN_S: Final = TURN_S - SLICE_S  # with less left, another turn of the loop begins
 # Guess: a client gives up after 2.5 s; a later answer is wasted work.
 REQUEST_WAIT_S: Final = 2.0
@@ -40,24 +40,24 @@ class WorkBudget:
     def __init__(self, clock: Clock = perf_counter) -> None:
         self.clock = clock
         # The time left for frames in this turn of the loop. Earlier turns may have spent up to
-        # SLICE_S of it. 0 while connections wait: another connection waits behind them.
+        # SLICE_S of it. 0 while connections wait: further connections queue behind them.
         self.left_s = TURN_S
-        self._is_scheduled = False  # the next turn
+        self._is_scheduled = False  # for the next turn
         self._waiting: OrderedDict[Waiting, None] = OrderedDict()
 
     @property
     def is_contended(self) -> bool:
-        """Return True if connections wait: another connection has to wait behind them."""
+        """Return True if connections wait; another connection queues behind them."""
         return bool(self._waiting)
 
     def schedule(self) -> None:
-        """Let the next turn of the loop begin with a new budget."""
+        """Start the next turn of the loop with a new budget."""
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._next_turn)
 
     def add(self, connection: Waiting) -> None:
-        """Let a connection wait for its share; a no-op if it waits already."""
+        """Queue a connection for its share; a no-op if it is queued already."""
         self._waiting.setdefault(connection)
         self.left_s = 0.0
         self.schedule()
@@ -76,11 +76,11 @@ class WorkBudget:
 
 
 def never_spent() -> bool:
-    """Return False: a scan ends at its other limits only."""
+    """Return False: only the other limits end a scan."""
     return False
 
 
 def time_limit(clock: Clock = perf_counter) -> Spent:
-    """Return a function that returns True once TURN_S have passed: a scan then stops."""
+    """Return a function that returns True once TURN_S have passed, to end a scan."""
     end_s = clock() + TURN_S
     return lambda: clock() >= end_s

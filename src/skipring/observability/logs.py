@@ -22,12 +22,12 @@ from skipring.wire.limits import shown
 ROOT: Final = "skipring"
 LEVELS: Final = ("debug", "info", "warning", "error")
 FORMS: Final = ("auto", "text", "json")
-FIELD_CHARACTERS_MAX: Final = 200  # Our guess: enough to recognise what somebody has sent.
-EVENT_CHARACTERS_MAX: Final = 1000  # Our guess: libraries that log have their say too.
-TRACEBACK_CHARACTERS_MAX: Final = 8000  # Our guess: some fifty calls; the last ones matter.
+FIELD_CHARACTERS_MAX: Final = 200  # Guess: enough to recognise a value that a peer has sent.
+EVENT_CHARACTERS_MAX: Final = 1000  # Guess: other libraries log longer texts.
+TRACEBACK_CHARACTERS_MAX: Final = 8000  # Guess: some fifty calls; the last ones matter.
 EXCEPTION_CHARACTERS_MAX: Final = 1000  # Guess: on one line of text the last calls are enough.
-PERIOD_S: Final = 60.0  # Our guess: a person sees that it goes on, and the disk does not fill.
-REASONS_MAX: Final = 64  # Limit of ours: more kinds of lines than we have.
+PERIOD_S: Final = 60.0  # Guess: an operator sees that it continues, and the disk does not fill.
+REASONS_MAX: Final = 64  # Chosen limit: more kinds of lines than skipring has.
 
 _FIELDS: Final = "skipring_fields"  # the attribute of a log record
 _OTHERS: Final = ("", "")
@@ -36,11 +36,11 @@ _WORD: Final = re.compile(r'[^\s"\\=]+')
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 _COLOURS: Final = {"debug": _DIM, "warning": "\x1b[33m", "error": "\x1b[31m"}
 
-logging.getLogger(ROOT).addHandler(logging.NullHandler())  # else warnings would go to stderr
+logging.getLogger(ROOT).addHandler(logging.NullHandler())  # otherwise warnings would go to stderr
 
 
 class EventLogger:
-    """Says what happens in one part of skipring."""
+    """Logger of the events of one part of skipring."""
 
     __slots__ = ("_logger",)
 
@@ -48,19 +48,19 @@ class EventLogger:
         self._logger = logging.getLogger(f"{ROOT}.{part}")
 
     def debug(self, event: str, **fields: object) -> None:
-        """Something for those who look for a mistake."""
+        """Log an event that helps to find a bug."""
         self._emit(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: object) -> None:
-        """Something that was to be expected."""
+        """Log an expected event."""
         self._emit(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """Something that skipring copes with, but somebody may want to look at."""
+        """Log an event that skipring handles but an operator may want to check."""
         self._emit(logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: object) -> None:
-        """Something that somebody has to look at."""
+        """Log an event that an operator has to check."""
         self._emit(logging.ERROR, event, fields)
 
     def _emit(self, level: int, event: str, fields: Mapping[str, object]) -> None:
@@ -71,14 +71,14 @@ class EventLogger:
 
 
 def logger(part: str) -> EventLogger:
-    """The log of one part of skipring, such as "links"."""
+    """Return the logger of one part of skipring, such as "links"."""
     return EventLogger(part)
 
 
 class RateLimitedLogger:
-    """Lets one warning per event and reason through in a while, and says how many it has left out.
+    """Logger that writes one warning per event and reason in a period, and counts the others.
 
-    For what others can cause as often as they like: it must not fill the disk.
+    It serves events that a peer can cause at any rate: they must not fill the disk.
     """
 
     def __init__(
@@ -90,18 +90,18 @@ class RateLimitedLogger:
         self._log = log
         self._period_s = period_s
         self._clock = clock
-        self._lines: dict[tuple[str, str], tuple[float, int]] = {}  # when next, how many left out
+        self._lines: dict[tuple[str, str], tuple[float, int]] = {}  # next time, number left out
         self._lock = threading.Lock()
 
     def warn(self, event: str, *, reason: str, kind: str = "", **fields: object) -> None:
-        """Warn, unless the same was said a moment ago; of one reason there may be several kinds."""
+        """Warn unless the same warning was written lately; a reason may have several kinds."""
         repeated = self._left_out(event, reason + kind)
         if repeated is not None:
             more = {"repeated": repeated} if repeated else {}
             self._log.warning(event, reason=reason, **fields, **more)
 
     def _left_out(self, event: str, reason: str) -> int | None:
-        """How many lines like this were left out before it; None if this one is, too."""
+        """Return how many such lines were left out before; None if this one is left out too."""
         key = (event, reason)
         with self._lock:
             if key not in self._lines and len(self._lines) >= REASONS_MAX:
@@ -115,11 +115,11 @@ class RateLimitedLogger:
             return left_out
 
 
-# -- what comes from outside -----------------------------------------------------------------
+# -- values of peers -----------------------------------------------------------------------
 
 
 def _plain(value: object) -> object:
-    """A value as it can stand in JSON, and not long."""
+    """Return a value that JSON can represent, of limited length."""
     match value:
         case None | bool() | int():
             return value
@@ -136,7 +136,7 @@ def _cut(text: str, characters_max: int) -> str:
 
 
 def _in_words(event: str, fields: Mapping[str, object]) -> str:
-    """An event on one line, for whoever has a log of another form."""
+    """Format an event on one line, for a log of another form."""
     words = (
         f"{name}={shown(value) if isinstance(value, str) else value}"
         for name, value in fields.items()
@@ -176,14 +176,14 @@ def _allows_colours() -> bool:
 
 
 class _Lines(logging.StreamHandler[TextIO]):
-    """Writes lines; whether somebody reads them is no matter of the process."""
+    """Handler that writes lines and ignores a closed or full stream."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's own name)
-        """Stderr is closed, or full: there is nowhere to say so."""
+        """Ignore the error: stderr is closed or full, so there is no place to report it."""
 
 
 class _TextFormatter(logging.Formatter):
-    """One event as text on one line: local time, level, event, fields.
+    """Formatter of an event as one line of text: local time, level, event, fields.
 
     >>> record = logging.LogRecord("skipring", logging.INFO, "", 0, "stopped", (), None)
     >>> _TextFormatter(is_coloured=False).format(record)[8:]
@@ -195,7 +195,7 @@ class _TextFormatter(logging.Formatter):
         self._is_coloured = is_coloured
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, without control characters except those of our own colours."""
+        """Return the line, without control characters except for colours."""
         given = {"event": record.getMessage(), "logger": record.name}
         fields = dict(getattr(record, _FIELDS, given))
         event = _printable(_cut(str(fields.pop("event")), EVENT_CHARACTERS_MAX))
@@ -218,7 +218,7 @@ class _TextFormatter(logging.Formatter):
 
 
 def _as_text(value: object) -> str:
-    """Return a value as one word, in quotes where it would not be one."""
+    """Return a value as one word, quoted if necessary."""
     match value:
         case None:
             return "null"
@@ -236,12 +236,12 @@ def _quoted(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape line ends, terminal sequences and whatever else a terminal would act on."""
+    """Escape line ends, terminal sequences and other characters that a terminal acts on."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _json_formatter() -> logging.Formatter:
-    # Here and not above: structlog takes longer to import than all of a client.
+    # Not at module level: structlog takes longer to import than all of a client.
     from structlog import processors, stdlib  # noqa: PLC0415
 
     return stdlib.ProcessorFormatter(
@@ -252,20 +252,20 @@ def _json_formatter() -> logging.Formatter:
             processors.TimeStamper(fmt="iso", utc=True, key="time"),
             processors.format_exc_info,
             _in_order,
-            processors.JSONRenderer(),  # it escapes whatever could end a line
+            processors.JSONRenderer(),  # escapes every character that could end a line
         ]
     )
 
 
 def _take_fields(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:  # noqa: ANN401
-    """Take event and fields from a record of ours; others only have a text."""
+    """Copy event and fields from a record of skipring; other records only have a text."""
     record: logging.LogRecord = line["_record"]
     line.update(getattr(record, _FIELDS, {"logger": record.name}))
     return line
 
 
 def _in_order(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:  # noqa: ANN401
-    """Put first what every line has."""
+    """Put the keys that every line has first."""
     event = _cut(str(line.pop("event")), EVENT_CHARACTERS_MAX)
     first = {"time": line.pop("time"), "level": line.pop("level"), "event": event}
     if "exception" in line:

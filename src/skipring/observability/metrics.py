@@ -13,20 +13,20 @@ from msgspec import Struct
 
 
 class MetricKind(StrEnum):
-    """How the values of a metric go on."""
+    """Type of a metric."""
 
-    COUNTER = "counter"  # up, from 0 at the start of the process
-    GAUGE = "gauge"  # up and down
+    COUNTER = "counter"  # increases from 0 at the start of the process
+    GAUGE = "gauge"  # increases and decreases
 
 
 class Metric(Struct, frozen=True):
-    """One metric, as it is exported."""
+    """One exported metric."""
 
     name: str
     kind: MetricKind
     meaning: str
     labels: tuple[str, ...] = ()
-    alarm: str = ""  # when somebody should look; empty: it explains others
+    alarm: str = ""  # when an operator should check; empty: it explains other metrics
 
 
 OF_ALL: Final = (
@@ -259,7 +259,7 @@ METRICS: Final = {each.name: each for each in (*OF_ALL, *OF_NODES, *OF_SUPERVISO
 
 
 def metrics_page() -> str:
-    """The tables of the docs, in Markdown."""
+    """Return the tables of the docs, in Markdown."""
     parts = {
         "Of nodes and supervisors": OF_ALL,
         "Of nodes": OF_NODES,

@@ -15,31 +15,31 @@ from skipring.report.tables import Table, as_html
 
 
 class Section(Struct, frozen=True):
-    """Something to see: a sentence that reads it, a figure, a table; any but the title can lack."""
+    """Section of a page: title, sentence, and optionally a figure, a table and notes."""
 
-    key: str  # for the address within the page and the name of the picture
+    key: str  # anchor within the page, and name of the picture
     title: str
     reading: str
     figure: Any = None  # a plotly Figure; plotly has no types
     table: Table | None = None
     notes: tuple[str, ...] = ()
-    fold_table: bool = True  # a long table is opened by whoever wants it
+    fold_table: bool = True  # a long table is collapsed
 
 
 class HtmlReport(Struct, frozen=True):
-    """What is on a page, from top to bottom; ``parts`` are titles with the sections below each."""
+    """Contents of a page, from top to bottom; ``parts`` are titles with their sections."""
 
     title: str
     lead: str
     findings: tuple[str, ...]
     parts: tuple[tuple[str, tuple[Section, ...]], ...]
-    made: tuple[tuple[str, str], ...]  # how the page was made: what, and its value
+    made: tuple[tuple[str, str], ...]  # name and value of each fact about the run
 
 
 _STYLE_FILE: Final = "page.css"
 _SCRIPT_FILE: Final = "page.js"
 
-# The browser itself sees to it that nothing is fetched from anywhere.
+# The browser enforces that the page loads nothing.
 _POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:"
@@ -85,7 +85,7 @@ $made</dl>
 
 
 def render(page: HtmlReport) -> str:
-    """The page as one HTML file."""
+    """Return the page as one HTML file."""
     return _PAGE.substitute(
         policy=_POLICY,
         title=escape(page.title),
@@ -103,7 +103,7 @@ def render(page: HtmlReport) -> str:
 
 
 def figure_json(figure: Any) -> str:  # noqa: ANN401  (plotly has no types)
-    """A figure as JSON that can stand inside a script element: plotly writes < as an escape."""
+    """Return a figure as JSON for a script element: plotly escapes ``<``."""
     text: str = to_json(figure, validate=False)
     return text
 

@@ -26,8 +26,8 @@ BROWSERS: Final = (
     "google-chrome-stable",
     "chrome",
 )
-WIDTH: Final = 860  # Our guess: what fits into a page of documentation.
-DEADLINE_S: Final = 120.0  # Our guess: a figure takes well below a second.
+WIDTH: Final = 860  # Guess: fits a page of documentation.
+DEADLINE_S: Final = 120.0  # Guess: a figure takes far less than a second.
 _LIGHT: Final = {"paper": "#ffffff", "ink": "#1d2530", "grid": "#e4e8ed"}
 
 _PAGE: Final = Template("""\
@@ -56,7 +56,7 @@ _PAGE: Final = Template("""\
 
 
 def find_browser() -> str:
-    """The program that draws pictures; an error says what to install."""
+    """Return the browser that draws pictures; raise InputError if there is none."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
         raise InputError(
@@ -78,7 +78,7 @@ def write_pictures(figures: Iterable[tuple[str, Any]], folder: Path) -> list[Pat
 
 
 def _drawn(figures: dict[str, Any]) -> dict[str, str]:
-    """The figures as SVG texts, all in one go, since a browser takes a second to start."""
+    """Return all figures as SVG from one run, since a browser takes a second to start."""
     listed = ",".join(f"{json.dumps(name)}:{figure_json(it)}" for name, it in figures.items())
     page = _PAGE.substitute(
         _LIGHT, plotly=get_plotlyjs(), figures=f"{{{listed}}}", width=str(WIDTH)
@@ -95,8 +95,8 @@ def _drawn(figures: dict[str, Any]) -> dict[str, str]:
 
 
 def _dom(page: Path, profile: Path) -> str:
-    """What the browser makes of a page, as HTML."""
-    # A browser does not sandbox its tabs for root; the page is ours and asks for nothing.
+    """Return the HTML of a page after the browser has run its scripts."""
+    # A browser does not sandbox its tabs for root; the page is generated here and loads nothing.
     rootless = ["--no-sandbox"] if os.geteuid() == 0 else []
     command = [
         find_browser(),
@@ -104,7 +104,7 @@ def _dom(page: Path, profile: Path) -> str:
         *("--virtual-time-budget=60000", *rootless, "--dump-dom", page.as_uri()),
     ]
     try:
-        # The command is ours but for the browser, which is the first on the user's own PATH.
+        # All arguments are fixed except the browser, which is the first on the user's PATH.
         done = subprocess.run(  # noqa: S603  (the browser that was found)
             command, capture_output=True, timeout=DEADLINE_S, check=False
         )
@@ -114,7 +114,7 @@ def _dom(page: Path, profile: Path) -> str:
 
 
 def _lean(svg: str) -> str:
-    """The picture without what only an interactive one needs."""
+    """Return an SVG without attributes that only an interactive figure needs."""
     svg = re.sub(r' (?:class|data-[a-z-]+|pointer-events)="[^"]*"', "", svg)
     svg = re.sub(r" ?(?:cursor|pointer-events|vector-effect): [a-z-]+;", "", svg)
     return re.sub(r"(\.\d)\d+(?=[^\d%])", r"\1", svg)  # a tenth of a pixel is enough

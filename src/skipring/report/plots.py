@@ -14,19 +14,19 @@ import plotly.graph_objects as go
 from msgspec import Struct
 from plotly.subplots import make_subplots
 
-# Paul Tol's "bright" scheme: told apart by the colour-blind, readable on white and on black.
+# Paul Tol's "bright" scheme: distinct for the colour-blind, readable on white and on black.
 COLOURS: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377")
 SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
 DASHES: Final = ("solid", "dash", "dot", "dashdot")
 FONT: Final = "system-ui, sans-serif"
 HEIGHT: Final = 430
 _MARGIN: Final = {"l": 64, "r": 16, "t": 24, "b": 68}
-_JITTER: Final = 0.16  # Our guess: a part of the way to the next n that ranges are apart in all.
-_LEGEND_BELOW_MAX: Final = 4  # Our guess: more names than these stand better in a column
+_JITTER: Final = 0.16  # Guess: the share of the distance to the next n over which ranges spread.
+_LEGEND_BELOW_MAX: Final = 4  # Guess: a column is better for more names
 
 
 class Point(Struct, frozen=True):
-    """A value, the range it was seen in, and what to say of it."""
+    """Value with its observed range and its hover text."""
 
     x: float
     y: float
@@ -36,7 +36,7 @@ class Point(Struct, frozen=True):
 
 
 class Series(Struct, frozen=True):
-    """Points that belong together; a line of theory has no marks."""
+    """Points of one series; a theoretical line has no markers."""
 
     name: str
     points: tuple[Point, ...]
@@ -44,7 +44,7 @@ class Series(Struct, frozen=True):
 
 
 class Axis(Struct, frozen=True):
-    """What an axis shows, in which unit, and how it is divided."""
+    """Title with unit, and scale of an axis."""
 
     title: str
     is_log: bool = False
@@ -61,12 +61,12 @@ class Panel(Struct, frozen=True):
 
 
 def line_figure(series: Sequence[Series], x: Axis, y: Axis, height: int = HEIGHT) -> go.Figure:
-    """Lines through points, each with its range."""
+    """Return lines through points, each with its range."""
     return panel_figure([Panel("", tuple(series), x, y)], height)
 
 
 def panel_figure(panels: Sequence[Panel], height: int = HEIGHT) -> go.Figure:
-    """Line plots side by side; a name has one look in all of them and stands in the legend once."""
+    """Return line plots side by side; a series has one style and one legend entry in all."""
     figure = make_subplots(
         cols=len(panels),
         subplot_titles=[panel.title for panel in panels] if len(panels) > 1 else None,
@@ -111,7 +111,7 @@ def _line(series: Series, look: int, shift: float) -> go.Scatter:
 
 
 def _range(points: Sequence[Point], colour: str) -> dict[str, Any]:
-    """Bars from the lowest to the highest; where there is no highest, up to the point only."""
+    """Return error bars from the lowest to the highest value; an infinite bound has no bar."""
     return {
         "type": "data",
         "symmetric": False,
@@ -124,14 +124,14 @@ def _range(points: Sequence[Point], colour: str) -> dict[str, Any]:
 
 
 def _shift(look: int, looks: int, x: Axis) -> float:
-    """A factor that keeps the ranges of several series apart on a logarithmic axis."""
+    """Return a factor that separates the ranges of several series on a logarithmic axis."""
     if not x.is_log or looks == 1:
         return 1.0
     return float(2 ** (_JITTER * (look / (looks - 1) - 0.5)))
 
 
 def dot_figure(names: Sequence[str], series: Sequence[Series], x: Axis) -> go.Figure:
-    """A row for each name with a dot and its range for each series; y counts the names."""
+    """Return a row for each name with a dot and range for each series; y indexes the names."""
     figure = go.Figure()
     for look, one in enumerate(series):
         offset = 0.5 * (look / max(1, len(series) - 1) - 0.5) if len(series) > 1 else 0.0
@@ -164,7 +164,7 @@ def _dots(series: Series, look: int, offset: float) -> go.Scatter:
 
 
 def step_figure(series: Sequence[Series], x: Axis, y: Axis) -> go.Figure:
-    """Steps, each with a band between its bounds."""
+    """Return step lines, each with a band between its bounds."""
     figure = go.Figure()
     for look, one in enumerate(series):
         colour = COLOURS[look % len(COLOURS)]
@@ -227,7 +227,7 @@ def _axis(axis: Axis, values: Iterable[float]) -> dict[str, Any]:
 
 
 def _powers_of_two(low: float, high: float) -> dict[str, Any]:
-    """Ticks at powers of two, not more of them than can be read."""
+    """Return ticks at powers of two, few enough to read."""
     first, last = int(log2(low) // 1), int(-(-log2(high) // 1))
     step = max(1, (last - first) // 8)
     ticks = [2.0**power for power in range(first, last + 1, step)]

@@ -10,12 +10,12 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-_DIGITS: Final = 3  # Our guess: more are not to be believed, and harder to read.
+_DIGITS: Final = 3  # Guess: more are not significant, and harder to read.
 _MARKDOWN_SPECIAL: Final = str.maketrans({char: f"\\{char}" for char in "\\|*_`<>[]"})
 
 
 class Tone(StrEnum):
-    """How a cell is to be understood, beside what it says."""
+    """Meaning of a cell: none, good, bad or open."""
 
     NONE = ""
     GOOD = "good"
@@ -27,14 +27,14 @@ _SIGNS: Final = {Tone.NONE: "", Tone.GOOD: "✓ ", Tone.BAD: "✗ ", Tone.OPEN: 
 
 
 class Cell(Struct, frozen=True):
-    """A text and how it is to be understood; colour is never the only sign."""
+    """Text and its tone; a sign shows the tone besides the colour."""
 
     text: str
     tone: Tone = Tone.NONE
 
     @property
     def signed(self) -> str:
-        """The text with a sign for its tone."""
+        """Return the text with the sign of its tone."""
         return _SIGNS[self.tone] + self.text
 
 
@@ -42,7 +42,7 @@ Cells: TypeAlias = tuple[str | Cell, ...]
 
 
 class Table(Struct, frozen=True):
-    """Headings and rows; columns whose heading is among ``figures`` stand on the right."""
+    """Headings and rows; columns whose heading is in ``figures`` are right-aligned."""
 
     headings: tuple[str, ...]
     rows: tuple[Cells, ...]
@@ -57,7 +57,7 @@ def _cell(value: str | Cell) -> Cell:
 
 
 def as_html(table: Table) -> str:
-    """The table as HTML; texts are data and never markup."""
+    """Return the table as HTML; all texts are escaped."""
     sides = [' class="figure"' if name in table.figures else "" for name in table.headings]
     head = "".join(
         f'<th scope="col"{side}>{escape(name)}</th>'
@@ -79,7 +79,7 @@ def _cell_html(cell: Cell, side: str) -> str:
 
 
 def as_markdown(table: Table) -> Iterator[str]:
-    """The lines of the table in Markdown."""
+    """Yield the lines of the table in Markdown."""
     yield _line(table.headings)
     yield _line("---:" if name in table.figures else "---" for name in table.headings)
     for row in table.rows:
@@ -90,11 +90,11 @@ def _line(cells: Iterator[str] | tuple[str, ...]) -> str:
     return f"| {' | '.join(' '.join(cell.split()) for cell in cells)} |"
 
 
-# --- figures ---------------------------------------------------------------------------
+# --- numbers ---------------------------------------------------------------------------
 
 
 def number(value: float) -> str:
-    """A figure with as many digits as one can believe; whole ones as they are."""
+    """Return a number with its significant digits; integers are exact."""
     if not isfinite(value):
         return "never" if value == inf else "–"  # noqa: RUF001  (as it is printed)
     sign, size = "−" if value < 0 else "", abs(value)  # noqa: RUF001  (as it is printed)
@@ -105,7 +105,7 @@ def number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent; 100 % and 0 % are written only where they are meant exactly."""
+    """Return a share in percent; 100 % and 0 % only if exact."""
     if share in (0.0, 1.0):
         return f"{share:.0%}".replace("%", " %")
     places = 1 if 0.001 <= share <= 0.999 else 3  # noqa: PLR2004  (beyond these a share is written out)

@@ -40,17 +40,17 @@ from skipring.wire.rpc import (
     WireMessage,
 )
 
-if TYPE_CHECKING:  # it reads certificates, which few processes need
+if TYPE_CHECKING:  # reads certificates, which few processes need
     from skipring.security.credentials import Credentials
 
 SHOWN_MAX: Final = 4
 REPORT_S: Final = 0.05  # Guess: a failed dial has ended the requests by then.
 LOCATE_MIN_S: Final = 1.0  # Guess: a supervisor on a loaded machine answers within.
 BACK_OFF_MAX_S: Final = 1.0  # Guess: a client waits for its supervisor, and few dial at once.
-ANSWER_S: Final = 5.0  # Our guess: whoever has not answered by then will not.
+ANSWER_S: Final = 5.0  # Guess: a peer that has not answered by then will not answer.
 NAME_CHARACTERS_MAX: Final = 64  # of a node
-MEMBERS: Final = 16  # to choose from: the first may just have crashed, or have no disk
-LOCATIONS_MAX: Final = 8  # Our guess: after so many members, of a large topic, we give up.
+MEMBERS: Final = 16  # candidates: the first may just have crashed, or have no disk
+LOCATIONS_MAX: Final = 8  # Guess: lookups after which publishing gives up.
 
 Answer = (
     MemberList
@@ -89,7 +89,7 @@ class WaitReport:
 
 
 class RpcClient:
-    """Talks to supervisors and members, and is none of them."""
+    """Client of supervisors and members that does not join a ring."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class RpcClient:
     ) -> None:
         name: NodeId = f"client-{rng.getrandbits(48):012x}"
         self.name = name if credentials is None else _name_below(credentials.name, name)
-        self._is_volatile = is_volatile  # members that only have a memory will do
+        self._is_volatile = is_volatile  # accept members that store publications in memory
         self._supervisors = tuple(supervisors)
         self.book = AddressBook()
         greeting = Hello(node=self.name, address="", role=Role.CLIENT)
@@ -115,13 +115,13 @@ class RpcClient:
             credentials=credentials,
             back_off_max_s=BACK_OFF_MAX_S,
         )
-        self._locate_s = locate_s  # how long a supervisor may take for an answer
+        self._locate_s = locate_s  # how long a supervisor may take to answer
         self._links.on_silent = self._abandon
-        self._report = report  # of supervisors that cannot be reached, while requests wait
+        self._report = report  # receives why supervisors are unreachable while requests wait
         self._links.on_unreachable = self._on_unreachable
         self._requests = count(1)
         self._located: dict[TopicId, dict[NodeId, Address]] = {}
-        # Who was asked, by the number of the request: nobody else can answer it.
+        # The addressee by request number: only it can answer.
         self._waiting: dict[int, tuple[NodeId, asyncio.Future[Answer | Refused | None]]] = {}
 
     async def __aenter__(self) -> Self:
@@ -137,16 +137,16 @@ class RpcClient:
         await self._links.close()
 
     def supervisor_of(self, topic: TopicId) -> Address:
-        """Which of the supervisors a topic belongs to."""
+        """Return the supervisor that a topic belongs to."""
         return supervisor_of(topic, self._supervisors)
 
     async def publish(
         self, topic: TopicId, publications: Sequence[Publication]
     ) -> list[PublishAck]:
-        """Publish in order through a member; returns once all are durable there.
+        """Publish in order through a member; return once all are durable there.
 
-        Members are tried one after the other. The id follows from the fields, so what a member
-        has taken although its answer was lost is not published twice.
+        Members are tried one after the other. The id follows from the fields, so a publication that
+        a member stored is not published twice if its answer was lost.
         """
         tried: dict[NodeId, str] = {}
         for _ in range(LOCATIONS_MAX):
@@ -183,12 +183,12 @@ class RpcClient:
 
     async def _members(self, topic: TopicId) -> dict[NodeId, Address]:
         """Return some members of a topic, from the supervisor or as it listed them before."""
-        if not self._located.get(topic):  # a topic without members may have some by now
+        if not self._located.get(topic):  # a topic without members may have some now
             self._located[topic] = await self.locate(topic)
         return self._located[topic]
 
     async def locate(self, topic: TopicId, count: int = MEMBERS) -> dict[NodeId, Address]:
-        """Some members of a topic by chance, from now on known; UnreachableError if nobody says."""
+        """Return random members of a topic and learn their addresses, or raise UnreachableError."""
         question = partial(FindMembers, count=count)
         answer = await self.request(topic, SUPERVISOR, question, MemberList, self._locate_s)
         if isinstance(answer, Refused):
@@ -219,9 +219,9 @@ class RpcClient:
         kind: type[Wanted],
         timeout_s: float = ANSWER_S,
     ) -> Wanted | Refused | None:
-        """Send a request and return its answer; None if none of the kind comes in time.
+        """Send a request and return its answer; None if none of the kind arrives in time.
 
-        Nor does one come from whom we cannot reach, or have lost the connection to.
+        Also return None if the peer is unreachable or the connection to it is lost.
         """
         if to == SUPERVISOR:
             return await self._ask_supervisor(
@@ -236,7 +236,7 @@ class RpcClient:
         kind: type[Wanted],
         timeout_s: float = ANSWER_S,
     ) -> Wanted | Refused | None:
-        """As ``ask``, but of one of the supervisors, and about no topic."""
+        """Send a request without a topic to a supervisor; otherwise as ``request``."""
         return await self._ask_supervisor(address, NO_TOPIC, question, kind, timeout_s)
 
     async def _ask_supervisor(
@@ -278,14 +278,14 @@ class RpcClient:
             asyncio.get_running_loop().call_later(REPORT_S, self._report_if_waiting, name)
 
     def _report_if_waiting(self, name: NodeId) -> None:
-        """Report an unreachable supervisor while a request to it waits; others have failed."""
+        """Report an unreachable supervisor if a request to it waits; other requests have failed."""
         why = self._links.why_unreachable(name)
         is_waited_for = any(asked == name for asked, _ in self._waiting.values())
         if self._report is not None and why is not None and is_waited_for:
             self._report(why)
 
     def _abandon(self, node: NodeId) -> None:
-        """Wait no more for answers of somebody who may not have got the questions."""
+        """Stop waiting for answers of a node that may not have received the requests."""
         for asked, future in list(self._waiting.values()):
             if asked == node and not future.done():
                 future.set_result(None)
@@ -299,7 +299,7 @@ class RpcClient:
 
 
 def locate_s(wait_s: float) -> float:
-    """Return how long a client that waits so long gives a supervisor for one answer."""
+    """Return how long a client that waits ``wait_s`` gives a supervisor for one answer."""
     return min(max(wait_s, LOCATE_MIN_S), ANSWER_S)
 
 
@@ -316,6 +316,6 @@ def _nobody_took(topic: TopicId, tried: Mapping[NodeId, str]) -> str:
 
 
 def _name_below(certificate_name: str, name: NodeId) -> NodeId:
-    """A name that whoever shows a certificate may use; its own, if a longer one is too long."""
+    """Return a name that a certificate permits; its own name if the longer one is too long."""
     below = f"{certificate_name}.{name}"
     return below if len(below) <= NAME_CHARACTERS_MAX else certificate_name

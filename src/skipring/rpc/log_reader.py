@@ -26,16 +26,16 @@ from skipring.wire.rpc import (
     RuntimeMessage,
 )
 
-SURVEY_S: Final = 2.5  # Our guess: a member on a busy machine answers within.
-PAGE_S: Final = 10.0  # Our guess: a page may be read from a slow disk.
+SURVEY_S: Final = 2.5  # Guess: a member on a busy machine answers within this time.
+PAGE_S: Final = 10.0  # Guess: a page may be read from a slow disk.
 ATTEMPTS: Final = 2  # an answer may be lost
 
-Question = Callable[[int], RuntimeMessage]  # by the number of the request
+Question = Callable[[int], RuntimeMessage]  # argument: the number of the request
 Page = TypeVar("Page", LogPage, DeliveryPage)
 
 
 class MemberLog(Struct, frozen=True, kw_only=True):
-    """A member of a topic, and how far it has stored it."""
+    """Member of a topic with the extent of its log."""
 
     node: NodeId
     address: Address
@@ -43,7 +43,7 @@ class MemberLog(Struct, frozen=True, kw_only=True):
 
 
 class LogRange(Struct, frozen=True, kw_only=True):
-    """What is wanted of a member: offsets from ``start`` to before ``end``, under a prefix."""
+    """Request to a member: offsets from ``start`` to before ``end``, under a prefix."""
 
     store: str
     epoch: int
@@ -62,10 +62,10 @@ async def survey(
     *,
     offset: int | None = None,
 ) -> list[MemberLog]:
-    """Ask some members how far they have stored a topic; those who answer, by name.
+    """Ask some members for the extent of their logs; return the answers, sorted by name.
 
-    The chain values are those at an offset, or at the end of what is durable. UnreachableError if
-    there is no supervisor, no member, or none that answers.
+    The chain values are those at an offset, or at the durable mark. Raise UnreachableError if there
+    is no supervisor, no member, or no member that answers.
     """
     members = await outsider.locate(topic, count)
     if not members:
@@ -87,7 +87,7 @@ async def survey_of(
     *,
     offset: int | None = None,
 ) -> list[MemberLog]:
-    """The same, of members that are known; without those who do not answer."""
+    """Ask known members for the extent of their logs; omit members that do not answer."""
     question = partial(GetLogInfo, bits=bits, offset=offset)
     asked = (_ask(outsider, topic, node, address, question) for node, address in sorted(members))
     return [holder for holder in await asyncio.gather(*asked) if holder is not None]
@@ -109,7 +109,7 @@ async def _ask(
 def pages(
     outsider: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: LogRange
 ) -> AsyncGenerator[LogPage, None]:
-    """What a member has stored; DataLossError if it has another store by now."""
+    """Yield the stored publications of a member; raise DataLossError if its store has changed."""
 
     def question(start: int) -> Question:
         return partial(
@@ -129,7 +129,7 @@ def pages(
 def delivery_pages(
     outsider: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: range
 ) -> AsyncGenerator[DeliveryPage, None]:
-    """How what is at these offsets came to a member."""
+    """Yield how the publications at these offsets reached a member."""
 
     def question(start: int) -> Question:
         return partial(FetchDeliveries, start=start, end=wanted.stop)
@@ -145,9 +145,9 @@ async def _in_pages(
     question: Callable[[int], Question],
     first: int,
 ) -> AsyncGenerator[Page, None]:
-    """Read from a member page by page; while one is looked at, the next is on its way.
+    """Read from a member page by page; prefetch the next page.
 
-    UnreachableError if the member does not answer, or is no member any more.
+    Raise UnreachableError if the member does not answer, or is no longer a member.
     """
     node, _ = member
     outsider.book.learn(dict([member]))

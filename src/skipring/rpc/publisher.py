@@ -33,7 +33,7 @@ Report = Callable[[str], None]
 
 
 class PublishPlan(Struct, frozen=True, kw_only=True):
-    """How payloads are published: key and headers of each, and how long to wait for a member."""
+    """Options of publishing: key and headers of each payload, and the wait for a member."""
 
     topic: TopicId
     key: bytes | None = None
@@ -47,8 +47,8 @@ async def publish_all(
 ) -> None:
     """Publish payloads in order through a member; call ``emit`` for each once it is durable.
 
-    Payloads are published as they arrive. While no member takes them, ``report`` receives the
-    reason; UnreachableError after ``wait_s`` without a member.
+    Payloads are published as they arrive. While no member accepts them, ``report`` receives the
+    reason. Raise UnreachableError after ``wait_s`` without a member.
     """
     _check(lambda: check_topic(plan.topic))
     waiting = WaitReport(report if plan.wait_s > 0 else _ignore)
@@ -77,7 +77,7 @@ def _ignore(_: str) -> None:
 async def _publish(
     outsider: RpcClient, plan: PublishPlan, made: Sequence[Publication], waiting: WaitReport
 ) -> list[PublishAck]:
-    """Publish a batch; try again until a member takes it or the wait is over.
+    """Publish a batch; retry until a member accepts it or the wait is over.
 
     The id follows from the fields, so a batch that is sent twice is published once.
     """
@@ -118,7 +118,7 @@ def _check(check: Callable[[], None]) -> None:
 def lines_of(descriptor: int) -> Iterator[bytes]:
     """Yield the lines of an open file without their ends, each as soon as it arrives.
 
-    It reads without Python's buffers: a thread that waits in them keeps a process from ending.
+    Read without Python's buffers: a thread that waits in them keeps a process from ending.
     """
     rest = b""
     while chunk := os.read(descriptor, CHUNK_BYTES):
@@ -145,14 +145,14 @@ class _Inbox:
         self._made: Queue[bytes | BaseException | _End] = Queue(2 * AT_ONCE)
         self._end: BaseException | _End | None = None
         self._came = asyncio.Event()
-        # A daemon, so that an interrupted command does not wait for the end of its input.
+        # A daemon thread, so that an interrupted command does not wait for the end of its input.
         Thread(target=self._read, name="input", daemon=True).start()
 
     def _read(self) -> None:
         try:
             for payload in self._payloads:
                 self._put(payload)
-        except BaseException as error:  # noqa: BLE001  (raised in ``take``)
+        except BaseException as error:  # noqa: BLE001  (raised in ``next_batch``)
             self._put(error)
         else:
             self._put(_End())
@@ -163,7 +163,7 @@ class _Inbox:
             self._loop.call_soon_threadsafe(self._came.set)
 
     async def next_batch(self, count_max: int) -> list[bytes]:
-        """Wait for input; return what has been read, or nothing at the end."""
+        """Wait for input; return the payloads read, or an empty list at the end."""
         taken: list[bytes] = []
         size = 0
         while self._end is None and len(taken) < count_max and size < BYTES_AT_ONCE:

@@ -1,4 +1,4 @@
-"""Reading a topic through its members, without joining the ring.
+"""Tail of a topic, read through its members without joining the ring.
 
 One member at a time serves its log in the order of its offsets. When it stops serving, the tail
 continues at another member, whose log has another order, and skips the ids it has returned. A
@@ -27,12 +27,12 @@ from skipring.storage.record import decoded_page
 from skipring.wire.limits import LOCATED_MAX, NUMBER_MAX, check_topic
 from skipring.wire.rpc import LogPage
 
-POLL_S: Final = 0.1  # Guess: soon for a person; a poll is one small request to one member.
+POLL_S: Final = 0.1  # Guess: fast enough for a reader; a poll is one small request to one member.
 SEEN_BYTES: Final = 16  # of an id: enough that two of 2^40 publications do not collide
 
 
 class Until(Enum):
-    """When following a topic ends by itself."""
+    """Condition that ends following a topic."""
 
     LOG_END = auto()  # at the end of the member's log
     IN_SYNC = auto()  # once all members have the same publications, and all are read
@@ -40,12 +40,12 @@ class Until(Enum):
 
 
 class TailPlan(Struct, frozen=True, kw_only=True):
-    """Where following a topic starts and ends, and how long it waits for a member."""
+    """Start and end of following a topic, and the wait for a member."""
 
     until: Until
     is_new: bool = False  # start at the end of the log
     since: int = 0  # microseconds since the epoch; earlier publications are skipped
-    wait_s: float = 0.0  # unless the end is STOPPED: then it waits without a bound
+    wait_s: float = 0.0  # not used with STOPPED, which waits without a bound
 
 
 async def follow_topic(
@@ -59,8 +59,8 @@ async def follow_topic(
 ) -> None:
     """Call ``emit`` for each publication of a topic, until it returns True or the plan ends.
 
-    ``report`` receives the reason while no member can be read. UnreachableError if none can be
-    read within ``wait_s``.
+    ``report`` receives the reason while no member can be read. Raise UnreachableError if none can
+    be read within ``wait_s``.
     """
     try:
         check_topic(topic)
@@ -119,7 +119,7 @@ async def _is_at_end(tail: TopicTail, until: Until) -> bool:
 
 
 class TopicTail:
-    """A position in a topic that moves from member to member as they come and go.
+    """Position in a topic that moves from member to member as they come and go.
 
     ``since`` is in microseconds since the epoch: older publications are skipped. With ``is_new``
     the tail starts at the end of the log; after a failover it returns what was published after
@@ -140,9 +140,9 @@ class TopicTail:
         self._seen: set[bytes] = set()
 
     async def read(self) -> list[Publication]:
-        """Return the next publications, or none if the member has no more now.
+        """Return the next publications, or an empty list if the member has no more now.
 
-        UnreachableError if no member can be reached; a later call may succeed.
+        Raise UnreachableError if no member can be reached; a later call may succeed.
         """
         if self._holder is None:
             await self._find_holder()
@@ -158,7 +158,7 @@ class TopicTail:
 
     @property
     def is_at_log_end(self) -> bool:
-        """True if the member had no more when it was last asked."""
+        """Return True if the member had no more publications when it was last asked."""
         return self._holder is not None and self._next >= self._holder.survey.end
 
     async def is_in_sync(self) -> bool:
@@ -199,7 +199,7 @@ class TopicTail:
         return await self._read_page(self._holder)
 
     async def _refreshed(self, holder: MemberLog) -> MemberLog | None:
-        """Ask the member how far it is; None if it is gone, or its offsets are others by now."""
+        """Ask the member for the extent of its log; return None if it is gone or was replaced."""
         found = await survey_of(self._client, self.topic, [(holder.node, holder.address)], None)
         if not found:
             return None
@@ -235,7 +235,7 @@ class TopicTail:
         try:
             publications = decoded_page(page.publications)
         except MessageError:
-            return []  # a damaged page; anti-entropy repairs the member, and others have them too
+            return []  # a damaged page: anti-entropy repairs the member, and others have it too
         ids = ids_of(publications, self.topic)
         assign_ids(publications, ids)
         fresh = []

@@ -33,33 +33,33 @@ from skipring.security.deny_list import FILE_NAME, deny, parse_serial
 from skipring.storage.data_dir import sync_directory
 from skipring.wire.limits import check_node, shown
 
-DAYS_MAX: Final = 36_500  # Limit of ours: far from the year 9999, where X.509 ends.
-CLOCK_DIFFERENCE: Final = timedelta(minutes=5)  # Our guess: how far machines' clocks are apart.
+DAYS_MAX: Final = 36_500  # Chosen limit: far from the year 9999, where X.509 ends.
+CLOCK_DIFFERENCE: Final = timedelta(minutes=5)  # Guess: the skew between machines.
 
 _AUTHORITY: Final = "ca"
 _SECRET_MODE: Final = 0o600
 _PUBLIC_MODE: Final = 0o644
 _DIRECTORY_MODE: Final = 0o700
-# The last part of a host's name is no number: that would be an address with a mistake in it.
+# The last part of a host name is no number: that would be a mistyped address.
 _HOST: Final = re.compile(r"(?=.{1,253}\Z)(?:\w[\w-]{0,62}\.)*(?![0-9]+\Z)\w[\w-]{0,62}", re.ASCII)
 
 
 class Files(NamedTuple):
-    """Where a certificate and its key are."""
+    """Paths of a certificate and its key."""
 
     certificate: Path
     key: Path
 
 
 class Issued(Struct, frozen=True):
-    """A certificate that was written."""
+    """Certificate that was written."""
 
     name: NodeId
     certificate: Path
     key: Path
     serial: int
     ends: datetime
-    is_cut: bool  # it would have outlived its authority
+    is_cut: bool  # shortened, because it would have outlived its authority
 
 
 def make_authority(directory: Path, *, days: int) -> Path:
@@ -69,7 +69,7 @@ def make_authority(directory: Path, *, days: int) -> Path:
     _check_absent(files)
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
-    name = _named(f"skipring authority {serial % (1 << 32):08x}")  # two are told apart by it
+    name = _named(f"skipring authority {serial % (1 << 32):08x}")  # distinguishes two authorities
     builder = _builder(name, key.public_key()).issuer_name(name).serial_number(serial)
     builder = _as_authority(builder).not_valid_after(_now() + timedelta(days=days))
     _write(files, builder.sign(key, SHA256()), key)
@@ -77,7 +77,7 @@ def make_authority(directory: Path, *, days: int) -> Path:
 
 
 def authority_files(directory: Path) -> Files:
-    """Where the authority in a directory has its certificate and its key."""
+    """Return the paths of the certificate and key of the authority in a directory."""
     return _files(directory, _AUTHORITY)
 
 
@@ -90,7 +90,7 @@ def issue(authority: Path, name: NodeId, out: Path, *, days: int, hosts: Sequenc
 def issue_each(
     authority: Path, names: Sequence[NodeId], out: Path, *, days: int, hosts: Sequence[str]
 ) -> list[Issued]:
-    """Issue certificates; none is written if one of them is refused."""
+    """Issue certificates; write none if one of them is refused."""
     _check_days(days)
     _check_names(names)
     places = [_place(host) for host in dict.fromkeys(hosts)]
@@ -107,9 +107,9 @@ def certificates_in(directory: Path) -> list[Certificate]:
 
 
 def deny_each(directory: Path, given: Sequence[str]) -> list[tuple[int, str, bool]]:
-    """Deny certificates, given as files or serial numbers, in the list of an authority's directory.
+    """Deny certificates, given as files or serial numbers, in an authority's deny list.
 
-    Return serial number, comment and whether it is new of each.
+    Return for each its serial number, its comment and whether it is new.
     """
     serials = dict(_denied(each) for each in given)
     new = deny(directory / FILE_NAME, serials)
@@ -117,7 +117,7 @@ def deny_each(directory: Path, given: Sequence[str]) -> list[tuple[int, str, boo
 
 
 def _denied(given: str) -> tuple[int, str]:
-    """Return the serial number that a text is, or of the certificate in the file that it names."""
+    """Return the serial number in a text, or of the certificate in the file that it names."""
     serial = parse_serial(given)
     if serial is not None and not Path(given).exists():
         return serial, f"denied at {told(_now())}"
@@ -132,14 +132,14 @@ def _denied(given: str) -> tuple[int, str]:
 
 
 class _Signer(Struct, frozen=True):
-    """An authority that can issue certificates."""
+    """Authority that can issue certificates."""
 
     certificate: Certificate
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
     def read(cls, directory: Path) -> _Signer:
-        """Read an authority from its directory, and refuse one that is of no use."""
+        """Read an authority from its directory; raise InputError if it cannot be used."""
         files = authority_files(directory)
         if not files.certificate.exists():
             raise InputError(
@@ -181,7 +181,7 @@ class _Signer(Struct, frozen=True):
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
 
 
-# -- what was asked for ----------------------------------------------------------------------
+# -- arguments -------------------------------------------------------------------------------
 
 
 def _check_days(days: int) -> None:
@@ -200,7 +200,7 @@ def _check_names(names: Sequence[NodeId]) -> None:
 
 
 def _place(host: str) -> x509.GeneralName:
-    """A host, as certificates say it."""
+    """Return a host in the form of certificates."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -229,7 +229,7 @@ def _builder(subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.Certifi
 
 
 def _as_authority(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
-    # No path behind it: what it signs cannot sign others.
+    # Path length 0: a certificate that it signs cannot sign others.
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     return builder.add_extension(_usage(is_authority=True), critical=True)
 
@@ -245,7 +245,7 @@ def _as_node(
 
 
 def _usage(*, is_authority: bool) -> x509.KeyUsage:
-    """An authority signs certificates and lists of revoked ones, others sign in handshakes."""
+    """Return the key usage: an authority signs certificates and CRLs, others sign handshakes."""
     return x509.KeyUsage(
         digital_signature=not is_authority,
         key_cert_sign=is_authority,
@@ -305,7 +305,7 @@ def _write_new(path: Path, data: bytes, mode: int, undone: ExitStack) -> None:
 
 
 def _make_directory(directory: Path) -> None:
-    """Make a directory and those above it; ``Path.mkdir`` would let others into the latter."""
+    """Make a directory and its parents; ``Path.mkdir`` would give parents a more open mode."""
     for each in (*reversed(directory.parents), directory):
         if not each.exists():
             each.mkdir(_DIRECTORY_MODE, exist_ok=True)
@@ -315,7 +315,7 @@ def _make_directory(directory: Path) -> None:
 def _failures_told(directory: Path) -> Iterator[None]:
     try:
         yield
-    except FileExistsError as error:  # it was made after we had looked
+    except FileExistsError as error:  # it was made after the check
         raise _exists(error.filename) from None
     except OSError as error:
         raise InputError(

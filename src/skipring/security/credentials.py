@@ -31,20 +31,20 @@ from skipring.wire.limits import check_node
 
 
 def peer_name(certificate: Mapping[str, Any] | None) -> NodeId | None:
-    """The name in what ``getpeercert`` says of the other side; None if there is no clear one."""
+    """Return the name in the result of ``getpeercert``; None if it has no single valid name."""
     subject = certificate.get("subject", ()) if certificate else ()
     return name_in([text for part in subject for key, text in part if key == "commonName"])
 
 
 def may_act_as(certificate_name: str, node: str) -> bool:
-    """True if whoever holds the certificate of a name may speak for a node."""
+    """Return True if the holder of a certificate with this name may act as a node."""
     return bool(certificate_name) and (
         node == certificate_name or node.startswith(f"{certificate_name}.")
     )
 
 
 def name_in(common_names: Sequence[str]) -> NodeId | None:
-    """The one name among those of a certificate's subject that a node can have; None if none."""
+    """Return the only common name of a subject if a node can have it, else None."""
     if len(common_names) != 1:
         return None
     try:
@@ -75,19 +75,19 @@ FRESH_NS: Final = 1_000_000_000  # Guess: a certificate and its key are replaced
 
 _LOG: Final = logger("credentials")
 
-_FILE_BYTES_MAX: Final = 1 << 20  # Limit of ours: hundreds of certificates.
+_FILE_BYTES_MAX: Final = 1 << 20  # Chosen limit: hundreds of certificates.
 _OF_OTHERS: Final = 0o077
 
 
 class Distrust(Struct, frozen=True):
-    """Why a certificate is refused that an authority has signed."""
+    """Reason to refuse a certificate that an authority has signed."""
 
-    reason: str  # to be counted
+    reason: str  # the label of a counter
     sentence: str
 
 
 class _Loaded(Struct, frozen=True):
-    """What the files held when they were read."""
+    """Content of the files when they were last read."""
 
     name: NodeId
     expires: datetime
@@ -96,26 +96,26 @@ class _Loaded(Struct, frozen=True):
 
 
 class Credentials:
-    """A certificate that was checked, ready to be shown to others.
+    """Verified certificate and key of this process.
 
-    Its files are read again when they have changed (``refresh``), and so is the deny list beside
-    the file of the authorities. Connections that are open keep what they have shown.
+    ``refresh`` reads the files again when they have changed, and the deny list beside the file of
+    the authorities too. Open connections keep the certificate that they have shown.
     """
 
     def __init__(self, ca: Path, cert: Path, key: Path) -> None:
         self._files = ca, cert, key
         self._deny_list = deny_list_beside(ca)
-        self._stamps = self._stamp()  # of what was read, or could not be used
+        self._stamps = self._stamp()  # of the files last read, usable or not
         self._loaded = self._load()
         self._denied = read_deny_list(self._deny_list)
-        self._check_s = 0.0  # when the files are looked at again
+        self._check_s = 0.0  # time of the next check of the files
 
     @classmethod
     def load(cls, ca: Path, cert: Path, key: Path) -> Credentials:
-        """Read the three files, and refuse now what others would refuse later.
+        """Read the three files; raise InputError for anything that peers would refuse later.
 
-        The first may hold several authorities: while a cluster goes over to a new one, both are
-        trusted.
+        The first file may contain several authorities: during a change of the authority, a cluster
+        trusts both.
         """
         return cls(ca, cert, key)
 
@@ -124,24 +124,24 @@ class Credentials:
 
     @property
     def name(self) -> NodeId:
-        """The name in the certificate."""
+        """Return the name in the certificate."""
         return self._loaded.name
 
     @property
     def expires(self) -> datetime:
-        """When others cease to accept it."""
+        """Return when peers stop accepting the certificate."""
         return self._loaded.expires
 
     def server_context(self) -> ssl.SSLContext:
-        """For connections that others open."""
+        """Return the context for incoming connections."""
         return self._loaded.server
 
     def client_context(self) -> ssl.SSLContext:
-        """For connections that we open."""
+        """Return the context for outgoing connections."""
         return self._loaded.client
 
     def distrust(self, peer: PeerCertificate, now_s: float) -> Distrust | None:
-        """Return why a certificate that was verified is refused now; None if it is not."""
+        """Return why a verified certificate is refused now; None if it is accepted."""
         if peer.serial in self._denied:
             sentence = f"the certificate {serial_text(peer.serial)} of {peer.name} is denied"
             return Distrust("certificate denied", sentence)
@@ -155,7 +155,7 @@ class Credentials:
     # -- reading again -----------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Read the files again if they have changed; look at them once a second at most."""
+        """Read the files again if they have changed; check at most once a second."""
         if monotonic() < self._check_s:
             return
         self._check_s = monotonic() + CHECK_S
@@ -168,7 +168,7 @@ class Credentials:
     def reload(self) -> None:
         """Read the files again; log why one cannot be used, and keep what was read before.
 
-        The deny list does not depend on the other files: it is read although they cannot be used.
+        The deny list does not depend on the other files: it is read even if they cannot be used.
         """
         self._stamps = self._stamp()
         errors = []
@@ -208,17 +208,17 @@ class Credentials:
         issuer = _issuer(certificate, authorities)
         for each in (issuer, certificate):
             each.check_time()
-        # Not ssl.create_default_context: it trusts the system's authorities, and writes down the
-        # keys of connections if the environment says so.
+        # Not ssl.create_default_context: it trusts the system's authorities, and logs the keys of
+        # connections if the environment requests it.
         server, client = map(ssl.SSLContext, (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
-        server.num_tickets = 0  # nobody comes back without showing a certificate
+        server.num_tickets = 0  # no session resumption: each connection shows a certificate
         for context in (server, client):
             _prepare(context, authorities, cert, key)
         return _Loaded(name, min(certificate.ends, issuer.ends), server, client)
 
 
 def _stamp_of(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes with a file; None if it is not there."""
+    """Return values that change with a file; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -227,7 +227,7 @@ def _stamp_of(path: Path) -> tuple[int, int, int] | None:
 
 
 def _is_fresh(stamps: tuple[tuple[int, int, int] | None, ...]) -> bool:
-    """Return True if a file has changed just now: another one may be about to."""
+    """Return True if a file has just changed: the change of the others may follow."""
     now_ns = time_ns()
     return any(each is not None and 0 <= now_ns - each[0] < FRESH_NS for each in stamps)
 
@@ -248,7 +248,7 @@ def _usable_name(certificate: Certificate) -> NodeId:
 
 
 def _issuer(certificate: Certificate, authorities: Sequence[Certificate]) -> Certificate:
-    """Whichever authority has signed a certificate."""
+    """Return the authority that has signed a certificate."""
     for authority in authorities:
         if not authority.is_authority:
             raise InputError(
@@ -267,8 +267,8 @@ def _issuer(certificate: Certificate, authorities: Sequence[Certificate]) -> Cer
 def _prepare(
     context: ssl.SSLContext, authorities: Sequence[Certificate], cert: Path, key: Path
 ) -> None:
-    """Show our certificate, and want one of an authority's from the other side."""
-    context.check_hostname = False  # addresses change; whoever uses this checks names.peer_name
+    """Load the certificate and key, and require a certificate of an authority from the peer."""
+    context.check_hostname = False  # addresses change; the caller checks peer_name
     context.verify_mode = ssl.CERT_REQUIRED
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     with _refusal_told(authorities[0].path):
@@ -291,7 +291,7 @@ def _refusal_told(path: Path) -> Iterator[None]:
 
 
 class Certificate(Struct, frozen=True):
-    """A certificate read from a file; what we use of it has been parsed."""
+    """Certificate read from a file, with its used fields parsed."""
 
     path: Path
     parsed: x509.Certificate
@@ -304,16 +304,16 @@ class Certificate(Struct, frozen=True):
 
     @property
     def pem(self) -> str:
-        """The certificate as text."""
+        """Return the certificate as text."""
         return self.parsed.public_bytes(Encoding.PEM).decode()
 
     @property
     def serial(self) -> int:
-        """The serial number, unique among the certificates of an authority."""
+        """Return the serial number, unique among the certificates of an authority."""
         return self.parsed.serial_number
 
     def is_signed_by(self, issuer: Certificate) -> bool:
-        """True if the key of another certificate has signed this one."""
+        """Return True if the key of another certificate has signed this one."""
         try:
             self.parsed.verify_directly_issued_by(issuer.parsed)
         except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
@@ -321,7 +321,7 @@ class Certificate(Struct, frozen=True):
         return True
 
     def check_time(self) -> None:
-        """Refuse a certificate that is not valid now."""
+        """Raise InputError for a certificate that is not valid now."""
         now = _now()
         if now >= self.ends:
             remedy = "init in a new directory" if self.is_authority else "issue"
@@ -336,7 +336,7 @@ class Certificate(Struct, frozen=True):
 
 
 def told(moment: datetime) -> str:
-    """A moment, for people."""
+    """Format a time for a reader."""
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
@@ -348,14 +348,14 @@ def read_certificates(path: Path) -> list[Certificate]:
 
 
 def read_key(path: Path) -> PrivateKeyTypes:
-    """Read a key from a PEM file that is its owner's only."""
+    """Read a key from a PEM file that only its owner may read."""
     data = _read(path, is_secret=True)
     with _damage_told(path, "unencrypted private key"):
         return load_pem_private_key(data, password=None)
 
 
 def belongs_to(key: PrivateKeyTypes, certificate: Certificate) -> bool:
-    """True if a certificate is about the public half of a key."""
+    """Return True if a certificate contains the public half of a key."""
     return _public_bytes(key) == certificate.public_key
 
 
@@ -369,7 +369,7 @@ def _certificate(path: Path, parsed: x509.Certificate) -> Certificate:
         common_names=tuple(str(name.value) for name in names),
         public_key=_public_bytes(parsed),
         is_authority=isinstance(constraints, x509.BasicConstraints) and constraints.ca,
-        # Where none are named, all are meant.
+        # A certificate without the extension permits all purposes.
         purposes=frozenset(usage if isinstance(usage, x509.ExtendedKeyUsage) else PURPOSES),
         starts=parsed.not_valid_before_utc,
         ends=parsed.not_valid_after_utc,

@@ -16,7 +16,7 @@ from skipring.wire.limits import shown
 
 FILE_NAME: Final = "denied-serials.txt"
 
-_FILE_BYTES_MAX: Final = 4 << 20  # Limit: about 50,000 lines.
+_FILE_BYTES_MAX: Final = 4 << 20  # Chosen limit: about 50,000 lines.
 
 
 def deny_list_beside(ca: Path) -> Path:
@@ -72,7 +72,7 @@ def read_deny_list(path: Path) -> frozenset[int]:
 
 
 def deny(path: Path, serials: Mapping[int, str]) -> list[int]:
-    """Add serial numbers with comments to a deny list; return those that were not in it."""
+    """Add serial numbers with comments to a deny list; return the numbers that are new."""
     denied = read_deny_list(path)
     added = [serial for serial in serials if serial not in denied]
     lines = [f"{serial_text(serial)}  # {serials[serial]}\n" for serial in added]

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 
 class Branching(Random):
-    """Chance that takes every way in turn; machines ask of a number only whether it is 0."""
+    """Random source that enumerates outcomes; machines only test whether a number is 0."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -16,7 +16,7 @@ class Branching(Random):
         self._drawn = 0
 
     def ways(self) -> Iterator[None]:
-        """Yield once for each way in which what is drawn meanwhile can turn out."""
+        """Yield once for each combination of outcomes of the draws between two yields."""
         self._way = []
         while True:
             self._drawn = 0
@@ -28,16 +28,16 @@ class Branching(Random):
             self._way[-1] = 1
 
     def getrandbits(self, k: int, /) -> int:
-        """0 one way, another number the other way."""
+        """Return 0 on one branch and 1 on the other."""
         return self._draw() if k > 0 else 0
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        """0 one way, another number the other way, if there is one."""
+        """Return 0 on one branch and 1 on the other, if the range contains 1."""
         assert (stop, step) == (None, 1)
         return self._draw() if start > 1 else 0
 
     def random(self) -> NoReturn:
-        """Stop: the ways of a float cannot be counted."""
+        """Raise an error: the outcomes of a float cannot be enumerated."""
         raise AssertionError("a machine drew a float")
 
     def _draw(self) -> int:

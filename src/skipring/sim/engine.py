@@ -47,48 +47,48 @@ from skipring.world.snapshot import CARRIERS, Parcel, Snapshot, publications_in
 
 
 class DeliveryStats:
-    """What a world has delivered so far."""
+    """Counters of deliveries in a world."""
 
     def __init__(self) -> None:
         self.by_origin: Counter[Origin] = Counter()
-        self.hops: Counter[int] = Counter()  # of what was spread
-        self.copies = 0  # of publications that arrived at live subscribers
+        self.hops: Counter[int] = Counter()  # of publications delivered by broadcast
+        self.copies = 0  # of publications that reached live subscribers, duplicates included
 
     @property
     def published(self) -> int:
-        """How many publications were new to the world."""
+        """Return the number of publications that were new to the world."""
         return self.by_origin[Origin.OWN]
 
     @property
     def received(self) -> int:
-        """How often a publication was new to somebody it came to."""
+        """Return how often a publication was new to its receiver."""
         return self.by_origin[Origin.SPREAD] + self.by_origin[Origin.REPAIR]
 
     @property
     def duplicates(self) -> int:
-        """How often a publication came to somebody who had it."""
+        """Return how often a publication reached a subscriber that already had it."""
         return self.copies - self.received
 
     @property
     def hops_max(self) -> int:
-        """The longest way of what was spread."""
+        """Return the longest path of a broadcast publication."""
         return max(self.hops, default=0)
 
     @property
     def hops_mean(self) -> float:
-        """The average way of what was spread."""
+        """Return the mean path length of broadcast publications."""
         total = self.hops.total()
         return sum(hops * count for hops, count in self.hops.items()) / total if total else 0.0
 
     def on_delivered(self, delivery: Deliver) -> None:
-        """Publications were handed to an application."""
+        """Count publications that an application received."""
         count = len(delivery.publications)
         self.by_origin[delivery.origin] += count
         if delivery.origin is Origin.SPREAD:
             self.hops[delivery.hops] += count
 
     def on_received(self, message: Message) -> None:
-        """A message with publications has arrived."""
+        """Count the publications in a message that arrived."""
         self.copies += len(publications_in(message))
 
 
@@ -97,10 +97,10 @@ _FLUSH = Flush()
 
 
 class World:
-    """Machines and channels that can be stepped; the one place where effects are carried out.
+    """Machines and channels of a simulation; the only place where effects are applied.
 
-    All chance comes from one generator: a Random of its own for each machine would take more
-    memory than the machine.
+    All machines share one random generator: a Random per machine would take more memory than the
+    machine.
     """
 
     def __init__(
@@ -121,48 +121,48 @@ class World:
         self.events = 0
         self.sent: Counter[type[Message]] = Counter()
         self.deliveries = DeliveryStats()
-        self.confirmed: list[tuple[NodeId, NodeId]] = []  # by whom, that its trie is equal (T19)
-        self.drained: dict[NodeId, NodeId | None] = {}  # who has confirmed everything (0049)
+        self.confirmed: list[tuple[NodeId, NodeId]] = []  # (member, neighbour in sync) (T19)
+        self.drained: dict[NodeId, NodeId | None] = {}  # who confirmed everything (0049)
         self.drained_absent: dict[NodeId, bool] = {}  # True: members remain that are unreachable
-        self.held_by: dict[bytes, set[NodeId]] = {}  # which nodes have confirmed an id
+        self.held_by: dict[bytes, set[NodeId]] = {}  # the nodes that have confirmed an id
         self.supervisor = Supervisor(config=config)
         self.supervisor.load(start.supervisor)
         self.subscribers: dict[NodeId, Subscriber] = {}
-        # At n = 10^5 a second copy of the state would be more than all machines.
+        # At n = 10^5 a second copy of the state would be larger than all machines.
         take = start.subscribers.pop if uses_up_start else start.subscribers.__getitem__
-        for node in sorted(start.subscribers):  # a world file's order must not decide the run
+        for node in sorted(start.subscribers):  # the order in a world file must not affect the run
             self.add(node, take(node))
-        self.crashed: dict[NodeId, int] = dict.fromkeys(start.crashed, 0)  # and in which round
+        self.crashed: dict[NodeId, int] = dict.fromkeys(start.crashed, 0)  # round of the crash
         self.channels: list[Parcel] = list(start.channels)
         assert all(parcel.serial < 0 for parcel in self.channels)
         self.next_serial = 0
-        self._held: dict[int, list[Parcel]] = {}  # by the round in which they are let go
+        self._held: dict[int, list[Parcel]] = {}  # by the round in which they are released
         self._faults = tuple(faults)
 
-    # -- what can be seen ------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------
 
     @property
     def roster(self) -> Roster:
-        """The supervisor's database."""
+        """Return the supervisor's database."""
         return self.supervisor.roster
 
     @property
     def messages(self) -> int:
-        """How many messages have been sent."""
+        """Return the number of messages sent."""
         return self.sent.total()
 
     def processes(self) -> list[NodeId]:
-        """Everybody who runs Timeout: the supervisor and the live subscribers."""
+        """Return all processes that run Timeout: the supervisor and the live subscribers."""
         return [SUPERVISOR, *self.subscribers]
 
     def in_flight(self) -> Iterator[Parcel]:
-        """Every message in a channel, held back or not."""
+        """Yield every message in a channel, delayed or not."""
         yield from self.channels
         for held in self._held.values():
             yield from held
 
     def snapshot(self) -> Snapshot:
-        """The state as a value."""
+        """Return the state as a value."""
         return Snapshot(
             topic=self.topic,
             supervisor=replace(self.supervisor.state(), memory=self.supervisor.memory()),
@@ -180,15 +180,15 @@ class World:
     # -- steps -----------------------------------------------------------------------------
 
     def begin_round(self) -> None:
-        """Let go of what was held back until now."""
+        """Release the messages that are delayed until this round."""
         self.channels.extend(self._held.pop(self.round, ()))
 
     def end_round(self) -> None:
-        """One more timeout interval is over."""
+        """Advance the round counter."""
         self.round += 1
 
     def tick(self, node: NodeId) -> None:
-        """Run a process's Timeout, and let it say what it has put off."""
+        """Run a process's Timeout, then its Flush if it has deferred work."""
         self.events += 1
         self._dispatch(node, _TICK)
         machine = self.subscribers.get(node)
@@ -196,51 +196,51 @@ class World:
             self.flush(node)
 
     def flush(self, node: NodeId) -> None:
-        """Let a subscriber say what it has put off."""
+        """Send a Flush event to a subscriber, which does its deferred work."""
         self.events += 1
         self._dispatch(node, _FLUSH)
 
     def deliver(self, parcel: Parcel) -> None:
-        """Let the receiver process a message; the dead do nothing."""
+        """Deliver a message to its receiver; a crashed node ignores it."""
         self.events += 1
         if type(parcel.message) in CARRIERS and parcel.to in self.subscribers:
             self.deliveries.on_received(parcel.message)
         self._dispatch(parcel.to, Received(parcel.message, parcel.sender))
 
     def subscribe(self, node: NodeId) -> None:
-        """Let the application at a node ask to be a member; a node that is not there is started."""
+        """Request membership as the application at a node would; start a missing node."""
         if node not in self.subscribers:
             self.crashed.pop(node, None)
             self.add(node, SubscriberState(member=False))
         self._dispatch(node, SubscribeRequested())
 
     def unsubscribe(self, node: NodeId) -> None:
-        """Let the application at a node ask to leave."""
+        """Request to leave at a node, as its application would."""
         self._dispatch(node, UnsubscribeRequested())
 
     def drain(self, node: NodeId, ids: tuple[bytes, ...] = (), *, everything: bool = True) -> None:
-        """Let a node that is about to leave hand over what it holds (decision 0049)."""
+        """Request the handover of a node's publications before it leaves (decision 0049)."""
         self.drained.pop(node, None)
         self._dispatch(node, DrainRequested(ids, everything))
 
     def request_completeness(self, node: NodeId) -> None:
-        """Let a node ask its neighbours for everything that it lacks."""
+        """Make a node request everything that it lacks from its neighbours."""
         self._dispatch(node, CompletenessRequested())
 
     def replicate(self, node: NodeId, ids: tuple[bytes, ...], nodes: tuple[NodeId, ...]) -> None:
-        """Let a node ask others to confirm publications."""
+        """Make a node ask other nodes to confirm publications."""
         self._dispatch(node, ReplicationRequested(ids, nodes))
 
     def lose_contact(self, node: NodeId, to: NodeId) -> None:
-        """Let the host of a node notice that it cannot reach another one."""
+        """Report to a node that its host cannot reach another node."""
         self._dispatch(node, NodeSuspected(to))
 
     def publish(self, node: NodeId, payload: bytes) -> None:
-        """Let the application at a node publish."""
+        """Publish at a node, as its application would."""
         self._dispatch(node, PublishRequested(payload=payload))
 
     def suspect(self, node: NodeId) -> None:
-        """Let the supervisor's failure detector hold a node for crashed."""
+        """Report a node as crashed to the supervisor, as its failure detector would."""
         self._dispatch(SUPERVISOR, NodeSuspected(node))
 
     def _dispatch(self, node: NodeId, event: Event) -> None:
@@ -267,7 +267,7 @@ class World:
         self.next_serial = serial
 
     def _keep(self, node: NodeId, effect: Effect) -> None:
-        """Carry out what concerns a subscriber's own publications."""
+        """Apply an effect on a subscriber's own publications or state."""
         match effect:
             case Store(offset=offset, publications=publications):
                 self._archive_of(node).write(offset, *publications)
@@ -292,7 +292,7 @@ class World:
         return archive
 
     def _post(self, parcel: Parcel) -> None:
-        """Let the faults decide what becomes of a message: its copies, each with its delay."""
+        """Apply the faults to a message: enqueue its copies, each with its delay."""
         delays = DELIVERED
         for fault in self._faults:
             delays = tuple(
@@ -306,7 +306,7 @@ class World:
             else:
                 self.channels.append(parcel)
 
-    # -- what befalls processes ------------------------------------------------------------
+    # -- faults of processes ---------------------------------------------------------------
 
     def add(self, node: NodeId, state: SubscriberState) -> None:
         """Start a subscriber in a given state."""
@@ -318,11 +318,11 @@ class World:
         self.subscribers[node] = machine
 
     def crash(self, node: NodeId) -> None:
-        """A subscriber ceases to exist without a word (section 3.3)."""
+        """Crash a subscriber without notification (section 3.3)."""
         del self.subscribers[node]
         self.crashed[node] = self.round
 
     def restart_supervisor(self) -> None:
-        """The supervisor comes back with an empty database."""
+        """Restart the supervisor with an empty database."""
         self.supervisor = Supervisor(config=self.config)
         self.supervisor.load(SupervisorState())

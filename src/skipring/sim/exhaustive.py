@@ -33,22 +33,22 @@ from skipring.sim.branching import Branching
 from skipring.world.legitimacy import explicit_state, is_legitimate, is_strictly_legitimate
 from skipring.world.snapshot import Parcel, Snapshot
 
-STATES_MAX: Final = 6_000_000  # Limit of ours: about 1.2 GB.
-PROCESS_BITS: Final = 20  # Limit of ours: of two nodes, each has about a hundred states.
+STATES_MAX: Final = 6_000_000  # Chosen limit: about 1.2 GB.
+PROCESS_BITS: Final = 20  # Chosen limit: in a ring of two nodes each has about a hundred states.
 
-# R9 counts ticks, which would multiply the states; R14 and R15 are for crowds. Nothing is
-# published, so tries that are compared would only multiply the states too.
+# R9 counts ticks, which would multiply the states; R14 and R15 serve large rings. The search
+# publishes nothing, so comparing tries would only multiply the states too.
 CHECKED: Final = ProtocolConfig(
     rules=Rules.of(Mode.FAST, without=(Rule.SILENCE, Rule.DIGEST, Rule.QUEUE)), repairs=False
 )
 TOPIC: Final = "news"
 
 State: TypeAlias = SubscriberState | SupervisorState
-Step: TypeAlias = tuple[int, int]  # what it adds to a global state; what it puts into channels
+Step: TypeAlias = tuple[int, int]  # the difference to a global state; the bits of the sent messages
 
 
 class Exploration(Struct, frozen=True, kw_only=True):
-    """What has been found; the examples are states that a world file can hold."""
+    """Result of the search; the examples are states that a world file can hold."""
 
     initial: int
     states: int
@@ -56,20 +56,20 @@ class Exploration(Struct, frozen=True, kw_only=True):
     legitimate: int  # LEGIT_EXPLICIT
     strict: int  # LEGIT_STRICT
     breaches: int  # steps after a LEGIT_STRICT state that change the explicit state
-    breach: tuple[Snapshot, Snapshot] | None  # before and after the first of them
+    breach: tuple[Snapshot, Snapshot] | None  # before and after the first breach
     lost: int  # states from which no LEGIT_STRICT state can be reached
-    lost_state: Snapshot | None  # the first of them
+    lost_state: Snapshot | None  # the first lost state
 
     @property
     def is_good(self) -> bool:
-        """True if closure holds and every state can converge."""
+        """Return True if closure holds and every state can converge."""
         return self.breaches == 0 and self.lost == 0
 
 
 def explore(
     initial: Iterable[Snapshot], config: ProtocolConfig = CHECKED, *, states_max: int = STATES_MAX
 ) -> Exploration:
-    """Go through all states that can follow the initial ones, and judge them."""
+    """Visit all states reachable from the initial ones and check closure and convergence."""
     if config.rules.digest:
         raise ValueError("R14 counts in variables that are no part of a machine's state()")
     if config.repairs:
@@ -80,18 +80,18 @@ def explore(
     return _judge(space, graph)
 
 
-# -- where to start ------------------------------------------------------------------------
+# -- initial states --------------------------------------------------------------------------
 
 
 def all_states_of_two() -> Iterator[Snapshot]:
-    """Every state of two subscribers under the labels 0 and 1, with empty channels."""
+    """Yield every state of two subscribers under the labels 0 and 1, with empty channels."""
     for nodes, a, b in product(("", "ab", "ba", "a"), _states_beside("b"), _states_beside("a")):
         database = tuple((Label.nth(index).bits, node) for index, node in enumerate(nodes))
         yield Snapshot(supervisor=SupervisorState(database=database), subscribers={"a": a, "b": b})
 
 
 def _states_beside(other: NodeId) -> list[SubscriberState]:
-    """Every state of a subscriber that knows at most one other."""
+    """Return every state of a subscriber that knows at most one other node."""
     labels = (Label.nth(0), Label.nth(1))
     peers = (None, *(Peer(label, other) for label in labels))
     return [
@@ -104,17 +104,18 @@ def _states_beside(other: NodeId) -> list[SubscriberState]:
 
 
 class _Channels:
-    """Every message that was ever in flight, each with a bit of its own."""
+    """Set of all messages that were ever in flight, each with its own bit."""
 
     def __init__(self, receivers: Iterable[NodeId], shift: int) -> None:
         self.parcels: dict[int, Parcel] = {}
         self._receivers = frozenset(receivers)
         self._shift = shift
-        # Who sent it is left out: the supervisor would clear suspicions by it and has none.
+        # The key omits the sender: the supervisor only uses it to clear suspicions, and has none
+        # here.
         self._bits: dict[tuple[NodeId, Message], int] = {}
 
     def put(self, to: NodeId, message: Message) -> int:
-        """The bit of a message; none if there is nobody to receive it."""
+        """Return the bit of a message; 0 if its receiver does not exist."""
         if to not in self._receivers:
             return 0
         key = (to, message)
@@ -124,7 +125,7 @@ class _Channels:
         return bit
 
     def put_all(self, effects: Iterable[Effect]) -> int:
-        """The bits of all messages that a step sends."""
+        """Return the bits of all messages that a step sends."""
         bits = 0
         for effect in effects:
             if isinstance(effect, Send):
@@ -133,7 +134,7 @@ class _Channels:
 
 
 class _Process:
-    """One process: its states, numbered as they are found, and its steps from each."""
+    """One process: its states, numbered in the order of discovery, and the steps from each."""
 
     def __init__(
         self, node: NodeId, place: int, channels: _Channels, config: ProtocolConfig
@@ -144,12 +145,12 @@ class _Process:
         self._channels = channels
         self._config = config
         self._states: list[State] = []
-        self._codes: dict[str, int] = {}  # by the text of the state, which holds dicts
+        self._codes: dict[str, int] = {}  # by the text of the state, because a state contains dicts
         self._steps: dict[tuple[int, int], tuple[Step, ...]] = {}
         self._chance = Branching()
 
     def encode(self, state: State) -> int:
-        """What a state of this process adds to a global state."""
+        """Return the share of this process in the global state integer."""
         code = self._codes.setdefault(repr(state), len(self._states) << self._shift)
         if code >> self._shift == len(self._states):
             assert len(self._states) < 1 << PROCESS_BITS
@@ -157,11 +158,11 @@ class _Process:
         return code
 
     def decode(self, code: int) -> State:
-        """The state of this process in a global state."""
+        """Return the state of this process in a global state."""
         return self._states[(code & self._field) >> self._shift]
 
     def steps(self, code: int, bit: int) -> tuple[Step, ...]:
-        """What the message with this bit can do to a global state; without a bit, Timeout."""
+        """Return the possible results of the message with this bit, or of Timeout for bit 0."""
         key = (code & self._field, bit)
         known = self._steps.get(key)
         if known is None:
@@ -176,7 +177,7 @@ class _Process:
             yield self.encode(machine.state()) - before - bit, sent
 
     def _machine(self, state: State) -> Subscriber | Supervisor:
-        """A new machine in this state: what else it may remember must not matter."""
+        """Return a new machine in this state, so that no other memory affects the step."""
         if isinstance(state, SupervisorState):
             supervisor = Supervisor(config=self._config)
             supervisor.load(state)
@@ -187,7 +188,7 @@ class _Process:
 
 
 class _Space:
-    """All global states of some processes, as integers."""
+    """Mapping of all global states of some processes to integers."""
 
     def __init__(self, nodes: list[NodeId], config: ProtocolConfig) -> None:
         names = [SUPERVISOR, *nodes]
@@ -198,7 +199,7 @@ class _Space:
         }
 
     def encode(self, snapshot: Snapshot) -> int:
-        """A state as an integer."""
+        """Return a state as an integer."""
         states: dict[NodeId, State] = {SUPERVISOR: snapshot.supervisor, **snapshot.subscribers}
         if states.keys() != self._processes.keys() or snapshot.crashed:
             raise ValueError("all initial states must have the same subscribers, none crashed")
@@ -208,7 +209,7 @@ class _Space:
         return code
 
     def decode(self, code: int) -> Snapshot:
-        """An integer as a state."""
+        """Return an integer as a state."""
         states = {node: process.decode(code) for node, process in self._processes.items()}
         supervisor = states.pop(SUPERVISOR)
         assert isinstance(supervisor, SupervisorState)
@@ -219,11 +220,11 @@ class _Space:
         )
 
     def without_channels(self, code: int) -> int:
-        """The same state with nothing in flight."""
+        """Return the same state with no message in flight."""
         return code % self._channels_from
 
     def successors(self, code: int) -> list[int]:
-        """Where each step can lead: any delivery, or any Timeout if nothing is in flight."""
+        """Return the results of all steps: each delivery, or each Timeout if channels are empty."""
         processes, parcels = self._processes, self._channels.parcels
         flight = code - code % self._channels_from
         if not flight:
@@ -241,8 +242,8 @@ class _Space:
         return found
 
     def disturbances(self, code: int) -> int:
-        """The messages, of all there ever were, that keep a legitimate state from strictness."""
-        # Each message in flight is judged by itself, so one at a time tells about all sets.
+        """Return the bits of all known messages that would disturb a legitimate state."""
+        # Each message in flight is judged alone, so single messages decide for all sets.
         bits, bare = 0, self.without_channels(code)
         for bit in self._channels.parcels:
             if not is_strictly_legitimate(self.decode(bare | bit)):
@@ -251,15 +252,15 @@ class _Space:
 
 
 class _Graph:
-    """All states that can be reached, numbered as they are found, and the steps between them."""
+    """Graph of all reachable states, numbered in the order of discovery, and their steps."""
 
     def __init__(self, space: _Space, initial: Iterable[int], states_max: int) -> None:
         self.codes = list(initial)
         self.initial = len(self.codes)
-        self.targets = array("I")  # where the steps from each state lead, state after state
+        self.targets = array("I")  # the targets of the steps, state after state
         self._ends = array("Q", [0])
         numbers = {code: number for number, code in enumerate(self.codes)}
-        for code in self.codes:  # which grows meanwhile
+        for code in self.codes:  # the list grows during the loop
             for successor in space.successors(code):
                 number = numbers.setdefault(successor, len(numbers))
                 if number == len(self.codes):
@@ -270,11 +271,11 @@ class _Graph:
                 raise OverflowError(f"more than {states_max} states")
 
     def successors(self, state: int) -> array[int]:
-        """The states one step away."""
+        """Return the states one step away."""
         return self.targets[self._ends[state] : self._ends[state + 1]]
 
     def reaching(self, goals: Iterable[int]) -> bytearray:
-        """For each state, whether some goal can be reached from it."""
+        """Return for each state whether a goal can be reached from it."""
         ends, sources = self._turned()
         found = bytearray(len(self.codes))
         waiting = list(goals)
@@ -289,7 +290,7 @@ class _Graph:
         return found
 
     def _turned(self) -> tuple[array[int], array[int]]:
-        """All steps turned round: where they come from, and for each state where its list ends."""
+        """Return the reversed steps: for each state the end of its list, and all sources."""
         places = array("Q", bytes(8 * (len(self.codes) + 2)))
         for target in self.targets:
             places[target + 2] += 1
@@ -330,8 +331,8 @@ def _decode_both(space: _Space, graph: _Graph, pair: tuple[int, int]) -> tuple[S
 
 
 def _legitimate(space: _Space, graph: _Graph) -> tuple[list[Hashable], list[int]]:
-    """The explicit state of each LEGIT_EXPLICIT state, else None; and who is LEGIT_STRICT."""
-    known: dict[int, tuple[Hashable, int]] = {}  # the explicit state and what disturbs it
+    """Return the explicit state of each LEGIT_EXPLICIT state, else None; and the strict states."""
+    known: dict[int, tuple[Hashable, int]] = {}  # explicit state, bits that disturb it
     explicit: list[Hashable] = []
     strict: list[int] = []
     for number, code in enumerate(graph.codes):
@@ -352,12 +353,12 @@ def _legitimate(space: _Space, graph: _Graph) -> tuple[list[Hashable], list[int]
 def _breaches(
     graph: _Graph, explicit: list[Hashable], strict: list[int]
 ) -> Iterator[tuple[int, int]]:
-    """Steps that change the explicit state, however long after it was LEGIT_STRICT."""
+    """Yield steps that change the explicit state at any time after it was LEGIT_STRICT."""
     seen = bytearray(len(graph.codes))
     waiting = list(strict)
     for state in waiting:
         seen[state] = 1
-    for state in waiting:  # which grows meanwhile
+    for state in waiting:  # the list grows during the loop
         for successor in graph.successors(state):
             if explicit[successor] != explicit[state]:
                 yield state, successor

@@ -22,14 +22,14 @@ DOUBLED: Final[Verdict] = (0, 0)
 
 
 class Fault(Protocol):
-    """Something that can happen to a message on its way."""
+    """Fault that can happen to a message in flight."""
 
     def verdict(self, parcel: Parcel, now: int, rng: Random) -> Verdict:
         """Decide the fate of one message that is sent in round ``now``."""
 
 
 class Loss(Struct, frozen=True):
-    """Each message is lost with some probability."""
+    """Loss of each message with a given probability."""
 
     probability: float
 
@@ -40,7 +40,7 @@ class Loss(Struct, frozen=True):
 
 
 class Duplication(Struct, frozen=True):
-    """Each message arrives twice with some probability."""
+    """Duplication of each message with a given probability."""
 
     probability: float
 
@@ -51,7 +51,7 @@ class Duplication(Struct, frozen=True):
 
 
 class Delay(Struct, frozen=True):
-    """Each message is held back, with some probability, for up to so many rounds."""
+    """Delay of each message, with a given probability, by up to ``rounds_max`` rounds."""
 
     probability: float
     rounds_max: int
@@ -65,7 +65,7 @@ class Delay(Struct, frozen=True):
 
 
 class Partition(Struct, frozen=True):
-    """From one round until before another, no message crosses between an island and the rest."""
+    """Cut between an island and the rest, from ``from_round`` until before ``to_round``."""
 
     island: frozenset[NodeId]
     from_round: int

@@ -16,29 +16,29 @@ from skipring.sim.engine import World
 
 
 class Incident(Protocol):
-    """Something that can happen to processes."""
+    """Fault that can happen to processes."""
 
     @property
     def last_round(self) -> int:
-        """The last round in which it strikes; convergence is not judged before."""
+        """Return the last round in which it strikes; convergence is not judged before."""
 
     def strike(self, world: World) -> None:
-        """Do what is due at the start of this round."""
+        """Apply the fault if it is due at the start of this round."""
 
 
 class CrashWave(Struct, frozen=True):
-    """In each of some rounds, a share of the live subscribers crashes at once."""
+    """Simultaneous crash of a share of the live subscribers, in each of the given rounds."""
 
     rounds: tuple[int, ...]
     share: float
 
     @property
     def last_round(self) -> int:
-        """The last round in which it strikes."""
+        """Return the last round in which it strikes."""
         return max(self.rounds, default=-1)
 
     def strike(self, world: World) -> None:
-        """Crash a share of the subscribers, if this is such a round; one is always left."""
+        """Crash a share of the subscribers if this round is listed; at least one survives."""
         if world.round not in self.rounds:
             return
         nodes = sorted(world.subscribers)
@@ -48,22 +48,22 @@ class CrashWave(Struct, frozen=True):
 
 
 class Churn(Struct, frozen=True):
-    """In each round every member crashes, and a newcomer joins, with some probability a member."""
+    """Crashes and joins: each round, each member crashes and brings a newcomer at a given rate."""
 
     rate: float
     rounds: int = 100
 
     @property
     def last_round(self) -> int:
-        """The last round in which it strikes."""
+        """Return the last round in which it strikes."""
         return self.rounds - 1 if self.rate > 0 else -1
 
     def strike(self, world: World) -> None:
-        """Let members crash and newcomers join."""
+        """Crash members and add newcomers."""
         if world.round > self.last_round:
             return
         members = sorted(node for node, machine in world.subscribers.items() if machine.wants)
-        for node in members[1:]:  # one is always left
+        for node in members[1:]:  # one member always survives
             if world.rng.random() < self.rate:
                 world.crash(node)
         joiners = sum(world.rng.random() < self.rate for _ in members)
@@ -72,7 +72,7 @@ class Churn(Struct, frozen=True):
 
 
 def _new_names(world: World) -> Iterator[NodeId]:
-    """Names that nobody has, or had: a world may already have seen churn."""
+    """Yield names that no node has or had: the world may already have seen churn."""
     for number in count():
         name = f"j{world.round:05d}-{number:04d}"
         if name not in world.subscribers and name not in world.crashed:
@@ -80,34 +80,34 @@ def _new_names(world: World) -> Iterator[NodeId]:
 
 
 class SupervisorRestart(Struct, frozen=True):
-    """In each of some rounds the supervisor comes back with an empty database."""
+    """Restart of the supervisor with an empty database, in each of the given rounds."""
 
     rounds: tuple[int, ...]
 
     @property
     def last_round(self) -> int:
-        """The last round in which it strikes."""
+        """Return the last round in which it strikes."""
         return max(self.rounds, default=-1)
 
     def strike(self, world: World) -> None:
-        """Restart the supervisor, if this is such a round."""
+        """Restart the supervisor if this round is listed."""
         if world.round in self.rounds:
             world.restart_supervisor()
 
 
 class WrongSuspicion(Struct, frozen=True):
-    """For some rounds the detector suspects each live subscriber with some probability."""
+    """Suspicion of live subscribers with a given probability, in each of the first rounds."""
 
     rate: float
     rounds: int
 
     @property
     def last_round(self) -> int:
-        """The last round in which it strikes."""
+        """Return the last round in which it strikes."""
         return self.rounds - 1
 
     def strike(self, world: World) -> None:
-        """Suspect some that are alive and well."""
+        """Suspect some live subscribers."""
         if world.round <= self.last_round:
             for node in sorted(world.subscribers):
                 if world.rng.random() < self.rate:
@@ -115,18 +115,18 @@ class WrongSuspicion(Struct, frozen=True):
 
 
 class PublishLoad(Struct, frozen=True):
-    """In each of the first rounds some members publish."""
+    """Publications by random members in each of the first rounds."""
 
     rounds: int
     per_round: int
 
     @property
     def last_round(self) -> int:
-        """The last round in which it strikes."""
+        """Return the last round in which it strikes."""
         return self.rounds - 1
 
     def strike(self, world: World) -> None:
-        """Let random members publish something of their own."""
+        """Publish at random members."""
         if world.round > self.last_round:
             return
         members = sorted(node for node, machine in world.subscribers.items() if machine.wants)
@@ -135,17 +135,17 @@ class PublishLoad(Struct, frozen=True):
 
 
 class OracleDetector(Struct, frozen=True):
-    """The supervisor's failure detector: the dead are suspected some rounds after their crash."""
+    """Failure detector that suspects a crashed node ``delay_rounds`` rounds after its crash."""
 
     delay_rounds: int = 0
 
     @property
     def last_round(self) -> int:
-        """It only ever speaks the truth, so convergence need not wait for it."""
+        """Return -1: it suspects only crashed nodes, so convergence need not wait for it."""
         return -1
 
     def strike(self, world: World) -> None:
-        """Suspect whoever has been dead for long enough and is not suspected yet."""
+        """Suspect nodes that crashed long enough ago and are not suspected yet."""
         for node, crash_round in world.crashed.items():
             if world.round - crash_round >= self.delay_rounds and self._is_news(world, node):
                 world.suspect(node)

@@ -28,7 +28,7 @@ VIOLATIONS_REPORTED = 10
 
 
 class Counters(Struct, frozen=True):
-    """What a run has cost."""
+    """Cost of a run."""
 
     messages: int
     events: int
@@ -41,7 +41,7 @@ class Counters(Struct, frozen=True):
         return cls(world.messages, world.events, requests)
 
     def since(self, before: Counters) -> Counters:
-        """What came on top of earlier counters."""
+        """Return the difference to earlier counters."""
         return Counters(
             self.messages - before.messages,
             self.events - before.events,
@@ -50,7 +50,7 @@ class Counters(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """The outcome of a run; rounds are None for what never came to be."""
+    """Outcome of a run; a round is None if its condition was never reached."""
 
     n: int
     seed: int
@@ -74,12 +74,12 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def is_good(self) -> bool:
-        """True if the run converged and stayed closed."""
+        """Return True if the run converged and closure held."""
         return self.converged and self.closure_ok is not False
 
 
 class Since(Struct, frozen=True):
-    """Since which round each predicate has held without a break; None if it does not."""
+    """Round since which each predicate holds without a break, or None."""
 
     explicit: int | None = None
     strict: int | None = None
@@ -87,11 +87,11 @@ class Since(Struct, frozen=True):
 
     @property
     def is_converged(self) -> bool:
-        """True if the ring is strictly legitimate and all members have all publications."""
+        """Return True if the ring is strictly legitimate and all members have all publications."""
         return self.strict is not None and self.publications is not None
 
     def judge(self, world: World, now: int) -> Since:
-        """The same after another look at the world."""
+        """Return the updated rounds after judging the world in round ``now``."""
         is_explicit = is_legitimate(world)
         is_strict = is_explicit and next(channel_violations(world), None) is None
         return Since(
@@ -102,11 +102,11 @@ class Since(Struct, frozen=True):
 
 
 def _ignore(world: World) -> None:
-    """Observe nothing."""
+    """Ignore the world."""
 
 
 class Simulation:
-    """A world together with all that happens to it."""
+    """World of a scenario with its scheduler, faults and incidents."""
 
     def __init__(self, scenario: Scenario, start: Snapshot | None = None) -> None:
         self.scenario = scenario
@@ -125,7 +125,7 @@ class Simulation:
         self._incidents: tuple[Incident, ...] = scenario.incidents()
 
     def run_round(self) -> None:
-        """Let one timeout interval pass, with all that befalls the world in it."""
+        """Run one timeout interval, with its incidents."""
         self.world.begin_round()
         for incident in self._incidents:
             incident.strike(self.world)
@@ -133,7 +133,7 @@ class Simulation:
         self.world.end_round()
 
     def run(self, observe: Callable[[World], None] = _ignore) -> Report:
-        """Run until ring and publications are right and all incidents are over, then closure."""
+        """Run until the state has converged and all incidents are over, then check closure."""
         for _ in range(self.scenario.warm_up_rounds):
             observe(self.world)
             self.run_round()
@@ -169,7 +169,7 @@ class Simulation:
         )
 
     def _converge(self, observe: Callable[[World], None]) -> Since:
-        """Run until ring and publications are right; since which round they were."""
+        """Run until ring and publications have converged; return since which round."""
         world, begin = self.world, self.world.round
         last_disturbed = self.scenario.last_disturbed_round
         since = Since()
@@ -180,12 +180,12 @@ class Simulation:
             if since.is_converged and world.round > last_disturbed:
                 return since
             if passed >= self.scenario.max_rounds:
-                # Legitimate perhaps, but with more to come.
+                # Possibly legitimate, but with incidents still to come.
                 return since if not since.is_converged else replace(since, strict=None)
             self.run_round()
 
     def _first_change(self) -> int | None:
-        """The first round of the closure in which ring or tries do not stay the same."""
+        """Return the first round of the closure in which the ring or a trie changes, or None."""
         before = self._closed_state()
         for number in range(1, self.scenario.closure + 1):
             self.run_round()
@@ -194,12 +194,12 @@ class Simulation:
         return None
 
     def _closed_state(self) -> Hashable:
-        """What must not change any more: the explicit state and every member's trie."""
+        """Return what closure keeps constant: the explicit state and every member's trie."""
         members = (machine for machine in self.world.subscribers.values() if machine.wants)
         return explicit_state(self.world), tuple(machine.trie.root for machine in members)
 
     def _reasons(self) -> list[str]:
-        """The first of what is wrong, in words."""
+        """Return the first violations, in words."""
         wrong = chain(
             violations(self.world),
             channel_violations(self.world),

@@ -30,64 +30,64 @@ from skipring.sim.schedulers import SCHEDULERS
 from skipring.world.adversaries import ADVERSARIES, scatter
 from skipring.world.snapshot import Snapshot
 
-N_MAX: Final = 1_000_000  # Limit of ours: what one process can hold.
-CRASH_SHARE: Final = 1 / 16  # of the members, in each of an adversary's crash rounds
-SENTENCE_MAX: Final = 200  # characters; our guess of what is still a sentence
-PUBLICATIONS_MAX: Final = 100_000  # Limit of ours: every subscriber holds all of them.
+N_MAX: Final = 1_000_000  # Chosen limit: fits into the memory of one process.
+CRASH_SHARE: Final = 1 / 16  # share of the members, in each of an adversary's crash rounds
+SENTENCE_MAX: Final = 200  # characters. Guess: the longest readable sentence.
+PUBLICATIONS_MAX: Final = 100_000  # Chosen limit: every subscriber holds all of them.
 
 Share = Annotated[float, Meta(ge=0, le=1)]
-Chance = Annotated[float, Meta(ge=0, lt=1)]  # below 1: a message must have a way through
+Chance = Annotated[float, Meta(ge=0, lt=1)]  # below 1: a message must be able to get through
 Rounds = Annotated[int, Meta(ge=0, le=10**9)]
 
 
 class PartitionSpan(Struct, frozen=True, forbid_unknown_fields=True):
-    """For some rounds a share of the subscribers is cut off from the rest and the supervisor."""
+    """Cut between a share of the subscribers and the rest with the supervisor, for some rounds."""
 
     share: Share
     from_round: Rounds
     to_round: Rounds
 
     def __post_init__(self) -> None:
-        """Refuse a span that ends before it begins."""
+        """Raise ValueError if the span ends before it begins."""
         if self.from_round >= self.to_round:
             raise ValueError("from_round must come before to_round")
 
     def of(self, nodes: list[NodeId], seed: int) -> Partition:
-        """The partition of these subscribers."""
+        """Return the partition of these subscribers."""
         island = Random(f"partition/{seed}").sample(nodes, round(self.share * len(nodes)))
         return Partition(frozenset(island), self.from_round, self.to_round)
 
 
 class DelaySpan(Struct, frozen=True, forbid_unknown_fields=True):
-    """A share of the messages is held back for up to so many rounds."""
+    """Delay of a share of the messages by up to ``rounds_max`` rounds."""
 
     share: Share
     rounds_max: Annotated[int, Meta(ge=1, le=1000)]
 
 
 class CrashSpan(Struct, frozen=True, forbid_unknown_fields=True):
-    """In each of some rounds a share of the subscribers crashes."""
+    """Crash of a share of the subscribers in each of the given rounds."""
 
     rounds: tuple[Rounds, ...]
     share: Share
 
 
 class SuspicionSpan(Struct, frozen=True, forbid_unknown_fields=True):
-    """For some rounds the detector suspects a share of those who are alive and well."""
+    """Suspicion of a share of the live subscribers, in each of the first rounds."""
 
     rounds: Rounds
     share: Share
 
 
 class PublishSpan(Struct, frozen=True, forbid_unknown_fields=True):
-    """In each of the first rounds, so many publications by random members."""
+    """Publications by random members, ``per_round`` in each of the first rounds."""
 
     rounds: Rounds
     per_round: Annotated[int, Meta(ge=1, le=1000)] = 1
 
 
 class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to simulate: the options of ``skipring simulate``, and more that only files can say."""
+    """Parameters of a run: the options of ``skipring simulate``, and options of files only."""
 
     n: Annotated[int, Meta(ge=1, le=N_MAX)] = 16
     adversary: str = "A00"
@@ -97,7 +97,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     loss: Chance = 0.0
     duplicate: Share = 0.0
     churn: Share = 0.0
-    spread: Spread | None = None  # None: as the mode does
+    spread: Spread | None = None  # None: the default of the mode
     publications: Annotated[int, Meta(ge=0, le=PUBLICATIONS_MAX)] = 0
     seed: int = 0
     max_rounds: Rounds = 2000
@@ -113,35 +113,35 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     publish: PublishSpan | None = None
 
     def __post_init__(self) -> None:
-        """Refuse names that mean nothing to us."""
+        """Raise ValueError for an unknown adversary or scheduler."""
         _require("adversary", self.adversary, ADVERSARIES)
         _require("scheduler", self.scheduler, SCHEDULERS)
 
     @property
     def config(self) -> ProtocolConfig:
-        """The protocol's configuration in this scenario."""
+        """Return the protocol configuration of this scenario."""
         return ProtocolConfig.of(self.mode, self.without, self.spread)
 
     @property
     def warm_up_rounds(self) -> int:
-        """Rounds that pass before measuring starts: those of the churn."""
+        """Return the number of rounds before measurement starts: the rounds of churn."""
         return Churn(self.churn).last_round + 1
 
     @property
     def last_disturbed_round(self) -> int:
-        """The last round in which something happens that a run must not end before."""
+        """Return the last round with a fault or incident; a run does not end before it."""
         partition_end = self.partition.to_round - 1 if self.partition is not None else -1
         return max(partition_end, *(incident.last_round for incident in self.incidents()))
 
     def start(self, given: Snapshot | None = None) -> Snapshot:
-        """The state given, or that the adversary prepares, with publications scattered over it."""
+        """Return the given or the adversary's state, with publications scattered over it."""
         if given is None:
             chance = Random(f"{self.adversary}/{self.seed}")
             given = ADVERSARIES[self.adversary].build(self.n, chance)
         return scatter(given, self.publications, Random(f"publications/{self.seed}"))
 
     def faults(self, nodes: list[NodeId]) -> tuple[Fault, ...]:
-        """What can happen to messages between these subscribers."""
+        """Return the faults of messages between these subscribers."""
         found: list[Fault] = []
         if self.partition is not None:
             found.append(self.partition.of(nodes, self.seed))
@@ -154,7 +154,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return tuple(found)
 
     def incidents(self) -> tuple[Incident, ...]:
-        """What befalls processes; the detector comes last, so it sees the round's crashes."""
+        """Return the faults of processes; the detector is last, so it sees the round's crashes."""
         found: list[Incident] = []
         if self.churn > 0:
             found.append(Churn(self.churn))
@@ -172,7 +172,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def make_scenario(values: Mapping[str, Any]) -> Scenario:
-    """Turn plain values, from a file or the command line, into a scenario."""
+    """Build a scenario from plain values of a file or the command line."""
     for key in values:
         _require_key(key)
     try:
@@ -182,7 +182,7 @@ def make_scenario(values: Mapping[str, Any]) -> Scenario:
 
 
 def read_scenario(path: Path) -> dict[str, Any]:
-    """Read a scenario file's values; they are checked when the scenario is made."""
+    """Read the values of a scenario file; ``make_scenario`` validates them."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -211,7 +211,7 @@ _ENUMS: Final[Mapping[str, type[Mode] | type[Rule] | type[Spread]]] = {
 
 
 def _require_key(key: str) -> None:
-    """Refuse a key we do not know, and name one that it may stand for."""
+    """Raise ScenarioError for an unknown key, with a similar known key."""
     known = Scenario.__struct_fields__
     if key not in known:
         close = get_close_matches(key[:40], known, n=1, cutoff=0.5)
@@ -223,7 +223,7 @@ _WORDS: Final = {"int": "a whole number", "float": "a number", "str": "a text", 
 
 
 def _sentence(text: str, values: Mapping[str, Any]) -> str:
-    """Turn msgspec's report into a sentence that starts with the place and says what is there."""
+    """Reword msgspec's report: a sentence with the place and the actual value."""
     report, _, place = text.partition(" - at ")
     name = place.strip("`").removeprefix("$.").removeprefix("$")
     report = report[:1].lower() + report[1:]
@@ -240,7 +240,7 @@ def _sentence(text: str, values: Mapping[str, Any]) -> str:
 
 
 def _value_at(values: Mapping[str, Any], place: str) -> object:
-    """What stands at a place such as ``crash.rounds[0]``."""
+    """Return the value at a place such as ``crash.rounds[0]``."""
     value: Any = values
     for step in re.findall(r"\w+", place):
         value = value[int(step)] if isinstance(value, list | tuple) else value[step]
@@ -248,6 +248,6 @@ def _value_at(values: Mapping[str, Any], place: str) -> object:
 
 
 def _short(text: str) -> str:
-    """One line that is not too long."""
+    """Return the text on one line of limited length."""
     line = " ".join(text.split())
     return line if len(line) <= SENTENCE_MAX else line[: SENTENCE_MAX - 3] + "..."

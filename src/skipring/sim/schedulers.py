@@ -17,14 +17,14 @@ from skipring.world.snapshot import Parcel
 
 
 class Scheduler(Protocol):
-    """Runs a world round by round."""
+    """Order of the steps of a round."""
 
     def run_round(self, world: World) -> None:
-        """Let one timeout interval pass."""
+        """Run one timeout interval."""
 
 
 def run_rounds(world: World, scheduler: Scheduler, rounds: int) -> None:
-    """Let timeout intervals pass in which nothing else happens."""
+    """Run timeout intervals without faults of processes."""
     for _ in range(rounds):
         world.begin_round()
         scheduler.run_round(world)
@@ -32,13 +32,13 @@ def run_rounds(world: World, scheduler: Scheduler, rounds: int) -> None:
 
 
 class RandomOrder:
-    """All messages present and one Timeout of everybody, in uniformly random order.
+    """Delivery of all present messages and one Timeout of each process, in random order.
 
-    Messages sent meanwhile take part, so new ones may overtake old ones.
+    Messages sent during the round take part, so new ones may overtake old ones.
     """
 
     def run_round(self, world: World) -> None:
-        """Let one timeout interval pass."""
+        """Run one timeout interval."""
         channels, chance, first_new = world.channels, world.rng.random, world.next_serial
         waiting = world.processes()
         world.rng.shuffle(waiting)
@@ -58,10 +58,10 @@ class RandomOrder:
 
 
 class Synchronous:
-    """All messages present, shuffled; then all Timeouts."""
+    """Delivery of all present messages, shuffled; then all Timeouts."""
 
     def run_round(self, world: World) -> None:
-        """Let one timeout interval pass."""
+        """Run one timeout interval."""
         present = list(world.channels)
         world.channels.clear()
         world.rng.shuffle(present)
@@ -72,9 +72,9 @@ class Synchronous:
 
 
 class Delaying:
-    """Newest messages first, most of them held back, configurations longest of all.
+    """Delivery of newest messages first, with long delays, longest for configurations.
 
-    A round is as many Timeouts as there are processes, however they are spread.
+    A round has as many Timeouts as there are processes, in any distribution over them.
     """
 
     DELIVERY: Final = 1 / 6
@@ -85,8 +85,8 @@ class Delaying:
         self._surplus = 0  # Timeouts of the last round that count for the next
 
     def run_round(self, world: World) -> None:
-        """Let passes go by until there were enough Timeouts."""
-        # At most a round's worth: after a mass crash the survivors would stand still.
+        """Run passes until there were enough Timeouts."""
+        # At most one round's Timeouts: after a mass crash the survivors would not run at all.
         self._surplus = min(self._surplus, len(world.subscribers))
         while self._surplus <= len(world.subscribers):
             self._surplus += self._run_pass(world)
@@ -116,10 +116,10 @@ class Delaying:
 
 
 class SwizzleClog:
-    """Subscribers are clogged one after the other, then set free in another order, for ever.
+    """Repeated cycles that clog subscribers one by one and release them in another order.
 
-    Nothing reaches or leaves a clogged one; its messages wait. A quarter of all takes part in
-    each cycle of 20 rounds.
+    No message reaches or leaves a clogged subscriber; its messages wait. About a quarter of the
+    subscribers takes part in each cycle of 20 rounds.
     """
 
     CYCLE: Final = 20
@@ -132,7 +132,7 @@ class SwizzleClog:
         self._clogged: set[NodeId] = set()
 
     def run_round(self, world: World) -> None:
-        """Move the clog on; deliver what is free to move, then all Timeouts."""
+        """Update the clogged set; deliver the free messages, then run all Timeouts."""
         self._move_on(world)
         held: list[Parcel] = []
         free: list[Parcel] = []

@@ -49,17 +49,17 @@ Field: TypeAlias = tuple[NodeId, str]  # a variable of a subscriber
 class Reduction(Struct, Generic[T], frozen=True):
     """One respect in which a world can be smaller."""
 
-    find: Callable[[Snapshot], Sequence[T]]  # what is there, in a fixed order
-    reduce: Callable[[Snapshot, Collection[T]], Snapshot]  # the world with less of that
+    find: Callable[[Snapshot], Sequence[T]]  # the removable parts, in a fixed order
+    reduce: Callable[[Snapshot, Collection[T]], Snapshot]  # the world without the given parts
 
 
 def fails_to_converge(scenario: Scenario) -> Predicate:
-    """The question whether a world, run as the scenario says, does not converge and stay so."""
+    """Return a predicate: a world, run as the scenario says, fails to converge or to stay so."""
     return lambda candidate: not Simulation(scenario, candidate).run().is_good
 
 
 def shrink(start: Snapshot, fails: Predicate, *, attempts_max: int) -> Snapshot:
-    """Return the smallest world found, in so many attempts, that fails as ``start`` does."""
+    """Return the smallest failing world found within ``attempts_max`` attempts."""
     search = _Search(fails, attempts_max)
     world = start
     while True:
@@ -71,7 +71,7 @@ def shrink(start: Snapshot, fails: Predicate, *, attempts_max: int) -> Snapshot:
 
 
 class _Search:
-    """Asks whether candidates fail, each once, and not for ever."""
+    """Bounded search that tests each candidate once."""
 
     def __init__(self, fails: Predicate, attempts_max: int) -> None:
         self._fails = fails
@@ -79,7 +79,7 @@ class _Search:
         self._tried: set[bytes] = set()
 
     def smallest(self, world: Snapshot, reduction: Reduction[Any]) -> Snapshot:
-        """Reduce a world in one respect, by ever smaller steps, as long as it fails."""
+        """Reduce a world in one respect, with ever smaller steps, as long as it still fails."""
         items = reduction.find(world)
         step = len(items)
         while step > 0:
@@ -88,14 +88,14 @@ class _Search:
                 candidate = reduction.reduce(world, items[place : place + step])
                 if self._has_failed(candidate):
                     world = candidate
-                    items = reduction.find(world)  # what follows has moved up to this place
+                    items = reduction.find(world)  # the following items moved up to this place
                 else:
                     place += step
             step //= 2
         return world
 
     def _has_failed(self, candidate: Snapshot) -> bool:
-        """True if the candidate fails; one that was tried before did not, or we would be there."""
+        """Return True if the candidate fails; a repeated candidate did not fail the first time."""
         key = blake2b(repr(candidate).encode()).digest()
         if key in self._tried:
             return False
@@ -128,7 +128,7 @@ def _crashed_nodes(world: Snapshot) -> Sequence[NodeId]:
 
 
 def _without_nodes(world: Snapshot, nodes: Collection[NodeId]) -> Snapshot:
-    """The world as if the nodes had never been: nobody knows of them, no message names them."""
+    """Return the world without the nodes and without any reference to them."""
     gone = frozenset(nodes)
     supervisor = world.supervisor
     return replace(
@@ -171,7 +171,7 @@ def _channels_without(channels: Iterable[Parcel], gone: frozenset[NodeId]) -> It
 
 
 def _nodes_in(message: Message) -> list[NodeId | None]:
-    """Every node that a message names."""
+    """Return every node that a message names."""
     match message:
         case (
             Subscribe(node=node)
@@ -199,11 +199,11 @@ def _nodes_in(message: Message) -> list[NodeId | None]:
             return [peer.node for peer in peers_in(message)]
 
 
-# -- what subscribers remember -------------------------------------------------------------
+# -- variables of subscribers --------------------------------------------------------------
 
 
 def _variables(*names: str) -> Reduction[Field]:
-    """Set variables of subscribers to what a new subscriber has."""
+    """Reset variables of subscribers to the values of a new subscriber."""
 
     def find(world: Snapshot) -> Sequence[Field]:
         return [
@@ -287,7 +287,7 @@ def _with_trimmed_labels(world: Snapshot, nodes: Collection[NodeId]) -> Snapshot
 def _with_shorter_labels(
     world: Snapshot, nodes: Collection[NodeId], shorter: Callable[[int], int]
 ) -> Snapshot:
-    """Cut labels off after some bits; what is left is a label, or becomes one without its 0s."""
+    """Truncate labels; the result is canonical because trailing zeros do not count."""
     changes: dict[NodeId, dict[str, Any]] = {}
     for node in nodes:
         label = world.subscribers[node].label
@@ -298,7 +298,7 @@ def _with_shorter_labels(
 
 
 def _with_changes(world: Snapshot, changes: dict[NodeId, dict[str, Any]]) -> Snapshot:
-    """The world with some variables of some subscribers changed, and all in their order."""
+    """Return the world with changed variables of some subscribers, in the same order."""
     states = {
         node: replace(state, **changes[node]) if node in changes else state
         for node, state in world.subscribers.items()
@@ -306,7 +306,7 @@ def _with_changes(world: Snapshot, changes: dict[NodeId, dict[str, Any]]) -> Sna
     return replace(world, subscribers=states)
 
 
-# -- what the supervisor remembers ---------------------------------------------------------
+# -- variables of the supervisor -----------------------------------------------------------
 
 
 def _database_places(world: Snapshot) -> Sequence[int]:
@@ -335,7 +335,7 @@ def _without_supervisor_variables(world: Snapshot, names: Collection[str]) -> Sn
 _NEW_SUBSCRIBER: Final = SubscriberState()
 _NEW_SUPERVISOR: Final = SupervisorState()
 
-# What weighs most goes first: it makes all later attempts quicker.
+# The largest reductions come first: they make all later attempts faster.
 REDUCTIONS: Final[tuple[Reduction[Any], ...]] = (
     Reduction(_message_places, _without_messages),
     Reduction(_live_nodes, _without_nodes),

@@ -14,8 +14,8 @@ from skipring.spark.offsets import Entry
 from skipring.storage.record import decoded_page
 from skipring.wire.rpc import LogPage
 
-# Kafka's columns first, so that a Spark user is at home. Batch: the partition is the number of the
-# prefix; stream: 0. The offset is the one of the member that was read.
+# Kafka's columns first, as Spark users know them. The partition is the number of the prefix in a
+# batch, and 0 in a stream. The offset is that of the member that was read.
 PUBLICATION: Final = pa.schema(
     [
         ("key", pa.binary()),
@@ -32,7 +32,7 @@ PUBLICATION: Final = pa.schema(
 HEADERS: Final = pa.field("headers", pa.map_(pa.string(), pa.binary()))
 PUBLICATION_WITH_HEADERS: Final = PUBLICATION.append(HEADERS)
 
-# How a publication came to a node, as the node has noted it.
+# Arrival of a publication at a node, as the node recorded it.
 DELIVERY: Final = pa.schema(
     [
         ("topic", pa.string()),
@@ -56,17 +56,17 @@ _NAMES: Final = {
 
 
 def publication_schema(*, with_headers: bool) -> pa.Schema:
-    """The columns of a read."""
+    """Return the columns of a read."""
     return PUBLICATION_WITH_HEADERS if with_headers else PUBLICATION
 
 
 def spark_schema(schema: pa.Schema) -> str:
-    """The same columns as Spark writes them."""
+    """Return the columns in Spark's notation."""
     return ", ".join(f"`{field.name}` {_NAMES[field.type]}" for field in schema)
 
 
 class ArrowRows:
-    """Publications that were read, each with its offset and the id that its fields give (T10)."""
+    """Publications of a read, each with its offset and the id computed from its fields (T10)."""
 
     __slots__ = ("ids", "offsets", "publications", "topic")
 
@@ -87,7 +87,7 @@ class ArrowRows:
 
     @classmethod
     def of(cls, topic: TopicId, page: LogPage) -> ArrowRows:
-        """What is in a page; MessageError if it is not what a member should send."""
+        """Return the rows of a page; raise MessageError if the page is malformed."""
         publications = decoded_page(page.publications)
         count = len(publications)
         if (len(page.offsets), len(page.ids)) != (count, ID_BYTES * count):
@@ -97,14 +97,14 @@ class ArrowRows:
         return rows if b"".join(ids) == page.ids else rows._believed(page.ids)
 
     def _believed(self, claimed: bytes) -> ArrowRows:
-        """Those whose fields give the id that was claimed: the others are spoilt."""
+        """Return the rows whose computed id equals the claimed id; the others are corrupt."""
         places = range(len(self.ids))
         spans = (claimed[ID_BYTES * place : ID_BYTES * (place + 1)] for place in places)
         pairs = zip(places, self.ids, spans, strict=True)
         return self.where([place for place, key, said in pairs if key == said])
 
     def where(self, chosen: Sequence[int]) -> ArrowRows:
-        """Some of them, by their places."""
+        """Return the rows at some indices."""
         return ArrowRows(
             self.topic,
             [self.offsets[place] for place in chosen],
@@ -113,23 +113,23 @@ class ArrowRows:
         )
 
     def without(self, ids: set[bytes] | frozenset[bytes]) -> ArrowRows:
-        """Those that have none of these ids."""
+        """Return the rows without these ids."""
         if not ids or ids.isdisjoint(self.ids):
             return self
         return self.where([place for place, key in enumerate(self.ids) if key not in ids])
 
     def once(self) -> ArrowRows:
-        """Each of them once, should some come twice."""
+        """Return the rows without duplicates."""
         return self.where(sorted({key: place for place, key in enumerate(self.ids)}.values()))
 
     def since(self, time: int) -> ArrowRows:
-        """Those that were not published earlier."""
+        """Return the rows published at or after a time."""
         if not time:
             return self
         return self.where([i for i, each in enumerate(self.publications) if each.time >= time])
 
     def to_arrow(self, partition: int, *, with_headers: bool) -> pa.RecordBatch:
-        """As Spark takes them."""
+        """Return the rows as an Arrow record batch."""
         count, publications = len(self.ids), self.publications
         columns = {
             "key": [each.key for each in publications],
@@ -137,7 +137,7 @@ class ArrowRows:
             "topic": pa.repeat(pa.scalar(self.topic), count),
             "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
             "offset": self.offsets,
-            # What has no time was published at an unknown one.
+            # A time of 0 means unknown.
             "timestamp": [each.time or None for each in publications],
             "publisher": [each.publisher for each in publications],
             "sequence": [each.seq for each in publications],
@@ -158,7 +158,7 @@ def _array(values: pa.Array | Sequence[object], kind: pa.DataType) -> pa.Array:
 
 
 def entries(page: LogPage) -> list[Entry]:
-    """Offsets and ids in a page without contents."""
+    """Return offsets and ids of a page without contents."""
     ids = [page.ids[at : at + ID_BYTES] for at in range(0, len(page.ids), ID_BYTES)]
     if len(page.ids) % ID_BYTES or len(ids) != len(page.offsets):
         raise MessageError("a page has other offsets than ids")

@@ -22,17 +22,17 @@ from skipring.spark.snapshot import Part, SnapshotSource, agreed_parts, is_share
 from skipring.wire.limits import SURVEY_BITS_MAX
 
 # Measured: on two cores four of 25,000 take a quarter more processor time than two of 50,000. Each
-# one costs a task, and has a member look through all that it has.
+# partition costs a task, and a scan of the whole log at a member.
 PARTITIONS_DEFAULT: Final = 2
-ROWS_PER_PARTITION: Final = 50_000  # Our guess: some seconds' work at most.
-# Our guess: what is on its way to most members arrives within. Then we read what there is.
+ROWS_PER_PARTITION: Final = 50_000  # Guess: a few seconds of work at most.
+# Guess: publications in flight to most members arrive within. After that, the read starts anyway.
 AGREEMENT_S: Final = 1.0
 AGAIN_S: Final = 0.05
 
 
 @dataclass(frozen=True)
 class PrefixPartition(InputPartition):
-    """What one task reads: a part of a topic's snapshot."""
+    """Part of a topic's snapshot, read by one task."""
 
     topic: TopicId
     bits: int
@@ -40,13 +40,13 @@ class PrefixPartition(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """Reads topics whole, or between two positions."""
+    """Reader of whole topics, or of a range between two positions."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Agree with the members on what is read; called at every planning."""
+        """Agree with the members on a snapshot; Spark calls this at every planning."""
         freeze_gc()
         with RingClient(self._options.access) as reach:
             return [
@@ -66,7 +66,7 @@ class BatchReader(DataSourceReader):
                 case RangePartition():
                     number, found = 0, read_range(reach, partition)
                 case _:
-                    return  # nothing is stored
+                    return  # the topic is empty
             for rows in found:
                 wanted = rows.since(options.since)
                 if len(wanted):
@@ -89,7 +89,7 @@ def _prefix_partitions(
 
 
 def _snapshot(topic: TopicId, reach: RingClient, bits: int) -> list[Part]:
-    """Ask until two members at least agree on everything, for a while."""
+    """Survey until at least two members agree on every part, for at most AGREEMENT_S."""
     deadline = monotonic() + AGREEMENT_S
     while True:
         holders = reach.survey(topic, bits)
@@ -100,9 +100,9 @@ def _snapshot(topic: TopicId, reach: RingClient, bits: int) -> list[Part]:
 
 
 def read_part(reach: RingClient, partition: PrefixPartition) -> Iterator[ArrowRows]:
-    """Read what lies under a prefix, from one member after the other until nothing is missing.
+    """Read the publications of a prefix, from one member after the other until complete.
 
-    UnreachableError if what all of them have is not what was agreed on: then the read fails.
+    Raise UnreachableError if the members no longer have what they agreed on; then the read fails.
     """
     part = partition.part
     seen: set[bytes] = set()

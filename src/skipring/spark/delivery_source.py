@@ -42,8 +42,8 @@ from skipring.wire.rpc import Address, DeliveryPage
 
 NAME: Final = "skipring_deliveries"
 DELIVERY_OPTIONS: Final = (*ACCESS_OPTIONS, "subscribe", "startingOffsets", "maxOffsetsPerTrigger")
-STORES_MAX: Final = 1024  # Limit of ours: stores of a topic that a stream remembers.
-ROWS_PER_PARTITION: Final = 100_000  # Our guess: a second's work; a node reads its disk for it.
+STORES_MAX: Final = 1024  # Limit: stores of a topic that a stream remembers.
+ROWS_PER_PARTITION: Final = 100_000  # Guess: a second of work; the node reads its disk for it.
 _ORIGINS: Final = tuple(origin.value for origin in Origin)
 _LOG: Final = getLogger(__name__)
 
@@ -51,7 +51,7 @@ Json = dict[str, Any]
 
 
 class TracePosition(Struct, frozen=True, forbid_unknown_fields=True):
-    """How far a store has been read."""
+    """Position up to which a store has been read."""
 
     epoch: int
     offset: int
@@ -62,7 +62,7 @@ Marks = dict[TopicId, dict[str, TracePosition]]  # by topic and store
 
 @dataclass(frozen=True)
 class TracePartition(InputPartition):
-    """What one task reads: offsets of one member's store."""
+    """Offsets of one member's store, read by one task."""
 
     topic: TopicId
     node: NodeId
@@ -71,24 +71,24 @@ class TracePartition(InputPartition):
 
 
 class DeliveriesDataSource(DataSource):
-    """Reads deliveries; nothing is asked of a ring before a query runs."""
+    """Data source of deliveries; it sends no request before a query runs."""
 
     @classmethod
     def name(cls) -> str:
-        """As in ``spark.read.format("skipring_deliveries")``."""
+        """Return the name for ``spark.read.format("skipring_deliveries")``."""
         return NAME
 
     def schema(self) -> str:
-        """The columns of a read."""
+        """Return the columns of a read."""
         check_names(self.options, DELIVERY_OPTIONS)
         return spark_schema(DELIVERY)
 
     def reader(self, schema: StructType) -> TraceBatchReader:
-        """A batch read."""
+        """Return the reader of a batch."""
         return TraceBatchReader(parse_options(self.options, is_stream=False))
 
     def streamReader(self, schema: StructType) -> TraceStreamReader:
-        """A stream."""
+        """Return the reader of a stream."""
         return TraceStreamReader(parse_options(self.options, is_stream=True))
 
 
@@ -101,44 +101,44 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions
     return parsed
 
 
-# -- whom to ask -------------------------------------------------------------------------------
+# -- members -----------------------------------------------------------------------------------
 
 
 class TraceMembers:
-    """The members of topics that have disks; those once found are asked again."""
+    """Members of topics that have disks; the known ones are asked again."""
 
     def __init__(self, reach: RingClient) -> None:
         self._reach = reach
         self._known: dict[TopicId, dict[NodeId, Address]] = {}
 
     def holders(self, topic: TopicId) -> dict[str, MemberLog]:
-        """Who answers now, by their stores; UnreachableError if nobody was ever found."""
+        """Return the members that answer, by store; raise UnreachableError if none is known."""
         known = self._known.setdefault(topic, {})
         try:
             found = self._reach.survey(topic, None)
         except UnreachableError:
             if not known:
                 raise
-            found = []  # without a supervisor we still have those we know
+            found = []  # the known members answer without a supervisor
         named = {holder.node for holder in found}
-        for node in sorted(known.keys() - named):  # a supervisor names only some of many
+        for node in sorted(known.keys() - named):  # a supervisor names only some of many members
             holder = self._reach.survey_of(topic, node, known[node])
             found += [holder] if holder is not None else []
         self._known[topic] = {holder.node: holder.address for holder in found}
         return {holder.survey.store: holder for holder in found if holder.survey.store}
 
 
-# -- reading -----------------------------------------------------------------------------------
+# -- reads -------------------------------------------------------------------------------------
 
 
 class TraceBatchReader(DataSourceReader):
-    """Reads all deliveries that are known now."""
+    """Reader of all deliveries that exist now."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Parts of the members' stores."""
+        """Return parts of the members' stores."""
         with RingClient(self._options.access) as reach:
             members = TraceMembers(reach)
             return [
@@ -154,17 +154,17 @@ class TraceBatchReader(DataSourceReader):
 
 
 class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the deliveries of topics; Spark keeps the marks."""
+    """Reader that follows the deliveries of topics; Spark stores the marks."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._reach: RingClient | None = None
         self._members: TraceMembers | None = None
         self._initial: Json | None = None
-        self._last: Marks | None = None  # where a query that drains ends
+        self._last: Marks | None = None  # end of a query with trigger availableNow
 
     def initialOffset(self) -> Json:
-        """Where a new query begins; Spark asks twice."""
+        """Return the start of a new query; Spark asks twice."""
         if self._initial is None:
             ends = self._ends()
             if self._options.starting == EARLIEST:
@@ -173,16 +173,16 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much a micro-batch may read."""
+        """Return the limit of a micro-batch."""
         limit = self._options.offsets_max
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read nothing that comes after this moment."""
+        """Fix the current ends as the end of the query."""
         self._last = self._ends()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """How far the next micro-batch reads; where it begins, if there is nothing new."""
+        """Return the end of the next micro-batch, or its start if there is nothing new."""
         before = from_json(start)
         ends = self._ends() if self._last is None else self._last
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -190,11 +190,11 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if after == before else to_json(after)
 
     def reportLatestOffset(self) -> Json | None:
-        """How far it could read at most, for the figures of a query."""
+        """Return the current ends, for the metrics of a query."""
         return to_json(self._ends())
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """What the tasks of a micro-batch read; of members that are gone, nothing."""
+        """Return the partitions of a micro-batch; deliveries of absent members are skipped."""
         before, after = from_json(start), from_json(end)
         found: list[InputPartition] = []
         for topic, marks in after.items():
@@ -209,10 +209,10 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found or [InputPartition(None)]
 
     def commit(self, end: Json) -> None:
-        """Spark has it: nothing is kept here that could be forgotten now."""
+        """Do nothing: the reader keeps no state of committed batches."""
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Close the connections at the end of the query."""
         if self._reach is not None:
             self._reach.close()
             self._reach = self._members = None
@@ -228,7 +228,7 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._members
 
     def _ends(self) -> Marks:
-        """How far each store goes."""
+        """Return the end of each store."""
         return {
             topic: {
                 store: TracePosition(holder.survey.epoch, holder.survey.durable_end)
@@ -239,7 +239,7 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """What a member tells of some offsets; a member that went away is left out."""
+    """Yield the deliveries of a member at some offsets; skip a member that is gone."""
     freeze_gc()
     if not isinstance(partition, TracePartition):
         return
@@ -261,7 +261,7 @@ def _partitions(topic: TopicId, holder: MemberLog, start: int, end: int) -> list
 
 
 def to_arrow(topic: TopicId, node: NodeId, page: DeliveryPage) -> pa.RecordBatch:
-    """A page as Spark takes it; MessageError if it is not what a member should send."""
+    """Return a page as an Arrow record batch; raise MessageError if it is malformed."""
     count = len(page.offsets)
     sizes = {len(page.times), len(page.hops), len(page.origins)}
     if sizes != {count} or len(page.ids) != count * ID_BYTES:
@@ -285,9 +285,10 @@ def to_arrow(topic: TopicId, node: NodeId, page: DeliveryPage) -> pa.RecordBatch
 
 
 def advanced(before: Marks, ends: Marks, rows_max: int | None) -> Marks:
-    """How far a micro-batch of so many rows gets: the same share of each store.
+    """Return the marks after a micro-batch of ``rows_max`` rows: the same share of each store.
 
-    What does not answer now stays where it was; whoever has something ahead goes on by one.
+    A store that does not answer keeps its mark; a store with unread offsets advances by at least
+    one.
     """
     ahead = {
         (topic, store): end.offset - _start(before.get(topic, {}).get(store), end)
@@ -306,7 +307,7 @@ def advanced(before: Marks, ends: Marks, rows_max: int | None) -> Marks:
 
 
 def _start(before: TracePosition | None, end: TracePosition) -> int:
-    """Where reading up to a mark begins; a store in another epoch begins anew."""
+    """Return the first offset to read up to a mark; a store in another epoch starts at 0."""
     if before is None or before.epoch != end.epoch:
         return 0
     return min(before.offset, end.offset)
@@ -315,13 +316,13 @@ def _start(before: TracePosition | None, end: TracePosition) -> int:
 def _remembered(
     marks: Mapping[str, TracePosition], present: Mapping[str, TracePosition]
 ) -> dict[str, TracePosition]:
-    """As many marks as we keep, those of stores that are there before the others."""
+    """Return at most STORES_MAX marks; present stores take precedence."""
     kept = sorted(marks, key=lambda store: (store not in present, store))[:STORES_MAX]
     return {store: marks[store] for store in sorted(kept)}
 
 
 def to_json(marks: Marks) -> Json:
-    """Marks as Spark keeps them."""
+    """Return marks in the form that Spark stores."""
     return {
         topic: {store: {"epoch": it.epoch, "offset": it.offset} for store, it in sorted(of.items())}
         for topic, of in sorted(marks.items())
@@ -329,7 +330,7 @@ def to_json(marks: Marks) -> Json:
 
 
 def from_json(kept: Json) -> Marks:
-    """Marks as they were kept; InputError if they cannot be any."""
+    """Return stored marks; raise InputError if they are malformed."""
     try:
         return convert(kept, dict[str, dict[str, TracePosition]])
     except ValidationError as error:

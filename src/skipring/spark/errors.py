@@ -18,12 +18,12 @@ _NEEDED: Final = ("pyspark", "pyarrow", "pandas", "plotly")  # the extra "spark"
 
 
 def require_spark() -> None:
-    """Raise an InputError that says what to install, if the extra ``spark`` is not."""
+    """Raise an InputError that says what to install, if the extra ``spark`` is missing."""
     if not all(find_spec(name) for name in _NEEDED):
         raise InputError("Spark is not installed; run: pip install 'skipring[spark]'")
 
 
-SENTENCE_MAX: Final = 500  # Our guess: more characters are no sentence any more.
+SENTENCE_MAX: Final = 500  # Guess: a sentence is shorter.
 
 _OURS: Final = re.compile(r"^.*?\bskipring\.errors\.(\w+): (.+)$", re.MULTILINE)
 _RAISED: Final = re.compile(
@@ -33,7 +33,7 @@ _RAISED: Final = re.compile(
 
 @contextmanager
 def translate_spark_errors() -> Iterator[None]:
-    """Turn what Spark raises into an error of ours."""
+    """Translate exceptions of Spark into errors of skipring."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415  (see require_spark)
 
@@ -44,7 +44,7 @@ def translate_spark_errors() -> Iterator[None]:
 
 
 def to_skipring_error(error: Exception) -> SkipringError:
-    """Our own error if there is one at the bottom, else what Spark says went wrong."""
+    """Return the skipring error that caused an exception, or else Spark's reason."""
     text = str(error)
     for name, sentence in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, None)

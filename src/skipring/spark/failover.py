@@ -17,7 +17,7 @@ from skipring.spark.offsets import LogPlace, Position, Standby
 from skipring.spark.partitions import BRING_IT_BACK, RangePartition, gone, partitions_of
 from skipring.spark.snapshot import MemberStores
 
-IDS_MAX: Final = 100_000  # Our guess: 3 MB; after more the two are compared by their roots.
+IDS_MAX: Final = 100_000  # Guess: 3 MB; beyond this, the roots are compared.
 
 
 def with_standby(
@@ -27,11 +27,11 @@ def with_standby(
     after: Position,
     holder: MemberLog,
 ) -> Position:
-    """A position together with its standby, if there can be one.
+    """Return a position together with its standby, if one exists.
 
     ``before`` is an earlier position in the same log, if there is one.
     """
-    with suppress(UnreachableError, MessageError, DataLossError):  # then there is none for now
+    with suppress(UnreachableError, MessageError, DataLossError):  # no standby for now
         moved = before and _moved(stores, topic, before, after, holder)
         return replace(after, standby=moved or _begun(stores, topic, after, holder))
     return replace(after, standby=None)
@@ -40,7 +40,7 @@ def with_standby(
 def _moved(
     stores: MemberStores, topic: TopicId, before: Position, after: Position, holder: MemberLog
 ) -> Standby | None:
-    """The standby that was there, moved on by what is read and what has arrived."""
+    """Return the existing standby, advanced by the ids that were read and that arrived."""
     standby = before.standby or _at_the_start(stores, topic, before)
     if standby is None:
         return None
@@ -57,7 +57,7 @@ def _moved(
 
 
 def _at_the_start(stores: MemberStores, topic: TopicId, before: Position) -> Standby | None:
-    """Where nothing has been read, nothing has been read of any store."""
+    """Return offset 0 of another store if ``before`` is at 0: it has read nothing of any store."""
     if before.offset:
         return None
     for other in stores.durable(topic):
@@ -69,7 +69,7 @@ def _at_the_start(stores: MemberStores, topic: TopicId, before: Position) -> Sta
 def _begun(
     stores: MemberStores, topic: TopicId, after: Position, holder: MemberLog
 ) -> Standby | None:
-    """A standby at the end of a store that holds the same, if everything has been read."""
+    """Return a standby at the end of an equal store, if the whole log has been read."""
     holders = stores.durable(topic, bits=0)
     ours = [each for each in holders if each.survey.store == holder.survey.store]
     if not ours or not _is_settled(ours[0]):
@@ -86,7 +86,7 @@ def _begun(
 
 
 def _is_settled(holder: MemberLog) -> bool:
-    """True if all that a member has is on its disk."""
+    """Return True if a member has everything on disk."""
     return holder.survey.end == holder.survey.durable_end
 
 
@@ -102,7 +102,7 @@ def replayed(
     after: Position,
     partitions_min: int | None,
 ) -> Sequence[RangePartition]:
-    """What lies between two positions of which the first, or both, are in a store that is gone."""
+    """Return the partitions between two positions; the store of ``before``, or of both, is gone."""
     end = _place_of(after, before)
     start = _place_in(before, end) if end is not None else None
     if start is None or end is None:
@@ -112,7 +112,7 @@ def replayed(
     if holder is None:
         advice = f"{BRING_IT_BACK}, or begin anew with another checkpoint"
         raise DataLossError(gone(topic, before, advice))
-    if not stores.has(topic, holder, start):  # it was restored, and the end is behind all it has
+    if not stores.has(topic, holder, start):  # the store was restored, and ends before the position
         _LOG.warning("%s", gone(topic, before, SKIPPED))
         return []
     start = replace(start, seen=start.seen | before.seen)
@@ -121,18 +121,18 @@ def replayed(
 
 
 def _place_of(after: Position, before: Position) -> Standby | None:
-    """Where the end is in a store that is not the one of the beginning."""
+    """Return the place of the end in a store other than that of the beginning."""
     if (after.store, after.epoch) == (before.store, before.epoch):
         return after.standby
     return Standby(store=after.store, epoch=after.epoch, offset=after.offset, chain=after.chain)
 
 
 def _place_in(before: Position, end: Standby) -> Standby | None:
-    """Where the beginning is in the store of the end."""
+    """Return the place of the beginning in the store of the end."""
     standby = before.standby
     if standby is not None and (standby.store, standby.epoch) == (end.store, end.epoch):
         return standby
-    if before.offset == 0:  # nothing was read of any store
+    if before.offset == 0:  # no store has been read
         return Standby(store=end.store, epoch=end.epoch, offset=0)
     return None
 
@@ -143,9 +143,9 @@ def partitions_between(
     places: tuple[Standby, Standby, LogPlace],
     partitions_min: int | None,
 ) -> list[RangePartition]:
-    """What has been read at the end and not at the start, in one member's store.
+    """Return the publications read at the end and not at the start, in one member's store.
 
-    The third place is where the store ends now.
+    The third place is the current end of the store.
     """
     start, end, latest = places
     late = {offset for offset, _ in start.missing}
@@ -154,7 +154,7 @@ def partitions_between(
     ranges += _without(range(start.offset, max(start.offset, end.offset)), unread)
     found = partitions_of(topic, holder, ranges, partitions_min, end, start.seen)
     beyond = end.seen - start.seen
-    if beyond:  # read, but they came to this member later, if at all
+    if beyond:  # read elsewhere, and they arrived here later, if at all
         rest = range(end.offset, max(end.offset, latest.offset))
         later = partitions_of(topic, holder, [rest], None, latest)
         found += [replace_fields(partition, only=beyond) for partition in later]
@@ -162,7 +162,7 @@ def partitions_between(
 
 
 def _without(whole: range, holes: set[int]) -> list[range]:
-    """A range without some of its numbers."""
+    """Return a range without some of its numbers, as ranges."""
     parts = []
     start = whole.start
     for hole in sorted(holes):

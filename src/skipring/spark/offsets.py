@@ -1,11 +1,13 @@
-"""How far a stream has read each topic: ``{topic: {store, epoch, offset, chain}}``.
+"""Positions of a stream in each topic: ``{topic: {store, epoch, offset, chain}}``.
 
-Offsets are the arrival numbers of one member's store. The chain value depends on all publications
-before the offset and on their order, and shows whether the store still has them (decision 0043).
-So that a query can go on when that store is
-gone, a position may also say where it is in the store of another member, its standby: behind
-``offset`` there, except for what was read and came later (``seen``), and without what came before
-and was not read (``missing``).
+An offset is an arrival number in the store of one member. The chain value depends on all
+publications before the offset and on their order, and shows whether the store still has them
+(decision 0043).
+
+A position may have a standby: the same position in the store of another member, so that a query
+continues when the first store is gone. The standby is everything before ``offset`` there, plus the
+ids that were read and arrived later (``seen``), minus the entries that arrived before and were not
+read (``missing``).
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from skipring.core.publications import ID_BYTES
 from skipring.errors import InputError
 from skipring.wire.limits import CHAIN_BYTES, OFFSET_MAX, shown
 
-EPOCH_MAX: Final = (1 << 62) - 1  # as packs have it
-EXCEPTIONS_MAX: Final = 1024  # Our guess: more is no small difference between two members.
+EPOCH_MAX: Final = (1 << 62) - 1  # as in packs
+EXCEPTIONS_MAX: Final = 1024  # Guess: two members with a larger difference are not equivalent.
 _OFFSET_BYTES: Final = 8
 _RECORD_BYTES: Final = _OFFSET_BYTES + ID_BYTES
 
@@ -32,30 +34,30 @@ Json = dict[str, Any]
 
 
 class LogPlace(Struct, frozen=True, kw_only=True):
-    """An offset in the log of one member's store."""
+    """Offset in the log of one member's store."""
 
     store: str
     epoch: int
     offset: int
-    chain: bytes = b""  # the log's running digest there; none at offset 0, or if it is not known
+    chain: bytes = b""  # chain value there; empty at offset 0, or if unknown
 
     def bare(self) -> LogPlace:
-        """The place without what else a position has."""
+        """Return the place without the other fields of a position."""
         return LogPlace(store=self.store, epoch=self.epoch, offset=self.offset, chain=self.chain)
 
     def is_in_log_of(self, other: LogPlace) -> bool:
-        """Return True if both count in the same epoch of a store; offset 0 is in all of them."""
+        """Return True if both are in the same epoch of a store; offset 0 is in every epoch."""
         return self.store == other.store and (self.epoch == other.epoch or not self.offset)
 
 
 class Standby(LogPlace, frozen=True, kw_only=True):
-    """The same position in the store of another member."""
+    """Same position in the store of another member."""
 
     missing: tuple[Entry, ...] = ()  # before the offset, but not read
     seen: frozenset[bytes] = frozenset()  # read, but not before the offset
 
     def moved(self, read: Iterable[bytes], arrived: Iterable[Entry], end: LogPlace) -> Self | None:
-        """The same after more was read and more has arrived there; None if they differ much."""
+        """Return the standby after more reads and arrivals; None if they differ too much."""
         missing = {key: offset for offset, key in self.missing}
         seen = set(self.seen)
         for key in read:
@@ -79,15 +81,15 @@ class Standby(LogPlace, frozen=True, kw_only=True):
 
 
 class Position(LogPlace, frozen=True, kw_only=True):
-    """How far a topic has been read."""
+    """Position up to which a topic has been read."""
 
-    seen: frozenset[bytes] = frozenset()  # read from a store that is gone, and not to be read again
-    begun: int | None = None  # where the first micro-batch began, of which Spark keeps the end only
+    seen: frozenset[bytes] = frozenset()  # read from a store that is gone; skip these ids
+    begun: int | None = None  # start of the first micro-batch; Spark stores only its end
     standby: Standby | None = None
 
 
 class _Bare(Struct, frozen=True, forbid_unknown_fields=True):
-    """A position as Spark keeps it, or a user gives it."""
+    """Position as Spark stores it or a user specifies it."""
 
     store: str
     epoch: int
@@ -108,7 +110,7 @@ class _BareStandby(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def to_json(positions: Mapping[TopicId, Position]) -> dict[TopicId, Json]:
-    """Positions as Spark keeps them."""
+    """Return positions in the form that Spark stores."""
     return {topic: _position_to_json(position) for topic, position in sorted(positions.items())}
 
 
@@ -137,12 +139,12 @@ def _place_to_json(place: LogPlace) -> Json:
 
 
 def from_json(positions: Mapping[str, Any]) -> dict[TopicId, Position]:
-    """Positions as they were kept; InputError if they cannot be any."""
+    """Return stored positions; raise InputError if they are malformed."""
     return {topic: _position(topic, given) for topic, given in positions.items()}
 
 
 def parse_positions(text: str, option: str) -> dict[TopicId, Position]:
-    """What a user has given as the value of an option."""
+    """Parse the positions in the value of an option."""
     try:
         given = json.loads(text)
     except ValueError:

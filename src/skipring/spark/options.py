@@ -31,8 +31,8 @@ READ_OPTIONS: Final = (
     "includeHeaders",
 )
 WRITE_OPTIONS: Final = (*ACCESS_OPTIONS, "topic", "publisher", "writeId")
-_OF_SPARK: Final = frozenset({"path", "checkpointlocation"})  # which Spark hands on to us
-PARTITIONS_MAX: Final = 1 << SURVEY_BITS_MAX  # in a batch each is a prefix of at most 8 bits
+_OF_SPARK: Final = frozenset({"path", "checkpointlocation"})  # which Spark passes on
+PARTITIONS_MAX: Final = 1 << SURVEY_BITS_MAX  # in a batch, each is a prefix of at most 8 bits
 PUBLISHER: Final = "spark"
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -43,13 +43,13 @@ Offsets = str | dict[TopicId, Position]  # "earliest", "latest", or a position i
 
 
 class ReadOptions(Struct, frozen=True, kw_only=True):
-    """What is to be read, and how."""
+    """Options of a read."""
 
     access: Access
     topics: tuple[TopicId, ...]
     starting: Offsets
     ending: Offsets
-    since: int  # microseconds since the epoch; what has an earlier time is not wanted
+    since: int  # microseconds since the epoch; earlier publications are skipped
     fails_on_data_loss: bool
     offsets_max: int | None  # per trigger
     partitions_min: int | None
@@ -87,7 +87,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
 
 
 class WriteOptions(Struct, frozen=True, kw_only=True):
-    """Where rows are to be published, and as whose."""
+    """Options of a write: topic, publisher and write id."""
 
     access: Access
     topic: TopicId | None  # None: each row has its own
@@ -114,7 +114,7 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
 
 
 def check_names(options: Iterable[str], known: Iterable[str]) -> None:
-    """InputError if there is an option that is none of those that are known, nor Spark's own."""
+    """Raise InputError if an option is neither known nor one of Spark's."""
     names = {name.lower(): name for name in known}
     for name in {name.lower() for name in options} - names.keys() - _OF_SPARK:
         near = get_close_matches(name, names, n=1)
@@ -123,18 +123,18 @@ def check_names(options: Iterable[str], known: Iterable[str]) -> None:
 
 
 class _Given:
-    """Options by their names in small letters; InputError for those that are none."""
+    """Options by lower-case name; raises InputError for unknown ones."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
         check_names(options, known)
         self._texts = {name.lower(): text for name, text in options.items()}
 
     def text(self, name: str) -> str | None:
-        """The value of an option; None if it was not given."""
+        """Return the value of an option; None if it is absent."""
         return self._texts.get(name.lower())
 
     def boolean(self, name: str, *, default: bool) -> bool:
-        """A value that is true or false."""
+        """Return a value that is true or false."""
         text = self.text(name)
         if text is None:
             return default
@@ -143,7 +143,7 @@ class _Given:
         return _BOOLEANS[text.lower()]
 
     def number(self, name: str, last: int, first: int = 0) -> int | None:
-        """A value that is a number."""
+        """Return a value that is a number; None if it is absent."""
         text = self.text(name)
         if text is None:
             return None
@@ -159,7 +159,7 @@ def _access(given: _Given) -> Access:
 
 
 def includes_headers(options: Mapping[str, str]) -> bool:
-    """True if a read has headers; the names of all its options are checked with it."""
+    """Return True if a read includes headers; check the names of all its options."""
     return _Given(options, READ_OPTIONS).boolean("includeHeaders", default=False)
 
 

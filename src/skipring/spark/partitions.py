@@ -19,18 +19,18 @@ from skipring.spark.ring_client import RingClient
 from skipring.spark.snapshot import MemberStores, verified
 from skipring.wire.rpc import Address
 
-ROWS_PER_PARTITION: Final = 25_000  # Our guess: a second's work at most.
-PARTITIONS_MAX: Final = 64  # Our guess: more tasks only cost more.
+ROWS_PER_PARTITION: Final = 25_000  # Guess: a second of work at most.
+PARTITIONS_MAX: Final = 64  # Guess: more tasks only add cost.
 
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """What one task reads of a store, without these ids; or only these, if any are named."""
+    """Ranges of a store that one task reads, except ``without``; only ``only`` if it is set."""
 
     topic: TopicId
     node: NodeId
     address: Address
-    end: LogPlace  # in the store; the task reads nothing if another log is there by now
+    end: LogPlace  # in the store; the task fails if the log has changed by then
     ranges: tuple[range, ...]
     without: frozenset[bytes] = frozenset()
     only: frozenset[bytes] | None = None
@@ -39,7 +39,7 @@ class RangePartition(InputPartition):
 def range_partitions(
     topic: TopicId, reach: RingClient, options: ReadOptions
 ) -> Sequence[RangePartition]:
-    """The partitions of a batch read between two positions, one of which may be left open."""
+    """Return the partitions of a batch read between two positions; one of them may be open."""
     given = [
         offsets[topic]
         for offsets in (options.starting, options.ending)
@@ -83,7 +83,7 @@ def partitions_of(
     end: LogPlace,
     without: frozenset[bytes] = frozenset(),
 ) -> list[RangePartition]:
-    """Partitions of about the same size for some ranges of a member's store, before ``end``."""
+    """Return partitions of about equal size for ranges of a member's store, before ``end``."""
     size = sum(map(len, ranges))
     if not size:
         return []
@@ -95,7 +95,7 @@ def partitions_of(
 
 
 def cut(ranges: Sequence[range], size: int) -> Iterator[tuple[range, ...]]:
-    """Ranges in groups of about so many offsets, in order."""
+    """Yield ranges in groups of about ``size`` offsets, in order."""
     group: list[range] = []
     room = size
     for each in ranges:
@@ -112,7 +112,7 @@ def cut(ranges: Sequence[range], size: int) -> Iterator[tuple[range, ...]]:
 
 
 def read_range(reach: RingClient, partition: RangePartition) -> Iterator[ArrowRows]:
-    """Read a part of a store; DataLossError if the member has another one, or another log."""
+    """Read a part of a store; raise DataLossError if the member has another store or log."""
     topic, node, address, end = partition.topic, partition.node, partition.address, partition.end
     verified(reach, topic, node, address, end)
     for part in partition.ranges:
@@ -134,7 +134,7 @@ READ_ON: Final = (
 
 
 def gone(topic: TopicId, position: LogPlace, advice: str) -> str:
-    """That a store cannot be found, and what to do."""
+    """Return the sentence that a store is gone, with advice."""
     return (
         f"the store {position.store} (epoch {position.epoch}) from which {topic!r} was read up to "
         f"offset {position.offset} is gone: its node is down, has left the topic, has lost its "

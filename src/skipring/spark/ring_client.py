@@ -30,10 +30,10 @@ from skipring.wire.rpc import Address, DeliveryPage, LogPage, PublishAck
 
 @cache
 def freeze_gc() -> None:
-    """Let garbage not be looked for in what this process has loaded; once, for as long as it lives.
+    """Exclude the objects that this process has loaded from garbage collection, once.
 
-    Spark has each of its processes look through everything after each task, before it takes the
-    next one. Measured: 20 to 25 ms, as much as is needed to read 5,000 publications.
+    Spark runs a full collection in each of its processes after each task, before the next one.
+    Measured: 20 to 25 ms, as long as a read of 5,000 publications.
     """
     gc.freeze()
 
@@ -42,10 +42,10 @@ Result = TypeVar("Result")
 
 
 class RingClient:
-    """An outsider with an event loop of its own, which runs while something is asked."""
+    """RPC client with its own event loop, which runs only during a call."""
 
     def __init__(self, access: Access) -> None:
-        credentials = access.credentials()  # first: the files may be missing
+        credentials = access.credentials()  # first, because it raises if files are missing
         self._loop = new_loop()
         self._outsider = RpcClient(access.supervisors, rng=Random(), credentials=credentials)
 
@@ -56,26 +56,26 @@ class RingClient:
         self.close()
 
     def close(self) -> None:
-        """Close every connection; a second time does nothing."""
+        """Close every connection; a no-op if closed."""
         if not self._loop.is_closed():
             self._run(self._outsider.__aexit__(None, None, None))
             self._run(self._loop.shutdown_asyncgens())
             self._loop.close()
 
     def located(self, topic: TopicId) -> dict[NodeId, Address]:
-        """Some members of a topic; UnreachableError if the supervisor does not say."""
+        """Return some members of a topic; raise UnreachableError without a supervisor."""
         return self._run(self._outsider.locate(topic))
 
     def survey(
         self, topic: TopicId, bits: int | None, offset: int | None = None
     ) -> list[MemberLog]:
-        """How far some members have stored a topic; UnreachableError if nobody says."""
+        """Return the log state of some members; raise UnreachableError if none answers."""
         return self._run(survey(self._outsider, topic, bits, offset=offset))
 
     def survey_of(
         self, topic: TopicId, node: NodeId, address: Address, offset: int | None = None
     ) -> MemberLog | None:
-        """How far a member that is known has stored a topic; None if it does not say."""
+        """Return the log state of a known member; None if it does not answer."""
         members = [(node, address)]
         found = self._run(survey_of(self._outsider, topic, members, None, offset=offset))
         return found[0] if found else None
@@ -83,17 +83,17 @@ class RingClient:
     def pages(
         self, topic: TopicId, node: NodeId, address: Address, wanted: LogRange
     ) -> Iterator[LogPage]:
-        """What a member has stored, page by page; UnreachableError when it stops answering."""
+        """Yield pages of a member's log; raise UnreachableError if it stops answering."""
         return self._each(pages(self._outsider, topic, node, address, wanted))
 
     def deliveries(
         self, topic: TopicId, node: NodeId, address: Address, wanted: range
     ) -> Iterator[DeliveryPage]:
-        """How publications came to a member, page by page; UnreachableError likewise."""
+        """Yield pages of deliveries at a member; raise UnreachableError if it stops answering."""
         return self._each(delivery_pages(self._outsider, topic, node, address, wanted))
 
     def publish(self, topic: TopicId, publications: Sequence[Publication]) -> list[PublishAck]:
-        """Publish through a member; returns once all are durable there."""
+        """Publish through a member; return once all publications are durable there."""
         return self._run(self._outsider.publish(topic, publications))
 
     def _each(self, coming: AsyncGenerator[Result, None]) -> Iterator[Result]:

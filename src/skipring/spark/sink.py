@@ -1,9 +1,9 @@
-"""Writes: each row becomes a publication, once, however often its task is tried.
+"""Writes: each row becomes one publication, even if its task runs several times.
 
-A publication's id follows from its fields, and all of them follow from the row and its place: the
-number is a hash of what is written (the query, or option ``writeId``), the batch, the partition and
-the place of the row in it. A task that is tried again makes the same publications, and members that
-have them take nothing twice. So the rows must come in the same order again.
+The id of a publication depends on its fields, and all fields depend on the row and its place. The
+sequence is a hash of the write (the query, or option ``writeId``), the batch, the partition and the
+index of the row in it. A task that runs again creates the same publications, and members ignore ids
+that they have. Rows must therefore come in the same order each time.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from skipring.spark.options import WriteOptions
 from skipring.spark.ring_client import RingClient
 from skipring.wire.limits import check_publication, check_topic
 
-QUERY: Final = "sql.streaming.queryId"  # Spark's names of what a task knows of its query
+QUERY: Final = "sql.streaming.queryId"  # names of local properties that Spark sets for tasks
 BATCH: Final = "streaming.sql.batchId"
-AT_ONCE: Final = 512  # Our guess: so many share one write to a member's disk.
-BYTES_AT_ONCE: Final = 1 << 20  # Our guess: links hold four times as much for a peer.
+AT_ONCE: Final = 512  # Guess: this many share one write to a member's disk.
+BYTES_AT_ONCE: Final = 1 << 20  # Guess: a quarter of what connections queue for a peer.
 
-# As Kafka's sink has it: only the value is needed.
+# As in Kafka's sink, only the value is required.
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "value": ("binary", "string"),
     "key": ("binary", "string"),
@@ -46,13 +46,13 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task has published."""
+    """Number of publications that a task has published."""
 
     publications: int
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """InputError if the rows cannot be published as they are."""
+    """Raise InputError if the rows cannot be published."""
     columns = {field.name: field.dataType for field in schema.fields}
     if "value" not in columns:
         raise InputError(
@@ -70,7 +70,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
 def publish_rows(
     options: WriteOptions, write_id: str, batch: str, batches: Iterator[pa.RecordBatch]
 ) -> Written:
-    """Publish what a task is given; returns once all of it is durable at a member."""
+    """Publish the rows of a task; return once all of them are durable at a member."""
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     numbers = _numbers(f"{write_id}/{batch}/{partition}")
@@ -85,7 +85,7 @@ def publish_rows(
 
 
 def _numbers(place: str) -> Iterator[int]:
-    """Numbers of the rows of a task, beyond all that publishers count with."""
+    """Yield the sequences of a task's rows, beyond the range that publishers use."""
     begun = blake2b(place.encode(), digest_size=8, person=b"skipring spark")
     row = 0
     while True:
@@ -145,7 +145,7 @@ def _headers(given: list[tuple[str, str | bytes | None]] | None) -> dict[str, st
 def _portions(
     rows: Iterator[tuple[TopicId, Publication]],
 ) -> Iterator[tuple[TopicId, list[Publication]]]:
-    """Rows in the same order, in portions of one topic each that a member takes at once."""
+    """Yield rows in order, in portions of one topic that a member commits at once."""
     topic: TopicId = ""
     portion: list[Publication] = []
     size = 0
@@ -161,11 +161,11 @@ def _portions(
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Publishes the rows of a DataFrame."""
+    """Writer of a DataFrame."""
 
     def __init__(self, options: WriteOptions, write_id: str) -> None:
         self._options = options
-        self._write_id = write_id  # made where the job is planned, the same for all its tasks
+        self._write_id = write_id  # created by the planner, the same for all tasks
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish the rows of a task."""
@@ -173,7 +173,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Publishes the rows of a stream, batch by batch."""
+    """Writer of a stream, batch by batch."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options

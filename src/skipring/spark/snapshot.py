@@ -20,23 +20,23 @@ from skipring.wire.limits import LOCATED_MAX
 from skipring.wire.rpc import Address, LogInfo
 
 LOOKS: Final = 4  # a member may be restarting
-LOOKS_AT_MANY: Final = 8  # Our guess: a supervisor names 32 members at a time, by chance.
-AGAIN_S: Final = 1.0  # Our guess: what a node needs to come back is a few of these.
+LOOKS_AT_MANY: Final = 8  # Guess: a supervisor names 32 random members at a time.
+AGAIN_S: Final = 1.0  # Guess: a node restarts within a few of these.
 
 
 class MemberStores:
-    """Finds members by their stores, and remembers where they were."""
+    """Members by store, with their last known addresses."""
 
     def __init__(self, reach: RingClient) -> None:
         self._reach = reach
         self._known: dict[tuple[TopicId, str], tuple[NodeId, Address]] = {}
 
     def find(self, topic: TopicId, place: LogPlace) -> MemberLog | None:
-        """The member that has the log of a place; None if there is none, or it is another log.
+        """Return the member that has the log of a place; None if no member has it.
 
         Its survey has the chain value at the place.
         """
-        if known := self._known.get((topic, place.store)):  # then no supervisor is needed
+        if known := self._known.get((topic, place.store)):  # a known member needs no supervisor
             holder = self._reach.survey_of(topic, *known, place.offset)
             if holder is not None and fits(holder.survey, place):
                 return holder
@@ -51,12 +51,12 @@ class MemberStores:
         return None
 
     def durable(self, topic: TopicId, bits: int | None = None) -> list[MemberLog]:
-        """Members that keep the topic on a disk, those with most of it first."""
+        """Return the members that store the topic on disk, the longest log first."""
         holders = [holder for holder in self._look(topic, bits) if holder.survey.store]
         return sorted(holders, key=lambda each: (-each.survey.durable_end, each.node))
 
     def first(self, topic: TopicId) -> MemberLog:
-        """The member that has most of a topic on its disk; UnreachableError if there is none."""
+        """Return the member with the longest log on disk; raise UnreachableError if none."""
         found = self.durable(topic)
         if not found:
             raise UnreachableError(
@@ -66,13 +66,13 @@ class MemberStores:
         return found[0]
 
     def place_at(self, topic: TopicId, holder: MemberLog, offset: int) -> LogPlace:
-        """A place in the log of a member, with its chain value; errors as those of ``verified``."""
+        """Return a place in a member's log with its chain value; raise errors of ``verified``."""
         place = LogPlace(store=holder.survey.store, epoch=holder.survey.epoch, offset=offset)
         survey = verified(self._reach, topic, holder.node, holder.address, place)
         return replace(place, chain=survey.chain)
 
     def has(self, topic: TopicId, holder: MemberLog, place: LogPlace) -> bool:
-        """Return True if a member's log is that of a place; UnreachableError if it is silent."""
+        """Return True if a member's log has a place; raise UnreachableError if it is silent."""
         try:
             verified(self._reach, topic, holder.node, holder.address, place)
         except DataLossError:
@@ -80,7 +80,7 @@ class MemberStores:
         return True
 
     def entries(self, topic: TopicId, holder: MemberLog, start: int, end: int) -> list[Entry]:
-        """Offsets and ids in a part of a member's store."""
+        """Return offsets and ids of a part of a member's store."""
         survey = holder.survey
         wanted = LogRange(
             store=survey.store, epoch=survey.epoch, start=start, end=end, has_contents=False
@@ -98,9 +98,9 @@ class MemberStores:
 
 
 def fits(survey: LogInfo, place: LogPlace) -> bool:
-    """Return True if a survey at the offset of a place is of the log that the place is in.
+    """Return True if a survey at the offset of a place is of the log that has the place.
 
-    A place without a chain value is believed if the log is long enough.
+    A place without a chain value is accepted if the log is long enough.
     """
     log = LogPlace(store=survey.store, epoch=survey.epoch, offset=survey.durable_end)
     is_same = not place.chain or not place.offset or survey.chain == place.chain
@@ -110,9 +110,9 @@ def fits(survey: LogInfo, place: LogPlace) -> bool:
 def verified(
     reach: RingClient, topic: TopicId, node: NodeId, address: Address, place: LogPlace
 ) -> LogInfo:
-    """Survey a member at a place; DataLossError if its log is another one by now.
+    """Survey a member at a place; raise DataLossError if its log has changed.
 
-    UnreachableError if it does not answer.
+    Raise UnreachableError if it does not answer.
     """
     for _ in range(ATTEMPTS):
         holder = reach.survey_of(topic, node, address, place.offset)
@@ -128,7 +128,7 @@ def verified(
 
 
 class SnapshotSource(Struct, frozen=True):
-    """A member to read from: what it has at offsets below its mark."""
+    """Member to read from, at offsets below its mark."""
 
     node: NodeId
     address: Address
@@ -138,7 +138,7 @@ class SnapshotSource(Struct, frozen=True):
 
 
 class Part(Struct, frozen=True):
-    """What lies under one prefix, as its digest says, and who has it; the first is to be asked."""
+    """Publications of one prefix, identified by a digest, and the members to read, in order."""
 
     prefix: int
     digest: bytes
@@ -146,9 +146,9 @@ class Part(Struct, frozen=True):
 
 
 def agreed_parts(holders: Sequence[MemberLog]) -> list[Part]:
-    """One snapshot of a topic in parts, read from as many members as agree; without empty parts.
+    """Return a snapshot of a topic as parts with the members that agree; omit empty parts.
 
-    The reference is a member that has most, and among those one with whom most agree.
+    The reference is a member with most publications, and among these one with most agreement.
     """
     reference = max(holders, key=lambda each: (each.survey.count, _agreement(each, holders)))
     loads: Counter[NodeId] = Counter()
@@ -169,12 +169,12 @@ def _source(holder: MemberLog) -> SnapshotSource:
 
 
 def is_shared(parts: Sequence[Part]) -> bool:
-    """True if every part can be had from two members at least."""
+    """Return True if at least two members have every part."""
     return all(len(part.sources) > 1 for part in parts)
 
 
 def _agreement(holder: MemberLog, holders: Sequence[MemberLog]) -> int:
-    """Of how many members and prefixes the digests are those of a member."""
+    """Return the number of equal digests, over all members and prefixes."""
     digests = holder.survey.digests
     return sum(
         _digest(each, prefix) == digest for each in holders for prefix, digest in enumerate(digests)

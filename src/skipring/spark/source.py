@@ -17,28 +17,28 @@ from skipring.spark.stream import StreamReader
 
 
 class SkipringDataSource(DataSource):
-    """Reads and publishes; nothing is asked of a ring before a query runs."""
+    """Data source of publications; it sends no request before a query runs."""
 
     @classmethod
     def name(cls) -> str:
-        """As in ``spark.read.format("skipring")``."""
+        """Return the name for ``spark.read.format("skipring")``."""
         return "skipring"
 
     def schema(self) -> str:
-        """The columns of a read; what Spark asks first, in a process of its own."""
+        """Return the columns of a read; Spark calls this first, in its own process."""
         freeze_gc()
         return spark_schema(publication_schema(with_headers=includes_headers(self.options)))
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A batch read."""
+        """Return the reader of a batch."""
         return BatchReader(ReadOptions.parse(self.options, is_stream=False))
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        """A stream."""
+        """Return the reader of a stream."""
         return StreamReader(ReadOptions.parse(self.options, is_stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """A batch write."""
+        """Return the writer of a batch."""
         if overwrite:
             raise InputError('publications cannot be overwritten; write with mode("append")')
         options = WriteOptions.parse(self.options)
@@ -46,7 +46,7 @@ class SkipringDataSource(DataSource):
         return BatchWriter(options, options.write_id or token_hex(16))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """A stream that is published."""
+        """Return the writer of a stream."""
         options = WriteOptions.parse(self.options)
         check_columns(schema, options)
         return StreamWriter(options)

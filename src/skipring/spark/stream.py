@@ -37,33 +37,33 @@ Json = dict[str, Any]
 
 
 class Pending(Struct, frozen=True, kw_only=True):
-    """What lies ahead of a position: offsets of a member's store."""
+    """Unread offsets of a member's store after a position."""
 
     holder: MemberLog
     start: int
     end: int
     seen: frozenset[bytes] = frozenset()
-    is_elsewhere: bool = False  # not in the log that the position is in
+    is_elsewhere: bool = False  # not in the log of the position
 
     def position(self, taken: int) -> Position:
-        """The position after ``taken`` offsets, without its chain value."""
+        """Return the position after ``taken`` offsets, without its chain value."""
         return _position(self.holder, self.start + taken, self.seen)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows topics; Spark keeps the offsets."""
+    """Reader that follows topics; Spark stores the offsets."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._reach: RingClient | None = None
         self._stores: MemberStores | None = None
         self._initial: Json | None = None
-        self._last: dict[TopicId, Position] | None = None  # where a query that drains ends
+        self._last: dict[TopicId, Position] | None = None  # end of a query with availableNow
 
-    # -- the planner -------------------------------------------------------------------------
+    # -- planner -----------------------------------------------------------------------------
 
     def initialOffset(self) -> Json:
-        """Where a new query begins; Spark asks twice."""
+        """Return the start of a new query; Spark asks twice."""
         if self._initial is None:
             self._initial = to_json(self._starting())
         return self._initial
@@ -81,7 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _ends(self) -> dict[TopicId, Position]:
-        """How far each topic is stored by the member that has most of it."""
+        """Return the end of each topic, at the member with the longest log."""
         stores = self._members()
         found = {topic: stores.first(topic) for topic in self._options.topics}
         return {
@@ -90,16 +90,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much a micro-batch may read."""
+        """Return the limit of a micro-batch."""
         limit = self._options.offsets_max
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read nothing that comes after this moment."""
+        """Fix the current ends as the end of the query."""
         self._last = self._ends()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """How far the next micro-batch reads; where it begins, if there is nothing new."""
+        """Return the end of the next micro-batch, or its start if there is nothing new."""
         positions = self._positions(start)
         ahead = {topic: self._ahead(topic, each) for topic, each in positions.items()}
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -113,7 +113,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for topic, each in after.items()
             }
         if not any(ahead[topic].is_elsewhere or taken[topic] for topic in after):
-            return start  # Spark compares texts, and standbys may have moved
+            return start  # Spark compares texts, and a standby may have changed
         return to_json(
             {
                 topic: self._complete(topic, positions[topic], each, ahead[topic])
@@ -124,7 +124,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _complete(
         self, topic: TopicId, before: Position, after: Position, ahead: Pending
     ) -> Position:
-        """A position with its chain value and its standby."""
+        """Return a position with its chain value and its standby."""
         stores = self._members()
         place = stores.place_at(topic, ahead.holder, after.offset)
         after = replace(after, chain=place.chain)
@@ -132,11 +132,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return with_standby(stores, topic, known, after, ahead.holder)
 
     def reportLatestOffset(self) -> Json | None:
-        """How far it could read at most, for the figures of a query."""
+        """Return the current ends, for the metrics of a query."""
         return to_json(self._ends())
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """What the tasks of a micro-batch read; also of one that is run again."""
+        """Return the partitions of a micro-batch, also if it runs again."""
         before, after = from_json(start), from_json(end)
         found: list[InputPartition] = []
         for topic, last in after.items():
@@ -146,15 +146,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found or [InputPartition(None)]
 
     def commit(self, end: Json) -> None:
-        """Spark has it: nothing is kept here that could be forgotten now."""
+        """Do nothing: the reader keeps no state of committed batches."""
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Close the connections at the end of the query."""
         if self._reach is not None:
             self._reach.close()
             self._reach = self._stores = None
 
-    # -- a task ------------------------------------------------------------------------------
+    # -- task --------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in the process of a task."""
@@ -168,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if len(wanted):
                     yield wanted.to_arrow(0, with_headers=options.with_headers)
 
-    # -- what lies ahead ---------------------------------------------------------------------
+    # -- unread offsets ----------------------------------------------------------------------
 
     def _members(self) -> MemberStores:
         if self._stores is None:
@@ -177,7 +177,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stores
 
     def _positions(self, start: Json) -> dict[TopicId, Position]:
-        """The positions of the topics that are read; one that is new begins at its start."""
+        """Return the positions of the topics to read; a new topic starts at offset 0."""
         known = from_json(start)
         new = [topic for topic in self._options.topics if topic not in known]
         stores = self._members()
@@ -186,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {topic: known[topic] for topic in self._options.topics}
 
     def _ahead(self, topic: TopicId, position: Position) -> Pending:
-        """What can be read from a position on; elsewhere, if its store is gone."""
+        """Return the unread offsets after a position; in another store if its store is gone."""
         holder = self._members().find(topic, position)
         if holder is not None:
             end = holder.survey.durable_end
@@ -198,7 +198,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._until_the_last(topic, ahead)
 
     def _elsewhere(self, topic: TopicId, position: Position) -> Pending:
-        """The same position in another store; behind everything there, if it is not known."""
+        """Return the position in another store; the end of that store if it is unknown."""
         stores, standby = self._members(), position.standby
         holder = standby and stores.find(topic, standby)
         if standby and holder:
@@ -213,12 +213,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Pending(holder=holder, start=start, end=end, seen=seen, is_elsewhere=True)
 
     def _until_the_last(self, topic: TopicId, ahead: Pending) -> Pending:
-        """The same, but not beyond where a query that drains ends."""
+        """Limit unread offsets to the end of a query with trigger availableNow."""
         if self._last is None:
             return ahead
         survey, last = ahead.holder.survey, self._last[topic]
         if (last.store, last.epoch) != (survey.store, survey.epoch):
-            # Another store than the one that had most: what it has now is the end.
+            # Another store than the longest one: its current end is the end.
             last = self._last[topic] = _position(ahead.holder, ahead.end)
         end = max(ahead.start, min(ahead.end, last.offset))
         return replace(ahead, end=end)
@@ -226,10 +226,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _between(
         self, topic: TopicId, before: Position, after: Position
     ) -> Sequence[RangePartition]:
-        """The partitions from one position to another."""
+        """Return the partitions from one position to another."""
         stores = self._members()
         holder = stores.find(topic, after)
-        # The end first: whatever is restored meanwhile, one of the two, or the task, notices it.
+        # The end first: if a store is restored meanwhile, one of the two checks or the task detects
+        # it.
         if holder is not None and before.is_in_log_of(after) and stores.has(topic, holder, before):
             ranges = [range(before.offset, after.offset)]
             minimum = self._options.partitions_min
@@ -240,9 +241,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def shared_out(ahead: Mapping[TopicId, int], rows_max: int | None) -> dict[TopicId, int]:
-    """How many offsets of each topic are read if so many are read in all: the same share of each.
+    """Return the offsets to read of each topic, at most ``rows_max``: the same share of each.
 
-    Whoever has something ahead goes on by one at least.
+    A topic with unread offsets advances by at least one.
     """
     total = sum(ahead.values())
     if rows_max is None or total <= rows_max:
@@ -256,9 +257,9 @@ def _position(holder: MemberLog, offset: int, seen: frozenset[bytes] = frozenset
 
 
 def _with_begin(begin: Position, end: Position) -> Position:
-    """The end of a query's first micro-batch, which also says where it began.
+    """Return the end of a query's first micro-batch, with the offset where it began.
 
-    Spark only keeps the end. A query that is killed in its first micro-batch asks for the beginning
-    again, and that may be elsewhere by then.
+    Spark stores only the end. A query that is killed in its first micro-batch asks for the start
+    again, which may be in another store by then.
     """
     return replace(end, begun=begin.offset) if begin.is_in_log_of(end) else end

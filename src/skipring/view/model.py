@@ -24,7 +24,7 @@ from skipring.world.legitimacy import Layer, Violation
 from skipring.world.snapshot import Snapshot
 
 ROOT_DIGITS: Final = 8
-REASONS_MAX: Final = 12  # Our guess: more sentences about a node are not read.
+REASONS_MAX: Final = 12  # Guess: an operator does not read more sentences about a node.
 SHOWN_LAYERS: Final = (
     Layer.DATABASE,
     Layer.LABELS,
@@ -41,11 +41,11 @@ Reference: TypeAlias = tuple[Label, NodeId]
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
-    """A node as it is drawn."""
+    """Node of a drawing."""
 
     node: NodeId
     label: str | None
-    turn: float | None  # r(label): where on the circle, from 0 to below 1
+    turn: float | None  # r(label): position on the circle, from 0 to below 1
     mark: str  # right, edges, label, dead or outside
     reasons: tuple[str, ...] = ()
     count: int = 0
@@ -53,7 +53,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
 
 
 class EdgeView(Struct, frozen=True, kw_only=True):
-    """An edge as it is drawn, undirected."""
+    """Undirected edge of a drawing."""
 
     a: NodeId
     b: NodeId
@@ -64,7 +64,7 @@ class EdgeView(Struct, frozen=True, kw_only=True):
 
 
 class SupervisorCard(Struct, frozen=True, kw_only=True):
-    """What is shown of the topic's supervisor."""
+    """State of the topic's supervisor."""
 
     answers: bool
     address: str
@@ -77,7 +77,7 @@ class SupervisorCard(Struct, frozen=True, kw_only=True):
 
 
 class TopicView(Struct, frozen=True, kw_only=True):
-    """A topic at one moment."""
+    """Topic at one moment."""
 
     number: int
     time: float  # milliseconds since the epoch
@@ -97,7 +97,7 @@ class TopicView(Struct, frozen=True, kw_only=True):
 def make_scene(
     inspection: Inspection, card: SupervisorCard, number: int, time_ms: float
 ) -> TopicView:
-    """Judge what was seen of a topic, and put it to nodes and edges."""
+    """Check an inspection of a topic, and assign the violations to nodes and edges."""
     snapshot = inspection.snapshot
     found = (*live_violations(inspection), *content_violations(inspection))
     roster = _repaired(snapshot)
@@ -123,7 +123,7 @@ def make_scene(
 
 
 def content_violations(inspection: Inspection) -> Iterator[Violation]:
-    """Who lacks publications, by the roots of those who have most; which ones was not asked."""
+    """Yield the members that lack publications, compared by root with the most complete ones."""
     roots, statuses = roots_of(inspection), inspection.statuses
     most = max((statuses[node].count for node in roots), default=0)
     whole = most_common(root for node, root in roots.items() if statuses[node].count == most)
@@ -160,12 +160,12 @@ def _node_views(inspection: Inspection, found: Sequence[Violation]) -> Iterator[
     recorded = {node: label for label, node in snapshot.supervisor.database if node is not None}
     missed = recorded.keys() | {other for _, other in snapshot.explicit_edges()}
     for node in snapshot.crashed:
-        if node in missed:  # others may still be remembered for a while, as silent ones are (R9)
+        if node in missed:  # the snapshot may list other silent nodes for a while (R9)
             yield _dead(node, recorded.get(node))
 
 
 def _by_node(found: Iterable[Violation], nodes: Iterable[NodeId]) -> dict[NodeId, list[Violation]]:
-    """What is wrong with each node; most are about the node that is named first."""
+    """Return the violations of each node; the text of most starts with the node's name."""
     about: dict[NodeId, list[Violation]] = {}
     known = set(nodes)
     for violation in found:
@@ -203,7 +203,7 @@ def _dead(node: NodeId, bits: str | None) -> NodeView:
 
 
 class _Drawn(Struct):
-    """An edge while it is put together from what both ends say."""
+    """Edge during assembly from the states of both ends."""
 
     level: int
     kind: str
@@ -244,7 +244,7 @@ def _should(node: NodeId, roster: Roster) -> SubscriberState:
 
 
 def _references(state: SubscriberState) -> dict[str, Reference]:
-    """Whom a node refers to, by what the reference is called."""
+    """Return the references of a node by field name."""
     peers = {"left": state.left, "right": state.right, "ring": state.ring}
     found = {name: (peer.label, peer.node) for name, peer in peers.items() if peer is not None}
     for label, holder in state.shortcuts.items():
@@ -276,7 +276,7 @@ def _draw(
     kind = "shortcut" if field.startswith("shortcut") else "ring"
     edge = drawn.setdefault(pair, _Drawn(0, kind, "right", []))
     if kind == "ring":
-        edge.kind = kind  # neighbours at the end of a chain are shortcuts of each other too
+        edge.kind = kind  # neighbours at the end of a chain are also shortcuts of each other
     edge.level = max(edge.level, label.length)
     if _SEVERITY[state] > _SEVERITY[edge.state]:
         edge.state = state
@@ -285,7 +285,7 @@ def _draw(
 
 
 def _tree(roster: Roster) -> Iterator[Pair]:
-    """Parent and child in the tree over which publications spread in calm weather."""
+    """Yield parent and child of each edge of the broadcast tree of the repaired roster."""
     for node in roster.nodes:
         place = roster.configuration_of(node)
         if place.label is None or place.pred is None or place.succ is None:
@@ -295,11 +295,11 @@ def _tree(roster: Roster) -> Iterator[Pair]:
             yield roster.nodes[parent.index], node
 
 
-# --- the supervisor --------------------------------------------------------------------
+# --- supervisor ------------------------------------------------------------------------
 
 
 def broken_conditions(database: Sequence[tuple[str, NodeId | None]]) -> dict[str, int]:
-    """How many entries break each of the four conditions of section 3.1."""
+    """Return the number of entries that break each of the four conditions of section 3.1."""
     labels = [label for label, _ in database]
     nodes = Counter(node for _, node in database if node is not None)
     n = len(nodes)

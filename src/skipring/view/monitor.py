@@ -24,19 +24,19 @@ from skipring.view.overview import REQUESTS_BOUND, Observer
 from skipring.wire.monitor_rpc import Arrival, ArrivalPage, FetchArrivals
 from skipring.wire.rpc import FetchPublications, PublicationPage
 
-KEPT: Final = 2000  # Limit of ours: publications whose way is remembered.
-STEPS_MAX: Final = 200_000  # Limit of ours, over all of them: some 60 MB.
-PACK_MAX: Final = 64  # of a longer pack only the first publications have a journey
+KEPT: Final = 2000  # Limit: publications with a remembered path.
+STEPS_MAX: Final = 200_000  # Limit: steps of all paths, about 60 MB.
+PACK_MAX: Final = 64  # only the first publications of a longer pack have a path
 
 _WAYS: Final = tuple(str(origin) for origin in Origin)
 
 
 class HopEvent(Struct, frozen=True, kw_only=True, rename={"sender": "from"}):
-    """A message with publications that has come to a node."""
+    """Message with publications that arrived at a node."""
 
     sender: NodeId | None
     to: NodeId
-    time: float  # milliseconds since the epoch, as all below
+    time: float  # milliseconds since the epoch, like all times below
     publisher: NodeId
     seq: int
     hops: int
@@ -47,7 +47,7 @@ class HopEvent(Struct, frozen=True, kw_only=True, rename={"sender": "from"}):
 
 
 class HopStep(Struct, kw_only=True, rename={"sender": "from"}):
-    """How a publication came to one node."""
+    """Arrival of a publication at one node."""
 
     node: NodeId
     sender: NodeId | None
@@ -55,24 +55,24 @@ class HopStep(Struct, kw_only=True, rename={"sender": "from"}):
     latency: float | None
     hops: int
     way: str
-    duplicates: int = 0  # how often it came again
+    duplicates: int = 0  # later arrivals of the same publication
 
 
 class DeliveryPath(Struct, frozen=True, kw_only=True):
-    """How a publication came to everybody, as far as it was seen."""
+    """Arrivals of a publication at all nodes, as far as observed."""
 
     publisher: NodeId
     seq: int
     published: float | None
     members: int
     reached: int
-    messages: int  # that brought it, new or not
+    messages: int  # that carried it, duplicates included
     duplicates: int
-    arrivals: tuple[HopStep, ...]  # the first comes first
+    arrivals: tuple[HopStep, ...]  # in order of time
 
 
 def pulse_of(node: NodeId, arrival: Arrival) -> HopEvent:
-    """What a node noted, as it is shown."""
+    """Return the event for an arrival that a node recorded."""
     return HopEvent(
         sender=arrival.sender,
         to=node,
@@ -88,14 +88,14 @@ def pulse_of(node: NodeId, arrival: Arrival) -> HopEvent:
 
 
 class DeliveryPaths:
-    """The ways of the last publications."""
+    """Paths of the last publications."""
 
     def __init__(self) -> None:
         self._steps: OrderedDict[tuple[NodeId, int], dict[NodeId, HopStep]] = OrderedDict()
         self._count = 0  # of all steps
 
     def add(self, pulses: Iterable[HopEvent]) -> None:
-        """Note what has come to nodes."""
+        """Record arrivals at nodes."""
         for pulse in pulses:
             for seq in range(pulse.seq, pulse.seq + min(pulse.count, PACK_MAX)):
                 self._add_step(seq, pulse)
@@ -121,7 +121,7 @@ class DeliveryPaths:
             self._count -= len(self._steps.popitem(last=False)[1])
 
     def find(self, publisher: NodeId, seq: int, members: int) -> DeliveryPath | None:
-        """The way of a publication; None if nothing was seen of it."""
+        """Return the path of a publication; None if no arrival was observed."""
         steps = self._steps.get((publisher, seq))
         if steps is None:
             return None
@@ -141,16 +141,16 @@ class DeliveryPaths:
         )
 
 
-SAMPLES_MAX: Final = 600  # Our guess: ten minutes of a ring that changes every second.
-SCENES_BYTES_MAX: Final = 64 << 20  # Limit of ours, packed: a scene of 1,000 nodes has some 30 KB.
-MESSAGES_MAX: Final = 200  # Our guess: more are not read on a page.
+SAMPLES_MAX: Final = 600  # Guess: ten minutes of a ring that changes every second.
+SCENES_BYTES_MAX: Final = 64 << 20  # Limit, compressed: a scene of 1,000 nodes has about 30 KB.
+MESSAGES_MAX: Final = 200  # Guess: a reader does not read more on a page.
 SHOWN_BYTES_MAX: Final = 4096  # of a payload
-ANSWER_S: Final = 1.0  # what is looked at again and again does not wait long
+ANSWER_S: Final = 1.0  # Guess: a monitor polls often, so it does not wait long.
 ASKED_AT_ONCE: Final = 128
 
 
 class HealthSample(Struct, frozen=True, kw_only=True):
-    """A scene on the timeline."""
+    """Sample on the timeline; its scene has the details."""
 
     number: int
     time: float
@@ -161,7 +161,7 @@ class HealthSample(Struct, frozen=True, kw_only=True):
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """A publication as it is shown."""
+    """Publication in the form that pages show."""
 
     id: str
     publisher: NodeId
@@ -169,12 +169,12 @@ class Message(Struct, frozen=True, kw_only=True):
     time: float
     key: str | None
     text: str | None
-    base64: str | None  # of what is not UTF-8
+    base64: str | None  # if the payload is not UTF-8
     bytes: int
 
 
 class TopicMonitor:
-    """Watches one topic; what was seen of it is kept, in bounds."""
+    """Monitor of one topic, with a bounded history."""
 
     def __init__(
         self, observer: Observer, topic: TopicId, clock: Callable[[], float] = time.time
@@ -185,18 +185,18 @@ class TopicMonitor:
         self._observer = observer
         self._clock = clock
         self._samples: deque[HealthSample] = deque(maxlen=SAMPLES_MAX)
-        self._kept: TopicView | None = None  # the last one on the timeline
-        self._scenes: OrderedDict[int, bytes] = OrderedDict()  # packed
+        self._kept: TopicView | None = None  # the last scene on the timeline
+        self._scenes: OrderedDict[int, bytes] = OrderedDict()  # compressed
         self._scenes_bytes = 0
         self._journeys = DeliveryPaths()
-        self._heard: dict[NodeId, int] = {}  # up to which arrival, of each node
-        self._read: tuple[NodeId, int] | None = None  # from whom, and up to which offset
-        self._known: set[str] = set()  # the ids of the messages above
+        self._heard: dict[NodeId, int] = {}  # last arrival read, by node
+        self._read: tuple[NodeId, int] | None = None  # node and next offset
+        self._known: set[str] = set()  # ids of ``messages``
 
     # -- scenes --------------------------------------------------------------------------------
 
     async def poll(self) -> TopicView | None:
-        """Look at the topic; the new scene, or None if it is as it was."""
+        """Inspect the topic; return the new scene, or None if nothing changed."""
         inspection = await self._observer.inspect(self.topic)
         if inspection is None:
             return None
@@ -208,7 +208,7 @@ class TopicMonitor:
             self._keep(scene)
         is_first, self.scene = self.scene is None, scene
         if is_first:
-            await self.listen()  # nodes note what comes once they were asked
+            await self.listen()  # a node records arrivals only after the first request
         return scene
 
     def _card(self, inspection: Inspection) -> SupervisorCard:
@@ -243,18 +243,18 @@ class TopicMonitor:
             self._scenes_bytes -= len(self._scenes.popitem(last=False)[1])
 
     def timeline(self) -> list[HealthSample]:
-        """The scenes that can still be shown, the oldest first."""
+        """Return the samples whose scenes are kept, oldest first."""
         return [sample for sample in self._samples if sample.number in self._scenes]
 
     def scene_again(self, number: int) -> bytes | None:
-        """A scene of before, in JSON; None if it is not kept."""
+        """Return an earlier scene as JSON; None if it is no longer kept."""
         packed = self._scenes.get(number)
         return zlib.decompress(packed) if packed is not None else None
 
-    # -- what travels --------------------------------------------------------------------------
+    # -- arrivals ------------------------------------------------------------------------------
 
     async def listen(self) -> list[HopEvent]:
-        """What has come to the members since we last asked, in the order of time."""
+        """Return the arrivals at members since the last call, in order of time."""
         if self.scene is None:
             return []
         nodes = [each.node for each in self.scene.nodes if each.mark not in ("dead", "outside")]
@@ -277,13 +277,13 @@ class TopicMonitor:
         return [pulse_of(node, arrival) for arrival in page.arrivals]
 
     def journey(self, publisher: NodeId, seq: int) -> DeliveryPath | None:
-        """The way of a publication; None if nothing was seen of it."""
+        """Return the path of a publication; None if no arrival was observed."""
         return self._journeys.find(publisher, seq, self.scene.members if self.scene else 0)
 
-    # -- what was published ----------------------------------------------------------------------
+    # -- publications --------------------------------------------------------------------------
 
     async def read(self) -> list[Message]:
-        """What was published since we last read; at first the last ones."""
+        """Return publications since the last call; the first call returns the latest ones."""
         found = [_message(each) for each in await self._published()]
         new = [each for each in found if each.id not in self._known]
         self.messages.extend(new)
@@ -295,7 +295,7 @@ class TopicMonitor:
         ends = {n: s.end for n, s in inspection.statuses.items()} if inspection else {}
         if not ends:
             return ()
-        if self._read is None or self._read[1] > ends.get(self._read[0], -1):  # gone, or lost some
+        if self._read is None or self._read[1] > ends.get(self._read[0], -1):  # gone, or truncated
             node = max(ends, key=lambda each: (ends[each], each))
             self._read = node, max(ends[node] - MESSAGES_MAX, 0)
         node, start = self._read
@@ -310,14 +310,14 @@ class TopicMonitor:
             ANSWER_S,
         )
         if not isinstance(page, PublicationPage):
-            self._read = None  # another one is asked next time
+            self._read = None  # the next call asks another node
             return ()
         self._read = node, page.next if page.next is not None else ends[node]
         return page.publications
 
 
 def _is_alike(scene: TopicView, other: TopicView, *, but_for_load: bool = False) -> bool:
-    """True if nobody could tell two scenes apart but by when they were, or by the load too."""
+    """Return True if scenes differ only in number, time, ticks and, if ``but_for_load``, load."""
     load = other.supervisor.requests if but_for_load else scene.supervisor.requests
     card = replace(scene.supervisor, ticks=other.supervisor.ticks, requests=load)
     same = replace(scene, number=other.number, time=other.time, supervisor=card)
@@ -340,7 +340,7 @@ def _message(publication: Publication) -> Message:
 
 
 def _text(data: bytes, errors: str = "strict") -> str | None:
-    """The text that bytes are; None if they are none. Half a character at the cut is left out."""
+    """Return bytes as text, without a character cut in half; None if they are not UTF-8."""
     try:
         return data.decode(errors=errors)
     except UnicodeDecodeError as error:

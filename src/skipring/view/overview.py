@@ -24,57 +24,57 @@ from skipring.rpc.client import RpcClient
 from skipring.wire.monitor_rpc import GetSupervisorStatus, SupervisorStatus, TopicStatus
 from skipring.wire.rpc import Address
 
-if TYPE_CHECKING:  # it reads certificates, which few processes need
+if TYPE_CHECKING:  # Importing it loads cryptography, which few processes need.
     from skipring.security.credentials import Credentials
 
-ANSWER_S: Final = 1.0  # what is looked at again and again does not wait long for those who are gone
-TOPICS_MAX: Final = 64  # Limit of ours: of more topics only the largest are looked into.
+ANSWER_S: Final = 1.0  # Guess: polls repeat often, so they do not wait long for absent peers.
+TOPICS_MAX: Final = 64  # Limit: of more topics, only the largest are inspected.
 PAGES_MAX: Final = 64  # of topics: a supervisor has 10,000 at most
-DIFFERING_MAX: Final = 8  # Our guess: more names in a table are not read.
-# Our guess: long enough to tell one request an interval from two.
+DIFFERING_MAX: Final = 8  # Guess: an operator does not read more names in a table.
+# Guess: long enough to distinguish one request per interval from two.
 WINDOW_TICKS: Final = 30
 SAMPLES_MAX: Final = 64
-# The mean of what a legitimate ring asks of its supervisor in an interval is below this
+# Upper bound of the mean number of requests per interval from a legitimate ring to its supervisor
 # (decision 0012). Single intervals exceed it often: two nodes ask 0.75 times on average, and twice
 # in one interval of eight.
 REQUESTS_BOUND: Final = 0.912
-# Guess: a legitimate ring is above the maximum in fewer than one look of a thousand.
+# Guess: a legitimate ring exceeds the maximum in fewer than one poll of a thousand.
 DEVIATIONS_MAX: Final = 4.0
 
 
 class TopicRow(Struct, frozen=True, kw_only=True):
-    """A topic at a glance."""
+    """Summary of a topic."""
 
     topic: TopicId
     members: int
-    publications: int  # as many as anybody has
-    rate: float  # publications a second
-    lag: int  # how many fewer the one has that has least
-    roots: int  # different ones
-    differs: tuple[NodeId, ...]  # some of those who have another root than most
-    wrong: int  # things that keep the ring from being legitimate
+    publications: int  # the maximum over members
+    rate: float  # publications per second
+    lag: int  # difference between the largest and the smallest count
+    roots: int  # number of different roots
+    differs: tuple[NodeId, ...]  # some nodes whose root differs from the most common one
+    wrong: int  # violations of the ring
 
     @property
     def legitimate(self) -> bool:
-        """True if the ring is as it should be."""
+        """Return True if the topic has members and its ring has no violations."""
         return self.members > 0 and self.wrong == 0
 
     @property
     def healthy(self) -> bool:
-        """True if the ring is legitimate and all members have the same publications."""
+        """Return True if the ring is legitimate and all members have the same publications."""
         return self.legitimate and self.roots <= 1
 
 
 class SupervisorRow(Struct, frozen=True, kw_only=True):
-    """A supervisor at a glance; zeros if it does not answer."""
+    """Summary of a supervisor; zeros if it does not answer."""
 
     address: Address
     answers: bool
     topics: int = 0
     members: int = 0
     ticks: int = 0
-    requests: float = 0.0  # in an interval, over all topics
-    requests_max: float = 0.0  # of legitimate rings; more is not chance
+    requests: float = 0.0  # per interval, over all topics
+    requests_max: float = 0.0  # for legitimate rings; more is unlikely by chance
     suspects: int = 0
     evictions: int = 0
 
@@ -84,11 +84,11 @@ class Overview(Struct, frozen=True, kw_only=True):
 
     topics: tuple[TopicRow, ...]
     supervisors: tuple[SupervisorRow, ...]
-    unlisted: int = 0  # topics that are not looked into
+    unlisted: int = 0  # topics that were not inspected
 
 
 class Pace:
-    """How much something grows while something else does, over a window of the latter."""
+    """Growth rate of a counter over a sliding window."""
 
     def __init__(self, window: float, clock: Callable[[], float] | None = None) -> None:
         self._window = window
@@ -97,14 +97,14 @@ class Pace:
 
     @property
     def span(self) -> float:
-        """How long the samples cover."""
+        """Return the length of the window that the samples cover."""
         return self._samples[-1][0] - self._samples[0][0] if self._samples else 0.0
 
     def add(self, value: float, at: float | None = None) -> float:
-        """Note a value; how much it has grown for each of the other, lately."""
+        """Add a value; return its growth per unit of time over the window."""
         now = at if at is not None else (self._clock or time.monotonic)()
         if self._samples and (now < self._samples[-1][0] or value < self._samples[-1][1]):
-            self._samples.clear()  # it has begun anew
+            self._samples.clear()  # the counter or the clock restarted
         self._samples.append((now, value))
         while now - self._samples[0][0] > self._window and self._samples[1] != self._samples[-1]:
             self._samples.popleft()
@@ -112,23 +112,23 @@ class Pace:
         return (value - first) / (now - begin) if now > begin else 0.0
 
 
-RATE_WINDOW_S: Final = 5.0  # Our guess: steady enough to be read, and it soon shows a change.
+RATE_WINDOW_S: Final = 5.0  # Guess: steady enough to read, and quick to show a change.
 
 
 class Observer:
-    """Looks at all topics of some supervisors, again and again."""
+    """Poller of all topics of some supervisors."""
 
     def __init__(
         self, supervisors: Sequence[Address], credentials: Credentials | None = None
     ) -> None:
         self._supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
-        # What somebody publishes while watching may be in memory only, where members have no disk.
+        # Publications from the dashboard may be in memory only if members have no disk.
         self.outsider = RpcClient(
             self._supervisors, rng=Random(), credentials=credentials, is_volatile=True
         )
-        self.inspections: dict[TopicId, Inspection] = {}  # what was last seen
+        self.inspections: dict[TopicId, Inspection] = {}  # the last inspection of each topic
         self.statuses: dict[Address, SupervisorStatus | None] = {}
-        self.requests: dict[TopicId, float] = {}  # in an interval, lately
+        self.requests: dict[TopicId, float] = {}  # recent requests per interval
         self._rates: dict[TopicId, Pace] = {}
         self._paces: dict[TopicId, Pace] = {}
 
@@ -145,14 +145,14 @@ class Observer:
         await self.outsider.__aexit__(kind, error, trace)
 
     async def overview(self) -> Overview:
-        """Look at everything once; UnreachableError if nothing was ever seen."""
+        """Inspect all topics once; raise UnreachableError if no inspection ever succeeded."""
         topics = await self._topics()
         if not self.inspections and not any(self.statuses.values()):
             raise UnreachableError(
                 "; ".join(map(self.outsider.no_supervisor_at, self._supervisors))
             )
         largest = sorted(topics, key=lambda each: (-each.members, each.topic))[:TOPICS_MAX]
-        # Those seen before are looked at too: a supervisor may have forgotten them.
+        # Topics seen before are inspected too: a supervisor may have lost them.
         known = dict.fromkeys([*(each.topic for each in largest), *self.inspections])
         names = list(islice(known, 2 * TOPICS_MAX))
         await asyncio.gather(*map(self._try_to_inspect, names))
@@ -169,17 +169,17 @@ class Observer:
         )
 
     async def _try_to_inspect(self, topic: TopicId) -> None:
-        """One topic of which nothing can be seen does not keep us from the others."""
+        """Inspect a topic; an error does not affect the other topics."""
         try:
             await self.inspect(topic)
         except SkipringError:
             self.inspections.pop(topic, None)
 
     async def inspect(self, topic: TopicId) -> Inspection | None:
-        """Look at a topic; as far as that goes, also while its supervisor does not answer.
+        """Inspect a topic, in part even while its supervisor does not answer.
 
-        None if it never did; SkipringError if it does not serve the topic, or what it says has no
-        end.
+        Return None if the supervisor never answered. Raise SkipringError if it does not serve the
+        topic, or if its answer does not end.
         """
         inspector = Inspector(self.outsider, topic)
         inspector.patience_s = inspector.supervisor_patience_s = ANSWER_S
@@ -198,14 +198,14 @@ class Observer:
         return seen
 
     def _may_answer(self, topic: TopicId) -> bool:
-        """False if the supervisor of a topic was silent when we last asked."""
+        """Return False if the supervisor of a topic did not answer the last request."""
         address = self.outsider.supervisor_of(topic)
         return address not in self.statuses or self.statuses[address] is not None
 
     # -- supervisors ---------------------------------------------------------------------------
 
     async def _topics(self) -> list[TopicStatus]:
-        """The topics of all supervisors that answer."""
+        """Return the topics of all supervisors that answer."""
         pages = await asyncio.gather(*(self._pages(each) for each in self._supervisors))
         requests: dict[TopicId, float] = {}
         paces: dict[TopicId, Pace] = {}
@@ -221,7 +221,7 @@ class Observer:
         return [each for each in topics if each.members]
 
     def _own(self, address: Address, listed: Iterable[TopicStatus]) -> Iterator[TopicStatus]:
-        """The topics that belong to a supervisor; it may still have some of another one's."""
+        """Return the topics of a supervisor; it may still list topics of another one."""
         own = (each for each in listed if self.outsider.supervisor_of(each.topic) == address)
         return iter({each.topic: each for each in own}.values())
 
@@ -293,17 +293,17 @@ def _question(start: int) -> Callable[[int], GetSupervisorStatus]:
 
 
 def roots_of(inspection: Inspection) -> dict[NodeId, bytes]:
-    """The root of each member's trie."""
+    """Return the root of each member's trie."""
     return {node: each.root for node, each in inspection.statuses.items() if each.member}
 
 
 def differing(roots: Mapping[NodeId, bytes]) -> Iterator[NodeId]:
-    """Those who have another root than most."""
+    """Return the nodes whose root differs from the most common one."""
     usual = most_common(roots.values())
     return (node for node, root in roots.items() if root != usual)
 
 
 def most_common(roots: Iterable[bytes]) -> bytes | None:
-    """The root that most have; None if there is nobody."""
+    """Return the most common root; None if there are no members."""
     ranking = Counter(roots).most_common(1)
     return ranking[0][0] if ranking else None

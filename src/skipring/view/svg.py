@@ -31,21 +31,21 @@ from skipring.world.snapshot import SubscriberView, View
 
 Point: TypeAlias = tuple[float, float]
 
-# The picture of the README: everything is arbitrary (A15), and the publications lie anywhere.
+# The picture of the README: all state is arbitrary (A15), and publications are at random nodes.
 SCENARIO: Final = Scenario(n=16, adversary="A15", publications=48, seed=1)
 WIDTH: Final = 900
 HEIGHT: Final = 560
 CENTRE: Final[Point] = (292.0, 280.0)
 RADIUS: Final = 196.0
-ASIDE: Final[Point] = (44.0, 518.0)  # where nodes without a label wait
-ROOM: Final = 17.0  # Our guess: between two nodes that believe to stand at the same place
+ASIDE: Final[Point] = (44.0, 518.0)  # position of nodes without a label
+ROOM: Final = 17.0  # Guess: distance between two nodes with the same label
 PANEL_X: Final = 596
 BAR_X: Final = 704
 BAR_WIDTH: Final = 134
 ROW_Y: Final = 206
 LEGEND_Y: Final = 432
 
-# Seconds; our guesses at how long one looks.
+# Seconds. Guesses: the time a reader needs for each frame.
 BEFORE_S: Final = 2.2
 DAMAGE_S: Final = 3.0
 ROUND_S: Final = 1.5
@@ -64,10 +64,10 @@ FILLS: Final[Mapping[GlyphState, str]] = {
     GlyphState.EDGES: "half",
     GlyphState.LABEL: "bad",
 }
-LEVEL_COLOURS: Final = 4  # as many as there are below; rings of more levels use them in turn
+LEVEL_COLOURS: Final = 4  # as many as below; rings with more levels reuse them
 
-# Both palettes have a ground of their own, so that it does not matter on what page they are. The
-# levels have the colours of the dashboard.
+# Both palettes define a background, so they work on any page. The levels have the colours of the
+# dashboard.
 STYLE: Final = """
 svg{--card:#fff;--edge:#d0d7de;--ink:#1f2328;--dim:#656d76;--track:#eaeef2;
 --ok:#1a7f37;--half:#bf8700;--bad:#cf222e;--l0:#4c40a0;--l1:#0080a7;--l2:#31a561;--l3:#cfa529}
@@ -87,7 +87,7 @@ STILL: Final = "@media(prefers-reduced-motion:reduce){*{animation:none!important
 
 
 class Stroke(Struct, frozen=True):
-    """An edge of the picture: between whom, and in which classes of the style."""
+    """Edge of the picture: its ends and its CSS classes."""
 
     a: NodeId
     b: NodeId
@@ -95,7 +95,7 @@ class Stroke(Struct, frozen=True):
 
 
 class SvgFrame(Struct, frozen=True, kw_only=True):
-    """One moment of the film."""
+    """One frame of the animation."""
 
     title: str
     text: str
@@ -106,15 +106,15 @@ class SvgFrame(Struct, frozen=True, kw_only=True):
 
     @property
     def places(self) -> dict[NodeId, Point]:
-        """Where each node is drawn."""
+        """Return the position of each node."""
         return dict(_places(self.dots))
 
 
-# --- what is seen ----------------------------------------------------------------------
+# --- frames ----------------------------------------------------------------------------
 
 
 def film(scenario: Scenario) -> list[SvgFrame]:
-    """The ring as it was, damaged, and after each round until it is right."""
+    """Return the frames: legitimate ring, damage, and each round of the repair."""
     seen: list[SvgFrame] = []
     Simulation(scenario).run(lambda world: seen.append(_frame(world)))
     before = replace(
@@ -143,13 +143,13 @@ def _frame(world: World) -> SvgFrame:
 
 
 def _told(wrong: Counter[Layer]) -> str:
-    """What the ring is busy with: the lowest layer that is not right yet."""
+    """Return the caption of a round: the lowest layer with violations."""
     busy = next((name for layer, name in ROWS.items() if wrong[layer]), None)
     return f"The {busy} heal" + ("s" if busy in ("database", "ring") else "")
 
 
 def _strokes(view: View, portrait: RingLayout) -> Iterator[Stroke]:
-    """Edges that hold first, then what only one end believes, or believes wrongly."""
+    """Yield correct edges first, then edges that only one end has or that are wrong."""
     at = {dot.label: dot.node for dot in portrait.dots if dot.mark is not GlyphState.LABEL}
     drawn = set[frozenset[NodeId]]()
     for a, b in sorted(portrait.sound):
@@ -170,12 +170,12 @@ def _strokes(view: View, portrait: RingLayout) -> Iterator[Stroke]:
 
 
 def _edge(a: Label | None, b: Label) -> Edge:
-    """Two labels as an edge; without a label one is no end of an edge of the ring."""
+    """Return two labels as an edge; a node without a label has no ring edge."""
     return (min(a, b), max(a, b)) if a is not None else (b, b)
 
 
 def _beliefs(seen: SubscriberView) -> Iterator[tuple[Label, NodeId]]:
-    """Every reference of a node, with the label it takes the other for."""
+    """Yield every reference of a node, with the label it believes the other node has."""
     for peer in (seen.left, seen.right, seen.ring):
         if peer is not None:
             yield peer.label, peer.node
@@ -185,16 +185,16 @@ def _beliefs(seen: SubscriberView) -> Iterator[tuple[Label, NodeId]]:
 
 
 def _look(edge: Edge, n: int) -> str:
-    """Ring edges in the first colour, shortcuts by how many levels they are above it."""
+    """Return CSS classes: ring edges have the first colour, shortcuts one by level."""
     above = levels(n) - level(edge)
     return f"l{above % LEVEL_COLOURS}" + ("" if above else " ring")
 
 
-# --- where it is drawn -----------------------------------------------------------------
+# --- positions -------------------------------------------------------------------------
 
 
 def _places(dots: Sequence[NodeGlyph]) -> Iterator[tuple[NodeId, Point]]:
-    """On the ring; farther out where it is taken already; aside without a label."""
+    """Yield positions: on the ring, further out if occupied, aside without a label."""
     taken: list[Point] = []
     for dot in sorted(dots, key=lambda dot: (dot.mark is GlyphState.LABEL, dot.node)):
         if dot.label is None:
@@ -217,11 +217,11 @@ def _distance(a: Point, b: Point) -> float:
     return float(((a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2) ** 0.5)
 
 
-# --- how it moves ----------------------------------------------------------------------
+# --- animation -------------------------------------------------------------------------
 
 
 class Reel:
-    """The frames on their way round: every animation is cut to the same times."""
+    """Frames on a common time line: all animations have the same key times."""
 
     def __init__(self, frames: Sequence[SvgFrame]) -> None:
         self.frames = frames
@@ -230,7 +230,7 @@ class Reel:
         self._spans = [(0.0, ends[0]), *pairwise(ends)]
 
     def keyframes(self, name: str, state: Callable[[SvgFrame], str]) -> str:
-        """A rule by which something has a state in each frame and glides to the next."""
+        """Return a CSS rule with one state per frame and a transition to the next."""
         steps = []
         for frame, (begin, end) in zip(self.frames, self._spans, strict=True):
             steps.append(f"{self._at(begin)},{self._at(end - GLIDE_S)}{{{state(frame)}}}")
@@ -240,15 +240,15 @@ class Reel:
         return f"{100 * second / self.total_s:.2f}".rstrip("0").rstrip(".") + "%"
 
     def animated(self, name: str) -> str:
-        """The style of what moves by a rule."""
+        """Return the style of an element that a rule animates."""
         return f"animation:{name} {self.total_s:.1f}s infinite"
 
 
-# --- the picture -----------------------------------------------------------------------
+# --- picture ---------------------------------------------------------------------------
 
 
 def draw(scenario: Scenario = SCENARIO) -> str:
-    """Draw how a scenario heals in which all nodes stay; without animation it shows the end."""
+    """Draw the repair of a scenario in which no node leaves; the still image shows the end."""
     reel = Reel(film(scenario))
     rules = [STYLE, *_node_rules(reel), *_bar_rules(reel), *_frame_rules(reel), STILL]
     return "\n".join(
@@ -303,7 +303,7 @@ def _opacity(frame: SvgFrame, shown: SvgFrame) -> str:
 
 
 def _frames(reel: Reel) -> Iterator[str]:
-    """All that is not moved but shown in its time: edges, labels, words and figures."""
+    """Yield the elements that appear per frame: edges, labels, captions and counts."""
     last = len(reel.frames) - 1
     for number, frame in enumerate(reel.frames):
         yield f'<g style="opacity:{int(number == last)};{reel.animated(f"f{number}")}">'
@@ -320,7 +320,7 @@ def _frames(reel: Reel) -> Iterator[str]:
 
 
 def _path(stroke: Stroke, places: Mapping[NodeId, Point]) -> str:
-    """A line between neighbours on the ring, a bow towards the middle for all others."""
+    """Return a line between ring neighbours, and a curve towards the centre otherwise."""
     (ax, ay), (bx, by) = places[stroke.a], places[stroke.b]
     bend = 0.0 if "ring" in stroke.look else 0.22
     x, y = (ax + bx) / 2, (ay + by) / 2
@@ -349,14 +349,14 @@ def _figures(frame: SvgFrame) -> Iterator[str]:
 
 
 def _progress(number: int, last: int) -> Iterator[str]:
-    """Which of the frames it is, as dots."""
+    """Yield the dots that show the number of the frame."""
     for each in range(last + 1):
         fill = "var(--ink)" if each == number else "var(--edge)"
         yield f'<circle cx="{PANEL_X + 6 + 20 * each}" cy="148" r="5" fill="{fill}"/>'
 
 
 def _panel(reel: Reel) -> Iterator[str]:
-    """What stays: the names of the layers with their bars, and what the colours mean."""
+    """Yield the static part: names of layers with their bars, and the legend."""
     for row, name in enumerate(ROWS.values()):
         y = ROW_Y + 38 * row
         track = f'x="{BAR_X}" y="{y - 5}" width="{BAR_WIDTH}" height="10" rx="5"'
@@ -393,7 +393,7 @@ def _text(
     weight: int | None = None,
     anchor: str | None = None,
 ) -> str:
-    """A line of text; what is not given is as the style says."""
+    """Return a line of text; omitted attributes come from the style."""
     given = {"class": look, "font-size": size, "font-weight": weight, "text-anchor": anchor}
     extra = "".join(f' {name}="{value}"' for name, value in given.items() if value)
     return f'<text x="{at[0]:.0f}" y="{at[1]:.0f}"{extra}>{escape(text)}</text>'

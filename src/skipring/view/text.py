@@ -25,18 +25,18 @@ from skipring.core.topology import Edge, levels, ring_edges, shortcut_edges
 from skipring.world.snapshot import SubscriberView, View
 
 Spot: TypeAlias = tuple[int, int]  # column and row, counted from the upper left corner
-Point: TypeAlias = tuple[float, float]  # the same, between the characters too
+Point: TypeAlias = tuple[float, float]  # column and row, also between characters
 
 
 class Size(Struct, frozen=True):
-    """How many columns and rows a drawing has; odd numbers have a middle."""
+    """Columns and rows of a drawing; an odd number has a middle."""
 
     columns: int
     rows: int
 
 
 class Canvas:
-    """A grid of characters, each with a style."""
+    """Grid of characters, each with a style."""
 
     def __init__(self, size: Size) -> None:
         self.size = size
@@ -44,7 +44,7 @@ class Canvas:
         self._taken: set[Spot] = set()
 
     def put(self, at: Spot, text: str, style: str, *, take: bool = False) -> None:
-        """Write from a spot on to the right; whoever comes later writes over it."""
+        """Write to the right of a spot; later calls overwrite it."""
         column, row = at
         for offset, character in enumerate(text):
             if 0 <= column + offset < self.size.columns and 0 <= row < self.size.rows:
@@ -53,7 +53,7 @@ class Canvas:
                     self._taken.add((column + offset, row))
 
     def put_beside(self, at: Spot, text: str, style: str) -> None:
-        """Write on the outer side of a spot, with a blank on either side, if all that is free."""
+        """Write on the outer side of a spot, with a blank on each side, if there is room."""
         column, row = at
         is_left = 2 * column < self.size.columns - 2
         start = column - 1 - len(text) if is_left else column + 2
@@ -63,12 +63,12 @@ class Canvas:
             self.put((start - 1, row), f" {text} ", style, take=True)
 
     def lines(self) -> list[Text]:
-        """What has been drawn, row by row."""
+        """Return the drawing, row by row."""
         return [_joined(row) for row in self._cells]
 
 
 def _joined(row: Sequence[tuple[str, str]]) -> Text:
-    """One text; neighbours of the same style are one piece, a terminal has less to read then."""
+    """Return a row as one text; join cells of the same style, so a terminal reads less."""
     text = Text(no_wrap=True)
     for style, cells in groupby(row, key=lambda cell: cell[1]):
         text.append("".join(character for character, _ in cells), style)
@@ -81,18 +81,18 @@ DOTS_WIDE: Final = 2
 DOTS_HIGH: Final = 4
 _BLANK: Final = 0x2800  # U+2800: a character without dots; each dot adds its bit
 _BITS: Final = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by row and column
-_BROKEN_EVERY: Final = 4  # Our guess: of a broken line one dot in so many is drawn.
+_BROKEN_EVERY: Final = 4  # Guess: one dot in this many of a broken line is drawn.
 
 
 class Dots:
-    """Lines made of dots; a character has the style of the line that was drawn last."""
+    """Lines of dots; a character has the style of the last line drawn through it."""
 
     def __init__(self) -> None:
         self._bits: dict[Spot, int] = {}
         self._styles: dict[Spot, str] = {}
 
     def draw(self, path: Sequence[Point], style: str, *, is_broken: bool = False) -> None:
-        """Draw a line through some points, with gaps if it is a broken one."""
+        """Draw a line through some points, with gaps if it is broken."""
         dots = (dot for begin, end in pairwise(path) for dot in _line(begin, end))
         for number, dot in enumerate(dots):
             if not is_broken or number % _BROKEN_EVERY == 0:
@@ -113,7 +113,7 @@ class Dots:
 
 
 def _line(begin: Point, end: Point) -> Iterator[Point]:
-    """Points from one to the other, about a dot apart."""
+    """Yield points from ``begin`` to ``end``, about one dot apart."""
     (x, y), (to_x, to_y) = begin, end
     steps = max(1, ceil(hypot((to_x - x) * DOTS_WIDE, (to_y - y) * DOTS_HIGH)))
     for step in range(steps + 1):
@@ -122,7 +122,7 @@ def _line(begin: Point, end: Point) -> Iterator[Point]:
 
 
 class GlyphState(Enum):
-    """How well a node stands; the worst last."""
+    """State of a node in a drawing; the worst comes last."""
 
     RIGHT = "right"
     EDGES = "label right, edges wrong"
@@ -130,7 +130,7 @@ class GlyphState(Enum):
 
 
 class NodeGlyph(Struct, frozen=True):
-    """A node where it believes to stand; without a label it stands nowhere."""
+    """Node at the position of its own label; without a label it has no position."""
 
     node: NodeId
     label: Label | None
@@ -138,31 +138,31 @@ class NodeGlyph(Struct, frozen=True):
 
 
 class RingLayout(Struct, frozen=True, kw_only=True):
-    """What a drawing of a topic needs to know of it."""
+    """Values of a topic that a drawing needs."""
 
     members: int
-    recorded: int  # members whom the supervisor knows
+    recorded: int  # members that the roster has
     dots: tuple[NodeGlyph, ...]
-    dead: tuple[Label, ...]  # places that the database gives to a crashed node
-    sound: frozenset[Edge]  # edges that both ends know rightly
+    dead: tuple[Label, ...]  # labels that the database assigns to crashed nodes
+    sound: frozenset[Edge]  # edges that both ends have correctly
 
     @property
     def places(self) -> list[Label]:
-        """The labels that this many members should have."""
+        """Return the labels of a legitimate ring with this number of members."""
         return [Label.nth(index) for index in range(self.members)]
 
     def count(self, mark: GlyphState) -> int:
-        """How many nodes are marked so."""
+        """Return the number of nodes in a state."""
         return sum(dot.mark is mark for dot in self.dots)
 
     @property
     def homeless(self) -> list[NodeGlyph]:
-        """Nodes without a label."""
+        """Return the nodes without a label."""
         return [dot for dot in self.dots if dot.label is None]
 
 
 def layout(view: View) -> RingLayout:
-    """Look at a topic; nodes are held against the database as its repair will leave it."""
+    """Return the layout of a topic; nodes are compared with the repaired database."""
     roster = _repaired(view.roster)
     index = {node: i for i, node in enumerate(roster.nodes)}
     members = [node for node, seen in view.subscribers.items() if seen.member]
@@ -197,13 +197,14 @@ def _judge(
     edges = (seen.left, seen.right, seen.ring, dict(seen.shortcuts))
     if edges != (should.left, should.right, should.ring, should.shortcuts):
         return GlyphState.EDGES
-    # While the database holds a dead node, who leads to it is as recorded and yet not well.
+    # While the database has a dead node, a node with an edge to it matches the database, but is not
+    # healthy.
     leads_to_dead = any(holder in crashed for _, holder in _references(seen))
     return GlyphState.EDGES if leads_to_dead else GlyphState.RIGHT
 
 
 def _sound_edges(view: View, nodes: Sequence[NodeId]) -> Iterator[Edge]:
-    """Edges between nodes that have their labels and know each other under them."""
+    """Yield edges between nodes with correct labels that have each other under these labels."""
     right: dict[Label, NodeId] = {}
     for index, node in enumerate(nodes):
         if node in view.subscribers and view.subscribers[node].label == Label.nth(index):
@@ -223,7 +224,7 @@ def _references(seen: SubscriberView) -> set[tuple[Label, NodeId | None]]:
 
 
 class Glyphs(Struct, frozen=True, kw_only=True):
-    """The characters of a drawing; none says by its colour alone what it is."""
+    """Characters of a drawing; none is distinguished by colour alone."""
 
     marks: Mapping[GlyphState, str]
     dead: str
@@ -232,7 +233,7 @@ class Glyphs(Struct, frozen=True, kw_only=True):
     edge: str
     broken_edge: str
     cut: str
-    bars: str  # from nothing to a full cell
+    bars: str  # from empty to a full cell
     right: str
     wrong: str
     above: str
@@ -273,7 +274,7 @@ ASCII: Final = Glyphs(
 
 
 def glyphs_for(encoding: str) -> Glyphs:
-    """The glyphs that an output in this encoding can show."""
+    """Return the glyphs that an output with this encoding can show."""
     return UNICODE if "utf" in encoding.lower() else ASCII
 
 
@@ -284,7 +285,7 @@ STYLES: Final[Mapping[GlyphState, str]] = {
 }
 DEAD_STYLE: Final = "bold red"
 _SEVERITY: Final = {mark: rank for rank, mark in enumerate(GlyphState)}
-# The longest shortcuts first; green, yellow and red say how well something stands.
+# The longest shortcuts first; green, yellow and red are reserved for states.
 LEVEL_STYLES: Final = ("magenta", "blue", "cyan", "bright_black")
 RING_STYLE: Final = "green"
 BROKEN_STYLE: Final = "red"
@@ -292,11 +293,11 @@ _LABEL_BITS_SHOWN: Final = 5
 MARGIN: Final = _LABEL_BITS_SHOWN + 2  # columns on each side of the ellipse, for the labels
 
 
-# --- the ellipse -----------------------------------------------------------------------
+# --- ellipse ---------------------------------------------------------------------------
 
 
 def spot(label: Label, size: Size) -> Spot:
-    """Where a label stands on the ellipse; beside it there is room for the labels."""
+    """Return the position of a label on the ellipse; MARGIN columns beside it are for labels."""
     return _on_ellipse(label.position / CIRCLE, size)
 
 
@@ -334,7 +335,7 @@ def _put_outline(canvas: Canvas, glyphs: Glyphs) -> None:
 
 
 def _put_edges(canvas: Canvas, portrait: RingLayout) -> None:
-    """The ring as arcs, the longest shortcuts as chords; those that are not sound first."""
+    """Draw the ring as arcs and the longest shortcuts as chords; broken edges first."""
     dots, arcs = Dots(), _arcs(portrait.members)
     for is_sound in (False, True):
         for edge in _chords(portrait.members):
@@ -351,7 +352,7 @@ def _put_edges(canvas: Canvas, portrait: RingLayout) -> None:
 
 @lru_cache(maxsize=16)
 def _chords(members: int) -> tuple[Edge, ...]:
-    """The shortcuts that are long enough to be told from the ring, the shortest first."""
+    """Return the shortcuts that are long enough to differ from the ring, the shortest first."""
     edges = shortcut_edges(min(members, 2 << len(LEVEL_STYLES)))
     return tuple(sorted(edges, key=topology.level, reverse=True))
 
@@ -366,7 +367,7 @@ def _chord(edge: Edge, size: Size) -> list[Point]:
 
 
 def _arc(edge: Edge, size: Size, *, is_short: bool) -> list[Point]:
-    """The shorter way along the ellipse from one label to the other; of two nodes both ways."""
+    """Return the shorter arc between two labels; both arcs if there are two nodes."""
     begin, end = (label.position / CIRCLE for label in edge)
     way = (end - begin + 0.5) % 1 - 0.5 if is_short else 1.0
     steps = 1 + round(abs(way) * 8 * size.rows)
@@ -374,7 +375,7 @@ def _arc(edge: Edge, size: Size, *, is_short: bool) -> list[Point]:
 
 
 def _put_places(canvas: Canvas, portrait: RingLayout, glyphs: Glyphs) -> None:
-    """The places that should be filled, to be covered by those who fill them."""
+    """Draw the expected labels and the dead nodes; nodes are drawn over them."""
     for label in portrait.places:
         canvas.put(spot(label, canvas.size), glyphs.vacant, "dim")
     for label in portrait.dead:
@@ -382,7 +383,7 @@ def _put_places(canvas: Canvas, portrait: RingLayout, glyphs: Glyphs) -> None:
 
 
 def _put_dots(canvas: Canvas, portrait: RingLayout, glyphs: Glyphs) -> None:
-    """The nodes first, so that no label hides one; then the labels, the shortest first."""
+    """Draw all nodes, so that no label hides one; then the labels, the shortest first."""
     crowd: dict[Spot, list[NodeGlyph]] = {}
     for dot in portrait.dots:
         if dot.label is not None:
@@ -399,7 +400,7 @@ def _put_dots(canvas: Canvas, portrait: RingLayout, glyphs: Glyphs) -> None:
 
 
 def _caption(dots: list[NodeGlyph], glyphs: Glyphs) -> str:
-    """The label of the one who stands in a spot, or how many they are."""
+    """Return the label of the node in a spot, or the number of nodes."""
     if len(dots) > 1 or dots[0].label is None:
         return f"x{len(dots)}"
     return _short(dots[0].label, glyphs)
@@ -433,7 +434,7 @@ def _put_centre(
 
 
 def draw_levels(portrait: RingLayout, columns: int, glyphs: Glyphs = UNICODE) -> list[Text]:
-    """Draw the ring unrolled, one row a level; at the right end stands label 0 again."""
+    """Draw the ring unrolled, one row per level; label 0 is repeated at the right end."""
     if portrait.members == 0:
         return []
     top = levels(portrait.members)
@@ -450,14 +451,14 @@ def draw_levels(portrait: RingLayout, columns: int, glyphs: Glyphs = UNICODE) ->
 
 
 def _level_style(level: int, top: int) -> str:
-    """The style of a level's edges, the same in both drawings."""
+    """Return the style of a level's edges, the same in both drawings."""
     if level == top:
         return RING_STYLE
     return LEVEL_STYLES[min(level, len(LEVEL_STYLES)) - 1]
 
 
 def _level_row(portrait: RingLayout, level: int, width: int, glyphs: Glyphs) -> Text:
-    """The sorted ring over the labels of at most this length."""
+    """Return the sorted ring of the labels up to this length."""
     labels = sorted(Label.nth(i) for i in range(min(portrait.members, 1 << level)))
     signs = _signs(portrait, glyphs)
     sound_style = _level_style(level, levels(portrait.members))
@@ -470,7 +471,7 @@ def _level_row(portrait: RingLayout, level: int, width: int, glyphs: Glyphs) -> 
         has_room = label.length == level and there - here > len(label.bits)
         is_named = (
             has_room and sign == glyphs.marks[GlyphState.RIGHT]
-        )  # else only its colour would tell
+        )  # otherwise only the colour would show its state
         text = label.bits if is_named else sign
         row.append(text, style)
         edge = glyphs.edge if is_sound else glyphs.broken_edge
@@ -479,7 +480,7 @@ def _level_row(portrait: RingLayout, level: int, width: int, glyphs: Glyphs) -> 
 
 
 def _signs(portrait: RingLayout, glyphs: Glyphs) -> dict[Label, tuple[str, str]]:
-    """The character and style of every place."""
+    """Return the character and style of every label."""
     signs = dict.fromkeys(portrait.places, (glyphs.vacant, "dim"))
     signs |= dict.fromkeys(portrait.dead, (glyphs.dead, DEAD_STYLE))
     for dot in sorted(portrait.dots, key=lambda dot: _SEVERITY[dot.mark]):
@@ -494,7 +495,7 @@ def _signs(portrait: RingLayout, glyphs: Glyphs) -> dict[Label, tuple[str, str]]
 def draw_bars(
     values: Sequence[int], columns: int, rows: int, glyphs: Glyphs = UNICODE
 ) -> list[Text]:
-    """Draw the newest values as bars, the largest of all as high as there is room."""
+    """Draw the newest values as bars, scaled to the largest value."""
     steps = len(glyphs.bars) - 1
     most = max(values, default=0)
     heights = [-(-value * rows * steps // most) if value else 0 for value in values[-columns:]]

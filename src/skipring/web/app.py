@@ -41,8 +41,8 @@ from skipring.world.adversaries import ADVERSARIES
 
 Members = dict[NodeId, NodeStatus]
 
-TICKS: Final = 60  # Our guess: a partition that nobody ends is over then.
-LOST_SHARE: Final = 0.5  # of the publications, where tries are spoilt
+TICKS: Final = 60  # Guess: a partition that no user ends is over by then.
+LOST_SHARE: Final = 0.5  # of the publications, if tries are damaged
 SEED_BITS: Final = 32
 
 WORDS: Final[Mapping[str, str]] = {
@@ -57,7 +57,7 @@ WORDS: Final[Mapping[str, str]] = {
 
 
 class ChaosRequest(Struct, frozen=True):
-    """What somebody wants to be damaged."""
+    """Damage that a user requests."""
 
     damage: Literal["kill", "adversary", "database", "labels", "tries", "partition", "heal"]
     nodes: tuple[NodeId, ...] = ()
@@ -65,17 +65,17 @@ class ChaosRequest(Struct, frozen=True):
 
     @property
     def is_gentle(self) -> bool:
-        """True if those who refuse do not keep the others from it."""
+        """Return True if a member that refuses does not stop the damage to others."""
         return self.damage == "heal"
 
     @property
     def words(self) -> str:
-        """What was done, in words."""
+        """Return a description of the damage."""
         return WORDS[self.damage]
 
 
 def plan_of(wish: ChaosRequest, topic: TopicId, members: Members) -> Damages:
-    """Who is to suffer what; InputError if it cannot be."""
+    """Return the damages by process; raise InputError if the request is invalid."""
     seed = randbits(SEED_BITS)
     if wish.damage == "adversary":
         sabotage.check_adversary(wish.code)
@@ -100,7 +100,7 @@ _PLANS: Final[Mapping[str, Callable[[Members, int], Damages]]] = {
 
 
 STATIC: Final = Path(str(files("skipring.web"))) / "static"
-BODY_BYTES_MAX: Final = 1 << 20  # Limit of ours: the largest payload, as JSON.
+BODY_BYTES_MAX: Final = 1 << 20  # Limit: the largest payload, as JSON.
 NO_TOPIC: Final = "say which topic: ?topic=..."
 
 Given = TypeVar("Given")
@@ -109,7 +109,7 @@ _LOG: Final = logger("dashboard")
 
 
 class DashboardSettings(Struct, frozen=True, kw_only=True):
-    """What a dashboard shows, and what it lets one do."""
+    """Settings of a dashboard: supervisors, initial topic, and whether it may inject faults."""
 
     supervisors: tuple[Address, ...]
     topic: TopicId | None = None
@@ -117,14 +117,14 @@ class DashboardSettings(Struct, frozen=True, kw_only=True):
 
 
 class _Text(Struct, frozen=True):
-    """What somebody publishes in the page."""
+    """Publication that a user enters in the page."""
 
     text: str
     key: str | None = None
 
 
 class App:
-    """The dashboard of some supervisors."""
+    """Dashboard of a cluster."""
 
     def __init__(self, settings: DashboardSettings, observer: Observer, feed: EventStream) -> None:
         self._settings = settings
@@ -133,7 +133,7 @@ class App:
         self._seqs = count()
 
     def behind(self, gate: TokenAuth) -> ASGIApp:
-        """The application that a server runs."""
+        """Return the ASGI application behind an authentication gate."""
         routes = [
             Route("/", self._index),
             Route("/api/settings", self._show_settings),
@@ -154,10 +154,10 @@ class App:
             Exception: _on_mistake,
         }
         app = Starlette(routes=routes, exception_handlers=dict(handlers))
-        app.router.redirect_slashes = False  # an address that is not ours leads nowhere
+        app.router.redirect_slashes = False  # an unknown path gets 404, not a redirect
         return Guarded(app, gate)
 
-    # -- pages and what they begin with ----------------------------------------------------------
+    # -- index and settings ----------------------------------------------------------------------
 
     async def _index(self, _: Request) -> Response:
         return Response((STATIC / "index.html").read_bytes(), media_type="text/html")
@@ -178,9 +178,9 @@ class App:
         return _json(shown)
 
     async def _events(self, request: Request) -> Response:
-        """Without a topic: what is known of all of them, until a page has chosen one."""
+        """Stream the events of a topic; without one, the overview, until a page selects one."""
         topic = _topic(request) if "topic" in request.query_params else None
-        self._feed.check_room(topic)  # who is refused hears why only before the stream begins
+        self._feed.check_room(topic)  # a refusal needs a status, so it precedes the stream
         return StreamingResponse(self._stream(topic), media_type="text/event-stream")
 
     async def _stream(self, topic: TopicId | None) -> AsyncIterator[Event]:
@@ -195,7 +195,7 @@ class App:
                     return
                 yield told
 
-    # -- what was seen ---------------------------------------------------------------------------
+    # -- recorded state --------------------------------------------------------------------------
 
     async def _timeline(self, request: Request) -> Response:
         return _json({"samples": self._feed.watcher(_topic(request)).timeline()})
@@ -244,7 +244,7 @@ class App:
             }
         )
 
-    # -- what somebody does ----------------------------------------------------------------------
+    # -- actions of users ------------------------------------------------------------------------
 
     async def _publish(self, request: Request) -> Response:
         topic, given = _topic(request), await _body(request, _Text)
@@ -271,7 +271,7 @@ class App:
         return _json({"done": f"{wish.words}: {hit}"})
 
 
-# --- questions and answers --------------------------------------------------------------
+# --- requests and responses ---------------------------------------------------------------------
 
 
 def _json(value: object) -> Response:
@@ -287,7 +287,7 @@ def _topic(request: Request) -> TopicId:
 
 
 def check_given(topic: TopicId) -> None:
-    """Refuse what cannot be a topic; InputError says why."""
+    """Raise InputError with the reason if the topic name is invalid."""
     _check(lambda: check_topic(topic))
 
 

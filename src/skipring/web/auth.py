@@ -22,10 +22,10 @@ from skipring.wire.rpc import Address
 
 SECRET_BYTES: Final = 32
 CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-HTTP_PORT: Final = 80  # browsers leave it out
-OTHER_SITES: Final = frozenset({"cross-site", "same-site"})  # the latter: another port of ours
+HTTP_PORT: Final = 80  # browsers omit it in Host
+OTHER_SITES: Final = frozenset({"cross-site", "same-site"})  # the latter: another port of this host
 
-# Nothing but our own files: a page that was tampered with can neither load nor send anything.
+# Own files only: a page that was tampered with can neither load nor send anything.
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -48,17 +48,17 @@ USED: Final = "this address has been used, or never was one; skipring printed a 
 
 
 class TokenAuth:
-    """Gives out the one-time addresses, and knows who came with one."""
+    """One-time tokens and the cookie of the dashboard."""
 
     def __init__(self, on_entered: Callable[[], None] = lambda: None) -> None:
-        self.hosts: Collection[str] = ()  # what the header Host may say, once it is known
+        self.hosts: Collection[str] = ()  # allowed values of the header Host; ``open_at`` sets them
         self.cookie_name = ""
         self.token = secrets.token_urlsafe(SECRET_BYTES)
         self._on_entered = on_entered
         self._cookie = secrets.token_urlsafe(SECRET_BYTES)
 
     def open_at(self, address: Address, port: int) -> None:
-        """From now on requests may come to an address, or to this machine by name."""
+        """Allow requests to an address, or to localhost at a port."""
         names = {address, f"localhost:{port}"}
         if port == HTTP_PORT:
             names |= {name.removesuffix(f":{port}") for name in names}
@@ -66,46 +66,46 @@ class TokenAuth:
         self.cookie_name = f"skipring-{port}"
 
     def enter(self, token: str) -> str | None:
-        """The cookie for whoever shows the token, which is worth nothing from then on."""
+        """Return the cookie if the token matches, and replace the token; otherwise None."""
         if not secrets.compare_digest(token.encode(), self.token.encode()):
             return None
         self.token = secrets.token_urlsafe(SECRET_BYTES)
-        with suppress(OSError):  # where nobody reads what is printed, the visitor comes in too
+        with suppress(OSError):  # a closed stdout must not stop the login
             self._on_entered()
         return self._cookie
 
     def refusal(self, method: str, headers: Headers) -> str | None:
-        """Why a request of a page is not answered; None if it is."""
+        """Return why a request is refused; None if it is allowed."""
         host, origin = headers.get("host", ""), headers.get("origin")
         if host not in self.hosts:
             return NOT_OUR_HOST
         is_ours = origin == f"http://{host}"
         if (origin is not None or method in CHANGING) and not is_ours:
             return FOREIGN
-        # Requests for pictures and scripts name no origin, but browsers say where they come from.
+        # Requests for images and scripts have no Origin, but browsers add Sec-Fetch-Site.
         is_opened = headers.get("sec-fetch-mode") == "navigate"
         if headers.get("sec-fetch-site") in OTHER_SITES and not is_opened:
             return FOREIGN
         return None
 
     def knows(self, headers: Headers) -> bool:
-        """True if a request shows the cookie."""
+        """Return True if a request contains the cookie."""
         ours = self._cookie.encode()
         shown = _values(headers, self.cookie_name)
         return any(secrets.compare_digest(value.encode(), ours) for value in shown)
 
 
 class Guarded:
-    """An application behind a gate; every answer carries the headers above."""
+    """Application behind a gate; every response has the headers above."""
 
     def __init__(self, app: ASGIApp, gate: TokenAuth) -> None:
         self._app = app
         self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it."""
+        """Pass a request to the application, or refuse it."""
         if scope["type"] != "http":
-            return  # we speak nothing else
+            return  # HTTP only
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -116,7 +116,7 @@ class Guarded:
         await answer(scope, receive, send_with_headers)
 
     def _answer(self, scope: Scope) -> Response | None:
-        """What we answer ourselves; None if the application may."""
+        """Return the response of the gate; None if the application may respond."""
         headers = Headers(scope=scope)
         why = self._gate.refusal(scope["method"], headers)
         if why is not None:
@@ -129,7 +129,7 @@ class Guarded:
     def _entered(self, token: str, headers: Headers) -> Response:
         answer = RedirectResponse("/", status_code=303)
         cookie = self._gate.enter(token)
-        if cookie is None:  # whoever has been let in may open the address again
+        if cookie is None:  # an authenticated browser may open a used address again
             return answer if self._gate.knows(headers) else refused(USED)
         answer.set_cookie(
             self._gate.cookie_name, cookie, httponly=True, samesite="strict", path="/"
@@ -138,12 +138,12 @@ class Guarded:
 
 
 def refused(why: str, status: int = 403) -> JSONResponse:
-    """An answer that says why there is none."""
+    """Return a response with the reason for refusal."""
     return JSONResponse({"error": why}, status_code=status)
 
 
 def _values(headers: Headers, name: str) -> Iterator[str]:
-    """All cookies of a name: another server of this host may have set one that is called so."""
+    """Yield all cookies of a name: another server of this host may have set the same name."""
     for pair in headers.get("cookie", "").split(";"):
         given, _, value = pair.strip().partition("=")
         if given == name:
@@ -151,7 +151,7 @@ def _values(headers: Headers, name: str) -> Iterator[str]:
 
 
 def _token(scope: Scope) -> str | None:
-    """The token in the address, if it is one of those that we print."""
+    """Return the token of a GET request to ``/``; None if there is none."""
     if scope["path"] != "/" or scope["method"] != "GET":
         return None
     given = parse_qs(scope["query_string"].decode("latin-1")).get("token")

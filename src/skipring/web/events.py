@@ -16,19 +16,19 @@ from skipring.observability.logs import logger
 from skipring.view.monitor import TopicMonitor
 from skipring.view.overview import Observer, Overview
 
-# Our guesses: often enough that one sees a ring heal and publications travel.
+# Guesses: often enough to show repair and the path of publications.
 SCENE_S: Final = 0.5
 PULSE_S: Final = 0.2
 OVERVIEW_S: Final = 1.5
-WATCHING_SHARE: Final = 3  # watching takes a quarter of the time at most
-PAUSE_S_MAX: Final = 2.0  # also if somebody did not answer and we waited
+WATCHING_SHARE: Final = 3  # polling takes a quarter of the time at most
+PAUSE_S_MAX: Final = 2.0  # even if a peer did not answer and the poll waited
 KEEP_ALIVE_S: Final = 15.0
 WAITING_MAX: Final = 256  # events for a page that reads slowly
-WAITING_BYTES_MAX: Final = 16 << 20  # Our guess: some thirty scenes of 1,000 nodes.
-PAGES_MAX: Final = 64  # Limit of ours: pages that are open at the same time.
-WATCHED_MAX: Final = 8  # Limit of ours: topics that are watched at the same time.
-UNSEEN_S: Final = 600.0  # Our guess: as long as a timeline is; who comes back later begins anew.
-PULSES_MAX: Final = 2000  # Our guess: more in one event are not told apart.
+WAITING_BYTES_MAX: Final = 16 << 20  # Guess: about thirty scenes of 1,000 nodes.
+PAGES_MAX: Final = 64  # Limit: pages that are open at the same time.
+WATCHED_MAX: Final = 8  # Limit: topics that are monitored at the same time.
+UNSEEN_S: Final = 600.0  # Guess: the length of a timeline; a later page starts a new one.
+PULSES_MAX: Final = 2000  # Guess: a reader cannot distinguish more in one event.
 
 Event = bytes
 Watching = Callable[[], Awaitable[None]]
@@ -37,12 +37,12 @@ _LOG: Final = logger("dashboard")
 
 
 def event(name: str, value: object) -> Event:
-    """A server-sent event."""
+    """Return a server-sent event."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(value))
 
 
 class SseClient:
-    """A page that is open, and what it has not read yet."""
+    """Open page, and its queue of unread events."""
 
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -50,56 +50,56 @@ class SseClient:
 
     @property
     def is_behind(self) -> bool:
-        """True if it reads too slowly."""
+        """Return True if the page reads too slowly."""
         return self._waiting.qsize() >= WAITING_MAX or self._bytes >= WAITING_BYTES_MAX
 
     def put(self, told: Event | None) -> None:
-        """Tell it something; None is the last."""
+        """Queue an event; None ends the stream."""
         self._bytes += len(told or b"")
         self._waiting.put_nowait(told)
 
     async def get(self) -> Event | None:
-        """What it reads next."""
+        """Wait for the next event; return None at the end of the stream."""
         told = await self._waiting.get()
         self._bytes -= len(told or b"")
         return told
 
     def clear(self) -> None:
-        """Forget what it has not read."""
+        """Drop the unread events."""
         while not self._waiting.empty():
             self._waiting.get_nowait()
         self._bytes = 0
 
 
 class _Audience:
-    """Pages that hear the same."""
+    """Pages that receive the same events."""
 
     def __init__(self) -> None:
         self.pages: set[SseClient] = set()
-        self.troubles: dict[str, str] = {}  # why what cannot be seen
+        self.troubles: dict[str, str] = {}  # error texts by source
 
     def now(self) -> Iterator[Event]:
-        """What tells a page how things are, beside what all are told."""
+        """Yield the events that describe the current state, besides the overview."""
         yield from ()
 
 
 class _Channel(_Audience):
-    """A topic that is watched, and the pages that hear of it."""
+    """Monitored topic, and the pages that show it."""
 
     def __init__(self, watcher: TopicMonitor) -> None:
         super().__init__()
         self.watcher = watcher
         self.task: asyncio.Task[None] | None = None
-        self.seen_at = monotonic()  # when there was a page last
+        self.seen_at = monotonic()  # time of the last page
 
     def now(self) -> Iterator[Event]:
-        """The scene, once there is one."""
+        """Yield the last scene, if there is one."""
         if self.watcher.scene is not None:
             yield event("scene", self.watcher.scene)
 
 
 class EventStream:
-    """Watches one topic always, if it is given, and others while somebody wants to see them."""
+    """Monitors of the configured topic, and of other topics while pages show them."""
 
     def __init__(self, observer: Observer, topic: TopicId | None = None) -> None:
         self._observer = observer
@@ -111,14 +111,14 @@ class EventStream:
         self._is_closed = False
 
     def start(self) -> None:
-        """Begin to look at everything."""
+        """Start to poll the overview, and the configured topic."""
         looking = self._again(self._undecided, "topics", self._poll_overview, OVERVIEW_S)
         self._overviewing = asyncio.create_task(looking)
         if self._topic is not None:
             self._channel(self._topic)
 
     async def close(self) -> None:
-        """Stop watching; every stream ends, and no other one begins."""
+        """Stop all monitors; end every stream and refuse new ones."""
         self._is_closed = True
         tasks = [self._overviewing, *(each.task for each in self._channels.values())]
         running = [task for task in tasks if task is not None]
@@ -128,7 +128,7 @@ class EventStream:
         await asyncio.gather(*running, return_exceptions=True)
 
     def watcher(self, topic: TopicId) -> TopicMonitor:
-        """Who watches a topic, from now on; SkipringError if there are too many."""
+        """Return the monitor of a topic, started if needed; raise SkipringError at WATCHED_MAX."""
         return self._channel(topic).watcher
 
     def _channel(self, topic: TopicId) -> _Channel:
@@ -146,7 +146,7 @@ class EventStream:
             raise SkipringError("the dashboard is being closed; start it again")
 
     def _make_room(self) -> None:
-        """A topic that no page shows is given up when another one wants its place."""
+        """Drop topics that no page shows, the longest unseen first, until there is room."""
         while len(self._channels) >= WATCHED_MAX:
             unseen = self._unseen()
             if not unseen:
@@ -154,7 +154,7 @@ class EventStream:
             self._forget(min(unseen, key=lambda topic: self._channels[topic].seen_at))
 
     def _unseen(self) -> list[TopicId]:
-        """The topics that no page shows, but for the one that is always watched."""
+        """Return the topics that no page shows, except the configured topic."""
         return [
             topic
             for topic, each in self._channels.items()
@@ -175,7 +175,7 @@ class EventStream:
     # -- pages -----------------------------------------------------------------------------------
 
     def check_room(self, topic: TopicId | None) -> None:
-        """Refuse a page that comes too late, is one too many or shows a topic that is."""
+        """Refuse a page if the stream is closed, or pages or topics exceed their limit."""
         self._check_open()
         every = [self._undecided, *self._channels.values()]
         if sum(len(each.pages) for each in every) >= PAGES_MAX:
@@ -187,7 +187,7 @@ class EventStream:
 
     @contextmanager
     def listening(self, topic: TopicId | None) -> Iterator[SseClient]:
-        """A page that hears of a topic, or of all topics, until the block ends."""
+        """Add a page that receives the events of a topic, or the overview, until the block ends."""
         audience, page = self._audience(topic), SseClient()
         self._greet(page, audience)
         audience.pages.add(page)
@@ -199,7 +199,7 @@ class EventStream:
                 audience.seen_at = monotonic()
 
     def _greet(self, page: SseClient, audience: _Audience) -> None:
-        """Tell a page how things are now."""
+        """Queue the events that describe the current state."""
         page.put(self._trouble(audience))
         if self._overview is not None:
             page.put(self._overview)
@@ -208,7 +208,7 @@ class EventStream:
 
     def _send(self, audience: _Audience, told: Event | None) -> None:
         for page in audience.pages:
-            if page.is_behind:  # it gets how things are, not how they became so
+            if page.is_behind:  # it gets the current state instead of all changes
                 page.clear()
                 self._greet(page, audience)
             page.put(told)
@@ -217,10 +217,10 @@ class EventStream:
         for audience in (self._undecided, *self._channels.values()):
             self._send(audience, told)
 
-    # -- trouble ---------------------------------------------------------------------------------
+    # -- errors ----------------------------------------------------------------------------------
 
     def _trouble(self, audience: _Audience) -> Event:
-        """What a page is told is wrong: what is so for all topics comes first."""
+        """Return the event with the first error; errors of all topics come first."""
         found = (*self._undecided.troubles.values(), *audience.troubles.values())
         return event("trouble", {"text": next(iter(found), None)})
 
@@ -235,7 +235,7 @@ class EventStream:
         for each in concerned:
             self._send(each, self._trouble(each))
 
-    # -- watching --------------------------------------------------------------------------------
+    # -- polling ---------------------------------------------------------------------------------
 
     async def _poll_overview(self) -> None:
         self._forget_old()
@@ -268,7 +268,7 @@ class EventStream:
             self._send(channel, event("pulses", {"pulses": pulses[-PULSES_MAX:]}))
 
     async def _again(self, audience: _Audience, what: str, act: Watching, period_s: float) -> None:
-        """Watch something again and again; what goes wrong is told, and over the next time."""
+        """Poll repeatedly; report an error to the pages until a poll succeeds."""
         while True:
             begun = monotonic()
             try:
@@ -285,7 +285,7 @@ class EventStream:
 
 
 def _shown(overview: Overview) -> dict[str, object]:
-    """An overview as pages read it."""
+    """Return an overview in the form that pages read."""
     rows = [msgspec.to_builtins(row) | {"healthy": row.healthy} for row in overview.topics]
     return {
         "topics": rows,

@@ -22,19 +22,19 @@ from skipring.web.auth import TokenAuth
 from skipring.web.events import EventStream
 from skipring.wire.rpc import Address
 
-if TYPE_CHECKING:  # it reads certificates, which few processes need
+if TYPE_CHECKING:  # Importing it loads cryptography, which few processes need.
     from skipring.security.credentials import Credentials
 
 LOOPBACK: Final = "127.0.0.1"
-ENDING_S: Final = 2  # Our guess: as long as pages are let finish what they read.
+ENDING_S: Final = 2  # Guess: time for open responses to finish.
 REQUEST_S: Final = 10.0  # Guess: a browser on this machine sends a request within milliseconds.
 
 
 class Dashboard:
-    """A dashboard on this machine, inside its block.
+    """Dashboard on this machine, running inside its ``async with`` block.
 
-    ``url`` is an address that works once: whoever opens it first is let in, and gets a cookie. Then
-    it is another one, and ``on_entered`` is called.
+    ``url`` is a one-time address: the first browser that opens it gets a cookie. Then ``url``
+    changes and ``on_entered`` is called.
     """
 
     def __init__(  # noqa: PLR0913  (each is named, and all but the first can be left out)
@@ -63,7 +63,7 @@ class Dashboard:
 
     @property
     def url(self) -> str:
-        """The address to be opened, once."""
+        """Return the one-time address to open."""
         return f"http://{join_address(*self._place)}/?token={self._gate.token}"
 
     async def __aenter__(self) -> Self:
@@ -93,7 +93,7 @@ class Dashboard:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close every page's stream and every connection."""
+        """Close all event streams and connections."""
         try:
             await self._feed.close()
             self._server.should_exit = True
@@ -102,12 +102,12 @@ class Dashboard:
             await self._observer.__aexit__(kind, error, trace)
 
     async def ended(self) -> None:
-        """Wait for the server to end by itself, which it does only if it cannot go on."""
+        """Wait until the server ends by itself, which happens only after a fatal error."""
         await asyncio.shield(self._serving)
 
 
 class _Http(H11Protocol):
-    """A connection that is closed if a request on it is incomplete for REQUEST_S."""
+    """HTTP connection that closes if a request is incomplete for REQUEST_S."""
 
     _deadline: asyncio.TimerHandle | None = None
 
@@ -124,7 +124,7 @@ class _Http(H11Protocol):
         super().connection_lost(exc)
 
     def _watch(self) -> None:
-        """Start the deadline with an incomplete request; more bytes of it do not prolong it."""
+        """Start the deadline of an incomplete request; more bytes do not extend it."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
         is_complete = cycle is not None and not (cycle.more_body or cycle.response_complete)
         if is_complete or self.transport.is_closing():
@@ -139,7 +139,7 @@ class _Http(H11Protocol):
 
 
 class _DashboardServer(uvicorn.Server):
-    """A server that leaves signals to whoever runs it."""
+    """Server that leaves signal handling to its caller."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -152,7 +152,7 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen()  # from here on whoever has the address gets an answer
+        listener.listen()  # from here on, connections to the address are accepted
     except OSError as error:
         listener.close()
         why = why_not_listening(join_address(host, port), error)

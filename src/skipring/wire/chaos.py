@@ -15,18 +15,18 @@ from skipring.core.state import LivenessState
 
 
 class ChaosPing(Struct, frozen=True, array_like=True, gc=False, tag=96):
-    """Ask a process whether it lets itself be damaged; answered by Done or Refused.
+    """Question whether a process allows damage; answered by ChaosAck or Refused.
 
-    Only one that was started with ``--chaos`` does, and no other carries out what follows.
+    Only a process that was started with ``--chaos`` does; all others refuse the following requests.
     """
 
     request: int
 
 
 class Overwrite(Struct, frozen=True, array_like=True, gc=False, tag=97):
-    """Let a node take over these variables in the topic, however wrong; answered by Done.
+    """Request to overwrite a node's variables in the topic; answered by ChaosAck.
 
-    What the application wants and what is stored stay as they are.
+    The application's wish to be a member and the stored publications do not change.
     """
 
     request: int
@@ -40,9 +40,9 @@ class Overwrite(Struct, frozen=True, array_like=True, gc=False, tag=97):
 
 
 class OverwriteDatabase(Struct, frozen=True, array_like=True, gc=False, tag=98):
-    """Let a supervisor take over this database, place of the round robin and queue.
+    """Request to overwrite a supervisor's database, place of the round robin and queue.
 
-    Answered by Done.
+    Answered by ChaosAck.
     """
 
     request: int
@@ -52,10 +52,10 @@ class OverwriteDatabase(Struct, frozen=True, array_like=True, gc=False, tag=98):
 
 
 class CorruptTrie(Struct, frozen=True, array_like=True, gc=False, tag=99):
-    """Let a node get so many digests of its trie wrong, and lose so many stored publications.
+    """Request to corrupt digests of a node's trie and to delete stored publications.
 
-    Which ones follows from ``seed``; two nodes with the same one believe in the same wrong root.
-    Answered by Done.
+    ``seed`` selects them; two nodes with the same seed have the same wrong root. Answered by
+    ChaosAck.
     """
 
     request: int
@@ -65,9 +65,9 @@ class CorruptTrie(Struct, frozen=True, array_like=True, gc=False, tag=99):
 
 
 class Forge(Struct, frozen=True, array_like=True, gc=False, tag=100):
-    """Let a process take these frames for messages that have come from nobody in particular.
+    """Request to process these frames as messages without a known sender.
 
-    Only messages of the paper that bring no publications are taken. Answered by Done.
+    A process accepts only messages of the paper that carry no publications. Answered by ChaosAck.
     """
 
     request: int
@@ -75,9 +75,9 @@ class Forge(Struct, frozen=True, array_like=True, gc=False, tag=100):
 
 
 class Isolate(Struct, frozen=True, array_like=True, gc=False, tag=101):
-    """Let a node drop all traffic with these nodes, for so many of its ticks; answered by Done.
+    """Request to drop all traffic with these nodes for ``ticks`` ticks; answered by ChaosAck.
 
-    Nobody named: it talks to everybody again.
+    Without nodes it ends the isolation.
     """
 
     request: int
@@ -86,13 +86,13 @@ class Isolate(Struct, frozen=True, array_like=True, gc=False, tag=101):
 
 
 class Crash(Struct, frozen=True, array_like=True, gc=False, tag=102):
-    """Let a process end at once, as if it were killed; nobody is left to answer."""
+    """Request to end the process at once, as if it were killed; there is no answer."""
 
     request: int
 
 
 class ChaosAck(Struct, frozen=True, array_like=True, gc=False, tag=103):
-    """A request for damage was carried out."""
+    """Confirmation that the damage was applied."""
 
     request: int
 

@@ -1,7 +1,7 @@
 """Codec of frames and messages.
 
 A frame contains an envelope: an array of the message, its topic, and address hints for the nodes
-that the message names. A reader ignores what a later revision adds behind these. The message comes
+that the message names. A reader ignores fields that a later revision appends. The message comes
 first and starts with its tag, so the third byte of a body is the type of the message. The codec
 checks it before anything else, which bounds the cost of decoding.
 """
@@ -26,17 +26,17 @@ from skipring.wire.rpc import WIRE_TYPES, Address, Publish, WireMessage
 
 AnyMessage = TypeVar("AnyMessage")
 
-_TAG_AT: Final = 2  # behind the first bytes of two short arrays: the envelope and the message
-_SHORT_ARRAYS: Final = b"\x93\x93"  # of three: what we write of an envelope and of new publications
-_SHORT_MAX: Final = 127  # the largest number that is one byte
+_TAG_AT: Final = 2  # after the first bytes of two short arrays: the envelope and the message
+_SHORT_ARRAYS: Final = b"\x93\x93"  # of length 3: an envelope and new publications
+_SHORT_MAX: Final = 127  # the largest number that takes one byte
 _REASON_CHARACTERS_MAX: Final = 3 * SHOWN_CHARACTERS_MAX
 
 
 class Envelope(Struct, Generic[AnyMessage], frozen=True, array_like=True, gc=False):
-    """What is in a frame.
+    """Content of a frame.
 
-    A hint says where a node listens, as far as the sender knows; it is no part of the protocol's
-    state, and what a node says of itself in a greeting is newer.
+    A hint is the address of a node as far as the sender knows it. It is no part of the protocol's
+    state, and the address in a node's own greeting is newer.
     """
 
     message: AnyMessage
@@ -45,7 +45,7 @@ class Envelope(Struct, Generic[AnyMessage], frozen=True, array_like=True, gc=Fal
 
 
 class _Reader(Struct, frozen=True):
-    """How to read the messages of one type."""
+    """Decoder and format of the messages of one type."""
 
     name: str
     format: MessageFormat
@@ -67,7 +67,7 @@ _ENCODER: Final = Encoder()
 
 
 def decode(given: Frame) -> Envelope[WireMessage]:
-    """Read what is in a frame; whatever is not as docs/wire.md says is a MessageError."""
+    """Decode a frame; raise MessageError for anything that docs/wire.md does not permit."""
     body = given.body
     reader = _READERS.get(body[_TAG_AT]) if len(body) > _TAG_AT else None
     if reader is None:
@@ -96,7 +96,7 @@ def _check(envelope: Envelope[Any], form: MessageFormat) -> None:
 
 
 def _on_one_line(error: Exception) -> str:
-    """What the decoder says, short and printable: it quotes what came."""
+    """Return the decoder's message, short and printable, because it quotes received values."""
     text = ascii(str(error)[:_REASON_CHARACTERS_MAX])
     return text[1:-1]
 
@@ -109,14 +109,14 @@ def _too_long(name: str, size: int, form: MessageFormat) -> str:
 
 
 def named_nodes(message: WireMessage) -> tuple[NodeId, ...]:
-    """The nodes that a message names and that hints may be given for."""
+    """Return the nodes that a message names and that may have hints."""
     return FORMATS[type(message)].nodes(message)
 
 
 def encode(
     topic: TopicId, message: WireMessage, hints: Mapping[NodeId, Address] | None = None
 ) -> bytes:
-    """Write a message as a frame; what others would refuse is a MessageError here already."""
+    """Encode a message as a frame; raise MessageError for anything that receivers would refuse."""
     form = FORMATS[type(message)]
     strip = _WITHOUT_IDS.get(type(message))
     sent = message if strip is None else strip(message)
@@ -129,12 +129,12 @@ def encode(
 
 
 def passed_on(given: Frame, topic: TopicId, hops: int) -> bytes | None:
-    """Return a frame with publications as it came, but for its hops, without encoding them again.
+    """Return a received frame of publications with other hops, without encoding it again.
 
-    None if it has to be written anew.
+    Return None if it has to be encoded again.
     """
     body, end = given.body, _end_of(topic)
-    at = len(body) - len(end) - 1  # of the hops: one byte, as nearly always
+    at = len(body) - len(end) - 1  # the place of the hops, which nearly always take one byte
     if hops > _SHORT_MAX or body[:_TAG_AT] != _SHORT_ARRAYS or body[at] > _SHORT_MAX:
         return None
     return frame(b"%b%c%b" % (body[:at], hops, end), DATA) if body.endswith(end) else None
@@ -142,7 +142,7 @@ def passed_on(given: Frame, topic: TopicId, hops: int) -> bytes | None:
 
 @lru_cache(maxsize=256)
 def _end_of(topic: TopicId) -> bytes:
-    """What follows a message in an envelope without hints."""
+    """Return the bytes after the message in an envelope without hints."""
     return _ENCODER.encode(topic) + _ENCODER.encode({})
 
 
@@ -155,7 +155,7 @@ def _all_without_ids(message: Publications | PublishMany) -> Publications | Publ
     return replace(message, publications=nameless)
 
 
-# Whoever receives a publication works out its id (T10), so it does not travel.
+# The receiver of a publication computes its id (T10), so it is not sent.
 _WITHOUT_IDS: Final[Mapping[type[WireMessage], Callable[[Any], WireMessage]]] = {
     PublishNew: _one_without_id,
     Publish: _one_without_id,

@@ -17,19 +17,19 @@ from skipring.errors import FramingError
 
 
 class FrameKind(IntEnum):
-    """What a frame carries: with the kind come the limit, and the host's order of sending."""
+    """Content of a frame; the kind determines its size limit and the host's send order."""
 
-    CONTROL = 0  # what keeps the ring in order
-    DATA = 1  # publications and what is said about them
+    CONTROL = 0  # messages that maintain the ring
+    DATA = 1  # publications and messages about them
 
 
 CONTROL: Final = FrameKind.CONTROL
 DATA: Final = FrameKind.DATA
 
-# Limit of ours: 1024 short ids with their hops (IHave) are 9 KiB, everything else is shorter.
+# Chosen limit: 1024 short ids with their hops (IHave) are 9 KiB, everything else is shorter.
 CONTROL_BYTES_MAX: Final = 16 * 1024
-# Limit of ours: a chunk (T14) is 256 KiB as the core counts, where a character is one byte; with
-# headers of 4 bytes a character it is 4 times as much. The largest publication has 522 KiB.
+# Chosen limit: a chunk (T14) is 256 KiB as the core counts, where a character is one byte; with
+# headers of 4 bytes a character it is 4 times that size. The largest publication has 522 KiB.
 DATA_BYTES_MAX: Final = 1024 * 1024
 
 _KINDS: Final = (CONTROL, DATA)
@@ -38,20 +38,20 @@ _LENGTH_MAX: Final = DATA_BYTES_MAX + 1
 
 _HEADER: Final = Layout(">IB")  # the length, and the first byte of the body
 _LENGTH: Final = Layout(">I")
-# Our guess: what is shorter is copied, as it may come byte by byte. So is less than half of a
-# chunk: a view would keep all of it.
+# Guess: shorter pieces are copied, because they may arrive byte by byte. So is a piece of less than
+# half of a chunk: a view would keep the whole chunk in memory.
 _PIECE_BYTES_MIN: Final = 4096
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """One frame: its kind, and its body without the byte that says so."""
+    """One frame: its kind, and its body without the byte of the kind."""
 
     kind: FrameKind
     body: bytes
 
 
 def frame(body: bytes, kind: FrameKind) -> bytes:
-    """Write a frame; what nobody would read is not written."""
+    """Encode a frame; raise FramingError for a body that readers would refuse."""
     if len(body) > _BYTES_MAX[kind]:
         raise FramingError(_too_long(len(body), kind))
     return _HEADER.pack(len(body) + 1, kind) + body
@@ -63,28 +63,29 @@ def _too_long(size: int, kind: FrameKind) -> str:
 
 
 class FrameReader:
-    """Cuts what comes over one link into frames.
+    """Parser that cuts the bytes of one connection into frames.
 
-    After a refusal nothing more can be read: where the next frame begins is not known.
+    After a refusal it cannot continue: the start of the next frame is unknown.
     """
 
     __slots__ = ("_begun", "_header", "_refusal")
 
     def __init__(self) -> None:
-        self._header = b""  # of the next frame, as long as not all of it has come
-        self._begun: _Begun | None = None  # the next frame, once its header has come
+        self._header = b""  # of the next frame, until it is complete
+        self._begun: _Begun | None = None  # the next frame, once its header is complete
         self._refusal = ""
 
     @property
     def buffered_bytes(self) -> int:
-        """How much of the next frame is here."""
+        """Return the number of received bytes of the next frame."""
         begun = self._begun
         return len(self._header) if begun is None else _HEADER.size + begun.size_bytes
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """Take in what has come; return the frames that it completes.
+        """Add received bytes; return the frames that they complete.
 
-        Of a chunk with something that is no frame nothing is returned: the link is lost anyway.
+        If a chunk contains an invalid frame, return none of its frames: the connection is lost
+        anyway.
         """
         if self._refusal:
             raise FramingError(self._refusal)
@@ -108,7 +109,7 @@ class FrameReader:
         return frames
 
     def _begin(self, chunk: bytes, at: int) -> None:
-        """Keep the rest of a chunk, which is less than a frame."""
+        """Buffer the rest of a chunk, which is less than a frame."""
         size = _size(chunk, at)
         if size:
             kind = _KINDS[chunk[at + _LENGTH.size]]
@@ -119,21 +120,21 @@ class FrameReader:
 
 
 class _Begun:
-    """A frame of which not all has come.
+    """Incomplete frame.
 
-    Its body is put together once, when all of it is there: a long one is copied no more than that.
+    Its body is joined once, when it is complete, so a long body is copied only once.
     """
 
     __slots__ = ("_kind", "_pieces", "missing", "size_bytes")
 
     def __init__(self, kind: FrameKind, missing: int) -> None:
         self._kind = kind
-        self.missing = missing  # so many bytes
-        self.size_bytes = 0  # of what has come
+        self.missing = missing  # bytes
+        self.size_bytes = 0  # bytes received
         self._pieces: list[bytearray | memoryview] = []
 
     def append(self, chunk: bytes, at: int) -> int:
-        """Take what belongs to it from a place in a chunk on; return where that ends."""
+        """Add the bytes of a chunk that belong to the frame; return where they end."""
         part, pieces = memoryview(chunk)[at : at + self.missing], self._pieces
         if len(part) >= _PIECE_BYTES_MIN and 2 * len(part) >= len(chunk):
             pieces.append(part)
@@ -146,12 +147,12 @@ class _Begun:
         return at + len(part)
 
     def frame(self) -> Frame:
-        """The frame, when nothing is missing."""
+        """Return the frame once it is complete."""
         return Frame(self._kind, b"".join(self._pieces))
 
 
 def _whole(chunk: bytes) -> Frame | None:
-    """The frame that a chunk is, if it is exactly one, as most are."""
+    """Return the frame if a chunk is exactly one frame, which is the usual case."""
     if len(chunk) < _HEADER.size:
         return None
     length, kind = _HEADER.unpack_from(chunk)
@@ -161,7 +162,7 @@ def _whole(chunk: bytes) -> Frame | None:
 
 
 def _cut(chunk: bytes, at: int, frames: list[Frame]) -> int:
-    """Cut out all frames that are whole; return where the one begins that is not."""
+    """Cut out all complete frames; return the start of the incomplete one."""
     while size := _size(chunk, at):
         end = at + size
         if end > len(chunk):
@@ -172,7 +173,7 @@ def _cut(chunk: bytes, at: int, frames: list[Frame]) -> int:
 
 
 def _size(data: bytes, at: int) -> int:
-    """The size of the frame that begins here; 0 if too little of it has come to say."""
+    """Return the size of the frame at a place; 0 if its header is incomplete."""
     seen = len(data) - at
     if seen >= _HEADER.size:
         length, kind = _HEADER.unpack_from(data, at)

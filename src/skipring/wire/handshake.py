@@ -21,14 +21,14 @@ from skipring.wire.rpc import Address
 
 MAGIC: Final = "skipring"
 VERSION: Final = 2
-# The last field of a greeting that opens a connection: a server of a protocol of lines, such as
-# HTTP, answers it at once and is recognised. Readers ignore it, as every field behind the known.
+# Last field of a greeting that opens a connection: a server of a line protocol, such as HTTP,
+# answers it at once and is recognised. Readers ignore it, like every field after the known ones.
 BLANK_LINE: Final = "\r\n\r\n"
 NONCE_END: Final = 1 << 62  # nonces are below it
 
 
 class Role(StrEnum):
-    """What somebody is in the system."""
+    """Role of a process in the system."""
 
     SUPERVISOR = "supervisor"
     NODE = "node"  # may be a member of topics
@@ -36,7 +36,7 @@ class Role(StrEnum):
 
 
 class Hello(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """Who is at this end of a link, and where others reach it; a client need not listen."""
+    """Identity and address of one end of a connection; a client need not listen."""
 
     magic: str = MAGIC
     version: int = VERSION
@@ -48,7 +48,7 @@ class Hello(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
 
 
 class _Opening(Struct, frozen=True, array_like=True, gc=False):
-    """What the greetings of all versions start with."""
+    """Fields at the start of the greetings of all versions."""
 
     magic: str
     version: int
@@ -60,14 +60,14 @@ _ENCODER: Final = Encoder()
 
 
 def encode_greeting(greeting: Hello, *, is_opening: bool = False) -> bytes:
-    """Write a greeting as a frame; one that opens a connection ends with a blank line."""
+    """Encode a greeting as a frame; an opening greeting ends with a blank line."""
     _check_values(greeting)
     fields = (*astuple(greeting), BLANK_LINE) if is_opening else greeting
     return frame(_ENCODER.encode(fields), CONTROL)
 
 
 def check_greeting(given: Frame) -> Hello:
-    """Read the first frame of a link; refuse whoever does not speak our version."""
+    """Decode the first frame of a connection; raise HandshakeError for another version."""
     if given.kind is not CONTROL:
         raise HandshakeError("the first frame is no greeting: it is a data frame")
     try:
@@ -88,8 +88,8 @@ def check_greeting(given: Frame) -> Hello:
 
 
 def version_in(data: bytes) -> int | None:
-    """Return the version in the greeting, of any version, that bytes begin with; None if none."""
-    size = 4 + int.from_bytes(data[:4])  # later bytes may be of another form
+    """Return the version of the greeting at the start of the bytes; None if there is none."""
+    size = 4 + int.from_bytes(data[:4])  # later bytes may have another format
     try:
         frames = FrameReader().feed(data[:size])
         opening = _OPENING.decode(frames[0].body) if frames else None

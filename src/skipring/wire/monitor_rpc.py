@@ -11,9 +11,9 @@ from skipring.core.peers import NodeId, TopicId
 
 
 class GetSupervisorStatus(Struct, frozen=True, array_like=True, gc=False, tag=87):
-    """Ask a supervisor how it fares and for its topics; answered by SupervisorStatus.
+    """Request for the status and topics of a supervisor; answered by SupervisorStatus.
 
-    It is about the supervisor, whatever the topic of the envelope. ``start`` counts topics.
+    It concerns the supervisor, whatever the topic of the envelope. ``start`` counts topics.
     """
 
     request: int
@@ -21,9 +21,9 @@ class GetSupervisorStatus(Struct, frozen=True, array_like=True, gc=False, tag=87
 
 
 class TopicStatus(Struct, frozen=True, array_like=True, gc=False):
-    """A topic of a supervisor: its members, and the protocol's requests about it since the start.
+    """Topic of a supervisor: its members, and the protocol's requests about it since the start.
 
-    The supervisor says nothing of publications, of which it knows nothing.
+    It has no number of publications, because the supervisor does not know it.
     """
 
     topic: TopicId
@@ -32,9 +32,10 @@ class TopicStatus(Struct, frozen=True, array_like=True, gc=False):
 
 
 class SupervisorStatus(Struct, frozen=True, array_like=True, gc=False, tag=88):
-    """How a supervisor fares, and its topics in the order of their names; the rest from ``next``.
+    """State of a supervisor, and its topics sorted by name; the rest starts at ``next``.
 
-    It has had so many ``ticks``, holds so many members for ``suspects`` and has evicted some.
+    ``ticks`` counts its ticks, ``suspects`` the currently suspected members, ``evictions`` the
+    evicted ones.
     """
 
     request: int
@@ -47,9 +48,9 @@ class SupervisorStatus(Struct, frozen=True, array_like=True, gc=False, tag=88):
 
 
 class FetchArrivals(Struct, frozen=True, array_like=True, gc=False, tag=89):
-    """Ask a node which publications have come to it ``since`` a number; answered by ArrivalPage.
+    """Request for publications that reached a node ``since`` a number; answered by ArrivalPage.
 
-    A node notes arrivals only while somebody asks for them now and then.
+    A node records arrivals only while clients request them regularly.
     """
 
     request: int
@@ -57,11 +58,11 @@ class FetchArrivals(Struct, frozen=True, array_like=True, gc=False, tag=89):
 
 
 class Arrival(Struct, frozen=True, array_like=True, gc=False):
-    """A message with publications has come, or the node has published itself.
+    """Arrival of a message with publications, or a publication of the node itself.
 
-    It came at ``time`` (microseconds since the epoch) from ``sender`` over so many ``hops``, in a
-    way that is a place in ``Origin``; ``fresh`` of its ``count`` publications were new. The first
-    of them is named by its publisher and number, and was ``published`` then.
+    It arrived at ``time`` (microseconds since the epoch) from ``sender`` over ``hops`` hops;
+    ``origin`` is a place in ``Origin``. ``fresh`` of its ``count`` publications were new.
+    ``publisher``, ``seq`` and ``published``, its time, identify the first of them.
     """
 
     time: int
@@ -76,7 +77,7 @@ class Arrival(Struct, frozen=True, array_like=True, gc=False):
 
 
 class ArrivalPage(Struct, frozen=True, array_like=True, gc=False, tag=90):
-    """What has come, in order, as far as it is remembered; the rest has the number ``next``."""
+    """Recorded arrivals in order; ``next`` is the number to continue with."""
 
     request: int
     next: int

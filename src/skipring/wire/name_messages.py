@@ -16,9 +16,9 @@ NO_TOPIC: Final = "-"  # every envelope needs a topic; these messages have none
 class AskHolder(Struct, frozen=True, array_like=True, gc=False, tag=91):
     """Question to the process that holds a name: whether it has greeted with a nonce as well.
 
-    ``connection`` is the asker's number of the connection with the nonce, which the answer repeats.
-    Without certificates ``address`` is the other end of that connection, as the asker sees it; else
-    None. The answer is HolderReply.
+    ``connection`` is the sender's number of the connection with the nonce, which the answer
+    repeats. Without certificates ``address`` is the other end of that connection, as the sender
+    sees it; else None. The answer is HolderReply.
     """
 
     connection: int

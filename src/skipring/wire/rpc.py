@@ -36,51 +36,51 @@ from skipring.wire.monitor_rpc import (
 )
 from skipring.wire.name_messages import AskHolder, HolderReply, NameTaken
 
-Address: TypeAlias = str  # "host:port"; a hint where to find a node, no part of its identity
+Address: TypeAlias = str  # "host:port"; a hint for finding a node, no part of its identity
 
 
 class FindMembers(Struct, frozen=True, array_like=True, gc=False, tag=64):
-    """Ask the supervisor for up to ``count`` members of the topic; answered by Members."""
+    """Request to the supervisor for up to ``count`` members; answered by MemberList."""
 
     request: int
     count: int
 
 
 class MemberList(Struct, frozen=True, array_like=True, gc=False, tag=65):
-    """Some members of the topic and where they listen; none if there are none."""
+    """Some members of the topic and their addresses; empty if there are none."""
 
     request: int
     members: dict[NodeId, Address]
 
 
 class ReportUnresponsive(Struct, frozen=True, array_like=True, gc=False, tag=66):
-    """The sender has not heard from its ring neighbour ``node`` for a while (section 3.3)."""
+    """Report that the ring neighbour ``node`` has not sent a message for a while (section 3.3)."""
 
     node: NodeId
 
 
 class Ping(Struct, frozen=True, array_like=True, gc=False, tag=67):
-    """The supervisor asks a node that was reported silent for a sign of life."""
+    """Request of the supervisor for a sign of life, to a node that was reported unresponsive."""
 
     nonce: int
 
 
 class Pong(Struct, frozen=True, array_like=True, gc=False, tag=68):
-    """The sign of life."""
+    """Sign of life."""
 
     nonce: int
 
 
 class ConfigurationAck(Struct, frozen=True, array_like=True, gc=False, tag=69):
-    """A SetConfiguration has arrived at the sender: it is alive."""
+    """Acknowledgement of a SetConfiguration, which shows that the sender is alive."""
 
 
 class Publish(Struct, frozen=True, array_like=True, gc=False, tag=70):
-    """Somebody who is no member asks one to publish for it; answered by Published or Refused.
+    """Request of a client to a member to publish; answered by PublishAck or Refused.
 
-    Whoever asks again after a lost answer gives the same publisher, seq and time: the id is then
-    the same, and nothing is published twice. A member without a disk refuses, unless the sender
-    is content with its memory.
+    A client that repeats a request after a lost answer gives the same publisher, seq and time: the
+    id is then the same, and the member publishes it once. A member without a disk refuses, unless
+    ``volatile`` accepts storage in memory.
     """
 
     request: int
@@ -89,7 +89,7 @@ class Publish(Struct, frozen=True, array_like=True, gc=False, tag=70):
 
 
 class PublishAck(Struct, frozen=True, array_like=True, gc=False, tag=71):
-    """The publication is durable at the sender, under this id and at this offset."""
+    """Confirmation that the publication is durable at the sender, under this id and offset."""
 
     request: int
     id: bytes
@@ -97,19 +97,19 @@ class PublishAck(Struct, frozen=True, array_like=True, gc=False, tag=71):
 
 
 class Refused(Struct, frozen=True, array_like=True, gc=False, tag=72):
-    """A request was not carried out, and why in one sentence."""
+    """Refusal of a request, with the reason in one sentence."""
 
     request: int
     reason: str
 
 
-# -- being looked at -------------------------------------------------------------------------
+# -- inspection ------------------------------------------------------------------------------
 
 
 class FetchDatabase(Struct, frozen=True, array_like=True, gc=False, tag=73):
-    """Ask the supervisor for a page of the topic's database; answered by DatabasePage.
+    """Request to the supervisor for a page of the topic's database; answered by DatabasePage.
 
-    ``start`` counts the entries of the database first, then those who wait.
+    ``start`` counts the entries of the database first, then those of the queue.
     """
 
     request: int
@@ -117,11 +117,11 @@ class FetchDatabase(Struct, frozen=True, array_like=True, gc=False, tag=73):
 
 
 class DatabasePage(Struct, frozen=True, array_like=True, gc=False, tag=74):
-    """A part of the supervisor's database, then of those who wait for an answer (R15).
+    """Part of the supervisor's database, then of the queue of nodes that wait for an answer (R15).
 
-    The page after it begins at ``next``. While ``total`` and ``digest`` stay the same from page to
-    page, so does the database; ``cursor`` is the place of the round robin. Of members whose name
-    two live processes have, ``conflicts`` says which.
+    The next page begins at ``next``. The database is unchanged while ``total`` and ``digest`` are
+    the same from page to page; ``cursor`` is the place of the round robin. ``conflicts`` lists the
+    names of members that two live processes have.
     """
 
     request: int
@@ -135,13 +135,13 @@ class DatabasePage(Struct, frozen=True, array_like=True, gc=False, tag=74):
 
 
 class GetNodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=75):
-    """Ask a node for its variables in the topic; answered by NodeStatus or Refused."""
+    """Request for a node's variables in the topic; answered by NodeStatus or Refused."""
 
     request: int
 
 
 class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
-    """The condition of a node's process, as far as it concerns one topic."""
+    """Condition of a node's process, as far as it concerns one topic."""
 
     time: int = 0  # the node's clock, microseconds since 1970
     silent: dict[NodeId, int] = {}  # ring neighbours: ticks since the last message
@@ -154,9 +154,9 @@ class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
 
 
 class NodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=76):
-    """The variables of a subscriber, how much it has stored, and the condition of its process.
+    """Variables of a subscriber, the extent of its log, and the condition of its process.
 
-    It has ``count`` publications at offsets below ``end``, and its trie has this root.
+    It has ``count`` publications at offsets below ``end``, and its trie has the root ``root``.
     """
 
     request: int
@@ -175,7 +175,7 @@ class NodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=76):
 
 
 class FetchPublications(Struct, frozen=True, array_like=True, gc=False, tag=77):
-    """Ask a node what it has stored from offset ``start`` to before ``end``.
+    """Request for a node's publications at offsets from ``start`` to before ``end``.
 
     Answered by PublicationPage or Refused.
     """
@@ -187,9 +187,9 @@ class FetchPublications(Struct, frozen=True, array_like=True, gc=False, tag=77):
 
 
 class PublicationPage(Struct, frozen=True, array_like=True, gc=False, tag=78):
-    """Stored publications in the order of their offsets, with their ids; the rest from ``next`` on.
+    """Stored publications in the order of their offsets, with ids; the rest starts at ``next``.
 
-    Unless payloads were asked for, payload, key and headers are left out.
+    Payload, key and headers are omitted unless the request asks for payloads.
     """
 
     request: int
@@ -198,13 +198,13 @@ class PublicationPage(Struct, frozen=True, array_like=True, gc=False, tag=78):
 
 
 class FetchChanges(Struct, frozen=True, array_like=True, gc=False, tag=79):
-    """Ask a node what has changed its place lately; answered by JournalPage or Refused."""
+    """Request for recent changes of a node's variables; answered by ChangePage or Refused."""
 
     request: int
 
 
 class ChangeEntry(Struct, frozen=True, array_like=True, gc=False):
-    """One change of a variable: when, by what and by whom, and which rule explains it."""
+    """Change of a variable: its time, its cause and sender, and the rule that explains it."""
 
     tick: int
     time: int  # microseconds since the epoch at the node
@@ -217,21 +217,21 @@ class ChangeEntry(Struct, frozen=True, array_like=True, gc=False):
 
 
 class ChangePage(Struct, frozen=True, array_like=True, gc=False, tag=80):
-    """The last changes of a node's variables, the oldest first; ``tick`` is the present one."""
+    """Last changes of a node's variables, the oldest first; ``tick`` is the current tick."""
 
     request: int
     tick: int
     entries: tuple[ChangeEntry, ...]
 
 
-# -- reading without being a member ------------------------------------------------------------
+# -- reading as a client -------------------------------------------------------------------
 
 
 class GetLogInfo(Struct, frozen=True, array_like=True, gc=False, tag=81):
-    """Ask a node how far it has stored the topic, and what; answered by Surveyed or Refused.
+    """Request for the extent and digests of a node's log; answered by LogInfo or Refused.
 
-    Wanted are the digests of all 2^``bits`` prefixes that an id can begin with, or none; and the
-    chain value at ``offset``, or at the end of what is durable.
+    With ``bits`` the answer has the digests of all 2^``bits`` prefixes of ids, else none. It has
+    the chain value at ``offset``, or at the durable mark.
     """
 
     request: int
@@ -240,12 +240,12 @@ class GetLogInfo(Struct, frozen=True, array_like=True, gc=False, tag=81):
 
 
 class LogInfo(Struct, frozen=True, array_like=True, gc=False, tag=82):
-    """The sender has ``count`` publications at offsets below ``end``, with these digests.
+    """Extent of the sender's log: ``count`` publications at offsets below ``end``, with digests.
 
     Offsets are those of its ``store`` in this ``epoch``; below ``durable_end`` they are on its
-    disk. A node without a disk has no store. A prefix without ids has a digest of no bytes. The
-    value ``chain`` depends on all ids before the offset that was asked for, and on their order; it
-    has no bytes if that is beyond ``durable_end``, or without a disk.
+    disk. A node without a disk has no store. A prefix without ids has an empty digest. The value
+    ``chain`` depends on all ids before the requested offset and on their order; it is empty if the
+    offset is beyond ``durable_end``, or without a disk.
     """
 
     request: int
@@ -259,12 +259,12 @@ class LogInfo(Struct, frozen=True, array_like=True, gc=False, tag=82):
 
 
 class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
-    """Ask a node for what it has stored: the paper's CheckAndPublish with nothing to compare.
+    """Request for a node's log: the paper's CheckAndPublish with nothing to compare.
 
-    Wanted are publications at offsets from ``start`` to before ``end`` whose ids begin with the
-    ``bits`` bits of ``prefix``; or, without ``contents``, only their ids. The offsets are those of
-    a ``store`` in an ``epoch``: a node that has another one by now refuses. Answered by StoredPage
-    or Refused.
+    It requests publications at offsets from ``start`` to before ``end`` whose ids begin with the
+    ``bits`` bits of ``prefix``; without ``contents``, only their ids. The offsets are those of a
+    ``store`` in an ``epoch``: a node with another store or epoch refuses. Answered by LogPage or
+    Refused.
     """
 
     request: int
@@ -278,10 +278,10 @@ class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
 
 
 class LogPage(Struct, frozen=True, array_like=True, gc=False, tag=84):
-    """What is stored at these offsets, in their order; the rest from ``next`` on.
+    """Part of a log in the order of its offsets; the rest starts at ``next``.
 
-    The publications are an array in MessagePack, passed on as they lie in the store: whoever
-    receives them works out their ids (T10), and believes none that has another one here.
+    The publications are an array in MessagePack, copied from the store unchanged: the receiver
+    computes their ids (T10) and rejects a publication whose id differs from ``ids``.
     """
 
     request: int
@@ -292,7 +292,7 @@ class LogPage(Struct, frozen=True, array_like=True, gc=False, tag=84):
 
 
 class FetchDeliveries(Struct, frozen=True, array_like=True, gc=False, tag=85):
-    """Ask a node how publications came to it, from offset ``start`` to before ``end``.
+    """Request for how publications reached a node, from offset ``start`` to before ``end``.
 
     Answered by DeliveryPage or Refused.
     """
@@ -303,10 +303,10 @@ class FetchDeliveries(Struct, frozen=True, array_like=True, gc=False, tag=85):
 
 
 class DeliveryPage(Struct, frozen=True, array_like=True, gc=False, tag=86):
-    """How publications came to the sender, in the order of their offsets; the rest from ``next``.
+    """How publications reached the sender, in the order of their offsets; the rest from ``next``.
 
-    For each: its offset, its id, when it came (microseconds since the epoch, by the sender's
-    clock), over how many nodes, and in which way (one byte: the place in ``Origin``).
+    For each: its offset, its id, its time of arrival (microseconds since the epoch, by the sender's
+    clock), the number of hops, and its origin (one byte: the place in ``Origin``).
     """
 
     request: int
@@ -406,13 +406,13 @@ _RUNTIME: Final = frozenset(RUNTIME_TYPES)
 
 
 def is_runtime(message: WireMessage) -> TypeGuard[RuntimeMessage]:
-    """True if a message is not of the protocol but of the processes around it."""
-    return type(message) in _RUNTIME  # sooner known than by going through thirty types
+    """Return True if a message belongs to the processes, not to the protocol."""
+    return type(message) in _RUNTIME  # faster than a check of thirty types
 
 
 # The request of a Refused that answers none: the connection is refused, and closed after it.
 CONNECTION_REQUEST: Final = 2**63 - 1
-# Why a request is refused without work; the asker may ask again.
+# Why a request is refused without work; the client may ask again.
 BUSY: Final = "busy: too many requests wait at this node; ask again later"
 # Reasons that clients compare.
 NO_DISK: Final = "it keeps nothing on a disk"
@@ -452,7 +452,7 @@ ANSWER_TYPES: Final = frozenset(get_args(Answer))
 
 
 def is_request(message: WireMessage) -> TypeGuard[Request]:
-    """Return True if a message is answered by its receiver, under the number that it has."""
+    """Return True if the receiver answers a message under its request number."""
     return type(message) in REQUEST_TYPES
 
 

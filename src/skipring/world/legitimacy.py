@@ -37,7 +37,7 @@ from skipring.world.snapshot import (
 
 
 class Layer(StrEnum):
-    """What a violation is about; later layers rest on earlier ones."""
+    """Subject of a violation; later layers depend on earlier ones."""
 
     DATABASE = "L0"
     LABELS = "L1"
@@ -45,29 +45,29 @@ class Layer(StrEnum):
     SHORTCUTS = "L3"
     LEAVERS = "L4"
     CHANNELS = "strict"
-    LINKS = "LINK"  # of live nodes only: connections between ring neighbours
-    PROCESSES = "NODE"  # of live nodes only: readiness, clones, disks
+    LINKS = "LINK"  # live nodes only: connections between ring neighbours
+    PROCESSES = "NODE"  # live nodes only: readiness, clones, disks
     PUBLICATIONS = "PUB"
 
 
-LIVE_LAYERS = frozenset({Layer.LINKS, Layer.PROCESSES})  # which no simulation has
+LIVE_LAYERS = frozenset({Layer.LINKS, Layer.PROCESSES})  # never found in a simulation
 
 
 class Violation(Struct, frozen=True):
-    """One thing that is not as it should be, in words."""
+    """Difference between a state and a legitimate state, in words."""
 
     layer: Layer
     text: str
 
     def __str__(self) -> str:
-        """Write the violation for a person."""
+        """Format the violation for a reader."""
         return f"{self.layer}: {self.text}"
 
 
 def violations(view: View) -> Iterator[Violation]:
-    """What keeps the state from being explicitly legitimate (L0 to L4), lowest layer first.
+    """Yield the violations of explicit legitimacy (L0 to L4), lowest layer first.
 
-    Labels, ring and shortcuts are held against the database as its repair will leave it.
+    Labels, ring and shortcuts are compared with the database after its repair.
     """
     yield from _database_violations(view)
     roster = _repaired(view.roster)
@@ -81,19 +81,19 @@ def violations(view: View) -> Iterator[Violation]:
 
 
 def channel_violations(view: View) -> Iterator[Violation]:
-    """What in flight could disturb an explicitly legitimate state (LEGIT_STRICT)."""
+    """Yield the messages in flight that can disturb a legitimate state (LEGIT_STRICT)."""
     roster = _repaired(view.roster)
     for parcel in view.in_flight():
         if parcel.to in view.crashed:
-            continue  # invokes no action (section 3.3)
+            continue  # a crashed node invokes no action (section 3.3)
         fault = _disturbance(parcel, roster, view)
         if fault is not None:
             yield Violation(Layer.CHANNELS, f"in the channel of {parcel.to}: {fault}")
 
 
 def publication_violations(view: View) -> Iterator[Violation]:
-    """What keeps the members from holding all publications, in tries that are right (PUB)."""
-    # Equal roots are taken for equal tries here: where a stored hash is wrong, that is found below.
+    """Yield each member with missing publications or a wrong trie (PUB)."""
+    # Treat equal roots as equal tries here; _stored_violations finds a wrong stored hash.
     keys_by_root = {
         trie.root: frozenset(trie.keys())
         for trie in (seen.trie for seen in view.subscribers.values() if seen.member)
@@ -119,7 +119,7 @@ def publication_violations(view: View) -> Iterator[Violation]:
 
 
 def _ids_in_flight(view: View) -> frozenset[bytes]:
-    """The ids of the publications on their way to a member."""
+    """Return the ids of the publications in flight to a member."""
     return frozenset(
         publication.with_id(view.topic).id
         for parcel in view.in_flight()
@@ -129,7 +129,7 @@ def _ids_in_flight(view: View) -> frozenset[bytes]:
 
 
 def _ids_to_be_kept(view: View) -> frozenset[bytes]:
-    """The ids of the publications that members have delivered and not kept yet."""
+    """Return the ids of the publications that members have delivered but not yet stored."""
     return frozenset(
         publication.with_id(view.topic).id
         for seen in view.subscribers.values()
@@ -139,7 +139,7 @@ def _ids_to_be_kept(view: View) -> frozenset[bytes]:
 
 
 def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> Iterator[Violation]:
-    """Ids and hashes that do not follow from the publications they are about (T10 to T12)."""
+    """Yield ids and hashes that do not follow from their publications (T10 to T12)."""
     for prefix in seen.trie.wrong_digests():
         yield _publications(f"{node} has a wrong hash at {prefix}")
     publications = seen.publications
@@ -162,7 +162,7 @@ def _publications(text: str) -> Violation:
 
 
 def census(view: View) -> Counter[Layer]:
-    """How many things are wrong in each layer."""
+    """Count the violations of each layer."""
     return Counter(
         violation.layer
         for judge in (violations, channel_violations, publication_violations)
@@ -171,22 +171,22 @@ def census(view: View) -> Counter[Layer]:
 
 
 def is_legitimate(view: View) -> bool:
-    """True if the state is explicitly legitimate."""
+    """Return True if the state is explicitly legitimate."""
     return next(violations(view), None) is None
 
 
 def is_strictly_legitimate(view: View) -> bool:
-    """True if the state is legitimate and nothing in flight can disturb it."""
+    """Return True if the state is legitimate and no message in flight can disturb it."""
     return is_legitimate(view) and next(channel_violations(view), None) is None
 
 
 def has_all_publications(view: View) -> bool:
-    """True if every member holds every publication, in a trie that is right (PUB)."""
+    """Return True if every member holds every publication in a correct trie (PUB)."""
     return next(publication_violations(view), None) is None
 
 
 def explicit_state(view: View) -> Hashable:
-    """The explicit state as one value: closure means that it stays the same, bit by bit."""
+    """Return the explicit state as one value; closure means that this value does not change."""
     return (
         view.roster.database(),
         tuple(
@@ -197,12 +197,12 @@ def explicit_state(view: View) -> Hashable:
 
 
 def _database_violations(view: View) -> Iterator[Violation]:
-    """L0: the database is exactly l(0..n-1), a bijection with the live members."""
+    """Check L0: the database is exactly l(0..n-1), a bijection with the live members."""
     members = [node for node, seen in view.subscribers.items() if seen.member]
     roster = view.roster
     is_dense = not roster.is_loaded and len(roster) == len(members)
     if is_dense and all(member in roster for member in members):
-        return  # a dense roster can only be wrong about who is a member
+        return  # the labels of a dense roster are correct by construction
     database = roster.database()
     for label, node in database:
         yield from _entry_violations(label, node, view, len(members))
@@ -221,7 +221,7 @@ def _database_violations(view: View) -> Iterator[Violation]:
 def _entry_violations(
     label: str, node: NodeId | None, view: View, members: int
 ) -> Iterator[Violation]:
-    """Conditions (i) and (iv) of section 3.1, and entries of those who are no members."""
+    """Check conditions (i) and (iv) of section 3.1, and that the entry belongs to a member."""
     if node is None:
         yield _database(f"label {label!r} has no subscriber")
     elif node not in view.subscribers:
@@ -234,7 +234,7 @@ def _entry_violations(
 
 
 def _repaired(roster: Roster) -> Roster:
-    """The database as its repair will leave it; the given roster is not touched."""
+    """Return the database after its repair; the given roster does not change."""
     if not roster.is_loaded:
         return roster
     copy = Roster()
@@ -248,7 +248,7 @@ def _database(text: str) -> Violation:
 
 
 def _label_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> Iterator[Violation]:
-    """L1: the label is the one in the database."""
+    """Check L1: the label is the label in the database."""
     should = roster.label_of(node)
     if should is None:
         yield Violation(Layer.LABELS, f"{node} has label {_text(seen.label)} and is not recorded")
@@ -259,7 +259,7 @@ def _label_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> Ite
 
 
 def _ring_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> Iterator[Violation]:
-    """L2: left, right and ring are the sorted neighbours, in label and id."""
+    """Check L2: left, right and ring are the sorted neighbours, in label and id."""
     should = roster.configuration_of(node)
     left, right, ring = None, None, None
     if should.label is not None and should.pred is not None and should.succ is not None:
@@ -277,7 +277,7 @@ def _wrong_edge(node: NodeId, name: str, has: Peer | None, should: Peer | None) 
 
 
 def _shortcut_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> Iterator[Violation]:
-    """L3: the slots are the chain labels, and their holders are right."""
+    """Check L3: the slots are the chain labels, and their holders are correct."""
     should = roster.configuration_of(node)
     slots: tuple[Label, ...] = ()
     if should.label is not None:
@@ -301,7 +301,7 @@ def _shortcut_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> 
 
 
 def _chain_violations(node: NodeId, has: Chains | None, should: Chains) -> Iterator[Violation]:
-    """Remembered chains for the right labels; chains for other labels are not used."""
+    """Check the cached chains if they belong to the correct labels; other chains are not used."""
     is_used = has is not None and (has.own, has.pred, has.succ) == (
         should.own,
         should.pred,
@@ -312,7 +312,7 @@ def _chain_violations(node: NodeId, has: Chains | None, should: Chains) -> Itera
 
 
 def _leaver_violations(node: NodeId, seen: SubscriberView) -> Iterator[Violation]:
-    """L4: one that does not want to be a member has no label and no references."""
+    """Check L4: a node that does not want to be a member has no label and no references."""
     if seen.label is not None:
         yield Violation(Layer.LEAVERS, f"{node} is no member and still has label {seen.label}")
     if any((seen.left, seen.right, seen.ring, *seen.shortcuts.values())):
@@ -320,7 +320,7 @@ def _leaver_violations(node: NodeId, seen: SubscriberView) -> Iterator[Violation
 
 
 def _disturbance(parcel: Parcel, roster: Roster, view: View) -> str | None:
-    """What is wrong with a message in flight, or None."""
+    """Return why a message in flight disturbs the state, or None if it does not."""
     message, name = parcel.message, type(parcel.message).__name__
     match message:
         case SetConfiguration():
@@ -329,7 +329,7 @@ def _disturbance(parcel: Parcel, roster: Roster, view: View) -> str | None:
         case RemoveConnections() | Unsubscribe():
             return f"{name} of {message.node}"
         case Subscribe(node=node) if node is not None and not _is_member(node, view):
-            # It would be recorded and have to leave again: closure would be broken.
+            # The supervisor would record a node that has to leave again, which breaks closure.
             return f"Subscribe of {node}, which is no member"
         case CheckLabel(believed=believed) if roster.label_of(parcel.to) != believed:
             return f"CheckLabel that takes the receiver for {_text(believed)}"

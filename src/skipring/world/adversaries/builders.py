@@ -26,43 +26,43 @@ Database: TypeAlias = tuple[tuple[str, NodeId | None], ...]
 
 
 def node_names(count: int) -> list[NodeId]:
-    """Names of one width: ids are compared as strings, and this keeps the order of numbers."""
+    """Return names of equal width, so that their order as strings is their order as numbers."""
     width = max(4, len(str(count - 1)))
     return [f"n{number:0{width}d}" for number in range(count)]
 
 
 def shuffled_names(count: int, rng: Random) -> list[NodeId]:
-    """The names in random order: who gets which label must not depend on the id."""
+    """Return the names in random order, so that labels do not depend on ids."""
     nodes = node_names(count)
     rng.shuffle(nodes)
     return nodes
 
 
 def share(n: int, one_in: int) -> int:
-    """How many one in so many are; at least one, or small worlds would not be corrupted."""
+    """Return n // one_in, but at least 1, so that small worlds are corrupted too."""
     return max(1, n // one_in)
 
 
 def permuted(items: Sequence[T], rng: Random) -> list[T]:
-    """The items in another order, if there is one."""
+    """Return the items in another order if one exists."""
     given, order = list(items), list(items)
     rng.shuffle(order)
-    # Only a list of equal items looks the same after a turn by one.
+    # Only a list of equal items is unchanged by a rotation.
     return order if order != given else order[1:] + order[:1]
 
 
 def database_of(nodes: Iterable[NodeId]) -> Database:
-    """The database that records the nodes under l(0), l(1), ... in this order."""
+    """Return the database that records the nodes under l(0), l(1), ... in this order."""
     return tuple((Label.nth(index).bits, node) for index, node in enumerate(nodes))
 
 
 def recorded_nodes(world: Snapshot) -> list[NodeId]:
-    """The recorded nodes, in the order of the database."""
+    """Return the recorded nodes in the order of the database."""
     return [node for _, node in world.supervisor.database if node is not None]
 
 
 def world_of(states: Mapping[NodeId, SubscriberState], recorded: Iterable[NodeId] = ()) -> Snapshot:
-    """A world of these subscribers, of which some are recorded in this order."""
+    """Return a world of these subscribers; the roster records ``recorded`` in this order."""
     return Snapshot(
         supervisor=SupervisorState(database=database_of(recorded)),
         subscribers=dict(sorted(states.items())),
@@ -70,32 +70,32 @@ def world_of(states: Mapping[NodeId, SubscriberState], recorded: Iterable[NodeId
 
 
 def with_database(world: Snapshot, database: Iterable[tuple[str, NodeId | None]]) -> Snapshot:
-    """The world with another database; the subscribers know nothing of it."""
+    """Return the world with another database; the subscribers do not change."""
     return replace(world, supervisor=replace(world.supervisor, database=tuple(database)))
 
 
 def with_states(
     world: Snapshot, change: Callable[[NodeId, SubscriberState], SubscriberState]
 ) -> Snapshot:
-    """The world with every subscriber's state changed."""
+    """Return the world with every subscriber's state changed."""
     states = {node: change(node, state) for node, state in world.subscribers.items()}
     return replace(world, subscribers=states)
 
 
 def clean_world(n: int, rng: Random) -> Snapshot:
-    """Nobody has a label or knows anybody; nobody is recorded."""
+    """Return a world without labels, references and recorded nodes."""
     del rng
     return world_of({node: SubscriberState() for node in node_names(n)})
 
 
 def legitimate_world(n: int, rng: Random) -> Snapshot:
-    """SR(n) over nodes in random order."""
+    """Return SR(n) over nodes in random order."""
     nodes = shuffled_names(n, rng)
     return world_of(dict(legitimate_states(nodes)), nodes)
 
 
 def sorted_ring(peers: Iterable[Peer]) -> dict[NodeId, SubscriberState]:
-    """The states of peers that form a sorted ring without shortcuts."""
+    """Return the states of peers that form a sorted ring without shortcuts."""
     line = sorted(peers)
     first, last = line[0], line[-1]
     alone = len(line) == 1
@@ -113,7 +113,7 @@ def sorted_ring(peers: Iterable[Peer]) -> dict[NodeId, SubscriberState]:
 def made_publications(
     topic: TopicId, count: int, publishers: Sequence[NodeId], rng: Random
 ) -> list[Publication]:
-    """So many publications by any of the publishers."""
+    """Return ``count`` publications by random publishers."""
     return [
         Publication(
             publisher=rng.choice(publishers), seq=seq, payload=f"news {seq}".encode()
@@ -122,7 +122,7 @@ def made_publications(
     ]
 
 
-# Our guesses: enough for several buckets of a trie, in the hands of few.
+# Guesses: enough for several buckets of a trie, held by few members.
 _PUBLICATIONS: Final = 40
 _HOLDERS_MAX: Final = 8
 _IN_FLIGHT: Final = 1 / 4
@@ -130,7 +130,7 @@ _CORRUPTED: Final = 1 / 2
 
 
 def scatter(world: Snapshot, count: int, rng: Random) -> Snapshot:
-    """The world with publications that a few members hold each, or nobody yet but a channel."""
+    """Add publications to a world; each has a few holders or is only in a channel."""
     members = [node for node, state in sorted(world.subscribers.items()) if state.member]
     if not count or not members:
         return world
@@ -152,7 +152,7 @@ def scatter(world: Snapshot, count: int, rng: Random) -> Snapshot:
 
 
 def scattered_publications(n: int, rng: Random) -> Snapshot:
-    """A legitimate ring in which everybody holds some other publications."""
+    """Return a legitimate ring in which each member holds a random part of the publications."""
     world = legitimate_world(n, rng)
     publications = made_publications(world.topic, _PUBLICATIONS, list(world.subscribers), rng)
     return with_states(
@@ -164,10 +164,10 @@ def scattered_publications(n: int, rng: Random) -> Snapshot:
 
 
 def corrupted_caches(n: int, rng: Random) -> Snapshot:
-    """Scattered publications, tries that all look equal, and rows under wrong ids.
+    """Scatter publications; give all tries the same root, and rows wrong ids.
 
-    Everybody believes in the same root, so no comparison finds anything: only those who work
-    their hashes out again can.
+    All members have the same root digest, so no comparison finds a difference. Only a member that
+    recomputes its hashes can.
     """
     world = scattered_publications(n, rng)
     junk = rng.randbytes(DIGEST_BYTES)
@@ -183,12 +183,12 @@ def corrupted_caches(n: int, rng: Random) -> Snapshot:
         for bit in (0, 1):
             if rng.random() < _CORRUPTED:
                 hashes[Prefix(1, bit)] = rng.randbytes(DIGEST_BYTES)
-        if node == keeper:  # what is wrong at all others must be right somewhere
+        if node == keeper:  # each publication must be intact at one member
             rows = tuple(everything.values())
         else:
             rows = tuple(_under_wrong_id(p, rng) for p in state.publications)
         trie = replace(state, publications=rows, hashes=hashes).trie
-        # A trie of few ids keeps no hash but the root's.
+        # A trie of few ids stores no hash except the root's.
         return replace(state, publications=rows, hashes=trie.wrong_digests())
 
     return with_states(world, corrupted)

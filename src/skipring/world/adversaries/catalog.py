@@ -25,7 +25,7 @@ from skipring.world.snapshot import Snapshot
 
 
 class Adversary(Struct, frozen=True):
-    """A way to start wrong: what it does to n subscribers, and when some of them crash."""
+    """Corrupt initial state: its builder for n subscribers, and the rounds in which some crash."""
 
     code: str
     title: str

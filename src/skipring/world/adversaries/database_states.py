@@ -27,14 +27,14 @@ from skipring.world.adversaries.builders import (
 )
 from skipring.world.snapshot import Snapshot
 
-_LONG_BITS: Final = 40  # Our guess: far beyond every n, and still some l(x) half of the time.
-_HUGE_NEXT: Final = 10**18 + 7  # Our guess: nothing that counts round by round gets there.
+_LONG_BITS: Final = 40  # Guess: far beyond every n, and still some l(x) half of the time.
+_HUGE_NEXT: Final = 10**18 + 7  # Guess: no counter of rounds reaches it.
 
 # -- the four conditions of section 3.1 ------------------------------------------------------
 
 
 def vacant_entries(n: int, rng: Random) -> Snapshot:
-    """A third of the entries has lost its subscriber (condition i)."""
+    """Remove the subscriber from a third of the entries (condition i)."""
     world = legitimate_world(n, rng)
     vacant = frozenset(rng.sample(range(n), share(n, 3)))
     database = [
@@ -45,21 +45,21 @@ def vacant_entries(n: int, rng: Random) -> Snapshot:
 
 
 def duplicate_entries(n: int, rng: Random) -> Snapshot:
-    """Some are recorded under many labels, surplus ones and those of others (condition ii)."""
+    """Record nodes under several labels, surplus ones and those of other nodes (condition ii)."""
     world = legitimate_world(n, rng)
     entries, nodes = dict(world.supervisor.database), recorded_nodes(world)
     for place in range(n):
-        # With one surplus label there are more entries than nodes: somebody must be there twice.
+        # One surplus label makes more entries than nodes, so at least one node is recorded twice.
         index = rng.randrange(n if place == 0 else 0, 3 * n)
         entries[Label.nth(index).bits] = rng.choice(nodes)
     return with_database(world, entries.items())
 
 
 def missing_entries(n: int, rng: Random) -> Snapshot:
-    """A third of the entries is missing (condition iii)."""
+    """Remove a third of the entries (condition iii)."""
     world = legitimate_world(n, rng)
     count = share(n, 3)
-    # The last entries stay: without them nothing would be missing, the ring would be smaller.
+    # Keep the last entries: removing them would only make the ring smaller.
     missing = frozenset(rng.sample(range(max(count, n - count)), count))
     database = [
         entry for index, entry in enumerate(world.supervisor.database) if index not in missing
@@ -68,7 +68,7 @@ def missing_entries(n: int, rng: Random) -> Snapshot:
 
 
 def wrong_labels(n: int, rng: Random) -> Snapshot:
-    """Everybody is recorded, under labels too large, too long or not canonical (condition iv)."""
+    """Record all nodes under labels too large, too long or not canonical (condition iv)."""
     world = legitimate_world(n, rng)
     kinds = (_large_label, _long_label, _noncanonical_label)
     nodes = permuted(recorded_nodes(world), rng)
@@ -89,33 +89,33 @@ def _noncanonical_label(n: int, rng: Random) -> str:
     return Label.nth(rng.randrange(n)).bits + "0"
 
 
-# -- sound in itself, and not what the subscribers know --------------------------------------
+# -- consistent, but different from what the subscribers know --------------------------------
 
 
 def empty_database(n: int, rng: Random) -> Snapshot:
-    """The database is lost."""
+    """Empty the database."""
     return with_database(legitimate_world(n, rng), ())
 
 
 def permuted_database(n: int, rng: Random) -> Snapshot:
-    """The recorded nodes are in another order than the subscribers."""
+    """Record the nodes in another order than the subscribers know."""
     world = legitimate_world(n, rng)
     return with_database(world, database_of(permuted(recorded_nodes(world), rng)))
 
 
 def rotated_database(n: int, rng: Random) -> Snapshot:
-    """Everybody is recorded one index too low: no label is right, all neighbours are known."""
+    """Record each node one index too low: no label is correct, all neighbours are known."""
     world = legitimate_world(n, rng)
     nodes = recorded_nodes(world)
     return with_database(world, database_of(nodes[1:] + nodes[:1]))
 
 
 def swapped_entries(n: int, rng: Random) -> Snapshot:
-    """Two entries are swapped: every node finds its own surroundings right."""
+    """Swap two entries, so that each node finds its own neighbourhood correct."""
     world = legitimate_world(n, rng)
     nodes = recorded_nodes(world)
     if n > 1:
-        # Leaves, where there are two: they have no shortcuts by which it would show.
+        # Prefer leaves: they have no shortcuts that would expose the swap.
         low = n // 2 if n - n // 2 > 1 else 0
         i, j = rng.sample(range(low, n), 2)
         nodes[i], nodes[j] = nodes[j], nodes[i]
@@ -123,7 +123,7 @@ def swapped_entries(n: int, rng: Random) -> Snapshot:
 
 
 def huge_next(n: int, rng: Random) -> Snapshot:
-    """The round robin stands far outside, and there is something for it to find."""
+    """Set the round robin cursor far out of range, in a database with errors to find."""
     world = permuted_database(n, rng)
     return replace(world, supervisor=replace(world.supervisor, next=_HUGE_NEXT))
 
@@ -132,7 +132,7 @@ def huge_next(n: int, rng: Random) -> Snapshot:
 
 
 def evicted_one_by_one(n: int, rng: Random) -> Snapshot:
-    """An eighth was evicted, the last member moving into each gap, and nobody was told."""
+    """Evict an eighth one by one, the last member filling each gap, without notification."""
     world = legitimate_world(n, rng)
     roster = _dense_roster(world)
     for node in rng.sample(recorded_nodes(world), share(n, 8)):
@@ -141,7 +141,7 @@ def evicted_one_by_one(n: int, rng: Random) -> Snapshot:
 
 
 def evicted_at_once(n: int, rng: Random) -> Snapshot:
-    """A quarter was evicted, the gaps were closed in one go, and nobody was told."""
+    """Evict a quarter at once and close the gaps, without notification."""
     world = legitimate_world(n, rng)
     evicted = frozenset(rng.sample(recorded_nodes(world), share(n, 4)))
     left_over = [entry for entry in world.supervisor.database if entry[1] not in evicted]
@@ -149,16 +149,16 @@ def evicted_at_once(n: int, rng: Random) -> Snapshot:
 
 
 def _dense_roster(world: Snapshot) -> Roster:
-    """The database after its repair."""
+    """Return the database after its repair."""
     roster = world.roster
     roster.repair()
     return roster
 
 
 def adjacent_replaced(n: int, rng: Random, *, count: int) -> Snapshot:
-    """Adjacent members were replaced in the database by nodes without a label.
+    """Replace adjacent members in the database by nodes without a label.
 
-    A smaller ring has fewer of them, the smallest none.
+    A smaller ring has fewer replacements, the smallest none.
     """
     nodes = shuffled_names(n, rng)
     segment = _segment_between_leaves(n, count, rng)
@@ -175,7 +175,7 @@ def adjacent_replaced(n: int, rng: Random, *, count: int) -> Snapshot:
 
 
 def _segment_between_leaves(n: int, count: int, rng: Random) -> list[int]:
-    """Indices of adjacent labels, both outer neighbours leaves, in a ring of all other nodes."""
+    """Return indices of adjacent labels between two leaves, in a ring of all other nodes."""
     for length in range(count, 0, -1):
         order = sorted(range(max(0, n - length)), key=Label.nth)
         starts = [
@@ -190,7 +190,7 @@ def _segment_between_leaves(n: int, count: int, rng: Random) -> list[int]:
 
 
 def _is_leaf(order: list[int], place: int) -> bool:
-    """True if both neighbours on the ring have shorter labels: no shortcuts start here."""
+    """Return True if both ring neighbours have shorter labels: no shortcuts start here."""
     before, own, after = (
         Label.nth(order[(place + step) % len(order)]).length for step in (-1, 0, 1)
     )

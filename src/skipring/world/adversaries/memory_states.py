@@ -1,4 +1,4 @@
-"""Starting states with corrupted memory of the machines: caches, counters and deferred work.
+"""Initial states with corrupted memory of the machines: caches, counters and deferred work.
 
 The paper's variables are correct, or as another adversary sets them. Counters have any value,
 including values that no machine sets.

@@ -25,21 +25,21 @@ from skipring.world.adversaries.builders import (
 )
 from skipring.world.snapshot import Parcel, Snapshot
 
-# By section 3.2.1 a node with so long a label asks the supervisor practically never.
+# By section 3.2.1 a node with a label this long practically never asks the supervisor.
 _LONG_BITS: Final = 60
-_SURPLUS_SHORTCUTS: Final = 4  # Our guess: about as many as a node has on average.
+_SURPLUS_SHORTCUTS: Final = 4  # Guess: about the average number of shortcuts of a node.
 _EDGES: Final = ("left", "right", "ring")
 
 # -- rings that the supervisor does not know -------------------------------------------------
 
 
 def unrecorded_ring(n: int, rng: Random) -> Snapshot:
-    """One sorted ring of long labels, nobody recorded."""
+    """Return one sorted ring of long labels, no node recorded."""
     return world_of(sorted_ring(_long_labelled(shuffled_names(n, rng), rng)))
 
 
 def unrecorded_components(n: int, rng: Random) -> Snapshot:
-    """Many sorted rings of about four nodes each, with long labels, nobody recorded."""
+    """Return many sorted rings of about four nodes each, with long labels, no node recorded."""
     peers = _long_labelled(shuffled_names(n, rng), rng)
     count = share(n, 4)
     states: dict[NodeId, SubscriberState] = {}
@@ -49,7 +49,7 @@ def unrecorded_components(n: int, rng: Random) -> Snapshot:
 
 
 def _long_labelled(nodes: Iterable[NodeId], rng: Random) -> list[Peer]:
-    """Each node with a label of 60 bits of its own."""
+    """Give each node a distinct label of 60 bits."""
     among = list(nodes)
     heads = rng.sample(range(1 << (_LONG_BITS - 1)), len(among))
     return [
@@ -61,9 +61,9 @@ def _long_labelled(nodes: Iterable[NodeId], rng: Random) -> list[Peer]:
 def twin_rings(
     n: int, rng: Random, *, unrecorded_first: bool = False, shortcuts: bool = False
 ) -> Snapshot:
-    """Two correct rings with the same labels, of which one is recorded.
+    """Return two correct rings with the same labels, of which one is recorded.
 
-    Which of them has the smaller ids decides who wins where their labels meet.
+    Ids break ties between equal labels, so it matters which ring has the smaller ids.
     """
     half = n // 2
     nodes = node_names(n)
@@ -80,7 +80,7 @@ def twin_rings(
 
 
 def pairs_linked_by_wrap_edges(n: int, rng: Random) -> Snapshot:
-    """Pairs that know each other only as the other end of a ring, nobody recorded (B6)."""
+    """Return pairs linked only by wrap edges, no node recorded (B6)."""
     nodes = shuffled_names(n, rng)
     low, high = (Label.parse(head + "0" * 50 + "1") for head in ("01", "11"))
     states = dict.fromkeys(nodes, SubscriberState())
@@ -90,11 +90,11 @@ def pairs_linked_by_wrap_edges(n: int, rng: Random) -> Snapshot:
     return world_of(states)
 
 
-# -- everybody recorded under the right label, the references wrong --------------------------
+# -- all recorded under the correct label, wrong references ---------------------------------
 
 
 def mislabelled_neighbours(n: int, rng: Random) -> Snapshot:
-    """Everybody believes a wrong label of some of its neighbours."""
+    """Give each node wrong labels of some of its neighbours."""
     world = legitimate_world(n, rng)
     draw = Arbitrary(rng, list(world.subscribers))
 
@@ -112,7 +112,7 @@ def _mislabelled(peer: Peer, draw: Arbitrary) -> Peer:
 
 
 def permuted_edges(n: int, rng: Random) -> Snapshot:
-    """Everybody has its neighbours on wrong sides or as the wrap edge."""
+    """Permute left, right and ring at each node."""
 
     def permute(_: NodeId, state: SubscriberState) -> SubscriberState:
         left, right, ring = permuted((state.left, state.right, state.ring), rng)
@@ -122,7 +122,7 @@ def permuted_edges(n: int, rng: Random) -> Snapshot:
 
 
 def reversed_list(n: int, rng: Random) -> Snapshot:
-    """Everybody has left and right exchanged."""
+    """Exchange left and right at each node."""
     return with_states(
         legitimate_world(n, rng),
         lambda _, state: replace(state, left=state.right, right=state.left),
@@ -130,12 +130,12 @@ def reversed_list(n: int, rng: Random) -> Snapshot:
 
 
 def stale_shortcuts(n: int, rng: Random) -> Snapshot:
-    """Every shortcut leads to anybody, and there are too many of them."""
+    """Point every shortcut at a random node, and add surplus shortcuts."""
     world = legitimate_world(n, rng)
     nodes = list(world.subscribers)
 
     def spoil(_: NodeId, state: SubscriberState) -> SubscriberState:
-        # Labels that SR(n) does not have, so that they are surplus wherever they are.
+        # Labels that SR(n) does not have are surplus at every node.
         surplus = [Label.nth(rng.randrange(n, 16 * n)) for _ in range(_SURPLUS_SHORTCUTS)]
         slots = [*state.shortcuts, *surplus]
         return replace(state, shortcuts={label: rng.choice(nodes) for label in slots})
@@ -144,7 +144,7 @@ def stale_shortcuts(n: int, rng: Random) -> Snapshot:
 
 
 def references_to_self_and_supervisor(n: int, rng: Random) -> Snapshot:
-    """Nobody knows anybody but itself and the supervisor (B2)."""
+    """Let each node refer only to itself and the supervisor (B2)."""
     zero, quarter, three_quarters = (Label.parse(bits) for bits in ("0", "01", "11"))
 
     def turn_inwards(node: NodeId, state: SubscriberState) -> SubscriberState:
@@ -160,14 +160,14 @@ def references_to_self_and_supervisor(n: int, rng: Random) -> Snapshot:
     return with_states(legitimate_world(n, rng), turn_inwards)
 
 
-_LEAVER_BITS: Final = 61  # One more than the long labels elsewhere: the first bit is given.
+_LEAVER_BITS: Final = 61  # One more than the long labels elsewhere: the first bit is fixed.
 
 
 def dead_left_neighbours(n: int, rng: Random, *, threshold: int | None = None) -> Snapshot:
-    """Unrecorded nodes with long labels, each with nothing but a dead left neighbour.
+    """Return unrecorded nodes with long labels that know only a dead left neighbour.
 
-    Who has a left neighbour does not think itself minimal, and asks the supervisor with a
-    probability of 2^-62: only the neighbour's silence can tell it that something is wrong (R9).
+    A node with a left neighbour does not consider itself minimal, and asks the supervisor with a
+    probability of 2^-62. It can detect the error only by the silence of the neighbour (R9).
     """
     nodes = shuffled_names(2 * n, rng)
     live, crashed = nodes[:n], nodes[n:]
@@ -188,7 +188,7 @@ def _long_label_in_upper_half(rng: Random) -> Label:
 
 
 def quarter_crashed(n: int, rng: Random) -> Snapshot:
-    """A quarter of a legitimate ring is dead, and nobody has noticed; one at least lives."""
+    """Crash a quarter of a legitimate ring without notification; at least one node survives."""
     world = legitimate_world(n, rng)
     nodes = list(world.subscribers)
     crashed = rng.sample(nodes, min(share(n, 4), n - 1))
@@ -199,11 +199,11 @@ def quarter_crashed(n: int, rng: Random) -> Snapshot:
 
 
 def forged_grants(n: int, rng: Random) -> Snapshot:
-    """A quarter wants to leave, and permissions to do so come that nobody gave.
+    """Let a quarter want to leave, and deliver forged permissions to leave.
 
-    Half of those who leave have believed one already and forgotten everything, while the
-    supervisor and their neighbours count on them; the others are about to, and so are some who
-    want to stay.
+    Half of the leavers have already accepted one and dropped their state, while the supervisor and
+    their neighbours still rely on them. The other leavers, and some nodes that want to stay, have
+    one in their channel.
     """
     world = legitimate_world(n, rng)
     nodes = shuffled_names(n, rng)

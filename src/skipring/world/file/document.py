@@ -18,19 +18,19 @@ FORMAT: Final = "skipring-world/1"
 
 
 class RepeatedKey(Struct, frozen=True):
-    """Stands for an object in which a key appears twice."""
+    """Placeholder for an object in which a key appears twice."""
 
     key: str
 
 
 class OversizedNumber(Struct, frozen=True):
-    """Stands for an integer with more digits than Python is willing to read."""
+    """Placeholder for an integer with more digits than Python converts."""
 
     digits: int
 
 
 def load(text: str | bytes) -> Any:  # noqa: ANN401  (JSON is anything)
-    """Return the tree; WorldFormatError if the text is not JSON in UTF-8."""
+    """Return the tree; raise WorldFormatError if the text is not JSON in UTF-8."""
     try:
         if isinstance(text, bytes):
             text = text.decode()

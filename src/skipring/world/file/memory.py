@@ -69,7 +69,7 @@ OFFSET_MAX: Final = (1 << 8 * OFFSET_BYTES) - 1
 
 
 class MemoryReader:
-    """Parser of the memory of machines, publications of a topic included."""
+    """Parser of the memory of machines, including publications of a topic."""
 
     def __init__(self, publications: PublicationReader) -> None:
         self.supervisor: Parser = _SUPERVISOR

@@ -62,7 +62,7 @@ from skipring.world.file.values import (
 
 
 class MessageKind(Enum):
-    """What a field of a message holds."""
+    """Type of a field of a message."""
 
     NODE = auto()
     NODE_OR_NONE = auto()
@@ -151,7 +151,7 @@ MESSAGE_FIELDS: Final[Mapping[type[Message], Mapping[str, MessageKind]]] = {
     },
 }
 
-# What packed bytes look like in the file; the rest JSON knows, or ``writing`` does.
+# Writers of packed bytes; JSON or ``writing`` covers the other kinds.
 _WRITERS: Final[Mapping[MessageKind, Callable[[bytes], object]]] = {
     MessageKind.TRIE_DIGEST: bytes.hex,
     MessageKind.SHORT_IDS: short_ids_list,
@@ -163,7 +163,7 @@ _BY_NAME: Final[Mapping[str, type[Message]]] = {kind.__name__: kind for kind in 
 
 
 def _shape(message_type: type[Message]) -> Shape:
-    """A field with a default may be left out."""
+    """Return the keys of a message; a field with a default is optional."""
     fields = struct_fields(message_type)
     return Shape(
         required=frozenset({"type"} | {field.name for field in fields if field.required}),
@@ -181,7 +181,7 @@ _DEFAULTS: Final[Mapping[type[Message], Mapping[str, object]]] = {
 
 
 class MessageReader:
-    """Parses messages that may name certain nodes."""
+    """Parser of messages that may name certain nodes."""
 
     def __init__(self, references: References, publications: PublicationReader) -> None:
         self._parsers: Mapping[MessageKind, Parser] = {
@@ -206,7 +206,7 @@ class MessageReader:
         }
 
     def parse(self, value: object, place: str) -> Message | None:
-        """The message; None if it is about a reference of which nothing is left."""
+        """Return the message, or None if it carries a reference without a usable label or node."""
         message_type = _type_of(mapping(value, place), place)
         kinds = MESSAGE_FIELDS[message_type]
         fields = _SHAPES[message_type].fields(value, place)
@@ -219,7 +219,7 @@ class MessageReader:
             return None
         try:
             return message_type(**values)
-        except ValueError as error:  # each field is right, but they do not go together
+        except ValueError as error:  # each field is valid, the combination is not
             raise complaint(place, str(error)) from None
 
 
@@ -235,7 +235,7 @@ def _type_of(fields: Mapping[str, Any], place: str) -> type[Message]:
 
 
 def message_fields(message: Message) -> dict[str, Any]:
-    """A message as an object of the world file, without fields that have their default."""
+    """Return a message as an object of the world file, without fields that have their default."""
     written: dict[str, Any] = {"type": type(message).__name__}
     defaults = _DEFAULTS[type(message)]
     for name, kind in MESSAGE_FIELDS[type(message)].items():

@@ -43,24 +43,24 @@ _CLAIM: Final = Shape(required=frozenset({"cover"}), optional=frozenset({"nodes"
 
 
 class PublicationReader(Struct, frozen=True):
-    """Parses publications of a topic."""
+    """Parser of the publications of a topic."""
 
     topic: TopicId
 
     def publication(self, value: object, place: str) -> Publication:
-        """A publication; one without an id gets that which its fields give."""
+        """Return a publication; a missing id is computed from the other fields."""
         fields = _PUBLICATION.fields(value, place)
         values = {
             name: parse(fields[name], f"{place}.{name}")
             for name, parse in _PUBLICATION_FIELDS.items()
             if name in fields
         }
-        is_named = values.get("id") is not None  # a wrong id is what a corrupted row has (T12)
+        is_named = values.get("id") is not None  # a corrupted row keeps its wrong id (T12)
         publication = Publication(**values | {"id": values.get("id") or b""})
         return publication if is_named else publication.with_id(self.topic)
 
     def publications(self, value: object, place: str) -> tuple[Publication, ...]:
-        """A list of publications."""
+        """Return a list of publications."""
         return tuple_of(self.publication, value, place)
 
 
@@ -76,7 +76,7 @@ def _id_or_none(value: object, place: str) -> bytes | None:
 
 
 _PUBLICATION_FIELDS: Final[Mapping[str, Parser]] = {
-    "publisher": node_name,  # anybody, also one who is long gone
+    "publisher": node_name,  # need not be in the world: a publisher may have left long ago
     "seq": count,
     "payload": base64_bytes,
     "time": count,
@@ -87,7 +87,7 @@ _PUBLICATION_FIELDS: Final[Mapping[str, Parser]] = {
 
 
 def publication_fields(publication: Publication) -> dict[str, Any]:
-    """A publication as an object of the world file."""
+    """Return a publication as an object of the world file."""
     fields: dict[str, Any] = {"publisher": publication.publisher, "seq": publication.seq}
     if publication.payload is not None:  # an empty payload is a payload
         fields["payload"] = publication.payload
@@ -105,7 +105,7 @@ def publication_fields(publication: Publication) -> dict[str, Any]:
 
 
 def prefix(value: object, place: str) -> Prefix:
-    """The first bits of ids, as 0 and 1."""
+    """Return the first bits of ids, written as 0 and 1."""
     if not isinstance(value, str) or value.strip("01"):
         raise expected("a prefix (a string of 0 and 1)", value, place)
     if len(value) > ID_BITS:
@@ -114,12 +114,12 @@ def prefix(value: object, place: str) -> Prefix:
 
 
 def trie_digest(value: object, place: str) -> bytes:
-    """The digest of a trie's node."""
+    """Return the digest of a trie node."""
     return hex_bytes(value, place, DIGEST_BYTES)
 
 
 def hashes(value: object, place: str) -> dict[Prefix, bytes]:
-    """Digests by prefix."""
+    """Return digests by prefix."""
     return {
         prefix(bits, place): trie_digest(digest, f"{place}[{shown(bits)}]")
         for bits, digest in entries(value, place)
@@ -127,17 +127,17 @@ def hashes(value: object, place: str) -> dict[Prefix, bytes]:
 
 
 def hashes_fields(digests: Mapping[Prefix, bytes]) -> dict[str, str]:
-    """Digests by prefix as an object of the world file."""
+    """Return digests by prefix as an object of the world file."""
     return {label.bits: digest.hex() for label, digest in digests.items()}
 
 
 def claims(value: object, place: str) -> tuple[RangeSummary, ...]:
-    """A list of claims."""
+    """Return a list of claims."""
     return tuple_of(_claim, value, place)
 
 
 def _claim(value: object, place: str) -> RangeSummary:
-    """A claim; labels are written in full, so they must begin as the cover does."""
+    """Return a claim; its labels are written in full, so each must begin with the cover."""
     fields = _CLAIM.fields(value, place)
     cover = prefix(fields["cover"], f"{place}.cover")
     nodes: tuple[Summary, ...] = tuple_of(_summary, fields.get("nodes", []), f"{place}.nodes")
@@ -159,7 +159,7 @@ def _summary(value: object, place: str) -> Summary:
 
 
 def claim_fields(claim: RangeSummary) -> dict[str, Any]:
-    """A claim as an object of the world file."""
+    """Return a claim as an object of the world file."""
     fields: dict[str, Any] = {"cover": claim.prefix.bits}
     if claim.labels:
         fields["nodes"] = [[node.prefix.bits, node.digest.hex()] for node in claim.summaries()]
@@ -172,7 +172,7 @@ def claim_fields(claim: RangeSummary) -> dict[str, Any]:
 
 
 def short_ids(value: object, place: str) -> bytes:
-    """The beginnings of ids, one after the other."""
+    """Return concatenated short ids."""
     return b"".join(_short_ids(value, place))
 
 
@@ -181,17 +181,17 @@ def _short_ids(value: object, place: str) -> tuple[bytes, ...]:
 
 
 def short_ids_list(ids: bytes) -> list[str]:
-    """Short ids as a list of the world file."""
+    """Return short ids as a list of the world file."""
     return [ids[at : at + SHORT_BYTES].hex() for at in range(0, len(ids), SHORT_BYTES)]
 
 
 def packed_ids(value: object, place: str) -> bytes:
-    """Ids, one after the other."""
+    """Return concatenated ids."""
     return b"".join(tuple_of(lambda key, here: hex_bytes(key, here, ID_BYTES), value, place))
 
 
 def hops_of_each(value: object, place: str) -> bytes:
-    """How many hops each of some publications has come, one byte each."""
+    """Return the hop counts of some publications, one byte each."""
     for number, hops in enumerate(sequence(value, place)):
         if type(hops) is not int or not 0 <= hops <= HOPS_MAX:
             raise expected(f"an integer from 0 to {HOPS_MAX}", hops, f"{place}[{number}]")

@@ -50,7 +50,7 @@ _PARCEL: Final = Shape(required=frozenset({"to", "message"}))
 
 
 def parse_world(text: str | bytes) -> Snapshot:
-    """Return the state a world file holds; WorldFormatError if it is not of that form."""
+    """Return the state in a world file; raise WorldFormatError if the text is not a world file."""
     world = mapping(load(text), "the file")
     if world.get("format", FORMAT) != FORMAT:  # first: another format may have other keys
         raise expected(repr(FORMAT), world["format"], "format")
@@ -77,7 +77,7 @@ def parse_world(text: str | bytes) -> Snapshot:
 
 
 def _declared(value: object, place: str) -> NodeId:
-    """The name of a subscriber, live or crashed."""
+    """Return the name of a subscriber, live or crashed."""
     node = node_name(value, place)
     if node == SUPERVISOR:
         raise complaint(place, f"no subscriber can be called {SUPERVISOR!r}")
@@ -85,7 +85,7 @@ def _declared(value: object, place: str) -> NodeId:
 
 
 class _WorldReader:
-    """Parses what refers to nodes, and what was published."""
+    """Parser of everything that refers to nodes or to publications."""
 
     def __init__(self, references: References, publications: PublicationReader) -> None:
         self._references = references
@@ -106,7 +106,7 @@ class _WorldReader:
         }
 
     def supervisor(self, value: object, place: str) -> SupervisorState:
-        """The variables of the supervisor."""
+        """Return the variables of the supervisor."""
         fields = _SUPERVISOR.fields(value, place)
         return SupervisorState(
             database=tuple_of(self._record, fields["database"], f"{place}.database"),
@@ -120,7 +120,7 @@ class _WorldReader:
         )
 
     def _record(self, value: object, place: str) -> tuple[str, NodeId | None]:
-        """An entry of the database: the one place where any label is kept as it is."""
+        """Return a database entry; only here a label that l never produces stays as it is."""
         label, node = pair(value, place)
         return (
             label_text(label, f"{place}[0]"),
@@ -128,7 +128,7 @@ class _WorldReader:
         )
 
     def subscriber(self, value: object, place: str) -> SubscriberState:
-        """The variables of a subscriber."""
+        """Return the variables of a subscriber."""
         fields = _SUBSCRIBER.fields(value, place)
         return SubscriberState(**_parsed(fields, self._subscriber_fields, place))
 
@@ -154,7 +154,7 @@ class _WorldReader:
         }
 
     def channels(self, value: object, place: str) -> Iterator[Parcel]:
-        """The messages in flight, without those that are about nobody."""
+        """Yield the messages in flight, without messages about unusable references."""
         for number, parcel in enumerate(sequence(value, place)):
             here = f"{place}[{number}]"
             fields = _PARCEL.fields(parcel, here)

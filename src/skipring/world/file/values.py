@@ -23,9 +23,9 @@ from skipring.world.file.document import OversizedNumber, RepeatedKey
 
 Parser: TypeAlias = Callable[[object, str], Any]
 
-LABEL_CHARACTERS_MAX: Final = 4096  # Limit of ours: also a corrupted label has an end.
-TOPIC_BYTES_MAX: Final = 255  # Limit of ours.
-SHOWN_CHARACTERS_MAX: Final = 40  # Our guess: enough to recognise a value in a sentence.
+LABEL_CHARACTERS_MAX: Final = 4096  # Chosen limit: bounds a corrupted label too.
+TOPIC_BYTES_MAX: Final = 255  # Chosen limit.
+SHOWN_CHARACTERS_MAX: Final = 40  # Guess: enough to recognise a value in a sentence.
 SHOWN_KEYS_MAX: Final = 3  # As above.
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a NodeId
@@ -36,17 +36,17 @@ _HEX: Final = re.compile(r"[0-9A-Fa-f]*")
 
 
 def complaint(place: str, what: str) -> WorldFormatError:
-    """The error that says what is wrong at a place."""
+    """Return the error that names a place and what is wrong there."""
     return WorldFormatError(f"{place}: {what}")
 
 
 def expected(kind: str, value: object, place: str) -> WorldFormatError:
-    """The error that says what should be at a place, and what is there instead."""
+    """Return the error that names the expected and the actual value at a place."""
     return complaint(place, f"expected {kind}, got {shown(value)}")
 
 
 def shown(value: object) -> str:
-    """A value in few printable characters, on one line."""
+    """Format a value in few printable characters, on one line."""
     match value:
         case str():
             return _shortened(repr(value[:SHOWN_CHARACTERS_MAX]), cut=len(value))
@@ -68,7 +68,7 @@ def _shortened(text: str, cut: int) -> str:
 
 
 def listed(keys: Iterable[str]) -> str:
-    """A few of the keys, sorted, and how many there are besides."""
+    """Format the first few keys, sorted, and the number of the others."""
     ordered = sorted(keys)
     names = ", ".join(shown(key) for key in ordered[:SHOWN_KEYS_MAX])
     more = len(ordered) - SHOWN_KEYS_MAX
@@ -79,13 +79,13 @@ def listed(keys: Iterable[str]) -> str:
 
 
 class Shape(Struct, frozen=True):
-    """Which keys an object must have, and which it may have."""
+    """Required and optional keys of an object."""
 
     required: frozenset[str]
     optional: frozenset[str] = frozenset()
 
     def fields(self, value: object, place: str) -> dict[str, Any]:
-        """The object's fields, once it has all the keys it should have and no others."""
+        """Return the object's fields if it has all required keys and no unknown ones."""
         fields = mapping(value, place)
         keys = fields.keys()
         if missing := self.required - keys:
@@ -96,7 +96,7 @@ class Shape(Struct, frozen=True):
 
 
 def mapping(value: object, place: str) -> dict[str, Any]:
-    """An object in which every key appears once."""
+    """Return an object in which every key appears once."""
     if isinstance(value, RepeatedKey):
         raise complaint(place, f"{shown(value.key)} appears twice")
     if not isinstance(value, dict):
@@ -105,19 +105,19 @@ def mapping(value: object, place: str) -> dict[str, Any]:
 
 
 def entries(value: object, place: str) -> list[tuple[str, Any]]:
-    """An object's entries, sorted: JSON gives them no order, so none may reach a simulation."""
+    """Return an object's entries, sorted: their order in JSON must not reach a simulation."""
     return sorted(mapping(value, place).items())
 
 
 def sequence(value: object, place: str) -> list[Any]:
-    """A list."""
+    """Return a list."""
     if not isinstance(value, list):
         raise expected("a list", value, place)
     return value
 
 
 def tuple_of(parse: Parser, value: object, place: str) -> tuple[Any, ...]:
-    """A list, each element of which is of one kind."""
+    """Parse every element of a list with one parser."""
     return tuple(parse(v, f"{place}[{i}]") for i, v in enumerate(sequence(value, place)))
 
 
@@ -125,45 +125,45 @@ def tuple_of(parse: Parser, value: object, place: str) -> tuple[Any, ...]:
 
 
 def flag(value: object, place: str) -> bool:
-    """True or false."""
+    """Return a boolean."""
     if not isinstance(value, bool):
         raise expected("true or false", value, place)
     return value
 
 
 def integer(value: object, place: str) -> int:
-    """Any integer: a corrupted counter may have any value."""
+    """Return any integer: a corrupted counter may have any value."""
     if type(value) is not int:  # a bool is an int
         raise expected("an integer", value, place)
     return value
 
 
 def count(value: object, place: str) -> int:
-    """An integer from 0, however large."""
+    """Return an integer of any size, at least 0."""
     if type(value) is not int or value < 0:  # a bool is an int
         raise expected("an integer from 0", value, place)
     return value
 
 
 def word(value: object, place: str) -> int:
-    """A number of 64 bits."""
+    """Return an integer of 64 bits."""
     if type(value) is not int or not 0 <= value < CIRCLE:
         raise expected("an integer from 0 to 2^64-1", value, place)
     return value
 
 
 def digest(value: object, place: str) -> int:
-    """A sum modulo 2^64 (R14)."""
+    """Return a sum modulo 2^64 (R14)."""
     return word(value, place)
 
 
 def digest_or_none(value: object, place: str) -> int | None:
-    """A digest, or none."""
+    """Return a digest, or None."""
     return None if value is None else digest(value, place)
 
 
 def link(value: object, place: str) -> EdgeKind:
-    """Which edge a message is about."""
+    """Return the kind of edge that a message is about."""
     try:
         return EdgeKind(value)
     except ValueError:
@@ -171,7 +171,7 @@ def link(value: object, place: str) -> EdgeKind:
 
 
 def string(value: object, place: str) -> str:
-    """A string that can be written as UTF-8; JSON can also escape halves of characters."""
+    """Return a string that UTF-8 can encode; JSON can also escape lone surrogates."""
     if not isinstance(value, str):
         raise expected("a string", value, place)
     try:
@@ -182,7 +182,7 @@ def string(value: object, place: str) -> str:
 
 
 def topic(value: object, place: str) -> TopicId:
-    """The name of a topic: 1 to 255 bytes of UTF-8 without control characters."""
+    """Return the name of a topic: 1 to 255 bytes of UTF-8 without control characters."""
     name = string(value, place)
     size = len(name.encode())
     if not 1 <= size <= TOPIC_BYTES_MAX:
@@ -193,14 +193,14 @@ def topic(value: object, place: str) -> TopicId:
 
 
 def node_name(value: object, place: str) -> NodeId:
-    """What a node can be called, whether we know it or not."""
+    """Return a well-formed name of a node; the node need not be in the world."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise expected("a node (1 to 64 characters of A-Z a-z 0-9 . _ -)", value, place)
     return value
 
 
 def base64_bytes(value: object, place: str) -> bytes | None:
-    """Bytes in base64, or none."""
+    """Return bytes written in base64, or None."""
     if value is None:
         return None
     try:
@@ -212,7 +212,7 @@ def base64_bytes(value: object, place: str) -> bytes | None:
 
 
 def hex_bytes(value: object, place: str, *sizes: int) -> bytes:
-    """Bytes in hex, of one of these sizes."""
+    """Return bytes written in hex, of one of the given sizes."""
     digits = [2 * size for size in sizes]
     if not isinstance(value, str) or len(value) not in digits or not _HEX.fullmatch(value):
         raise expected(f"{' or '.join(map(str, digits))} hex digits", value, place)
@@ -223,7 +223,7 @@ def hex_bytes(value: object, place: str, *sizes: int) -> bytes:
 
 
 def label_text(value: object, place: str) -> str:
-    """A string of 0 and 1, possibly empty: also what l never produces."""
+    """Return a string of 0 and 1, possibly empty, even if l never produces it."""
     if not isinstance(value, str):
         raise expected("a label", value, place)
     if len(value) > LABEL_CHARACTERS_MAX:
@@ -235,7 +235,7 @@ def label_text(value: object, place: str) -> str:
 
 
 def label_or_none(value: object, place: str) -> Label | None:
-    """A label; none also where it is one that l never produces, or over 64 bits."""
+    """Return a label; None also if l never produces it or if it exceeds 64 bits."""
     if value is None:
         return None
     bits = label_text(value, place)
@@ -246,7 +246,7 @@ def label_or_none(value: object, place: str) -> Label | None:
 
 
 def pair(value: object, place: str, kind: str = "[label, node]") -> tuple[Any, Any]:
-    """A list of two."""
+    """Return the two elements of a list."""
     match value:
         case [label, node]:
             return label, node
@@ -255,12 +255,12 @@ def pair(value: object, place: str, kind: str = "[label, node]") -> tuple[Any, A
 
 
 class References(Struct, frozen=True):
-    """The kinds of values that refer to nodes; each must be one of those that are known."""
+    """Parsers of references to nodes; a reference must name a known node."""
 
     known: frozenset[NodeId]
 
     def node(self, value: object, place: str) -> NodeId:
-        """A node."""
+        """Return a node."""
         if not isinstance(value, str):
             raise expected("a node", value, place)
         if value not in self.known:
@@ -268,15 +268,15 @@ class References(Struct, frozen=True):
         return value
 
     def node_or_none(self, value: object, place: str) -> NodeId | None:
-        """A node, or none."""
+        """Return a node, or None."""
         return None if value is None else self.node(value, place)
 
     def peer(self, value: object, place: str) -> Peer | None:
-        """A reference; None if there is nothing to refer by: half of it is missing (B3)."""
+        """Return a reference, or None if its label or its node is missing (B3)."""
         return self._peer(pair(value, place), place)
 
     def peer_or_none(self, value: object, place: str) -> Peer | None:
-        """A reference, or none."""
+        """Return a reference, or None."""
         if value is None:
             return None
         return self._peer(pair(value, place, "null or [label, node]"), place)

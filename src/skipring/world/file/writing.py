@@ -26,7 +26,7 @@ from skipring.world.snapshot import Parcel, Snapshot
 
 
 def render_world(snapshot: Snapshot) -> str:
-    """Return the world file of a state; who sent a message, and when, is not in it."""
+    """Return the world file of a state; it omits the sender and serial number of messages."""
     subscribers = (
         f"{_json(node)}: {_json(_subscriber(state))}"
         for node, state in sorted(snapshot.subscribers.items())
@@ -52,7 +52,7 @@ def _json(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """What stands in the file for a value that JSON does not know."""
+    """Return the JSON form of a value that JSON has no type for."""
     if type(value) not in _PLAIN:
         message = f"a world file cannot hold a {type(value).__name__}"
         raise TypeError(message)
