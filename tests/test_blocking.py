@@ -1,4 +1,4 @@
-"""The API without asyncio: it waits, ends, can be interrupted, and never hangs."""
+"""The API without asyncio: it blocks, ends, can be interrupted and never hangs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from skipring.errors import CursorError, InputError, SkipringError, StoreBusyErr
 from skipring.testing import Cluster
 
 TICK_S = 0.05
-DEADLINE_S = 60.0  # for what takes a second or two
-NOBODY = "skipring://127.0.0.1:9"  # no supervisor is there
+DEADLINE_S = 60.0  # for operations that take a second or two
+NOBODY = "skipring://127.0.0.1:9"  # no supervisor listens here
 
 
 @contextmanager
 def ring(n: int = 0) -> Iterator[Cluster]:
-    """A cluster that lives in a thread of its own."""
+    """Run a cluster in its own thread."""
     made: Queue[tuple[Cluster, asyncio.AbstractEventLoop, asyncio.Event]] = Queue()
 
     async def live() -> None:
@@ -61,7 +61,7 @@ def topic_of(data_dir: Path | None = None) -> Iterator[Subscription]:
 
 
 def in_thread(work: Callable[[], object]) -> Queue[object]:
-    """Where the result of some work will be, or what it has raised."""
+    """Run a function in a thread; return a queue for its result or exception."""
     results: Queue[object] = Queue()
 
     def run() -> None:
@@ -93,14 +93,14 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who leaves does not wait for a supervisor that is not there."""
+    """Shorten the wait of a leaving node for a missing supervisor."""
     monkeypatch.setattr("skipring.api.subscription.LEAVE_S", 0.05)
 
 
-# -- what it does ----------------------------------------------------------------------------
+# -- behaviour -------------------------------------------------------------------------------
 
 
-def test_what_is_published_is_read() -> None:
+def test_published_records_are_read() -> None:
     with ring(n=2) as cluster, to(cluster) as node, node.subscribe("news") as news:
         made = [news.publish(b"%d" % number, key=b"k", headers={"a": "b"}) for number in range(50)]
         news.synced(timeout=DEADLINE_S)
@@ -122,12 +122,12 @@ def test_what_is_published_is_read() -> None:
         assert news.read_available() == []
 
 
-def test_it_takes_what_the_other_one_takes() -> None:
+def test_blocking_connect_has_the_parameters_of_connect() -> None:
     own = inspect.signature(blocking.connect).parameters
     assert list(own) == list(inspect.signature(skipring.connect).parameters)
 
 
-def test_a_loop_that_runs_already_is_no_obstacle() -> None:
+def test_running_event_loop_is_no_obstacle() -> None:
     async def notebook() -> bytes:
         with topic_of() as orders:
             orders.publish(b"one")
@@ -138,7 +138,7 @@ def test_a_loop_that_runs_already_is_no_obstacle() -> None:
     assert asyncio.run(notebook()) == b"one"
 
 
-def test_open_and_close_do_what_the_block_does() -> None:
+def test_open_and_close_equal_the_block() -> None:
     with ring() as cluster:
         node = to(cluster).open()
         orders = node.subscribe("orders").open()
@@ -148,7 +148,7 @@ def test_open_and_close_do_what_the_block_does() -> None:
         orders.close()
 
 
-def test_the_cursor_is_behind_what_was_handed_out(tmp_path: Path) -> None:
+def test_cursor_follows_the_returned_publications(tmp_path: Path) -> None:
     with ring() as cluster:
         with to(cluster, tmp_path) as node, node.subscribe("orders") as orders:
             orders.publish_many([b"%d" % number for number in range(200)])
@@ -167,7 +167,7 @@ def test_the_cursor_is_behind_what_was_handed_out(tmp_path: Path) -> None:
 def test_read_many_returns_available_publications_up_to_the_limit() -> None:
     with topic_of() as orders:
         orders.publish_many([b"%d" % number for number in range(READ_MANY + 5)])
-        first = orders.read(timeout=DEADLINE_S)  # and some more are read ahead
+        first = orders.read(timeout=DEADLINE_S)  # some more are read ahead
         found = [orders.read_many(limit, timeout=DEADLINE_S) for limit in (1, 2 * READ_AHEAD)]
         assert [len(each) for each in found] == [1, 2 * READ_AHEAD]
         found.append(orders.read_many(timeout=DEADLINE_S))
@@ -181,7 +181,7 @@ def test_read_many_returns_available_publications_up_to_the_limit() -> None:
         ]
 
 
-def test_a_thread_that_waits_for_many_gets_the_first_that_come() -> None:
+def test_waiting_read_many_returns_the_first_publications_that_arrive() -> None:
     with topic_of() as orders:
         reading = in_thread(orders.read_many)
         until(lambda: orders._thread._calls)
@@ -191,7 +191,7 @@ def test_a_thread_that_waits_for_many_gets_the_first_that_come() -> None:
         assert [publication.payload for publication in found] == [b"1", b"2"]
 
 
-def test_a_thread_that_waits_for_many_gets_none_once_the_topic_is_left() -> None:
+def test_waiting_read_many_returns_nothing_once_the_topic_is_left() -> None:
     with ring() as cluster, to(cluster) as node:
         with node.subscribe("orders") as orders:
             reading = in_thread(orders.read_many)
@@ -201,7 +201,7 @@ def test_a_thread_that_waits_for_many_gets_none_once_the_topic_is_left() -> None
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_a_limit_below_one_is_refused(limit: int) -> None:
+def test_limit_below_one_is_refused(limit: int) -> None:
     with topic_of() as orders, pytest.raises(InputError, match=f"1 or more, not {limit}"):
         orders.read_many(limit)
 
@@ -240,7 +240,7 @@ def test_stale_cursor_is_refused_by_subscribe(tmp_path: Path) -> None:
                 assert orders.read_available() == []
 
 
-def test_several_threads_share_what_there_is_and_all_end() -> None:
+def test_threads_share_publications_and_all_end() -> None:
     many = 300
     with topic_of() as orders:
         readers = [in_thread(lambda: [each.id for each in orders]) for _ in range(3)]
@@ -267,7 +267,7 @@ def test_errors_keep_their_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_timeout_says_what_is_missing() -> None:
+def test_timeout_names_the_missing_part() -> None:
     with (
         skipring.blocking.connect(NOBODY, tick_s=TICK_S, drain_s=0) as node,
         node.subscribe("orders") as orders,
@@ -300,7 +300,7 @@ def test_subscription_used_without_block_names_the_correct_form(
     assert form in str(error)
 
 
-def test_after_its_block_nothing_hangs() -> None:
+def test_calls_after_the_block_do_not_hang() -> None:
     with ring() as cluster:
         node = to(cluster)
         with pytest.raises(SkipringError, match="not connected"):
@@ -329,7 +329,7 @@ def test_after_its_block_nothing_hangs() -> None:
             node.open()
 
 
-def test_whoever_waits_in_another_thread_is_told_of_the_end() -> None:
+def test_waiting_thread_returns_when_the_connection_closes() -> None:
     with ring(n=1) as cluster:
         with to(cluster) as node:
             news = node.subscribe("news").open()
@@ -338,7 +338,7 @@ def test_whoever_waits_in_another_thread_is_told_of_the_end() -> None:
         assert reading.get(timeout=DEADLINE_S) is None
 
 
-def test_when_the_thread_dies_callers_are_told() -> None:
+def test_callers_get_an_error_when_the_thread_dies() -> None:
     def die() -> None:
         raise SystemExit
 
@@ -360,7 +360,7 @@ def test_when_the_thread_dies_callers_are_told() -> None:
             node.close()
 
 
-def test_a_call_that_comes_while_the_thread_dies_does_not_hang() -> None:
+def test_call_made_while_the_thread_dies_does_not_hang() -> None:
     with ring() as cluster, to(cluster) as node:
         thread = node._thread
 
@@ -373,7 +373,7 @@ def test_a_call_that_comes_while_the_thread_dies_does_not_hang() -> None:
         assert isinstance(staying.get(timeout=DEADLINE_S), SkipringError)
 
 
-def test_a_call_that_the_dying_thread_has_overlooked_is_told_all_the_same() -> None:
+def test_call_overlooked_by_the_dying_thread_still_fails() -> None:
     with ring() as cluster, to(cluster) as node:
         thread = node._thread
         loop, serving = thread._loop, thread._serving

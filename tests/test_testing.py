@@ -1,4 +1,4 @@
-"""The cluster for users' tests: it forms, is damaged in every way, heals and stops."""
+"""The cluster for tests of users: it forms, is damaged in every way, heals and stops."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from skipring.net.addresses import supervisor_of
 from skipring.testing import Cluster
 
 TICK_S = 0.05
-DEADLINE_S = 60.0  # for what takes a second or two
+DEADLINE_S = 60.0  # for operations that take a second or two
 TOPICS = [f"t{number:02d}" for number in range(50)]
 
 
-def test_the_example_of_the_class_holds() -> None:
+def test_docstring_examples_pass() -> None:
     assert doctest.testmod(testing) == (0, 6)
 
 
-def test_a_cluster_settles_and_everybody_has_everything() -> None:
+def test_cluster_becomes_healthy_and_in_sync() -> None:
     async def scene() -> None:
         async with Cluster(n=8) as cluster:
             for name in cluster.nodes:
@@ -39,7 +39,7 @@ def test_a_cluster_settles_and_everybody_has_everything() -> None:
     asyncio.run(scene())
 
 
-def test_survivors_still_hear_each_other_when_a_node_is_killed() -> None:
+def test_survivors_still_exchange_publications_when_a_node_is_killed() -> None:
     async def scene() -> None:
         async with Cluster(n=5) as cluster:
             await cluster.wait_healthy()
@@ -54,7 +54,7 @@ def test_survivors_still_hear_each_other_when_a_node_is_killed() -> None:
     asyncio.run(scene())
 
 
-def test_a_killed_node_is_evicted_and_the_ring_closes() -> None:
+def test_killed_node_is_evicted_and_the_ring_closes() -> None:
     async def scene() -> None:
         async with Cluster(n=5) as cluster:
             await cluster.wait_healthy()
@@ -64,7 +64,7 @@ def test_a_killed_node_is_evicted_and_the_ring_closes() -> None:
     asyncio.run(scene())
 
 
-def test_a_newcomer_gets_everything() -> None:
+def test_new_node_gets_everything() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.publish("n00", b"before")
@@ -76,7 +76,7 @@ def test_a_newcomer_gets_everything() -> None:
     asyncio.run(scene())
 
 
-def test_what_does_not_settle_in_time_is_named() -> None:
+def test_timeout_names_the_violations() -> None:
     async def scene() -> None:
         async with Cluster(n=2, tick_s=60) as cluster:
             await cluster.publish("n00", b"alone")
@@ -86,7 +86,7 @@ def test_what_does_not_settle_in_time_is_named() -> None:
     asyncio.run(scene())
 
 
-def test_names_are_checked() -> None:
+def test_invalid_names_are_refused() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
             with pytest.raises(InputError, match="no node called x lives"):
@@ -103,7 +103,7 @@ def test_names_are_checked() -> None:
     asyncio.run(scene())
 
 
-def test_a_cluster_without_nodes_cannot_be_damaged() -> None:
+def test_cluster_without_nodes_cannot_be_damaged() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             for damage in (cluster.corrupt, cluster.spoil):
@@ -123,14 +123,14 @@ def test_closing_leaves_no_task_behind() -> None:
     asyncio.run(scene())
 
 
-# -- members that other processes run --------------------------------------------------------
+# -- members in other processes --------------------------------------------------------------
 
 
 def connected(cluster: Cluster) -> Connection:
     return connect(cluster.url, tick_s=TICK_S, drain_s=0)
 
 
-def test_settle_waits_for_a_connection_that_is_a_member() -> None:
+def test_wait_healthy_waits_for_a_connection_that_is_a_member() -> None:
     async def scene() -> None:
         async with (
             Cluster(n=3) as cluster,
@@ -151,7 +151,7 @@ def test_settle_waits_for_a_connection_that_is_a_member() -> None:
     asyncio.run(scene())
 
 
-def test_settle_judges_a_topic_in_which_only_connections_are() -> None:
+def test_wait_healthy_judges_a_topic_with_connections_only() -> None:
     async def scene() -> None:
         async with (
             Cluster(n=0) as cluster,
@@ -168,13 +168,13 @@ def test_settle_judges_a_topic_in_which_only_connections_are() -> None:
     asyncio.run(scene())
 
 
-def test_settle_waits_until_a_connection_that_crashed_is_evicted() -> None:
+def test_wait_healthy_waits_until_a_crashed_connection_is_evicted() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster, connected(cluster) as node:
             await node.subscribe(cluster.topic).__aenter__()
             await cluster.until(lambda: node.name in recorded(cluster))
             await cluster.wait_healthy(DEADLINE_S)
-            await node.node.close()  # as a crash: the supervisor is not told
+            await node.node.close()  # as a crash: the supervisor is not notified
             await cluster.wait_healthy(DEADLINE_S)
             assert recorded(cluster) == set(cluster.nodes)
 
@@ -204,7 +204,7 @@ def test_cluster_with_a_connection_heals_from_damage() -> None:
 
 
 async def filled(cluster: Cluster) -> list[bytes]:
-    """Let everybody publish something, and wait until all have all."""
+    """Publish from every node and wait until all are in sync."""
     sent = [f"{name}/{number}".encode() for name in cluster.nodes for number in range(5)]
     for payload in sent:
         await cluster.publish(payload[:3].decode(), payload)
@@ -213,7 +213,7 @@ async def filled(cluster: Cluster) -> list[bytes]:
 
 
 def heals(damage: Callable[[Cluster], None], n: int = 8) -> None:
-    """A cluster that is damaged becomes right again, and has all that was published, once."""
+    """Assert that a damaged cluster becomes healthy and has each publication once."""
 
     async def scene() -> None:
         async with Cluster(n=n) as cluster:
@@ -237,11 +237,11 @@ def heals(damage: Callable[[Cluster], None], n: int = 8) -> None:
         *("A19", "A47"),
     ],
 )
-def test_a_cluster_heals_from_any_state(adversary: str) -> None:
+def test_cluster_heals_from_any_state(adversary: str) -> None:
     heals(lambda cluster: cluster.corrupt(adversary))
 
 
-def test_other_seeds_are_other_states() -> None:
+def test_seed_determines_the_corrupted_state() -> None:
     async def scene() -> None:
         async with Cluster(n=4, tick_s=60) as cluster:
             states = []
@@ -254,7 +254,7 @@ def test_other_seeds_are_other_states() -> None:
     asyncio.run(scene())
 
 
-def test_whoever_refers_to_somebody_knows_where_it_is() -> None:
+def test_corrupted_nodes_know_the_addresses_of_nodes_they_refer_to() -> None:
     async def scene() -> None:
         async with Cluster(n=8, tick_s=60) as cluster:
             cluster.corrupt("A11")
@@ -268,16 +268,16 @@ def test_whoever_refers_to_somebody_knows_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_a_small_cluster_heals_too(n: int) -> None:
+def test_small_cluster_heals(n: int) -> None:
     heals(lambda cluster: cluster.corrupt(seed=2), n)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_spoilt_tries_and_lost_publications_come_back(share: float) -> None:
+def test_corrupt_tries_and_lost_publications_are_restored(share: float) -> None:
     heals(lambda cluster: cluster.spoil(share))
 
 
-def test_what_is_lost_and_not_noticed_yet_is_named() -> None:
+def test_unnoticed_loss_is_a_violation() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await filled(cluster)
@@ -288,7 +288,7 @@ def test_what_is_lost_and_not_noticed_yet_is_named() -> None:
     asyncio.run(scene())
 
 
-def test_nothing_crosses_a_partition_until_its_block_ends() -> None:
+def test_partition_blocks_publications_until_its_block_ends() -> None:
     async def scene() -> None:
         async with Cluster(n=6) as cluster:
             await cluster.wait_healthy()
@@ -296,7 +296,7 @@ def test_nothing_crosses_a_partition_until_its_block_ends() -> None:
             with cluster.partition([*here, SUPERVISOR], there):
                 await cluster.publish("n00", b"here")
                 await cluster.publish("n05", b"there")
-                # Those who cannot reach the supervisor are evicted: the others close the ring.
+                # Nodes that cannot reach the supervisor are evicted; the others close the ring.
                 await cluster.until(lambda: recorded(cluster) == set(here), timeout=60)
                 await cluster.until(
                     lambda: all(cluster.payloads(name) == [b"here"] for name in here), timeout=60
@@ -313,7 +313,7 @@ def recorded(cluster: Cluster) -> set[str | None]:
     return {name for _, name in cluster.snapshot().supervisor.database}
 
 
-def test_a_partition_without_groups_is_one_of_two_halves_and_can_be_healed_by_hand() -> None:
+def test_partition_without_groups_has_two_halves_and_can_be_healed_explicitly() -> None:
     async def scene() -> None:
         async with Cluster(n=4) as cluster:
             await cluster.wait_healthy()
@@ -329,10 +329,10 @@ def test_a_partition_without_groups_is_one_of_two_halves_and_can_be_healed_by_ha
     asyncio.run(scene())
 
 
-# -- coming back -----------------------------------------------------------------------------
+# -- restarts --------------------------------------------------------------------------------
 
 
-def test_a_killed_node_comes_back_with_its_disk(tmp_path: Path) -> None:
+def test_killed_node_restarts_with_its_disk(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=3, data_dir=tmp_path) as cluster:
             sent = await filled(cluster)
@@ -346,7 +346,7 @@ def test_a_killed_node_comes_back_with_its_disk(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_a_killed_node_without_a_disk_comes_back_empty_and_gets_all_again() -> None:
+def test_killed_node_without_a_disk_restarts_empty_and_recovers() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             sent = await filled(cluster)
@@ -361,7 +361,7 @@ def test_a_killed_node_without_a_disk_comes_back_empty_and_gets_all_again() -> N
 
 @pytest.mark.parametrize("has_disk", [True, False])
 @pytest.mark.parametrize("lose_data", [True, False])
-def test_a_supervisor_comes_back_with_or_without_its_database(
+def test_supervisor_restarts_with_or_without_its_database(
     tmp_path: Path, lose_data: bool, has_disk: bool
 ) -> None:
     async def scene() -> None:
@@ -406,7 +406,7 @@ def wrong_topics(cluster: Cluster) -> list[str]:
 
 
 @pytest.mark.heavy
-def test_topics_of_a_supervisor_that_is_taken_off_the_list_heal_at_the_other() -> None:
+def test_topics_of_a_removed_supervisor_heal_at_the_other() -> None:
     async def scene() -> None:
         async with Cluster(n=4, tick_s=0.3, supervisors=2) as cluster:
             moved = await sharing(cluster)
@@ -420,13 +420,13 @@ def test_topics_of_a_supervisor_that_is_taken_off_the_list_heal_at_the_other() -
 
 
 @pytest.mark.heavy
-def test_they_heal_also_while_it_lives_on_and_counts_on_its_members() -> None:
+def test_topics_of_a_removed_supervisor_heal_while_it_still_runs() -> None:
     async def scene() -> None:
         async with Cluster(n=4, tick_s=0.3, supervisors=2) as cluster:
             moved = await sharing(cluster)
             old = {topic: cluster.supervisor(1).state(topic) for topic in moved}
             cluster.use_supervisors(0)
-            # It has been told that they left, and does not believe it: they hear from it again.
+            # Its database is restored after they left, so it sends to former members again.
             await cluster.until(lambda: not cluster.supervisor(1).members(), timeout=60)
             for topic, state in old.items():
                 cluster.supervisor(1).load(topic, state)
@@ -458,7 +458,7 @@ def test_two_hundred_nodes_in_one_process_form_a_ring_and_heal() -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_nodes_in_one_process_form_a_ring() -> None:
+def test_thousand_nodes_in_one_process_form_a_ring() -> None:
     async def scene() -> None:
         async with Cluster(n=1000) as cluster:
             await cluster.wait_healthy(timeout=600)
@@ -468,7 +468,7 @@ def test_a_thousand_nodes_in_one_process_form_a_ring() -> None:
     asyncio.run(scene())
 
 
-def test_a_cluster_that_needs_more_files_than_are_allowed_says_what_to_do(
+def test_cluster_beyond_the_file_limit_is_refused_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(testing, "allow_files", lambda _: 300)

@@ -271,9 +271,7 @@ def test_cursor_is_exact_after_block_when_directory_is_closed(tmp_path: Path) ->
     asyncio.run(scene())
 
 
-def test_cursor_never_exceeds_durable_mark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cursor_never_exceeds_durable_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         async with (
             Cluster(n=0) as cluster,

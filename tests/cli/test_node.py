@@ -174,9 +174,7 @@ def test_publishing_without_member_or_supervisor_fails_with_advice() -> None:
         ),
     ],
 )
-def test_unsafe_or_invalid_listen_address_is_refused(
-    words: list[str], sentence: str
-) -> None:
+def test_unsafe_or_invalid_listen_address_is_refused(words: list[str], sentence: str) -> None:
     result = CliRunner().invoke(skipring, words)
     assert isinstance(result.exception, InputError)
     assert sentence in str(result.exception)

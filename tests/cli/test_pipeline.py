@@ -104,9 +104,7 @@ def test_lake_of_another_pipeline_is_refused(
         (("--max-offsets", "0"), "is not in the range"),
     ],
 )
-def test_invalid_options_are_refused(
-    tmp_path: Path, words: tuple[str, ...], said: str
-) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     result = run(tmp_path / "lake", *words)
     assert isinstance(result.exception, click.UsageError)
     assert said in str(result.exception.message)

@@ -440,7 +440,7 @@ def test_ascii_terminal_gets_ascii_only() -> None:
     assert "ok right" in plain(shown.text)
 
 
-def test_output_without_colours_on_request() -> None:
+def test_no_color_disables_colours() -> None:
     with terminal("--n", "16", "--adversary", "A15", "--pace", "0", NO_COLOR="1") as shown:
         assert shown.read_all() == 0
     assert not re.search(r"\x1b\[[0-9;]*[39][0-7]m", shown.text)

@@ -154,9 +154,7 @@ def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
         assert pages > 3
 
 
-def test_unreadable_chunks_are_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_chunks_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offering, "DELIVERIES_MAX", 100)
     with on_disk(tmp_path, 5000) as (store, archive):
         trace = noted(DeliveryLog.open(tmp_path, store), range(5000))
@@ -204,9 +202,7 @@ def check_ways(name: NodeId, found: dict[int, Delivery], made: dict[bytes, NodeI
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
-def test_every_node_reports_each_delivery(
-    *, is_on_disk: bool, tmp_path: Path
-) -> None:
+def test_every_node_reports_each_delivery(*, is_on_disk: bool, tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=8, data_dir=tmp_path if is_on_disk else None) as cluster:
             await cluster.wait_healthy()

@@ -267,9 +267,7 @@ def test_skipped_publication_stays_skipped_after_it_leaves_the_fresh_buffer(
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 @pytest.mark.parametrize("seed", range(20))
-def test_random_arrivals_are_read_once_and_in_order(
-    seed: int, limit: int
-) -> None:
+def test_random_arrivals_are_read_once_and_in_order(seed: int, limit: int) -> None:
     rng = Random(seed)
     shelf = Shelf("new")
     wanted: list[int] = []

@@ -30,9 +30,7 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
 
 
 @pytest.mark.parametrize("name", ["0", "z"], ids=["smaller", "larger"])
-def test_restarted_peer_is_received_and_reached(
-    name: str, loop: LoopFactory
-) -> None:
+def test_restarted_peer_is_received_and_reached(name: str, loop: LoopFactory) -> None:
     """Restart a peer whose old link hangs for a while; the new link is used."""
 
     async def scene() -> None:
@@ -58,9 +56,7 @@ def test_restarted_peer_is_received_and_reached(
         ("z", CROSSING_S + 1),
     ],
 )
-def test_restarted_peer_that_was_dialled_is_reached(
-    name: str, age_s: float
-) -> None:
+def test_restarted_peer_that_was_dialled_is_reached(name: str, age_s: float) -> None:
     """Restart a peer that vanished without notice behind a link of this age."""
 
     async def scene() -> None:

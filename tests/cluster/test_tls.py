@@ -57,7 +57,9 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
 # -- accepted peers --------------------------------------------------------------------------
 
 
-def test_peers_with_certificates_of_one_authority_connect(papers: Papers, loop: LoopFactory) -> None:
+def test_peers_with_certificates_of_one_authority_connect(
+    papers: Papers, loop: LoopFactory
+) -> None:
     a, b = node(papers, "a"), node(papers, "b")
 
     async def scene() -> None:
@@ -228,9 +230,7 @@ def test_dialled_peer_with_the_certificate_of_another_receives_nothing(
         play(scene, loop)
 
 
-def test_refusal_of_the_own_certificate_is_logged(
-    papers: Papers, loop: LoopFactory
-) -> None:
+def test_refusal_of_the_own_certificate_is_logged(papers: Papers, loop: LoopFactory) -> None:
     """Let the alert of the other side arrive after the local handshake has ended."""
     a = node(papers, "a")
 

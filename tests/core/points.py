@@ -17,7 +17,7 @@ POINTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "S1": ("test_S1_request_about_an_unknown_node_is_answered_with_unrecorded",),
         "S2": (
             "test_S2_unrecorded_node_that_wants_to_stay_keeps_references_and_subscribes",
-            "test_S2_node_that_has_left_answers_a_configuration_with_unsubscribe",
+            "test_S2_node_that_has_left_answers_a_check_with_unsubscribe",
             "test_S2_leaver_with_permission_drops_everything",
             "test_S2_leaver_answers_a_configuration_with_unsubscribe",
             "test_S2_leaver_sends_unsubscribe_at_every_timeout",

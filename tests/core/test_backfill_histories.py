@@ -180,7 +180,7 @@ def test_endless_source_lets_others_in_after_a_bounded_number_of_ticks() -> None
     assert len(free) >= 2 * config.history_rest_ticks
 
 
-def test_corrupted_rest_ends() -> None:
+def test_corrupted_rest_period_ends() -> None:
     histories = TransferTracker(CONFIG)
     histories.load(TransferState(received_ticks=-(1 << 40), rest_ticks=1 << 40))
     after(CONFIG.history_rest_ticks, histories)

@@ -161,7 +161,7 @@ def test_receiver_holds_everything_when_a_handover_is_over(count: int) -> None:
     assert set(pair.h.holdings.trie.keys()) == set(pair.r.holdings.trie.keys())
 
 
-def test_equal_tries_are_confirmed_with_one_question() -> None:
+def test_equal_tries_are_confirmed_with_one_request() -> None:
     pair = Pair()
     for side in (pair.h, pair.r):
         side.keep(*map(made, range(5000)))

@@ -121,7 +121,7 @@ class Host:
                 case Deliver(publications=publications, offset=offset):
                     self.delivered += enumerate(publications, offset)
                 case Discard():
-                    pytest.fail(f"something that is in order was put aside: {effect}")
+                    pytest.fail(f"a valid publication was quarantined: {effect}")
         return effects
 
     def hear(self, message: Message, sender: NodeId | None = "a") -> list[Effect]:

@@ -84,7 +84,7 @@ def test_T9_full_id_has_no_children() -> None:
 
 @unhurried
 @given(prefixes(ID_BITS // 2), prefixes(ID_BITS // 2))
-def test_relative_prefix_can_be_joined_again(one: Prefix, more: Prefix) -> None:
+def test_extension_of_a_prefix_is_recovered_by_beyond(one: Prefix, more: Prefix) -> None:
     longer = one.extended(more)
     assert longer.bits == one.bits + more.bits
     assert one.beyond(longer) == more

@@ -127,7 +127,7 @@ def test_S2_unrecorded_node_that_wants_to_stay_keeps_references_and_subscribes()
     assert machine.state() == unlabelled(QUARTER)
 
 
-def test_S2_node_that_has_left_answers_a_configuration_with_unsubscribe() -> None:
+def test_S2_node_that_has_left_answers_a_check_with_unsubscribe() -> None:
     message = CheckLabel(A, label("01"), EdgeKind.LINE)
     remove = ("a", RemoveConnections(ME))
     assert deliver(subscriber(NOBODY), message) == [remove, UNSUBSCRIBE]

@@ -528,7 +528,7 @@ def test_T10_insert_drops_corrupted_digests_above_it() -> None:
 
 @unhurried
 @given(key_lists.filter(bool), st.data())
-def test_T10_corrupted_trie_can_still_be_scrubbed(keys: list[bytes], data: st.DataObject) -> None:
+def test_T10_corrupted_trie_can_still_be_traversed(keys: list[bytes], data: st.DataObject) -> None:
     trie = trie_of(keys)
     assert trie.freshen(10**6)
     prefixes = st.sampled_from(corruptible(trie))

@@ -131,7 +131,7 @@ def test_backlog_is_limited_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch)
     assert holdings.trie.root == eager(some(50)).root
 
 
-def test_limit_is_larger_than_the_backlog_of_a_normal_backfill() -> None:
+def test_backlog_limit_is_at_least_100_000() -> None:
     assert UNINDEXED_MAX >= 100_000
 
 

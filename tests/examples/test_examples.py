@@ -1,4 +1,4 @@
-"""The examples run by one command, say what their pages promise, end and leave nothing."""
+"""The examples: each runs with one command, prints the output of its page and ends cleanly."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ EVENTS = [
 
 
 def told(name: str, directory: Path, *options: str) -> list[str]:
-    """The lines that an example prints; it ends by itself, without a complaint or a process."""
+    """Return the output of an example; assert that it ends without errors or processes."""
     mark = token_hex(8)
     said, errors = directory / "said", directory / "errors"
     variables = {MARK: mark, "TMPDIR": str(directory)}
@@ -70,7 +70,7 @@ def told(name: str, directory: Path, *options: str) -> list[str]:
 
 @contextmanager
 def supervisor() -> Iterator[str]:
-    """The address of a supervisor that runs, as the examples' second command wants it."""
+    """Run a supervisor; yield its address as the second command of the examples needs it."""
     command = [sys.executable, "-m", "skipring", "supervisor", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -83,12 +83,12 @@ def supervisor() -> Iterator[str]:
 
 
 @pytest.mark.heavy
-def test_every_worker_gets_every_change_and_a_late_one_gets_all_of_them(tmp_path: Path) -> None:
+def test_every_worker_gets_every_change_and_a_late_one_gets_all(tmp_path: Path) -> None:
     assert told("configuration", tmp_path) == CONFIGURATION
 
 
 @pytest.mark.heavy
-def test_no_cache_serves_an_old_row_once_it_has_heard_of_the_change(tmp_path: Path) -> None:
+def test_cache_serves_no_old_row_after_an_invalidation(tmp_path: Path) -> None:
     assert told("cache_invalidation", tmp_path) == INVALIDATION
 
 
@@ -98,7 +98,7 @@ def test_spark_has_every_event_as_a_table_and_once_in_parquet(tmp_path: Path) ->
 
 
 @pytest.mark.heavy
-def test_the_examples_also_run_in_a_ring_that_runs_already(tmp_path: Path) -> None:
+def test_examples_run_in_an_existing_ring(tmp_path: Path) -> None:
     with supervisor() as address:
         for name, expected in (
             ("configuration", CONFIGURATION),
@@ -108,14 +108,14 @@ def test_the_examples_also_run_in_a_ring_that_runs_already(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_says_how_it_is_run_and_is_short(name: str) -> None:
+def test_example_states_its_commands_and_is_short(name: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text("utf-8")
     commands = re.findall(r"^    python (\S+)(?: --supervisor \S+)? +#", text, re.MULTILINE)
     assert commands == [f"examples/{name}.py"] * 2
     assert len(text.splitlines()) < 130
 
 
-def test_no_example_is_overlooked() -> None:
+def test_list_of_examples_is_complete() -> None:
     assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == sorted(NAMES)
 
 
@@ -123,6 +123,6 @@ def test_no_example_is_overlooked() -> None:
     ("name", "lines"),
     list(zip(NAMES, (CONFIGURATION, INVALIDATION, EVENTS), strict=True)),
 )
-def test_the_page_shows_what_an_example_prints(name: str, lines: list[str]) -> None:
+def test_page_shows_the_output_of_each_example(name: str, lines: list[str]) -> None:
     shown = "\n".join([f"$ python examples/{name}.py", *lines])
     assert f"```console\n{shown}\n```" in PAGE.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""The notebook about healing: it runs from top to bottom, needs no ring and says what is so."""
+"""The notebook about healing: it runs from top to bottom, needs no ring and is correct."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def sources(kind: str) -> list[str]:
 
 
 @pytest.mark.heavy
-def test_the_notebook_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notebook_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
     for number, cell in enumerate(sources("code")):
         exec(compile(cell, f"code cell {number}", "exec"), names)
     said = capsys.readouterr().out
-    assert "A15" not in said  # the list ends before it: the cells below tell what it is
+    assert "A15" not in said  # the list ends before it: the cells below describe it
     assert "closure_ok=True" in said
     assert re.search(r"^paper: not right in 300$", said, re.MULTILINE)
     assert re.search(r"^fast : right after \d+ rounds$", said, re.MULTILINE)
@@ -39,7 +39,7 @@ def test_the_notebook_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]
     assert ET.fromstring(picture._repr_svg_()).tag.endswith("svg")
 
 
-def test_the_notebook_is_of_format_4_and_each_cell_has_a_name_of_its_own() -> None:
+def test_notebook_has_format_4_and_unique_cell_names() -> None:
     found = notebook()
     assert (found["nbformat"], found["nbformat_minor"]) == (4, 5)
     assert found["metadata"]["kernelspec"]["language"] == "python"
@@ -48,7 +48,7 @@ def test_the_notebook_is_of_format_4_and_each_cell_has_a_name_of_its_own() -> No
     assert len(set(names)) == len(names)
 
 
-def test_the_notebook_stores_no_outputs_and_is_plain_python() -> None:
+def test_notebook_stores_no_outputs_and_is_plain_python() -> None:
     for cell in notebook()["cells"]:
         assert cell["metadata"] == {}
         if cell["cell_type"] == "code":
@@ -56,7 +56,7 @@ def test_the_notebook_stores_no_outputs_and_is_plain_python() -> None:
             compile("".join(cell["source"]), cell["id"], "exec")  # a magic is no Python
 
 
-def test_links_of_the_notebook_lead_somewhere() -> None:
+def test_links_of_the_notebook_have_targets() -> None:
     links = re.findall(r"\]\(([^)#]+)", "\n".join(sources("markdown")))
     assert links
     missing = [link for link in links if not (NOTEBOOK.parent / link).is_file()]

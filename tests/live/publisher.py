@@ -1,7 +1,7 @@
-"""A program that publishes until it is killed: prints what it tries, and what was published.
+"""A program that publishes until it is killed; it prints attempts and acknowledgements.
 
-Run as a program by ``test_durability.py``. Its words: the supervisor's address as a URL, the data
-directory, and a name for this run that stands in every payload.
+Run as a program by ``test_durability.py``. Its arguments: the URL of the supervisor, the data
+directory, and a name for this run that is part of every payload.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from itertools import count
 import skipring
 from skipring.api.subscription import Subscription
 
-WRITERS = 4  # at the same time: they share commits
+WRITERS = 4  # in parallel: they share commits
 
 
 def say(line: str) -> None:
-    os.write(1, line.encode() + b"\n")  # at once: a kill loses nothing of it
+    os.write(1, line.encode() + b"\n")  # unbuffered: a kill loses no line
 
 
 async def write(news: Subscription, name: str) -> None:

@@ -1,4 +1,4 @@
-"""A disk that is damaged or lost: nothing spoilt leaves the node, and others bring all back."""
+"""Damaged and lost disks: nothing corrupt leaves the node, and others restore everything."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from skipring.wire.framing import FrameReader
 from skipring.wire.rpc import FetchPublications, PublicationPage
 
 TICK_S = 0.05
-DEADLINE_S = 120.0  # for what takes a second: others use the machine too
+DEADLINE_S = 120.0  # for operations that take a second: the machine is shared
 KEEPER, VICTIM, NEWCOMER = "keeper", "victim", "newcomer"
-WRITERS = 64  # at the same time: they share commits
+WRITERS = 64  # in parallel: they share commits
 PAYLOAD_BYTES = (20, 200, 3000)
-PAGE_BYTES = 16 * 1024  # of the database, and about of its log
+PAGE_BYTES = 16 * 1024  # of the database, and roughly of its log
 UNHURT = {"node-id", "publications.lock"}  # no data, or not of the topic
 
 
 class Truth(dict[bytes, Publication]):
-    """What was really published, by id."""
+    """The published publications by id."""
 
     def check(self, given: Iterable[Publication]) -> None:
-        """Everything given was published, exactly so."""
+        """Assert that everything given was published in exactly this form."""
         for each in given:
             assert self.get(each.id) == each, f"not what was published: {each}"
 
     def check_stored(self, directory: Path) -> None:
-        """All of it is on the disk, nothing else, and nothing is damaged."""
+        """Assert that the disk contains all of it, nothing else and no damage."""
         with PublicationStore.open(directory) as store:
             archive = store.archive(TOPIC)
             assert store.recovery.damage is None
@@ -59,11 +59,11 @@ class Truth(dict[bytes, Publication]):
         assert sorted(each.id for each in stored) == sorted(self)
 
 
-# -- what leaves a node ------------------------------------------------------------------------
+# -- outbound publications ---------------------------------------------------------------------
 
 
 class Sent:
-    """All publications that one node has sent to others, whatever the message was."""
+    """All publications that one node has sent to others, in any message."""
 
     def __init__(self, name: str, patch: pytest.MonkeyPatch) -> None:
         self.publications: list[Publication] = []
@@ -86,7 +86,7 @@ class Sent:
 
 
 async def listed(name: str, address: str) -> list[Publication]:
-    """All that a member shows to one who asks, each under the id that it is shown under."""
+    """Return all publications that a member lists for a client, with their listed ids."""
     found: list[Publication] = []
     start: int | None = 0
     async with stranger() as outsider:
@@ -101,7 +101,7 @@ async def listed(name: str, address: str) -> list[Publication]:
 
 
 def as_stored(read: ReadPublication) -> Publication:
-    """What a reader got, as it was published."""
+    """Return a read publication in its published form."""
     return Publication(
         publisher=read.publisher,
         seq=read.seq,
@@ -113,12 +113,12 @@ def as_stored(read: ReadPublication) -> Publication:
     )
 
 
-# -- a ring, and one in it with a disk ---------------------------------------------------------
+# -- a ring with one member on a disk ----------------------------------------------------------
 
 
 @asynccontextmanager
 async def keeper_alone(tick_s: float = TICK_S) -> AsyncIterator[Cluster]:
-    """A ring of one who has no disk that could fail."""
+    """Yield a ring of one member without a disk."""
     async with Cluster(n=0, tick_s=tick_s, topic=TOPIC) as cluster:
         await cluster.join(KEEPER)
         yield cluster
@@ -135,13 +135,13 @@ def machine_of(node: NodeHost) -> Subscriber:
 
 
 def truth_of(cluster: Cluster) -> Truth:
-    """What the keeper has."""
+    """Return the publications of the keeper."""
     stored = machine_of(cluster.node(KEEPER)).publications
     return Truth((each.id, each) for each in stored)
 
 
 async def fill(cluster: Cluster, topic: Subscription, count: int) -> None:
-    """Publish at the keeper and at the victim, several at a time; return when both have all."""
+    """Publish at the keeper and at the victim in parallel; return when both have all."""
     rng, numbers = Random(count), iter(range(count))
 
     async def write() -> None:
@@ -149,7 +149,7 @@ async def fill(cluster: Cluster, topic: Subscription, count: int) -> None:
             payload = rng.randbytes(rng.choice(PAYLOAD_BYTES))
             if number % 3:
                 await cluster.publish(KEEPER, payload)
-                await asyncio.sleep(0)  # without a disk nothing else makes it pause
+                await asyncio.sleep(0)  # without a disk nothing else yields
             else:
                 await topic.publish(payload, key=b"%d" % number, headers={"number": str(number)})
 
@@ -158,14 +158,14 @@ async def fill(cluster: Cluster, topic: Subscription, count: int) -> None:
 
 
 async def durable(cluster: Cluster, connection: Connection) -> None:
-    """Wait until all that the victim has of the topic is promised to be on the disk."""
+    """Wait until all publications of the victim are below its durable mark."""
     assert connection.store is not None
     archive = connection.store.archive(TOPIC)
     await cluster.until(lambda: archive.durable_end == archive.end > 0, DEADLINE_S)
 
 
 async def pristine(cluster: Cluster, directory: Path, count: int) -> list[Path]:
-    """The victim's directory as it is after a stop, and as after a crash, with a log."""
+    """Return the directory of the victim after a stop, and after a crash with a log."""
     living, stopped, crashed = (directory / name for name in ("living", "stopped", "crashed"))
     for is_last in (False, True):
         async with victim_of(cluster, living) as node, node.subscribe(TOPIC) as topic:
@@ -189,7 +189,7 @@ class Place(NamedTuple):
 
 
 class Vandal:
-    """Chooses what to damage: files in turn, and bytes by chance; and damages it."""
+    """A source of damage: files in turn, bytes at random."""
 
     def __init__(self, originals: list[Path], rng: Random) -> None:
         self._rng = rng
@@ -201,7 +201,7 @@ class Vandal:
         ]
 
     def damaged(self, number: int, copy: Path) -> str:
-        """Copy a directory, and damage it at one place, or at several; say what was done."""
+        """Copy a directory and damage it in one place or several; return a description."""
         first = self._place(number)
         shutil.copytree(first.directory, copy)
         hits = [first]
@@ -211,7 +211,7 @@ class Vandal:
         return ", ".join(self._damage(copy / place.file, place.offset) for place in hits)
 
     def _place(self, number: int) -> Place:
-        """Every other time any byte of all, so that large files are hit more often."""
+        """Return a random byte; every other time of all files, which favours large ones."""
         rng, files = self._rng, self._files
         if number % 2:
             [(directory, file, size)] = rng.choices(files, [size for _, _, size in files])
@@ -240,7 +240,7 @@ class Vandal:
 
 
 async def heal(cluster: Cluster, directory: Path, truth: Truth, newcomer: str) -> Recovery:
-    """Start the victim beside somebody who has nothing: all are equal again, and all is right."""
+    """Start the victim and an empty new member; wait until all are equal and correct."""
     async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
         assert node.store is not None
         recovery = node.store.recovery
@@ -253,7 +253,7 @@ async def heal(cluster: Cluster, directory: Path, truth: Truth, newcomer: str) -
         nodes = [node.node, *map(cluster.node, cluster.nodes)]
         await cluster.until(lambda: are_equal(nodes), DEADLINE_S)
         await topic.synced(DEADLINE_S)
-        assert await topic.read_available() == []  # nothing comes twice
+        assert await topic.read_available() == []  # nothing arrives twice
         shown = await listed(node.name, node.node.address)
         truth.check(shown)
         assert sorted(each.id for each in shown) == sorted(truth)
@@ -266,13 +266,13 @@ async def heal(cluster: Cluster, directory: Path, truth: Truth, newcomer: str) -
 
 
 def are_equal(nodes: Iterable[NodeHost]) -> bool:
-    """True if the tries of all have the same root."""
+    """Return True if all tries have the same root."""
     return len({machine_of(node).trie.root for node in nodes}) == 1
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("positions", [50, pytest.param(500, marks=pytest.mark.slow)])
-def test_whatever_is_damaged_in_a_stopped_nodes_files_is_never_served_and_is_fetched_again(
+def test_damaged_files_of_a_stopped_node_are_never_served_and_are_repaired(
     positions: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = Sent(VICTIM, monkeypatch)
@@ -302,7 +302,7 @@ def test_whatever_is_damaged_in_a_stopped_nodes_files_is_never_served_and_is_fet
 
 
 @pytest.mark.heavy
-def test_after_its_data_directory_is_deleted_a_node_gets_10_000_publications_back(
+def test_node_with_a_deleted_data_directory_recovers_10_000_publications(
     tmp_path: Path,
 ) -> None:
     directory, tick_s = tmp_path / VICTIM, 0.5
@@ -342,7 +342,7 @@ def test_after_its_data_directory_is_deleted_a_node_gets_10_000_publications_bac
 
 
 async def read_on(cluster: Cluster, directory: Path, cursor: Cursor, count: int) -> Truth:
-    """What comes to one who goes on reading at a cursor, after so many have come."""
+    """Read from a cursor on until ``count`` publications have arrived; return them."""
     async with (
         victim_of(cluster, directory) as node,
         node.subscribe(TOPIC, cursor) as topic,
@@ -358,7 +358,7 @@ async def read_on(cluster: Cluster, directory: Path, cursor: Cursor, count: int)
 
 
 async def begun(cluster: Cluster, directory: Path) -> tuple[Cursor, Truth]:
-    """A cursor behind the first half of 60 publications, and the other half, as they lie there."""
+    """Return a cursor after the first 30 of 60 publications, and the other half in log order."""
     async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
         await fill(cluster, topic, 60)
         await durable(cluster, node)
@@ -377,7 +377,7 @@ def spoil(directory: Path, publication: Publication) -> None:
     database.write_bytes(data)
 
 
-def test_after_a_stop_a_reader_goes_on_at_its_cursor(tmp_path: Path) -> None:
+def test_reader_resumes_at_its_cursor_after_a_stop(tmp_path: Path) -> None:
     async def scene() -> None:
         async with keeper_alone() as cluster:
             cursor, rest = await begun(cluster, tmp_path)
@@ -386,7 +386,7 @@ def test_after_a_stop_a_reader_goes_on_at_its_cursor(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_what_was_lost_behind_a_cursor_and_came_back_is_read_too(tmp_path: Path) -> None:
+def test_publication_lost_after_a_cursor_and_restored_is_read(tmp_path: Path) -> None:
     async def scene() -> None:
         async with keeper_alone() as cluster:
             cursor, rest = await begun(cluster, tmp_path)
@@ -396,7 +396,7 @@ def test_what_was_lost_behind_a_cursor_and_came_back_is_read_too(tmp_path: Path)
     asyncio.run(scene())
 
 
-def test_what_was_lost_before_a_cursor_and_came_back_is_read_again(tmp_path: Path) -> None:
+def test_publication_lost_before_a_cursor_and_restored_is_read_again(tmp_path: Path) -> None:
     async def scene() -> None:
         async with keeper_alone() as cluster:
             cursor, rest = await begun(cluster, tmp_path)
@@ -411,7 +411,7 @@ def test_what_was_lost_before_a_cursor_and_came_back_is_read_again(tmp_path: Pat
 
 
 @pytest.mark.parametrize("loss", ["the directory", "the last publication"])
-def test_after_a_loss_an_old_cursor_is_refused_also_when_all_is_back(
+def test_old_cursor_is_refused_after_a_loss_even_when_everything_is_restored(
     loss: str, tmp_path: Path
 ) -> None:
     directory = tmp_path / VICTIM
@@ -438,7 +438,7 @@ def test_after_a_loss_an_old_cursor_is_refused_also_when_all_is_back(
     asyncio.run(scene())
 
 
-def test_cursor_is_refused_after_a_restored_directory_has_caught_up_in_another_order(
+def test_cursor_is_refused_after_a_restored_directory_refilled_in_another_order(
     tmp_path: Path,
 ) -> None:
     directory, backup = tmp_path / VICTIM, tmp_path / "backup"

@@ -1,4 +1,4 @@
-"""Members that stop hand over what they hold: real processes, SIGTERM and ``/readyz``."""
+"""Drain of stopping members: real processes, SIGTERM and ``/readyz``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANSWER_S = 30.0
 
 
 def readiness(ring: LiveProcesses, name: str) -> str:
-    """What a node answers at ``/readyz``; empty if it is ready."""
+    """Return the answer of a node at ``/readyz``; empty if it is ready."""
     address = ring.events(name, "metrics")[-1]["address"]
     try:
         with urllib.request.urlopen(f"http://{address}/readyz", timeout=ANSWER_S):
@@ -72,7 +72,7 @@ def test_rolling_replacement_keeps_every_publication(tmp_path: Path) -> None:
     replace_all(tmp_path, 300)
 
 
-def test_second_signal_ends_the_wait_for_a_member_that_does_not_answer(tmp_path: Path) -> None:
+def test_second_signal_ends_the_wait_for_an_unresponsive_member(tmp_path: Path) -> None:
     with LiveProcesses(tmp_path, has_metrics=True) as ring:
         ring.start_supervisor()
         ring.start("n00", "n01")

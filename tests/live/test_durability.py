@@ -1,4 +1,4 @@
-"""Killed in the middle of publishing: what ``publish`` has returned for is on the disk."""
+"""Kills during publishing: acknowledged publications are on the disk."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ repeated = pytest.mark.parametrize("loops", [50, pytest.param(200, marks=pytest.
 
 
 class Ledger:
-    """What was tried and what was acknowledged, over all runs."""
+    """The attempted and the acknowledged publications of all runs."""
 
     def __init__(self) -> None:
         self.tried: set[bytes] = set()  # payloads
         self.acknowledged: dict[bytes, bytes] = {}  # payloads by id
 
     def assert_kept(self, directory: Path) -> None:
-        """Everything acknowledged is stored, nothing else but what was tried, nothing twice."""
+        """Assert that all acknowledged publications are stored, only attempted ones, none twice."""
         with PublicationStore.open(directory) as store:
             stored = list(store.archive(TOPIC).publications())
             assert store.recovery.damage is None
@@ -44,7 +44,7 @@ class Ledger:
         assert len(stored) == len(payloads) == len(set(payloads.values()))
 
     def note(self, lines: list[str]) -> None:
-        """What the program has printed; the line that was cut off by the kill is not there."""
+        """Record the output of the program; a line cut off by the kill is missing."""
         for line in lines:
             verb, payload, *key = line.split()
             self.tried.add(payload.encode())
@@ -54,7 +54,7 @@ class Ledger:
 
 @pytest.mark.heavy
 @repeated
-def test_what_publish_has_returned_for_survives_a_kill_and_nothing_is_invented(
+def test_acknowledged_publications_survive_a_kill_and_nothing_else_is_stored(
     tmp_path: Path, loops: int
 ) -> None:
     rng = Random(loops)
@@ -73,7 +73,7 @@ def test_what_publish_has_returned_for_survives_a_kill_and_nothing_is_invented(
 
 @pytest.mark.heavy
 @repeated
-def test_what_a_node_has_acknowledged_to_a_client_survives_a_kill_and_nothing_is_invented(
+def test_client_publications_once_acknowledged_survive_a_kill_and_nothing_else_is_stored(
     tmp_path: Path, loops: int
 ) -> None:
     rng = Random(loops)
@@ -88,7 +88,7 @@ def test_what_a_node_has_acknowledged_to_a_client_survives_a_kill_and_nothing_is
 
 
 async def kill_while_publishing(processes: LiveProcesses, wanted: int, ledger: Ledger) -> None:
-    """Publish through the node, several at a time, and kill it after so many answers."""
+    """Publish through the node in parallel and kill it after ``wanted`` answers."""
     place = processes.place(NAME)
     enough = asyncio.Event()
     async with stranger() as outsider:
@@ -111,7 +111,7 @@ async def kill_while_publishing(processes: LiveProcesses, wanted: int, ledger: L
 
 
 def publications(ledger: Ledger) -> Iterator[Publication]:
-    """One after the other, each noted as tried, each with a payload of its own."""
+    """Yield unique publications, each recorded as attempted."""
     for _ in count():
         payload = b"%d" % len(ledger.tried)
         ledger.tried.add(payload)

@@ -1,4 +1,4 @@
-"""A node that was evicted though it lives is back at once."""
+"""A live node that was evicted by mistake rejoins within a few ticks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from skipring.lab.faults.processes import numbered
 from tests.support.rings import TOPIC, LiveRing, live_ring
 
-TICKS_MAX = 6  # below the 8 after which a neighbour's silence makes a node ask (R9)
+TICKS_MAX = 6  # below the 8 after which the silence of a neighbour makes a node ask (R9)
 
 
 @pytest.mark.heavy
-def test_the_node_with_the_last_label_is_back_a_few_ticks_after_it_was_evicted_by_mistake() -> None:
+def test_node_with_the_last_label_rejoins_a_few_ticks_after_a_wrong_eviction() -> None:
     async def scene() -> list[int]:
         async with live_ring(*numbered(16)) as ring:
             await ring.settle()

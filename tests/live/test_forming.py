@@ -1,4 +1,4 @@
-"""A supervisor and 16 nodes, each a process of its own, become a legitimate ring."""
+"""A supervisor and 16 nodes, one process each, form a legitimate ring."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TICKS_MAX = 60
 
 
 @pytest.mark.heavy
-def test_16_processes_are_a_legitimate_ring_within_60_ticks_of_the_last_start(
+def test_sixteen_processes_form_a_legitimate_ring_within_60_ticks_of_the_last_start(
     tmp_path: Path,
 ) -> None:
     with LiveProcesses(tmp_path, has_metrics=True) as ring:

@@ -1,4 +1,4 @@
-"""A long history comes to one who has none of it, also if it is killed meanwhile."""
+"""Backfill of a long history, also with a kill of the new member."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
 
 HOLDER, NEWCOMER = "holder", "newcomer"
-DEADLINE_S = 300.0  # for what takes half a minute: others use the machine too
-TICK_S = 1.0  # as in use
+DEADLINE_S = 300.0  # for operations that take half a minute: the machine is shared
+TICK_S = 1.0  # as in production
 COMMITTED_AT_ONCE = 5_000
 
 
 def publication(seq: int) -> Publication:
-    """A publication of a history, like no other."""
+    """Return a unique publication of a history."""
     payload = b"%d is a number " % seq * (1 + seq % 7)
     return Publication(
         publisher=f"node{seq % 5}", seq=seq, payload=payload, time=1 + seq, key=b"%d" % (seq % 100)
@@ -39,7 +39,7 @@ def publication(seq: int) -> Publication:
 
 
 def filled(directory: Path, count: int) -> dict[bytes, Publication]:
-    """Write a history into the data directory of a node that is to hold it; what it is, by id."""
+    """Write a history into the data directory of a node; return it by id."""
     history = [publication(seq) for seq in range(count)]
     with PublicationStore.open(directory) as store:
         archive = store.archive(TOPIC)
@@ -52,7 +52,7 @@ def filled(directory: Path, count: int) -> dict[bytes, Publication]:
 
 
 def kept(directory: Path, history: dict[bytes, Publication]) -> int:
-    """How much of a history is stored in a sound store; nothing else, and nothing twice."""
+    """Return the stored part of a history; assert an intact store without other records."""
     with PublicationStore.open(directory) as store:
         archive = store.archive(TOPIC)
         assert store.recovery.damage is None
@@ -65,11 +65,11 @@ def kept(directory: Path, history: dict[bytes, Publication]) -> int:
     return len(stored)
 
 
-# -- one that joins ----------------------------------------------------------------------------
+# -- joining -----------------------------------------------------------------------------------
 
 
 @pytest.mark.heavy
-def test_a_newcomer_gets_a_history_of_100_000_publications(tmp_path: Path) -> None:
+def test_new_member_gets_a_history_of_100_000_publications(tmp_path: Path) -> None:
     history = filled(tmp_path / "ring" / HOLDER, 100_000)
     own = tmp_path / "own"
 
@@ -94,11 +94,11 @@ def test_a_newcomer_gets_a_history_of_100_000_publications(tmp_path: Path) -> No
     assert kept(own, history) == len(history) == 100_000
 
 
-# -- how often it goes over --------------------------------------------------------------------
+# -- repeated transfers ------------------------------------------------------------------------
 
 
 class Pair:
-    """One who has a history and one who has nothing, and what is on its way between them."""
+    """A node with a history, a node without, and the messages between them."""
 
     def __init__(self, count: int) -> None:
         config = ProtocolConfig()
@@ -111,7 +111,7 @@ class Pair:
         for name, archive in self._archives.items():
             holdings = Replica(TOPIC, archive)
             holdings.recover({})
-            assert len(holdings.trie.root) > 0  # who is asked has worked out its hashes
+            assert len(holdings.trie.root) > 0  # the digests of the holder are computed
             self._machines[name] = AntiEntropy(name, holdings, config)
         self._on_the_way: deque[tuple[str, Message]] = deque()
         self.sent = 0  # publications
@@ -127,7 +127,7 @@ class Pair:
         self._perform(name, out)
 
     def deliver(self) -> bool:
-        """Hand over what was said first; False if all is silent."""
+        """Deliver the oldest message; return False if there is none."""
         if not self._on_the_way:
             return False
         to, message = self._on_the_way.popleft()
@@ -159,7 +159,7 @@ def other_than(name: str) -> str:
     return NEWCOMER if name == HOLDER else HOLDER
 
 
-def test_a_history_goes_over_once_if_nobody_asks_meanwhile() -> None:
+def test_history_is_transferred_once_without_further_requests() -> None:
     pair = Pair(30_000)
     pair.tick(NEWCOMER)
     while pair.deliver():
@@ -167,7 +167,7 @@ def test_a_history_goes_over_once_if_nobody_asks_meanwhile() -> None:
     assert (pair.lacking, pair.sent) == (0, 30_000)
 
 
-def test_a_history_goes_over_once_if_it_takes_some_ticks() -> None:
+def test_history_is_transferred_once_if_it_takes_some_ticks() -> None:
     pair = Pair(30_000)
     pair.tick(NEWCOMER)
     for step in range(1_000):
@@ -180,7 +180,7 @@ def test_a_history_goes_over_once_if_it_takes_some_ticks() -> None:
     assert pair.sent < 1.2 * 30_000
 
 
-def test_one_who_asks_whether_all_is_equal_is_not_sent_the_history_once_more() -> None:
+def test_sync_requests_do_not_repeat_the_transfer() -> None:
     pair = Pair(30_000)
     pair.tick(NEWCOMER)
     for step in range(1_000):
@@ -192,20 +192,20 @@ def test_one_who_asks_whether_all_is_equal_is_not_sent_the_history_once_more() -
     assert pair.sent < 1.2 * 30_000
 
 
-# -- one that is killed meanwhile --------------------------------------------------------------
+# -- kills during a backfill -------------------------------------------------------------------
 
 
 def written_bytes(directory: Path) -> int:
-    """How much is in the files of a data directory."""
+    """Return the size of the files of a data directory."""
     return sum(path.stat().st_size for path in directory.glob("publications.*"))
 
 
 def killed_and_restarted(
     ring: LiveProcesses, name: str, enough: int, history: dict[bytes, Publication]
 ) -> int:
-    """Kill a newcomer once so many bytes are written, then let it fetch the rest.
+    """Kill a new member after ``enough`` written bytes, then let it fetch the rest.
 
-    Return how many publications it had when it was killed.
+    Return the number of its publications at the kill.
     """
     ring.start(name)
     ring.until(lambda: written_bytes(ring.data(name)) > enough)
@@ -213,13 +213,13 @@ def killed_and_restarted(
     part = kept(ring.data(name), history)
     ring.restart(name)
     ring.until(lambda: ring.stored(name) == history.keys())
-    ring.send_signal(name, signal.SIGTERM)  # what it has shown may not be written yet
+    ring.send_signal(name, signal.SIGTERM)  # shown publications may not be written yet
     assert ring.exit_status(name) == 0
     return part
 
 
 @pytest.mark.heavy
-def test_one_that_is_killed_while_a_history_comes_has_all_of_it_after_a_restart(
+def test_member_killed_during_a_backfill_has_everything_after_a_restart(
     tmp_path: Path,
 ) -> None:
     rng = Random(5)

@@ -1,7 +1,7 @@
-"""Nodes are killed without a word: the ring closes, and nothing acknowledged is lost.
+"""Killed nodes: the ring closes, and no acknowledged publication is lost.
 
 Acknowledged means durable at the node that has acknowledged it. If that node is killed before
-anybody else has it, it is missing until the node comes back with its disk, and not longer.
+any other member has the publication, it is missing until the node restarts with its disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ THIRTY_PERCENT = 5
 
 
 class Killing:
-    """Kills nodes of a ring, and knows what was acknowledged."""
+    """Kills of nodes in a ring, with a record of acknowledged publications."""
 
     def __init__(self, ring: LiveProcesses, rng: Random) -> None:
         self._ring = ring
@@ -26,7 +26,7 @@ class Killing:
         self._acknowledged: set[bytes] = set()
 
     def repeat(self, *, is_patient: bool) -> None:
-        """Kill one node, then 30 %, healed in between or not; then bring all of them back."""
+        """Kill one node, then 30 %, healed in between or not; then restart all of them."""
         one, *others = self._rng.sample(self._ring.nodes, 1 + THIRTY_PERCENT)
         survivor = self._rng.choice([n for n in self._ring.nodes if n not in (one, *others)])
         needed = set(self._acknowledged)
@@ -39,7 +39,7 @@ class Killing:
         self._assert_healed(self._acknowledged)
 
     def _kill_after_they_have_published(self, victims: list[str], survivor: str) -> list[bytes]:
-        """What somebody else has acknowledged, who stays."""
+        """Return the publications that a surviving node has acknowledged."""
         for name in victims:
             self._acknowledged.update(self._ring.publish(name, b"the last word"))
         self._ring.kill(*victims)
@@ -48,7 +48,7 @@ class Killing:
         return safe
 
     def _assert_healed(self, needed: set[bytes]) -> None:
-        """Those who live are a ring, have what they must have, and nothing that is invented."""
+        """Assert that the live nodes form a ring with all needed publications and no others."""
         seen = self._ring.until_legitimate()
         assert set(seen.subscribers) == set(self._ring.nodes)
         for name in self._ring.nodes:
@@ -57,7 +57,7 @@ class Killing:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("repeats", [10, pytest.param(100, marks=pytest.mark.slow)])
-def test_killed_nodes_are_evicted_and_what_they_acknowledged_comes_back_with_them(
+def test_killed_nodes_are_evicted_and_return_with_their_acknowledged_publications(
     tmp_path: Path, repeats: int
 ) -> None:
     with LiveProcesses(tmp_path) as ring:
@@ -70,7 +70,7 @@ def test_killed_nodes_are_evicted_and_what_they_acknowledged_comes_back_with_the
 
 
 @pytest.mark.heavy
-def test_after_everybody_is_killed_at_once_the_ring_comes_back_with_all_it_had(
+def test_ring_returns_with_all_publications_after_all_nodes_are_killed(
     tmp_path: Path,
 ) -> None:
     with LiveProcesses(tmp_path) as ring:
@@ -86,7 +86,7 @@ def test_after_everybody_is_killed_at_once_the_ring_comes_back_with_all_it_had(
 
 
 @pytest.mark.heavy
-def test_a_node_that_is_back_at_once_keeps_its_place(tmp_path: Path) -> None:
+def test_immediately_restarted_node_keeps_its_label(tmp_path: Path) -> None:
     with LiveProcesses(tmp_path) as ring:
         ring.start_supervisor()
         ring.start(*numbered(NODES))

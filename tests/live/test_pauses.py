@@ -1,4 +1,4 @@
-"""A node that is stopped for a while is left alone, for long is let go, and comes back."""
+"""Paused nodes: a short pause is tolerated, a long one leads to eviction and a return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skipring.node.failure_detector import EVICTION_TICKS, LONE_EVICTION_TICKS, 
 
 NODES = 16
 INTERVALS = 5
-ATTEMPTS = 5  # on a machine that is busy a pause may get longer than it should
+ATTEMPTS = 5  # on a busy machine a pause may take longer
 VICTIM = "n03"
 
 
@@ -22,7 +22,7 @@ def started(ring: LiveProcesses) -> None:
 
 
 def pause_for(ring: LiveProcesses, intervals: int) -> int:
-    """Stop a node for so many ticks of the supervisor; how many they have become."""
+    """Pause a node for some ticks of the supervisor; return their actual number."""
     before = ring.ticks(SUPERVISOR)
     ring.pause(VICTIM)
     ring.until(lambda: ring.ticks(SUPERVISOR) >= before + intervals)
@@ -31,7 +31,7 @@ def pause_for(ring: LiveProcesses, intervals: int) -> int:
 
 
 @pytest.mark.heavy
-def test_a_node_stopped_for_5_intervals_is_not_evicted(tmp_path: Path) -> None:
+def test_node_paused_for_5_intervals_is_not_evicted(tmp_path: Path) -> None:
     with LiveProcesses(tmp_path, has_metrics=True) as ring:
         started(ring)
         for _ in range(ATTEMPTS):
@@ -48,7 +48,7 @@ def test_a_node_stopped_for_5_intervals_is_not_evicted(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_a_node_stopped_for_long_is_evicted_and_is_back_once_it_goes_on(tmp_path: Path) -> None:
+def test_node_paused_for_long_is_evicted_and_rejoins_when_it_continues(tmp_path: Path) -> None:
     with LiveProcesses(tmp_path) as ring:
         started(ring)
         ring.pause(VICTIM)
@@ -63,7 +63,7 @@ def test_a_node_stopped_for_long_is_evicted_and_is_back_once_it_goes_on(tmp_path
 
 
 @pytest.mark.heavy
-def test_a_supervisor_that_was_stopped_for_long_evicts_nobody(tmp_path: Path) -> None:
+def test_supervisor_paused_for_long_evicts_no_member(tmp_path: Path) -> None:
     with LiveProcesses(tmp_path, has_metrics=True) as ring:
         started(ring)
         before, supervisors = ring.ticks(VICTIM), ring.ticks(SUPERVISOR)

@@ -1,4 +1,4 @@
-"""The harness leaves nothing behind, however it ends."""
+"""The harness of processes: it leaves nothing behind, however it ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.processes import is_running
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
 
-# Starts two processes, one of them paused, says who they and their parent are, and waits.
+# Starts two processes, one of them paused, prints their ids and that of the parent, and waits.
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -43,7 +43,7 @@ def await_end(pids: list[int]) -> None:
 @pytest.mark.heavy
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 @pytest.mark.parametrize("who_dies", ["the test", "the parent"])
-def test_when_the_test_or_the_warm_parent_is_killed_no_process_stays(
+def test_no_process_stays_when_the_test_or_the_warm_parent_is_killed(
     tmp_path: Path, who_dies: str
 ) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
@@ -60,7 +60,7 @@ def test_when_the_test_or_the_warm_parent_is_killed_no_process_stays(
             running.kill()
 
 
-def test_a_failure_shows_what_the_processes_have_logged(tmp_path: Path) -> None:
+def test_failure_shows_the_logs_of_the_processes(tmp_path: Path) -> None:
     def fail() -> None:
         with LiveProcesses(tmp_path) as processes:
             processes.start_supervisor()
@@ -73,7 +73,7 @@ def test_a_failure_shows_what_the_processes_have_logged(tmp_path: Path) -> None:
     assert "supervisor started" in note
 
 
-def test_a_process_leads_a_session_of_its_own_and_ends_as_the_command_does(tmp_path: Path) -> None:
+def test_process_leads_its_own_session_and_ends_like_the_command(tmp_path: Path) -> None:
     with LiveProcesses(tmp_path) as processes:
         processes.start_supervisor()
         pid = processes.running[SUPERVISOR].pid

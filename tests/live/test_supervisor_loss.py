@@ -1,4 +1,4 @@
-"""The supervisor dies, with its database or without: whoever publishes and reads sees nothing."""
+"""Loss of the supervisor, with or without its database: publishers and readers continue."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def publishing_through_all(ring: LiveProcesses) -> PublishStream:
 
 
 def await_readers_copy(ring: LiveProcesses, acknowledged: list[bytes]) -> None:
-    """Wait until the reader has printed all of this."""
+    """Wait until the reader has printed all of these."""
     wanted = {key.hex() for key in acknowledged}
 
     def missing() -> set[str]:
@@ -42,14 +42,14 @@ def await_readers_copy(ring: LiveProcesses, acknowledged: list[bytes]) -> None:
 
 
 def await_news_at_the_reader(ring: LiveProcesses, publishing: PublishStream) -> None:
-    """Wait until the reader has printed what was published after now, and all before it."""
+    """Wait until the reader has printed later publications and all earlier ones."""
     already = len(publishing.acknowledged)
     ring.until(lambda: len(publishing.acknowledged) >= already + NODES)
     await_readers_copy(ring, list(publishing.acknowledged))
 
 
 def await_copies_of_all(ring: LiveProcesses, acknowledged: list[bytes]) -> None:
-    """Wait until every node has exactly this."""
+    """Wait until every node has exactly these publications."""
     wanted = set(acknowledged)
 
     def wrong() -> list[str]:
@@ -63,7 +63,7 @@ def labels(seen: Snapshot) -> dict[str, str]:
 
 
 @pytest.mark.heavy
-def test_without_a_supervisor_for_20_seconds_everything_published_reaches_everybody(
+def test_publications_reach_every_node_during_20_seconds_without_supervisor(
     tmp_path: Path,
 ) -> None:
     with LiveProcesses(tmp_path) as ring:
@@ -80,7 +80,7 @@ def test_without_a_supervisor_for_20_seconds_everything_published_reaches_everyb
 
 
 @pytest.mark.heavy
-def test_a_supervisor_that_has_lost_its_data_is_told_by_the_ring_and_users_see_nothing(
+def test_supervisor_that_lost_its_data_is_restored_by_the_ring_without_interruption(
     tmp_path: Path,
 ) -> None:
     with LiveProcesses(tmp_path) as ring:

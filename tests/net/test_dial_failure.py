@@ -178,7 +178,9 @@ def test_foreign_server_is_named(loop: LoopFactory, server: Server, sentence: st
     [pair for name, pair in FOREIGN.items() if name != "silent"],
     ids=[name for name in FOREIGN if name != "silent"],
 )
-def test_client_fails_immediately_and_names_the_foreign_server(server: Server, sentence: str) -> None:
+def test_client_fails_immediately_and_names_the_foreign_server(
+    server: Server, sentence: str
+) -> None:
     async def scene() -> None:
         async with server() as address, RpcClient([address], rng=Random(1)) as outsider:
             with pytest.raises(UnreachableError) as caught:

@@ -51,9 +51,7 @@ def loop(request: pytest.FixtureRequest) -> LoopFactory:
 # -- with TLS and without --------------------------------------------------------------------
 
 
-def test_plain_caller_at_a_tls_listener_is_refused(
-    papers: Papers, loop: LoopFactory
-) -> None:
+def test_plain_caller_at_a_tls_listener_is_refused(papers: Papers, loop: LoopFactory) -> None:
     a = node(papers, "a")
 
     async def scene() -> None:
@@ -187,9 +185,7 @@ def test_tls_peer_without_greeting_is_dropped(
     play(scene, loop)
 
 
-def test_close_during_handshakes_leaves_nothing_behind(
-    papers: Papers, loop: LoopFactory
-) -> None:
+def test_close_during_handshakes_leaves_nothing_behind(papers: Papers, loop: LoopFactory) -> None:
     a = node(papers, "a")
 
     async def scene() -> None:

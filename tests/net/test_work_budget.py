@@ -143,7 +143,7 @@ def test_burst_on_one_connection_does_not_delay_the_frames_of_another(loop: Loop
                 caller.write(greeting_of(name))
                 assert await caller.read()
             busy.write(note(1) * count)
-            while not order:  # noqa: ASYNC110  (it is the turns of the loop that count)
+            while not order:  # noqa: ASYNC110  (the turns of the loop count)
                 await asyncio.sleep(0)
             other.write(note(2))
             await until(lambda: len(order) == count + 1)

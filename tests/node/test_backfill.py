@@ -256,9 +256,7 @@ def test_topic_that_was_not_joined_starts_no_backfill() -> None:
         (HISTORY_MIN, 10 * HISTORY_MIN, False),
     ],
 )
-def test_history_is_read_only_if_much_is_missing(
-    count: int, held: int, is_worth_it: bool
-) -> None:
+def test_history_is_read_only_if_much_is_missing(count: int, held: int, is_worth_it: bool) -> None:
     newcomer = Newcomer(NEIGHBOURS[:3], count, held).look().answer_surveys()
     assert (newcomer.questions() != []) is is_worth_it
     assert newcomer.has_ended() is not is_worth_it
@@ -909,9 +907,7 @@ def test_new_member_gets_history_while_others_publish(wire: Wire, tmp_path: Path
     asyncio.run(scene())
 
 
-def test_new_member_that_publishes_meanwhile_loses_nothing(
-    wire: Wire, tmp_path: Path
-) -> None:
+def test_new_member_that_publishes_meanwhile_loses_nothing(wire: Wire, tmp_path: Path) -> None:
     async def scene() -> None:
         async with late(wire, tmp_path, repairs=True) as here:
             newcomer = await here.come()

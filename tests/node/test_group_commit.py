@@ -353,7 +353,7 @@ def test_failed_commit_makes_nothing_durable(loop: LoopFactory) -> None:
 
 
 def test_write_included_in_an_earlier_commit_is_durable(loop: LoopFactory) -> None:
-    """Commit a write of a cancelled publisher, after which nothing else may be written."""
+    """Commit a write whose publisher was cancelled, and write nothing afterwards."""
 
     async def scene() -> None:
         with gated() as (store, durability):

@@ -103,9 +103,7 @@ def test_pages_together_contain_the_log(count: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bits", [1, 4, 8])
-def test_every_publication_has_exactly_one_prefix_of_a_length(
-    bits: int, tmp_path: Path
-) -> None:
+def test_every_publication_has_exactly_one_prefix_of_a_length(bits: int, tmp_path: Path) -> None:
     stored = publications(2500)
     with on_disk(tmp_path, stored) as archive:
         found: dict[int, bytes] = {}
@@ -147,7 +145,7 @@ def test_contiguous_page_equals_the_page_found_row_by_row(
                 page = offering._whole_page(archive, question, end)
                 expected = offering._chosen_page(archive, question, end, never_spent)
                 if page is not None and page.next == 2000 != expected.next:
-                    continue  # publications_in_memory_are_read_row_by_row
+                    continue  # publications in memory are read row by row
                 assert page == expected
 
 

@@ -195,9 +195,7 @@ def test_port_in_use_is_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"])
-def test_hanging_clients_do_not_prevent_close(
-    said: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_clients_do_not_prevent_close(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry_module, "SILENCE_S", NEVER_S)
     monkeypatch.setattr(telemetry_module, "REQUEST_S", NEVER_S)
 
@@ -276,7 +274,7 @@ async def until_answered(holds: Callable[[], bool]) -> None:
             return False
 
     async with asyncio.timeout(DEADLINE_S):
-        while not await asyncio.to_thread(tried):  # noqa: ASYNC110  (nobody announces it)
+        while not await asyncio.to_thread(tried):  # noqa: ASYNC110  (no event announces it)
             await asyncio.sleep(0.01)
 
 

@@ -120,7 +120,9 @@ def test_tick_performs_the_effects_of_every_topic_under_its_name(host: Host) -> 
 
 
 @pytest.mark.parametrize("topic", [f"t{number}" for number in range(8)])
-def test_message_for_the_supervisor_goes_to_the_supervisor_of_the_topic(host: Host, topic: str) -> None:
+def test_message_for_the_supervisor_goes_to_the_supervisor_of_the_topic(
+    host: Host, topic: str
+) -> None:
     host.driver.perform(topic, [Send(SUPERVISOR, Subscribe("me")), Send("x", Digest("a", 1))])
     assert [to for to, *_ in host.sent] == [supervisor_of(topic, SUPERVISORS), "x"]
 
@@ -221,7 +223,9 @@ def test_unencodable_message_is_counted_and_the_rest_is_sent(host: Host) -> None
     ],
     ids=["no payload", "half a character", "a bad name", "a number too large"],
 )
-def test_unencodable_publication_does_not_stop_the_sender(host: Host, publication: Publication) -> None:
+def test_unencodable_publication_does_not_stop_the_sender(
+    host: Host, publication: Publication
+) -> None:
     host.driver.perform(TOPIC, [Send("x", PublishNew(publication)), Unsubscribed()])
     assert host.log == [(TOPIC, Unsubscribed())]
     assert host.counts == {"not encodable": 1}

@@ -1,4 +1,4 @@
-"""A report's page: self-contained, and safe whatever is in the data."""
+"""The page of a report: self-contained, and safe for any data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVIL = "</script><script>alert(1)</script>&\"'|<b>"
 
 
 class Reader(HTMLParser):
-    """What a browser would find in a page: elements, and the texts of scripts."""
+    """Elements and script texts that a browser would find in a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def read(html: str) -> Reader:
     return reader
 
 
-def test_nothing_is_loaded_from_anywhere(read: Reader) -> None:
+def test_page_loads_nothing(read: Reader) -> None:
     for tag, attributes in read.elements:
         assert not {"src", "srcset", "data", "action"} & set(attributes), tag
         assert tag not in ("link", "iframe", "object", "embed", "img", "base")
@@ -77,7 +77,7 @@ def test_styles_load_nothing(html: str) -> None:
     assert "@import" not in style
 
 
-def test_the_browser_is_told_to_load_nothing(read: Reader) -> None:
+def test_content_security_policy_forbids_loading(read: Reader) -> None:
     (policy,) = [
         attributes["content"]
         for tag, attributes in read.elements
@@ -88,13 +88,13 @@ def test_the_browser_is_told_to_load_nothing(read: Reader) -> None:
     assert "http" not in policy
 
 
-def test_texts_from_data_are_texts(read: Reader) -> None:
+def test_texts_from_data_are_escaped(read: Reader) -> None:
     assert sum("alert(1)" in text for text in read.texts) >= 10
     assert [tag for tag, _ in read.elements].count("b") == 0
     assert not any(script.strip() == "alert(1)" for script in read.scripts)
 
 
-def test_a_figure_is_where_the_script_looks_for_it_and_can_be_read(read: Reader) -> None:
+def test_figure_is_in_the_element_that_the_script_reads(read: Reader) -> None:
     (content,) = [
         json.loads(script)
         for script, (_, attributes) in zip(
@@ -106,18 +106,18 @@ def test_a_figure_is_where_the_script_looks_for_it_and_can_be_read(read: Reader)
     assert content["layout"]["height"] > 0
 
 
-def test_plotly_is_there_once(html: str) -> None:
+def test_plotly_is_included_once(html: str) -> None:
     assert len(re.findall(r"plotly\.js v\d", html)) == 1
 
 
-def test_every_link_of_the_contents_leads_to_a_section(read: Reader) -> None:
+def test_every_link_of_the_contents_has_a_section(read: Reader) -> None:
     ids = {attributes.get("id") for _, attributes in read.elements}
     targets = [attributes["href"] for tag, attributes in read.elements if tag == "a"]
     assert len(targets) == 4
     assert {target.removeprefix("#") for target in targets if target} <= ids
 
 
-def test_the_page_has_a_look_for_the_dark_and_for_paper(html: str) -> None:
+def test_page_has_styles_for_dark_and_print(html: str) -> None:
     assert "prefers-color-scheme: dark" in html
     assert "@media print" in html
 
@@ -125,7 +125,7 @@ def test_the_page_has_a_look_for_the_dark_and_for_paper(html: str) -> None:
 # --- tables ----------------------------------------------------------------------------
 
 
-def test_a_table_says_the_same_in_html_and_markdown() -> None:
+def test_table_is_equal_in_html_and_markdown() -> None:
     table = Table(("a", "b"), (("x", Cell("y", Tone.GOOD)),), frozenset({"b"}))
     assert list(as_markdown(table)) == ["| a | b |", "| --- | ---: |", "| x | ✓ y |"]
     assert '<td class="figure"><span class="good">✓ y</span></td>' in as_html(table)
@@ -149,11 +149,11 @@ def test_data_cannot_break_a_markdown_table() -> None:
         (float("nan"), "\u2013"),
     ],
 )
-def test_a_figure_has_the_digits_one_can_believe(value: float, text: str) -> None:
+def test_figure_has_the_significant_digits(value: float, text: str) -> None:
     assert number(value) == text
 
 
-def test_almost_all_is_not_written_as_all() -> None:
+def test_almost_100_percent_is_not_written_as_100() -> None:
     assert percent(1.0) == "100 %"
     assert percent(0.99996) == "99.996 %"
     assert percent(0.5) == "50.0 %"
@@ -172,7 +172,7 @@ def test_series_differ_in_more_than_colour() -> None:
     assert len({(it.line.dash, it.marker.symbol) for it in drawn}) > len(names) // 2
 
 
-def test_what_is_not_finite_is_left_out() -> None:
+def test_infinite_values_are_omitted() -> None:
     inf = float("inf")
     points = (Point(8, 1, 1, inf, "a"), Point(16, inf, inf, inf, "b"))
     (line,) = line_figure([Series("s", points)], Axis("n"), Axis("y")).data
@@ -180,7 +180,7 @@ def test_what_is_not_finite_is_left_out() -> None:
     assert list(line.error_y.array) == [0]
 
 
-def test_dots_stand_in_the_rows_of_their_names() -> None:
+def test_dots_are_in_the_rows_of_their_names() -> None:
     one = Series("s", (Point(0, 5, 4, 6, ""), Point(1, 9, 9, 9, "")))
     drawn = dot_figure(["first", "second"], [one], Axis("rounds"))
     assert list(drawn.data[0].y) == [0, 1]

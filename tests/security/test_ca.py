@@ -160,9 +160,7 @@ def open_umask() -> Iterator[None]:
     os.umask(before)
 
 
-def test_keys_and_directories_are_private_under_any_umask(
-    tmp_path: Path, open_umask: None
-) -> None:
+def test_keys_and_directories_are_private_under_any_umask(tmp_path: Path, open_umask: None) -> None:
     authority = make_authority(tmp_path / "above" / "certs", days=1)
     issued = issued_by(authority, out=tmp_path / "x" / "y")
     assert mode(authority / "ca.key") == mode(issued.key) == 0o600
@@ -398,9 +396,7 @@ def test_unusable_authority_is_refused(
     assert not (authority / "ann.key").exists()
 
 
-def test_expired_authority_issues_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expired_authority_issues_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     past = datetime.now(UTC) - timedelta(days=3)
     with monkeypatch.context() as patched:
         patched.setattr(certificates, "_now", lambda: past)

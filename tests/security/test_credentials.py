@@ -440,16 +440,12 @@ def expired(cluster: Path, tmp_path: Path) -> Files:
     return odd(cluster, tmp_path, starts=NOW - 2 * DAY, ends=NOW - DAY)
 
 
-def test_client_with_an_expired_certificate_is_refused(
-    bob: Credentials, expired: Files
-) -> None:
+def test_client_with_an_expired_certificate_is_refused(bob: Credentials, expired: Files) -> None:
     ours, theirs = shaken(bob.server_context(), showing(ssl.PROTOCOL_TLS_CLIENT, expired))
     assert_refused(ours, theirs, "certificate has expired")
 
 
-def test_server_with_an_expired_certificate_is_refused(
-    bob: Credentials, expired: Files
-) -> None:
+def test_server_with_an_expired_certificate_is_refused(bob: Credentials, expired: Files) -> None:
     theirs, ours = shaken(showing(ssl.PROTOCOL_TLS_SERVER, expired), bob.client_context())
     assert_refused(ours, theirs, "certificate has expired")
 
@@ -465,9 +461,7 @@ def test_client_limited_to_tls_1_2_is_refused(ann: Credentials, cluster: Path) -
     assert_refused(ours, theirs, "UNSUPPORTED_PROTOCOL")
 
 
-def test_server_limited_to_tls_1_2_is_refused(
-    ann: Credentials, cluster: Path
-) -> None:
+def test_server_limited_to_tls_1_2_is_refused(ann: Credentials, cluster: Path) -> None:
     server = limited(showing(ssl.PROTOCOL_TLS_SERVER, files_of(cluster, "bob")))
     theirs, ours = shaken(server, ann.client_context())
     assert_refused(ours, theirs, "PROTOCOL_VERSION")

@@ -45,7 +45,7 @@ def test_two_subscribers_have_26244_initial_states() -> None:
     assert len({render_world(state) for state in all_states_of_two()}) == 26_244
 
 
-def test_some_initial_states_can_all_converge_and_stay_so() -> None:
+def test_sampled_initial_states_can_converge_and_stay_legitimate() -> None:
     found = explore(sample(one_in=997))
     assert found.initial == 27
     assert 0 < found.strict < found.legitimate < found.states < found.transitions
@@ -53,14 +53,14 @@ def test_some_initial_states_can_all_converge_and_stay_so() -> None:
 
 
 @pytest.mark.heavy
-def test_one_initial_state_in_97_can_converge_and_stay_so() -> None:
+def test_one_initial_state_in_97_can_converge_and_stay_legitimate() -> None:
     found = explore(sample(one_in=97))
     assert found.initial == 271
     assert found.is_good, explain(found)
 
 
 @pytest.mark.slow
-def test_every_initial_state_can_converge_and_stay_so() -> None:
+def test_every_initial_state_can_converge_and_stay_legitimate() -> None:
     found = explore(all_states_of_two())
     assert found.initial == 26_244
     assert found.states > 1_000_000

@@ -60,9 +60,7 @@ def world_of(*faults: Fault) -> World:
         (Partition(frozenset("a"), 0, 1), {LOST: 1}),
     ],
 )
-def test_each_verdict_has_its_probability(
-    fault: Fault, expected: dict[Verdict, float]
-) -> None:
+def test_each_verdict_has_its_probability(fault: Fault, expected: dict[Verdict, float]) -> None:
     assert shares(fault) == pytest.approx(expected, abs=0.04)
 
 
@@ -85,9 +83,7 @@ def test_verdict_is_the_delays_of_the_delivered_copies() -> None:
         ("a", "a", False),
     ],
 )
-def test_partition_drops_only_crossing_messages(
-    sender: NodeId, to: NodeId, crosses: bool
-) -> None:
+def test_partition_drops_only_crossing_messages(sender: NodeId, to: NodeId, crosses: bool) -> None:
     cut = Partition(frozenset("ab"), 3, 5)
     parcel = Parcel(to, Subscribe("a"), sender)
     for now, lasts in enumerate([False, False, False, True, True, False]):

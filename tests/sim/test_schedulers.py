@@ -190,7 +190,7 @@ def test_delay_delivers_the_newest_first() -> None:
         assert numbers == sorted(numbers, reverse=True)
 
 
-def test_delay_delays_messages_and_configurations_longer() -> None:
+def test_delay_holds_back_messages_and_configurations_longer() -> None:
     count = 400
     configurations = (Parcel("x", UNRECORDED),) * count
     world = Diary(replace(RING, channels=(*numbered(count), *configurations)))

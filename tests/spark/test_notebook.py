@@ -99,7 +99,7 @@ def test_a_notebook_that_is_left_half_way_stops_its_ring(tmp_path: Path) -> None
         assert left_of(mark) == []
 
 
-def test_the_notebook_is_of_format_4_and_each_cell_has_a_name_of_its_own() -> None:
+def test_notebook_has_format_4_and_unique_cell_names() -> None:
     found = notebook()
     assert (found["nbformat"], found["nbformat_minor"]) == (4, 5)
     assert found["metadata"]["kernelspec"]["language"] == "python"
@@ -123,7 +123,7 @@ def test_the_notebook_is_plain_python_without_paths_of_a_machine() -> None:
     assert re.findall(r"""["'( ]/\w+|[A-Z]:\\""", text) == []
 
 
-def test_links_of_the_notebook_lead_somewhere() -> None:
+def test_links_of_the_notebook_have_targets() -> None:
     links = re.findall(r"\]\(([^)#]+)", "\n".join(sources("markdown")))
     assert links
     assert [link for link in links if not (NOTEBOOK.parent / link).is_file()] == []

@@ -77,9 +77,7 @@ def test_any_other_id_before_an_offset_changes_its_value(data: st.DataObject) ->
 
 
 @given(logs(), st.lists(st.integers(0, 2 * BLOCK_IDS), max_size=6))
-def test_values_do_not_depend_on_the_batches_of_ids(
-    log: list[bytes], sizes: list[int]
-) -> None:
+def test_values_do_not_depend_on_the_batches_of_ids(log: list[bytes], sizes: list[int]) -> None:
     chain, start = LogChain(), 0
     for size in [*sizes, len(log)]:
         chain.extend(b"".join(log[start : start + size]))

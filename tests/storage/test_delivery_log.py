@@ -67,7 +67,7 @@ def deliveries(offsets: range, life: int = 0) -> dict[int, Delivery]:
 def opened(
     directory: Path, publications: int = 0
 ) -> Iterator[tuple[PublicationStore, DeliveryLog]]:
-    """Yield a store with ``publications`` more publications and its delivery log, written at the end."""
+    """Yield a store with more publications and its delivery log, written at the end."""
     with PublicationStore.open(directory) as store:
         if publications:
             write(store, publications)
@@ -218,7 +218,9 @@ def test_full_chunks_are_not_kept_in_memory(tmp_path: Path) -> None:
         )
 
 
-def test_oldest_deliveries_on_disk_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_deliveries_on_disk_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trace_module, "ON_DISK_MAX", 300)
     with opened(tmp_path, 1000) as (_, trace):
         for start in range(0, 1000, 50):

@@ -55,7 +55,9 @@ def test_damage_to_any_byte_leaves_one_of_the_last_two_durable_marks(
             flip(tmp_path / name, place)
 
 
-def test_damage_to_both_files_leaves_no_durable_mark(promises: DurableMarkFile, tmp_path: Path) -> None:
+def test_damage_to_both_files_leaves_no_durable_mark(
+    promises: DurableMarkFile, tmp_path: Path
+) -> None:
     promises.write("store", {})
     promises.write("store", {})
     for name in PROMISES:

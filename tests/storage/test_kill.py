@@ -31,7 +31,7 @@ while True:
 
 
 def promised_before_death(directory: Path, step: int, lines: int) -> tuple[int, int]:
-    """Run the program, kill it after ``lines`` commits and a delay; return its last line."""
+    """Run the program, kill it after ``lines`` commits; return its last complete line."""
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-c", PROGRAM, str(directory), str(step)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
@@ -50,7 +50,7 @@ def promised_before_death(directory: Path, step: int, lines: int) -> tuple[int, 
 
 
 @pytest.mark.heavy
-def test_kill_at_any_moment_keeps_exactly_the_durable_publications(
+def test_kill_at_any_moment_keeps_every_durable_publication_and_invents_none(
     tmp_path: Path,
 ) -> None:
     rng = Random(9)

@@ -106,9 +106,7 @@ def test_overwritten_part_invents_nothing(bytes_lost: int, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9])
-def test_truncated_file_keeps_its_beginning(
-    directory: Path, share: float, page_bytes: int
-) -> None:
+def test_truncated_file_keeps_its_beginning(directory: Path, share: float, page_bytes: int) -> None:
     made(directory, *[5] * 12, size=page_bytes // 4)
     data = (directory / DATABASE).read_bytes()
     (directory / DATABASE).write_bytes(data[: int(len(data) * share)])
@@ -135,7 +133,7 @@ def test_damaged_file_of_any_page_size_keeps_everything(
 ) -> None:
     crashed(directory, 20, 20, 20, size=2000)
     for file in (directory / DATABASE, directory / f"{DATABASE}-wal"):
-        file.write_bytes(b"\0" * 16 + file.read_bytes()[16:])  # of the write-ahead log also its page size
+        file.write_bytes(b"\0" * 16 + file.read_bytes()[16:])  # in the log also the page size
     monkeypatch.setattr(database, "PAGE_BYTES", other_bytes)
     with PublicationStore.open(directory) as store:
         assert store.recovery.damage is not None
@@ -334,7 +332,9 @@ def test_lost_write_ahead_log_is_detected_by_the_durable_mark(directory: Path) -
         assert (store.recovery.lost, store.recovery.raised) == (7, (NEWS,))
 
 
-def test_write_ahead_log_damaged_in_the_middle_keeps_later_records(directory: Path, page_bytes: int) -> None:
+def test_write_ahead_log_damaged_in_the_middle_keeps_later_records(
+    directory: Path, page_bytes: int
+) -> None:
     crashed(directory, *[3] * 20)
     wal = directory / f"{DATABASE}-wal"
     flip(wal, 32 + 24 + page_bytes + 10)  # the header of the second frame of a page

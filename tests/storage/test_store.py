@@ -431,7 +431,7 @@ def test_commits_in_another_thread_allow_reads_and_writes(directory: Path) -> No
             try:
                 while not stop.is_set():
                     store.commit()
-            except Exception as error:  # noqa: BLE001  (told below)
+            except Exception as error:  # noqa: BLE001  (reported below)
                 failures.append(error)
 
         thread = Thread(target=commit)

@@ -58,7 +58,7 @@ def at(rows: list[str], bits: str, size: Size = SIZE) -> str:
 
 
 def on_ellipse(bits: str, size: Size) -> tuple[int, int]:
-    """Return the place of r(label): clockwise from the top, with 7 columns for labels on each side."""
+    """Return the place of r(label): clockwise from the top, 7 columns for labels on each side."""
     angle = 2 * pi * int(bits, 2) / 2 ** len(bits)
     x_radius, y_radius = size.columns // 2 - 7, size.rows // 2
     return (

@@ -1,4 +1,4 @@
-"""A browser that only speaks HTTP: what it is let do, and what it gets."""
+"""A browser limited to HTTP requests to a dashboard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 30.0
 
 
 class Answer(Struct):
-    """What a server has answered."""
+    """An answer of a server."""
 
     status: int
     headers: HTTPMessage
@@ -30,14 +30,14 @@ class Answer(Struct):
 
 
 class Visitor:
-    """Asks a dashboard, with the cookie that it was given."""
+    """A client of a dashboard with its cookie."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         self.address = urlsplit(dashboard.url)
         self.cookie: str | None = None
 
     async def enter(self) -> Answer:
-        """Open the one-time address."""
+        """Open the one-time address and keep the cookie."""
         answer = await self.ask("GET", f"/?{self.address.query}")
         given = answer.headers.get("set-cookie")
         if given is not None:
@@ -45,11 +45,11 @@ class Visitor:
         return answer
 
     async def get(self, path: str, **headers: str) -> Answer:
-        """Ask for something."""
+        """Send a GET request."""
         return await self.ask("GET", path, headers=headers)
 
     async def post(self, path: str, value: object) -> Answer:
-        """Send something, as our page does."""
+        """Send a POST request, as the page does."""
         origin = {"Origin": f"http://{self.address.netloc}"}
         return await self.ask("POST", path, json.dumps(value).encode(), origin)
 
@@ -60,7 +60,7 @@ class Visitor:
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> Answer:
-        """Ask in any way."""
+        """Send a request of any method."""
         shown = {"Cookie": self.cookie} if self.cookie is not None else {}
         return await asyncio.to_thread(self._ask, method, path, body, shown | (headers or {}))
 
@@ -75,7 +75,7 @@ class Visitor:
 
     @asynccontextmanager
     async def events(self, topic: str | None) -> AsyncIterator[AsyncIterator[tuple[str, Any]]]:
-        """The stream of events of a topic, or of all of them together."""
+        """Yield the events of a topic, or of all topics."""
         host, _, port = self.address.netloc.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 24)
         lines = [

@@ -1,7 +1,7 @@
-"""A browser before a live ring's dashboard.
+"""A browser with the dashboard of a live ring.
 
-The driver of the browser has an event loop of its own in the thread of the test, so the ring and
-its dashboard live in another thread.
+The driver of the browser has an event loop in the thread of the test, so the ring and its
+dashboard run in another thread.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from skipring.core.topology import level, levels, ring_edges, shortcut_edges
 from skipring.testing import Cluster
 from skipring.web.server import Dashboard
 
-N = 16  # nodes of the rings that are shown
-DEADLINE_S = 60.0  # for what takes seconds: others use the machine too
+N = 16  # nodes of the shown rings
+DEADLINE_S = 60.0  # for operations that take seconds: the machine is shared
 POLL_MS = 50
-TICK_S = 0.5  # slow enough that what is wrong is seen before it is mended
+TICK_S = 0.5  # slow enough to see a violation before its repair
 WIDE = {"width": 1440, "height": 900}
-NEAR_PX = 0.6  # as exactly as a page is drawn
+NEAR_PX = 0.6  # the precision of the drawing
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
@@ -46,7 +46,7 @@ _FLAGS = (
 )
 
 Spot = tuple[float, float]
-DrawnEdge = tuple[NodeId, NodeId, str, int, str]  # its ends, kind, level and state
+DrawnEdge = tuple[NodeId, NodeId, str, int, str]  # ends, kind, level and state
 Value = TypeVar("Value")
 
 expect.set_options(timeout=DEADLINE_S * 1000)
@@ -57,7 +57,7 @@ expect.set_options(timeout=DEADLINE_S * 1000)
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The system's Chromium; where there is none, the test is skipped."""
+    """Yield the Chromium of the system; skip the test if there is none."""
     path = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if path is None:
         pytest.skip("there is no Chromium: apt-get install chromium")
@@ -69,7 +69,7 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
-# What heals soon may be over before a test looks; the page itself misses nothing.
+# A short violation may end before a test looks; the page itself misses nothing.
 REMEMBERING = """() => {
   window.looks = new Map();
   window.verdicts = [];
@@ -92,7 +92,7 @@ REMEMBERING = """() => {
 
 
 class Reader:
-    """A page of the dashboard, and what its console complained about."""
+    """A page of the dashboard and the complaints of its console."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -105,29 +105,29 @@ class Reader:
             self.complaints.append(message.text)
 
     def until(self, holds: Callable[[], bool], why: Callable[[], object] = str) -> None:
-        """Wait until something holds, while the page goes on."""
+        """Wait until a condition holds while the page runs."""
         deadline = time.monotonic() + DEADLINE_S
         while not holds():
             assert time.monotonic() < deadline, f"not in {DEADLINE_S:.0f} s: {why()}"
             self.page.wait_for_timeout(POLL_MS)
 
-    # -- what it has shown -------------------------------------------------------------------
+    # -- history -----------------------------------------------------------------------------
 
     def remember(self) -> None:
-        """Remember from now on how each node looks, and what the verdict says."""
+        """Record the colour of each node and the verdicts from now on."""
         self.page.evaluate(REMEMBERING)
 
     def looks(self) -> dict[str, tuple[int, int, int]]:
-        """The colours of each node since then, by its name and mark: "n03 dead"."""
+        """Return the recorded colours by node and mark, such as "n03 dead"."""
         found: dict[str, list[int]] = self.page.evaluate("() => Object.fromEntries(window.looks)")
         return {look: (red, green, blue) for look, (red, green, blue) in found.items()}
 
     def verdicts(self) -> list[str]:
-        """The verdicts since then, in order."""
+        """Return the recorded verdicts in order."""
         verdicts: list[str] = self.page.evaluate("() => window.verdicts")
         return verdicts
 
-    # -- what it shows -----------------------------------------------------------------------
+    # -- current state -----------------------------------------------------------------------
 
     def expect_verdict(self, text: str) -> None:
         """Wait until the verdict begins with a text."""
@@ -138,7 +138,7 @@ class Reader:
         )
 
     def spots(self) -> dict[NodeId, Spot]:
-        """Where the nodes are drawn."""
+        """Return the positions of the drawn nodes."""
         drawn: dict[NodeId, list[float]] = self.page.evaluate(
             """() => Object.fromEntries([...document.querySelectorAll(".node")].map((g) => {
                  const { e, f } = g.transform.baseVal.consolidate().matrix;
@@ -149,22 +149,22 @@ class Reader:
 
     @property
     def is_moving(self) -> bool:
-        """True while a node is on its way."""
+        """Return True while a node moves."""
         return self.page.locator("#ring").get_attribute("data-moving") == "true"
 
     def come_to_rest(self) -> None:
-        """Wait until no node moves any more."""
+        """Wait until no node moves."""
         self.until(lambda: not self.is_moving)
 
     def step_back(self) -> None:
-        """Go back by one moment with the scrubber, which has the focus, until it is shown."""
+        """Go back by one moment with the focused scrubber; wait until it is shown."""
         self.page.keyboard.press("ArrowLeft")
         number = self.page.locator("#scrubber").get_attribute("data-number")
         assert number is not None
         expect(self.page.locator("#stage")).to_have_attribute("data-number", number)
 
     def circle(self) -> tuple[float, float, float]:
-        """Centre and radius of the ring."""
+        """Return centre and radius of the ring."""
         x, y, radius = self.page.evaluate(
             "() => ['cx', 'cy', 'r'].map((name) => document.querySelector('.orbit')[name]"
             ".baseVal.value)"
@@ -172,20 +172,20 @@ class Reader:
         return x, y, radius
 
     def place_of(self, label: Label) -> Spot:
-        """Where a node with a label belongs: at r(label), 0 on top and clockwise."""
+        """Return the position of a label: r(label), 0 at the top and clockwise."""
         x, y, radius = self.circle()
         angle = math.tau * label.position / CIRCLE
         return x + radius * math.sin(angle), y - radius * math.cos(angle)
 
     def is_drawn(self, labels: dict[NodeId, Label]) -> bool:
-        """True if exactly these nodes are drawn, where their labels say."""
+        """Return True if exactly these nodes are drawn, at the positions of their labels."""
         spots = self.spots()
         return spots.keys() == labels.keys() and all(
             math.dist(spots[node], self.place_of(label)) < NEAR_PX for node, label in labels.items()
         )
 
     def edges(self) -> set[DrawnEdge]:
-        """The edges that are drawn."""
+        """Return the drawn edges."""
         found: list[list[Any]] = self.page.evaluate(
             """() => [...document.querySelectorAll(".edge")].map(({ dataset }) =>
                  [dataset.a, dataset.b, dataset.kind, Number(dataset.level), dataset.state])"""
@@ -197,7 +197,7 @@ class Reader:
 
 @contextmanager
 def reading(browser: Browser, url: str, **options: Any) -> Iterator[Reader]:  # noqa: ANN401
-    """A page with cookies of its own; it must end without complaints."""
+    """Open a page with its own cookies; assert that it ends without complaints."""
     context = browser.new_context(**{"viewport": WIDE, "color_scheme": "light", **options})
     try:
         reader = Reader(context.new_page())
@@ -209,7 +209,7 @@ def reading(browser: Browser, url: str, **options: Any) -> Iterator[Reader]:  # 
 
 
 def colour_of(target: Locator, name: str) -> tuple[float, float, float]:
-    """A colour of an element as the browser has worked it out, from 0 to 255."""
+    """Return the computed colour of an element, from 0 to 255."""
     found: list[float] = target.evaluate(
         """(target, name) => {
           const pen = new OffscreenCanvas(1, 1).getContext("2d");
@@ -227,7 +227,7 @@ def colour_of(target: Locator, name: str) -> tuple[float, float, float]:
 
 
 class Stage:
-    """A cluster and its dashboard, in a thread of their own inside the block."""
+    """A cluster and its dashboard, in their own thread inside the block."""
 
     cluster: Cluster
     dashboard: Dashboard
@@ -275,11 +275,11 @@ class Stage:
 
     @property
     def supervisor(self) -> str:
-        """The address of the supervisor."""
+        """Return the address of the supervisor."""
         return self.cluster.url.removeprefix("skipring://")
 
     def ask(self, question: Callable[[Cluster], Value]) -> Value:
-        """Do something with the cluster in its own thread."""
+        """Call a function with the cluster in its own thread."""
 
         async def act() -> Value:
             return question(self.cluster)
@@ -287,19 +287,19 @@ class Stage:
         return asyncio.run_coroutine_threadsafe(act(), self._loop).result(DEADLINE_S)
 
     def settle(self) -> None:
-        """Wait until the ring is legitimate and everybody has everything."""
+        """Wait until the ring is legitimate and in sync."""
         settled = self.cluster.wait_healthy(DEADLINE_S)
         asyncio.run_coroutine_threadsafe(settled, self._loop).result(DEADLINE_S + 1)
 
     def labels(self) -> dict[NodeId, Label]:
-        """The labels of the nodes that live."""
+        """Return the labels of the live nodes."""
         states = self.ask(lambda cluster: cluster.snapshot().subscribers)
         return {node: state.label for node, state in states.items() if state.label is not None}
 
 
 @contextmanager
 def whole(browser: Browser, stage: Stage, **options: Any) -> Iterator[Reader]:  # noqa: ANN401
-    """A page that shows a ring which is legitimate."""
+    """Open a page that shows a legitimate ring."""
     stage.settle()
     with reading(browser, stage.dashboard.url, **options) as reader:
         reader.expect_verdict("legitimate")
@@ -308,7 +308,7 @@ def whole(browser: Browser, stage: Stage, **options: Any) -> Iterator[Reader]:  
 
 
 def await_drawn(reader: Reader, stage: Stage) -> None:
-    """Wait until exactly the nodes and edges of SR(n) are drawn, where they belong."""
+    """Wait until exactly the nodes and edges of SR(n) are drawn at their positions."""
 
     def is_drawn() -> bool:
         labels = stage.labels()
@@ -318,7 +318,7 @@ def await_drawn(reader: Reader, stage: Stage) -> None:
 
 
 def edges_of(labels: dict[NodeId, Label]) -> set[DrawnEdge]:
-    """The edges that nodes with these labels should have."""
+    """Return the edges that nodes with these labels should have."""
     n = len(labels)
     holder = {label: node for node, label in labels.items()}
     assert holder.keys() == {Label.nth(index) for index in range(n)}
@@ -330,7 +330,7 @@ def edges_of(labels: dict[NodeId, Label]) -> set[DrawnEdge]:
     }
 
 
-# --- another server of this machine ------------------------------------------------------
+# --- another server on this machine ------------------------------------------------------
 
 
 class _Nothing(BaseHTTPRequestHandler):
@@ -340,12 +340,12 @@ class _Nothing(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing of what was asked."""
+        """Log nothing."""
 
 
 @contextmanager
 def stranger() -> Iterator[str]:
-    """The address of a page that is not the dashboard's, on another port of this machine."""
+    """Serve a foreign page on another port of this machine; yield its address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Nothing) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()

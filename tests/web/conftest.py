@@ -1,4 +1,4 @@
-"""A browser, and rings before which it is set; each is there for the tests of a file."""
+"""A browser and rings with dashboards, shared by the tests of a file."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def calm(browser: Browser) -> Iterator[Stage]:
-    """A ring of 16 to which nothing is done."""
+    """Yield a ring of 16 that tests do not damage."""
     with Stage(N) as stage:
         yield stage
 
 
 @pytest.fixture(scope="module")
 def torn(browser: Browser) -> Iterator[Stage]:
-    """A ring that tests damage; each waits until it is whole before it begins."""
+    """Yield a ring that tests damage; each test waits until it is healthy."""
     with Stage(N, chaos=True) as stage:
         yield stage

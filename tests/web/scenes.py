@@ -1,4 +1,4 @@
-"""Scenes that no cluster has to make: a page is told them as if by the server."""
+"""Scenes without a cluster: the test sends them to a page in place of the server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skipring.core.labels import CIRCLE, Label
 from skipring.core.topology import level, levels, ring_edges, shortcut_edges
 from tests.web.browsing import Reader, reading
 
-# Takes the place of the server's events: `tell(kind, value)` is what comes from there.
+# Replaces the events of the server: `tell(kind, value)` delivers one.
 SILENT_SERVER = """
 window.EventSource = class extends EventTarget {
   constructor() {
@@ -28,7 +28,7 @@ window.EventSource = class extends EventTarget {
 
 @contextmanager
 def imagining(browser: Browser, url: str, **options: Any) -> Iterator[Reader]:  # noqa: ANN401
-    """A page that is told scenes by the test, with ``tell``."""
+    """Open a page that receives its scenes from the test, by ``tell``."""
     with reading(browser, url, **options) as reader:
         reader.page.add_init_script(SILENT_SERVER)
         reader.page.reload()
@@ -37,18 +37,18 @@ def imagining(browser: Browser, url: str, **options: Any) -> Iterator[Reader]:  
 
 
 def tell(reader: Reader, kind: str, value: object) -> None:
-    """Let an event come to a page."""
+    """Deliver an event to a page."""
     reader.page.evaluate("([kind, value]) => window.tell(kind, value)", [kind, value])
 
 
 def message_of(number: int) -> dict[str, Any]:
-    """A message as the server tells it."""
+    """Return a message in the form of the server."""
     told = {"id": str(number), "publisher": "n00", "seq": number, "time": 1e12, "key": "a key"}
     return told | {"text": f"number {number}", "base64": None, "bytes": 9}
 
 
 def scene_of(n: int) -> dict[str, Any]:
-    """A scene of SR(n) as the server tells it."""
+    """Return a scene of SR(n) in the form of the server."""
     labels = [Label.nth(index) for index in range(n)]
     nodes = [
         {

@@ -1,4 +1,4 @@
-"""What the dashboard answers about a live ring."""
+"""Answers of the dashboard about a live ring."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,11 +20,11 @@ from skipring.web.server import Dashboard
 from tests.web.asking import PATIENCE_S, Visitor
 
 N = 8
-NOBODY = ("127.0.0.1:9",)  # no supervisor is there: the dashboard says so, and serves
+NOBODY = ("127.0.0.1:9",)  # no supervisor listens here: the dashboard reports it and serves
 Scene = Callable[[Visitor, Cluster], Awaitable[None]]
 
 
-# Slow enough that what is wrong is seen before it is mended.
+# Slow enough to see a violation before its repair.
 SLOW_TICK_S = 0.3
 
 
@@ -44,7 +44,7 @@ def watching(scene: Scene, n: int = N, *, chaos: bool = False, tick_s: float | N
 async def until(
     visitor: Visitor, event: str, holds: Callable[[Any], bool] = bool, topic: str | None = "news"
 ) -> Any:  # noqa: ANN401  (JSON is anything)
-    """The first event of a kind that fits."""
+    """Return the first matching event of a kind."""
     async with visitor.events(topic) as events:
         async for name, value in events:
             if name == event and holds(value):
@@ -52,7 +52,7 @@ async def until(
     raise AssertionError("the stream has ended")
 
 
-def test_a_scene_shows_the_ring_as_the_paper_draws_it() -> None:
+def test_scene_shows_the_ring_of_the_paper() -> None:
     async def scene(visitor: Visitor, cluster: Cluster) -> None:
         seen = await until(visitor, "scene", lambda each: each["legitimate"])
         states = cluster.snapshot().subscribers
@@ -83,7 +83,7 @@ def test_a_scene_shows_the_ring_as_the_paper_draws_it() -> None:
     watching(scene)
 
 
-def test_what_is_published_in_the_page_reaches_everybody_and_its_journey_is_told() -> None:
+def test_publication_from_the_page_reaches_every_member_and_its_path_is_shown() -> None:
     async def scene(visitor: Visitor, cluster: Cluster) -> None:
         await until(visitor, "scene", lambda each: each["legitimate"])
         async with visitor.events("news") as events:
@@ -122,7 +122,7 @@ def test_what_is_published_in_the_page_reaches_everybody_and_its_journey_is_told
 
 
 @pytest.mark.heavy
-def test_a_killed_node_is_shown_dead_and_then_gone_and_the_timeline_keeps_it() -> None:
+def test_killed_node_is_shown_dead_then_removed_and_stays_in_the_timeline() -> None:
     async def scene(visitor: Visitor, cluster: Cluster) -> None:
         await until(visitor, "scene", lambda each: each["legitimate"])
         cluster.kill("n03")
@@ -145,7 +145,7 @@ def test_a_killed_node_is_shown_dead_and_then_gone_and_the_timeline_keeps_it() -
 
 
 @pytest.mark.heavy
-def test_damage_is_done_where_chaos_is_on_and_wrong_labels_are_marked_with_a_reason() -> None:
+def test_damage_is_applied_with_chaos_enabled_and_violations_have_reasons() -> None:
     async def scene(visitor: Visitor, _: Cluster) -> None:
         await until(visitor, "scene", lambda each: each["legitimate"])
         async with visitor.events("news") as events:
@@ -178,7 +178,7 @@ def test_damage_is_done_where_chaos_is_on_and_wrong_labels_are_marked_with_a_rea
         ([], "not what belongs here"),
     ],
 )
-def test_damage_that_cannot_be_is_refused_with_a_reason(damage: object, why: str) -> None:
+def test_impossible_damage_is_refused_with_a_reason(damage: object, why: str) -> None:
     async def scene(visitor: Visitor, cluster: Cluster) -> None:
         answer = await visitor.post("/api/chaos?topic=news", damage)
         assert answer.status == 400
@@ -188,7 +188,7 @@ def test_damage_that_cannot_be_is_refused_with_a_reason(damage: object, why: str
     watching(scene, n=2, chaos=True)
 
 
-def test_an_overview_lists_the_topic_and_the_supervisor() -> None:
+def test_overview_lists_topic_and_supervisor() -> None:
     async def scene(visitor: Visitor, cluster: Cluster) -> None:
         await cluster.publish("n00", b"x")
         seen = await until(
@@ -203,7 +203,7 @@ def test_an_overview_lists_the_topic_and_the_supervisor() -> None:
     watching(scene)
 
 
-def test_a_page_without_a_topic_hears_which_topics_there_are() -> None:
+def test_page_without_a_topic_receives_the_list_of_topics() -> None:
     async def scene(visitor: Visitor, _: Cluster) -> None:
         seen = await until(visitor, "overview", lambda each: bool(each["topics"]), topic=None)
         assert [each["topic"] for each in seen["topics"]] == ["news"]
@@ -211,7 +211,7 @@ def test_a_page_without_a_topic_hears_which_topics_there_are() -> None:
     watching(scene, n=2)
 
 
-def test_without_its_supervisor_a_ring_is_still_shown_and_can_be_published_in() -> None:
+def test_ring_without_supervisor_is_shown_and_accepts_publications() -> None:
     async def scene(visitor: Visitor, cluster: Cluster) -> None:
         await until(visitor, "scene", lambda each: each["legitimate"])
         await cluster.stop_supervisor()
@@ -226,7 +226,7 @@ def test_without_its_supervisor_a_ring_is_still_shown_and_can_be_published_in() 
     watching(scene)
 
 
-def test_a_node_s_story_is_told() -> None:
+def test_node_is_explained_by_its_change_log() -> None:
     async def scene(visitor: Visitor, _: Cluster) -> None:
         told = (await visitor.get("/api/node?topic=news&node=n01")).value
         assert told["standing"].startswith("a member under label")
@@ -238,7 +238,7 @@ def test_a_node_s_story_is_told() -> None:
     watching(scene, n=2)
 
 
-def test_a_node_s_story_says_what_it_lacks_and_is_told_without_its_supervisor_too() -> None:
+def test_node_explanation_names_missing_publications_without_supervisor() -> None:
     async def scene(visitor: Visitor, cluster: Cluster) -> None:
         await until(visitor, "scene", lambda each: each["legitimate"])
         await cluster.stop_supervisor()
@@ -272,7 +272,7 @@ def test_a_node_s_story_says_what_it_lacks_and_is_told_without_its_supervisor_to
         ("/api/nothing", 404),
     ],
 )
-def test_what_cannot_be_answered_is_refused_in_a_sentence(path: str, status: int) -> None:
+def test_unanswerable_request_is_refused_in_a_sentence(path: str, status: int) -> None:
     async def scene(visitor: Visitor, _: Cluster) -> None:
         answer = await visitor.get(path)
         assert answer.status == status
@@ -284,7 +284,7 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(path: str, status: int
 @pytest.mark.parametrize(
     "body", [b"", b"nonsense", b"{}", b'{"text": 3}', b'{"text": "' + b"x" * (1 << 20) + b'"}']
 )
-def test_rubbish_is_not_published(body: bytes) -> None:
+def test_invalid_publication_is_refused(body: bytes) -> None:
     async def scene(visitor: Visitor, cluster: Cluster) -> None:
         origin = {"Origin": f"http://{visitor.address.netloc}"}
         answer = await visitor.ask("POST", "/api/publish?topic=news", body, origin)
@@ -294,7 +294,7 @@ def test_rubbish_is_not_published(body: bytes) -> None:
     watching(scene, n=1)
 
 
-def test_a_page_that_reads_too_slowly_gets_how_things_are() -> None:
+def test_slow_page_receives_the_current_state() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
             supervisors = cluster.url.removeprefix("skipring://").split(",")
@@ -312,7 +312,7 @@ def test_a_page_that_reads_too_slowly_gets_how_things_are() -> None:
     asyncio.run(scene())
 
 
-def test_what_waits_for_a_page_is_bounded_in_bytes_too() -> None:
+def test_queue_of_a_page_is_bounded_in_bytes() -> None:
     async def scene() -> None:
         async with Dashboard(NOBODY) as dashboard:
             stream = dashboard._feed
@@ -328,7 +328,7 @@ def test_what_waits_for_a_page_is_bounded_in_bytes_too() -> None:
     asyncio.run(scene())
 
 
-def test_one_topic_or_page_too_many_is_refused_in_a_sentence(
+def test_excess_topic_or_page_is_refused_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(feed, "PAGES_MAX", feed.WATCHED_MAX + 1)
@@ -350,11 +350,11 @@ def test_one_topic_or_page_too_many_is_refused_in_a_sentence(
 
 
 async def first_event(visitor: Visitor, topic: str, stack: AsyncExitStack) -> None:
-    """Open a stream, and wait until it is one."""
+    """Open a stream and wait for its first event."""
     await anext(await stack.enter_async_context(visitor.events(topic)))
 
 
-def test_a_topic_that_no_page_shows_is_given_up_after_a_while_but_for_the_chosen_one(
+def test_topic_without_a_page_is_dropped_after_a_while_except_the_chosen_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene() -> None:
@@ -373,7 +373,7 @@ def test_a_topic_that_no_page_shows_is_given_up_after_a_while_but_for_the_chosen
     asyncio.run(scene())
 
 
-def test_a_mistake_of_ours_is_told_and_does_not_end_the_watching() -> None:
+def test_failing_poll_is_reported_and_watching_continues() -> None:
     async def scene(visitor: Visitor, _: Cluster) -> None:
         def fail(*_: object) -> None:
             raise ArithmeticError("broken")
@@ -391,7 +391,7 @@ def test_a_mistake_of_ours_is_told_and_does_not_end_the_watching() -> None:
         watching(scene, n=2)
 
 
-def test_a_mistake_of_ours_is_an_answer_in_json_too() -> None:
+def test_failing_request_is_answered_in_json() -> None:
     async def scene(visitor: Visitor, _: Cluster) -> None:
         def fail(*_: object) -> None:
             raise ArithmeticError("broken")
@@ -406,7 +406,7 @@ def test_a_mistake_of_ours_is_an_answer_in_json_too() -> None:
     watching(scene, n=1)
 
 
-def test_a_topic_that_is_not_served_is_said_to_be_and_the_supervisor_still_answers() -> None:
+def test_refused_topic_is_reported_and_its_supervisor_still_answers() -> None:
     async def scene() -> None:
         settings = NodeSettings(allowed_topics=("news",), tick_s=0.05)
         supervisor = await SupervisorHost(settings, rng=Random(1)).start("127.0.0.1", 0)
@@ -426,7 +426,7 @@ def test_a_topic_that_is_not_served_is_said_to_be_and_the_supervisor_still_answe
     asyncio.run(scene())
 
 
-def test_when_a_dashboard_is_closed_no_stream_begins_and_nothing_is_left() -> None:
+def test_closed_dashboard_accepts_no_stream_and_leaves_no_task() -> None:
     async def scene() -> None:
         async with Dashboard(NOBODY, topic="news") as dashboard:
             stream = dashboard._feed
@@ -441,7 +441,7 @@ def test_when_a_dashboard_is_closed_no_stream_begins_and_nothing_is_left() -> No
     asyncio.run(scene())
 
 
-def test_only_so_many_topics_are_watched_and_unseen_ones_make_room() -> None:
+def test_number_of_watched_topics_is_limited_and_unseen_ones_are_dropped() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
             supervisors = cluster.url.removeprefix("skipring://").split(",")

@@ -1,4 +1,4 @@
-"""Who may talk to the dashboard."""
+"""Access to the dashboard."""
 
 import asyncio
 from http.cookies import SimpleCookie
@@ -12,7 +12,7 @@ from skipring.web.auth import FOREIGN, NO_COOKIE, NOT_OUR_HOST, USED, TokenAuth
 from skipring.web.server import Dashboard
 from tests.web.asking import Answer, Visitor
 
-NOBODY = ("127.0.0.1:9",)  # no supervisor is there: the dashboard says so, and serves
+NOBODY = ("127.0.0.1:9",)  # no supervisor listens here: the dashboard reports it and serves
 
 
 def visiting(scene) -> None:  # noqa: ANN001  (a coroutine function)
@@ -28,7 +28,7 @@ def is_refused(answer: Answer, why: str) -> bool:
 
 
 @pytest.mark.parametrize("path", ["/", "/api/settings", "/api/events?topic=t", "/static/app.js"])
-def test_without_a_cookie_nothing_is_answered(path: str) -> None:
+def test_request_without_cookie_is_refused(path: str) -> None:
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         assert is_refused(await visitor.get(path), NO_COOKIE)
         guess = f"skipring-{visitor.address.port}=guessed"
@@ -38,7 +38,7 @@ def test_without_a_cookie_nothing_is_answered(path: str) -> None:
     visiting(scene)
 
 
-def test_the_address_gives_a_strict_cookie_and_leads_to_the_page_without_the_token() -> None:
+def test_one_time_address_sets_a_strict_cookie_and_redirects_without_the_token() -> None:
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         answer = await visitor.enter()
         assert (answer.status, answer.headers["location"]) == (303, "/")
@@ -50,7 +50,7 @@ def test_the_address_gives_a_strict_cookie_and_leads_to_the_page_without_the_tok
     visiting(scene)
 
 
-def test_an_address_works_once_and_then_there_is_another() -> None:
+def test_one_time_address_works_once_and_is_replaced() -> None:
     entered = []
 
     async def visit() -> None:
@@ -70,7 +70,7 @@ def test_an_address_works_once_and_then_there_is_another() -> None:
     asyncio.run(visit())
 
 
-def test_a_visitor_comes_in_also_where_nobody_reads_what_is_printed() -> None:
+def test_visitor_enters_although_the_output_is_closed() -> None:
     def fail() -> None:
         raise BrokenPipeError
 
@@ -83,7 +83,7 @@ def test_a_visitor_comes_in_also_where_nobody_reads_what_is_printed() -> None:
     asyncio.run(visit())
 
 
-def test_who_was_let_in_may_open_the_address_again() -> None:
+def test_authorised_visitor_may_reopen_the_address() -> None:
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         await visitor.enter()
         again = await visitor.get(f"/?{visitor.address.query}")
@@ -94,7 +94,7 @@ def test_who_was_let_in_may_open_the_address_again() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "x", "%C3%BC", "a" * 4000])
-def test_a_wrong_token_is_refused(token: str) -> None:
+def test_wrong_token_is_refused(token: str) -> None:
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         answer = await visitor.get(f"/?token={token}")
         assert answer.status == 403
@@ -104,7 +104,7 @@ def test_a_wrong_token_is_refused(token: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "localhost.evil:80"])
-def test_a_wrong_host_is_refused_also_with_the_cookie(host: str) -> None:
+def test_wrong_host_is_refused_despite_the_cookie(host: str) -> None:
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         await visitor.enter()
         assert is_refused(await visitor.get("/api/settings", Host=host), NOT_OUR_HOST)
@@ -113,7 +113,7 @@ def test_a_wrong_host_is_refused_also_with_the_cookie(host: str) -> None:
     visiting(scene)
 
 
-def test_localhost_is_our_host_too() -> None:
+def test_localhost_is_accepted_as_host() -> None:
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         await visitor.enter()
         host = f"localhost:{visitor.address.port}"
@@ -123,7 +123,7 @@ def test_localhost_is_our_host_too() -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1", ""])
-def test_a_foreign_origin_is_refused_also_with_the_cookie(origin: str) -> None:
+def test_foreign_origin_is_refused_despite_the_cookie(origin: str) -> None:
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         await visitor.enter()
         assert is_refused(await visitor.get("/api/settings", Origin=origin), FOREIGN)
@@ -133,7 +133,7 @@ def test_a_foreign_origin_is_refused_also_with_the_cookie(origin: str) -> None:
     visiting(scene)
 
 
-def test_who_changes_something_says_from_which_page() -> None:
+def test_changing_request_needs_an_origin() -> None:
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         await visitor.enter()
         assert is_refused(await visitor.ask("POST", "/api/publish?topic=t", b"{}"), FOREIGN)
@@ -141,7 +141,7 @@ def test_who_changes_something_says_from_which_page() -> None:
     visiting(scene)
 
 
-def test_every_answer_forbids_what_is_not_ours() -> None:
+def test_every_answer_forbids_foreign_content() -> None:
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         refused, entered = await visitor.get("/"), await visitor.enter()
         answers = [refused, entered, await visitor.get("/"), await visitor.get("/nothing")]
@@ -157,7 +157,7 @@ def test_every_answer_forbids_what_is_not_ours() -> None:
     visiting(scene)
 
 
-def test_nothing_outside_of_the_static_files_is_served() -> None:
+def test_only_static_files_are_served() -> None:
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         await visitor.enter()
         for path in (
@@ -171,14 +171,14 @@ def test_nothing_outside_of_the_static_files_is_served() -> None:
     visiting(scene)
 
 
-def test_a_gate_compares_bytes_not_texts() -> None:
+def test_token_is_compared_as_bytes() -> None:
     gate = TokenAuth()
     gate.open_at("127.0.0.1:7", 7)
-    assert gate.enter("ü") is None  # comparing texts in constant time takes ASCII only
+    assert gate.enter("ü") is None  # comparing texts in constant time needs ASCII
     assert not gate.knows(Headers({"cookie": "skipring-7=\xfc"}))
 
 
-def test_a_browser_leaves_out_the_usual_port() -> None:
+def test_browser_may_omit_the_default_port() -> None:
     gate = TokenAuth()
     gate.open_at("127.0.0.1:80", 80)
     assert gate.refusal("GET", Headers({"host": "127.0.0.1"})) is None
@@ -198,7 +198,7 @@ def test_a_browser_leaves_out_the_usual_port() -> None:
         "{ours}; {name}=theirs",
     ],
 )
-def test_cookies_of_other_servers_on_this_machine_do_not_keep_us_out(others: str) -> None:
+def test_cookies_of_other_servers_on_this_machine_do_no_harm(others: str) -> None:
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         await visitor.enter()
         assert visitor.cookie is not None
@@ -210,7 +210,7 @@ def test_cookies_of_other_servers_on_this_machine_do_not_keep_us_out(others: str
 
 
 @pytest.mark.parametrize("site", ["same-site", "cross-site"])
-def test_another_page_cannot_load_anything_but_may_link_to_us(site: str) -> None:
+def test_foreign_page_may_link_but_cannot_load_anything(site: str) -> None:
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         await visitor.enter()
         loaded = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
@@ -224,18 +224,18 @@ def test_another_page_cannot_load_anything_but_may_link_to_us(site: str) -> None
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
-def test_a_dashboard_is_for_this_machine_only(host: str) -> None:
+def test_dashboard_listens_on_loopback_only(host: str) -> None:
     with pytest.raises(InputError, match="this machine only"):
         Dashboard(NOBODY, host=host)
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 300, "a\nb"])
-def test_a_topic_that_cannot_be_is_refused_at_the_start(topic: str) -> None:
+def test_invalid_topic_is_refused_at_the_start(topic: str) -> None:
     with pytest.raises(InputError, match="a topic has"):
         Dashboard(NOBODY, topic=topic)
 
 
-def test_a_port_that_is_taken_is_said_to_be() -> None:
+def test_port_in_use_is_refused() -> None:
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         with pytest.raises(InputError, match="cannot listen"):
             async with Dashboard(NOBODY, port=visitor.address.port):
@@ -244,7 +244,7 @@ def test_a_port_that_is_taken_is_said_to_be() -> None:
     visiting(scene)
 
 
-def test_two_dashboards_do_not_take_each_others_cookies() -> None:
+def test_two_dashboards_do_not_accept_each_others_cookies() -> None:
     async def visit() -> None:
         async with Dashboard(NOBODY) as one, Dashboard(NOBODY) as two:
             visitor, other = Visitor(one), Visitor(two)
@@ -255,11 +255,11 @@ def test_two_dashboards_do_not_take_each_others_cookies() -> None:
     asyncio.run(visit())
 
 
-def test_two_dashboards_can_be_open_in_one_browser() -> None:
+def test_two_dashboards_work_in_one_browser() -> None:
     async def visit() -> None:
         async with Dashboard(NOBODY) as one, Dashboard(NOBODY) as two:
             visitor, other = Visitor(one), Visitor(two)
-            jar: SimpleCookie = SimpleCookie()  # one for all ports, as in a browser
+            jar: SimpleCookie = SimpleCookie()  # one jar for all ports, as in a browser
             for each in (visitor, other):
                 jar.load((await each.enter()).headers["set-cookie"])
             cookies = "; ".join(f"{name}={each.value}" for name, each in jar.items())
@@ -269,7 +269,7 @@ def test_two_dashboards_can_be_open_in_one_browser() -> None:
     asyncio.run(visit())
 
 
-def test_chaos_is_nowhere_unless_it_is_wanted() -> None:
+def test_chaos_is_unavailable_unless_enabled() -> None:
     async def visit() -> None:
         async with Cluster(n=2) as cluster:
             supervisors = cluster.url.removeprefix("skipring://").split(",")

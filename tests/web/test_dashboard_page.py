@@ -1,4 +1,4 @@
-"""Who may see the dashboard's page, and how it is read, in a real browser."""
+"""The page of the dashboard in a real browser: access, keys, themes and special scenes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.web.scenes import imagining, message_of, scene_of, tell
 pytestmark = pytest.mark.heavy
 
 
-# --- who may see it ------------------------------------------------------------------------
+# --- access --------------------------------------------------------------------------------
 
 
-def test_another_page_of_this_machine_gets_nothing_of_the_dashboard(
+def test_another_page_of_this_machine_cannot_read_the_dashboard(
     browser: Browser, calm: Stage
 ) -> None:
     with whole(browser, calm) as reader, stranger() as elsewhere:
         settings = urljoin(calm.dashboard.url, "/api/settings")
-        assert reader.page.request.get(settings).status == HTTPStatus.OK  # our cookie is good
-        page = reader.page.context.new_page()  # the browser shows the cookie to all ports
+        assert reader.page.request.get(settings).status == HTTPStatus.OK  # the cookie is valid
+        page = reader.page.context.new_page()  # the browser sends the cookie to all ports
         page.goto(elsewhere)
         for options in ({}, {"credentials": "include"}, {"method": "POST", "body": "{}"}):
             got = page.evaluate(
@@ -62,7 +62,7 @@ def test_another_page_of_this_machine_gets_nothing_of_the_dashboard(
 @pytest.mark.parametrize(
     "headers", [{"Origin": "http://127.0.0.1:9"}, {"Host": "bent.example"}, {"Origin": "null"}]
 )
-def test_a_foreign_origin_or_host_is_refused_in_spite_of_the_cookie(
+def test_foreign_origin_or_host_is_refused_despite_the_cookie(
     browser: Browser, calm: Stage, headers: dict[str, str]
 ) -> None:
     with whole(browser, calm) as reader:
@@ -74,7 +74,7 @@ def test_a_foreign_origin_or_host_is_refused_in_spite_of_the_cookie(
 
 
 @pytest.mark.parametrize("path", ["/", "/api/settings", "/static/app.js", "/?token=guessed"])
-def test_a_browser_without_the_one_time_address_sees_nothing(
+def test_browser_without_the_one_time_address_is_refused(
     browser: Browser, calm: Stage, path: str
 ) -> None:
     context = browser.new_context()
@@ -87,10 +87,10 @@ def test_a_browser_without_the_one_time_address_sees_nothing(
         context.close()
 
 
-# --- reading, keys and looks ---------------------------------------------------------------
+# --- keys, cards and themes ----------------------------------------------------------------
 
 
-def test_the_page_can_be_used_by_keyboard_alone(browser: Browser, calm: Stage) -> None:
+def test_page_works_with_the_keyboard_alone(browser: Browser, calm: Stage) -> None:
     with whole(browser, calm) as reader:
         page, keys = reader.page, reader.page.keyboard
         keys.press("Tab")
@@ -122,7 +122,7 @@ def test_the_page_can_be_used_by_keyboard_alone(browser: Browser, calm: Stage) -
         expect(page.locator("#as-ring")).to_have_attribute("aria-pressed", "true")
 
 
-def test_the_cards_say_what_is_so(browser: Browser, calm: Stage) -> None:
+def test_cards_show_the_state_of_the_ring(browser: Browser, calm: Stage) -> None:
     with whole(browser, calm) as reader:
         page = reader.page
         expect(page.locator("#topic-rows tr")).to_have_count(1)
@@ -135,19 +135,19 @@ def test_the_cards_say_what_is_so(browser: Browser, calm: Stage) -> None:
         expect(page.locator("#counts li[data-state=right]")).to_have_count(8)
 
 
-def test_a_theme_that_was_chosen_stays(browser: Browser, calm: Stage) -> None:
+def test_chosen_theme_is_kept(browser: Browser, calm: Stage) -> None:
     with whole(browser, calm) as reader:
         page = reader.page
         body = page.locator("body")
         assert min(colour_of(body, "backgroundColor")) > 200
-        page.click("#theme")  # from the system's to light
+        page.click("#theme")  # from the theme of the system to light
         page.click("#theme")  # to dark
         assert max(colour_of(body, "backgroundColor")) < 60
         page.reload()
         assert max(colour_of(body, "backgroundColor")) < 60
 
 
-def test_nothing_on_the_page_jumps_while_it_fills(browser: Browser, calm: Stage) -> None:
+def test_page_layout_is_stable_while_it_fills(browser: Browser, calm: Stage) -> None:
     with imagining(browser, calm.dashboard.url) as reader:
         parts = ("stage", "timeline", "supervisor", "messages", "topics", "journey")
         before = {part: reader.page.locator(f"#{part}").bounding_box() for part in parts}
@@ -161,7 +161,7 @@ def test_nothing_on_the_page_jumps_while_it_fills(browser: Browser, calm: Stage)
         assert before == {part: reader.page.locator(f"#{part}").bounding_box() for part in parts}
 
 
-def test_a_connection_that_is_lost_is_said_and_comes_back(browser: Browser, calm: Stage) -> None:
+def test_lost_connection_is_reported_until_it_returns(browser: Browser, calm: Stage) -> None:
     with whole(browser, calm) as reader:
         page = reader.page
         page.route("**/api/events**", lambda route: route.abort())
@@ -170,10 +170,10 @@ def test_a_connection_that_is_lost_is_said_and_comes_back(browser: Browser, calm
         page.unroute("**/api/events**")
         expect(page.locator("#connection-text")).to_have_text("live")
         expect(page.locator("#lost")).to_be_hidden()
-        reader.complaints.clear()  # the browser complains of what we cut
+        reader.complaints.clear()  # the browser complains about the aborted request
 
 
-def test_a_stream_that_is_refused_says_what_the_server_says(browser: Browser, calm: Stage) -> None:
+def test_refused_stream_shows_the_reason_of_the_server(browser: Browser, calm: Stage) -> None:
     with whole(browser, calm) as reader:
         page = reader.page
         why = "the supervisors do not answer; start one"
@@ -187,10 +187,10 @@ def test_a_stream_that_is_refused_says_what_the_server_says(browser: Browser, ca
         page.unroute("**/api/events**")
         expect(page.locator("#connection-text")).to_have_text("live")
         expect(page.locator("#lost")).to_be_hidden()
-        reader.complaints.clear()  # the browser complains of the 503
+        reader.complaints.clear()  # the browser complains about the 503
 
 
-def test_topics_that_are_not_looked_into_are_counted(browser: Browser, calm: Stage) -> None:
+def test_uninspected_topics_are_counted(browser: Browser, calm: Stage) -> None:
     with imagining(browser, calm.dashboard.url) as reader:
         more = reader.page.locator("#topics-more")
         tell(reader, "overview", {"topics": [], "supervisors": [], "unlisted": 1200})
@@ -201,14 +201,12 @@ def test_topics_that_are_not_looked_into_are_counted(browser: Browser, calm: Sta
         expect(more).to_be_hidden()
 
 
-def test_arrows_walk_through_the_messages_also_from_the_log_itself(
-    browser: Browser, calm: Stage
-) -> None:
+def test_arrow_keys_walk_through_the_messages_from_the_log(browser: Browser, calm: Stage) -> None:
     with imagining(browser, calm.dashboard.url) as reader:
         page, log = reader.page, reader.page.locator("#message-log")
         first, second = (page.locator(".message", has_text=f"number {each}") for each in (0, 1))
         log.focus()
-        page.keyboard.press("ArrowDown")  # perhaps there is nowhere to go yet
+        page.keyboard.press("ArrowDown")  # there may be no message yet
         tell(reader, "messages", {"messages": [message_of(number) for number in range(2)]})
         expect(second).to_be_visible()
         log.focus()
@@ -221,11 +219,11 @@ def test_arrows_walk_through_the_messages_also_from_the_log_itself(
         expect(first).to_be_focused()
 
 
-# --- scenes that a small ring cannot show ----------------------------------------------------
+# --- scenes beyond a small ring --------------------------------------------------------------
 
 
-# At every frame: how far the ends of the edges are from their nodes, as they are drawn and as
-# pulses take them, and how far a line of the ring goes out of it.
+# In each frame: the distance of the ends of the edges from their nodes, as drawn and as used by
+# pulses, and the distance by which a line of the ring leaves it.
 GLIDING = """() => {
   window.frames_seen = { moving: 0, apart: 0, outside: 0 };
   const orbit = document.querySelector(".orbit");
@@ -255,7 +253,7 @@ GLIDING = """() => {
 }"""
 
 
-def test_edges_stay_at_their_nodes_and_within_the_ring_while_nodes_glide(
+def test_edges_stay_at_their_nodes_and_inside_the_ring_while_nodes_move(
     browser: Browser, calm: Stage
 ) -> None:
     with imagining(browser, calm.dashboard.url) as reader:
@@ -273,7 +271,7 @@ def test_edges_stay_at_their_nodes_and_within_the_ring_while_nodes_glide(
         assert seen["outside"] < 2
 
 
-def test_a_thousand_nodes_go_where_they_belong(browser: Browser, calm: Stage) -> None:
+def test_thousand_nodes_move_to_their_positions(browser: Browser, calm: Stage) -> None:
     with imagining(browser, calm.dashboard.url) as reader:
         elsewhere = scene_of(1000)
         for node in elsewhere["nodes"]:
@@ -288,26 +286,26 @@ def test_a_thousand_nodes_go_where_they_belong(browser: Browser, calm: Stage) ->
         expect(reader.page.locator("#tooltip")).to_contain_text("n000")
 
 
-def test_nodes_without_a_place_on_the_ring_stay_in_sight(browser: Browser, calm: Stage) -> None:
+def test_nodes_without_a_position_stay_visible(browser: Browser, calm: Stage) -> None:
     with imagining(browser, calm.dashboard.url) as reader:
         scene = scene_of(N)
         lost = {"label": None, "turn": None}
         scene["nodes"][3] |= {**lost, "mark": "label", "reasons": ["n003 has no label"]}
         scene["nodes"][4] |= {**lost, "mark": "dead", "reasons": ["it does not answer"]}
-        scene["nodes"][5] |= {"label": "0", "turn": 0.0, "mark": "label"}  # as another one has
+        scene["nodes"][5] |= {"label": "0", "turn": 0.0, "mark": "label"}  # another node has it
         tell(reader, "scene", scene)
         expect(reader.page.locator(".node")).to_have_count(N)
         stage = reader.page.locator("#stage").bounding_box()
         assert stage is not None
         spots = reader.spots()
-        assert len({(round(x), round(y)) for x, y in spots.values()}) == N  # nobody hides another
+        assert len({(round(x), round(y)) for x, y in spots.values()}) == N  # no node hides another
         for x, y in spots.values():
             assert 0 < x < stage["width"]
             assert 0 < y < stage["height"]
         expect(reader.page.locator("#tray-note")).to_be_visible()
 
 
-def test_a_node_says_what_is_wrong_with_it_when_it_is_pointed_at_or_focused(
+def test_node_shows_its_violations_when_pointed_at_or_focused(
     browser: Browser, calm: Stage
 ) -> None:
     with imagining(browser, calm.dashboard.url) as reader:
@@ -326,7 +324,7 @@ def test_a_node_says_what_is_wrong_with_it_when_it_is_pointed_at_or_focused(
         assert "n007 should have label 0111" in str(node.get_attribute("aria-label"))
 
 
-def test_a_wrong_edge_says_why_when_it_is_pointed_at(browser: Browser, calm: Stage) -> None:
+def test_wrong_edge_shows_its_reason_when_pointed_at(browser: Browser, calm: Stage) -> None:
     with imagining(browser, calm.dashboard.url) as reader:
         scene = scene_of(N)
         wrong = {"a": "n004", "b": "n011", "level": 4, "kind": "ring", "state": "wrong"}
@@ -347,9 +345,7 @@ def test_a_wrong_edge_says_why_when_it_is_pointed_at(browser: Browser, calm: Sta
         assert red > 2 * max(green, blue)
 
 
-def test_a_supervisor_that_is_silent_does_not_stop_the_publishing(
-    browser: Browser, calm: Stage
-) -> None:
+def test_silent_supervisor_does_not_prevent_publishing(browser: Browser, calm: Stage) -> None:
     with imagining(browser, calm.dashboard.url) as reader:
         scene = scene_of(N)
         scene["supervisor"] |= {

@@ -1,4 +1,4 @@
-"""Pictures of every view of the dashboard, taken by a real browser; some are in docs/images."""
+"""Pictures of every view of the dashboard from a real browser; some are in docs/images."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PICTURE_BYTES_MAX = 200_000
 PNG_HEAD_BYTES = 8
 PICTURE = {"width": 1280, "height": 800}
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
-DARK_VIEWS = frozenset({"ring", "healing", "256"})  # the others are shown in light alone
-REPLAYED = 8  # Our guess: so many moments ago the ring was still healing.
-CALM_TICKS = 45  # Our guess: by then what the damage left behind is gone everywhere.
+DARK_VIEWS = frozenset({"ring", "healing", "256"})  # the others are shown in light only
+REPLAYED = 8  # Guess: this many moments ago the ring was still healing.
+CALM_TICKS = 45  # Guess: by then all effects of the damage are gone.
 REQUESTS_MAX = 2.0  # in an interval; the bound is about 0.9
 TEXTS = (
     ("config: rollout v12 at 25 %", "eu-west"),
@@ -34,22 +34,22 @@ TEXTS = (
 
 @pytest.fixture(scope="module")
 def slow(browser: Browser) -> Iterator[Stage]:
-    """A ring that heals so slowly that it can be photographed meanwhile."""
+    """Yield a ring that heals slowly enough for pictures."""
     with Stage(N, chaos=True, tick_s=2.0) as stage:
         yield stage
 
 
 @pytest.fixture
 def quick(browser: Browser) -> Iterator[Stage]:
-    """A ring that is soon calm again, and in which nothing has been published."""
+    """Yield a ring that heals soon and has no publications."""
     with Stage(N, chaos=True, tick_s=0.35) as stage:
         yield stage
 
 
 def is_blank(png: bytes) -> bool:
-    """True if a picture has next to nothing on it."""
+    """Return True if a picture is almost empty."""
     pixels = b"".join(data for kind, data in _chunks(png) if kind == b"IDAT")
-    return len(set(zlib.decompress(pixels))) < 32  # Our guess: text alone gives more shades.
+    return len(set(zlib.decompress(pixels))) < 32  # Guess: text alone gives more shades.
 
 
 def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -61,7 +61,7 @@ def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 class Album:
-    """Takes pictures for the documentation, or only to see that they are not blank."""
+    """Pictures for the documentation, or only a check that they are not blank."""
 
     def __init__(self, reader: Reader, theme: str, directory: Path) -> None:
         self._is_written = os.environ.get("SKIPRING_SCREENSHOTS") == "write"
@@ -70,7 +70,7 @@ class Album:
         self._directory = directory
 
     def take(self, view: str, selector: str | None = None) -> None:
-        """A picture of the page, or of a part of it, while no node is on its way."""
+        """Take a picture of the page or of a part of it while no node moves."""
         is_kept = self._is_written and (self._theme == "light" or view in DARK_VIEWS)
         directory = IMAGES if is_kept else self._directory
         png = self._still(selector)
@@ -93,7 +93,7 @@ class Album:
 
 
 def damage(reader: Reader) -> None:
-    """Let an adversary put the ring into a state of its own, and see it."""
+    """Apply an adversary to the ring and wait until the damage is shown."""
     reader.page.select_option("#chaos-adversary", "A15")
     reader.remember()
     reader.page.click("[data-damage=adversary]")
@@ -104,7 +104,7 @@ def damage(reader: Reader) -> None:
 
 
 def publish(reader: Reader, text: str, key: str) -> None:
-    """Publish in the page, and see it there."""
+    """Publish in the page and wait until the message is shown."""
     page = reader.page
     page.fill("#publish-text", text)
     page.fill("#publish-key", key)
@@ -115,12 +115,12 @@ def publish(reader: Reader, text: str, key: str) -> None:
 
 
 def ticks(reader: Reader) -> int:
-    """The intervals that the supervisor has counted."""
+    """Return the intervals that the supervisor has counted."""
     return int(reader.page.locator("#supervisor-facts dd").first.inner_text().replace(",", ""))
 
 
 def await_calm(reader: Reader) -> None:
-    """Wait until healing is long over: the supervisor has little to do, and the tree is known."""
+    """Wait until healing is long over: few requests at the supervisor, and a known tree."""
     page, begun = reader.page, ticks(reader)
     reader.until(lambda: ticks(reader) >= begun + CALM_TICKS, lambda: ticks(reader))
     load = page.locator("#load-text")
@@ -128,7 +128,7 @@ def await_calm(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_view_of_a_ring_that_heals_can_be_seen(
+def test_every_view_of_a_healing_ring_is_drawn(
     browser: Browser, slow: Stage, tmp_path: Path, theme: str
 ) -> None:
     with whole(browser, slow, color_scheme=theme, viewport=PICTURE) as reader:
@@ -151,7 +151,7 @@ def test_every_view_of_a_ring_that_heals_can_be_seen(
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_view_of_a_calm_ring_can_be_seen(
+def test_every_view_of_a_calm_ring_is_drawn(
     browser: Browser, quick: Stage, tmp_path: Path, theme: str
 ) -> None:
     with whole(browser, quick, color_scheme=theme, viewport=PICTURE) as reader:
@@ -166,7 +166,7 @@ def test_every_view_of_a_calm_ring_can_be_seen(
         page.evaluate("() => scrollTo(0, 0)")
         publish(reader, *TEXTS[-1])
         await_drawn(reader, quick)
-        album.take("ring")  # with what flies
+        album.take("ring")  # with pulses
         for card in ("messages", "topics"):
             album.take(card, f"#{card}")
         page.click("#as-tree")
@@ -178,9 +178,7 @@ def test_every_view_of_a_calm_ring_can_be_seen(
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_ring_of_256_can_be_seen(
-    browser: Browser, calm: Stage, tmp_path: Path, theme: str
-) -> None:
+def test_ring_of_256_is_drawn(browser: Browser, calm: Stage, tmp_path: Path, theme: str) -> None:
     with imagining(browser, calm.dashboard.url, color_scheme=theme, viewport=PICTURE) as reader:
         tell(reader, "scene", scene_of(256))
         expect(reader.page.locator(".node")).to_have_count(256)

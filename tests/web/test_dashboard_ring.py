@@ -1,4 +1,4 @@
-"""The dashboard's page shows a live ring, publishes in it and damages it, in a real browser."""
+"""The page of the dashboard in a real browser: a live ring, publications and chaos."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.heavy
 # --- the ring ----------------------------------------------------------------------------
 
 
-def test_a_ring_of_16_is_drawn_at_the_right_positions_with_the_right_edges(
+def test_ring_of_16_is_drawn_with_the_right_positions_and_edges(
     browser: Browser, calm: Stage
 ) -> None:
     with whole(browser, calm) as reader:
@@ -32,13 +32,11 @@ def test_a_ring_of_16_is_drawn_at_the_right_positions_with_the_right_edges(
         assert len(reader.edges()) == len(ring_edges(N) | shortcut_edges(N))
         spots = {str(label): reader.spots()[node] for node, label in calm.labels().items()}
         x, y, radius = reader.circle()
-        assert math.dist(spots["0"], (x, y - radius)) < NEAR_PX  # on top
-        assert math.dist(spots["01"], (x + radius, y)) < NEAR_PX  # a quarter of a turn, clockwise
+        assert math.dist(spots["0"], (x, y - radius)) < NEAR_PX  # at the top
+        assert math.dist(spots["01"], (x + radius, y)) < NEAR_PX  # a quarter turn, clockwise
 
 
-def test_every_edge_is_drawn_from_one_of_its_nodes_to_the_other(
-    browser: Browser, calm: Stage
-) -> None:
+def test_every_edge_is_drawn_between_its_nodes(browser: Browser, calm: Stage) -> None:
     with whole(browser, calm) as reader:
         spots = reader.spots()
         ends = reader.page.evaluate(
@@ -54,7 +52,7 @@ def test_every_edge_is_drawn_from_one_of_its_nodes_to_the_other(
             assert math.dist(spots[b], last) < NEAR_PX
 
 
-def test_the_broadcast_tree_is_drawn_on_demand_with_its_root_on_top(
+def test_broadcast_tree_is_drawn_on_demand_with_its_root_on_top(
     browser: Browser, calm: Stage
 ) -> None:
     with whole(browser, calm) as reader:
@@ -75,7 +73,7 @@ def test_the_broadcast_tree_is_drawn_on_demand_with_its_root_on_top(
         await_drawn(reader, calm)
 
 
-def test_a_node_that_is_killed_turns_red_and_the_ring_heals_on_the_screen(
+def test_killed_node_turns_red_and_the_ring_heals_on_the_screen(
     browser: Browser, torn: Stage
 ) -> None:
     with whole(browser, torn) as reader:
@@ -94,7 +92,7 @@ def test_a_node_that_is_killed_turns_red_and_the_ring_heals_on_the_screen(
         assert victim not in reader.spots()
 
 
-def test_the_scrubber_replays_what_was_and_live_returns(browser: Browser, torn: Stage) -> None:
+def test_scrubber_replays_the_past_and_live_returns(browser: Browser, torn: Stage) -> None:
     with whole(browser, torn) as reader:
         page = reader.page
         victim = torn.ask(lambda cluster: cluster.nodes)[3]
@@ -112,7 +110,7 @@ def test_the_scrubber_replays_what_was_and_live_returns(browser: Browser, torn: 
         reader.until(goes_back_to_it, lambda: page.locator("#replaying").inner_text())
         expect(page.locator("#replaying")).to_contain_text("healing")
         assert "does not answer" in str(dead.get_attribute("aria-label"))
-        assert page.locator("#verdict").inner_text() == "legitimate"  # what is so now
+        assert page.locator("#verdict").inner_text() == "legitimate"  # the current state
         page.click("#live")
         expect(page.locator("#replaying")).to_be_hidden()
         expect(dead).to_have_count(0)
@@ -123,7 +121,7 @@ def test_the_scrubber_replays_what_was_and_live_returns(browser: Browser, torn: 
 
 @contextmanager
 def subscriber(supervisor: str, out: Path) -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """A `skipring sub` that runs, and what it has printed so far."""
+    """Run `skipring sub`; yield a function that returns its output so far."""
     words = ["sub", "news", "--start", "all", "--json", "--supervisor", supervisor]
     command = [sys.executable, "-m", "skipring", *words]
 
@@ -140,7 +138,7 @@ def subscriber(supervisor: str, out: Path) -> Iterator[Callable[[], list[dict[st
             running.kill()
 
 
-def test_a_publication_typed_in_the_page_arrives_at_a_subscriber(
+def test_publication_typed_in_the_page_arrives_at_a_subscriber(
     browser: Browser, torn: Stage, tmp_path: Path
 ) -> None:
     with (
@@ -160,9 +158,7 @@ def test_a_publication_typed_in_the_page_arrives_at_a_subscriber(
         expect(page.locator(".message").last).to_contain_text("typed in the page")
 
 
-def test_the_journey_of_a_publication_says_how_everybody_got_it(
-    browser: Browser, calm: Stage
-) -> None:
+def test_delivery_path_of_a_publication_covers_every_node(browser: Browser, calm: Stage) -> None:
     with whole(browser, calm) as reader:
         page = reader.page
         page.fill("#publish-text", "on its way")
@@ -182,11 +178,11 @@ def test_the_journey_of_a_publication_says_how_everybody_got_it(
         assert sorted(trails) == sorted([node, sender] for node, sender in rows if sender in known)
         page.keyboard.press("Escape")
         expect(page.locator(".trail")).to_have_count(0)
-        # The page asks again where it was quicker than the arrivals; the browser calls it a 404.
+        # The page repeats a request that preceded the arrivals; the browser calls it a 404.
         reader.complaints = [each for each in reader.complaints if "404" not in each]
 
 
-# At every frame: is something drawn above the ring?
+# In each frame: is anything drawn above the ring?
 WATCHING_PULSES = """() => {
   window.hasPulses = false;
   window.framesWithPulses = 0;
@@ -205,11 +201,11 @@ WATCHING_PULSES = """() => {
 }"""
 
 
-def test_a_publication_is_seen_as_pulses_that_pass(browser: Browser, calm: Stage) -> None:
+def test_publication_is_shown_as_passing_pulses(browser: Browser, calm: Stage) -> None:
     with whole(browser, calm) as reader:
         page = reader.page
         page.evaluate(WATCHING_PULSES)
-        reader.until(lambda: page.evaluate("() => !window.hasPulses"))  # others' have passed
+        reader.until(lambda: page.evaluate("() => !window.hasPulses"))  # earlier pulses have passed
         page.evaluate("() => { window.framesWithPulses = 0; }")
         page.fill("#publish-text", "it can be seen to fly")
         page.press("#publish-text", "Enter")
@@ -217,7 +213,7 @@ def test_a_publication_is_seen_as_pulses_that_pass(browser: Browser, calm: Stage
         reader.until(lambda: page.evaluate("() => !window.hasPulses"))
 
 
-def test_what_cannot_be_published_is_said_where_it_was_typed(browser: Browser, calm: Stage) -> None:
+def test_refused_publication_is_reported_beside_its_input(browser: Browser, calm: Stage) -> None:
     with whole(browser, calm) as reader:
         page = reader.page
         page.click("#publish-send")
@@ -227,13 +223,13 @@ def test_what_cannot_be_published_is_said_where_it_was_typed(browser: Browser, c
         page.click("#publish-send")
         expect(page.locator("#publish-outcome")).to_contain_text("does not answer")
         assert page.input_value("#publish-text") == "nobody gets this"
-        reader.complaints.clear()  # the browser complains of what we cut
+        reader.complaints.clear()  # the browser complains about the aborted request
 
 
 # --- chaos -------------------------------------------------------------------------------
 
 
-def test_without_chaos_there_are_no_chaos_buttons(browser: Browser, calm: Stage) -> None:
+def test_page_without_chaos_has_no_chaos_buttons(browser: Browser, calm: Stage) -> None:
     with whole(browser, calm) as reader:
         assert reader.page.locator("#chaos").count() == 0
         assert reader.page.locator("[data-damage]").count() == 0
@@ -242,12 +238,10 @@ def test_without_chaos_there_are_no_chaos_buttons(browser: Browser, calm: Stage)
                  .then(({ status }) => status)"""
         )
         assert status == 404
-        reader.complaints.clear()  # the browser complains of the 404
+        reader.complaints.clear()  # the browser complains about the 404
 
 
-def test_what_a_chaos_button_damages_is_shown_wrong_and_heals(
-    browser: Browser, torn: Stage
-) -> None:
+def test_damage_of_each_chaos_button_is_shown_and_heals(browser: Browser, torn: Stage) -> None:
     with whole(browser, torn) as reader:
         page = reader.page
         for button in page.locator("[data-damage]").all():

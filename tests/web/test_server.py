@@ -1,4 +1,4 @@
-"""The dashboard as a server: a request that does not end is ended."""
+"""The dashboard as a server: it closes requests that do not end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def at_dashboard(scene: Scene) -> None:
 
 
 async def rest_of(port: int, said: bytes, more: bytes = b"") -> bytes:
-    """Say something, then a byte now and then; return what comes until the server hangs up."""
+    """Send bytes, then single bytes now and then; return the answer until the server closes."""
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
     writer.write(said)
     came = b""
@@ -72,7 +72,7 @@ def test_incomplete_request_is_closed_after_a_while(said: bytes, more: bytes) ->
 
 
 @pytest.mark.usefixtures("_quick")
-def test_half_a_request_after_a_whole_one_is_closed_too() -> None:
+def test_partial_request_after_a_complete_one_is_closed() -> None:
     async def scene(port: int) -> None:
         came = await rest_of(port, HEAD + b"\r\n" + HEAD)
         assert came.count(b"HTTP/1.1 ") == 1
@@ -80,7 +80,7 @@ def test_half_a_request_after_a_whole_one_is_closed_too() -> None:
     at_dashboard(scene)
 
 
-def test_request_that_is_sent_in_two_parts_is_answered() -> None:
+def test_request_sent_in_two_parts_is_answered() -> None:
     async def scene(port: int) -> None:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(HEAD)

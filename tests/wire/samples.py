@@ -1,4 +1,4 @@
-"""Strategies for messages that may travel."""
+"""Strategies for encodable messages."""
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -93,18 +93,18 @@ NODES = ("a", "b", SUPERVISOR)
 
 
 def frames_of(data: bytes) -> list[Frame]:
-    """The frames in some bytes."""
+    """Return the frames in some bytes."""
     return FrameReader().feed(data)
 
 
 def the_frame(data: bytes) -> Frame:
-    """The one frame in some bytes."""
+    """Return the only frame in some bytes."""
     (only,) = frames_of(data)
     return only
 
 
 def travelling(publication: Publication) -> Publication:
-    """A publication as it may travel: with a payload, without an id, its numbers not too large."""
+    """Return a publication in encodable form: with a payload, without an id, bounded numbers."""
     return replace(
         publication,
         payload=publication.payload or b"",
@@ -115,7 +115,7 @@ def travelling(publication: Publication) -> Publication:
 
 
 def listed(publication: Publication) -> Publication:
-    """A publication as it is shown to whoever looks: named, and whole or without what it says."""
+    """Return a publication as listed for clients: with its id, complete or without contents."""
     bare = travelling(publication)
     if publication.payload is None:
         bare = replace(bare, payload=None, key=None, headers={})
@@ -123,7 +123,7 @@ def listed(publication: Publication) -> Publication:
 
 
 def _allowed(message: WireMessage) -> WireMessage:
-    """A message of the core with its values inside the limits of the wire."""
+    """Return a message of the core with its values inside the limits of the wire."""
     match message:
         case PublishNew(publication=publication, hops=hops):
             return PublishNew(travelling(publication), hops % 256)
@@ -140,13 +140,13 @@ def _allowed(message: WireMessage) -> WireMessage:
 
 
 def addresses() -> SearchStrategy[str]:
-    """Where somebody may listen."""
+    """Return a strategy for listen addresses."""
     hosts = st.sampled_from(["127.0.0.1", "localhost", "a-b.example", "[::1]", "x" * 253])
     return st.builds("{}:{}".format, hosts, st.integers(1, 65535))
 
 
 def runtime_messages() -> SearchStrategy[RuntimeMessage]:
-    """The hosts' own messages."""
+    """Return a strategy for the messages of the hosts."""
     printable = st.characters(exclude_categories=("Cc", "Cs"))
     reason = st.text(printable, max_size=REASON_CHARACTERS_MAX)
     number = st.integers(0, NUMBER_MAX)
@@ -166,7 +166,7 @@ def runtime_messages() -> SearchStrategy[RuntimeMessage]:
 
 
 def inspection_messages() -> SearchStrategy[RuntimeMessage]:
-    """What those who look say, and those who are looked at."""
+    """Return a strategy for requests of inspectors and their answers."""
     number, offset = st.integers(0, NUMBER_MAX), st.integers(0, OFFSET_MAX)
     any_node = st.none() | node_names()
     nodes = st.lists(node_names(), max_size=4).map(tuple)
@@ -215,7 +215,7 @@ def inspection_messages() -> SearchStrategy[RuntimeMessage]:
 
 
 def reading_messages() -> SearchStrategy[RuntimeMessage]:
-    """What those say who read without being members, and those who let them."""
+    """Return a strategy for requests of log readers and their answers."""
     number, offset = st.integers(0, NUMBER_MAX), st.integers(0, OFFSET_MAX)
     bits, data = st.integers(0, SURVEY_BITS_MAX), st.binary(max_size=40)
     store = st.text("0123456789abcdef", max_size=64)
@@ -243,7 +243,7 @@ def reading_messages() -> SearchStrategy[RuntimeMessage]:
 
 
 def watching_messages() -> SearchStrategy[RuntimeMessage]:
-    """What those say who watch a ring, and those who are watched."""
+    """Return a strategy for requests of monitors and their answers."""
     number = st.integers(0, NUMBER_MAX)
     topic = st.builds(TopicStatus, st.sampled_from(["news", "ü/#"]), number, number)
     arrival = st.builds(
@@ -264,7 +264,7 @@ def watching_messages() -> SearchStrategy[RuntimeMessage]:
 
 
 def name_messages() -> SearchStrategy[RuntimeMessage]:
-    """Messages about the name of one end of a connection."""
+    """Return a strategy for messages about the name of one end of a connection."""
     number = st.integers(0, 2**40 - 1)
     incarnation, address = number, st.just(ADDRESS)
     return st.one_of(
@@ -275,7 +275,7 @@ def name_messages() -> SearchStrategy[RuntimeMessage]:
 
 
 def damages() -> SearchStrategy[RuntimeMessage]:
-    """What those say who damage on purpose, and the answer."""
+    """Return a strategy for chaos requests and their answer."""
     number = st.integers(0, NUMBER_MAX)
     any_node = st.none() | node_names()
     nodes = st.lists(node_names(), max_size=4).map(tuple)
@@ -307,13 +307,13 @@ def damages() -> SearchStrategy[RuntimeMessage]:
 
 
 def wire_messages() -> SearchStrategy[WireMessage]:
-    """Every message that may travel."""
+    """Return a strategy for every encodable message."""
     known = messages(NODES).map(_allowed) | runtime_messages() | name_messages()
     return known | inspection_messages() | reading_messages() | watching_messages() | damages()
 
 
 def topics() -> SearchStrategy[str]:
-    """Names of topics."""
+    """Return a strategy for topic names."""
     characters = st.characters(exclude_categories=("Cc", "Cs"))
     return st.sampled_from(["news", "x" * 255, "\u00e4" * 127]) | st.text(
         characters, min_size=1, max_size=63

@@ -1,4 +1,4 @@
-"""Every message that names its sender is in the table of claims."""
+"""The table of claims contains every message that names its sender."""
 
 import pytest
 from msgspec.structs import fields
@@ -28,12 +28,12 @@ from skipring.wire.claimed_sender import CLAIMS, names_another
 from skipring.wire.rpc import WIRE_TYPES, ReportUnresponsive, WireMessage
 from tests.wire.samples import SAMPLES
 
-# They name one node that is not the sender: each is a decision, written down in 0045.
+# They name one node that is not the sender: each is a decision, recorded in 0045.
 SUBJECTS = {IntroduceShortcut, ReportUnresponsive}
 
 
 def of_one_node(kind: type[WireMessage]) -> list[str]:
-    """The fields of a message that hold one node."""
+    """Return the fields of a message that contain one node."""
     kinds = (NodeId, NodeId | None, Peer)
     texts = {"reason", "store", "address"}
     return [
@@ -50,7 +50,7 @@ def test_message_that_names_one_node_is_bound_to_its_sender_or_listed(
     assert bool(of_one_node(kind)) == (kind in CLAIMS or kind in SUBJECTS)
 
 
-def test_messages_with_a_sender_are_covered_by_the_name_of_the_field() -> None:
+def test_messages_with_a_sender_are_covered_by_the_field_name() -> None:
     named = {kind for kind in WIRE_TYPES if any(f.name == "sender" for f in fields(kind))}
     handing_over = {CheckHeld, Held, Draining, RequestHandover, HandoverDone}
     comparing = {CheckTrie, CheckAndPublish, TrieEqual, IHave, Want}
@@ -70,6 +70,6 @@ def test_messages_with_a_sender_are_covered_by_the_name_of_the_field() -> None:
     [each for each in SAMPLES if type(each) in CLAIMS and each != Unsubscribe(None)],
     ids=lambda sample: type(sample).__name__,
 )
-def test_message_is_accepted_from_the_sender_that_it_names(sample: WireMessage) -> None:
+def test_message_is_accepted_from_the_named_sender(sample: WireMessage) -> None:
     accepted = [peer for peer in ("a", "b", "c") if not names_another(sample, peer)]
     assert len(accepted) == 1

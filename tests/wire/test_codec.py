@@ -1,4 +1,4 @@
-"""The codec: frames to messages and back, and whatever else comes is refused."""
+"""The codec: frames to messages and back; all other input is refused."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -77,17 +77,17 @@ def name_of(message: WireMessage) -> str:
 of_every_type = pytest.mark.parametrize("message", SAMPLES, ids=map(name_of, SAMPLES))
 
 
-# -- there and back --------------------------------------------------------------------------
+# -- round trips -----------------------------------------------------------------------------
 
 
 @of_every_type
-def test_a_message_of_every_type_comes_back(message: WireMessage) -> None:
+def test_message_of_every_type_survives_a_round_trip(message: WireMessage) -> None:
     assert decode(the_frame(encode(TOPIC, message))) == Envelope(message, TOPIC)
 
 
 @unhurried
 @given(wire_messages(), topics(), st.data())
-def test_every_message_comes_back_with_its_topic_and_hints(
+def test_every_message_survives_a_round_trip_with_topic_and_hints(
     message: WireMessage, topic: str, data: st.DataObject
 ) -> None:
     known = data.draw(st.lists(st.sampled_from(named_nodes(message) or ("",)), unique=True))
@@ -98,14 +98,14 @@ def test_every_message_comes_back_with_its_topic_and_hints(
 
 @unhurried
 @given(st.lists(wire_messages(), max_size=5))
-def test_messages_that_are_written_together_are_read_together(sent: list[WireMessage]) -> None:
+def test_messages_written_together_are_read_together(sent: list[WireMessage]) -> None:
     joined = b"".join(encode(TOPIC, message) for message in sent)
     assert [decode(each).message for each in frames_of(joined)] == sent
 
 
 @unhurried
 @given(publications())
-def test_publications_travel_without_their_ids(publication: Publication) -> None:
+def test_publications_are_encoded_without_their_ids(publication: Publication) -> None:
     bare = travelling(publication)
     named = bare.with_id(TOPIC)
     assert named.id
@@ -118,7 +118,7 @@ def test_publications_travel_without_their_ids(publication: Publication) -> None
         assert named.id not in encode(TOPIC, sent)
 
 
-def test_a_publication_of_the_longest_parts_fits_into_a_frame() -> None:
+def test_publication_with_the_longest_fields_fits_into_a_frame() -> None:
     largest = Publication(
         publisher="x" * 64,
         seq=2**63 - 1,
@@ -131,7 +131,7 @@ def test_a_publication_of_the_longest_parts_fits_into_a_frame() -> None:
         assert decode(the_frame(encode("x" * 255, message))).message == message
 
 
-def test_a_chunk_fits_into_a_frame_though_the_core_takes_a_character_for_a_byte() -> None:
+def test_chunk_with_wide_characters_fits_into_a_frame() -> None:
     wide = {f"{number:02}": "\U0001f600" * 31 for number in range(62)}
     wide["more"] = "\U0001f600" * 60
     each = Publication(publisher="x" * 64, seq=2**63 - 1, time=2**63 - 1, payload=b"", headers=wide)
@@ -146,17 +146,17 @@ def test_all_announcements_of_a_flush_fit_into_a_frame() -> None:
     assert decode(the_frame(encode("x" * 255, message, {"x" * 64: ADDRESS}))).message == message
 
 
-def test_what_a_later_revision_adds_to_an_envelope_is_ignored() -> None:
+def test_additions_of_a_later_revision_to_an_envelope_are_ignored() -> None:
     body = msgspec.msgpack.encode([[1, "a", "new"], TOPIC, {}, b"signature", {"token": [1]}])
     assert decode(Frame(CONTROL, body)) == Envelope(Subscribe("a"), TOPIC)
 
 
-# -- passing on ------------------------------------------------------------------------------
+# -- forwarding ------------------------------------------------------------------------------
 
 
 @unhurried
 @given(st.lists(publications(), min_size=1, max_size=3), st.integers(0, 255), st.integers(0, 255))
-def test_publications_are_passed_on_as_if_they_were_written_anew(
+def test_forwarded_publications_equal_newly_encoded_ones(
     given_publications: list[Publication], came: int, hops: int
 ) -> None:
     bare = tuple(map(travelling, given_publications))
@@ -184,13 +184,13 @@ def test_publication_with_an_unknown_field_is_refused() -> None:
         [[14, ["a", 7, b"hello"]], TOPIC, {}],
     ],
 )
-def test_what_is_not_put_as_we_put_it_is_written_anew(body: list[object]) -> None:
+def test_differently_encoded_frame_is_encoded_again(body: list[object]) -> None:
     given_frame = Frame(DATA, msgspec.msgpack.encode(body))
     assert isinstance(decode(given_frame).message, PublishNew)
     assert passed_on(given_frame, TOPIC, 4) is None
 
 
-def test_a_number_in_more_bytes_than_it_needs_is_still_the_right_one() -> None:
+def test_number_in_too_many_bytes_is_forwarded_correctly() -> None:
     body = msgspec.msgpack.encode([[14, ["a", 7, b"hello"], 3], TOPIC, {}])
     end = msgspec.msgpack.encode(TOPIC) + b"\x80"
     long_way = body[: -len(end) - 1] + b"\xcd\x00\x03" + end
@@ -201,7 +201,7 @@ def test_a_number_in_more_bytes_than_it_needs_is_still_the_right_one() -> None:
     )
 
 
-# -- what is refused -------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -318,37 +318,37 @@ OUTSIDE: dict[str, WireMessage] = {
 
 
 @pytest.mark.parametrize("message", OUTSIDE.values(), ids=OUTSIDE)
-def test_a_value_outside_the_limits_is_neither_written_nor_read(message: WireMessage) -> None:
+def test_value_outside_the_limits_is_neither_written_nor_read(message: WireMessage) -> None:
     refusal(lambda: encode(TOPIC, message))
     try:
         body = msgspec.msgpack.encode(Envelope(message, TOPIC))
-    except (OverflowError, UnicodeEncodeError):  # no bytes can say it
+    except (OverflowError, UnicodeEncodeError):  # not representable in bytes
         return
     refusal(lambda: decode(Frame(FORMATS[type(message)].frame_kind, body)))
 
 
-def test_a_publication_that_comes_with_an_id_is_refused() -> None:
+def test_publication_with_an_id_is_refused() -> None:
     named = PublishNew(PUBLICATION.with_id(TOPIC), 1)
     body = msgspec.msgpack.encode(Envelope(named, TOPIC))
     assert refusal(lambda: decode(Frame(DATA, body))) == "a publication travels without its id"
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 256, "a\nb"])
-def test_a_message_about_no_topic_is_refused(topic: str) -> None:
+def test_invalid_topic_is_refused_by_the_codec(topic: str) -> None:
     refusal(lambda: encode(topic, Subscribe("a")))
     body = msgspec.msgpack.encode(Envelope(Subscribe("a"), topic))
     refusal(lambda: decode(Frame(CONTROL, body)))
 
 
 @pytest.mark.parametrize("hints", [{"b": ADDRESS}, {"a": "nowhere"}, {"a": ADDRESS, "b": ADDRESS}])
-def test_a_hint_is_an_address_of_a_node_that_the_message_names(hints: dict[str, str]) -> None:
+def test_hint_must_be_an_address_of_a_named_node(hints: dict[str, str]) -> None:
     refusal(lambda: encode(TOPIC, Subscribe("a"), hints))
     body = msgspec.msgpack.encode(Envelope(Subscribe("a"), TOPIC, hints))
     refusal(lambda: decode(Frame(CONTROL, body)))
 
 
 @of_every_type
-def test_a_message_in_the_wrong_kind_of_frame_is_refused(message: WireMessage) -> None:
+def test_message_in_the_wrong_kind_of_frame_is_refused(message: WireMessage) -> None:
     right = the_frame(encode(TOPIC, message))
     wrong = Frame(CONTROL if right.kind is DATA else DATA, right.body)
     assert f"{name_of(message)} in a " in refusal(lambda: decode(wrong))
@@ -384,7 +384,7 @@ MALFORMED: dict[str, tuple[FrameKind, bytes]] = {
 
 
 @pytest.mark.parametrize(("kind", "body"), MALFORMED.values(), ids=MALFORMED)
-def test_what_is_no_message_is_refused_in_one_sentence(kind: FrameKind, body: bytes) -> None:
+def test_invalid_message_is_refused_in_one_sentence(kind: FrameKind, body: bytes) -> None:
     tracemalloc.start()
     try:
         refusal(lambda: decode(Frame(kind, body)))
@@ -405,7 +405,7 @@ def test_arbitrary_bytes_are_a_message_or_are_refused(kind: FrameKind, body: byt
 
 @unhurried
 @given(wire_messages(), st.data())
-def test_a_message_with_a_wrong_byte_is_one_or_is_refused(
+def test_message_with_a_wrong_byte_is_valid_or_refused(
     message: WireMessage, data: st.DataObject
 ) -> None:
     right = the_frame(encode(TOPIC, message))
@@ -415,7 +415,7 @@ def test_a_message_with_a_wrong_byte_is_one_or_is_refused(
         received = decode(Frame(right.kind, bytes(body)))
     except WireError:
         return
-    encode(received.topic, received.message, received.hints)  # what is read could be written
+    encode(received.topic, received.message, received.hints)  # every decoded message is encodable
 
 
 def test_ten_thousand_damaged_messages_are_messages_or_refused() -> None:
@@ -439,7 +439,7 @@ def test_ten_thousand_damaged_messages_are_messages_or_refused() -> None:
 
 # -- pinned bytes ----------------------------------------------------------------------------
 
-# The format of version 1: a change here is a change of the protocol's version.
+# The format of version 1: a change here is a change of the protocol version.
 GOLDEN = {
     "Subscribe": "0000000c00939201a161a46e65777380",
     "Unsubscribe": "0000000b00939202c0a46e65777380",
@@ -560,11 +560,11 @@ GOLDEN = {
 
 
 @of_every_type
-def test_the_bytes_of_a_frame_stay_what_they_are(message: WireMessage) -> None:
+def test_bytes_of_each_message_are_stable(message: WireMessage) -> None:
     assert encode(TOPIC, message).hex() == GOLDEN[name_of(message)]
     assert decode(the_frame(bytes.fromhex(GOLDEN[name_of(message)]))).message == message
 
 
-def test_a_hint_is_behind_the_topic() -> None:
+def test_hint_follows_the_topic() -> None:
     hinted = encode(TOPIC, RemoveConnections("b"), {"b": "h:1"})
     assert hinted.hex() == "0000001200939208a162a46e65777381a162a3683a31"

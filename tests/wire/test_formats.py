@@ -1,4 +1,4 @@
-"""Formats: every message has one, and it says all about its fields."""
+"""Formats: every message has one, which describes all of its fields."""
 
 import pytest
 from msgspec.structs import fields as struct_fields
@@ -53,11 +53,11 @@ def test_every_message_has_a_format() -> None:
 
 
 @of_every_type
-def test_a_format_names_the_fields_of_its_message_in_order(kind: type[WireMessage]) -> None:
+def test_format_names_the_fields_of_its_message_in_order(kind: type[WireMessage]) -> None:
     assert list(FORMATS[kind].fields) == [field.name for field in struct_fields(kind)]
 
 
-def test_data_frames_carry_publications_claims_what_is_seen_and_damage_and_nothing_else() -> None:
+def test_only_publications_claims_inspections_and_damage_use_data_frames() -> None:
     in_data = {kind for kind, form in FORMATS.items() if form.frame_kind is DATA}
     seen = {DatabasePage, NodeStatus, PublicationPage, ChangePage, LogPage, DeliveryPage}
     seen |= {SupervisorStatus, ArrivalPage}
@@ -67,12 +67,12 @@ def test_data_frames_carry_publications_claims_what_is_seen_and_damage_and_nothi
     assert in_data == carried | seen | damages
 
 
-def test_more_claims_are_let_in_than_are_answered() -> None:
+def test_more_claims_are_accepted_than_answered() -> None:
     assert 2 * ProtocolConfig().claims_bytes < CLAIMS_BYTES_MAX
 
 
 @of_every_type
-def test_the_nodes_that_a_message_names_are_found(kind: type[WireMessage]) -> None:
+def test_named_nodes_of_a_message_are_found(kind: type[WireMessage]) -> None:
     (sample,) = (sample for sample in SAMPLES if type(sample) is kind)
     named = {
         "Subscribe": ("a",),
@@ -99,7 +99,7 @@ def test_the_nodes_that_a_message_names_are_found(kind: type[WireMessage]) -> No
     assert named_nodes(sample) == named.get(kind.__name__, ())
 
 
-# -- the hosts' own messages -----------------------------------------------------------------
+# -- messages of the hosts -------------------------------------------------------------------
 
 TAGS = {
     "FindMembers": 64,
@@ -143,26 +143,26 @@ TAGS = {
 }
 
 
-def test_the_tags_of_the_hosts_messages_stay_what_they_are() -> None:
+def test_tags_of_host_messages_are_stable() -> None:
     assert {kind.__name__: tag_of(kind) for kind in RUNTIME_TYPES} == TAGS
 
 
-def test_the_list_of_the_hosts_messages_is_the_whole_union() -> None:
+def test_list_of_host_messages_equals_the_union() -> None:
     assert set(RUNTIME_TYPES) == set(RuntimeMessage.__args__)
 
 
-def test_every_tag_is_one_byte_and_of_one_message() -> None:
+def test_every_tag_is_one_byte_and_unique() -> None:
     tags = [tag_of(kind) for kind in WIRE_TYPES]
     assert len(set(tags)) == len(tags)
     assert all(0 < tag < 128 for tag in tags)
 
 
-def test_as_many_members_as_may_be_asked_for_fit_into_a_frame() -> None:
+def test_maximum_of_requested_members_fits_into_a_frame() -> None:
     longest = {f"{number:064}": f"{'x' * 253}:65535" for number in range(LOCATED_MAX)}
     assert len(encode("x" * 255, MemberList(2**63 - 1, longest))) < CONTROL_BYTES_MAX
 
 
-def test_the_longest_status_and_the_longest_page_fit_into_a_frame() -> None:
+def test_longest_status_and_longest_page_fit_into_a_frame() -> None:
     names = [f"{number:064}" for number in range(max(3 * SHORTCUTS_MAX + 3, ENTRIES_MAX))]
     hints = dict.fromkeys(names, f"{'x' * 253}:65535")
     label, last = Label(2**64 - 1), Peer(Label(2**64 - 1), names[-1])

@@ -34,7 +34,7 @@ def written(given: Frame) -> bytes:
 
 
 def read_in_pieces(data: bytes, sizes: list[int]) -> list[Frame]:
-    """What a reader makes of bytes that come in pieces of these sizes, and the rest at once."""
+    """Return the frames of bytes that arrive in pieces of these sizes, then in one piece."""
     reader, found, at = FrameReader(), [], 0
     for size in [*sizes, len(data)]:
         found += reader.feed(data[at : at + size])
@@ -43,25 +43,23 @@ def read_in_pieces(data: bytes, sizes: list[int]) -> list[Frame]:
     return found
 
 
-# -- what is written is read -----------------------------------------------------------------
+# -- round trips -----------------------------------------------------------------------------
 
 
-def test_a_frame_is_its_length_its_kind_and_its_body() -> None:
+def test_frame_is_length_kind_and_body() -> None:
     assert frame(b"abc", CONTROL).hex() == "0000000400616263"
     assert frame(b"", DATA).hex() == "0000000101"
 
 
 @unhurried
 @given(st.lists(frames(), max_size=12), st.lists(st.integers(0, 30), max_size=40))
-def test_frames_come_out_as_they_went_in_however_the_bytes_are_cut(
-    sent: list[Frame], sizes: list[int]
-) -> None:
+def test_frames_survive_any_division_of_the_bytes(sent: list[Frame], sizes: list[int]) -> None:
     assert read_in_pieces(b"".join(map(written, sent)), sizes) == sent
 
 
 @unhurried
 @given(st.lists(frames(), max_size=6))
-def test_frames_come_out_when_their_last_byte_has_come(sent: list[Frame]) -> None:
+def test_frame_is_returned_with_its_last_byte(sent: list[Frame]) -> None:
     reader = FrameReader()
     for each in sent:
         *early, last = (bytes((byte,)) for byte in written(each))
@@ -74,21 +72,21 @@ def test_frames_come_out_when_their_last_byte_has_come(sent: list[Frame]) -> Non
     [(CONTROL, CONTROL_BYTES_MAX), (DATA, DATA_BYTES_MAX)],
     ids=["control", "data"],
 )
-def test_a_frame_may_be_as_long_as_its_limit(kind: Frame, size: int) -> None:
+def test_frame_of_the_maximum_length_is_read(kind: Frame, size: int) -> None:
     longest = Frame(kind, b"x" * size)
     assert FrameReader().feed(written(longest)) == [longest]
     assert read_in_pieces(written(longest) * 2, [3, 1000, size - 5]) == [longest] * 2
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_long_frames_come_out_however_long_and_short_pieces_alternate(seed: int) -> None:
+def test_long_frames_survive_alternating_long_and_short_pieces(seed: int) -> None:
     rng = Random(seed)
     sent = [Frame(DATA, rng.randbytes(rng.choice((0, 9, 5000, 90_000)))) for _ in range(12)]
     pieces = [rng.choice((1, 4, 7, 4095, 4096, 4097, 60_000)) for _ in range(400)]
     assert read_in_pieces(b"".join(map(written, sent)), pieces) == sent
 
 
-# -- what is refused -------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------
 
 REFUSED = {
     "an empty frame": bytes.fromhex("00000000"),
@@ -102,7 +100,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("start", REFUSED.values(), ids=REFUSED)
-def test_what_is_no_frame_is_refused_when_its_header_is_seen(start: bytes) -> None:
+def test_invalid_frame_is_refused_after_its_header(start: bytes) -> None:
     reader = FrameReader()
     assert reader.feed(start[:-1]) == []
     with pytest.raises(FramingError, match=r"^a .*frame of ") as refused:
@@ -114,7 +112,7 @@ def test_what_is_no_frame_is_refused_when_its_header_is_seen(start: bytes) -> No
 
 
 @pytest.mark.parametrize("start", REFUSED.values(), ids=REFUSED)
-def test_after_a_refusal_nothing_more_is_read(start: bytes) -> None:
+def test_refused_stream_is_not_read_further(start: bytes) -> None:
     reader = FrameReader()
     with pytest.raises(FramingError):
         reader.feed(frame(b"good", CONTROL) + start)
@@ -123,7 +121,7 @@ def test_after_a_refusal_nothing_more_is_read(start: bytes) -> None:
     assert reader.buffered_bytes == 0
 
 
-def test_an_oversize_frame_is_not_written() -> None:
+def test_oversize_frame_is_not_written() -> None:
     with pytest.raises(FramingError, match="a control frame of 16385 bytes, and 16384"):
         frame(bytes(CONTROL_BYTES_MAX + 1), CONTROL)
     with pytest.raises(FramingError, match="a data frame of 1048577 bytes, and 1048576"):
@@ -160,7 +158,7 @@ def test_ten_thousand_damaged_streams_are_frames_or_refused() -> None:
 # -- cost ------------------------------------------------------------------------------------
 
 
-def test_no_more_than_one_frame_is_kept() -> None:
+def test_at_most_one_frame_is_buffered() -> None:
     reader, data = FrameReader(), frame(bytes(DATA_BYTES_MAX), DATA)
     piece = 64 * 1024
     tracemalloc.start()
@@ -171,11 +169,11 @@ def test_no_more_than_one_frame_is_kept() -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 4 * DATA_BYTES_MAX  # the bytes that were begun, the frame cut out of them
+    assert peak < 4 * DATA_BYTES_MAX  # the buffered bytes and the frame cut out of them
 
 
 def kept_bytes(chunks: Iterator[bytes]) -> int:
-    """How much memory a reader takes after chunks of which it is to keep the last."""
+    """Return the memory of a reader after chunks of which it keeps the last."""
     reader = FrameReader()
     tracemalloc.start()
     try:
@@ -187,12 +185,12 @@ def kept_bytes(chunks: Iterator[bytes]) -> int:
         tracemalloc.stop()
 
 
-def test_a_frame_that_comes_byte_by_byte_takes_no_more_than_it_has() -> None:
+def test_frame_read_byte_by_byte_takes_only_its_size() -> None:
     data = frame(bytes(100_000), DATA)[:-1]
     assert kept_bytes(bytes((byte,)) for byte in data) < 2 * len(data)
 
 
-def test_a_long_chunk_is_not_kept_for_the_little_of_it_that_begins_a_frame() -> None:
+def test_long_chunk_is_not_kept_for_a_short_rest() -> None:
     data = frame(bytes(200_000), DATA) + frame(bytes(1000), DATA)[:-1]
     assert kept_bytes(bytes(bytearray(data)) for _ in range(1)) < 20_000
 
@@ -210,7 +208,7 @@ def seconds(data: bytes, step: int) -> float:
     ids=["byte by byte", "many in one chunk"],
 )
 def test_reading_takes_linear_time(body_bytes: int, count: int, step: int) -> None:
-    factor = 8  # quadratic would be 64 times as long
+    factor = 8  # quadratic time would be 64 times as long
     small = frame(bytes(body_bytes), DATA) * count
     large = frame(bytes(factor * body_bytes), DATA) * (count * (1 if body_bytes else factor))
     assert min(seconds(large, step) for _ in range(2)) < 3 * factor * max(

@@ -1,4 +1,4 @@
-"""Greetings: the first frame on every link."""
+"""Greetings: the first frame on every connection."""
 
 import msgspec
 import pytest
@@ -21,7 +21,7 @@ from tests.support.strategies import node_names
 from tests.wire.samples import ADDRESS, addresses, the_frame
 
 GREETING = Hello(node="a", address=ADDRESS, role=Role.NODE, incarnation=7, nonce=9)
-# Bytes that are sent by this version. They stay readable: never change them, only add to them.
+# Bytes sent by this version. They stay readable: never change them, only add to them.
 VERSION_2 = {
     "a node": (
         "000000240097a8736b697072696e6702a161ae3132372e302e302e313a37343030a46e6f64650709",
@@ -43,33 +43,29 @@ def body(*fields: object) -> Frame:
 
 
 @pytest.mark.parametrize(("written", "greeting"), VERSION_2.values(), ids=VERSION_2)
-def test_stored_greetings_are_read_and_new_ones_are_written_alike(
-    written: str, greeting: Hello
-) -> None:
+def test_stored_greetings_are_read_and_new_ones_are_equal(written: str, greeting: Hello) -> None:
     assert check_greeting(the_frame(bytes.fromhex(written))) == greeting
     assert encode_greeting(greeting).hex() == written
 
 
 @unhurried
 @given(node_names(), addresses(), st.sampled_from(Role))
-def test_a_greeting_comes_back_as_it_was(node: str, address: str, role: Role) -> None:
+def test_greeting_survives_a_round_trip(node: str, address: str, role: Role) -> None:
     greeting = Hello(node=node, address=address, role=role)
     assert check_greeting(the_frame(encode_greeting(greeting))) == greeting
 
 
-def test_what_a_later_revision_adds_is_ignored() -> None:
+def test_additions_of_a_later_revision_to_a_greeting_are_ignored() -> None:
     later = body("skipring", VERSION, "a", ADDRESS, "node", 7, 9, b"signature", {"token": [1, 2]})
     assert check_greeting(later) == GREETING
 
 
 @pytest.mark.parametrize(("written", "greeting"), VERSION_2.values(), ids=VERSION_2)
-def test_greeting_that_opens_a_connection_ends_with_a_blank_line(
-    written: str, greeting: Hello
-) -> None:
+def test_opening_greeting_ends_with_a_blank_line(written: str, greeting: Hello) -> None:
     opening = encode_greeting(greeting, is_opening=True)
     assert opening.endswith(b"\r\n\r\n")
     assert check_greeting(the_frame(opening)) == greeting
-    assert opening[6:].startswith(bytes.fromhex(written)[6:])  # behind the lengths it is the same
+    assert opening[6:].startswith(bytes.fromhex(written)[6:])  # after the lengths it is the same
 
 
 @pytest.mark.parametrize(
@@ -89,13 +85,13 @@ def test_version_is_read_from_a_greeting_of_any_version(data: bytes, version: in
     assert version_in(data) == version
 
 
-def test_a_client_need_not_listen() -> None:
+def test_client_need_not_listen() -> None:
     client = Hello(node="a", address="", role=Role.CLIENT)
     assert check_greeting(the_frame(encode_greeting(client))) == client
 
 
 @pytest.mark.parametrize("role", [Role.NODE, Role.SUPERVISOR])
-def test_everybody_else_does(role: Role) -> None:
+def test_other_roles_need_a_listen_address(role: Role) -> None:
     with pytest.raises(HandshakeError, match="host:port"):
         encode_greeting(Hello(node="a", address="", role=role))
     with pytest.raises(HandshakeError, match="host:port"):
@@ -106,7 +102,7 @@ def test_everybody_else_does(role: Role) -> None:
     "fields", [(), ("a", ADDRESS, "node"), ({"anything": 1},)], ids=["nothing", "alike", "else"]
 )
 @pytest.mark.parametrize("version", [0, 1, VERSION + 1, 2**64 - 1, -1])
-def test_another_version_is_refused_whatever_it_looks_like_and_both_are_named(
+def test_other_version_is_refused_with_both_versions_named(
     version: int, fields: tuple[object, ...]
 ) -> None:
     with pytest.raises(HandshakeError, match=rf"version {version} .* version {VERSION}$"):
@@ -136,7 +132,7 @@ def test_another_version_is_refused_whatever_it_looks_like_and_both_are_named(
         body("skipring", VERSION, "a", ADDRESS, "node" * 4000),
     ],
 )
-def test_what_is_no_greeting_is_refused_in_one_sentence(given_frame: Frame) -> None:
+def test_invalid_greeting_is_refused_in_one_sentence(given_frame: Frame) -> None:
     with pytest.raises(HandshakeError) as refused:
         check_greeting(given_frame)
     assert str(refused.value).isprintable()
@@ -152,7 +148,7 @@ def test_arbitrary_bytes_are_no_greeting(data: bytes, kind: Frame) -> None:
 
 @unhurried
 @given(st.data())
-def test_a_greeting_with_a_wrong_byte_is_one_or_is_refused(data: st.DataObject) -> None:
+def test_greeting_with_a_wrong_byte_is_valid_or_refused(data: st.DataObject) -> None:
     damaged = bytearray(the_frame(encode_greeting(GREETING)).body)
     damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     try:

@@ -1,4 +1,4 @@
-"""The table of messages in docs/wire.md is the one that the code gives."""
+"""The table of messages in docs/wire.md equals the generated table."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from skipring.wire.table import table_lines
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "wire.md"
 
 
-def test_the_table_in_the_docs_is_what_the_code_says() -> None:
+def test_table_in_the_docs_equals_the_generated_one() -> None:
     lines = table_lines()
     written = PAGE.read_text(encoding="utf-8").splitlines()
     start = written.index(lines[0])
@@ -18,7 +18,7 @@ def test_the_table_in_the_docs_is_what_the_code_says() -> None:
     )
 
 
-def test_the_table_has_a_line_for_each_message_that_says_what_it_is_for() -> None:
+def test_table_has_a_described_row_for_each_message() -> None:
     rows = [line.split(" | ") for line in table_lines()[2:]]
     assert [row[1] for row in rows] == [f"`{kind.__name__}`" for kind in WIRE_TYPES]
     assert all(row[-1].endswith(". |") for row in rows)

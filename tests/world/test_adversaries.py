@@ -646,7 +646,7 @@ def test_a18b_has_a_corrupted_silence_threshold(n: int) -> None:
 
 
 @two_or_more
-def test_a36_has_lost_a_quarter_that_all_refer_to(n: int) -> None:
+def test_a36_has_a_crashed_quarter_that_the_others_refer_to(n: int) -> None:
     snapshot = world("A36", n)
     assert len(snapshot.crashed) == max(1, n // 4)
     assert sorted(recorded(snapshot)) == sorted([*snapshot.subscribers, *snapshot.crashed])

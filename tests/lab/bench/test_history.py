@@ -19,7 +19,7 @@ def rows() -> Rows:
 
 
 @pytest.mark.heavy
-def test_a_newcomer_gets_everything(rows: Rows) -> None:
+def test_new_node_gets_everything(rows: Rows) -> None:
     row, last = rows
     assert (row["job"], row["system"], row["count"]) == ("history", "skipring", COUNT)
     assert row["delivered"] == row["expected"] == COUNT
