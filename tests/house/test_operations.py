@@ -326,7 +326,7 @@ def node_reasons() -> Iterator[str]:
 def handshake_reasons() -> Iterator[str]:
     """What ``trouble`` calls the troubles of a handshake."""
     for node in ast.walk(ast.parse(read(Path(link.__file__)))):
-        if isinstance(node, ast.FunctionDef) and node.name == "trouble":
+        if isinstance(node, ast.FunctionDef) and node.name == "classify_tls_error":
             for each in ast.walk(node):
                 match each:
                     case ast.Return(value=ast.Tuple(elts=[ast.Constant(value=str(reason)), _])):
