@@ -100,8 +100,8 @@ OF_ALL: Final = (
         MetricKind.COUNTER,
         "Messages not sent and connections refused, by reason; what was published comes by repair.",
         ("reason",),
-        alarm="FramingError, HandshakeError, MessageError, no certificate or bad certificate grows: "
-        "strangers, or another version; queue full grows for 5 minutes: a peer is too slow",
+        alarm="FramingError, HandshakeError, MessageError, no certificate or bad certificate "
+        "grows: strangers, or another version; queue full grows for 5 minutes: a peer is too slow",
     ),
     Metric(
         "skipring_dial_backs_total",
