@@ -32,7 +32,8 @@ MEANING: Final = (
     "than once. *Invented* is the number of publications that were never published. *Healthy "
     "after* is the longest time from the end of a fault until `skipring doctor` reports a healthy "
     "topic with all running nodes. *Longest pause* is the largest "
-    "`skipring_loop_pause_seconds_max` (a real pause is at most a quarter of a tick longer) of all "
+    "`skipring_loop_pause_seconds_max` (up to a quarter of a tick too small: 0.06 s, and 0.6 s at "
+    "the slow member of tenfold-tick) of all "
     "processes, without those that a signal stopped; "
     "above 0.2 s the row fails."
 )
