@@ -6,6 +6,8 @@ import re
 from importlib.metadata import version as version_of
 from typing import TYPE_CHECKING
 
+import skipring
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
@@ -60,5 +62,6 @@ def _led(match: re.Match[str]) -> str:
 
 
 def setup(app: Sphinx) -> None:
-    """Sphinx calls this when it begins."""
+    """Register the extension; Sphinx calls this first."""
+    skipring.Publication.__name__ = "Publication"  # autodoc shows an alias without its fields
     app.connect("source-read", prepare)

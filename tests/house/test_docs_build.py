@@ -51,8 +51,8 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     raised = {f"skipring.errors.{name}" for name in vars(errors) if name.endswith("Error")}
     others = {
         *("skipring.blocking.connect", "skipring.blocking.Subscription.read"),
-        *("skipring.testing.Cluster.settle", "skipring.spark.register"),
-        *("skipring.spark.session.builder.start", "skipring.Publication.payload"),
+        *("skipring.testing.Cluster.wait_healthy", "skipring.spark.register"),
+        *("skipring.spark.session.start", "skipring.Publication.payload"),
     }
     assert (names | raised | others) - anchors == set()
 
