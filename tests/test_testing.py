@@ -11,7 +11,7 @@ import pytest
 
 from skipring import testing
 from skipring.api.connection import Connection, connect
-from skipring.core.events import PublishRequested
+from skipring.core.events import Overwritten, PublishRequested
 from skipring.core.peers import SUPERVISOR
 from skipring.errors import InputError
 from skipring.net.addresses import supervisor_of
@@ -281,7 +281,7 @@ def test_unnoticed_loss_is_a_violation() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await filled(cluster)
-            cluster.node("n01").lose(cluster.topic, [3])
+            cluster.node("n01")._logs.lose(cluster.topic, [3])
             assert cluster.violations() == ["PUB: n01 has lost 1 publications and not noticed"]
             await cluster.wait_healthy()
 
@@ -429,7 +429,7 @@ def test_topics_of_a_removed_supervisor_heal_while_it_still_runs() -> None:
             # Its database is restored after they left, so it sends to former members again.
             await cluster.until(lambda: not cluster.supervisor(1).members(), timeout=60)
             for topic, state in old.items():
-                cluster.supervisor(1).load(topic, state)
+                cluster.supervisor(1).dispatch(topic, Overwritten(state))
             assert set(cluster.supervisor(1).members()) == set(moved)
             await cluster.until(lambda: not wrong_topics(cluster), timeout=60)
             await cluster.until(lambda: not cluster.supervisor(1).members(), timeout=60)

@@ -57,8 +57,19 @@ class CursorError(InputError):
 class StorageError(SkipringError):
     """Data directory that cannot be read or written; the message states what to do.
 
-    Damaged data alone does not raise it: the store rebuilds the file.
+    Damaged data alone does not raise it: the store rebuilds the file. If ``publish`` raises it,
+    ``ids`` names the publications that were sent to neighbours and are not durable here;
+    ``Subscription.retry`` sends the same publications again.
     """
+
+    def __init__(self, message: str, *, ids: tuple[bytes, ...] = ()) -> None:
+        super().__init__(message)
+        self.ids = ids
+
+    @property
+    def may_be_published(self) -> bool:
+        """Return True if other members may have publications of the failed call."""
+        return bool(self.ids)
 
 
 class StoreFullError(StorageError):

@@ -36,7 +36,6 @@ from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
 from skipring.errors import InputError
 from skipring.net.addresses import supervisor_of
-from skipring.node.chaos_server import damage_node, damage_supervisor
 from skipring.node.host import NodeHost
 from skipring.node.process import allow_files
 from skipring.node.settings import NodeSettings
@@ -205,8 +204,15 @@ class Cluster:
             self._stores[name] = store
             trace = await asyncio.to_thread(DeliveryLog.open, directory, store)
         rng, deliver = Random(name), partial(self._on_delivered, name)
-        node = NodeHost(name, self._settings, rng=rng, deliver=deliver, store=store, trace=trace)
-        node.on_crash = partial(self.kill, name)
+        node = NodeHost(
+            name,
+            self._settings,
+            rng=rng,
+            deliver=deliver,
+            crash=partial(self.kill, name),
+            store=store,
+            trace=trace,
+        )
         self._nodes[name] = node
         await node.start(LOOPBACK, 0)
         node.subscribe(self.topic)
@@ -316,11 +322,11 @@ class Cluster:
 
     def _damaged(self, name: NodeId, damage: Damage) -> ChaosAck | Refused:
         if name != SUPERVISOR:
-            return damage_node(self._nodes[name], self.topic, damage)
+            return self._nodes[name].chaos.handle(self.topic, damage)
         server = self._seat_of(self.topic).server
         if server is None:
             return ChaosAck(0)  # stopped: there is nothing to damage
-        return damage_supervisor(server, self.topic, damage)
+        return server.chaos.handle(self.topic, damage)
 
     # -- queries -----------------------------------------------------------------------------
 
@@ -369,7 +375,7 @@ class Cluster:
                 yield str(each)
         yield from map(str, publication_violations(ForeignView(topic, roster, machines, killed)))
         if statuses:
-            seen = {name: (it.trie.root, len(it.trie)) for name, it in machines.items()}
+            seen = {name: (it.index().root, len(it.index())) for name, it in machines.items()}
             seen |= {name: (it.root, it.count) for name, it in statuses.items()}
             yield from map(str, root_violations(seen))
 

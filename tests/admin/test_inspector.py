@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from skipring.admin import inspector as module
 from skipring.admin.inspector import Inspection, Inspector, TopicContents, open_inspector
+from skipring.core.events import Overwritten
 from skipring.core.labels import Label
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL
@@ -88,8 +89,8 @@ async def standing_still(
         for name, state in states.items():
             node = ring.nodes[name]
             node.links.book.learn({other: each.address for other, each in ring.nodes.items()})
-            machine_of(ring, name).load(state)
-        ring.supervisor._topics.load(TOPIC, database)
+            machine_of(ring, name).handle(Overwritten(state))
+        ring.supervisor._topics.handle(TOPIC, Overwritten(database))
         async with looking_at(ring.supervisor.address) as inspector:
             yield ring, inspector
 
@@ -266,12 +267,12 @@ def test_node_that_lacks_publications_is_found_by_its_root() -> None:
         async with standing_still(legitimate("abc"), database) as (ring, inspector):
             for number in range(5):
                 await ring.publish("a", str(number).encode())
-            await until(lambda: all(len(machine_of(ring, name).trie) == 5 for name in "abc"))
+            await until(lambda: all(len(machine_of(ring, name).index()) == 5 for name in "abc"))
             await until(lambda: nothing_is_on_its_way(ring))  # such as a second copy
             machine = machine_of(ring, "c")
             lost = machine.publications[3]
-            ring.nodes["c"]._keeping.archives[TOPIC].discard(3)
-            machine.trie.remove(lost.id)
+            ring.nodes["c"]._logs._logs[TOPIC].discard(3)
+            machine.index().remove(lost.id)
             seen = await inspector.inspect(TopicContents.DIFFERENCES)
         assert faults(seen) == ["PUB: c lacks 1 of 5 publications"]
 
@@ -283,8 +284,8 @@ def test_root_that_contradicts_stored_publications_is_a_wrong_digest() -> None:
         database = SupervisorState(database=database_of("ab"))
         async with standing_still(legitimate("ab"), database) as (ring, inspector):
             await ring.publish("a", b"hello")
-            await until(lambda: len(machine_of(ring, "b").trie) == 1)
-            machine_of(ring, "b").trie.corrupt({ALL: bytes(16)})
+            await until(lambda: len(machine_of(ring, "b").index()) == 1)
+            machine_of(ring, "b").index().corrupt({ALL: bytes(16)})
             seen = await inspector.inspect(TopicContents.DIFFERENCES)
         assert seen.snapshot.subscribers["b"].hashes == {ALL: bytes(16)}
         assert [fault for fault in faults(seen) if fault.startswith("PUB: b")]

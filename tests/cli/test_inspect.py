@@ -33,6 +33,7 @@ from skipring.cli import skipring
 from skipring.cli.ring_changes import changes
 from skipring.cli.ring_page import RingPanel
 from skipring.cli.ring_view import RingWatch
+from skipring.core.events import Overwritten
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId
 from skipring.core.state import SubscriberState, SupervisorState, legitimate_state
@@ -522,8 +523,10 @@ async def ring_with_a_wrong_node() -> AsyncIterator[Running[LiveRing]]:
             assert machine is not None
             is_wrong = name == "n02"
             wrong = SubscriberState(label=Label.parse("0111"))
-            machine.load(wrong if is_wrong else legitimate_state(index, names))
-        ring.supervisor._topics.load(TOPIC, SupervisorState(database=database_of(names)))
+            machine.handle(Overwritten(wrong if is_wrong else legitimate_state(index, names)))
+        ring.supervisor._topics.handle(
+            TOPIC, Overwritten(SupervisorState(database=database_of(names)))
+        )
         yield Running(ring, ring.supervisor.address)
 
 

@@ -225,9 +225,9 @@ def test_every_node_reports_each_delivery(*, is_on_disk: bool, tmp_path: Path) -
 
 
 async def two_ticks(cluster: Cluster) -> None:
-    now = {name: cluster.node(name)._journals.ticks for name in cluster.nodes}
+    now = {name: cluster.node(name)._changes.ticks for name in cluster.nodes}
     await cluster.until(
-        lambda: all(cluster.node(name)._journals.ticks > now[name] + 1 for name in now)
+        lambda: all(cluster.node(name)._changes.ticks > now[name] + 1 for name in now)
     )
 
 
@@ -283,7 +283,7 @@ def test_delivery_log_is_written_while_the_node_runs(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=2, data_dir=tmp_path) as cluster:
             await publish_all(cluster)
-            trace = cluster.node("n00")._keeping.trace
+            trace = cluster.node("n00")._logs.trace
             await cluster.until(lambda: trace.end(TOPIC) == 10 and not trace.is_behind)
             assert trace.failures == 0
 
@@ -314,7 +314,7 @@ def test_member_without_disk_reports_only_deliveries_since_it_rejoined() -> None
             node = cluster.node("n02")
             first = await told(cluster.node("n02"))
             assert await node.unsubscribe(TOPIC, 20)
-            assert node._keeping.trace.end(TOPIC) == 0
+            assert node._logs.trace.end(TOPIC) == 0
             node.subscribe(TOPIC)
             await cluster.wait_healthy()
             found = await told(cluster.node("n02"))

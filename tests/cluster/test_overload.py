@@ -59,7 +59,7 @@ async def stored_ring(directory: Path, tick_s: float) -> AsyncIterator[ProxiedRi
 def sizes(ring: ProxiedRing) -> dict[NodeId, int]:
     """Return the number of publications of each node."""
     machines = {name: node.machine(TOPIC) for name, node in ring.nodes.items()}
-    return {name: len(machine.trie) for name, machine in machines.items() if machine is not None}
+    return {name: len(machine.index()) for name, machine in machines.items() if machine is not None}
 
 
 async def publish(ring: ProxiedRing, start: int, count: int) -> int:

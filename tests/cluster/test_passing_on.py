@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import cast
 
 import msgspec
 import pytest
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Send, Store
-from skipring.core.events import Event, Flush, PublishRequested
+from skipring.core.events import Event, Flush, Overwritten, PublishRequested, Received
 from skipring.core.log import MemoryLog
-from skipring.core.messages import PublishMany, PublishNew
+from skipring.core.messages import Message, PublishMany, PublishNew
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.core.state import legitimate_state
 from skipring.core.subscriber import Subscriber
 from skipring.net.addresses import AddressBook
-from skipring.node import sender as driver_module
-from skipring.node.sender import Driver
+from skipring.net.transport import Transport
+from skipring.node import sender as sender_module
+from skipring.node.sender import Sender
 from skipring.wire.codec import decode, encode
 from skipring.wire.framing import DATA, Frame
 from skipring.wire.rpc import Address, WireMessage
@@ -41,36 +43,27 @@ class Host:
         self._machine = Subscriber(
             ME, topic=TOPIC, rng=Scripted(1), config=config, archive=self._archive
         )
-        self._machine.load(legitimate_state(2, ["a", "b", ME, *"defghijklnopq"]))
-        self.driver = Driver(
-            self,
-            node=ME,
-            book=AddressBook(),
-            supervisors=(),
-            keep=self._keep,
-            answer=lambda *_: None,
-        )
-        self.driver.links = self  # type: ignore[assignment]
+        self._machine.handle(Overwritten(legitimate_state(2, ["a", "b", ME, *"defghijklnopq"])))
+        self.book = AddressBook()
+        self._sender = Sender(cast("Transport", self), node=ME)
 
-    def handle(self, topic: TopicId, event: Event) -> list[Effect]:
-        assert topic == TOPIC
-        return self._machine.handle(event) if self.answers is None else self.answers
-
-    def tick(self) -> list[tuple[TopicId, list[Effect]]]:
-        return []
+    def dispatch(self, event: Event) -> None:
+        """Apply the effects of the machine, or those of the test instead."""
+        effects = self._machine.handle(event) if self.answers is None else self.answers
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._sender.send(TOPIC, effect, event)
+            elif isinstance(effect, Store):
+                self._archive.write(effect.offset, *effect.publications)
 
     def send(self, to: NodeId, frame: bytes) -> None:
         self.sent.append((to, frame))
 
-    def _keep(self, topic: TopicId, effect: Effect) -> None:
-        del topic
-        if isinstance(effect, Store):
-            self._archive.write(effect.offset, *effect.publications)
-
     def receive(self, frame: Frame) -> list[bytes]:
         """Receive a frame from a; return the distinct frames sent to all other neighbours."""
         self.sent.clear()
-        self.driver.receive("a", decode(frame), frame)
+        message = cast("Message", decode(frame).message)
+        self.dispatch(Received(message, "a", frame))
         frames = list(dict.fromkeys(frame for _, frame in self.sent))
         for each in frames:
             assert sorted(to for to, sent in self.sent if sent == each) == OTHERS
@@ -91,7 +84,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[WireMessage]:
         made.append(message)
         return encode(topic, message, hints)
 
-    monkeypatch.setattr(driver_module, "encode", noting)
+    monkeypatch.setattr(sender_module, "encode", noting)
     return made
 
 
@@ -190,9 +183,9 @@ def test_different_message_never_reuses_the_received_bytes(
 def test_later_message_never_reuses_earlier_bytes(host: Host) -> None:
     host.receive(came(PublishNew(made(0))))
     host.sent.clear()
-    host.driver.give(TOPIC, PublishRequested(payload=b"own"))
+    host.dispatch(PublishRequested(payload=b"own"))
     own = Publication(publisher=ME, seq=0, payload=b"own")
     assert {frame for _, frame in host.sent} == {encode(TOPIC, PublishNew(own, 0))}
-    host.driver.give(TOPIC, Flush())
+    host.dispatch(Flush())
     [second] = host.receive(came(PublishNew(made(1), 7)))
     assert second == encode(TOPIC, PublishNew(made(1), 8))

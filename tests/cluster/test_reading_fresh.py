@@ -22,6 +22,7 @@ from skipring.api.reader import (
 )
 from skipring.api.subscription import PUBLISHED_TOGETHER, READ_MANY
 from skipring.core.effects import Deliver, Origin
+from skipring.core.events import Received
 from skipring.core.log import MemoryLog
 from skipring.core.messages import PublishMany, PublishNew
 from skipring.core.peers import TopicId
@@ -333,8 +334,8 @@ def test_closed_node_has_stored_all_delivered_publications(tmp_path: Path) -> No
             await node.start("127.0.0.1", 0)
             try:
                 node.subscribe(TOPIC)
-                node.forge(TOPIC, PublishMany((Shelf.made(0), Shelf.made(1))))
-                node.forge(TOPIC, PublishNew(Shelf.made(2)))
+                node.dispatch(TOPIC, Received(PublishMany((Shelf.made(0), Shelf.made(1)))))
+                node.dispatch(TOPIC, Received(PublishNew(Shelf.made(2))))
                 assert (len(got), store.archive(TOPIC).end) == (3, 0)
             finally:
                 await node.close()

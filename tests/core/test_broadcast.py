@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from skipring.core.broadcast import HOPS_MAX
 from skipring.core.config import ProtocolConfig, Spread
 from skipring.core.effects import Deliver, Effect, Origin, Send, Store
-from skipring.core.events import Event, Flush, PublishRequested, Received, Tick
+from skipring.core.events import Event, Flush, Overwritten, PublishRequested, Received, Tick
 from skipring.core.labels import Label
 from skipring.core.log import MemoryLog
 from skipring.core.messages import (
@@ -66,7 +66,7 @@ class Host:
         config = replace(ProtocolConfig(repairs=False), **constants)
         rng = Scripted(1)  # never asks the supervisor by chance
         self.machine = Subscriber(ME, topic=TOPIC, rng=rng, config=config, archive=self.archive)
-        self.machine.load(state)
+        self.machine.handle(Overwritten(state))
 
     def act(self, event: Event) -> list[Effect]:
         """Handle an event and apply the Store effects."""
@@ -201,7 +201,7 @@ def test_publication_repeated_under_the_same_number_is_ignored() -> None:
 def test_node_without_a_label_stores_its_own_publications() -> None:
     host = Host(SubscriberState())
     assert host.publish() == []
-    assert len(host.machine.trie) == 1
+    assert len(host.machine.index()) == 1
 
 
 # -- incoming publications ---------------------------------------------------------------------
@@ -228,13 +228,13 @@ def test_node_that_has_left_drops_publications() -> None:
     for message in (PublishNew(made(0)), i_have("a", made(1)), want("a", made(2))):
         assert host.act(Received(message, "a")) == []
     assert host.flush() == []
-    assert len(host.machine.trie) == 0
+    assert len(host.machine.index()) == 0
 
 
 def test_node_that_waits_for_its_label_stores_publications() -> None:
     host = Host(SubscriberState())
     host.hear(PublishNew(made(0)), "a")
-    assert len(host.machine.trie) == 1
+    assert len(host.machine.index()) == 1
 
 
 def test_node_that_waits_for_permission_to_leave_forwards_publications() -> None:
@@ -288,7 +288,7 @@ def tree_of(n: int) -> dict[NodeId, list[NodeId]]:
     edges: dict[NodeId, list[NodeId]] = {}
     for node, state in legitimate_states(node_names(n)):
         machine = Subscriber(node, topic=TOPIC, rng=Random(0), config=ProtocolConfig())
-        machine.load(state)
+        machine.handle(Overwritten(state))
         found = machine._circulation.spreading.tree_edges()
         assert found is not None
         edges[node] = found
@@ -312,7 +312,7 @@ def test_every_node_but_the_root_has_one_parent_and_is_its_child(n: int) -> None
     chains = {}
     for node, state in legitimate_states(names):
         machine = Subscriber(node, topic=TOPIC, rng=Random(0), config=ProtocolConfig())
-        machine.load(state)
+        machine.handle(Overwritten(state))
         pred, succ = machine._ring.pred, machine._ring.succ
         chains[node] = chains_around(
             Label.nth(names.index(node)),
@@ -601,7 +601,7 @@ def test_known_publication_from_repair_is_not_announced() -> None:
 def test_repair_of_more_than_a_few_publications_is_not_announced() -> None:
     host = calm_host(repair_announce_max=2)
     host.hear(Publications(tuple(made(seq) for seq in range(3))))
-    assert len(host.machine.trie) == 3
+    assert len(host.machine.index()) == 3
     assert host.flush() == []
     host.hear(Publications((made(3), made(4))))
     assert host.flush() == told(made(3), made(4), hops=0, to=ALL)

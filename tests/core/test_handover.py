@@ -158,7 +158,7 @@ def test_receiver_holds_everything_when_a_handover_is_over(count: int) -> None:
     pair.start(everything=True)
     pair.run(20)
     assert is_over(pair)
-    assert set(pair.h.holdings.trie.keys()) == set(pair.r.holdings.trie.keys())
+    assert set(pair.h.holdings.index().keys()) == set(pair.r.holdings.index().keys())
 
 
 def test_equal_tries_are_confirmed_with_one_request() -> None:
@@ -217,15 +217,15 @@ def test_lost_messages_only_delay_a_handover() -> None:
         pair.start(everything=True)
         while not is_over(pair):  # a receiver that stays silent is abandoned
             pair.run(200, loss=0.3)
-            if set(pair.h.holdings.trie.keys()) - set(pair.r.holdings.trie.keys()):
+            if set(pair.h.holdings.index().keys()) - set(pair.r.holdings.index().keys()):
                 pair.start(everything=True)
-        assert set(pair.h.holdings.trie.keys()) == set(pair.r.holdings.trie.keys())
+        assert set(pair.h.holdings.index().keys()) == set(pair.r.holdings.index().keys())
 
 
 def test_handover_ends_while_both_sides_keep_growing() -> None:
     pair = Pair()
     pair.h.keep(*map(made, range(2000)))
-    held = set(pair.h.holdings.trie.keys())
+    held = set(pair.h.holdings.index().keys())
     out = Outbox()
     pair.h.handovers.start("r", out, everything=True)
     effects = pair.h.perform(out)
@@ -241,7 +241,7 @@ def test_handover_ends_while_both_sides_keep_growing() -> None:
         if not waiting:
             effects = pair.h.tick()
     assert is_over(pair)
-    assert held <= set(pair.r.holdings.trie.keys())
+    assert held <= set(pair.r.holdings.index().keys())
 
 
 def test_handover_keeps_to_the_credits_of_a_tick() -> None:
@@ -252,7 +252,7 @@ def test_handover_keeps_to_the_credits_of_a_tick() -> None:
     sent = [m for m in pair.said if isinstance(m, Publications)]
     assert len(sent) == 4
     assert pair.run(40) > 4
-    assert set(pair.h.holdings.trie.keys()) == set(pair.r.holdings.trie.keys())
+    assert set(pair.h.holdings.index().keys()) == set(pair.r.holdings.index().keys())
 
 
 def test_silent_receiver_is_abandoned_after_eight_ticks() -> None:

@@ -19,10 +19,12 @@ from skipring.core.events import (
     DrainRequested,
     Event,
     Flush,
+    Overwritten,
     PublishManyRequested,
     PublishRequested,
     Received,
     ReplicationRequested,
+    Shutdown,
     SubscribeRequested,
     SyncRequested,
     Tick,
@@ -105,7 +107,7 @@ class Host:
         self.machine = Subscriber(
             ME, topic=TOPIC, rng=Scripted(1), config=config, archive=self.archive
         )
-        self.machine.load(state)
+        self.machine.handle(Overwritten(state))
         self.delivered: list[tuple[int, Publication]] = []
 
     def act(self, event: Event) -> list[Effect]:
@@ -128,7 +130,7 @@ class Host:
         return self.act(Received(message, sender))
 
     def settle(self) -> None:
-        self.carry_out(self.machine.persist_deferred())
+        self.carry_out(self.machine.handle(Shutdown()))
 
     @property
     def stored(self) -> list[Publication]:
@@ -170,12 +172,12 @@ def test_new_publication_is_delivered_and_sent_before_it_is_stored(
     assert isinstance(delivered, Deliver)
     assert (delivered.offset, delivered.origin, delivered.hops) == (0, Origin.SPREAD, 3)
     assert to_all(effects, type(message)) == [replace(message, hops=3)]
-    assert (host.stored, len(host.machine.trie)) == ([], 0)
+    assert (host.stored, len(host.machine.index())) == ([], 0)
     assert host.machine.has_to_flush
     flushed = host.act(Flush())
     assert flushed[0] == store(0, *delivered.publications)
     assert Store not in kinds(flushed[1:])
-    assert {publication.id for publication in host.stored} == set(host.machine.trie.keys())
+    assert {publication.id for publication in host.stored} == set(host.machine.index().keys())
 
 
 def test_delivery_states_the_size_of_its_publications() -> None:
@@ -385,7 +387,7 @@ def test_deferred_publications_survive_a_load_and_are_not_delivered_again() -> N
     host = Host()
     host.hear(PublishNew(made(0)))
     host.hear(PublishMany((made(1), made(2))))
-    host.machine.load(QUARTER)
+    host.machine.handle(Overwritten(QUARTER))
     assert host.hear(PublishMany((made(1), made(2)))) == [store(0, made(0), made(1), made(2))]
     host.hear(PublishNew(made(3)))
     host.settle()
@@ -406,7 +408,7 @@ def test_host_can_request_storage_at_any_time() -> None:
     host.hear(PublishNew(made(0)))
     host.settle()
     assert host.stored == genuine(made(0))
-    assert host.machine.persist_deferred() == []
+    assert host.machine.handle(Shutdown()) == []
 
 
 # -- limits --------------------------------------------------------------------------------------
@@ -475,7 +477,7 @@ def test_requested_publication_is_sent_before_its_deferred_storage() -> None:
     effects = host.hear(want("x", (made(1), 1)))
     assert kinds(effects) == [Store, Send]
     assert sent(effects) == [("x", PublishNew(made(1).with_id(TOPIC), 1))]
-    assert len(host.machine.trie) == 2
+    assert len(host.machine.index()) == 2
 
 
 def test_missing_publication_is_sent_by_anti_entropy_before_its_deferred_storage() -> None:
@@ -484,7 +486,7 @@ def test_missing_publication_is_sent_by_anti_entropy_before_its_deferred_storage
     effects = host.hear(CheckTrie("x", (RangeSummary.make(ALL),), 1))
     [answer] = to_all(effects, Publications)
     assert sorted(answer.publications, key=number) == genuine(made(0), made(1))
-    assert len(host.machine.trie) == 2
+    assert len(host.machine.index()) == 2
 
 
 def test_scrub_removes_nothing_that_was_stored_in_the_same_tick() -> None:
@@ -492,10 +494,10 @@ def test_scrub_removes_nothing_that_was_stored_in_the_same_tick() -> None:
     for seq in range(0, 40, 4):
         host.hear(PublishMany(tuple(made(each) for each in range(seq, seq + 4))))
         assert Store in kinds(host.act(Tick()))
-        assert len(host.machine.trie) == seq + 4
+        assert len(host.machine.index()) == seq + 4
     for _ in range(10):
         assert Store not in kinds(host.act(Tick()))  # Host fails on a Discard
-    assert len(host.machine.trie) == 40
+    assert len(host.machine.index()) == 40
 
 
 # -- any interleaving ----------------------------------------------------------------------------
@@ -558,7 +560,7 @@ def test_deferred_storage_delivers_once_and_stores_the_same_as_immediate_storage
     assert [offset for offset, _ in late.delivered] == list(range(len(late.stored)))
     assert genuine(*(each for _, each in late.delivered)) == late.stored
     assert len({publication.id for publication in late.stored}) == len(late.stored)
-    assert sorted(late.machine.trie.keys()) == sorted(p.id for p in late.stored)
+    assert sorted(late.machine.index().keys()) == sorted(p.id for p in late.stored)
 
 
 # -- anti-entropy while new publications arrive --------------------------------------------------
@@ -683,7 +685,7 @@ def test_lost_publication_is_requested_once_no_new_ones_arrive() -> None:
     host = Host()
     host.hear(PublishNew(made(0)), "b")
     host.act(Flush())
-    host.machine.trie.remove(made(0).with_id(TOPIC).id)
+    host.machine.index().remove(made(0).with_id(TOPIC).id)
     for _ in range(2):  # a publication was new before the first
         host.act(Tick())
     host.hear(i_have("b", made(0)))

@@ -66,7 +66,7 @@ def test_publication_is_stored_and_then_delivered() -> None:
     one = settled(0)
     delivered = Deliver((one,), 0, Origin.SPREAD, 3, one.size_bytes)
     assert kept.take(one, hops=3) == [store(0, one), delivered]
-    assert kept.holdings.trie.offset_of(one.id) == 0
+    assert kept.holdings.index().offset_of(one.id) == 0
 
 
 class Noting(MemoryLog):
@@ -88,7 +88,7 @@ def test_publications_are_read_in_order_of_offsets_and_returned_in_order_of_ids(
     holdings.recover({})
     offsets.clear()
     archive.discard(7)
-    got = list(holdings.read_many(holdings.trie.entries(), Outbox()))
+    got = list(holdings.read_many(holdings.index().entries(), Outbox()))
     assert got == sorted((row for row in rows if row != rows[7]), key=lambda row: row.id)
     assert sorted(offsets) == list(range(40))
     parts = [offsets[:16], offsets[16:]]  # batches grow
@@ -119,7 +119,7 @@ def test_T10_id_derives_from_the_fields_whatever_id_a_message_carries(
     kept = Kept()
     right = settled(0)
     assert kept.take(publication(0, id=claimed))[0] == store(0, right)
-    assert list(kept.holdings.trie.keys()) == [right.id]
+    assert list(kept.holdings.index().keys()) == [right.id]
 
 
 @pytest.mark.parametrize("claimed", [None, b"", WRONG_ID])
@@ -127,7 +127,7 @@ def test_T10_known_publication_is_dropped_whatever_id_it_carries(claimed: bytes 
     kept = Kept([settled(0)])
     again = settled(0) if claimed is None else publication(0, id=claimed)
     assert kept.take(again) == []
-    assert len(kept.holdings.trie) == 1
+    assert len(kept.holdings.index()) == 1
 
 
 def test_T10_publication_with_the_id_of_another_is_stored_and_does_not_replace_it() -> None:
@@ -146,7 +146,7 @@ def test_opaque_publication_is_stored_under_its_own_id() -> None:
     kept = Kept()
     opaque = publication(0, payload=None, id=WRONG_ID)
     assert kept.take(opaque)[0] == store(0, opaque)
-    assert WRONG_ID in kept.holdings.trie
+    assert WRONG_ID in kept.holdings.index()
 
 
 @pytest.mark.parametrize("size", [1, 31, 33])
@@ -154,13 +154,13 @@ def test_T10_opaque_publication_with_an_invalid_id_does_no_harm(size: int) -> No
     kept = Kept([settled(seq) for seq in range(3)])
     kept.take(publication(0, payload=None, id=b"x" * size))
     kept.take(publication(9))
-    assert all(settled(seq).id in kept.holdings.trie for seq in (0, 1, 2, 9))
+    assert all(settled(seq).id in kept.holdings.index() for seq in (0, 1, 2, 9))
 
 
 def test_two_replicas_without_a_log_do_not_share_publications() -> None:
     one, other = Replica(TOPIC, None), Replica(TOPIC, None)
     one.add([publication(0)], Outbox(), origin=Origin.OWN)
-    assert (len(one.trie), len(other.trie), len(Replica(TOPIC, None).trie)) == (1, 0, 0)
+    assert (len(one.index()), len(other.index()), len(Replica(TOPIC, None).index())) == (1, 0, 0)
 
 
 @unhurried
@@ -171,7 +171,7 @@ def test_log_and_trie_hold_the_same_publications(numbers: list[int]) -> None:
         kept.take(publication(seq))
     first = list(dict.fromkeys(numbers))
     assert [row.seq for row in kept.archive.publications()] == first
-    assert sorted(kept.holdings.trie.entries()) == sorted(kept.archive.entries())
+    assert sorted(kept.holdings.index().entries()) == sorted(kept.archive.entries())
 
 
 # -- reading back ------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_T12_corrupt_row_is_quarantined(corrupted: Publication | None) -> None:
     out = Outbox()
     assert kept.holdings.read(settled(1).id, 1, out) is None
     assert kept.carry_out(out) == [Discard(1)]
-    assert list(kept.holdings.trie.keys()) == [settled(0).id]
+    assert list(kept.holdings.index().keys()) == [settled(0).id]
 
 
 def test_T12_quarantined_publication_can_be_added_again() -> None:
@@ -221,11 +221,11 @@ def test_T12_quarantined_publication_can_be_added_again() -> None:
 def test_T12_row_stored_under_a_wrong_id_is_quarantined_on_read() -> None:
     wrong = publication(0, id=WRONG_ID)
     kept = Kept([wrong])
-    assert WRONG_ID in kept.holdings.trie
+    assert WRONG_ID in kept.holdings.index()
     out = Outbox()
     assert kept.holdings.find(WRONG_ID, out) is None
     assert out.effects == [Discard(0)]
-    assert len(kept.holdings.trie) == 0
+    assert len(kept.holdings.index()) == 0
 
 
 # -- recovery ----------------------------------------------------------------------------------
@@ -234,24 +234,24 @@ def test_T12_row_stored_under_a_wrong_id_is_quarantined_on_read() -> None:
 def test_recovery_indexes_the_log_without_reading_the_rows() -> None:
     rows = [settled(0), publication(1, id=WRONG_ID), settled(2)]
     holdings = Kept(rows).holdings
-    assert sorted(holdings.trie.entries()) == sorted((row.id, row.seq) for row in rows)
+    assert sorted(holdings.index().entries()) == sorted((row.id, row.seq) for row in rows)
 
 
 def test_T10_corrupted_digests_are_loaded_and_nothing_else_is() -> None:
     archive = MemoryLog([settled(seq) for seq in range(3)])
     holdings = Replica(TOPIC, archive)
     holdings.recover({ALL: WRONG_DIGEST})
-    assert holdings.trie.wrong_digests() == {ALL: WRONG_DIGEST}
+    assert holdings.index().wrong_digests() == {ALL: WRONG_DIGEST}
     holdings.recover({})
-    assert holdings.trie.wrong_digests() == {}
+    assert holdings.index().wrong_digests() == {}
 
 
 @pytest.mark.parametrize("archive", [None, MemoryLog()], ids=["none", "empty"])
 def test_T2_replica_without_publications_has_an_empty_trie(archive: MemoryLog | None) -> None:
     holdings = Replica(TOPIC, archive)
-    assert holdings.trie.root == EMPTY_ROOT == PublicationTrie().root
+    assert holdings.index().root == EMPTY_ROOT == PublicationTrie().root
     holdings.recover({})
-    assert holdings.trie.root == EMPTY_ROOT
+    assert holdings.index().root == EMPTY_ROOT
     assert list(holdings.archive.publications()) == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Deliver, Outbox, Store
-from skipring.core.events import HistoryRead, PublishRequested, Received, SyncRequested
+from skipring.core.events import HistoryRead, Overwritten, PublishRequested, Received, SyncRequested
 from skipring.core.messages import (
     MESSAGE_TYPES,
     CheckHeld,
@@ -45,7 +45,7 @@ NODES = ["m", "a", "b", "c"]
 def machine() -> Subscriber:
     subscriber = Subscriber("m", topic=TOPIC, rng=Random(0), config=LATE)
     states: dict[str, SubscriberState] = dict(legitimate_states(NODES))
-    subscriber.load(states["m"])
+    subscriber.handle(Overwritten(states["m"]))
     return subscriber
 
 

@@ -3,6 +3,7 @@
 from hypothesis import given
 from msgspec.structs import replace
 
+from skipring.core.events import Overwritten
 from skipring.core.labels import Label
 from skipring.core.peers import SUPERVISOR
 from skipring.core.prefix import ALL
@@ -23,7 +24,7 @@ def test_subscriber_loads_any_state_unchanged(state: SubscriberState) -> None:
     assert shown == (state.member, state.label, state.left, state.right, state.ring)
     assert dict(machine.shortcuts) == state.shortcuts
     assert machine.publications == state.publications
-    assert sorted(machine.trie.keys()) == sorted({held.id for held in state.publications})
+    assert sorted(machine.index().keys()) == sorted({held.id for held in state.publications})
 
 
 @given(subscriber_states(NODES), subscriber_states(NODES))
@@ -32,7 +33,7 @@ def test_load_replaces_all_of_an_earlier_state(
     one: SubscriberState, other: SubscriberState
 ) -> None:
     machine = subscriber(one)
-    machine.load(other)
+    machine.handle(Overwritten(other))
     assert machine.state() == other
 
 

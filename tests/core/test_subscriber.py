@@ -326,7 +326,7 @@ def wrong_tree_edges(machine: Subscriber) -> None:
 
 
 def wrong_claims(machine: Subscriber) -> None:
-    root = machine.trie.root
+    root = machine.index().root
     machine._circulation._repair._claims = (RangeSummary.make(ALL, [Summary(Prefix(3, 5), root)]),)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from skipring.core import topics as topics_module
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Store, Unsubscribed
+from skipring.core.effects import Effect, Store, Unsubscribed
 from skipring.core.events import (
     NodeSuspected,
     PublishRequested,
@@ -24,7 +24,7 @@ from skipring.core.messages import (
     Subscribe,
     Unsubscribe,
 )
-from skipring.core.peers import SUPERVISOR, EdgeKind
+from skipring.core.peers import SUPERVISOR, EdgeKind, TopicId
 from skipring.core.sequences import COUNTER_BITS, incarnation_at
 from skipring.core.topics import SubscriberTopics, SupervisorTopics
 from tests.support.machines import label, peer, sent
@@ -35,6 +35,11 @@ SUBSCRIBE = [(SUPERVISOR, Subscribe("m"))]
 TIME_US = 1_800_000_000_000_000
 INCARNATION = incarnation_at(TIME_US, 5)
 UNSUBSCRIBE = [(SUPERVISOR, Unsubscribe("m"))]
+
+
+def ticked(topics: SubscriberTopics | SupervisorTopics) -> list[tuple[TopicId, list[Effect]]]:
+    """Run the Timeout of every topic; return the effects by topic."""
+    return [(topic, topics.handle(topic, Tick())) for topic in topics.names()]
 
 
 def node() -> SubscriberTopics:
@@ -68,7 +73,7 @@ def test_timeout_runs_every_topic_and_names_it() -> None:
     topics = node()
     for topic in ("news", "sport"):
         topics.handle(topic, SubscribeRequested())
-    assert [(topic, sent(effects)) for topic, effects in topics.tick()] == [
+    assert [(topic, sent(effects)) for topic, effects in ticked(topics)] == [
         ("news", SUBSCRIBE),
         ("sport", SUBSCRIBE),
     ]
@@ -90,7 +95,7 @@ def test_topic_ends_when_the_supervisor_permits_the_departure_and_not_before() -
     assert "news" in topics
     assert topics.handle("news", Received(UNRECORDED)) == [Unsubscribed()]
     assert "news" not in topics
-    assert topics.tick() == []
+    assert ticked(topics) == []
 
 
 def test_node_that_wants_to_stay_keeps_the_topic_though_it_is_unrecorded() -> None:
@@ -107,7 +112,7 @@ def test_supervisor_has_a_database_for_each_topic() -> None:
     topics = supervisor()
     topics.handle("news", Received(Subscribe("a")))
     topics.handle("sport", Received(Subscribe("b")))
-    told = {topic: sent(effects) for topic, effects in topics.tick()}
+    told = {topic: sent(effects) for topic, effects in ticked(topics)}
     alone = SetConfiguration(None, label("0"), None)
     assert told == {"news": [("a", alone)], "sport": [("b", alone)]}
 
@@ -117,14 +122,14 @@ def test_topic_ends_when_it_has_no_members_and_no_open_requests() -> None:
     topics.handle("news", Received(Subscribe("a")))
     topics.handle("news", Received(Unsubscribe("a")))
     assert "news" in topics
-    assert [sent(effects) for _, effects in topics.tick()] == [[("a", UNRECORDED)]]
+    assert [sent(effects) for _, effects in ticked(topics)] == [[("a", UNRECORDED)]]
     assert "news" not in topics
 
 
 def test_request_about_an_unknown_topic_is_answered() -> None:
     topics = supervisor()
     topics.handle("news", Received(GetConfiguration("a")))
-    assert [sent(effects) for _, effects in topics.tick()] == [[("a", UNRECORDED)]]
+    assert [sent(effects) for _, effects in ticked(topics)] == [[("a", UNRECORDED)]]
     assert "news" not in topics
 
 

@@ -83,7 +83,7 @@ def test_added_publications_are_counted_and_known_before_they_are_indexed() -> N
 def test_reader_of_the_trie_sees_all_publications() -> None:
     holdings = Replica(TOPIC, None)
     take(holdings, some(10))
-    assert sorted(holdings.trie.entries()) == sorted(eager(some(10)).entries())
+    assert sorted(holdings.index().entries()) == sorted(eager(some(10)).entries())
     assert (holdings.count, waiting(holdings)) == (10, 0)
 
 
@@ -96,8 +96,8 @@ def test_backlog_is_indexed_in_slices_first_into_the_trie_and_then_as_digests() 
         assert (holdings.count, waiting(holdings)) == (100, left)
     assert holdings.is_behind  # no digest is known yet
     assert turns(holdings, 30) > 0
-    assert holdings.trie.is_fresh
-    assert holdings.trie.root == eager(some(100)).root
+    assert holdings.index().is_fresh
+    assert holdings.index().root == eager(some(100)).root
 
 
 def test_indexing_an_empty_backlog_has_no_effect() -> None:
@@ -115,7 +115,7 @@ def test_publications_that_arrive_during_indexing_are_indexed_too() -> None:
     take(holdings, some(80))  # 50 of them are known, in the trie or not
     assert (holdings.count, waiting(holdings)) == (80, 60)
     turns(holdings, 20)
-    assert sorted(holdings.trie.entries()) == sorted(eager(some(80)).entries())
+    assert sorted(holdings.index().entries()) == sorted(eager(some(80)).entries())
 
 
 def test_backlog_is_limited_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_backlog_is_limited_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch)
         assert before + count - waiting(holdings) <= 2 * count  # no single step takes long
     assert 0 < most <= 10
     assert holdings.count == 50
-    assert holdings.trie.root == eager(some(50)).root
+    assert holdings.index().root == eager(some(50)).root
 
 
 def test_backlog_limit_is_at_least_100_000() -> None:
@@ -141,7 +141,7 @@ def test_recovery_indexes_the_stored_publications_and_nothing_else() -> None:
     holdings.add(some(5, 10), Outbox(), origin=Origin.REPAIR)  # never stored
     holdings.recover({})
     assert (holdings.count, waiting(holdings)) == (10, 0)
-    assert holdings.trie.root == eager(some(10)).root
+    assert holdings.index().root == eager(some(10)).root
 
 
 def test_loaded_index_replaces_the_backlog() -> None:
@@ -157,7 +157,7 @@ def find(holdings: Replica, out: Outbox) -> None:
 
 
 def read_all(holdings: Replica, out: Outbox) -> None:
-    assert len(list(holdings.read_many(holdings.trie.entries(), out))) == 10
+    assert len(list(holdings.read_many(holdings.index().entries(), out))) == 10
 
 
 def scrub(holdings: Replica, out: Outbox) -> None:
@@ -177,7 +177,7 @@ def test_backlog_is_never_quarantined(
         holdings.index_some(worked_off)
     look(holdings, out)
     assert out.effects == []
-    assert holdings.trie.root == eager(some(10)).root
+    assert holdings.index().root == eager(some(10)).root
 
 
 @unhurried
@@ -203,8 +203,8 @@ def test_digest_does_not_depend_on_the_slices_of_indexing(
     turns(holdings, 7)
     every = tuple(taken.values())
     assert tuple(holdings.archive.publications()) == every
-    assert sorted(holdings.trie.entries()) == sorted(eager(every).entries())
-    assert holdings.trie.root == eager(every).root
+    assert sorted(holdings.index().entries()) == sorted(eager(every).entries())
+    assert holdings.index().root == eager(every).root
 
 
 # -- a machine -------------------------------------------------------------------------------
@@ -221,8 +221,8 @@ def test_machine_with_deferred_storage_flushes_until_all_is_indexed_and_hashed()
         assert host.act(Flush()) == []
         flushes += 1
     assert 1 < flushes < TURNS_MAX
-    assert host.machine.trie.is_fresh
-    assert host.machine.trie.root == eager(some(2000)).root
+    assert host.machine.index().is_fresh
+    assert host.machine.index().root == eager(some(2000)).root
 
 
 def test_nothing_is_indexed_before_a_tick_without_new_publications() -> None:
@@ -348,7 +348,7 @@ def test_known_publications_of_a_page_keep_their_offsets_and_new_ones_follow(
         holdings.index_some(2)
     host.act(read(rows))
     assert host.stored == [*rows[2:4], *rows[:2], *rows[4:]]
-    assert dict(holdings.trie.entries()) == {row.id: at for at, row in enumerate(host.stored)}
+    assert dict(holdings.index().entries()) == {row.id: at for at, row in enumerate(host.stored)}
 
 
 def test_encoded_publications_of_a_page_are_stored_as_received() -> None:

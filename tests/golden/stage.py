@@ -16,6 +16,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from skipring.core.config import Mode, ProtocolConfig, Rule, Spread
+from skipring.core.events import Overwritten
 from skipring.core.labels import Label
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
 from skipring.core.publications import Publication
@@ -98,7 +99,7 @@ class Stage:
         """``database a@0 b@1``: all that the supervisor remembers."""
         records = (entry.partition("@") for entry in entries)
         database = tuple((bits, node if node != "-" else None) for node, _, bits in records)
-        self._world.supervisor.load(SupervisorState(database=database))
+        self._world.supervisor.handle(Overwritten(SupervisorState(database=database)))
         yield from ()
 
     def set(self, node: NodeId, *assignments: str) -> Iterator[str]:
@@ -112,7 +113,7 @@ class Stage:
             else:
                 slots = state.shortcuts | {Label.parse(name): None if value == "-" else value}
                 state = replace(state, shortcuts=slots)
-        machine.load(state)
+        machine.handle(Overwritten(state))
         yield from ()
 
     def spread(self, way: str) -> Iterator[str]:
@@ -144,7 +145,7 @@ class Stage:
         rng, subscribers = Random(f"scramble/{seed}"), self._world.subscribers
         for node in sorted(subscribers):
             edges = {name: self._any_peer(rng) for name in EDGES}
-            subscribers[node].load(SubscriberState(label=_any_label(rng), **edges))
+            subscribers[node].handle(Overwritten(SubscriberState(label=_any_label(rng), **edges)))
         yield from self.show(*sorted(subscribers))
 
     def _any_peer(self, rng: Random) -> Peer:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import fields
 
-from skipring.core.events import PublishRequested
+from skipring.core.events import IndexRequested, PublishRequested
 from skipring.core.log import MemoryLog
 from skipring.core.publications import Publication
 from skipring.net import connection as link_module
@@ -428,11 +428,12 @@ def test_status_after_a_backfill_follows_slices_of_the_index(
             await node.publish(TOPIC, *made)
             machine = node.machine(TOPIC)
             assert machine is not None
-            assert not machine.index_some(), "there is more than one slice to be indexed"
+            node.dispatch(TOPIC, IndexRequested())
+            assert not machine.is_indexed, "there is more than one slice to be indexed"
             said: list[WireMessage] = []
-            node._status_server._say = lambda _topic, _to, message: said.append(message)
+            node._sender.send_message = lambda _topic, _to, message: said.append(message)  # type: ignore[method-assign]
             for _ in range(300):
-                node._status_server.handle("c", TOPIC, question)
+                node._requests.send_status("c", TOPIC, question)
             assert {type(each) for each in said} == {Refused}, "of too many"
             refused = len(said)
             await until(lambda: len(said) == 300)

@@ -759,7 +759,7 @@ class Wire:
         self.deaf: set[NodeId] = set()
         self.given: list[bytes] = []
         self.hook: Callable[[NodeId, RuntimeMessage], None] = lambda node, message: None
-        hear = NodeHost._on_runtime_message
+        hear = NodeHost._on_request
 
         def noting(node: NodeHost, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
             self.hook(node.name, message)
@@ -769,7 +769,7 @@ class Wire:
                     self.progress.append(len(self.given))
                 hear(node, sender, topic, message)
 
-        monkeypatch.setattr(NodeHost, "_on_runtime_message", noting)
+        monkeypatch.setattr(NodeHost, "_on_request", noting)
 
     @property
     def sources(self) -> set[NodeId]:
@@ -806,7 +806,7 @@ def machine_of(node: NodeHost) -> Subscriber:
 
 
 def ids_of(node: NodeHost) -> set[bytes]:
-    return set(machine_of(node).trie.keys())
+    return set(machine_of(node).index().keys())
 
 
 class Late:

@@ -10,6 +10,7 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.events import (
     Event,
     Flush,
+    Overwritten,
     PublishRequested,
     Received,
     SubscribeRequested,
@@ -54,15 +55,14 @@ class Stage:
     def load(self, state: SubscriberState) -> None:
         machine = self.topics.machine(TOPIC)
         assert machine is not None
-        machine.load(state)
+        machine.handle(Overwritten(state))
 
     def give(self, event: Event) -> list[ChangeEntry]:
         """Return the entries that one event adds."""
         before = self.journals.entries(TOPIC)
         if isinstance(event, Tick):
-            self.journals.tick()
-        else:
-            self.journals.handle(TOPIC, event)
+            self.journals.on_tick()
+        self.journals.handle(TOPIC, event)
         return [entry for entry in self.journals.entries(TOPIC) if entry not in before]
 
     def legitimate(self, index: int = 0) -> None:
@@ -89,7 +89,7 @@ def test_change_log_begins_with_the_subscription() -> None:
 
 def test_configuration_is_recorded_with_sender_and_time() -> None:
     stage = Stage()
-    stage.journals.tick()
+    stage.journals.on_tick()
     stage.now_us += 2_000_000
     message = SetConfiguration(peer("1", "n01"), Label(0), peer("1", "n01"))
     found = stage.give(Received(message, SUPERVISOR))
@@ -246,12 +246,11 @@ def _healing(rng: Random) -> list[ChangeEntry]:
         journals.handle(TOPIC, SubscribeRequested())
         machine = topics[node].machine(TOPIC)
         assert machine is not None
-        machine.load(_anything(rng, node))
+        machine.handle(Overwritten(_anything(rng, node)))
     channel: list[tuple[NodeId, Received]] = []
     for _ in range(6):
         for node, journals in nodes.items():
-            for _, effects in journals.tick():
-                channel += _sent(node, effects)
+            channel += _sent(node, journals.handle(TOPIC, Tick()))
         rng.shuffle(channel)
         now, channel = channel, []
         for to, received in now:

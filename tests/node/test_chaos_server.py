@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from skipring.core.effects import Deliver
-from skipring.core.events import PublishRequested
+from skipring.core.events import PublishRequested, Received, Shutdown
 from skipring.core.messages import (
     Introduce,
     Publications,
@@ -34,8 +34,6 @@ from skipring.node.chaos_server import (
     NOT_FRAMES,
     NOT_HERE,
     REFUSALS,
-    damage_node,
-    damage_supervisor,
 )
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
@@ -108,11 +106,11 @@ def test_process_without_chaos_refuses_everything(damage: Damage) -> None:
     async def scene() -> None:
         async with member(is_chaotic=False) as node:
             before = machine_of(node).state()
-            assert damage_node(node, TOPIC, damage) == Refused(damage.request, NO_CHAOS)
+            assert node.chaos.handle(TOPIC, damage) == Refused(damage.request, NO_CHAOS)
             assert machine_of(node).state() == before
             assert node.links.counts[REFUSALS] == 1
         server = SupervisorHost(NodeSettings(tick_s=STILL_S), rng=Random(0))
-        assert damage_supervisor(server, TOPIC, damage) == Refused(damage.request, NO_CHAOS)
+        assert server.chaos.handle(TOPIC, damage) == Refused(damage.request, NO_CHAOS)
         assert server.state(TOPIC) == SupervisorState()
         assert server.links.counts[REFUSALS] == 1
 
@@ -122,10 +120,10 @@ def test_process_without_chaos_refuses_everything(damage: Damage) -> None:
 def test_process_with_chaos_consents_without_a_change() -> None:
     async def scene(node: NodeHost) -> None:
         before = machine_of(node).state()
-        assert damage_node(node, TOPIC, ChaosPing(5)) == ChaosAck(5)
+        assert node.chaos.handle(TOPIC, ChaosPing(5)) == ChaosAck(5)
         assert machine_of(node).state() == before
         server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
-        assert damage_supervisor(server, TOPIC, ChaosPing(5)) == ChaosAck(5)
+        assert server.chaos.handle(TOPIC, ChaosPing(5)) == ChaosAck(5)
 
     with_a_member(scene)
 
@@ -135,17 +133,17 @@ def test_process_with_chaos_consents_without_a_change() -> None:
 )
 def test_node_outside_the_topic_refuses(damage: Damage) -> None:
     async def scene(node: NodeHost) -> None:
-        assert damage_node(node, "other", damage) == Refused(1, NOT_A_MEMBER)
+        assert node.chaos.handle("other", damage) == Refused(1, NOT_A_MEMBER)
 
     with_a_member(scene)
 
 
 def test_node_has_no_database_and_supervisor_has_nothing_else() -> None:
     async def scene(node: NodeHost) -> None:
-        assert damage_node(node, TOPIC, OverwriteDatabase(1, (), 0, ())) == Refused(1, NOT_HERE)
+        assert node.chaos.handle(TOPIC, OverwriteDatabase(1, (), 0, ())) == Refused(1, NOT_HERE)
         server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
         for damage in (CorruptTrie(1, 1, 1, 0), Isolate(1, ("a",), 1)):
-            assert damage_supervisor(server, TOPIC, damage) == Refused(1, NOT_HERE)
+            assert server.chaos.handle(TOPIC, damage) == Refused(1, NOT_HERE)
 
     with_a_member(scene)
 
@@ -166,14 +164,14 @@ def test_overwrite_changes_all_variables_except_membership_and_publications() ->
             silence={"b": LivenessState(1, -3, True)},
             digests={"d": 258},
         )
-        assert damage_node(node, TOPIC, damage) == ChaosAck(1)
+        assert node.chaos.handle(TOPIC, damage) == ChaosAck(1)
         state = machine_of(node).state()
         assert state.member
         assert (state.label, state.left, state.right) == (damage.label, damage.left, damage.right)
         assert state.ring == damage.ring
         assert tuple(sorted(state.shortcuts.items())) == tuple(sorted(damage.shortcuts))
         assert (state.silence, state.digests) == (damage.silence, damage.digests)
-        assert len(state.publications) == len(machine_of(node).trie) == 3
+        assert len(state.publications) == len(machine_of(node).index()) == 3
 
     with_a_member(scene)
 
@@ -192,14 +190,13 @@ def test_received_publications_are_stored_before_an_overwrite_and_delivered_once
         try:
             node.subscribe(TOPIC)
             made = [Publication(publisher="z", seq=seq, payload=b"x") for seq in range(3)]
-            node.forge(TOPIC, PublishMany((made[0], made[1])))
+            node.dispatch(TOPIC, Received(PublishMany((made[0], made[1]))))
             assert machine_of(node).archive.end == 0  # received, but not stored
             damage = Overwrite(1, None, None, None, None, (), {}, {})
-            assert damage_node(node, TOPIC, damage) == ChaosAck(1)
-            assert machine_of(node).archive.end == 2
+            assert node.chaos.handle(TOPIC, damage) == ChaosAck(1)
             for each in (made[1], made[0], made[2]):
-                node.forge(TOPIC, PublishNew(each))
-            node.settle(TOPIC)
+                node.dispatch(TOPIC, Received(PublishNew(each)))
+            node.dispatch(TOPIC, Shutdown())
             assert delivered == [0, 1, 2]
             stored = machine_of(node).archive.publications()
             assert [each.seq for each in stored] == [0, 1, 2]
@@ -213,7 +210,7 @@ def test_database_is_overwritten_with_any_content() -> None:
     async def scene() -> None:
         server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
         damage = OverwriteDatabase(1, DATABASE.database, DATABASE.next, DATABASE.queue)
-        assert damage_supervisor(server, TOPIC, damage) == ChaosAck(1)
+        assert server.chaos.handle(TOPIC, damage) == ChaosAck(1)
         assert server.state(TOPIC) == DATABASE
 
     asyncio.run(scene())
@@ -229,12 +226,12 @@ def test_equal_seeds_give_equal_wrong_roots_and_different_losses() -> None:
                 event = PublishRequested(payload=b"%d" % number, publisher="p", seq=number)
                 for node in (one, other):
                     await node.publish(TOPIC, event)
-            right = machine_of(one).trie.root
+            right = machine_of(one).index().root
             for node in (one, other):
-                assert damage_node(node, TOPIC, CorruptTrie(1, 3, 16, seed=9)) == ChaosAck(1)
+                assert node.chaos.handle(TOPIC, CorruptTrie(1, 3, 16, seed=9)) == ChaosAck(1)
             states = [machine_of(node).state() for node in (one, other)]
-            assert all(len(machine_of(node).trie) == 64 for node in (one, other))
-            assert machine_of(one).trie.root == machine_of(other).trie.root != right
+            assert all(len(machine_of(node).index()) == 64 for node in (one, other))
+            assert machine_of(one).index().root == machine_of(other).index().root != right
             assert all(len(state.hashes) == 3 for state in states)
             assert all(len(state.publications) == 48 for state in states)
             assert states[0].publications != states[1].publications
@@ -245,7 +242,7 @@ def test_equal_seeds_give_equal_wrong_roots_and_different_losses() -> None:
 def test_corruption_is_bounded_by_the_stored_publications() -> None:
     async def scene(node: NodeHost) -> None:
         await fill(node, 2)
-        assert damage_node(node, TOPIC, CorruptTrie(1, 2**62, 2**62, 0)) == ChaosAck(1)
+        assert node.chaos.handle(TOPIC, CorruptTrie(1, 2**62, 2**62, 0)) == ChaosAck(1)
         state = machine_of(node).state()
         assert len(state.hashes) == 1  # both ids are in one bucket
         assert state.publications == ()
@@ -257,7 +254,7 @@ def test_corruption_of_nothing_changes_nothing() -> None:
     async def scene(node: NodeHost) -> None:
         await fill(node, 40)
         before = machine_of(node).state()
-        assert damage_node(node, TOPIC, CorruptTrie(1, 0, 0, 0)) == ChaosAck(1)
+        assert node.chaos.handle(TOPIC, CorruptTrie(1, 0, 0, 0)) == ChaosAck(1)
         assert machine_of(node).state() == before
 
     with_a_member(scene)
@@ -266,9 +263,9 @@ def test_corruption_of_nothing_changes_nothing() -> None:
 def test_tries_of_other_nodes_in_the_process_stay_unchanged() -> None:
     async def scene(node: NodeHost) -> None:
         async with member("other") as other:
-            assert damage_node(node, TOPIC, CorruptTrie(1, 1, 1, 0)) == ChaosAck(1)
-            assert machine_of(node).trie.root != EMPTY_ROOT
-            assert machine_of(other).trie.root == EMPTY_ROOT
+            assert node.chaos.handle(TOPIC, CorruptTrie(1, 1, 1, 0)) == ChaosAck(1)
+            assert machine_of(node).index().root != EMPTY_ROOT
+            assert machine_of(other).index().root == EMPTY_ROOT
 
     with_a_member(scene)
 
@@ -281,13 +278,11 @@ def test_forged_messages_are_handled_as_received() -> None:
         frames = encode(TOPIC, SetConfiguration(peer("0", "b"), label("1"), None)) + encode(
             TOPIC, Introduce(peer("01", "c"), EdgeKind.LINE, first_hand=True)
         )
-        assert damage_node(node, TOPIC, Forge(1, frames)) == ChaosAck(1)
+        assert node.chaos.handle(TOPIC, Forge(1, frames)) == ChaosAck(1)
         assert machine_of(node).label == label("1")
         assert machine_of(node).left == peer("01", "c")
         server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
-        assert damage_supervisor(
-            server, TOPIC, Forge(1, encode(TOPIC, Subscribe("x")))
-        ) == ChaosAck(1)
+        assert server.chaos.handle(TOPIC, Forge(1, encode(TOPIC, Subscribe("x")))) == ChaosAck(1)
         assert server.state(TOPIC).database == (("0", "x"),)
 
     with_a_member(scene)
@@ -304,12 +299,12 @@ def test_forged_publications_and_other_topics_are_ignored() -> None:
                 encode(TOPIC, ChaosPing(1)),
             )
         )
-        assert damage_node(node, TOPIC, Forge(1, frames)) == ChaosAck(1)
+        assert node.chaos.handle(TOPIC, Forge(1, frames)) == ChaosAck(1)
         other = node.machine("other")
         assert other is not None
         assert other.label is None
         assert machine_of(node).label is None
-        assert len(machine_of(node).trie) == 0
+        assert len(machine_of(node).index()) == 0
 
     with_a_member(scene)
 
@@ -317,7 +312,7 @@ def test_forged_publications_and_other_topics_are_ignored() -> None:
 def test_invalid_frames_are_refused_before_any_is_handled() -> None:
     async def scene(node: NodeHost) -> None:
         frames = encode(TOPIC, SetConfiguration(None, label("1"), None)) + bytes(20)
-        assert damage_node(node, TOPIC, Forge(1, frames)) == Refused(1, NOT_FRAMES)
+        assert node.chaos.handle(TOPIC, Forge(1, frames)) == Refused(1, NOT_FRAMES)
         assert machine_of(node).label is None
 
     with_a_member(scene)
@@ -331,13 +326,13 @@ def test_isolated_node_exchanges_nothing_until_the_isolation_ends() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.wait_healthy()
             node = cluster.node("n00")
-            assert damage_node(node, TOPIC, Isolate(1, ("n01", "n02"), 2**30)) == ChaosAck(1)
+            assert node.chaos.handle(TOPIC, Isolate(1, ("n01", "n02"), 2**30)) == ChaosAck(1)
             await cluster.publish("n00", b"out")
             await cluster.publish("n01", b"in")
             await cluster.until(lambda: cluster.payloads("n02") == [b"in"])
             await cluster.until(lambda: node.links.counts["severed"] > 20)
             assert cluster.payloads("n00") == [b"out"]
-            assert damage_node(node, TOPIC, Isolate(1, (), 0)) == ChaosAck(1)
+            assert node.chaos.handle(TOPIC, Isolate(1, (), 0)) == ChaosAck(1)
             await cluster.wait_healthy()
             assert sorted(cluster.payloads("n02")) == [b"in", b"out"]
 
@@ -348,7 +343,7 @@ def test_isolation_ends_by_itself_after_its_ticks() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await cluster.wait_healthy()
-            assert damage_node(cluster.node("n00"), TOPIC, Isolate(1, ("n01",), 5)) == ChaosAck(1)
+            assert cluster.node("n00").chaos.handle(TOPIC, Isolate(1, ("n01",), 5)) == ChaosAck(1)
             await cluster.publish("n00", b"out")
             assert cluster.payloads("n01") == []
             await cluster.wait_healthy()
@@ -361,17 +356,17 @@ def test_node_can_be_isolated_from_the_supervisor() -> None:
     async def scene() -> None:
         async with Cluster(n=4) as cluster:
             await cluster.wait_healthy()
-            damage_node(cluster.node("n00"), TOPIC, Isolate(1, (SUPERVISOR,), 2**30))
+            cluster.node("n00").chaos.handle(TOPIC, Isolate(1, (SUPERVISOR,), 2**30))
             named = [name for _, name in cluster.snapshot().supervisor.database]
             assert "n00" in named
             others = tuple(name for name in cluster.nodes if name != "n00")
-            damage_node(cluster.node("n00"), TOPIC, Isolate(1, (SUPERVISOR, *others), 2**30))
+            cluster.node("n00").chaos.handle(TOPIC, Isolate(1, (SUPERVISOR, *others), 2**30))
 
             def is_evicted() -> bool:
                 return "n00" not in {name for _, name in cluster.snapshot().supervisor.database}
 
             await cluster.until(is_evicted)
-            damage_node(cluster.node("n00"), TOPIC, Isolate(1, (), 0))
+            cluster.node("n00").chaos.handle(TOPIC, Isolate(1, (), 0))
             await cluster.wait_healthy()
             assert not is_evicted()
 
@@ -380,7 +375,7 @@ def test_node_can_be_isolated_from_the_supervisor() -> None:
 
 def test_isolated_supervisor_is_ignored_at_any_address() -> None:
     async def scene(node: NodeHost) -> None:
-        assert damage_node(node, TOPIC, Isolate(1, (SUPERVISOR,), 5)) == ChaosAck(1)
+        assert node.chaos.handle(TOPIC, Isolate(1, (SUPERVISOR,), 5)) == ChaosAck(1)
         node.links.receive(
             supervisor_at("127.0.0.1:1"), Envelope(Ping(1), TOPIC), Frame(CONTROL, b"")
         )
@@ -397,8 +392,8 @@ def test_damage_is_logged_and_consent_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scene(node: NodeHost) -> None:
-        damage_node(node, TOPIC, ChaosPing(1))
-        damage_node(node, TOPIC, CorruptTrie(1, 0, 0, 0))
+        node.chaos.handle(TOPIC, ChaosPing(1))
+        node.chaos.handle(TOPIC, CorruptTrie(1, 0, 0, 0))
         (line,) = caplog.messages
         assert "damaged on purpose" in line
         assert "CorruptTrie" in line
@@ -407,16 +402,21 @@ def test_damage_is_logged_and_consent_is_not(
 
 
 def test_crash_calls_the_callback_of_its_process() -> None:
-    async def scene(node: NodeHost) -> None:
-        told: list[str] = []
-        node.on_crash = lambda: told.append("node")
-        damage_node(node, TOPIC, Crash(1))
-        server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
-        server.on_crash = lambda: told.append("supervisor")
-        damage_supervisor(server, TOPIC, Crash(1))
-        assert told == ["node", "supervisor"]
+    calls: list[str] = []
+    settings = NodeSettings(is_chaotic=True)
 
-    with_a_member(scene)
+    async def scene() -> None:
+        node = NodeHost(
+            "a", settings, rng=Random(0), deliver=ignore, crash=lambda: calls.append("node")
+        )
+        node.chaos.handle(TOPIC, Crash(1))
+        await node.close()
+        server = SupervisorHost(settings, rng=Random(0), crash=lambda: calls.append("supervisor"))
+        server.chaos.handle(TOPIC, Crash(1))
+        await server.close()
+
+    asyncio.run(scene())
+    assert calls == ["node", "supervisor"]
 
 
 def test_crash_ends_a_process_as_sigkill_does() -> None:

@@ -371,7 +371,7 @@ def test_own_publications_in_confirmed_ranges_are_not_counted_after_a_timeout() 
         )
         topics = cast("SubscriberTopics", SimpleNamespace(machine=lambda topic: machine))
         departures = Departures(
-            topics, lambda *_: None, lambda _: True, lambda _: True, has_disk=False
+            topics, lambda *_: [], lambda _: True, lambda _: True, tick_s=1.0, has_disk=False
         )
         departures.on_published("news", (b"%d" % number for number in range(count)))
         ended = await departures.drain("news", 0.01, waits_alone=False, only_own=False)

@@ -171,19 +171,19 @@ def test_failed_commit_is_not_retried_immediately(loop: LoopFactory) -> None:
 def test_bytes_of_a_running_commit_do_not_count_for_another(
     loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durability_module, "WORTH_IT_BYTES", 100)
+    monkeypatch.setattr(durability_module, "EAGER_BYTES", 100)
 
     async def scene() -> None:
         with gated() as (store, durability):
             store.write()
-            durability.note(101)
-            assert durability.exceeds_eager_threshold
+            durability.on_written(101)
+            assert durability._exceeds_eager_threshold
             durability.request_commit()
             await begun(store)
-            durability.note(100)
-            assert not durability.exceeds_eager_threshold
-            durability.note(1)
-            assert durability.exceeds_eager_threshold
+            durability.on_written(100)
+            assert not durability._exceeds_eager_threshold
+            durability.on_written(1)
+            assert durability._exceeds_eager_threshold
 
     play(scene, loop)
 
@@ -228,7 +228,7 @@ def test_uncommitted_bytes_are_counted_until_they_are_written(
     async def scene() -> None:
         with gated() as (store, durability):
             store.write()
-            durability.note(101)
+            durability.on_written(101)
             assert durability.is_backpressured
             store.error = StoreFullError("no room")
             store.gate.set()
@@ -253,11 +253,11 @@ def test_backpressure_ends_when_everything_is_written(
             store.door.clear()
             store.gate.set()
             store.write()
-            durability.note(1)
+            durability.on_written(1)
             durability.request_commit()
             await until(lambda: durability._covered_bytes == 1)
             store.write()
-            durability.note(101)
+            durability.on_written(101)
             store.door.set()
             await until(lambda: durability.commits == 1)
             assert durability.unwritten == 0
@@ -273,7 +273,7 @@ def test_publications_are_sent_once_written_and_before_the_durable_mark(loop: Lo
     async def scene() -> None:
         with gated() as (store, durability):
             told: list[int] = []
-            durability.on_durable = told.append
+            durability._on_durable = told.append
             store.last_gate.clear()
             store.write()
             number = durability.next_commit
@@ -293,7 +293,7 @@ def test_commit_without_waiters_calls_no_callback(loop: LoopFactory) -> None:
     async def scene() -> None:
         with gated() as (store, durability):
             told: list[int] = []
-            durability.on_durable = told.append
+            durability._on_durable = told.append
             store.gate.set()
             store.write()
             durability.request_commit()
@@ -317,7 +317,7 @@ def test_failed_durable_mark_is_written_later(
             store.gate.set()
             store.late_error = StoreFullError("no room")
             store.write()
-            durability.note(101)
+            durability.on_written(101)
             with pytest.raises(StoreFullError):
                 await durability.wait_durable()
             assert durability.unwritten == 0
@@ -425,7 +425,7 @@ async def publish(node: NodeHost, number: int, size: int = 20_000) -> bytes:
 def held(ring: LiveRing, name: str) -> int:
     machine = ring.nodes[name].machine(TOPIC)
     assert machine is not None
-    return len(machine.trie)
+    return len(machine.index())
 
 
 def test_full_disk_is_reported_and_the_node_keeps_serving(

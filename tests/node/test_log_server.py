@@ -255,9 +255,7 @@ def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
 
 
 def machine_over(archive: Log) -> Subscriber:
-    machine = Subscriber("a", rng=Random(0), config=ProtocolConfig(), topic=TOPIC, archive=archive)
-    machine.recover()
-    return machine
+    return Subscriber("a", rng=Random(0), config=ProtocolConfig(), topic=TOPIC, archive=archive)
 
 
 @pytest.mark.parametrize("bits", [0, 3, 8])

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from skipring.core.config import ProtocolConfig
-from skipring.core.events import Received, Tick
+from skipring.core.events import Overwritten, Received, Tick
 from skipring.core.labels import Label
 from skipring.core.log import Log, MemoryLog
 from skipring.core.messages import GetConfiguration
@@ -49,7 +49,7 @@ LONGEST_ADDRESS = f"{'x' * 253}:65535"
 
 def supervisor(state: SupervisorState, *, is_repaired: bool = False) -> Supervisor:
     machine = Supervisor(config=ProtocolConfig())
-    machine.load(state)
+    machine.handle(Overwritten(state))
     if is_repaired:
         machine.roster.repair()
     return machine
@@ -156,7 +156,7 @@ def test_non_member_refuses_a_status_request(
 def test_status_equals_the_state_of_the_machine() -> None:
     archive = MemoryLog(publications(3))
     machine = subscriber(archive)
-    machine.load(legitimate_state(0, "abcdefgh"))
+    machine.handle(Overwritten(legitimate_state(0, "abcdefgh")))
     machine.handle(Tick())
     state, status = machine.state(), node_status(machine, 4)
     assert (status.member, status.label) == (state.member, state.label)
@@ -164,21 +164,23 @@ def test_status_equals_the_state_of_the_machine() -> None:
     assert dict(status.shortcuts) == state.shortcuts
     assert (status.silence, status.digests) == (state.silence, state.digests)
     assert status.silence
-    assert (status.count, status.end, status.root) == (3, 3, machine.trie.root)
+    assert (status.count, status.end, status.root) == (3, 3, machine.index().root)
 
 
 def test_status_of_any_corrupted_machine_fits_its_frame() -> None:
     names = [f"{number:064}" for number in range(1000)]
     machine = subscriber()
-    machine.load(
-        SubscriberState(
-            label=Label(2**64 - 1),
-            left=Peer(Label(1), names[0]),
-            right=Peer(Label(2), names[1]),
-            ring=Peer(Label(3), names[2]),
-            shortcuts={Label(number): name for number, name in enumerate(names)},
-            silence=dict.fromkeys(names, LivenessState(10**30, -(10**30), True)),
-            digests=dict.fromkeys(names[::-1], 2**64 - 1),
+    machine.handle(
+        Overwritten(
+            SubscriberState(
+                label=Label(2**64 - 1),
+                left=Peer(Label(1), names[0]),
+                right=Peer(Label(2), names[1]),
+                ring=Peer(Label(3), names[2]),
+                shortcuts={Label(number): name for number, name in enumerate(names)},
+                silence=dict.fromkeys(names, LivenessState(10**30, -(10**30), True)),
+                digests=dict.fromkeys(names[::-1], 2**64 - 1),
+            )
         )
     )
     status = node_status(machine, 2**63 - 1)

@@ -74,7 +74,7 @@ class Host:
         for topic, sender, to, message in present:
             self.give(topic, to, Received(message, sender))
         for node, topics in ((SUPERVISOR, self.supervisor), *self.nodes.items()):
-            for topic, effects in topics.tick():
+            for topic, effects in ticked(topics):
                 self.perform(topic, node, effects)
 
     def snapshot(self, topic: TopicId) -> Snapshot:
@@ -89,6 +89,11 @@ class Host:
 
 
 # -- one protocol for each topic -------------------------------------------------------------
+
+
+def ticked(topics: SubscriberTopics | SupervisorTopics) -> list[tuple[TopicId, list[Effect]]]:
+    """Run the Timeout of every topic; return the effects by topic."""
+    return [(topic, topics.handle(topic, Tick())) for topic in topics.names()]
 
 
 def test_subscriber_starts_a_new_protocol_for_each_topic_it_wants() -> None:
@@ -239,8 +244,8 @@ def messages_per_timeout(topics: int, n: int, config: ProtocolConfig) -> Counter
         for node in node_names(n):
             supervisor.handle(f"topic {topic}", Received(Subscribe(node), node))
     for _ in range(n // 8 + 8):
-        supervisor.tick()  # the newcomers get their configurations
-    timeouts = [supervisor.tick() for _ in range(2 * n)]
+        ticked(supervisor)  # the newcomers get their configurations
+    timeouts = [ticked(supervisor) for _ in range(2 * n)]
     return Counter(sum(len(effects) for _, effects in timeout) for timeout in timeouts)
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
 from skipring.core.effects import Outbox, Send
-from skipring.core.events import Received, Tick
+from skipring.core.events import Overwritten, Received, Tick
 from skipring.core.messages import Message, RemoveConnections
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
 from skipring.core.ring import Ring
@@ -192,11 +192,11 @@ def step(state: Snapshot, node: NodeId, message: Message | None, bit: int) -> Sn
     chance = OneBit()
     chance.bit = bit
     supervisor = Supervisor(config=CHECKED)
-    supervisor.load(state.supervisor)
+    supervisor.handle(Overwritten(state.supervisor))
     machines: dict[NodeId, Subscriber] = {}
     for name, variables in state.subscribers.items():
         machines[name] = Subscriber(name, topic="news", rng=chance, config=CHECKED)
-        machines[name].load(variables)
+        machines[name].handle(Overwritten(variables))
     actor = supervisor if node == SUPERVISOR else machines[node]
     effects = actor.handle(Tick() if message is None else Received(message))
     sent = {(effect.to, effect.message) for effect in effects if isinstance(effect, Send)}

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
 from skipring.core.effects import Discard, Effect, Outbox, Send, Store
-from skipring.core.events import Event, Received, Tick
+from skipring.core.events import Event, Overwritten, Received, Tick
 from skipring.core.labels import Label
 from skipring.core.log import MemoryLog
 from skipring.core.messages import (
@@ -206,7 +206,7 @@ def subscriber(
         config=ProtocolConfig(rules=rules),
         archive=MemoryLog(state.publications),
     )
-    machine.load(state)
+    machine.handle(Overwritten(state))
     return machine
 
 
@@ -218,7 +218,7 @@ def supervisor(*nodes: NodeId, rules: Rules = FAST, cursor: int = 0) -> Supervis
 def loaded_supervisor(state: SupervisorState, *, rules: Rules = FAST) -> Supervisor:
     """Return a supervisor in a given state, its database not yet repaired."""
     machine = Supervisor(config=ProtocolConfig(rules=rules))
-    machine.load(state)
+    machine.handle(Overwritten(state))
     return machine
 
 

@@ -98,7 +98,7 @@ class Party:
         twin.node, twin.config = self.node, self.config
         twin.archive = MemoryLog(self.archive.publications())
         twin.holdings = Replica(TOPIC, twin.archive)
-        twin.holdings.adopt(self.holdings.trie.snapshot())
+        twin.holdings.adopt(self.holdings.index().snapshot())
         twin.holdings._end = self.holdings._end
         twin.repair = AntiEntropy(twin.node, twin.holdings, twin.config)
         twin.delivered, twin.confirmed = [], []
@@ -107,12 +107,12 @@ class Party:
     @property
     def ids(self) -> set[bytes]:
         """Return the ids in the trie."""
-        return set(self.holdings.trie.keys())
+        return set(self.holdings.index().keys())
 
     @property
     def root(self) -> bytes:
         """Return the digest of the whole trie."""
-        return self.holdings.trie.root
+        return self.holdings.index().root
 
     def take(self, publication: Publication) -> None:
         """Add a publication that arrived by other means, such as a flood."""

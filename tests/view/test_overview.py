@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.admin.inspector import Inspector
+from skipring.core.events import Overwritten
 from skipring.core.state import SupervisorState
 from skipring.errors import SkipringError, UnreachableError
 from skipring.node import supervisor_host as supervisor
@@ -286,7 +287,7 @@ def test_ring_just_forgotten_by_its_supervisor_is_still_seen() -> None:
                 await observer.inspect("news")
                 server = cluster._seats[0].server
                 assert server is not None
-                server.load("news", SupervisorState())
+                server.dispatch("news", Overwritten(SupervisorState()))
                 seen = await observer.inspect("news")
                 assert seen is not None
                 assert seen.statuses.keys() == {"n00", "n01", "n02"}

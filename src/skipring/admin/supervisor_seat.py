@@ -8,6 +8,7 @@ from random import Random
 from shutil import rmtree
 from typing import Final
 
+from skipring.core.events import Overwritten
 from skipring.core.peers import TopicId
 from skipring.core.state import SupervisorState
 from skipring.errors import InputError
@@ -43,13 +44,14 @@ class RestartableSupervisor:
             if lose_data:
                 rmtree(self._directory, ignore_errors=True)
             self._store = SupervisorStore.open(self._directory)
-        self.server = SupervisorHost(self._settings, rng=Random(0), store=self._store)
-        self.server.on_crash = self._crash
+        self.server = SupervisorHost(
+            self._settings, rng=Random(0), store=self._store, crash=self._crash
+        )
         host, port = split_address(self.address, "supervisor", is_secured=False)
         await self.server.start(host, port)
         self.address = self.server.address
         for topic, state in self._kept.items() if self._store is None else ():
-            self.server.load(topic, state)
+            self.server.dispatch(topic, Overwritten(state))
 
     async def stop(self) -> None:
         """Stop the supervisor if it is running."""

@@ -113,10 +113,10 @@ class Connection:
                 self._settings,
                 rng=Random(),
                 deliver=self._deliver,
+                on_in_sync=self._on_in_sync,
                 store=self._store,
                 trace=trace,
             )
-            self._node.on_confirmed = self._on_confirmed
             resources.push_async_callback(self._node.close)
             try:
                 await self._node.start(*self._listen)
@@ -237,7 +237,7 @@ class Connection:
         if topic in self._subscriptions:
             self._subscriptions[topic].on_deliver(delivery)
 
-    def _on_confirmed(self, topic: TopicId, confirmed: PeerInSync) -> None:
+    def _on_in_sync(self, topic: TopicId, confirmed: PeerInSync) -> None:
         if topic in self._subscriptions:
             self._subscriptions[topic].on_confirmed(confirmed)
 

@@ -25,7 +25,7 @@ from skipring.core.events import PublishRequested
 from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication as StoredPublication
-from skipring.errors import CursorError, InputError, MessageError, SkipringError
+from skipring.errors import CursorError, InputError, MessageError, SkipringError, StorageError
 from skipring.net.addresses import supervisor_at
 from skipring.node.drain import Departure
 from skipring.node.host import NodeHost
@@ -214,8 +214,9 @@ class Subscription:
 
         With ``replicas`` return once that number of other members has stored it durably. Raise
         ReplicationError, which states how many have, if that takes longer than ``timeout`` or this
-        node has fewer neighbours. Raise InputError, and publish nothing, if an argument is too
-        large or of the wrong type.
+        node has fewer neighbours. Raise StorageError if the disk fails: if ``may_be_published`` is
+        True, other members may have the publication, and ``retry`` sends the same one again. Raise
+        InputError, and publish nothing, if an argument is too large or of the wrong type.
         """
         self._check_open()
         check_replicas(replicas)
@@ -228,7 +229,8 @@ class Subscription:
         """Publish payloads or records in order; return their ids once they are stored here.
 
         They share commits and messages: for many small ones this costs a fraction of ``publish``.
-        Raise InputError with the index of the first invalid one, and publish nothing.
+        Raise InputError with the index of the first invalid one, and publish nothing. Raise
+        StorageError if the disk fails: its ``ids`` are those of the records that were sent.
         """
         self._check_open()
         if not isinstance(records, Iterable):
@@ -245,8 +247,22 @@ class Subscription:
             for index, record in enumerate(records)
         ]
         for start in range(0, len(requests), PUBLISHED_TOGETHER):
-            made += await self._publish(requests[start : start + PUBLISHED_TOGETHER])
+            try:
+                made += await self._publish(requests[start : start + PUBLISHED_TOGETHER])
+            except StorageError as error:
+                raise type(error)(str(error), ids=(*made, *error.ids)) from error
         return made
+
+    async def retry(self, error: StorageError) -> list[bytes]:
+        """Send the publications of a failed call again; return their ids once they are durable.
+
+        They keep their ids, so no member gets one twice. After a failed ``publish_many`` the ids
+        are those of the first records; publish the other records afterwards. Raise StorageError
+        if the disk still fails.
+        """
+        self._check_open()
+        await self._host.node.resend(self.topic, error.ids)
+        return list(error.ids)
 
     def _record_request(self, index: int, record: bytes | Record) -> PublishRequested:
         try:

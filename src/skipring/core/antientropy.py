@@ -122,7 +122,7 @@ class AntiEntropy:
 
         Return nothing if even the digest of that prefix would take too long.
         """
-        trie, ids = self._holdings.trie, self._config.hashed_ids
+        trie, ids = self._holdings.index(), self._config.hashed_ids
         if trie.freshen(ids):
             return self._root_claims()
         length = max(trie.bucket_bits - (ids // (2 * BUCKET_IDS)).bit_length() + 1, 1)
@@ -138,7 +138,7 @@ class AntiEntropy:
         """Ask partners to confirm that their tries are equal to this one (T19)."""
         if self._is_busy:
             return  # the caller asks again
-        if self._holdings.trie.freshen(self._config.hashed_ids):
+        if self._holdings.index().freshen(self._config.hashed_ids):
             claims = self._root_claims()
             for partner in partners:
                 out.send(partner, CheckTrie(self._node, claims, self._session, confirm=True))
@@ -168,7 +168,7 @@ class AntiEntropy:
 
     def _root_claims(self) -> tuple[RangeSummary, ...]:
         """Return the claim about the whole trie; make it again only if the root has changed."""
-        trie = self._holdings.trie
+        trie = self._holdings.index()
         if self._claims and len(trie) and self._claims[0].digests == trie.root:
             return self._claims
         if not len(trie):
@@ -191,7 +191,7 @@ class AntiEntropy:
         rules = self._config.rules
         if not self._can_answer(message) or self._is_busy:
             return  # the sender asks again
-        is_fresh = self._holdings.trie.freshen(self._config.hashed_ids)
+        is_fresh = self._holdings.index().freshen(self._config.hashed_ids)
         if is_fresh and type(message) is CheckTrie and message.claims == self._root_claims():
             self._on_equal(message, out)
             return
@@ -239,7 +239,7 @@ class AntiEntropy:
 
     def _compared(self, message: CheckTrie | CheckAndPublish) -> Reconciler:
         """Return the reply to a message: open ranges, and publications to send."""
-        answer = Reconciler(self._holdings.trie, self._config, message.session)
+        answer = Reconciler(self._holdings.index(), self._config, message.session)
         is_demand, rules = type(message) is CheckAndPublish, self._config.rules
         for claim in message.claims:
             answer.compare(claim, is_pushed=rules.cover or (rules.complement and is_demand))
@@ -250,7 +250,7 @@ class AntiEntropy:
     def _on_equal(self, message: CheckTrie, out: Outbox) -> None:
         """Send no reply if the roots are equal (case i), unless the sender requests one (T19)."""
         if message.confirm:
-            out.send(message.sender, TrieEqual(self._node, self._holdings.trie.root))
+            out.send(message.sender, TrieEqual(self._node, self._holdings.index().root))
 
     def on_publications(
         self, message: Publications, sender: NodeId | None, out: Outbox
@@ -281,7 +281,7 @@ class AntiEntropy:
 
     def on_trie_equal(self, message: TrieEqual, out: Outbox) -> None:
         """Report a peer with the same root, if the root has not changed here since (T19)."""
-        trie = self._holdings.trie
+        trie = self._holdings.index()
         if trie.is_fresh and message.root == trie.root:
             out.effects.append(PeerInSync(message.sender, message.root))
 
@@ -289,7 +289,7 @@ class AntiEntropy:
 
     def state(self) -> RepairState:
         """Return the variables as a value; include the cached claim only if it is wrong."""
-        config, trie = self._config, self._holdings.indexed
+        config, trie = self._config, self._holdings.indexed_trie
         is_used = bool(self._claims) and self._claims[0].digests == trie.root
         is_wrong = is_used and self._claims != self._made_claims(trie)
         return RepairState(

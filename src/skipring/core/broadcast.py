@@ -197,6 +197,12 @@ class Broadcast:
         for part in self._parts(taken):
             self._queue_announcements(part, self._forward(part, 0, None, out))
 
+    def resend(self, ids: Iterable[bytes], out: Outbox) -> None:
+        """Send stored publications over the tree again."""
+        found = [self._holdings.find(key, out) for key in ids]
+        for part in self._parts(tuple(each for each in found if each is not None)):
+            self._forward(part, 0, None, out)
+
     def _parts(self, publications: tuple[Publication, ...]) -> Iterator[tuple[Publication, ...]]:
         """Yield the publications in groups that fit into one message."""
         start = size = 0

@@ -8,7 +8,9 @@ from msgspec import Struct
 
 from skipring.core.messages import Message
 from skipring.core.peers import NodeId
+from skipring.core.prefix import Prefix
 from skipring.core.publications import Encoded, Publication
+from skipring.core.state import SubscriberState, SupervisorState
 
 
 class Tick(Struct, frozen=True, gc=False):
@@ -20,6 +22,7 @@ class Received(Struct, frozen=True, gc=False):
 
     message: Message
     sender: NodeId | None = None
+    frame: object = None  # of the host, opaque here: the received bytes
 
 
 class SubscribeRequested(Struct, frozen=True, gc=False):
@@ -56,6 +59,12 @@ class PublishManyRequested(Struct, frozen=True, gc=False):
     requests: tuple[PublishRequested, ...]
 
 
+class ResendRequested(Struct, frozen=True, gc=False):
+    """Request to broadcast stored publications again: their first broadcast may be lost."""
+
+    ids: tuple[bytes, ...]
+
+
 class HistoryRead(Struct, frozen=True, gc=False):
     """Page of a backfill that the host has read; an empty page ends the backfill.
 
@@ -71,6 +80,26 @@ class HistoryRead(Struct, frozen=True, gc=False):
 
 class Flush(Struct, frozen=True, gc=False):
     """Timer shorter than a tick: the machine sends deferred announcements and answers."""
+
+
+class Shutdown(Struct, frozen=True, gc=False):
+    """End of the process: the machine stores what it has deferred."""
+
+
+class Overwritten(Struct, frozen=True, gc=False):
+    """Replacement of the state by an arbitrary one (fault injection)."""
+
+    state: SubscriberState | SupervisorState
+
+
+class IndexRequested(Struct, frozen=True, gc=False):
+    """Request to index or hash a slice of the publications, for a status request."""
+
+
+class Corrupted(Struct, frozen=True, gc=False):
+    """Replacement of some digests of the trie by wrong ones (fault injection)."""
+
+    digests: dict[Prefix, bytes]
 
 
 class SyncRequested(Struct, frozen=True, gc=False):
@@ -106,8 +135,13 @@ Event: TypeAlias = (
     | NodeSuspected
     | PublishRequested
     | PublishManyRequested
+    | ResendRequested
     | HistoryRead
     | Flush
+    | Shutdown
+    | Overwritten
+    | IndexRequested
+    | Corrupted
     | SyncRequested
     | DrainRequested
     | CompletenessRequested

@@ -173,7 +173,7 @@ class Handovers:
 
     def _split(self, handover: _Handover, prefix: Prefix) -> None:
         """Replace a range that differs with its parts, or with its ids if there are few."""
-        trie = self._holdings.trie
+        trie = self._holdings.index()
         if trie.has_at_most(IDS_LISTED, prefix):
             for key in trie.keys(prefix):
                 handover.ids.setdefault(key, 0)
@@ -238,7 +238,7 @@ class Handovers:
         """Return claims about the next ranges, limited by the time for hashing."""
         if not handover.ranges or self._holdings.has_index_backlog:
             return []
-        trie, left = self._holdings.trie, self._config.answer_ids
+        trie, left = self._holdings.index(), self._config.answer_ids
         claims: list[RangeSummary] = []
         for prefix in list(islice(reversed(handover.ranges), RANGES_ASKED)):
             left = trie.work_out(prefix, left)
@@ -253,7 +253,7 @@ class Handovers:
 
     def unconfirmed(self, to: NodeId) -> int:
         """Return an upper bound on the publications that a receiver has not confirmed."""
-        handover, trie = self._to.get(to), self._holdings.trie
+        handover, trie = self._to.get(to), self._holdings.index()
         if handover is None:
             return 0
         listed = set(handover.ids)
@@ -312,7 +312,7 @@ class Handovers:
         compared: list[RangeSummary] = []
         if self._holdings.has_index_backlog:
             return compared
-        trie, left = self._holdings.trie, self._config.answer_ids
+        trie, left = self._holdings.index(), self._config.answer_ids
         for claim in claims:
             prefix = claim.prefix
             left = trie.work_out(prefix, left)

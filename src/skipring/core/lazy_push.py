@@ -115,7 +115,7 @@ class LazyPush:
                 missing[short] = _PendingWant(message.sender, hops, flushes)
 
     def _is_missing(self, short: bytes) -> bool:
-        return short not in self._recent and self._holdings.trie.find(short) is None
+        return short not in self._recent and self._holdings.index().find(short) is None
 
     # -- Flush -------------------------------------------------------------------------------
 

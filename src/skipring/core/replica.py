@@ -78,9 +78,8 @@ class Replica:
         """Return True if stored publications are on disk after the next commit."""
         return self._archive is not None and self._archive.is_durable
 
-    @property
-    def trie(self) -> PublicationTrie:
-        """Return the trie over all publications; index waiting ids first."""
+    def index(self) -> PublicationTrie:
+        """Index all waiting ids; return the trie over all publications."""
         if self._unindexed is not None:
             self._index(len(self._unindexed))
         return self._trie
@@ -90,7 +89,7 @@ class Replica:
         return self._trie.scrub(ids) if self._trie is not _NO_PUBLICATIONS else []
 
     @property
-    def indexed(self) -> PublicationTrie:
+    def indexed_trie(self) -> PublicationTrie:
         """Return the trie without the ids that wait to be indexed."""
         return self._trie
 
@@ -136,7 +135,7 @@ class Replica:
         """Index about ``ids`` ids, or compute digests over them, so that no event has to wait."""
         if self._unindexed is not None:
             self._index(ids)
-        else:
+        elif not self._trie.is_fresh:
             self._trie.freshen(ids)
 
     def adopt(self, trie: PublicationTrie) -> None:
@@ -386,7 +385,7 @@ class Replica:
         is_genuine = publication is not None and publication.is_genuine(self.topic)
         if publication is not None and is_genuine and publication.id == key:
             return publication
-        self.trie.remove(key)
+        self.index().remove(key)
         if not is_genuine:  # keep a sound record if only the trie is wrong
             out.effects.append(Discard(offset))
         return None
@@ -406,7 +405,7 @@ class Replica:
 
     def find(self, start: bytes, out: Outbox) -> Publication | None:
         """Return the publication whose id begins with these bytes, 8 or more, or None."""
-        entry = self.trie.find(start)
+        entry = self.index().find(start)
         return self.read(*entry, out) if entry is not None else None
 
     # -- credits (T14) -----------------------------------------------------------------------

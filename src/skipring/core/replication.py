@@ -24,6 +24,7 @@ from skipring.core.events import (
     PublishManyRequested,
     PublishRequested,
     ReplicationRequested,
+    ResendRequested,
 )
 from skipring.core.handover import Handovers
 from skipring.core.messages import (
@@ -78,10 +79,15 @@ class Replication:
 
     # -- requests of the application and the host ---------------------------------------------
 
-    def publish(self, event: PublishRequested | PublishManyRequested, out: Outbox) -> None:
-        """Store and broadcast publications of the application."""
-        requests = event.requests if isinstance(event, PublishManyRequested) else (event,)
+    def publish(
+        self, event: PublishRequested | PublishManyRequested | ResendRequested, out: Outbox
+    ) -> None:
+        """Store and broadcast publications of the application, or broadcast them again."""
         self.persist_deferred(out)
+        if isinstance(event, ResendRequested):
+            self.spreading.resend(event.ids, out)
+            return
+        requests = event.requests if isinstance(event, PublishManyRequested) else (event,)
         self.spreading.publish(requests, out)
         self._repair.reset_backoff()
 

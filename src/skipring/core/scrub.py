@@ -83,10 +83,10 @@ class Scrubber:
             if known is not None and known != offset and holdings.read(key, known, out) is None:
                 known = None
             if known is None:
-                holdings.trie.add(key, offset)
+                holdings.index().add(key, offset)
             if known is None or known == offset:
                 return True
         elif known == offset:
-            holdings.trie.remove(key)
+            holdings.index().remove(key)
         out.effects.append(Discard(offset))  # corrupt, or the second record of this id
         return False

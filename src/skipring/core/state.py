@@ -239,9 +239,8 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
         index = self.memory.holdings.index if self.memory is not None else {}
         return sum(offset is not None for offset in index.values())
 
-    @property
-    def trie(self) -> PublicationTrie:
-        """Return v.T: the trie of the publications, with the wrong digests."""
+    def index(self) -> PublicationTrie:
+        """Build v.T: the trie of the publications, with the wrong digests."""
         trie = PublicationTrie()
         trie.add_many(
             (publication.id, place) for place, publication in enumerate(self.publications)

@@ -13,15 +13,20 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Outbox, Unsubscribed
 from skipring.core.events import (
     CompletenessRequested,
+    Corrupted,
     DrainRequested,
     Event,
     Flush,
     HistoryRead,
+    IndexRequested,
     NodeSuspected,
+    Overwritten,
     PublishManyRequested,
     PublishRequested,
     Received,
     ReplicationRequested,
+    ResendRequested,
+    Shutdown,
     SubscribeRequested,
     SyncRequested,
     Tick,
@@ -81,9 +86,11 @@ class Subscriber:
         rng: Random,
         config: ProtocolConfig,
         archive: Log | None = None,
+        state: SubscriberState | None = None,
         wants: bool = True,
         incarnation: int = 0,
     ) -> None:
+        """Create a machine in a given state, or in that of a node that has just started."""
         self.node = node
         self.wants = wants  # S2: the wish of the application is input, not protocol state
         self._rng = rng
@@ -95,6 +102,10 @@ class Subscriber:
         holdings = Replica(topic, archive, node=node, incarnation=incarnation)
         self._circulation = Replication(self._ring, self._shortcuts, holdings, config)
         self._audit_ticks = 0  # since the last drop of derived values
+        if state is not None:
+            self._load(state)
+        elif archive is not None:
+            self._circulation.recover({})
 
     def handle(self, event: Event) -> list[Effect]:
         """Apply one event; return the effects in order."""
@@ -111,12 +122,14 @@ class Subscriber:
                 self._on_subscribe_requested(out)
             case UnsubscribeRequested():
                 self._on_unsubscribe_requested(out)
-            case PublishRequested() | PublishManyRequested():
+            case PublishRequested() | PublishManyRequested() | ResendRequested():
                 self._circulation.publish(event, out)
             case HistoryRead():
                 self._circulation.on_history(event, out)
             case SyncRequested():
                 self._circulation.ask_to_confirm(self.ring_neighbours(), out)
+            case Shutdown() | IndexRequested() | Overwritten() | Corrupted():
+                self._on_host_request(event, out)
             case _:
                 self._on_handover_wanted(event, out)
         return out.effects
@@ -228,6 +241,24 @@ class Subscriber:
             case NodeSuspected():
                 # Section 3.3: one failure detector, at the supervisor, is enough for the ring.
                 self._circulation.on_absent(event.node, out)
+            case _:
+                assert_never(event)
+
+    def _on_host_request(
+        self, event: Shutdown | IndexRequested | Overwritten | Corrupted, out: Outbox
+    ) -> None:
+        """Handle a request of the host: deferred work, or fault injection."""
+        match event:
+            case Shutdown():
+                self._circulation.persist_deferred(out)
+            case IndexRequested():
+                self._circulation.holdings.index_some(self._config.hashed_ids)
+            case Overwritten(state=SubscriberState() as state):
+                self._load(state)
+            case Overwritten():
+                pass  # the state of a supervisor
+            case Corrupted():
+                self._circulation.holdings.index().corrupt(event.digests)
             case _:
                 assert_never(event)
 
@@ -369,10 +400,14 @@ class Subscriber:
         """Return the subtree digests that other nodes have sent (R14)."""
         return self._digest.heard
 
+    def index(self) -> PublicationTrie:
+        """Index waiting publications; return v.T."""
+        return self._circulation.holdings.index()
+
     @property
-    def trie(self) -> PublicationTrie:
-        """Return v.T."""
-        return self._circulation.holdings.trie
+    def indexed_trie(self) -> PublicationTrie:
+        """Return v.T without the publications that wait to be indexed."""
+        return self._circulation.holdings.indexed_trie
 
     @property
     def count(self) -> int:
@@ -427,28 +462,15 @@ class Subscriber:
         """Return True if a Flush would have an effect."""
         return self._circulation.has_to_flush
 
-    def index_some(self) -> bool:
-        """Index or hash a slice of the publications; return True if nothing is left."""
-        holdings = self._circulation.holdings
-        if holdings.is_behind:
-            holdings.index_some(self._config.hashed_ids)
-        return not holdings.is_behind
+    @property
+    def is_indexed(self) -> bool:
+        """Return True if all publications are in the trie and all digests are known."""
+        return not self._circulation.holdings.is_behind
 
     @property
     def slices_to_index(self) -> int:
         """Return an upper bound of the slices that index and hash all publications."""
         return 2 * (self.count // self._config.hashed_ids + 1)
-
-    def persist_deferred(self) -> list[Effect]:
-        """Store and index delivered publications."""
-        out = Outbox()
-        self._circulation.holdings.end_event()
-        self._circulation.persist_deferred(out)
-        return out.effects
-
-    def recover(self) -> None:
-        """Index the log."""
-        self._circulation.recover({})
 
     def state(self) -> SubscriberState:
         """Return the machine's variables as a value, without its memory."""
@@ -462,7 +484,7 @@ class Subscriber:
             silence=self.silence,
             digests=dict(self.digests),
             publications=self.publications,
-            hashes=self._circulation.holdings.indexed.wrong_digests(),
+            hashes=self._circulation.holdings.indexed_trie.wrong_digests(),
         )
 
     def memory(self) -> SubscriberMemory | None:
@@ -475,7 +497,7 @@ class Subscriber:
         )
         return memory if memory != SubscriberMemory() else None
 
-    def load(self, state: SubscriberState) -> None:
+    def _load(self, state: SubscriberState) -> None:
         """Replace the state, which may be corrupted; the publications are those of the log.
 
         Without a memory, the variables that belong to it stay unchanged.
@@ -495,7 +517,7 @@ class Subscriber:
             self._shortcuts.load(state.memory.chains)
             self._digest.load_weight(self._ring.me, state.memory.weight)
             self._circulation.load(state.memory)
-            self._circulation.holdings.indexed.corrupt(state.hashes)
+            self._circulation.holdings.indexed_trie.corrupt(state.hashes)
 
 
 def asks_supervisor(label: Label, rng: Random, *, rare: bool) -> bool:

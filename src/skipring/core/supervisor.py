@@ -10,15 +10,20 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Outbox
 from skipring.core.events import (
     CompletenessRequested,
+    Corrupted,
     DrainRequested,
     Event,
     Flush,
     HistoryRead,
+    IndexRequested,
     NodeSuspected,
+    Overwritten,
     PublishManyRequested,
     PublishRequested,
     Received,
     ReplicationRequested,
+    ResendRequested,
+    Shutdown,
     SubscribeRequested,
     SyncRequested,
     Tick,
@@ -66,7 +71,8 @@ class Supervisor:
         "roster",
     )
 
-    def __init__(self, *, config: ProtocolConfig) -> None:
+    def __init__(self, *, config: ProtocolConfig, state: SupervisorState | None = None) -> None:
+        """Create a machine with the given database, which may be corrupted."""
         self._config = config
         self.roster = Roster()
         self._queue: dict[NodeId, None] = {}  # R15: distinct subjects, first come first served
@@ -77,6 +83,8 @@ class Supervisor:
         self._calm_ticks = 0  # since the roster last changed
         self._mismatches = 0
         self._refresh_ticks = 0
+        if state is not None:
+            self._load(state)
 
     def handle(self, event: Event) -> list[Effect]:
         """Apply one event; return the effects in order."""
@@ -91,6 +99,9 @@ class Supervisor:
                 self._answer_queue(out)  # within the rest of this interval's budget
             case NodeSuspected():
                 self._on_node_suspected(event.node, out)
+            case Overwritten():
+                if isinstance(event.state, SupervisorState):
+                    self._load(event.state)
             case (
                 SubscribeRequested()
                 | UnsubscribeRequested()
@@ -101,6 +112,10 @@ class Supervisor:
                 | DrainRequested()
                 | CompletenessRequested()
                 | ReplicationRequested()
+                | ResendRequested()
+                | Shutdown()
+                | IndexRequested()
+                | Corrupted()
             ):
                 pass  # the supervisor is not a member of a topic
             case _:
@@ -300,7 +315,7 @@ class Supervisor:
             database=self.roster.database(), next=self.roster.cursor, queue=tuple(self._queue)
         )
 
-    def load(self, state: SupervisorState) -> None:
+    def _load(self, state: SupervisorState) -> None:
         """Replace the state, which may be corrupted; without a memory, keep the others."""
         self.roster.load(state.database, state.next)
         self._queue = dict.fromkeys(state.queue)

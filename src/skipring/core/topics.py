@@ -10,12 +10,11 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Unsubscribed
 from skipring.core.events import (
     Event,
-    Flush,
+    Overwritten,
     PublishManyRequested,
     PublishRequested,
     Received,
     SubscribeRequested,
-    Tick,
 )
 from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
@@ -84,13 +83,8 @@ class SubscriberTopics:
             incarnation=max(self._incarnation, self._left.get(topic, 0)),
         )
         if joins:
-            machine.recover()
             self._machines[topic] = machine
         return machine
-
-    def tick(self) -> list[tuple[TopicId, list[Effect]]]:
-        """Run the periodic actions of every topic."""
-        return [(topic, self.handle(topic, Tick())) for topic in list(self._machines)]
 
     def machine(self, topic: TopicId) -> Subscriber | None:
         """Return the machine of a topic, or None if this node is not in it."""
@@ -117,17 +111,13 @@ class SubscriberTopics:
         """Return the states of all machines, by topic."""
         return {topic: machine.state() for topic, machine in self._machines.items()}
 
-    def flush(self) -> list[tuple[TopicId, list[Effect]]]:
-        """Send deferred messages in every topic that has some."""
-        return [
-            (topic, self.handle(topic, Flush()))
-            for topic, machine in list(self._machines.items())
-            if machine.has_to_flush
-        ]
+    def names(self) -> list[TopicId]:
+        """Return the topics of this node."""
+        return list(self._machines)
 
-    def persist_deferred(self) -> list[tuple[TopicId, list[Effect]]]:
-        """Store all delivered publications, in every topic."""
-        return [(topic, machine.persist_deferred()) for topic, machine in self._machines.items()]
+    def to_flush(self) -> list[TopicId]:
+        """Return the topics in which a Flush would have an effect."""
+        return [topic for topic, machine in self._machines.items() if machine.has_to_flush]
 
 
 class SupervisorTopics:
@@ -148,17 +138,12 @@ class SupervisorTopics:
         machine = self._machines.get(topic)
         if machine is None:
             machine = Supervisor(config=self._config)
-            if isinstance(event, Received):
+            if isinstance(event, Received | Overwritten):
                 self._machines[topic] = machine
         effects = machine.handle(event)
         if machine.is_idle:
             self._machines.pop(topic, None)
         return effects
-
-    def load(self, topic: TopicId, state: SupervisorState) -> None:
-        """Load the database of a topic, which may be corrupted."""
-        machine = self._machines[topic] = Supervisor(config=self._config)
-        machine.load(state)
 
     def states(self) -> dict[TopicId, SupervisorState]:
         """Return the states of all machines, by topic."""
@@ -172,15 +157,13 @@ class SupervisorTopics:
         """Return the machines of all topics."""
         return list(self._machines.items())
 
-    def tick(self) -> list[tuple[TopicId, list[Effect]]]:
-        """Run the periodic actions of every topic."""
-        return [(topic, self.handle(topic, Tick())) for topic in list(self._machines)]
+    def names(self) -> list[TopicId]:
+        """Return the topics of this supervisor."""
+        return list(self._machines)
 
-    def flush(self, topics: Iterable[TopicId]) -> list[tuple[TopicId, list[Effect]]]:
-        """Answer waiting nodes in the given topics."""
+    def to_flush(self, topics: Iterable[TopicId]) -> list[TopicId]:
+        """Return those of the given topics in which nodes wait for an answer."""
         machines = ((topic, self._machines.get(topic)) for topic in topics)
         return [
-            (topic, self.handle(topic, Flush()))
-            for topic, machine in machines
-            if machine is not None and machine.has_to_flush
+            topic for topic, machine in machines if machine is not None and machine.has_to_flush
         ]

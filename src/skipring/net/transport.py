@@ -74,10 +74,17 @@ class Transport:
         credentials: Credentials | None = None,
         dials: bool = True,
         back_off_max_s: float = BACK_OFF_MAX_S,
+        on_unreachable: Callable[[NodeId], None] = _ignore,
+        on_silent: Callable[[NodeId], None] = _ignore,
     ) -> None:
+        """Create a transport without connections.
+
+        ``on_unreachable`` gets a peer whose ``why_unreachable`` has changed, ``on_silent`` a peer
+        that may have lost frames.
+        """
         self.counts: Counter[str] = Counter()  # drops by reason
-        self.on_unreachable: Callable[[NodeId], None] = _ignore  # ``why_unreachable`` has changed
-        self.on_silent: Callable[[NodeId], None] = _ignore  # frames to this peer may be lost
+        self.on_unreachable = on_unreachable
+        self.on_silent = on_silent
         self.bytes_received = 0
         self.bytes_sent = 0
         self.frames_received = 0

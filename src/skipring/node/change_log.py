@@ -37,11 +37,19 @@ from skipring.wire.rpc import ChangeEntry
 
 KEPT: Final = 64  # Our guess: a join, a crash nearby and a repair are about thirty changes.
 
-# What can change a place; everything else is not compared.
-_MESSAGES: Final = frozenset(
-    {SetConfiguration, CheckLabel, Introduce, IntroduceShortcut, RemoveConnections}
+# Messages and events that can change a place; after others the place is not compared.
+_CAUSES: Final = frozenset(
+    {
+        SetConfiguration,
+        CheckLabel,
+        Introduce,
+        IntroduceShortcut,
+        RemoveConnections,
+        SubscribeRequested,
+        UnsubscribeRequested,
+        Tick,
+    }
 )
-_REQUESTS: Final = frozenset({SubscribeRequested, UnsubscribeRequested})
 
 
 class NodeChange(Enum):
@@ -83,7 +91,7 @@ class _Found(Struct, frozen=True, gc=False):
 
 
 class ChangeLog:
-    """The machines of a node, and a journal for each: what the driver hands events to."""
+    """Machines of a node, with the last changes of each; the host sends events through it."""
 
     def __init__(self, topics: SubscriberTopics, clock_us: Callable[[], int] = time_us) -> None:
         self._topics = topics
@@ -92,34 +100,29 @@ class ChangeLog:
         self.ticks = 0
 
     def entries(self, topic: TopicId) -> tuple[ChangeEntry, ...]:
-        """The last changes in a topic we are in, the oldest first."""
+        """Return the last changes in a topic, the oldest first."""
         return tuple(self._entries.get(topic, ()))
 
     def handle(self, topic: TopicId, event: Event) -> list[Effect]:
-        """Let the machine of a topic react; note what that changes."""
+        """Run one event of a topic; record the changes of the node's place."""
         kind = type(event.message) if isinstance(event, Received) else type(event)
-        if kind not in _MESSAGES and kind not in _REQUESTS:
+        if kind not in _CAUSES:
             return self._topics.handle(topic, event)
         before = self._place(topic)
         effects = self._topics.handle(topic, event)
         sender = event.sender if isinstance(event, Received) else None
-        self._note(topic, before, kind.__name__, sender)
+        self._record(topic, before, kind.__name__, sender)
         return effects
 
-    def tick(self) -> list[tuple[TopicId, list[Effect]]]:
-        """Run the periodic actions of every topic; note what they change."""
+    def on_tick(self) -> None:
+        """Count ticks, which changes are dated by."""
         self.ticks += 1
-        before = {topic: self._place(topic) for topic in self._entries}
-        work = self._topics.tick()
-        for topic, place in before.items():
-            self._note(topic, place, Tick.__name__, None)
-        return work
 
     def _place(self, topic: TopicId) -> _Place:
         machine = self._topics.machine(topic)
         return _place_of(machine) if machine is not None else _NOWHERE
 
-    def _note(self, topic: TopicId, before: _Place, cause: str, sender: NodeId | None) -> None:
+    def _record(self, topic: TopicId, before: _Place, cause: str, sender: NodeId | None) -> None:
         machine = self._topics.machine(topic)
         if machine is None:
             self._entries.pop(topic, None)  # we have left

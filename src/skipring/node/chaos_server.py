@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from random import Random
-from typing import Final, Protocol, cast
+from typing import Final, TypeAlias, cast
 
+from skipring.core.effects import Effect
+from skipring.core.events import Corrupted, Event, IndexRequested, Overwritten, Received
 from skipring.core.messages import MESSAGE_TYPES, Message
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import DIGEST_BYTES
+from skipring.core.topics import SubscriberTopics
 from skipring.core.trie import PublicationTrie
 from skipring.errors import WireError
 from skipring.net.transport import Transport
 from skipring.node.status_server import NOT_A_MEMBER
+from skipring.node.topic_logs import TopicLogs
 from skipring.observability.logs import logger
 from skipring.wire.chaos import (
     ChaosAck,
@@ -55,127 +59,130 @@ DAMAGES: Final[tuple[type[Damage], ...]] = (
     Crash,
 )
 
+Dispatch: TypeAlias = Callable[[TopicId, Event], list[Effect]]
+
 _LOG: Final = logger("chaos")
 _FORGED: Final = frozenset(MESSAGE_TYPES) - CARRIERS
 
 
-class Victim(Protocol):
-    """A process that may be damaged."""
-
-    is_chaotic: bool
-    links: Transport
-
-    def forge(self, topic: TopicId, message: Message) -> None:
-        """Take a message for one that has come."""
-
-    def crash(self) -> None:
-        """End at once."""
-
-
-class NodeVictim(Victim, Protocol):
-    """A node that may be damaged."""
-
-    name: NodeId
-
-    def settle(self, topic: TopicId) -> None:
-        """Keep what has arrived in a topic."""
-
-    def machine(self, topic: TopicId) -> Subscriber | None:
-        """The machine of a topic that it is in."""
-
-    def lose(self, topic: TopicId, offsets: Iterable[int]) -> None:
-        """Forget what is stored at these offsets."""
-
-    def isolate(self, nodes: Iterable[NodeId], ticks: int) -> None:
-        """Drop all traffic with these nodes for so many ticks."""
-
-
-class SupervisorVictim(Victim, Protocol):
-    """A supervisor that may be damaged."""
-
-    def load(self, topic: TopicId, state: SupervisorState) -> None:
-        """Take over a database."""
-
-
 def kill_process() -> None:
-    """End at once: no goodbye, nothing is written any more."""
+    """Kill this process: it sends and writes nothing more."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# -- suffering -------------------------------------------------------------------------------
+class ChaosServer:
+    """Fault injection into one process, if it was started with chaos enabled."""
+
+    def __init__(
+        self,
+        name: NodeId,
+        transport: Transport,
+        dispatch: Dispatch,
+        crash: Callable[[], None],
+        *,
+        is_enabled: bool,
+    ) -> None:
+        self._name = name
+        self._transport = transport
+        self._dispatch = dispatch
+        self._crash = crash
+        self._is_enabled = is_enabled
+
+    def handle(self, topic: TopicId, damage: Damage) -> ChaosAck | Refused:
+        """Apply a request; refuse it unless chaos is enabled."""
+        if not self._is_enabled:
+            self._transport.counts[REFUSALS] += 1
+            return Refused(damage.request, NO_CHAOS)
+        if not isinstance(damage, ChaosPing):
+            what = type(damage).__name__
+            _LOG.warning("damaged on purpose", what=what, topic=topic, node=self._name)
+        why = self._why_refused(topic, damage)
+        return ChaosAck(damage.request) if why is None else Refused(damage.request, why)
+
+    def _why_refused(self, topic: TopicId, damage: Damage) -> str | None:
+        """Apply a request that every process knows; return the reason if it cannot be applied."""
+        match damage:
+            case ChaosPing():
+                pass
+            case Crash():
+                self._crash()
+            case Forge(frames=frames):
+                try:
+                    forged = _forged(topic, frames)
+                except WireError:
+                    return NOT_FRAMES
+                for message in forged:
+                    self._dispatch(topic, Received(message))
+            case _:
+                return NOT_HERE
+        return None
 
 
-def damage_node(node: NodeVictim, topic: TopicId, damage: Damage) -> ChaosAck | Refused:
-    """Carry out what somebody wants to be done to a node, if it lets itself be damaged."""
-    if not node.is_chaotic:
-        return _refused(node, damage)
-    _log(damage, topic, node.name)
-    node.settle(topic)  # what was handed over is kept, whatever happens now
-    machine = node.machine(topic)
-    match damage:
-        case Isolate(nodes=nodes, ticks=ticks):
-            node.isolate(nodes, ticks)
-        case Overwrite() | CorruptTrie() | Forge() if machine is None:
-            return Refused(damage.request, NOT_A_MEMBER)
-        case Overwrite():
-            assert machine is not None
-            machine.load(_state(damage, is_member=machine.member))
-        case CorruptTrie():
-            assert machine is not None
-            _spoil(node, topic, machine.trie, damage)
-        case _:
-            return _damage_any(node, topic, damage)
-    return ChaosAck(damage.request)
+class NodeChaos(ChaosServer):
+    """Fault injection into a node."""
+
+    def __init__(  # noqa: PLR0913  (collaborators)
+        self,
+        name: NodeId,
+        transport: Transport,
+        dispatch: Dispatch,
+        crash: Callable[[], None],
+        *,
+        topics: SubscriberTopics,
+        logs: TopicLogs,
+        is_enabled: bool,
+    ) -> None:
+        super().__init__(name, transport, dispatch, crash, is_enabled=is_enabled)
+        self._topics = topics
+        self._logs = logs
+
+    def _why_refused(self, topic: TopicId, damage: Damage) -> str | None:
+        machine = self._topics.machine(topic)
+        match damage:
+            case Isolate(nodes=nodes, ticks=ticks):
+                assert isinstance(self._transport, PartitionableTransport), "chaos is enabled"
+                self._transport.sever(nodes, ticks)
+            case Overwrite() | CorruptTrie() | Forge() if machine is None:
+                return NOT_A_MEMBER
+            case Overwrite():
+                assert machine is not None
+                self._dispatch(topic, Overwritten(_state(damage, is_member=machine.member)))
+            case CorruptTrie():
+                assert machine is not None
+                self._corrupt(topic, machine, damage)
+            case _:
+                return super()._why_refused(topic, damage)
+        return None
+
+    def _corrupt(self, topic: TopicId, machine: Subscriber, damage: CorruptTrie) -> None:
+        """Set wrong digests, and delete records without any notice."""
+        for _ in range(machine.slices_to_index):
+            self._dispatch(topic, IndexRequested())
+        trie = machine.indexed_trie
+        wrong = _wrong_digests(trie, damage.hashes, Random(damage.seed))
+        self._dispatch(topic, Corrupted(wrong))
+        offsets = [offset for _, offset in trie.entries()]
+        count = min(damage.publications, len(offsets))
+        lost = Random(f"{damage.seed}/{self._name}").sample(offsets, count)
+        self._logs.lose(topic, lost)
 
 
-def damage_supervisor(
-    supervisor: SupervisorVictim, topic: TopicId, damage: Damage
-) -> ChaosAck | Refused:
-    """Carry out what somebody wants to be done to a supervisor, if it lets itself be damaged."""
-    if not supervisor.is_chaotic:
-        return _refused(supervisor, damage)
-    _log(damage, topic, SUPERVISOR)
-    match damage:
-        case OverwriteDatabase(database=database, next=cursor, queue=queue):
-            supervisor.load(topic, SupervisorState(database=database, next=cursor, queue=queue))
-        case _:
-            return _damage_any(supervisor, topic, damage)
-    return ChaosAck(damage.request)
+class SupervisorChaos(ChaosServer):
+    """Fault injection into a supervisor."""
 
-
-def _damage_any(victim: Victim, topic: TopicId, damage: Damage) -> ChaosAck | Refused:
-    """What can be done to every process."""
-    match damage:
-        case ChaosPing():
-            pass
-        case Crash():
-            victim.crash()
-        case Forge(frames=frames):
-            try:
-                forged = _forged(topic, frames)
-            except WireError:
-                return Refused(damage.request, NOT_FRAMES)
-            for message in forged:
-                victim.forge(topic, message)
-        case _:
-            return Refused(damage.request, NOT_HERE)
-    return ChaosAck(damage.request)
-
-
-def _refused(victim: Victim, damage: Damage) -> Refused:
-    victim.links.counts[REFUSALS] += 1
-    return Refused(damage.request, NO_CHAOS)
-
-
-def _log(damage: Damage, topic: TopicId, name: NodeId) -> None:
-    """Whoever looks for the cause of what comes now should find it."""
-    if not isinstance(damage, ChaosPing):
-        _LOG.warning("damaged on purpose", what=type(damage).__name__, topic=topic, node=name)
+    def _why_refused(self, topic: TopicId, damage: Damage) -> str | None:
+        match damage:
+            case OverwriteDatabase(database=database, next=cursor, queue=queue):
+                state = SupervisorState(database=database, next=cursor, queue=queue)
+                self._dispatch(topic, Overwritten(state))
+                return None
+            case _:
+                return super()._why_refused(topic, damage)
 
 
 def _state(damage: Overwrite, *, is_member: bool) -> SubscriberState:
     return SubscriberState(
-        member=is_member,  # S2: what the application wants is no state that could be damaged
+        member=is_member,  # S2: the wish of the application is not protocol state
         label=damage.label,
         left=damage.left,
         right=damage.right,
@@ -186,15 +193,8 @@ def _state(damage: Overwrite, *, is_member: bool) -> SubscriberState:
     )
 
 
-def _spoil(node: NodeVictim, topic: TopicId, trie: PublicationTrie, damage: CorruptTrie) -> None:
-    trie.corrupt(_wrong_digests(trie, damage.hashes, Random(damage.seed)))
-    offsets = [offset for _, offset in trie.entries()]
-    count = min(damage.publications, len(offsets))
-    node.lose(topic, Random(f"{damage.seed}/{node.name}").sample(offsets, count))
-
-
-def _wrong_digests(trie: PublicationTrie, count: int, rng: Random) -> Mapping[Prefix, bytes]:
-    """So many wrong digests, the root's first: it is the one that others look at."""
+def _wrong_digests(trie: PublicationTrie, count: int, rng: Random) -> dict[Prefix, bytes]:
+    """Return ``count`` wrong digests, the root's first, because others compare it."""
     wrong = {ALL: rng.randbytes(DIGEST_BYTES)}
     end = 2 << trie.bucket_bits  # digests are numbered like the places of a heap, the root is 1
     for index in rng.sample(range(2, end), min(count, end - 1) - 1 if count else 0):
@@ -204,7 +204,7 @@ def _wrong_digests(trie: PublicationTrie, count: int, rng: Random) -> Mapping[Pr
 
 
 def _forged(topic: TopicId, frames: bytes) -> list[Message]:
-    """The messages in some bytes that may be forged."""
+    """Return the messages in some bytes that may be forged."""
     envelopes = map(decode, FrameReader().feed(frames))
     return [
         cast("Message", envelope.message)
@@ -213,48 +213,45 @@ def _forged(topic: TopicId, frames: bytes) -> list[Message]:
     ]
 
 
-# -- being cut off ---------------------------------------------------------------------------
+# -- partitions ------------------------------------------------------------------------------
 
 
 class PartitionableTransport(Transport):
-    """Links of a process that may be damaged: what goes to some nodes, or comes, can be dropped.
-
-    The supervisors are all named by the one name that they share.
-    """
+    """Transport that can drop all traffic with some nodes; one name stands for all supervisors."""
 
     _severed: frozenset[NodeId] = frozenset()
     _severed_ticks = 0
 
     def sever(self, nodes: Iterable[NodeId], ticks: int) -> None:
-        """Drop all traffic with these nodes, and with no others, for so many ticks."""
+        """Drop all traffic with these nodes, and with no others, for a number of ticks."""
         self._severed = frozenset(nodes) if ticks else frozenset()
         self._severed_ticks = ticks
 
     def send(self, to: NodeId, frame: bytes) -> None:
-        """Queue a frame, unless we are cut off from whom it is for."""
+        """Queue a frame unless its receiver is cut off."""
         if not self._is_severed(to):
             super().send(to, frame)
 
     def send_to_supervisor(self, address: Address, frame: bytes) -> None:
-        """Queue a frame for a supervisor, unless we are cut off from it."""
+        """Queue a frame for a supervisor unless supervisors are cut off."""
         if not self._is_severed(SUPERVISOR):
             super().send_to_supervisor(address, frame)
 
     def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
-        """Hand a message on, unless we are cut off from whom it is."""
+        """Handle a message unless its sender is cut off."""
         if not self._is_severed(sender):
-            self.book.learn(envelope.hints)  # also a client's: it may make us refer to anybody
+            self.book.learn(envelope.hints)  # a client may make this node refer to any other
             super().receive(sender, envelope, frame)
 
     def sweep(self) -> None:
-        """One more tick has passed: it may be over."""
+        """Count one tick of the partition."""
         self._severed_ticks -= 1
         if self._severed_ticks <= 0:
             self._severed = frozenset()
         super().sweep()
 
     def _is_severed(self, name: NodeId) -> bool:
-        # Among links a supervisor is called after its address too; no node's name has an @.
+        # The transport's name of a supervisor contains its address; no node name has an @.
         if not self._severed or name.partition("@")[0] not in self._severed:
             return False
         self.counts[SEVERED] += 1

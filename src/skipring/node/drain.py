@@ -1,4 +1,4 @@
-"""Departure from a topic: the wait until a remaining member has confirmed all publications.
+"""Departure from a topic: hand publications over to a remaining member, then unsubscribe.
 
 The machine hands publications over (decision 0049). The node waits for the end of the drain, within
 a time limit, and reports the members that it cannot reach.
@@ -13,8 +13,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from skipring.core.effects import Drained, HeldBy
-from skipring.core.events import DrainRequested, Event, NodeSuspected
+from skipring.core.effects import Drained, Effect, HeldBy
+from skipring.core.events import DrainRequested, Event, NodeSuspected, UnsubscribeRequested
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
@@ -24,7 +24,7 @@ UNLINKED_S: Final = 0.3  # Guess: a live process accepts a connection sooner.
 POLL_S: Final = 0.05  # Guess: short beside UNLINKED_S.
 OWN_MAX: Final = 4096  # Limit of ours: of further ids only the number is kept.
 
-Give = Callable[[TopicId, Event], None]
+Dispatch = Callable[[TopicId, Event], list[Effect]]
 
 
 class Departure(Struct, frozen=True):
@@ -76,19 +76,22 @@ class Departures:
     def __init__(
         self,
         topics: SubscriberTopics,
-        give: Give,
+        dispatch: Dispatch,
         is_linked: Callable[[NodeId], bool],
         is_supervised: Callable[[TopicId], bool],
         *,
+        tick_s: float,
         has_disk: bool,
     ) -> None:
         self._topics = topics
-        self._give = give
+        self._dispatch = dispatch
+        self._tick_s = tick_s
         self._is_linked = is_linked
         self._is_supervised = is_supervised
         self._has_disk = has_disk
         self._own: dict[TopicId, OwnPublications] = {}
         self._ends: dict[TopicId, asyncio.Future[Drained]] = {}
+        self._left: dict[TopicId, asyncio.Event] = {}  # topics that wait for the supervisor
 
     def on_published(self, topic: TopicId, ids: Iterable[bytes]) -> None:
         """Record publications that were published here."""
@@ -124,7 +127,7 @@ class Departures:
                     await self._company(topic, waits_alone=waits_alone and not self._has_disk)
                 ids = tuple(own.ids) if own.are_all_known else ()
                 everything = not only_own or not own.are_all_known
-                self._give(topic, DrainRequested(ids, everything))
+                self._dispatch(topic, DrainRequested(ids, everything))
                 drained = await self._end(topic, end)
         except TimeoutError:
             left = self.not_handed_over(topic)
@@ -187,14 +190,57 @@ class Departures:
         while (machine := self._topics.machine(topic)) is not None:
             with suppress(TimeoutError):
                 return await asyncio.wait_for(asyncio.shield(end), POLL_S)
-            self._note_absent(topic, machine, unlinked_s)
+            self._report_absent(topic, machine, unlinked_s)
         return Drained(None)
 
-    def _note_absent(
+    def _report_absent(
         self, topic: TopicId, machine: Subscriber, unlinked_s: dict[NodeId, float]
     ) -> None:
         for node in machine.drain_candidates():
             waited_s = 0.0 if self._is_linked(node) else unlinked_s.get(node, 0.0) + POLL_S
             unlinked_s[node] = waited_s
             if waited_s > UNLINKED_S:
-                self._give(topic, NodeSuspected(node))
+                self._dispatch(topic, NodeSuspected(node))
+
+    # -- unsubscribe -----------------------------------------------------------------------------
+
+    def on_unsubscribed(self, topic: TopicId) -> None:
+        """Record that the supervisor has confirmed an unsubscription."""
+        if topic in self._left:
+            self._left[topic].set()
+
+    async def unsubscribe(self, topic: TopicId, timeout_s: float) -> bool:
+        """Leave a topic; return True if its supervisor confirms that in time.
+
+        Without a connection to the supervisor for UNLINKED_S the node stops waiting: the supervisor
+        has ended or cannot be reached, and evicts the node once it is back.
+        """
+        left = self._left.setdefault(topic, asyncio.Event())
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._is_released(topic, left)
+        except TimeoutError:
+            return False
+        finally:
+            self._left.pop(topic, None)
+
+    async def _is_released(self, topic: TopicId, left: asyncio.Event) -> bool:
+        """Ask to leave once a tick, since a message may be lost, and when a connection is lost."""
+        wait_s = min(self._tick_s, POLL_S)
+        asked_s = unlinked_s = 0.0  # sums of waits: a stalled loop does not shorten them
+        self._dispatch(topic, UnsubscribeRequested())
+        while not left.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(left.wait(), wait_s)
+            asked_s += wait_s
+            if self._is_supervised(topic):
+                unlinked_s = 0.0
+            elif unlinked_s >= UNLINKED_S:
+                return left.is_set()
+            else:
+                asked_s = self._tick_s if not unlinked_s else asked_s  # the last one may be lost
+                unlinked_s += wait_s
+            if asked_s >= self._tick_s and not left.is_set():
+                asked_s = 0.0
+                self._dispatch(topic, UnsubscribeRequested())
+        return True

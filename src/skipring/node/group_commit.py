@@ -14,10 +14,10 @@ from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import PublicationStore
 from skipring.storage.supervisor_store import SupervisorStore
 
-# Limit of ours: what may be only in memory. Repair brings again what was not taken.
+# Limit: uncommitted data. Anti-entropy repeats publications that were refused beyond it.
 WAITING_BYTES_MAX: Final = 32 << 20
 
-WORTH_IT_BYTES: Final = 1 << 20  # Our guess: a few packs, for one turn of the disk.
+EAGER_BYTES: Final = 1 << 20  # Guess: a few segments, for one sync of the disk.
 
 _LOG: Final = logger("durability")
 
@@ -25,7 +25,7 @@ Store = TypeVar("Store", PublicationStore, SupervisorStore)
 
 
 async def opened(open_store: Callable[[Path], Store], directory: Path) -> Store:
-    """Open a store in a thread: it may have much to read. Who gives up waiting leaves none open."""
+    """Open a store in a thread, because it may read much; close it if the caller is cancelled."""
     opening = asyncio.ensure_future(asyncio.to_thread(open_store, directory))
     try:
         return await asyncio.shield(opening)
@@ -40,92 +40,96 @@ def _close(opening: asyncio.Future[Store]) -> None:
 
 
 class GroupCommit:
-    """Commits of one store, one at a time, in a thread; a full disk is tried again and again."""
+    """Commits of one store, one at a time, in a thread; a failed commit is tried again."""
 
-    def __init__(self, store: PublicationStore | None) -> None:
-        self.error: StorageError | None = None  # why the last commit failed
-        self.on_durable: Callable[[int], None] = lambda _: None  # who sends what a commit covers
+    def __init__(
+        self, store: PublicationStore | None, on_durable: Callable[[int], None] = lambda _: None
+    ) -> None:
+        self.error: StorageError | None = None  # reason of the last commit's failure
         self.commits = 0
         self.failures = 0
+        self._on_durable = on_durable  # gets the number of each commit that is on disk
         self._store = store
         self._begun = 0
         self._ended = 0
         self._succeeded = 0
-        self._needed = 0  # the last commit that somebody waits for
+        self._needed = 0  # the last commit that a caller waits for
         self._running: asyncio.Task[StorageError | None] | None = None
-        self._is_nudged = False  # while a commit was running
+        self._is_requested = False  # again, while a commit was running
         self._waiting_bytes = 0
-        self._covered_bytes = 0  # of them, by the commit that runs
+        self._covered_bytes = 0  # of them, by the running commit
 
-    def note(self, size_bytes: int) -> None:
-        """Something was written that is only in memory."""
+    def on_written(self, size_bytes: int) -> None:
+        """Record uncommitted data; commit early beyond the eager-commit threshold."""
         if self._store is not None:
             self._waiting_bytes += size_bytes
+            if self._exceeds_eager_threshold and self.error is None:
+                self.request_commit()
 
     @property
     def unwritten(self) -> int:
-        """How many publications are only in memory, though there is a disk."""
+        """Return the number of uncommitted publications; 0 without a disk."""
         return self._store.unwritten if self._store is not None else 0
 
     @property
-    def exceeds_eager_threshold(self) -> bool:
-        """True if so much is only in memory that it should not wait for the next tick."""
-        return self._waiting_bytes - self._covered_bytes > WORTH_IT_BYTES
+    def _exceeds_eager_threshold(self) -> bool:
+        """Return True if uncommitted data exceeds the eager-commit threshold."""
+        return self._waiting_bytes - self._covered_bytes > EAGER_BYTES
 
     @property
     def is_backpressured(self) -> bool:
-        """True if so much is only in memory that nothing more should be taken from others."""
+        """Return True if the node refuses publications of others until the disk catches up."""
         return self._waiting_bytes > WAITING_BYTES_MAX
 
     @property
     def next_commit(self) -> int:
-        """The number of the commit that will cover what is written now; 0 without a disk."""
+        """Return the number of the commit that covers data written now; 0 without a disk."""
         return self._begun + 1 if self._store is not None else 0
 
     @property
     def durable(self) -> int:
-        """The number up to which what waits for a commit is durable."""
+        """Return the number of the last commit that is on disk, or that would be empty."""
         if self._running is None and not self.unwritten:
-            return self.next_commit  # also what got into a commit that had begun before it
+            return self.next_commit  # a commit may include data written after it began
         return self._succeeded
 
     async def wait_durable(self) -> None:
-        """Wait until all that was written up to now is durable; StorageError if it cannot be."""
+        """Wait until all data written so far is on disk; raise StorageError if a commit fails."""
         if self._store is None or (self._running is None and not self._is_behind):
             return
-        # One that runs now may have begun before our write.
+        # A running commit may have begun before the caller's write.
         needed = self._needed = self._begun + 1
         error: StorageError | None = None
         while self._ended < needed:
-            # Whoever gives up waiting must not end the commit: others wait for it too.
+            # A cancelled caller must not end the commit: others wait for it too.
             error = await asyncio.shield(self._begin())
         if error is not None:
             raise type(error)(str(error)) from error
 
     async def raise_if_failing(self) -> None:
-        """Raise what the last commit failed of, if the next one fails too."""
+        """Retry a failed commit; raise its error if it fails again."""
         if self.error is not None:
             await self.wait_durable()
 
-    def hurry(self) -> None:
-        """Commit what is written now, before the next tick; ``on_durable`` is told of it."""
+    def commit_early(self) -> None:
+        """Commit the data written so far before the next tick; ``on_durable`` follows."""
         self._needed = self._begun + 1
         self.request_commit()
-        self._tell_if_durable()
+        self._report_if_durable()
 
-    def _tell_if_durable(self) -> None:
+    def _report_if_durable(self) -> None:
         if self._running is None and self.error is None and not self.unwritten:
-            self.on_durable(self.next_commit)
+            self._on_durable(self.next_commit)
 
     def request_commit(self) -> None:
-        """Commit what has come meanwhile, without waiting for it; after a commit that runs."""
+        """Start a commit, after the running one if there is one; do not wait for it."""
         if self._is_behind:
-            self._is_nudged = self._running is not None
+            self._is_requested = self._running is not None
             self._begin()
 
     @property
     def _is_behind(self) -> bool:
-        """True if something is to be written, or was and could not be promised."""
+        """Return True if data is uncommitted, or the last commit failed."""
         return self._store is not None and (self._store.unwritten > 0 or self.error is not None)
 
     def _begin(self) -> asyncio.Task[StorageError | None]:
@@ -139,58 +143,65 @@ class GroupCommit:
         self._covered_bytes = self._waiting_bytes
         loop, number = asyncio.get_running_loop(), self._begun
 
-        def tell() -> None:
-            """What was published may go: that it is promised, too, only its publisher waits for."""
+        def report() -> None:
+            """Report data on disk; only the publisher waits for the durable mark as well."""
             if self._needed >= number:
-                with suppress(RuntimeError):  # the loop is closed, nobody sends any more
-                    loop.call_soon_threadsafe(self.on_durable, number)
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(self._on_durable, number)
 
         try:
-            await loop.run_in_executor(None, self._store.commit, tell)
+            await loop.run_in_executor(None, self._store.commit, report)
         except StorageError as error:
-            self.failures += 1
-            if self.error is None:
-                _LOG.error("cannot store", reason=str(error))
-            self.error = error
+            self._on_failure(error)
         else:
-            self.commits += 1
-            self._succeeded = number
-            if self.error is not None:
-                _LOG.info("storing again")
-            self.error = None
-            # What came after it had begun may be in it: it runs in a thread.
-            self._waiting_bytes -= self._covered_bytes
-            if not self._store.unwritten:
-                self._waiting_bytes = 0
+            self._on_success(number)
         finally:
             self._covered_bytes = 0
             self._ended += 1
             self._running = None
-        if self._is_nudged and self.error is None:  # a disk that takes nothing is let be
-            self._is_nudged = False
+        if self._is_requested and self.error is None:  # a failing disk is tried once a tick
+            self._is_requested = False
             self.request_commit()
-            self._tell_if_durable()  # the commit may have included what came after it began
+            self._report_if_durable()  # the commit may have included data written after it began
         return self.error
+
+    def _on_failure(self, error: StorageError) -> None:
+        self.failures += 1
+        if self.error is None:
+            _LOG.error("cannot store", reason=str(error))
+        self.error = error
+
+    def _on_success(self, number: int) -> None:
+        assert self._store is not None
+        self.commits += 1
+        self._succeeded = number
+        if self.error is not None:
+            _LOG.info("storing again")
+        self.error = None
+        # Data written after the commit began may be in it: it runs in a thread.
+        self._waiting_bytes -= self._covered_bytes
+        if not self._store.unwritten:
+            self._waiting_bytes = 0
 
 
 class DeliveryLogFlusher:
-    """Writes of a trace, one at a time, in a thread; that the disk does not take it is told once.
+    """Writes of a delivery log, one at a time, in a thread; a failure is logged once.
 
-    Nobody waits for them: publications matter more.
+    No caller waits for them: publications matter more.
     """
 
     def __init__(self, trace: DeliveryLog) -> None:
         self._trace = trace
         self._running: asyncio.Task[None] | None = None
-        self._is_told = False
+        self._is_logged = False
 
     def request_write(self) -> None:
-        """Write what has come meanwhile, without waiting for it."""
+        """Start a write unless one is running; do not wait for it."""
         if self._running is None and self._trace.is_behind:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Write what is left, and close the file."""
+        """Write the rest and close the file."""
         try:
             if self._running is not None:
                 await asyncio.shield(self._running)
@@ -203,6 +214,6 @@ class DeliveryLogFlusher:
             await asyncio.to_thread(self._trace.write)
         finally:
             self._running = None
-        if self._trace.error is not None and not self._is_told:
-            self._is_told = True
+        if self._trace.error is not None and not self._is_logged:
+            self._is_logged = True
             _LOG.warning("deliveries not recorded", reason=self._trace.error)

@@ -80,7 +80,7 @@ def log_info(store: str, machine: Subscriber, question: GetLogInfo) -> LogInfo:
         durable_end=durable_end,
         end=archive.end,
         count=machine.count,
-        digests=() if question.bits is None else tuple(_digests(machine.trie, question.bits)),
+        digests=() if question.bits is None else tuple(_digests(machine.index(), question.bits)),
         chain=chain,
     )
 

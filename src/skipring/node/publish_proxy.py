@@ -11,47 +11,47 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import SkipringError
 from skipring.node.group_commit import GroupCommit
-from skipring.node.sender import Driver
+from skipring.node.sender import Sender
 from skipring.wire.rpc import NO_DISK, Publish, PublishAck, Refused
 
-PUBLISHING_MAX: Final = 1024  # Limit of ours: publications for others that are under way.
+PUBLISHING_MAX: Final = 1024  # Limit: publications of clients that wait for their commit.
 
 
-class PendingPublish(Protocol):
-    """How a node publishes."""
+class PublishFunction(Protocol):
+    """``publish`` of a node."""
 
     def __call__(self, topic: TopicId, *requests: PublishRequested) -> Awaitable[list[bytes]]:
-        """Publish in a topic we are in; return the ids once they are durable here and spread."""
+        """Publish; return the ids once they are on the disk of this node."""
 
 
 class PublishProxy:
-    """What one node publishes for others."""
+    """Publications that one node publishes on behalf of clients."""
 
     def __init__(
         self,
         topics: SubscriberTopics,
-        driver: Driver,
+        sender: Sender,
         durability: GroupCommit,
-        publish: PendingPublish,
+        publish: PublishFunction,
         *,
         has_disk: bool,
     ) -> None:
         self._topics = topics
-        self._driver = driver
+        self._sender = sender
         self._durability = durability
         self._publish = publish
         self._has_disk = has_disk
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        """How many are under way."""
+        """Return the number of publications that wait for their commit."""
         return len(self._tasks)
 
     def begin(self, sender: NodeId, topic: TopicId, message: Publish) -> None:
-        """Publish for a client; refuse at once what cannot be taken."""
+        """Publish for a client, or refuse at once."""
         why = self._why_not(topic, message)
         if why is not None:
-            self._driver.say(topic, sender, Refused(message.request, why))
+            self._sender.send_message(topic, sender, Refused(message.request, why))
             return
         task = asyncio.get_running_loop().create_task(self._run(sender, topic, message))
         self._tasks.add(task)
@@ -71,18 +71,19 @@ class PublishProxy:
         try:
             await self._publish(topic, event)
         except SkipringError as error:
-            self._driver.say(topic, sender, Refused(message.request, str(error)))
+            # The client may retry: the same publisher and number are the same publication.
+            self._sender.send_message(topic, sender, Refused(message.request, str(error)))
             return
         key = given.id_in(topic)
         offset = self._topics.offset_of(topic, key)
-        self._driver.say(topic, sender, PublishAck(message.request, key, offset or 0))
+        self._sender.send_message(topic, sender, PublishAck(message.request, key, offset or 0))
 
     def _why_not(self, topic: TopicId, message: Publish) -> str | None:
-        """Why we do not publish for somebody, or None."""
+        """Return the reason for a refusal, or None."""
         machine = self._topics.machine(topic)
         if machine is None:
             return "not a member of the topic"
-        if machine.is_leaving:  # what it would accept now, it could not hand over
+        if machine.is_leaving:  # it could not hand over what it accepts now
             return "it is about to leave the topic"
         if message.publication.payload is None:
             return "no payload"

@@ -270,7 +270,7 @@ def _of_topics(topics: Collection[TopicId], node: MeasuredNode) -> Iterator[Fami
         return _family(name, (((topic,), value) for topic, value in values.items()))
 
     yield by_topic("skipring_joined", {t: m.label is not None for t, m in machines.items()})
-    yield by_topic("skipring_publications", {t: len(m.trie) for t, m in machines.items()})
+    yield by_topic("skipring_publications", {t: len(m.index()) for t, m in machines.items()})
     yield by_topic("skipring_ring_neighbours", {t: len(found) for t, found in neighbours.items()})
     yield by_topic(
         "skipring_ring_neighbours_linked",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from skipring.core.effects import HeldBy
+from skipring.core.effects import Effect, HeldBy
 from skipring.core.events import Event, ReplicationRequested
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.subscriber import Subscriber
@@ -17,7 +17,7 @@ from skipring.errors import ReplicationError
 REPLICAS_TIMEOUT_S: Final = 30.0  # The default of ``synced``.
 FEW_TICKS: Final = 3  # Guess: a ring that is still forming has more members by then.
 
-Give = Callable[[TopicId, Event], None]
+Dispatch = Callable[[TopicId, Event], list[Effect]]
 
 
 class _Replicas:
@@ -35,10 +35,14 @@ class Replications:
     """Publications of one node that wait for confirmations of other members."""
 
     def __init__(
-        self, topics: SubscriberTopics, give: Give, locate: Callable[[TopicId], None], tick_s: float
+        self,
+        topics: SubscriberTopics,
+        dispatch: Dispatch,
+        locate: Callable[[TopicId], None],
+        tick_s: float,
     ) -> None:
         self._topics = topics
-        self._give = give
+        self._dispatch = dispatch
         self._locate = locate  # asks the supervisor for members
         self._tick_s = tick_s
         self._waiting: dict[tuple[TopicId, bytes], _Replicas] = {}
@@ -101,7 +105,7 @@ class Replications:
                 self._locate(topic)
             asked = [node for node in usable if node not in replicas.durable]
             nodes = tuple(asked[: count - len(replicas.durable) + extra])
-            self._give(topic, ReplicationRequested((replicas.key,), nodes))
+            self._dispatch(topic, ReplicationRequested((replicas.key,), nodes))
             extra += 1
             await self._answer(replicas, count)
         return None

@@ -1,152 +1,87 @@
-"""Driver of the machines: events in, effects to connections and logs, in order.
-
-A frame is encoded once and queued for every receiver.
-"""
+"""Outbound side of a process: a message is encoded once and queued for each receiver."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol, TypeGuard, cast
+from collections.abc import Callable
 
-from skipring.core.effects import Effect, Send
+from skipring.core.effects import Send
 from skipring.core.events import Event, Received
-from skipring.core.messages import Message, PublishMany, PublishNew
+from skipring.core.messages import PublishMany, PublishNew
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import WireError
-from skipring.net.addresses import AddressBook, supervisor_of
 from skipring.net.transport import Transport
-from skipring.wire.claimed_sender import CLAIMS
-from skipring.wire.codec import Envelope, encode, named_nodes, passed_on
+from skipring.wire.codec import encode, named_nodes, passed_on
 from skipring.wire.framing import Frame
-from skipring.wire.rpc import (
-    Address,
-    RuntimeMessage,
-    WireMessage,
-    is_runtime,
-)
+from skipring.wire.rpc import Address, WireMessage
+
+SupervisorOf = Callable[[TopicId], Address | None]
 
 
-class Machines(Protocol):
-    """The machines of all topics of a process."""
-
-    def handle(self, topic: TopicId, event: Event) -> list[Effect]:
-        """React to one event of one topic."""
-
-    def tick(self) -> list[tuple[TopicId, list[Effect]]]:
-        """Run the periodic actions of every topic."""
+def _no_supervisor(_: TopicId) -> None:
+    """Return None: the default of a process without supervisors."""
 
 
-_NOTHING: Final = (None, None)
-
-
-def _is_the_same(
-    message: WireMessage, came: WireMessage | None
-) -> TypeGuard[PublishNew | PublishMany]:
-    """True if a message carries exactly the publications that another has brought."""
-    if type(message) is PublishNew and type(came) is PublishNew:
-        return message.publication is came.publication
-    if type(message) is PublishMany and type(came) is PublishMany:
-        return message.publications is came.publications
-    return False
-
-
-class Driver:
-    """Drives the machines of one process."""
+class Sender:
+    """Encoder and address resolution in front of a transport."""
 
     def __init__(
         self,
-        machines: Machines,
+        transport: Transport,
         *,
         node: NodeId,
-        book: AddressBook,
-        supervisors: Sequence[Address],
-        keep: Callable[[TopicId, Effect], None],
-        answer: Callable[[NodeId, TopicId, RuntimeMessage], None],
+        supervisor_of: SupervisorOf = _no_supervisor,
     ) -> None:
-        self._machines = machines
+        self._transport = transport
         self._node = node
-        self._book = book
-        self.supervisors = tuple(supervisors)  # may be replaced at any time: topics then move
-        self._keep = keep
-        self._answer = answer
-        self.links: Transport | None = None
-        # What we react to at this moment: if it is passed on, its bytes are.
-        self._came: tuple[WireMessage | None, Frame | None] = _NOTHING
+        self._supervisor_of = supervisor_of
+        # The frame of the last effect: the receivers of one message share it.
+        self._event: Event | None = None
+        self._message: WireMessage | None = None
+        self._frame: bytes | None = None
 
-    def receive(
-        self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame | None = None
-    ) -> None:
-        """Hand a message of a peer to its machine; drop it if it names another sender (0045)."""
-        message, topic = envelope.message, envelope.topic
-        claim = CLAIMS.get(type(message))
-        if claim is not None and not claim(message, sender):
-            assert self.links is not None, "a message has come over a link"
-            self.links.counts["speaks for another"] += 1
-            return
-        if is_runtime(message):
-            self._answer(sender, topic, message)
-            return
-        effects = self._machines.handle(topic, Received(cast("Message", message), sender))
-        if effects:
-            self._came = message, frame
-            self.perform(topic, effects)
-            self._came = _NOTHING
+    def send(self, topic: TopicId, effect: Send, event: Event) -> None:
+        """Queue the message of an effect; reuse the frame of ``event`` for a forwarded one."""
+        message = effect.message
+        if message is not self._message or event is not self._event:
+            self._event, self._message = event, message
+            self._frame = _forwarded(topic, message, event) or self._encoded(topic, message)
+        if self._frame is not None:
+            self._queue(topic, effect.to, self._frame)
 
-    def tick(self) -> None:
-        """Run the periodic actions of every topic."""
-        self.perform_all(self._machines.tick())
-
-    def give(self, topic: TopicId, event: Event) -> None:
-        """Let the machine of a topic react to an event."""
-        self.perform(topic, self._machines.handle(topic, event))
-
-    def perform_all(self, work: Iterable[tuple[TopicId, list[Effect]]]) -> None:
-        """Carry out the effects of several topics."""
-        for topic, effects in work:
-            self.perform(topic, effects)
-
-    def perform(self, topic: TopicId, effects: Iterable[Effect]) -> None:
-        """Carry out effects, in order."""
-        made: tuple[WireMessage, bytes | None] | None = None
-        for effect in effects:
-            if type(effect) is not Send:
-                self._keep(topic, effect)
-                continue
-            message = effect.message
-            if made is None or made[0] is not message:
-                made = (message, self._frame(topic, message))
-            if made[1] is not None:
-                self._send(topic, effect.to, made[1])
-
-    def say(self, topic: TopicId, to: NodeId, message: RuntimeMessage) -> None:
-        """Send a message of the runtime's own."""
-        frame = self._frame(topic, message)
+    def send_message(self, topic: TopicId, to: NodeId, message: WireMessage) -> None:
+        """Queue a message of the host, such as a response."""
+        frame = self._encoded(topic, message)
         if frame is not None:
-            self._send(topic, to, frame)
+            self._queue(topic, to, frame)
 
-    def supervisor_of(self, topic: TopicId) -> Address:
-        """Where the supervisor of a topic is."""
-        return supervisor_of(topic, self.supervisors)
-
-    def _frame(self, topic: TopicId, message: WireMessage) -> bytes | None:
-        message_came, frame_came = self._came
-        if frame_came is not None and _is_the_same(message, message_came):
-            raw = passed_on(frame_came, topic, message.hops)
-            if raw is not None:
-                return raw
-        hints = self._book.hints(node for node in named_nodes(message) if node != self._node)
+    def _encoded(self, topic: TopicId, message: WireMessage) -> bytes | None:
+        names = (node for node in named_nodes(message) if node != self._node)
         try:
-            return encode(topic, message, hints)
+            return encode(topic, message, self._transport.book.hints(names))
         except WireError:
-            assert self.links is not None
-            self.links.counts["not encodable"] += 1
+            self._transport.counts["not encodable"] += 1
             return None
 
-    def _send(self, topic: TopicId, to: NodeId, frame: bytes) -> None:
-        assert self.links is not None, "the driver has been started"
-        if to == SUPERVISOR and not self.supervisors:
-            self.links.counts["no supervisor"] += 1
-        elif to == SUPERVISOR:
-            self.links.send_to_supervisor(self.supervisor_of(topic), frame)
+    def _queue(self, topic: TopicId, to: NodeId, frame: bytes) -> None:
+        if to != SUPERVISOR:
+            self._transport.send(to, frame)
+            return
+        address = self._supervisor_of(topic)
+        if address is None:
+            self._transport.counts["no supervisor"] += 1
         else:
-            self.links.send(to, frame)
+            self._transport.send_to_supervisor(address, frame)
+
+
+def _forwarded(topic: TopicId, message: WireMessage, event: Event) -> bytes | None:
+    """Return the received frame with new hops if ``message`` carries the same publications."""
+    if type(event) is not Received or not isinstance(event.frame, Frame):
+        return None
+    received = event.message
+    if type(message) is PublishNew and type(received) is PublishNew:
+        is_same = message.publication is received.publication
+    elif type(message) is PublishMany and type(received) is PublishMany:
+        is_same = message.publications is received.publications
+    else:
+        return None
+    return passed_on(event.frame, topic, message.hops) if is_same else None

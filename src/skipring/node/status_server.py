@@ -156,9 +156,9 @@ def node_status(machine: Subscriber, request: int, health: NodeHealth | None = N
         shortcuts=tuple(islice(machine.shortcuts.items(), SHORTCUTS_MAX)),
         silence={node: _clamped(silence[node]) for node in islice(silence, SHORTCUTS_MAX)},
         digests={node: heard[node] for node in islice(heard, SHORTCUTS_MAX)},
-        count=len(machine.trie),
+        count=len(machine.index()),
         end=machine.archive.end,
-        root=machine.trie.root,
+        root=machine.index().root,
         health=health or NodeHealth(),
     )
 

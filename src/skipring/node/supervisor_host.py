@@ -7,10 +7,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from random import Random
-from typing import Final, Self
+from typing import Final, Self, assert_never, cast
 
-from skipring.core.effects import Effect, Send
-from skipring.core.events import NodeSuspected, Received
+from skipring.core.effects import (
+    Deliver,
+    Discard,
+    Drained,
+    Effect,
+    HeldBy,
+    PeerInSync,
+    Send,
+    SendSynced,
+    Store,
+    Unsubscribed,
+)
+from skipring.core.events import Event, Flush, NodeSuspected, Overwritten, Received, Tick
 from skipring.core.messages import (
     GetConfiguration,
     Message,
@@ -25,14 +36,15 @@ from skipring.core.topics import SupervisorTopics
 from skipring.errors import StorageError
 from skipring.net.addresses import AddressBook
 from skipring.net.transport import Transport
-from skipring.node.chaos_server import DAMAGES, damage_supervisor, kill_process
+from skipring.node.chaos_server import DAMAGES, SupervisorChaos, kill_process
 from skipring.node.failure_detector import FailureDetector
-from skipring.node.sender import Driver
+from skipring.node.sender import Sender
 from skipring.node.settings import NodeSettings
 from skipring.node.status_server import database_page
 from skipring.node.timer import Timer
 from skipring.observability.logs import logger
 from skipring.storage.supervisor_store import SupervisorStore
+from skipring.wire.claimed_sender import CLAIMS
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.handshake import Hello, Role
@@ -61,12 +73,15 @@ class SupervisorHost:
     """Serves the topics of one supervisor over sockets."""
 
     def __init__(
-        self, settings: NodeSettings, *, rng: Random, store: SupervisorStore | None = None
+        self,
+        settings: NodeSettings,
+        *,
+        rng: Random,
+        store: SupervisorStore | None = None,
+        crash: Callable[[], None] = kill_process,
     ) -> None:
         self._store = store
         self._allowed = settings.allowed_topics
-        self.is_chaotic = settings.is_chaotic
-        self.on_crash: Callable[[], None] = kill_process  # who is told to end at once
         self._advertised = settings.advertised
         self.counts: Counter[str] = Counter()  # of what it was asked for, and what it did
         self._requests: Counter[TopicId] = Counter()  # of the protocol, in topics we have
@@ -76,20 +91,15 @@ class SupervisorHost:
         self._stored: dict[TopicId, tuple[int, int]] = {}  # how large, and which sum (R14)
         self._rng = rng
         book = self._book = AddressBook()
-        self._driver = Driver(
-            self._topics,
-            node=SUPERVISOR,
-            book=book,
-            supervisors=(),
-            keep=_nothing_to_keep,
-            answer=self._on_runtime_message,
-        )
         self._detector = FailureDetector()
         greeting = Hello(node=SUPERVISOR, address="", role=Role.SUPERVISOR)
         self.links = Transport(
             greeting, book, self._receive, rng, credentials=settings.credentials, dials=False
         )
-        self._driver.links = self.links
+        self._sender = Sender(self.links, node=SUPERVISOR)
+        self.chaos = SupervisorChaos(
+            SUPERVISOR, self.links, self.dispatch, crash, is_enabled=settings.is_chaotic
+        )
         self.ticker = Timer(self._tick, settings.tick_s, rng)
         self._answer_s = settings.answer_s
         self._asked: set[TopicId] = set()  # topics in which somebody waits for an answer
@@ -99,7 +109,7 @@ class SupervisorHost:
     async def start(self, host: str, port: int) -> Self:
         """Listen; port 0 picks a free one. What the store remembers may be wrong: it is mended."""
         for topic, state in (self._store.load() if self._store is not None else {}).items():
-            self._topics.load(topic, state)
+            self.dispatch(topic, Overwritten(state))
         self._quotas.on_tick(self._owners())
         self.address = await self.links.listen(host, port, self._advertised)
         self.ticker.start()
@@ -110,17 +120,48 @@ class SupervisorHost:
         message = envelope.message
         self.counts[type(message).__name__] += 1
         if isinstance(message, GetSupervisorStatus):  # it is about no topic
-            self._driver.say(envelope.topic, sender, self._status(message))
+            self._sender.send_message(envelope.topic, sender, self._status(message))
             return
         if self._allowed and not any(fnmatchcase(envelope.topic, glob) for glob in self._allowed):
             self._turn_away(sender, envelope, "topic not allowed", NOT_ALLOWED)
             return
         if self._is_over_quota(sender, envelope):
             return
-        self._driver.receive(sender, envelope)
+        claim = CLAIMS.get(type(message))
+        if claim is not None and not claim(message, sender):  # decision 0045
+            self.links.counts["speaks for another"] += 1
+            return
+        if is_runtime(message):
+            self._on_runtime_message(sender, envelope.topic, message)
+            return
+        self.dispatch(envelope.topic, Received(cast("Message", message), sender))
         if isinstance(message, REQUESTS) and envelope.topic in self._topics:
             self._requests[envelope.topic] += 1
             self._flush_soon(envelope.topic)
+
+    def dispatch(self, topic: TopicId, event: Event) -> list[Effect]:
+        """Run one event and apply its effects, in order; return them."""
+        effects = self._topics.handle(topic, event)
+        for effect in effects:
+            match effect:
+                case Send():
+                    if _is_place(effect.message):
+                        self._detector.expect(topic, effect.to)
+                    self._sender.send(topic, effect, event)
+                case (
+                    Deliver()
+                    | Store()
+                    | Discard()
+                    | SendSynced()
+                    | PeerInSync()
+                    | HeldBy()
+                    | Drained()
+                    | Unsubscribed()
+                ):
+                    raise AssertionError(f"a supervisor only sends, not {effect}")
+                case _:
+                    assert_never(effect)
+        return effects
 
     def _is_over_quota(self, sender: NodeId, envelope: Envelope[WireMessage]) -> bool:
         """Return True, and say why, if a name uses more than its share of this supervisor."""
@@ -136,7 +177,7 @@ class SupervisorHost:
             if why is not None:
                 self.links.counts["too many subjects"] += 1
                 if self._quotas.is_first_excess(account):
-                    self._driver.say(envelope.topic, sender, Refused(0, why))
+                    self._sender.send_message(envelope.topic, sender, Refused(0, why))
                 return True
         return False
 
@@ -180,19 +221,21 @@ class SupervisorHost:
         message = envelope.message
         if isinstance(message, Subscribe | FindMembers | FetchDatabase):
             request = 0 if isinstance(message, Subscribe) else message.request
-            self._driver.say(envelope.topic, sender, Refused(request, why))
+            self._sender.send_message(envelope.topic, sender, Refused(request, why))
 
     def _on_runtime_message(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
         match message:
             case ReportUnresponsive(node=node):
                 self._on_report(topic, node, sender)
             case FindMembers(request=request, count=count):
-                self._driver.say(topic, sender, MemberList(request, self._members(topic, count)))
+                self._sender.send_message(
+                    topic, sender, MemberList(request, self._members(topic, count))
+                )
             case FetchDatabase():
                 page = database_page(self._topics.machine(topic), message, self.links.conflicts())
-                self._driver.say(topic, sender, page)
+                self._sender.send_message(topic, sender, page)
             case _ if isinstance(message, DAMAGES):
-                self._driver.say(topic, sender, damage_supervisor(self, topic, message))
+                self._sender.send_message(topic, sender, self.chaos.handle(topic, message))
             case _:
                 pass  # an answer to nobody
 
@@ -211,14 +254,15 @@ class SupervisorHost:
 
     def _tick(self) -> None:
         """Run the machines, and look after those who were reported silent (section 3.3)."""
-        self._tell(self._topics.tick())
+        for topic in self._topics.names():
+            self.dispatch(topic, Tick())
         self._quotas.on_tick(self._owners())
         for topic in [each for each in self._requests if each not in self._topics]:
             del self._requests[topic]
         self._detector.tick()
         for topic, node in self._detector.to_probe():
             self.counts["probes"] += 1
-            self._driver.say(topic, node, Ping(0))
+            self._sender.send_message(topic, node, Ping(0))
         for topic, node in self._detector.take_evictions():
             self._evict(topic, node)
         self._remember()
@@ -236,22 +280,15 @@ class SupervisorHost:
     def _flush(self) -> None:
         self._flushing = None
         topics, self._asked = self._asked, set()
-        self._tell(self._topics.flush(topics))
-
-    def _tell(self, work: list[tuple[TopicId, list[Effect]]]) -> None:
-        """Carry out what the machines want; whom they give a place should say that it has come."""
-        for topic, effects in work:
-            for effect in effects:
-                if isinstance(effect, Send) and _is_place(effect.message):
-                    self._detector.expect(topic, effect.to)
-        self._driver.perform_all(work)
+        for topic in self._topics.to_flush(topics):
+            self.dispatch(topic, Flush())
 
     def _evict(self, topic: TopicId, node: NodeId) -> None:
         self.counts["evictions"] += 1
         _LOG.warning("evicted", topic=topic, node=node)
-        self._driver.give(topic, NodeSuspected(node))
+        self.dispatch(topic, NodeSuspected(node))
         # One that lives after all subscribes again at once; what others say of it we ignore (S10).
-        self._driver.perform(topic, [Send(node, SetConfiguration(None, None, None))])
+        self._sender.send_message(topic, node, SetConfiguration(None, None, None))
         self._flush_soon(topic)
 
     def _remember(self) -> None:
@@ -269,20 +306,6 @@ class SupervisorHost:
             self._stored = marks
         except StorageError:
             self.links.counts["not stored"] += 1  # it may be lost: the ring tells it again
-
-    # -- damage on purpose -------------------------------------------------------------------
-
-    def load(self, topic: TopicId, state: SupervisorState) -> None:
-        """Take over the database of a topic, however wrong."""
-        self._topics.load(topic, state)
-
-    def forge(self, topic: TopicId, message: Message) -> None:
-        """Take a message for one that has come."""
-        self._driver.give(topic, Received(message))
-
-    def crash(self) -> None:
-        """End at once."""
-        self.on_crash()
 
     # -- what can be seen --------------------------------------------------------------------
 
@@ -311,7 +334,3 @@ class SupervisorHost:
 def _is_place(message: Message) -> bool:
     """True for a configuration that its receiver acknowledges: it gives it a place."""
     return isinstance(message, SetConfiguration) and message.label is not None
-
-
-def _nothing_to_keep(topic: TopicId, effect: Effect) -> None:
-    raise AssertionError(f"a supervisor only sends, in {topic} it wants {effect}")

@@ -114,11 +114,11 @@ class RpcClient:
             rng,
             credentials=credentials,
             back_off_max_s=BACK_OFF_MAX_S,
+            on_unreachable=self._on_unreachable,
+            on_silent=self._abandon,
         )
         self._locate_s = locate_s  # how long a supervisor may take to answer
-        self._links.on_silent = self._abandon
         self._report = report  # receives why supervisors are unreachable while requests wait
-        self._links.on_unreachable = self._on_unreachable
         self._requests = count(1)
         self._located: dict[TopicId, dict[NodeId, Address]] = {}
         # The addressee by request number: only it can answer.

@@ -125,8 +125,7 @@ class World:
         self.drained: dict[NodeId, NodeId | None] = {}  # who confirmed everything (0049)
         self.drained_absent: dict[NodeId, bool] = {}  # True: members remain that are unreachable
         self.held_by: dict[bytes, set[NodeId]] = {}  # the nodes that have confirmed an id
-        self.supervisor = Supervisor(config=config)
-        self.supervisor.load(start.supervisor)
+        self.supervisor = Supervisor(config=config, state=start.supervisor)
         self.subscribers: dict[NodeId, Subscriber] = {}
         # At n = 10^5 a second copy of the state would be larger than all machines.
         take = start.subscribers.pop if uses_up_start else start.subscribers.__getitem__
@@ -311,11 +310,9 @@ class World:
     def add(self, node: NodeId, state: SubscriberState) -> None:
         """Start a subscriber in a given state."""
         archive = MemoryLog(state.publications) if state.publications else None
-        machine = Subscriber(
-            node, topic=self.topic, rng=self.rng, config=self.config, archive=archive
+        self.subscribers[node] = Subscriber(
+            node, topic=self.topic, rng=self.rng, config=self.config, archive=archive, state=state
         )
-        machine.load(state)
-        self.subscribers[node] = machine
 
     def crash(self, node: NodeId) -> None:
         """Crash a subscriber without notification (section 3.3)."""
@@ -324,5 +321,4 @@ class World:
 
     def restart_supervisor(self) -> None:
         """Restart the supervisor with an empty database."""
-        self.supervisor = Supervisor(config=self.config)
-        self.supervisor.load(SupervisorState())
+        self.supervisor = Supervisor(config=self.config, state=SupervisorState())

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
 from skipring.core.effects import Effect, Send
-from skipring.core.events import Received, Tick
+from skipring.core.events import Overwritten, Received, Tick
 from skipring.core.labels import Label
 from skipring.core.messages import Message
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
@@ -180,10 +180,10 @@ class _Process:
         """Return a new machine in this state, so that no other memory affects the step."""
         if isinstance(state, SupervisorState):
             supervisor = Supervisor(config=self._config)
-            supervisor.load(state)
+            supervisor.handle(Overwritten(state))
             return supervisor
         subscriber = Subscriber(self.node, topic=TOPIC, rng=self._chance, config=self._config)
-        subscriber.load(state)
+        subscriber.handle(Overwritten(state))
         return subscriber
 
 

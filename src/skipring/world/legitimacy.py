@@ -96,7 +96,7 @@ def publication_violations(view: View) -> Iterator[Violation]:
     # Treat equal roots as equal tries here; _stored_violations finds a wrong stored hash.
     keys_by_root = {
         trie.root: frozenset(trie.keys())
-        for trie in (seen.trie for seen in view.subscribers.values() if seen.member)
+        for trie in (seen.index() for seen in view.subscribers.values() if seen.member)
         if len(trie)
     }
     known = frozenset[bytes]().union(
@@ -108,7 +108,7 @@ def publication_violations(view: View) -> Iterator[Violation]:
     for node, seen in view.subscribers.items():
         if not seen.member:
             continue
-        lacking = len(known) - len(keys_by_root.get(seen.trie.root, ()))
+        lacking = len(known) - len(keys_by_root.get(seen.index().root, ()))
         if lacking:
             is_complete = False
             yield _publications(f"{node} lacks {lacking} of {len(known)} publications")
@@ -140,7 +140,7 @@ def _ids_to_be_kept(view: View) -> frozenset[bytes]:
 
 def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> Iterator[Violation]:
     """Yield ids and hashes that do not follow from their publications (T10 to T12)."""
-    for prefix in seen.trie.wrong_digests():
+    for prefix in seen.index().wrong_digests():
         yield _publications(f"{node} has a wrong hash at {prefix}")
     publications = seen.publications
     for publication in publications:
@@ -148,7 +148,7 @@ def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> It
             name = f"{publication.publisher}'s publication {publication.seq}"
             yield _publications(f"{node} has {name} under a wrong id")
     stored = {publication.id for publication in publications}
-    indexed = set(seen.trie.keys())
+    indexed = set(seen.index().keys())
     if lost := len(indexed - stored):
         yield _publications(f"{node} has lost {lost} publications and not noticed")
     if hidden := len(stored - indexed):

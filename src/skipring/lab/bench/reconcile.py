@@ -178,7 +178,7 @@ class _Party:
 
     @property
     def root(self) -> bytes:
-        return self.holdings.trie.root
+        return self.holdings.index().root
 
     def ask(self, partner: NodeId, rng: Random) -> list[Message]:
         """PublishTimeout; what it sends."""

@@ -117,7 +117,7 @@ def repair(start: Snapshot, config: ProtocolConfig, *, seed: int) -> Repair:
     world = World(start, seed=seed, config=config, faults=(OnlyPublications(),))
     scheduler = RandomOrder()
     for _ in range(ROUNDS_MAX):
-        if len({machine.trie.root for machine in world.subscribers.values()}) == 1:
+        if len({machine.index().root for machine in world.subscribers.values()}) == 1:
             break
         run_rounds(world, scheduler, 1)
     sent = sum(world.sent[kind] for kind in SPREADING | REPAIRING)

@@ -162,7 +162,7 @@ class Network:
     def _judge(self, publisher: NodeId, key: bytes, members: Sequence[NodeId]) -> None:
         machines = self.world.subscribers
         others = [node for node in members if node != publisher]
-        self.reach.note(sum(key in machines[node].trie for node in others), len(others))
+        self.reach.note(sum(key in machines[node].index() for node in others), len(others))
 
 
 class Spreadings(Struct):

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from skipring.core.config import ProtocolConfig
-from skipring.core.events import Event, NodeSuspected, Received, Tick
+from skipring.core.events import Event, NodeSuspected, Overwritten, Received, Tick
 from skipring.core.messages import (
     GetConfiguration,
     IHave,
@@ -237,7 +237,7 @@ def _supervisor_cost(state: SupervisorState, config: ProtocolConfig, event: Even
 
 def _said(state: SupervisorState, config: ProtocolConfig, event: Event | None) -> int:
     machine = Supervisor(config=config)
-    machine.load(state)
+    machine.handle(Overwritten(state))
     events = [event] if event is not None else []
     return sum(len(machine.handle(item)) for item in [*events, *[Tick()] * ANSWERING_TICKS])
 

@@ -187,7 +187,7 @@ def corrupted_caches(n: int, rng: Random) -> Snapshot:
             rows = tuple(everything.values())
         else:
             rows = tuple(_under_wrong_id(p, rng) for p in state.publications)
-        trie = replace(state, publications=rows, hashes=hashes).trie
+        trie = replace(state, publications=rows, hashes=hashes).index()
         # A trie of few ids stores no hash except the root's.
         return replace(state, publications=rows, hashes=trie.wrong_digests())
 

@@ -69,7 +69,7 @@ class BenchPlace:
     @property
     def root(self) -> bytes:
         """The digest of all that we have."""
-        return self._machine.trie.root
+        return self._machine.index().root
 
     @property
     def is_read(self) -> bool:

@@ -12,24 +12,24 @@ from typing import Final
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.node import log_server as offering
-from skipring.node.sender import Driver
+from skipring.node.sender import Sender
 from skipring.wire.rpc import LogPage, RuntimeMessage
 
 DELAY_S: Final = 0.5  # two ticks
 
-_say = Driver.say
+_send = Sender.send_message
 
 
-def send_late(driver: Driver, topic: TopicId, to: NodeId, message: RuntimeMessage) -> None:
+def send_late(sender: Sender, topic: TopicId, to: NodeId, message: RuntimeMessage) -> None:
     """Send pages of the history late, other messages at once."""
     if isinstance(message, LogPage):
-        asyncio.get_running_loop().call_later(DELAY_S, _say, driver, topic, to, message)
+        asyncio.get_running_loop().call_later(DELAY_S, _send, sender, topic, to, message)
     else:
-        _say(driver, topic, to, message)
+        _send(sender, topic, to, message)
 
 
 if __name__ == "__main__":
     setattr(offering, "PAGE_ROWS_MAX", 1)  # noqa: B010  (a constant, for everyone else)
-    setattr(Driver, "say", send_late)  # noqa: B010
+    setattr(Sender, "send_message", send_late)  # noqa: B010
     sys.argv = ["skipring", *sys.argv[1:]]
     runpy.run_module("skipring", run_name="__main__")
