@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -51,6 +52,8 @@ from skipring.world.file import parse_world, render_world
 from skipring.world.file.messages import MESSAGE_FIELDS
 from skipring.world.snapshot import Parcel, Snapshot
 from tests.support.strategies import snapshots
+
+FILES = Path(__file__).with_name("files")  # of three adversaries, each after some rounds
 
 # The example of the format, literally.
 EXAMPLE = """\
@@ -822,6 +825,12 @@ def test_every_start_and_its_successors_survive_a_round_trip(code: str, publicat
         assert parse_world(written) == replace(snapshot, channels=channels)
         assert render_world(parse_world(written)) == written
         running.run_round()
+
+
+@pytest.mark.parametrize("path", sorted(FILES.glob("*.json")), ids=lambda path: path.stem)
+def test_stored_file_is_rendered_byte_for_byte(path: Path) -> None:
+    text = path.read_text()
+    assert render_world(parse_world(text)) == text
 
 
 def test_value_that_does_not_belong_in_a_world_is_a_bug() -> None:
