@@ -7,14 +7,17 @@ handles. The tags are part of the wire format: never reuse one.
 from __future__ import annotations
 
 from struct import Struct as Layout
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from skipring.core.labels import Label
 from skipring.core.peers import EdgeKind, NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, RangeSummary
+from skipring.core.summaries import SHORT_BYTES, RangeSummary, TrieDigest
+
+HOPS_MAX: Final = 255  # Limit: a hop count is one byte beside a short id.
+Hops: TypeAlias = Annotated[int, Meta(ge=0, le=HOPS_MAX, description=f"0 to {HOPS_MAX}")]
 
 
 class Subscribe(Struct, frozen=True, array_like=True, gc=False, tag=1):
@@ -125,13 +128,7 @@ class TrieEqual(Struct, frozen=True, array_like=True, gc=False, tag=13):
     """Statement that the trie of ``sender`` has the same root (T19)."""
 
     sender: NodeId
-    root: bytes
-
-    def __post_init__(self) -> None:
-        """Raise ValueError if the root is not a digest."""
-        if len(self.root) != DIGEST_BYTES:
-            message = f"no digest: {len(self.root)} bytes"
-            raise ValueError(message)
+    root: TrieDigest
 
 
 class PublishNew(Struct, frozen=True, array_like=True, gc=False, tag=14):
@@ -148,7 +145,6 @@ class PublishMany(Struct, frozen=True, array_like=True, gc=False, tag=17):
     hops: int = 0
 
 
-HOPS_MAX: Final = 255  # Limit: a hop count is one byte beside a short id.
 _SHORT: Final = Layout(f"{SHORT_BYTES}s")
 
 
