@@ -143,8 +143,13 @@ def _hex(*sizes: int) -> Any:  # noqa: ANN401  (a type)
     return _form(Annotated[str, pattern], lambda text, _: bytes.fromhex(text))
 
 
+def _array(*items: Any) -> Any:  # noqa: ANN401  (types)
+    """Return the type of an array with these members; ``...`` repeats the first."""
+    return tuple[items]  # type: ignore[valid-type]
+
+
 def _packed(item: object, pack: Callable[[Any], bytes] = b"".join) -> Any:  # noqa: ANN401
-    return _form(tuple[item, ...], lambda items, _: pack(items))  # type: ignore[valid-type]
+    return _form(_array(item, ...), lambda items, _: pack(items))
 
 
 def _whole(text: str, _: _Reader) -> str:
@@ -232,62 +237,13 @@ _CLAIM: Final = _form(
         "Claim",
         [
             ("cover", _PREFIX),
-            ("nodes", tuple[tuple[_PREFIX, _hex(SHORT_BYTES, DIGEST_BYTES)], ...], ()),
-            ("leaves", tuple[_SHORT, ...], ()),
+            ("nodes", _array(_array(_PREFIX, _hex(SHORT_BYTES, DIGEST_BYTES)), ...), ()),
+            ("leaves", _array(_SHORT, ...), ()),
         ],
         forbid_unknown_fields=True,
     ),
     _claim,
 )
-
-
-# -- structs of the core ---------------------------------------------------------------------
-
-_SHORT_IDS: Final = _packed(_SHORT)
-_HOPS: Final = _packed(Hops, bytes)
-_IDS: Final = _packed(_hex(ID_BYTES))
-
-# Fields whose type in the core does not determine their form.
-_FIELDS: Final[Mapping[type[Struct], Mapping[str, Any]]] = {
-    IHave: {"ids": _SHORT_IDS, "hops": _HOPS},
-    Want: {"ids": _SHORT_IDS, "hops": _HOPS},
-    CheckHeld: {"ids": _IDS},
-    Held: {"held": _IDS, "missing": _IDS},
-    Publication: {"id": _hex(ID_BYTES) | None, "headers": dict[str, _TEXT]},
-    SupervisorState: {"database": tuple[tuple[_BITS, _KNOWN | None], ...]},
-}
-_IN_MESSAGES: Final = {int: _WORD, str: _KNOWN}
-_IN_STATES: Final = {int: int, str: _KNOWN}
-_IN_MEMORY: Final = {int: int, str: _NAME}  # memory may name nodes that have left
-
-
-def _file_type(hint: Any, plain: Mapping[type, Any]) -> Any:  # noqa: ANN401, PLR0911  (types)
-    """Return the type in the file of a field of the core; ``plain`` has those of int and str."""
-    if hint == Word:
-        return _WORD
-    if hint in plain:
-        return plain[hint]
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        if args[0] is bytes:
-            return _hex(args[1].max_length)
-        return hint if plain.get(args[0]) is int else plain[args[0]]
-    if origin in (Union, UnionType):
-        return Union[tuple(_LABEL if a is Label else _file_type(a, plain) for a in args)]  # noqa: UP007
-    if origin is tuple:
-        return tuple[tuple(a if a is Ellipsis else _file_type(a, plain) for a in args)]  # type: ignore[misc]
-    if origin is dict:
-        return _map(args[0], _file_type(args[0], plain), _file_type(args[1], plain))
-    return _leaf(hint, plain)
-
-
-def _leaf(kind: Any, plain: Mapping[type, Any]) -> Any:  # noqa: ANN401  (a type)
-    if kind in _LEAVES:
-        return _LEAVES[kind]
-    if not issubclass(kind, Struct):
-        return kind
-    inner = _IN_MEMORY if kind in (SubscriberMemory, SupervisorMemory) else plain
-    return _form(_mirror(kind, inner), lambda fields, reader: _made(kind, fields, reader))
 
 
 def _map(hint: Any, key: Any, value: Any) -> Any:  # noqa: ANN401  (types)
@@ -313,6 +269,55 @@ def _map(hint: Any, key: Any, value: Any) -> Any:  # noqa: ANN401  (types)
 
 def _same(value: Value, _: _Reader) -> Value:
     return value
+
+
+# -- structs of the core ---------------------------------------------------------------------
+
+_SHORT_IDS: Final = _packed(_SHORT)
+_HOPS: Final = _packed(Hops, bytes)
+_IDS: Final = _packed(_hex(ID_BYTES))
+
+# Fields whose type in the core does not determine their form.
+_FIELDS: Final[Mapping[type[Struct], Mapping[str, Any]]] = {
+    IHave: {"ids": _SHORT_IDS, "hops": _HOPS},
+    Want: {"ids": _SHORT_IDS, "hops": _HOPS},
+    CheckHeld: {"ids": _IDS},
+    Held: {"held": _IDS, "missing": _IDS},
+    Publication: {"id": _hex(ID_BYTES) | None, "headers": _map(str, _TEXT, _TEXT)},
+    SupervisorState: {"database": _array(_array(_BITS, _KNOWN | None), ...)},
+}
+_IN_MESSAGES: Final = {int: _WORD, str: _KNOWN}
+_IN_STATES: Final = {int: int, str: _KNOWN}
+_IN_MEMORY: Final = {int: int, str: _NAME}  # memory may name nodes that have left
+
+
+def _file_type(hint: Any, plain: Mapping[type, Any]) -> Any:  # noqa: ANN401, PLR0911  (types)
+    """Return the type in the file of a field of the core; ``plain`` has those of int and str."""
+    if hint == Word:
+        return _WORD
+    if hint in plain:
+        return plain[hint]
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        if args[0] is bytes:
+            return _hex(args[1].max_length)
+        return hint if plain.get(args[0]) is int else plain[args[0]]
+    if origin in (Union, UnionType):
+        return Union[tuple(_LABEL if a is Label else _file_type(a, plain) for a in args)]  # noqa: UP007
+    if origin is tuple:
+        return _array(*(a if a is Ellipsis else _file_type(a, plain) for a in args))
+    if origin is dict:
+        return _map(args[0], _file_type(args[0], plain), _file_type(args[1], plain))
+    return _leaf(hint, plain)
+
+
+def _leaf(kind: Any, plain: Mapping[type, Any]) -> Any:  # noqa: ANN401  (a type)
+    if kind in _LEAVES:
+        return _LEAVES[kind]
+    if not issubclass(kind, Struct):
+        return kind
+    inner = _IN_MEMORY if kind in (SubscriberMemory, SupervisorMemory) else plain
+    return _form(_mirror(kind, inner), lambda fields, reader: _made(kind, fields, reader))
 
 
 def _mirror(kind: type[Struct], plain: Mapping[type, Any], **options: Any) -> type[Struct]:  # noqa: ANN401
@@ -360,7 +365,7 @@ _LEAVES: Final[dict[type, Any]] = {
     Label: _form(_LABEL, _canonical),
     Prefix: _PREFIX,
     RangeSummary: _CLAIM,
-    Peer: _form(tuple[_LABEL | None, _KNOWN | None], _usable_peer),
+    Peer: _form(_array(_LABEL | None, _KNOWN | None), _usable_peer),
 }
 _LEAVES[Publication] = _form(_mirror(Publication, _IN_MEMORY), _publication)
 _CORE: Final = {
@@ -392,7 +397,7 @@ _WORLD: Final = defstruct(
         ("topic", _form(str, _topic)),
         ("supervisor", Any),
         ("subscribers", _map(str, _DECLARED, Any)),
-        ("crashed", tuple[_DECLARED, ...], ()),
+        ("crashed", _array(_DECLARED, ...), ()),
         ("channels", tuple[Any, ...], ()),
     ],
     forbid_unknown_fields=True,
@@ -414,7 +419,7 @@ def parse_world(text: str | bytes) -> Snapshot:
         if node in world.crashed:
             raise WorldFormatError(f"$.subscribers.{node}: the node is also in crashed")
     reader = _Reader(world.topic, {SUPERVISOR, *world.crashed, *world.subscribers})
-    parcels = [
+    parcels: list[Any] = [
         reader.read(value, _PARCEL, f"$.channels[{i}]") for i, value in enumerate(world.channels)
     ]
     return Snapshot(
