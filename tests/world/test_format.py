@@ -647,7 +647,7 @@ REFUSED: list[tuple[object, str]] = [
     ),
     (
         world_publishing(headers={"h": 1}),
-        "$.subscribers.a.publications[0].headers[...]: Expected `str`, got `int`",
+        "$.subscribers.a.publications[0].headers['h']: Expected `str`, got `int`",
     ),
     # hashes
     (world_of(hashes=[]), "$.subscribers.a.hashes: Expected `object`, got `array`"),
