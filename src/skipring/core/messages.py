@@ -11,12 +11,16 @@ from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
-from skipring.core.labels import Label
+from skipring.core.labels import Label, Word
 from skipring.core.peers import EdgeKind, NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.summaries import SHORT_BYTES, RangeSummary, TrieDigest
 
 HOPS_MAX: Final = 255  # Limit: a hop count is one byte beside a short id.
+NUMBER_MAX: Final = (1 << 63) - 1  # Limit: the integers of SQLite and Spark.
+Number: TypeAlias = Annotated[int, Meta(ge=0, le=NUMBER_MAX, description="0 to 2^63-1")]
+SESSION_MAX: Final = (1 << 16) - 1  # Limit: a session is a small number in every message.
+Session: TypeAlias = Annotated[int, Meta(ge=0, le=SESSION_MAX, description=f"0 to {SESSION_MAX}")]
 Hops: TypeAlias = Annotated[int, Meta(ge=0, le=HOPS_MAX, description=f"0 to {HOPS_MAX}")]
 
 
@@ -39,7 +43,7 @@ class GetConfiguration(Struct, frozen=True, array_like=True, gc=False, tag=3):
     """
 
     node: NodeId | None
-    digest: int | None = None
+    digest: Word | None = None
 
 
 class SetConfiguration(Struct, frozen=True, array_like=True, gc=False, tag=4):
@@ -85,7 +89,7 @@ class Digest(Struct, frozen=True, array_like=True, gc=False, tag=9):
     """Sum over the subtree of ``node``, sent to its parent in the tree (R14)."""
 
     node: NodeId
-    digest: int
+    digest: Word
 
 
 class CheckTrie(Struct, frozen=True, array_like=True, gc=False, tag=10):
@@ -97,7 +101,7 @@ class CheckTrie(Struct, frozen=True, array_like=True, gc=False, tag=10):
 
     sender: NodeId
     claims: tuple[RangeSummary, ...]
-    session: int = 0
+    session: Session = 0
     confirm: bool = False
 
 
@@ -110,7 +114,7 @@ class CheckAndPublish(Struct, frozen=True, array_like=True, gc=False, tag=11):
 
     sender: NodeId
     claims: tuple[RangeSummary, ...]
-    session: int = 0
+    session: Session = 0
     wanted: tuple[RangeSummary, ...] = ()
 
 
@@ -121,7 +125,7 @@ class Publications(Struct, frozen=True, array_like=True, gc=False, tag=12):
     """
 
     publications: tuple[Publication, ...]
-    session: int = 0
+    session: Session = 0
 
 
 class TrieEqual(Struct, frozen=True, array_like=True, gc=False, tag=13):
@@ -135,14 +139,14 @@ class PublishNew(Struct, frozen=True, array_like=True, gc=False, tag=14):
     """New publication in the broadcast (section 4.3), with its number of hops so far."""
 
     publication: Publication
-    hops: int = 0
+    hops: Hops = 0
 
 
 class PublishMany(Struct, frozen=True, array_like=True, gc=False, tag=17):
     """Several new publications in one message; a receiver handles each as in PublishNew."""
 
     publications: tuple[Publication, ...]
-    hops: int = 0
+    hops: Hops = 0
 
 
 _SHORT: Final = Layout(f"{SHORT_BYTES}s")
@@ -204,7 +208,7 @@ class CheckHeld(Struct, frozen=True, array_like=True, gc=False, tag=18):
     """
 
     sender: NodeId
-    session: int
+    session: Number
     claims: tuple[RangeSummary, ...] = ()
     ids: bytes = b""
 
@@ -220,7 +224,7 @@ class Held(Struct, frozen=True, array_like=True, gc=False, tag=19):
     """
 
     sender: NodeId
-    session: int
+    session: Number
     durable: bool
     claims: tuple[RangeSummary, ...] = ()
     held: bytes = b""
@@ -246,7 +250,7 @@ class RequestHandover(Struct, frozen=True, array_like=True, gc=False, tag=21):
     """Request to hand everything that the receiver holds over to ``sender`` (decision 0049)."""
 
     sender: NodeId
-    session: int
+    session: Number
 
 
 class HandoverDone(Struct, frozen=True, array_like=True, gc=False, tag=22):
@@ -257,7 +261,7 @@ class HandoverDone(Struct, frozen=True, array_like=True, gc=False, tag=22):
     """
 
     sender: NodeId
-    session: int
+    session: Number
     complete: bool
 
 
