@@ -42,7 +42,7 @@ from skipring.wire.rpc import (
     RuntimeMessage,
 )
 from skipring.world.adversaries.builders import database_of
-from skipring.world.file import parse_world, render_world
+from skipring.world.format import parse_world, render_world
 from skipring.world.legitimacy import (
     Layer,
     explicit_state,

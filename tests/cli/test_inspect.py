@@ -42,7 +42,7 @@ from skipring.testing import Cluster
 from skipring.view.text import ASCII, UNICODE
 from skipring.wire.rpc import NodeStatus
 from skipring.world.adversaries.builders import database_of
-from skipring.world.file import parse_world
+from skipring.world.format import parse_world
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Snapshot
 from tests.support.rings import LiveRing, live_ring, until

@@ -21,7 +21,7 @@ import pytest
 
 from skipring.cli import main
 from skipring.world.adversaries import legitimate_world
-from skipring.world.file import parse_world, render_world
+from skipring.world.format import parse_world, render_world
 from skipring.world.legitimacy import is_strictly_legitimate
 
 Run: TypeAlias = Callable[..., tuple[int, str, str]]
@@ -163,19 +163,25 @@ def unknown_message() -> dict[str, Any]:
 
 
 WORLDS: dict[str, tuple[object, str]] = {
-    "wrong type": (world(subscribers=[]), "Error: w.json: subscribers: expected an object"),
-    "unknown message": (unknown_message(), "Error: w.json: channels[0].message.type: no message"),
+    "wrong type": (world(subscribers=[]), "Error: w.json: $.subscribers: Expected `object`"),
+    "unknown message": (
+        unknown_message(),
+        "Error: w.json: $.channels[0].message.type: Invalid value",
+    ),
     "undeclared node": (
         world(supervisor={"database": [["0", "b"]], "next": 0}),
-        "Error: w.json: supervisor.database[0][1]: 'b' is neither in subscribers nor in crashed",
+        "Error: w.json: $.supervisor.database[0][1]: 'b' is neither in subscribers nor in crashed",
     ),
     "long label": (
         world(supervisor={"database": [["1" * 10**6, "a"]], "next": 0}),
-        "Error: w.json: supervisor.database[0][0]: a label has at most 4096 characters",
+        "Error: w.json: $.supervisor.database[0][0]: Expected `str` of length <= 4096",
     ),
-    "unknown key": (world(extra=1), "Error: w.json: the file: unknown 'extra'"),
-    "another format": (world(format="skipring-world/2"), "Error: w.json: format: expected"),
-    "not an object": ([], "Error: w.json: the file: expected an object, got a list of 0"),
+    "unknown key": (world(extra=1), "Error: w.json: $: Object contains unknown field `extra`"),
+    "another format": (
+        world(format="skipring-world/2"),
+        "Error: w.json: $.format: Invalid enum value",
+    ),
+    "not an object": ([], "Error: w.json: $: Expected `object`, got `array`"),
 }
 COMMANDS: dict[str, tuple[list[str], str]] = {
     "n is negative": (["--n", "-1"], "Error: n: expected a whole number >= 1"),

@@ -13,7 +13,7 @@ from msgspec import DecodeError, msgpack
 
 from skipring.core.effects import Discard, Outbox
 from skipring.core.log import Log, MemoryLog
-from skipring.core.messages import PublishNew
+from skipring.core.messages import NUMBER_MAX, PublishNew
 from skipring.core.publications import ID_BYTES, Encoded, Publication
 from skipring.core.replica import Replica
 from skipring.core.scrub import Scrubber
@@ -29,7 +29,6 @@ from skipring.wire.limits import (
     HEADERS_BYTES_MAX,
     HEADERS_MAX,
     KEY_BYTES_MAX,
-    NUMBER_MAX,
     PAYLOAD_BYTES_MAX,
     RECORD_BYTES_MAX,
     STORED_BYTES_MAX,

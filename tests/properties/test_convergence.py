@@ -12,7 +12,7 @@ from skipring.core.config import Mode
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
 from skipring.world.adversaries import ADVERSARIES
-from skipring.world.file import render_world
+from skipring.world.format import render_world
 from skipring.world.snapshot import Snapshot
 from tests.support.runs import assert_heals, replay, run
 from tests.support.strategies import snapshots

@@ -18,7 +18,7 @@ from skipring.core.supervisor import Supervisor
 from skipring.sim.branching import Branching
 from skipring.sim.exhaustive import CHECKED, Exploration, all_states_of_two, explore
 from skipring.world.adversaries import legitimate_world
-from skipring.world.file import parse_world, render_world
+from skipring.world.format import parse_world, render_world
 from skipring.world.legitimacy import is_strictly_legitimate
 from skipring.world.snapshot import Parcel, Snapshot
 

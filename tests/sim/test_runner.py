@@ -12,7 +12,7 @@ from skipring.core.state import SubscriberState
 from skipring.sim.engine import World
 from skipring.sim.runner import VIOLATIONS_REPORTED, Report, Simulation
 from skipring.sim.scenario import make_scenario
-from skipring.world.file import parse_world, render_world
+from skipring.world.format import parse_world, render_world
 from skipring.world.legitimacy import has_all_publications, is_legitimate, is_strictly_legitimate
 from skipring.world.snapshot import Parcel, Snapshot
 from tests.support.conversations import at, simulation, standing_ring

@@ -32,7 +32,7 @@ from skipring.core.summaries import RangeSummary
 from skipring.sim.scenario import Scenario, make_scenario
 from skipring.sim.shrink import fails_to_converge, shrink
 from skipring.world.adversaries import ADVERSARIES, legitimate_world
-from skipring.world.file import parse_world, render_world
+from skipring.world.format import parse_world, render_world
 from skipring.world.snapshot import Parcel, Snapshot
 from tests.support.strategies import snapshots
 

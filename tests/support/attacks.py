@@ -15,6 +15,7 @@ from msgspec.msgpack import encode as pack
 
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import (
+    SESSION_MAX,
     CheckAndPublish,
     CheckLabel,
     CheckTrie,
@@ -38,7 +39,6 @@ from skipring.core.publications import Publication
 from skipring.core.summaries import RangeSummary, Summary
 from skipring.wire.framing import CONTROL, DATA, frame
 from skipring.wire.handshake import VERSION
-from skipring.wire.limits import SESSION_MAX
 from skipring.wire.rpc import ReportUnresponsive, WireMessage
 from tests.support.exchanges import HELLO, greeting_of, note
 from tests.support.rings import DEADLINE_S, LOOPBACK, TOPIC

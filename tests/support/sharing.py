@@ -35,7 +35,7 @@ SECONDS: Final = {
     "tests/core/test_reconcile.py": 40,
     "tests/test_testing.py": 40,
     "tests/examples/test_examples.py": 35,
-    "tests/world/test_file.py": 35,
+    "tests/world/test_format.py": 35,
     "tests/live/test_history.py": 35,
     "tests/lab/faults/test_matrix.py": 35,
     "tests/live/test_supervisor_loss.py": 35,

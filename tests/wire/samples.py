@@ -5,6 +5,8 @@ from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from skipring.core.messages import (
+    NUMBER_MAX,
+    SESSION_MAX,
     CheckAndPublish,
     CheckHeld,
     CheckTrie,
@@ -18,6 +20,7 @@ from skipring.core.peers import SUPERVISOR
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import LivenessState
 from skipring.core.summaries import DIGEST_BYTES
+from skipring.core.trie import OFFSET_MAX
 from skipring.lab.faults.samples import ADDRESS, PUBLICATION, SAMPLES
 from skipring.wire.chaos import (
     ChaosAck,
@@ -30,15 +33,7 @@ from skipring.wire.chaos import (
     OverwriteDatabase,
 )
 from skipring.wire.framing import Frame, FrameReader
-from skipring.wire.limits import (
-    CHAIN_BYTES,
-    LOCATED_MAX,
-    NUMBER_MAX,
-    OFFSET_MAX,
-    REASON_CHARACTERS_MAX,
-    SESSION_MAX,
-    SURVEY_BITS_MAX,
-)
+from skipring.wire.limits import CHAIN_BYTES, LOCATED_MAX, REASON_CHARACTERS_MAX, SURVEY_BITS_MAX
 from skipring.wire.monitor_rpc import (
     Arrival,
     ArrivalPage,

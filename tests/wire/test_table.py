@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from skipring.wire.rpc import WIRE_TYPES
-from skipring.wire.table import table_lines
+from tools.wire_table import table_lines
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "wire.md"
 
@@ -14,7 +14,7 @@ def test_table_in_the_docs_equals_the_generated_one() -> None:
     start = written.index(lines[0])
     end = next(at for at in range(start, len(written)) if not written[at].startswith("|"))
     assert written[start:end] == lines, (
-        "docs/wire.md is stale: replace its table by what `python -m skipring.wire.table` prints"
+        "docs/wire.md is stale: replace its table by what `python tools/wire_table.py` prints"
     )
 
 

@@ -40,7 +40,7 @@ from skipring.sim.engine import World
 from skipring.sim.schedulers import RandomOrder
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.adversaries.builders import with_database, with_states
-from skipring.world.file import parse_world
+from skipring.world.format import parse_world
 from skipring.world.legitimacy import (
     Layer,
     Violation,
@@ -55,7 +55,7 @@ from skipring.world.legitimacy import (
 )
 from skipring.world.snapshot import Parcel, Snapshot, View
 from tests.support.conversations import at, place, standing_ring
-from tests.world.test_file import EXAMPLE
+from tests.world.test_format import EXAMPLE
 
 # In the order of r: a@0, c@01, b@1, d@11. The dead x and the leaver z have no references.
 RING = replace(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, Final, TypeAlias, TypeVar
 
-from msgspec import convert, to_builtins
+from msgspec import ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
 from skipring.core.messages import Message
@@ -232,9 +232,12 @@ def _overwritten_database(state: SupervisorState) -> OverwriteDatabase:
 
 
 def _renamed(message: Renamed, names: Mapping[NodeId, NodeId]) -> Renamed:
-    """Return the same message about other nodes."""
+    """Return the same message about other nodes; raise MessageError for a value out of range."""
     plain = to_builtins(message, builtin_types=(bytes,))
-    return convert(_replaced(plain, names), type(message))
+    try:
+        return convert(_replaced(plain, names), type(message))
+    except ValidationError as error:
+        raise MessageError(f"{type(message).__name__}: {error}") from None
 
 
 def _replaced(plain: Any, names: Mapping[NodeId, NodeId]) -> Any:  # noqa: ANN401

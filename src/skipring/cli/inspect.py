@@ -43,7 +43,7 @@ def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool)
     if watch:
         run(_watch(topic, access))
     elif as_json:
-        from skipring.world.file import render_world
+        from skipring.world.format import render_world
 
         contents = TopicContents.PAYLOADS if payloads else TopicContents.IDS
         inspection = run(_inspect(topic, access, contents))

@@ -84,7 +84,7 @@ def read_settings(path: Path | None, found: dict[str, object]) -> Scenario:
 
 def read_world(path: Path) -> Snapshot:
     """Read a world file; an error names the file and the position in it."""
-    from skipring.world.file import parse_world
+    from skipring.world.format import parse_world
 
     try:
         return parse_world(path.read_bytes())
@@ -98,7 +98,7 @@ def read_world(path: Path) -> Snapshot:
 
 def write_world(path: Path | None, snapshot: Snapshot) -> None:
     """Write a world file, if a path is given."""
-    from skipring.world.file import render_world
+    from skipring.world.format import render_world
 
     if path is None:
         return

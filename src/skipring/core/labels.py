@@ -7,13 +7,15 @@ integers, and the wrap from 1 to 0 needs no special case.
 
 from __future__ import annotations
 
-from typing import Final, Self
+from typing import Annotated, Final, Self, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 LABEL_BITS: Final = 64  # Limit: 2^63 subscribers of one topic; the paper has none.
 CIRCLE: Final = 1 << LABEL_BITS
 HALF_CIRCLE: Final = CIRCLE >> 1
+# MessagePack has no larger integer, and msgspec no bound beyond 2^63-1.
+Word: TypeAlias = Annotated[int, Meta(ge=0, description="0 to 2^64-1")]
 
 
 class Label(Struct, frozen=True, order=True, array_like=True, gc=False):

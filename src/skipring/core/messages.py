@@ -7,14 +7,21 @@ handles. The tags are part of the wire format: never reuse one.
 from __future__ import annotations
 
 from struct import Struct as Layout
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from skipring.core.labels import Label
+from skipring.core.labels import Label, Word
 from skipring.core.peers import EdgeKind, NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, RangeSummary
+from skipring.core.summaries import SHORT_BYTES, RangeSummary, TrieDigest
+
+HOPS_MAX: Final = 255  # Limit: a hop count is one byte beside a short id.
+NUMBER_MAX: Final = (1 << 63) - 1  # Limit: the integers of SQLite and Spark.
+Number: TypeAlias = Annotated[int, Meta(ge=0, le=NUMBER_MAX, description="0 to 2^63-1")]
+SESSION_MAX: Final = (1 << 16) - 1  # Limit: a session is a small number in every message.
+Session: TypeAlias = Annotated[int, Meta(ge=0, le=SESSION_MAX, description=f"0 to {SESSION_MAX}")]
+Hops: TypeAlias = Annotated[int, Meta(ge=0, le=HOPS_MAX, description=f"0 to {HOPS_MAX}")]
 
 
 class Subscribe(Struct, frozen=True, array_like=True, gc=False, tag=1):
@@ -36,7 +43,7 @@ class GetConfiguration(Struct, frozen=True, array_like=True, gc=False, tag=3):
     """
 
     node: NodeId | None
-    digest: int | None = None
+    digest: Word | None = None
 
 
 class SetConfiguration(Struct, frozen=True, array_like=True, gc=False, tag=4):
@@ -82,7 +89,7 @@ class Digest(Struct, frozen=True, array_like=True, gc=False, tag=9):
     """Sum over the subtree of ``node``, sent to its parent in the tree (R14)."""
 
     node: NodeId
-    digest: int
+    digest: Word
 
 
 class CheckTrie(Struct, frozen=True, array_like=True, gc=False, tag=10):
@@ -94,7 +101,7 @@ class CheckTrie(Struct, frozen=True, array_like=True, gc=False, tag=10):
 
     sender: NodeId
     claims: tuple[RangeSummary, ...]
-    session: int = 0
+    session: Session = 0
     confirm: bool = False
 
 
@@ -107,7 +114,7 @@ class CheckAndPublish(Struct, frozen=True, array_like=True, gc=False, tag=11):
 
     sender: NodeId
     claims: tuple[RangeSummary, ...]
-    session: int = 0
+    session: Session = 0
     wanted: tuple[RangeSummary, ...] = ()
 
 
@@ -118,37 +125,30 @@ class Publications(Struct, frozen=True, array_like=True, gc=False, tag=12):
     """
 
     publications: tuple[Publication, ...]
-    session: int = 0
+    session: Session = 0
 
 
 class TrieEqual(Struct, frozen=True, array_like=True, gc=False, tag=13):
     """Statement that the trie of ``sender`` has the same root (T19)."""
 
     sender: NodeId
-    root: bytes
-
-    def __post_init__(self) -> None:
-        """Raise ValueError if the root is not a digest."""
-        if len(self.root) != DIGEST_BYTES:
-            message = f"no digest: {len(self.root)} bytes"
-            raise ValueError(message)
+    root: TrieDigest
 
 
 class PublishNew(Struct, frozen=True, array_like=True, gc=False, tag=14):
     """New publication in the broadcast (section 4.3), with its number of hops so far."""
 
     publication: Publication
-    hops: int = 0
+    hops: Hops = 0
 
 
 class PublishMany(Struct, frozen=True, array_like=True, gc=False, tag=17):
     """Several new publications in one message; a receiver handles each as in PublishNew."""
 
     publications: tuple[Publication, ...]
-    hops: int = 0
+    hops: Hops = 0
 
 
-HOPS_MAX: Final = 255  # Limit: a hop count is one byte beside a short id.
 _SHORT: Final = Layout(f"{SHORT_BYTES}s")
 
 
@@ -208,7 +208,7 @@ class CheckHeld(Struct, frozen=True, array_like=True, gc=False, tag=18):
     """
 
     sender: NodeId
-    session: int
+    session: Number
     claims: tuple[RangeSummary, ...] = ()
     ids: bytes = b""
 
@@ -224,7 +224,7 @@ class Held(Struct, frozen=True, array_like=True, gc=False, tag=19):
     """
 
     sender: NodeId
-    session: int
+    session: Number
     durable: bool
     claims: tuple[RangeSummary, ...] = ()
     held: bytes = b""
@@ -250,7 +250,7 @@ class RequestHandover(Struct, frozen=True, array_like=True, gc=False, tag=21):
     """Request to hand everything that the receiver holds over to ``sender`` (decision 0049)."""
 
     sender: NodeId
-    session: int
+    session: Number
 
 
 class HandoverDone(Struct, frozen=True, array_like=True, gc=False, tag=22):
@@ -261,7 +261,7 @@ class HandoverDone(Struct, frozen=True, array_like=True, gc=False, tag=22):
     """
 
     sender: NodeId
-    session: int
+    session: Number
     complete: bool
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate, compress
 from struct import Struct as Layout
-from typing import Annotated, Final, NamedTuple, Self
+from typing import Annotated, Final, NamedTuple, Self, TypeAlias
 
 from msgspec import Meta, Struct
 from msgspec.structs import force_setattr, replace
@@ -25,6 +25,7 @@ _ID: Final = blake2b(digest_size=ID_BYTES, person=b"skipring id")
 
 
 Count = Annotated[int, Meta(ge=0)]
+PublicationId: TypeAlias = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
 
 
 class Publication(

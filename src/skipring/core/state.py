@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from skipring.core.labels import Label
-from skipring.core.messages import IHave
+from skipring.core.labels import Label, Word
+from skipring.core.messages import Hops, IHave
 from skipring.core.peers import NodeId, Peer
 from skipring.core.prefix import Prefix
-from skipring.core.publications import Publication
-from skipring.core.summaries import RangeSummary
+from skipring.core.publications import Publication, PublicationId
+from skipring.core.summaries import RangeSummary, ShortId, TrieDigest
 from skipring.core.topology import Chains, chains_around, line_and_wrap, neighbours_of
-from skipring.core.trie import PublicationTrie
+from skipring.core.trie import Offset, PublicationTrie
 
 
 class LivenessState(Struct, frozen=True, array_like=True, gc=False):
@@ -36,7 +36,7 @@ class LivenessState(Struct, frozen=True, array_like=True, gc=False):
 class AnnouncementState(Struct, frozen=True, array_like=True, gc=False):
     """Announcement to send: hops of a publication, and the nodes that have it."""
 
-    hops: int
+    hops: Hops
     nodes: tuple[NodeId | None, ...]
 
 
@@ -44,7 +44,7 @@ class ArrivalState(Struct, frozen=True, array_like=True, gc=False):
     """Publications that are delivered and not stored yet."""
 
     publications: tuple[Publication, ...]
-    hops: int
+    hops: Hops
     nodes: tuple[NodeId | None, ...]
 
 
@@ -52,7 +52,7 @@ class PendingWantState(Struct, frozen=True, array_like=True, gc=False):
     """Announced publication that is missing: announcing node, hops, and Flushes to wait."""
 
     node: NodeId
-    hops: int
+    hops: Hops
     flushes: int
 
 
@@ -71,11 +71,11 @@ class BroadcastState(Struct, frozen=True, kw_only=True, gc=False):
 class LazyPushState(Struct, frozen=True, kw_only=True, gc=False):
     """Lazy push state of a subscriber; the keys are short ids."""
 
-    news: dict[bytes, AnnouncementState] = {}
-    missing: dict[bytes, PendingWantState] = {}
+    news: dict[ShortId, AnnouncementState] = {}
+    missing: dict[ShortId, PendingWantState] = {}
     heard: tuple[IHave, ...] = ()
-    recent: tuple[bytes, ...] = ()
-    told: tuple[bytes, ...] = ()
+    recent: tuple[ShortId, ...] = ()
+    told: tuple[ShortId, ...] = ()
 
 
 class RepairState(Struct, frozen=True, kw_only=True, gc=False):
@@ -104,7 +104,7 @@ class HandoverState(Struct, frozen=True, array_like=True, gc=False):
 
     session: int
     ranges: tuple[Prefix, ...]
-    ids: dict[bytes, int]  # with the number of times that each was sent
+    ids: dict[PublicationId, int]  # with the number of times that each was sent
     request: int | None  # session of the receiver's request
     waiting: bool
     ticks: int
@@ -122,7 +122,7 @@ class DrainState(Struct, frozen=True, kw_only=True, gc=False):
 
     ticks: int = 0  # for which the subscriber still counts as leaving
     receiver: NodeId | None = None
-    ids: tuple[bytes, ...] = ()
+    ids: tuple[PublicationId, ...] = ()
     everything: bool = False
     takes_memory: bool = False  # a receiver without a disk is accepted
     told: dict[NodeId, NodeId] = {}  # remaining nodes, and the leavers that named them
@@ -165,9 +165,11 @@ class ReplicaState(Struct, frozen=True, kw_only=True, gc=False):
 
     numbers: tuple[NumberState, ...] = ()  # where the log has others
     spent: dict[NodeId, int] = {}
-    unindexed: dict[bytes, int] = {}
-    index: dict[bytes, int | None] = {}  # where the trie differs; None: the id is not in it
-    count: int | None = None
+    unindexed: dict[PublicationId, Offset] = {}
+    index: dict[
+        PublicationId, Offset | None
+    ] = {}  # where the trie differs; None: the id is not in it
+    count: Offset | None = None
     scrubbed: int = 0
 
 
@@ -176,7 +178,7 @@ class SubscriberMemory(Struct, frozen=True, kw_only=True, gc=False):
 
     audit_ticks: int = 0
     chains: Chains | None = None
-    weight: int | None = None
+    weight: Word | None = None
     spreading: BroadcastState = BroadcastState()
     announcing: LazyPushState = LazyPushState()
     repair: RepairState = RepairState()
@@ -198,7 +200,7 @@ class SupervisorMemory(Struct, frozen=True, kw_only=True, gc=False):
     answered: tuple[int, int] = (0, 0)  # members, strangers
     told: dict[NodeId, int] = {}
     suspects: dict[NodeId, int] = {}
-    digest: int | None = None
+    digest: Word | None = None
     audited: int = 0
     audited_sum: int = 0
     index: dict[NodeId, int] | None = None
@@ -217,9 +219,9 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
     ring: Peer | None = None
     shortcuts: dict[Label, NodeId | None] = {}
     silence: dict[NodeId, LivenessState] = {}
-    digests: dict[NodeId, int] = {}
+    digests: dict[NodeId, Word] = {}
     publications: tuple[Publication, ...] = ()
-    hashes: dict[Prefix, bytes] = {}  # wrong digests of the trie
+    hashes: dict[Prefix, TrieDigest] = {}  # wrong digests of the trie
     memory: SubscriberMemory | None = None  # None: that of a new subscriber
 
     @property

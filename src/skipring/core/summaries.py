@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from itertools import pairwise
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from skipring.core.prefix import Prefix
 from skipring.core.publications import ID_BYTES
@@ -69,6 +69,8 @@ def digest_of(keys: list[bytes]) -> bytes:
 
 OVERHEAD_BYTES: Final = 9  # of a claim, besides its four fields
 SHORT_BYTES: Final = 8  # of an id, or of a digest below the root: see ``Truncation``
+ShortId: TypeAlias = Annotated[bytes, Meta(min_length=SHORT_BYTES, max_length=SHORT_BYTES)]
+TrieDigest: TypeAlias = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 _LONG_LABEL: Final = 0  # a packed label of one byte is never 0: it has an end bit
 
 

@@ -14,15 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import ID_BITS, ID_BYTES
 from skipring.core.summaries import EMPTY, EMPTY_ROOT, digest_of, inner_digest
 
 OFFSET_BYTES: Final = 5  # Limit: 2^40 publications of a topic.
+OFFSET_MAX: Final = (1 << 8 * OFFSET_BYTES) - 1
+Offset: TypeAlias = Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="0 to 2^40-1")]
 _LAST_OFFSET: Final = b"\xff" * OFFSET_BYTES
 RECORD_BYTES: Final = ID_BYTES + OFFSET_BYTES
 # Measured: fewer ids per bucket cost memory, more cost time for the root after an insert.

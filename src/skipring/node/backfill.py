@@ -21,9 +21,10 @@ from skipring.core.events import HistoryRead
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES, Encoded, Publication
 from skipring.core.subscriber import Subscriber
+from skipring.core.trie import OFFSET_MAX
 from skipring.errors import MessageError
 from skipring.storage.record import UNREADABLE, decoded_page, rows_of_page
-from skipring.wire.limits import OFFSET_MAX, RECORD_BYTES_MAX, check_publications
+from skipring.wire.limits import RECORD_BYTES_MAX, check_publications
 from skipring.wire.rpc import (
     FetchLog,
     GetLogInfo,

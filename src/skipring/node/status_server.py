@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from skipring.core.labels import Label
 from skipring.core.log import Log
+from skipring.core.messages import NUMBER_MAX
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
@@ -25,14 +26,7 @@ from skipring.net.work_budget import Spent, never_spent
 from skipring.node.change_log import ChangeLog
 from skipring.storage.topic_log import TopicLog
 from skipring.wire.fields import check_entry
-from skipring.wire.limits import (
-    CONFLICTS_MAX,
-    ENTRIES_MAX,
-    LISTED_MAX,
-    NUMBER_MAX,
-    SHORTCUTS_MAX,
-    check_listed,
-)
+from skipring.wire.limits import CONFLICTS_MAX, ENTRIES_MAX, LISTED_MAX, SHORTCUTS_MAX, check_listed
 from skipring.wire.rpc import (
     ChangePage,
     DatabasePage,

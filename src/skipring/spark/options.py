@@ -12,11 +12,12 @@ from typing import Final, Self
 
 from msgspec import Struct
 
+from skipring.core.messages import NUMBER_MAX
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import InputError, MessageError
 from skipring.net.access import Access
 from skipring.spark.offsets import Position, parse_positions
-from skipring.wire.limits import NUMBER_MAX, SURVEY_BITS_MAX, check_node, check_topic, shown
+from skipring.wire.limits import SURVEY_BITS_MAX, check_node, check_topic, shown
 
 ACCESS_OPTIONS: Final = ("supervisor", "ca", "cert", "key")
 READ_OPTIONS: Final = (

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from skipring.core.labels import Label
+from skipring.core.messages import Number
 from skipring.core.peers import NodeId, Peer
 from skipring.core.state import LivenessState
 
@@ -20,7 +21,7 @@ class ChaosPing(Struct, frozen=True, array_like=True, gc=False, tag=96):
     Only a process that was started with ``--chaos`` does; all others refuse the following requests.
     """
 
-    request: int
+    request: Number
 
 
 class Overwrite(Struct, frozen=True, array_like=True, gc=False, tag=97):
@@ -29,7 +30,7 @@ class Overwrite(Struct, frozen=True, array_like=True, gc=False, tag=97):
     The application's wish to be a member and the stored publications do not change.
     """
 
-    request: int
+    request: Number
     label: Label | None
     left: Peer | None
     right: Peer | None
@@ -45,9 +46,9 @@ class OverwriteDatabase(Struct, frozen=True, array_like=True, gc=False, tag=98):
     Answered by ChaosAck.
     """
 
-    request: int
+    request: Number
     database: tuple[tuple[str, NodeId | None], ...]
-    next: int
+    next: Number
     queue: tuple[NodeId, ...]
 
 
@@ -58,10 +59,10 @@ class CorruptTrie(Struct, frozen=True, array_like=True, gc=False, tag=99):
     ChaosAck.
     """
 
-    request: int
-    hashes: int
-    publications: int
-    seed: int
+    request: Number
+    hashes: Number
+    publications: Number
+    seed: Number
 
 
 class Forge(Struct, frozen=True, array_like=True, gc=False, tag=100):
@@ -70,7 +71,7 @@ class Forge(Struct, frozen=True, array_like=True, gc=False, tag=100):
     A process accepts only messages of the paper that carry no publications. Answered by ChaosAck.
     """
 
-    request: int
+    request: Number
     frames: bytes
 
 
@@ -80,21 +81,21 @@ class Isolate(Struct, frozen=True, array_like=True, gc=False, tag=101):
     Without nodes it ends the isolation.
     """
 
-    request: int
+    request: Number
     nodes: tuple[NodeId, ...]
-    ticks: int
+    ticks: Number
 
 
 class Crash(Struct, frozen=True, array_like=True, gc=False, tag=102):
     """Request to end the process at once, as if it were killed; there is no answer."""
 
-    request: int
+    request: Number
 
 
 class ChaosAck(Struct, frozen=True, array_like=True, gc=False, tag=103):
     """Confirmation that the damage was applied."""
 
-    request: int
+    request: Number
 
 
 Damage: TypeAlias = (

@@ -122,7 +122,10 @@ def encode(
     sent = message if strip is None else strip(message)
     envelope = Envelope(sent, topic, dict(hints) if hints else {})
     _check(envelope, form)
-    body = _ENCODER.encode(envelope)
+    try:
+        body = _ENCODER.encode(envelope)
+    except (OverflowError, UnicodeEncodeError) as error:  # no bytes for the value
+        raise MessageError(f"{type(message).__name__}: {_on_one_line(error)}") from None
     if len(body) > form.body_bytes_max:
         raise MessageError(_too_long(type(message).__name__, len(body), form))
     return frame(body, form.frame_kind)

@@ -9,12 +9,13 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct
 
 from skipring.core.labels import CIRCLE, Label
-from skipring.core.messages import HOPS_MAX
+from skipring.core.messages import HOPS_MAX, NUMBER_MAX, SESSION_MAX
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import LivenessState
 from skipring.core.summaries import DIGEST_BYTES
+from skipring.core.trie import OFFSET_MAX
 from skipring.errors import MessageError
 from skipring.wire.limits import (
     ARRIVALS_MAX,
@@ -32,11 +33,8 @@ from skipring.wire.limits import (
     LABEL_CHARACTERS_MAX,
     LISTED_MAX,
     LOCATED_MAX,
-    NUMBER_MAX,
-    OFFSET_MAX,
     REASON_CHARACTERS_MAX,
     REMAINING_MAX,
-    SESSION_MAX,
     SHORTCUTS_MAX,
     STORE_CHARACTERS_MAX,
     STORED_BYTES_MAX,
@@ -276,12 +274,9 @@ def check_hops(hops: int) -> None:
         raise MessageError(f"{hops} hops, and they are counted from 0 to {HOPS_MAX}")
 
 
-def _number(last: int, words: str, first: int = 0) -> FieldKind:
-    def check(value: int) -> None:
-        if not first <= value <= last:
-            raise MessageError(f"{value} is not from {words}")
-
-    return FieldKind(words, check)
+def _number(words: str) -> FieldKind:
+    """Return the kind of a number; its type in the message has the bounds."""
+    return FieldKind(words)
 
 
 def _some(nodes: Iterable[NodeId | None]) -> tuple[NodeId, ...]:
@@ -293,13 +288,13 @@ PEER: Final = FieldKind("[[position], node]", _check_peer, lambda peer: (peer.no
 LABEL: Final = FieldKind("[position]")
 LINK: Final = FieldKind('"LIN" or "CYC"')
 FLAG: Final = FieldKind("bool")
-DIGEST: Final = _number(CIRCLE - 1, "0 to 2^64-1")
-NUMBER: Final = _number(NUMBER_MAX, "0 to 2^63-1")
-SESSION: Final = _number(SESSION_MAX, f"0 to {SESSION_MAX}")
-HOPS: Final = FieldKind(f"0 to {HOPS_MAX}", check_hops)
-OFFSET: Final = _number(OFFSET_MAX, "0 to 2^40-1")
-COUNT: Final = _number(LOCATED_MAX, f"1 to {LOCATED_MAX}", first=1)
-INCARNATION: Final = _number(INCARNATION_MAX, "0 to 2^40-1")
+DIGEST: Final = _number("0 to 2^64-1")
+NUMBER: Final = _number("0 to 2^63-1")
+SESSION: Final = _number(f"0 to {SESSION_MAX}")
+HOPS: Final = _number(f"0 to {HOPS_MAX}")
+OFFSET: Final = _number("0 to 2^40-1")
+COUNT: Final = _number(f"1 to {LOCATED_MAX}")
+INCARNATION: Final = _number("0 to 2^40-1")
 ADDRESS: Final = FieldKind("address", check_address)
 CONFLICTS: Final = FieldKind("maps of name, holder and refused", _check_conflicts)
 CLAIMS: Final = FieldKind("claims")
@@ -334,8 +329,8 @@ ARRIVALS: Final = FieldKind("arrivals", _check_arrivals)
 DATABASE: Final = FieldKind(ENTRIES.words, _check_database, ENTRIES.nodes)
 NAMES: Final = FieldKind("nodes", _check_names)
 FORGED: Final = FieldKind("bytes", _check_forged)
-BITS: Final = _number(SURVEY_BITS_MAX, f"0 to {SURVEY_BITS_MAX}")
-PREFIX: Final = _number((1 << SURVEY_BITS_MAX) - 1, f"0 to {(1 << SURVEY_BITS_MAX) - 1}")
+BITS: Final = _number(f"0 to {SURVEY_BITS_MAX}")
+PREFIX: Final = _number(f"0 to {(1 << SURVEY_BITS_MAX) - 1}")
 STORE: Final = FieldKind("hexadecimal digits, or none", _check_store)
 SURVEY: Final = FieldKind("16 bytes or none, each", _check_survey)
 CHAIN: Final = FieldKind(f"{CHAIN_BYTES} bytes or none", _check_chain)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
+from msgspec import Meta
 from msgspec.structs import replace
 
+from skipring.core.messages import NUMBER_MAX
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.trie import OFFSET_BYTES
 from skipring.errors import MessageError
-from skipring.wire.rpc import Address
 
 # All are limits of ours; the paper has none.
 TOPIC_BYTES_MAX: Final = 255
@@ -24,9 +24,6 @@ PAYLOAD_BYTES_MAX: Final = 512 * 1024
 KEY_BYTES_MAX: Final = 1024
 HEADERS_MAX: Final = 64
 HEADERS_BYTES_MAX: Final = 8 * 1024  # names and values together
-NUMBER_MAX: Final = (1 << 63) - 1  # what SQLite and Spark can hold
-SESSION_MAX: Final = (1 << 16) - 1
-OFFSET_MAX: Final = (1 << 8 * OFFSET_BYTES) - 1
 LOCATED_MAX: Final = 32  # members in one answer: with the longest addresses they fit in a frame
 PUBLICATIONS_MAX: Final = 8192  # twice what a chunk (T14) can hold of the smallest
 REASON_CHARACTERS_MAX: Final = 500
@@ -54,6 +51,19 @@ JOURNAL_CHARACTERS_MAX: Final = 200  # of each text in an entry
 # Of what is damaged on purpose: twice as many as a supervisor has connections.
 DAMAGED_MAX: Final = 8192
 FORGED_BYTES_MAX: Final = 512 * 1024
+
+MemberCount: TypeAlias = Annotated[
+    int, Meta(ge=1, le=LOCATED_MAX, description=f"1 to {LOCATED_MAX}")
+]
+Incarnation: TypeAlias = Annotated[int, Meta(ge=0, le=INCARNATION_MAX, description="0 to 2^40-1")]
+SurveyBits: TypeAlias = Annotated[
+    int, Meta(ge=0, le=SURVEY_BITS_MAX, description=f"0 to {SURVEY_BITS_MAX}")
+]
+SURVEY_PREFIX_MAX: Final = (1 << SURVEY_BITS_MAX) - 1
+SurveyPrefix: TypeAlias = Annotated[
+    int, Meta(ge=0, le=SURVEY_PREFIX_MAX, description=f"0 to {SURVEY_PREFIX_MAX}")
+]
+
 SHOWN_CHARACTERS_MAX: Final = 40  # Our guess: enough to recognise a value in a sentence.
 
 _NODE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -89,7 +99,7 @@ def check_node(node: NodeId) -> None:
         raise MessageError(f"a node has 1 to 64 characters of A-Z a-z 0-9 . _ -: {shown(node)}")
 
 
-def check_address(address: Address) -> None:
+def check_address(address: str) -> None:
     """An address is a host or an IP in ASCII (IPv6 in brackets), a colon and a port."""
     match = _ADDRESS.fullmatch(address)
     if match is None or not 1 <= int(match[1]) <= _PORT_MAX:

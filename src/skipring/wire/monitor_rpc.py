@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from skipring.core.messages import Number
 from skipring.core.peers import NodeId, TopicId
 
 
@@ -16,8 +17,8 @@ class GetSupervisorStatus(Struct, frozen=True, array_like=True, gc=False, tag=87
     It concerns the supervisor, whatever the topic of the envelope. ``start`` counts topics.
     """
 
-    request: int
-    start: int
+    request: Number
+    start: Number
 
 
 class TopicStatus(Struct, frozen=True, array_like=True, gc=False):
@@ -38,12 +39,12 @@ class SupervisorStatus(Struct, frozen=True, array_like=True, gc=False, tag=88):
     evicted ones.
     """
 
-    request: int
-    ticks: int
-    suspects: int
-    evictions: int
-    total: int
-    next: int | None
+    request: Number
+    ticks: Number
+    suspects: Number
+    evictions: Number
+    total: Number
+    next: Number | None
     topics: tuple[TopicStatus, ...]
 
 
@@ -53,8 +54,8 @@ class FetchArrivals(Struct, frozen=True, array_like=True, gc=False, tag=89):
     A node records arrivals only while clients request them regularly.
     """
 
-    request: int
-    since: int
+    request: Number
+    since: Number
 
 
 class Arrival(Struct, frozen=True, array_like=True, gc=False):
@@ -79,6 +80,6 @@ class Arrival(Struct, frozen=True, array_like=True, gc=False):
 class ArrivalPage(Struct, frozen=True, array_like=True, gc=False, tag=90):
     """Recorded arrivals in order; ``next`` is the number to continue with."""
 
-    request: int
-    next: int
+    request: Number
+    next: Number
     arrivals: tuple[Arrival, ...]

@@ -10,6 +10,9 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+from skipring.core.messages import Number
+from skipring.wire.limits import Incarnation
+
 NO_TOPIC: Final = "-"  # every envelope needs a topic; these messages have none
 
 
@@ -21,15 +24,15 @@ class AskHolder(Struct, frozen=True, array_like=True, gc=False, tag=91):
     sees it; else None. The answer is HolderReply.
     """
 
-    connection: int
-    nonce: int
+    connection: Number
+    nonce: Number
     address: str | None
 
 
 class HolderReply(Struct, frozen=True, array_like=True, gc=False, tag=92):
     """Answer to AskHolder: whether the sender has an open connection with that nonce."""
 
-    connection: int
+    connection: Number
     is_own: bool
 
 
@@ -40,7 +43,7 @@ class NameTaken(Struct, frozen=True, array_like=True, gc=False, tag=93):
     was refused.
     """
 
-    incarnation: int
+    incarnation: Incarnation
     address: str
     refused: bool
 

@@ -11,12 +11,13 @@ from typing import Final, TypeAlias, TypeGuard, get_args
 
 from msgspec import Struct
 
-from skipring.core.labels import Label
-from skipring.core.messages import MESSAGE_TYPES, Message
+from skipring.core.labels import Label, Word
+from skipring.core.messages import MESSAGE_TYPES, Message, Number
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, Peer
 from skipring.core.publications import Publication
 from skipring.core.state import LivenessState
+from skipring.core.trie import Offset
 from skipring.wire.chaos import (
     ChaosAck,
     ChaosPing,
@@ -28,6 +29,7 @@ from skipring.wire.chaos import (
     Overwrite,
     OverwriteDatabase,
 )
+from skipring.wire.limits import MemberCount, SurveyBits, SurveyPrefix
 from skipring.wire.monitor_rpc import (
     ArrivalPage,
     FetchArrivals,
@@ -42,14 +44,14 @@ Address: TypeAlias = str  # "host:port"; a hint for finding a node, no part of i
 class FindMembers(Struct, frozen=True, array_like=True, gc=False, tag=64):
     """Request to the supervisor for up to ``count`` members; answered by MemberList."""
 
-    request: int
-    count: int
+    request: Number
+    count: MemberCount
 
 
 class MemberList(Struct, frozen=True, array_like=True, gc=False, tag=65):
     """Some members of the topic and their addresses; empty if there are none."""
 
-    request: int
+    request: Number
     members: dict[NodeId, Address]
 
 
@@ -62,13 +64,13 @@ class ReportUnresponsive(Struct, frozen=True, array_like=True, gc=False, tag=66)
 class Ping(Struct, frozen=True, array_like=True, gc=False, tag=67):
     """Request of the supervisor for a sign of life, to a node that was reported unresponsive."""
 
-    nonce: int
+    nonce: Number
 
 
 class Pong(Struct, frozen=True, array_like=True, gc=False, tag=68):
     """Sign of life."""
 
-    nonce: int
+    nonce: Number
 
 
 class ConfigurationAck(Struct, frozen=True, array_like=True, gc=False, tag=69):
@@ -83,7 +85,7 @@ class Publish(Struct, frozen=True, array_like=True, gc=False, tag=70):
     ``volatile`` accepts storage in memory.
     """
 
-    request: int
+    request: Number
     publication: Publication
     volatile: bool = False
 
@@ -91,15 +93,15 @@ class Publish(Struct, frozen=True, array_like=True, gc=False, tag=70):
 class PublishAck(Struct, frozen=True, array_like=True, gc=False, tag=71):
     """Confirmation that the publication is durable at the sender, under this id and offset."""
 
-    request: int
+    request: Number
     id: bytes
-    offset: int
+    offset: Offset
 
 
 class Refused(Struct, frozen=True, array_like=True, gc=False, tag=72):
     """Refusal of a request, with the reason in one sentence."""
 
-    request: int
+    request: Number
     reason: str
 
 
@@ -112,8 +114,8 @@ class FetchDatabase(Struct, frozen=True, array_like=True, gc=False, tag=73):
     ``start`` counts the entries of the database first, then those of the queue.
     """
 
-    request: int
-    start: int
+    request: Number
+    start: Number
 
 
 class DatabasePage(Struct, frozen=True, array_like=True, gc=False, tag=74):
@@ -124,11 +126,11 @@ class DatabasePage(Struct, frozen=True, array_like=True, gc=False, tag=74):
     names of members that two live processes have.
     """
 
-    request: int
-    total: int
-    digest: int
-    cursor: int
-    next: int | None
+    request: Number
+    total: Number
+    digest: Word
+    cursor: Number
+    next: Number | None
     entries: tuple[tuple[str, NodeId | None], ...]
     queue: tuple[NodeId, ...]
     conflicts: tuple[Conflict, ...] = ()
@@ -137,7 +139,7 @@ class DatabasePage(Struct, frozen=True, array_like=True, gc=False, tag=74):
 class GetNodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=75):
     """Request for a node's variables in the topic; answered by NodeStatus or Refused."""
 
-    request: int
+    request: Number
 
 
 class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
@@ -159,7 +161,7 @@ class NodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=76):
     It has ``count`` publications at offsets below ``end``, and its trie has the root ``root``.
     """
 
-    request: int
+    request: Number
     member: bool
     label: Label | None
     left: Peer | None
@@ -168,8 +170,8 @@ class NodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=76):
     shortcuts: tuple[tuple[Label, NodeId | None], ...]
     silence: dict[NodeId, LivenessState]
     digests: dict[NodeId, int]
-    count: int
-    end: int
+    count: Number
+    end: Offset
     root: bytes
     health: NodeHealth = NodeHealth()
 
@@ -180,9 +182,9 @@ class FetchPublications(Struct, frozen=True, array_like=True, gc=False, tag=77):
     Answered by PublicationPage or Refused.
     """
 
-    request: int
-    start: int
-    end: int
+    request: Number
+    start: Offset
+    end: Offset
     payloads: bool
 
 
@@ -192,15 +194,15 @@ class PublicationPage(Struct, frozen=True, array_like=True, gc=False, tag=78):
     Payload, key and headers are omitted unless the request asks for payloads.
     """
 
-    request: int
-    next: int | None
+    request: Number
+    next: Offset | None
     publications: tuple[Publication, ...]
 
 
 class FetchChanges(Struct, frozen=True, array_like=True, gc=False, tag=79):
     """Request for recent changes of a node's variables; answered by ChangePage or Refused."""
 
-    request: int
+    request: Number
 
 
 class ChangeEntry(Struct, frozen=True, array_like=True, gc=False):
@@ -219,8 +221,8 @@ class ChangeEntry(Struct, frozen=True, array_like=True, gc=False):
 class ChangePage(Struct, frozen=True, array_like=True, gc=False, tag=80):
     """Last changes of a node's variables, the oldest first; ``tick`` is the current tick."""
 
-    request: int
-    tick: int
+    request: Number
+    tick: Number
     entries: tuple[ChangeEntry, ...]
 
 
@@ -234,9 +236,9 @@ class GetLogInfo(Struct, frozen=True, array_like=True, gc=False, tag=81):
     the chain value at ``offset``, or at the durable mark.
     """
 
-    request: int
-    bits: int | None
-    offset: int | None
+    request: Number
+    bits: SurveyBits | None
+    offset: Offset | None
 
 
 class LogInfo(Struct, frozen=True, array_like=True, gc=False, tag=82):
@@ -248,12 +250,12 @@ class LogInfo(Struct, frozen=True, array_like=True, gc=False, tag=82):
     offset is beyond ``durable_end``, or without a disk.
     """
 
-    request: int
+    request: Number
     store: str
-    epoch: int
-    durable_end: int
-    end: int
-    count: int
+    epoch: Number
+    durable_end: Offset
+    end: Offset
+    count: Number
     digests: tuple[bytes, ...]
     chain: bytes
 
@@ -267,13 +269,13 @@ class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
     Refused.
     """
 
-    request: int
+    request: Number
     store: str
-    epoch: int
-    start: int
-    end: int
-    bits: int
-    prefix: int
+    epoch: Number
+    start: Offset
+    end: Offset
+    bits: SurveyBits
+    prefix: SurveyPrefix
     contents: bool
 
 
@@ -284,8 +286,8 @@ class LogPage(Struct, frozen=True, array_like=True, gc=False, tag=84):
     computes their ids (T10) and rejects a publication whose id differs from ``ids``.
     """
 
-    request: int
-    next: int | None
+    request: Number
+    next: Offset | None
     offsets: tuple[int, ...]
     ids: bytes
     publications: bytes
@@ -297,9 +299,9 @@ class FetchDeliveries(Struct, frozen=True, array_like=True, gc=False, tag=85):
     Answered by DeliveryPage or Refused.
     """
 
-    request: int
-    start: int
-    end: int
+    request: Number
+    start: Offset
+    end: Offset
 
 
 class DeliveryPage(Struct, frozen=True, array_like=True, gc=False, tag=86):
@@ -309,8 +311,8 @@ class DeliveryPage(Struct, frozen=True, array_like=True, gc=False, tag=86):
     clock), the number of hops, and its origin (one byte: the place in ``Origin``).
     """
 
-    request: int
-    next: int | None
+    request: Number
+    next: Offset | None
     offsets: tuple[int, ...]
     times: tuple[int, ...]
     hops: bytes

@@ -19,7 +19,7 @@ from skipring.errors import UnreachableError
 from skipring.lab.demo.processes import ANY_PORT, Processes, numbered
 from skipring.lab.faults import requests
 from skipring.lab.faults.requests import TOPIC, Place
-from skipring.world.file import parse_world
+from skipring.world.format import parse_world
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Snapshot
 

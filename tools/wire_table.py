@@ -1,6 +1,6 @@
 """Table of all messages in docs/wire.md.
 
-``python -m skipring.wire.table`` prints it.
+``python tools/wire_table.py`` prints it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEADING: Final = ("tag", "message", "frame", "fields", "what it is for")
 
 
 def table_lines() -> list[str]:
-    """The table in Markdown, a line for each message."""
+    """Return the table in Markdown, one line for each message."""
     lines = [_line(HEADING), "|" + "---|" * len(HEADING)]
     return lines + [_line(_row(message_type)) for message_type in WIRE_TYPES]
 
@@ -47,7 +47,7 @@ def _field(field: FieldInfo, kinds: Mapping[str, FieldKind]) -> str:
 
 
 def _purpose(message_type: type[WireMessage]) -> str:
-    """The first paragraph of the docstring."""
+    """Return the first paragraph of the docstring."""
     first = (getdoc(message_type) or "").split("\n\n")[0]
     return first.replace("\n", " ").replace("``", "`")
 
