@@ -335,7 +335,7 @@ def test_collector_with_a_denied_certificate_is_refused(
         async with showing(Shown(), credentials=Serving(ours, denied="client")) as address:
             with pytest.raises(NO_ANSWER):
                 await asyncio.to_thread(get, address, "/healthz", "GET", client_of(ours, ours))
-            await until(lambda: "request refused" in caplog.text, lambda: caplog.text)
+            await until(lambda: "request_refused" in caplog.text, lambda: caplog.text)
             assert "reason='certificate denied'" in caplog.text
 
     asyncio.run(scene())
@@ -366,7 +366,7 @@ def test_missing_certificate_is_logged_readably(caplog: pytest.LogCaptureFixture
         async with showing(Shown(), credentials=Serving(ours)) as address:
             with pytest.raises(NO_ANSWER):
                 await asyncio.to_thread(get, address, "/healthz", "GET", client_of(ours, None))
-            await until(lambda: "request refused" in caplog.text, lambda: caplog.text)
+            await until(lambda: "request_refused" in caplog.text, lambda: caplog.text)
             assert "reason='no certificate'" in caplog.text
 
     asyncio.run(scene())

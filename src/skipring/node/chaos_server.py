@@ -170,7 +170,7 @@ def _refused(victim: Victim, damage: Damage) -> Refused:
 def _log(damage: Damage, topic: TopicId, name: NodeId) -> None:
     """Whoever looks for the cause of what comes now should find it."""
     if not isinstance(damage, ChaosPing):
-        _LOG.warning("damaged on purpose", what=type(damage).__name__, topic=topic, node=name)
+        _LOG.warning("chaos_applied", what=type(damage).__name__, topic=topic, node=name)
 
 
 def _state(damage: Overwrite, *, is_member: bool) -> SubscriberState:

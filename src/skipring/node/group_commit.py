@@ -150,13 +150,13 @@ class GroupCommit:
         except StorageError as error:
             self.failures += 1
             if self.error is None:
-                _LOG.error("cannot store", reason=str(error))
+                _LOG.error("commit_failed", reason=str(error))
             self.error = error
         else:
             self.commits += 1
             self._succeeded = number
             if self.error is not None:
-                _LOG.info("storing again")
+                _LOG.info("commit_recovered")
             self.error = None
             # What came after it had begun may be in it: it runs in a thread.
             self._waiting_bytes -= self._covered_bytes
@@ -205,4 +205,4 @@ class DeliveryLogFlusher:
             self._running = None
         if self._trace.error is not None and not self._is_told:
             self._is_told = True
-            _LOG.warning("deliveries not recorded", reason=self._trace.error)
+            _LOG.warning("delivery_log_failed", reason=self._trace.error)

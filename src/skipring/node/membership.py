@@ -67,7 +67,7 @@ class Membership:
     def on_refused(self, topic: TopicId, reason: str) -> None:
         """The topic's supervisor does not let us in."""
         if self.refusals.get(topic) != reason:
-            _LOG.warning("not let in", topic=topic, reason=reason)
+            _LOG.warning("join_refused", topic=topic, reason=reason)
         self.refusals[topic] = reason
 
     # -- keeping in touch --------------------------------------------------------------------
@@ -99,13 +99,13 @@ class Membership:
         for address in sorted(self._reported.keys() - away):
             del self._reported[address]
             if address in used:
-                _LOG.info("supervisor connected", address=address)
+                _LOG.info("supervisor_connected", address=address)
         self._away = away
         joined = {topic for topic, machine in self._topics.machines() if machine.label is not None}
         for topic in joined - self._joined:
             _LOG.info("joined", topic=topic)
         for topic in self._joined - joined:
-            _LOG.info("no member", topic=topic)
+            _LOG.info("left_ring", topic=topic)
         self._joined = joined
 
     def _on_unreachable(self, name: NodeId) -> None:
@@ -130,7 +130,7 @@ class Membership:
         why = self._links.why_unreachable(supervisor_at(address)) or "no connection yet"
         if self._reported.get(address) != why:
             self._reported[address] = why
-            _LOG.warning("supervisor not connected", address=address, reason=why)
+            _LOG.warning("supervisor_unreachable", address=address, reason=why)
 
     def set_supervisors(self, supervisors: Sequence[Address]) -> None:
         """Take another list of supervisors; topics that belong to another one now move to it."""

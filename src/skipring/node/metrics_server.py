@@ -140,7 +140,7 @@ class Telemetry:
         except (TimeoutError, CancelledError):
             return HttpPage(HTTPStatus.SERVICE_UNAVAILABLE, b"the event loop does not answer\n")
         except Exception as error:  # noqa: BLE001  (a mistake of ours ends nothing but the answer)
-            _LOG.error("page failed", path=path, error=repr(error))
+            _LOG.error("page_failed", path=path, error=repr(error))
             return HttpPage(HTTPStatus.INTERNAL_SERVER_ERROR, b"this is a mistake in skipring\n")
 
     def _on_metrics(self) -> HttpPage:
@@ -286,7 +286,7 @@ class _Server(ThreadingTCPServer):
 
     def _refuse(self, reason: str, client_address: Any, detail: str = "") -> None:  # noqa: ANN401
         address = _shown_address(client_address)
-        self._rarely.warn("request refused", reason=reason, address=address, detail=detail)
+        self._rarely.warn("request_refused", reason=reason, address=address, detail=detail)
 
     # -- the end -----------------------------------------------------------------------------
 

@@ -116,9 +116,9 @@ async def serve_supervisor(
         _show(partial(SupervisorMeasures, server), settings, place, stack)
         gc.freeze()  # Measured: a full collection of the imported code takes 25 ms.
         announce(f"listening {server.address}")
-        _LOG.info("supervisor started", address=server.address, secured=_is_secured(settings))
+        _LOG.info("supervisor_started", address=server.address, secured=_is_secured(settings))
         await stop
-        _LOG.info("supervisor stops")
+        _LOG.info("supervisor_stopping")
     return stop.result()
 
 
@@ -163,13 +163,13 @@ async def serve_node(
         _show(partial(NodeMeasures, node), settings, place, stack)
         gc.freeze()  # Measured: a full collection of the imported code takes 25 ms.
         announce(f"listening {node.address}")
-        _LOG.info("node started", node=called, address=node.address, topics=" ".join(topics))
+        _LOG.info("node_started", node=called, address=node.address, topics=" ".join(topics))
         if store is not None and store.recovery.damage is not None:
-            _LOG.warning("storage recovered", what=str(store.recovery))
+            _LOG.warning("storage_recovered", what=str(store.recovery))
         for topic in topics:
             node.subscribe(topic)
         await stop
-        _LOG.info("node stops", node=called)
+        _LOG.info("node_stopping", node=called)
         left = await hand_over(node, topics, settings.drain_s, _stop_signal())
         await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
     return Stop(stop.result(), left)
@@ -187,7 +187,7 @@ async def hand_over(
         departure = await node.drain(topic, drain_s)
         left = departure.unconfirmed
         if departure.receiver is not None and not left:
-            _LOG.info("handed over", topic=topic, to=departure.receiver)
+            _LOG.info("handed_over", topic=topic, to=departure.receiver)
         elif left:
             _LOG.error("not_handed_over", topic=topic, publications=left)
         elif departure.on_disk:
@@ -272,7 +272,7 @@ def _show(
     stack.callback(pause.stop)
     telemetry = Telemetry(source_of(pause), asyncio.get_running_loop())
     stack.callback(telemetry.close)
-    _LOG.info("metrics", address=telemetry.start(host, port, credentials))
+    _LOG.info("metrics_started", address=telemetry.start(host, port, credentials))
 
 
 def _on_hangup(react: Callable[[], None]) -> None:
@@ -290,17 +290,17 @@ def _read_again(links: Transport, reload: Callable[[], None] | None) -> None:
         reload()
     elif links.credentials is None:
         reason = "there are no certificates, and no list of supervisors is from a file"
-        _LOG.warning("settings not read again", reason=reason)
+        _LOG.warning("settings_rejected", reason=reason)
 
 
 def _reload(node: NodeHost, supervisors_again: Callable[[], Sequence[Address]]) -> None:
     try:
         supervisors = supervisors_again()
     except SkipringError as error:
-        _LOG.error("settings not read again", reason=str(error))
+        _LOG.error("settings_rejected", reason=str(error))
         return
     node.set_supervisors(supervisors)
-    _LOG.info("settings read again", supervisors=",".join(supervisors))
+    _LOG.info("settings_reloaded", supervisors=",".join(supervisors))
 
 
 def _ignore(topic: TopicId, delivery: Deliver) -> None:
