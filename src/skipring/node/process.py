@@ -30,12 +30,13 @@ from skipring.net.sockets import why_not_listening
 from skipring.net.transport import Transport
 from skipring.node.group_commit import opened
 from skipring.node.host import NodeHost
-from skipring.node.metrics_server import PageSource, Telemetry
-from skipring.node.readings import NodeMeasures, SupervisorMeasures
+from skipring.node.metrics_server import Telemetry
+from skipring.node.readings import node_readings, supervisor_readings
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.observability.logs import logger
 from skipring.observability.loop_pause import LoopPause
+from skipring.observability.metrics import HostReadings
 from skipring.security.credentials import may_act_as
 from skipring.storage.data_dir import check_name, node_id
 from skipring.storage.delivery_log import DeliveryLog
@@ -113,7 +114,7 @@ async def serve_supervisor(
         stack.push_async_callback(server.close)
         await _listening(server.start(host, port), place.listen)
         _on_hangup(partial(_read_again, server.links, None))
-        _show(partial(SupervisorMeasures, server), settings, place, stack)
+        _show(partial(supervisor_readings, server), settings, place, stack)
         gc.freeze()  # Measured: a full collection of the imported code takes 25 ms.
         announce(f"listening {server.address}")
         _LOG.info("supervisor_started", address=server.address, secured=_is_secured(settings))
@@ -160,7 +161,7 @@ async def serve_node(
         await _listening(node.start(host, port), place.listen)
         reload = partial(_reload, node, supervisors_again) if supervisors_again else None
         _on_hangup(partial(_read_again, node.links, reload))
-        _show(partial(NodeMeasures, node), settings, place, stack)
+        _show(partial(node_readings, node), settings, place, stack)
         gc.freeze()  # Measured: a full collection of the imported code takes 25 ms.
         announce(f"listening {node.address}")
         _LOG.info("node_started", node=called, address=node.address, topics=" ".join(topics))
@@ -257,7 +258,7 @@ async def _listening(starting: Coroutine[Any, Any, object], listen: Address) -> 
 
 
 def _show(
-    source_of: Callable[[LoopPause], PageSource],
+    read: Callable[[LoopPause], HostReadings],
     settings: NodeSettings,
     place: ProcessPaths,
     stack: AsyncExitStack,
@@ -270,7 +271,7 @@ def _show(
     pause = LoopPause(settings.tick_s)
     pause.start()
     stack.callback(pause.stop)
-    telemetry = Telemetry(source_of(pause), asyncio.get_running_loop())
+    telemetry = Telemetry(partial(read, pause), asyncio.get_running_loop())
     stack.callback(telemetry.close)
     _LOG.info("metrics_started", address=telemetry.start(host, port, credentials))
 
