@@ -253,7 +253,7 @@ def test_supervisor_is_ready_while_it_listens() -> None:
     asyncio.run(scene())
 
 
-def test_readings_after_a_backfill_do_not_index_its_publications() -> None:
+def test_readings_do_not_read_the_trie() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster:
             await cluster.wait_healthy()
