@@ -266,7 +266,7 @@ def test_node_reloads_the_supervisor_list_on_sighup(file: Path) -> None:
                 await until(lambda: first.members() == {"news": 1})
                 write_list(file, second)
                 node.hang_up()
-                said = await node.logged("settings read again")
+                said = await node.logged("settings_reloaded")
                 assert said["supervisors"] == second.address
                 await until(lambda: second.members() == {"news": 1})
                 await until(lambda: not any(first.members().values()))
@@ -286,7 +286,7 @@ def test_topic_keeps_its_supervisor_if_the_longer_list_still_assigns_it(file: Pa
                 await until(lambda: first.members() == {stays: 1})
                 write_list(file, first, second, topic=stays)
                 node.hang_up()
-                said = await node.logged("settings read again")
+                said = await node.logged("settings_reloaded")
                 assert said["supervisors"] == ",".join(addresses)
                 seen = first.ticker.calls
                 await until(lambda: first.ticker.calls > seen + 5)
@@ -304,7 +304,7 @@ def test_node_without_config_file_logs_that_and_continues(file: Path) -> None:
                 await until(lambda: first.members() == {"news": 1})
                 for _ in range(2):
                     node.hang_up()
-                    await node.logged("settings not read again")
+                    await node.logged("settings_rejected")
 
     asyncio.run(scene())
 
@@ -325,7 +325,7 @@ def test_unreadable_file_is_logged_and_changes_nothing(file: Path) -> None:
                 ):
                     write(file, text)
                     node.hang_up()
-                    assert why in (await node.logged("settings not read again"))["reason"]
+                    assert why in (await node.logged("settings_rejected"))["reason"]
                 assert first.members() == {"news": 1}
                 write_list(file, second)
                 node.hang_up()

@@ -119,7 +119,7 @@ def test_changed_files_are_reloaded(machines: tuple[Machine, Machine]) -> None:
     assert credentials.server_context() not in contexts
     assert credentials.client_context() not in contexts
     (line,) = lines()
-    assert (line["event"], line["denied"]) == ("credentials read again", 0)
+    assert (line["event"], line["denied"]) == ("credentials_reloaded", 0)
 
 
 def test_just_changed_files_are_reloaded_a_moment_later(
@@ -168,7 +168,7 @@ def test_unusable_files_change_nothing_and_are_logged_once(
         for _ in range(3):
             credentials.refresh()
     (line,) = lines()
-    assert (line["level"], line["event"]) == ("error", "credentials not read again")
+    assert (line["level"], line["event"]) == ("error", "credentials_rejected")
     assert why in line["reason"]
     assert credentials.server_context() is before
     a.renew()
@@ -248,7 +248,7 @@ def test_denied_certificate_is_refused_in_the_handshake(
 
     with logged() as lines:
         play(scene, loop)
-    line = next(each for each in lines() if each["event"] == "connection refused")
+    line = next(each for each in lines() if each["event"] == "connection_refused")
     assert line["reason"] == "certificate denied"
     assert "of b is denied" in line["detail"]
 
@@ -302,7 +302,7 @@ def test_certificate_is_reloaded_although_the_deny_list_is_unusable(
         for _ in range(3):
             credentials.refresh()
     (line,) = lines()
-    assert (line["level"], line["event"]) == ("error", "credentials not read again")
+    assert (line["level"], line["event"]) == ("error", "credentials_rejected")
     assert "line 1 is no serial number" in line["reason"]
     assert credentials.client_context() is not before
     assert credentials.distrust(theirs, 0.0) is not None, "the old list stays"
@@ -333,7 +333,7 @@ def test_open_connection_ends_when_the_peer_certificate_expires(
 
     with logged() as lines:
         play(scene, loop)
-    line = next(each for each in lines() if each["event"] == "connection refused")
+    line = next(each for each in lines() if each["event"] == "connection_refused")
     assert line["reason"] == "certificate expired"
     assert "expired at" in line["detail"]
 
@@ -414,16 +414,16 @@ def test_supervisor_reloads_certificates_and_closes_the_link_of_a_denied_node(
         async with process(machine, "supervisor") as supervisor:
             address = await supervisor.listens_at()
             supervisor.hang_up()
-            assert (await supervisor.logged("credentials read again"))["denied"] == 0
+            assert (await supervisor.logged("credentials_reloaded"))["denied"] == 0
             machine.renew(days=20)
             words = ("node", "--topic", "news", "--supervisor", address)
             async with process(other, *words) as node:
                 await node.logged("joined")
-                await supervisor.logged("credentials read again")  # without a signal
+                await supervisor.logged("credentials_reloaded")  # without a signal
                 machine.deny(other)
-                line = await supervisor.logged("connection refused")
+                line = await supervisor.logged("connection_refused")
                 assert line["reason"] == "certificate denied"
                 node.hang_up()
-                await node.logged("credentials read again")
+                await node.logged("credentials_reloaded")
 
     asyncio.run(scene())

@@ -376,4 +376,4 @@ def test_failed_write_of_the_delivery_log_is_logged_once(tmp_path: Path) -> None
 
     with logged() as lines:
         asyncio.run(scene())
-    assert the_line(lines, "deliveries not recorded")["reason"]
+    assert the_line(lines, "delivery_log_failed")["reason"]

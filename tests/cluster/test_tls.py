@@ -151,7 +151,7 @@ def test_caller_without_valid_certificate_is_refused(
             await until(lambda: a.counts == {reason: 1})
             assert a.got == []
             assert not a.links.connections
-            line = the_line(lines, "connection refused")
+            line = the_line(lines, "connection_refused")
             assert (line["reason"], line["address"]) == (reason, caller.address)
             assert detail in line["detail"]
 
@@ -172,7 +172,7 @@ def test_caller_with_the_certificate_of_another_name_is_refused(
             assert a.counts == {"name not in certificate": 1}
             assert a.got == []
             assert a.book.find("b") is None
-            line = the_line(lines, "connection refused")
+            line = the_line(lines, "connection_refused")
             assert line["reason"] == "name not in certificate"
             assert line["address"] == caller.address
             assert line["detail"] == f"{certificate} as b"
@@ -197,7 +197,7 @@ def test_dialled_peer_without_valid_certificate_receives_nothing(
             await until(lambda: a.counts == {reason: 1, "cannot connect": 1})
             assert a.got == []
             assert came == []
-            line = the_line(lines, "cannot connect")
+            line = the_line(lines, "connect_failed")
             assert (line["reason"], line["address"]) == (reason, address)
             assert detail in line["detail"]
 
@@ -223,7 +223,7 @@ def test_dialled_peer_with_the_certificate_of_another_receives_nothing(
                 a.links.send("b", note(1))
             await until(lambda: a.counts == {"name not in certificate": 1, "cannot connect": 1})
             assert other.got == []
-            line = the_line(lines, "connection refused")
+            line = the_line(lines, "connection_refused")
             assert line["detail"] == f"{certificate} as {called}"
 
     with logged() as lines:
@@ -241,7 +241,7 @@ def test_refusal_of_the_own_certificate_is_logged(papers: Papers, loop: LoopFact
                 a.book.learn({"b": address})
                 a.links.send("b", note(1))
                 await until(lambda: a.counts == {"handshake failed": 1, "cannot connect": 1})
-                line = the_line(lines, "connection refused")
+                line = the_line(lines, "connection_refused")
                 assert "certificate required" in line["detail"]
 
     with logged() as lines:
@@ -258,7 +258,7 @@ def test_peer_that_refused_the_own_certificate_is_named(papers: Papers, loop: Lo
                 a.book.learn({"b": address})
                 a.links.send("b", note(1))
                 await until(lambda: a.counts == {"handshake failed": 1, "cannot connect": 1})
-                assert the_line(lines, "connection refused")["address"] == address
+                assert the_line(lines, "connection_refused")["address"] == address
 
     with logged() as lines:
         play(scene, loop)
@@ -274,7 +274,7 @@ def test_connection_lost_during_the_handshake_is_logged_readably(
             async with call(a) as caller:
                 await until(lambda: bool(a.links._doors._entering))
             await until(lambda: a.counts == {"handshake failed": 1})
-            line = the_line(lines, "connection refused")
+            line = the_line(lines, "connection_refused")
             assert line["address"] == caller.address
             assert line["detail"]
 

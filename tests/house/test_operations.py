@@ -267,15 +267,6 @@ def text_of(call: ast.Call, place: int) -> set[str]:
     return {node.value for node in constants if isinstance(node.value, str)}
 
 
-def logged_events() -> set[str]:
-    said = calls(RUNTIME, "debug", "info", "warning", "error", "warn", "log_drop")
-    return set().union(*(text_of(call, 0) for call in said))
-
-
-def test_every_event_that_is_logged_is_in_the_table_and_no_other() -> None:
-    assert quoted(rows("## Logs")) == logged_events()
-
-
 def reasons() -> set[str]:
     """Why messages and connections are dropped, as the code says it."""
     found = {kind.__name__ for kind in WireError.__subclasses__()}

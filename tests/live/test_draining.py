@@ -18,7 +18,7 @@ ANSWER_S = 30.0
 
 def readiness(ring: LiveProcesses, name: str) -> str:
     """Return the answer of a node at ``/readyz``; empty if it is ready."""
-    address = ring.events(name, "metrics")[-1]["address"]
+    address = ring.events(name, "metrics_started")[-1]["address"]
     try:
         with urllib.request.urlopen(f"http://{address}/readyz", timeout=ANSWER_S):
             return ""
@@ -27,7 +27,9 @@ def readiness(ring: LiveProcesses, name: str) -> str:
 
 
 def until_ready(ring: LiveProcesses, name: str) -> None:
-    ring.until(lambda: bool(ring.events(name, "metrics")), lambda: f"{name} has not started")
+    ring.until(
+        lambda: bool(ring.events(name, "metrics_started")), lambda: f"{name} has not started"
+    )
     ring.until(lambda: not readiness(ring, name), lambda: readiness(ring, name))
 
 
@@ -81,7 +83,7 @@ def test_second_signal_ends_the_wait_for_an_unresponsive_member(tmp_path: Path) 
         ring.pause("n01")
         ring.publish("n00", b"x")
         ring.send_signal("n00", signal.SIGTERM)
-        ring.until(lambda: bool(ring.events("n00", "node stops")))
+        ring.until(lambda: bool(ring.events("n00", "node_stopping")))
         ring.send_signal("n00", signal.SIGTERM)
         assert ring.exit_status("n00") == 1
         (event,) = ring.events("n00", "not_handed_over")

@@ -70,7 +70,7 @@ def test_failure_shows_the_logs_of_the_processes(tmp_path: Path) -> None:
         fail()
     (note,) = failed.value.__notes__
     assert "--- supervisor.err" in note
-    assert "supervisor started" in note
+    assert "supervisor_started" in note
 
 
 def test_process_leads_its_own_session_and_ends_like_the_command(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_node_is_accepted_while_clients_use_all_their_connections(
                 three
             )
             assert a.counts == {"too many connections": 1}
-            line = the_line(lines, "connection refused")
+            line = the_line(lines, "connection_refused")
             assert line["address"] == three.address
             assert line["detail"] == "there are 2 connections of clients, which is the limit"
             b.knows(a)

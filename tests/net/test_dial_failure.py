@@ -401,7 +401,7 @@ def test_joining_node_logs_the_foreign_server(server: Server, sentence: str) -> 
         ):
 
             def reasons() -> list[str]:
-                found = [each for each in lines() if each["event"] == "supervisor not connected"]
+                found = [each for each in lines() if each["event"] == "supervisor_unreachable"]
                 return [each["reason"] for each in found if each["address"] == address]
 
             await until(lambda: sentence.format(address) in reasons())
@@ -420,8 +420,8 @@ def test_node_logs_each_reason_once_and_the_reconnection() -> None:
             ticks = node.ticker.calls + 20
             await until(lambda: node.ticker.calls > ticks)
             await cluster.start_supervisor()
-            await until(lambda: "supervisor connected" in [each["event"] for each in lines()])
-            lost = [each for each in lines() if each["event"] == "supervisor not connected"]
+            await until(lambda: "supervisor_connected" in [each["event"] for each in lines()])
+            lost = [each for each in lines() if each["event"] == "supervisor_unreachable"]
             reasons = [each["reason"] for each in lost]
             assert len(reasons) == len(set(reasons))  # a broken connection may yield another reason
             assert f"nothing listens at {address}; start one with: skipring supervisor" in reasons

@@ -200,7 +200,7 @@ def test_peer_is_accepted_while_another_address_uses_all_slots(
             await until(lambda: a.numbers("b") == [1])
             await until(lambda: a.links.counts["too many handshakes"] >= 12)
             assert b.counts == {}, "it was let in at its first attempt"
-        refused = [each for each in lines() if each["event"] == "connection refused"]
+        refused = [each for each in lines() if each["event"] == "connection_refused"]
         line = next(each for each in refused if each["reason"] == "too many handshakes")
         assert line["address"].startswith(A)
         assert line["detail"]

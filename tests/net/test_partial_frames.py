@@ -188,7 +188,7 @@ def test_connection_with_an_overdue_frame_is_closed(
             assert await caller.is_hung_up_on()
             assert a.numbers("b") == [1]
             assert a.counts == {"unfinished frame": 1}
-            line = the_line(lines, "connection refused")
+            line = the_line(lines, "connection_refused")
             assert line["address"] == caller.address
             assert "no more within" in line["detail"]
 

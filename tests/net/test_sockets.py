@@ -60,7 +60,7 @@ def test_plain_caller_at_a_tls_listener_is_refused(papers: Papers, loop: LoopFac
             assert await caller.is_hung_up_on()
             await until(lambda: a.counts == {"handshake failed": 1})
             assert a.got == []
-            line = the_line(lines, "connection refused")
+            line = the_line(lines, "connection_refused")
             assert (line["reason"], line["address"]) == ("handshake failed", caller.address)
             assert line["detail"]
 
@@ -76,7 +76,7 @@ def test_tls_caller_at_a_plain_listener_is_refused(papers: Papers, loop: LoopFac
                     pass
             await until(lambda: a.counts == {"FramingError": 1})
             await until(lambda: not a.links.connections)
-            assert the_line(lines, "connection refused")["reason"] == "FramingError"
+            assert the_line(lines, "connection_refused")["reason"] == "FramingError"
 
     with logged() as lines:
         play(scene, loop)
@@ -122,7 +122,7 @@ def test_endless_handshake_is_aborted(
             caller.write(said)
             assert await caller.is_hung_up_on()
             await until(lambda: a.counts == {"handshake failed": 1})
-            line = the_line(lines, "connection refused")
+            line = the_line(lines, "connection_refused")
             assert line["address"] == caller.address
             assert "taking longer" in line["detail"]
 
@@ -144,7 +144,7 @@ def test_excess_handshakes_are_refused_until_others_end(
                 await until(lambda: len(a.links._doors._entering) == 3)
                 async with call(a) as fourth:
                     assert await fourth.is_hung_up_on()
-                    line = the_line(lines, "connection refused")
+                    line = the_line(lines, "connection_refused")
                     assert line["reason"] == "too many handshakes"
                     assert line["address"] == fourth.address
                 assert a.counts == {"too many handshakes": 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from functools import partial
 from pathlib import Path
 from signal import SIGTERM
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from skipring.core.topics import SubscriberTopics
 from skipring.errors import UnconfirmedWarning
 from skipring.node.drain import OWN_MAX, Departure, Departures, OwnPublications
 from skipring.node.process import hand_over
-from skipring.node.readings import NodeMeasures
+from skipring.node.readings import node_readings
 from skipring.testing import Cluster
 from skipring.wire.rpc import Publish
 from tests.support.rings import until
@@ -55,8 +56,8 @@ def test_rolling_replacement_by_readiness_keeps_everything(tmp_path: Path, has_d
             await publish_all(cluster, "n00", COUNT)
             for old in cluster.nodes:
                 await cluster.leave(old)
-                source = NodeMeasures(cluster.node(await cluster.join()))
-                await until(lambda source=source: not source.readiness())  # type: ignore[misc]
+                source = partial(node_readings, cluster.node(await cluster.join()))
+                await until(lambda source=source: not source().unready)  # type: ignore[misc]
             assert not {"n00", "n01", "n02"} & set(cluster.nodes)
             for name in cluster.nodes:
                 assert len(cluster.payloads(name)) == COUNT
@@ -70,15 +71,15 @@ def test_new_member_is_not_ready_before_it_has_everything() -> None:
             await publish_all(cluster, "n00", COUNT)
             await cluster.wait_healthy()
             name = await cluster.join()
-            source = NodeMeasures(cluster.node(name))
+            source = partial(node_readings, cluster.node(name))
             seen: list[int] = []
 
             def is_ready() -> bool:
-                reasons = source.readiness()
+                reasons = source().unready
                 seen.append(len(cluster.payloads(name)))
                 return not reasons
 
-            await until(is_ready, lambda: str(source.readiness()))
+            await until(is_ready, lambda: str(source().unready))
             assert seen[-1] == COUNT
 
     asyncio.run(scene())
@@ -91,12 +92,12 @@ def test_readiness_states_the_missing_part() -> None:
             cluster.kill("n01")
             name = await cluster.join()
             machine = cluster.node(name).machine
-            source = NodeMeasures(cluster.node(name))
+            source = partial(node_readings, cluster.node(name))
             with cluster.partition([name], ["n00"]):
                 await until(lambda: getattr(machine(cluster.topic), "label", None) is not None)
-                (reason,) = source.readiness()
+                (reason,) = source().unready
                 assert reason.startswith("not all of 'news' is here yet: ")
-            await until(lambda: not source.readiness())
+            await until(lambda: not source().unready)
 
     asyncio.run(scene())
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import time
-from collections.abc import AsyncIterator, Callable, Iterable
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
 import pytest
 import trustme
-from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from skipring.errors import InputError
 from skipring.node import metrics_server as telemetry_module
 from skipring.node.metrics_server import REQUESTS_MAX, ServerCredentials, Telemetry
+from skipring.observability.metrics import HostReadings
 from skipring.security.credentials import Distrust, PeerCertificate
 from tests.support.rings import until
 
@@ -28,23 +28,19 @@ NO_ANSWER = (OSError, HTTPException)
 
 
 class Shown:
-    """A page source whose values can be changed."""
+    """A source of readings whose values can be changed."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
         self.value = 7.0
 
-    def metrics(self) -> Iterable[Metric]:
-        asyncio.get_running_loop()  # pages are only built in the thread of the loop
-        yield GaugeMetricFamily("skipring_test", "A value.", value=self.value)
-
-    def readiness(self) -> list[str]:
-        asyncio.get_running_loop()
-        return self.reasons
+    def __call__(self) -> HostReadings:
+        asyncio.get_running_loop()  # readings are only taken in the thread of the loop
+        return HostReadings(tuple(self.reasons), {"skipring_links": {(): self.value}})
 
 
 class Broken(Shown):
-    def metrics(self) -> Iterable[Metric]:
+    def __call__(self) -> HostReadings:
         raise KeyError("a mistake")
 
 
@@ -106,7 +102,7 @@ def test_collector_reads_current_metrics() -> None:
                 status, text = await asked(address, "/metrics")
                 families = {each.name: each for each in text_string_to_metric_families(text)}
                 assert status == 200
-                assert families["skipring_test"].samples[0].value == value
+                assert families["skipring_links"].samples[0].value == value
                 assert families["process_open_fds"].samples[0].value > 0
 
     asyncio.run(scene())
@@ -211,25 +207,44 @@ def test_hanging_clients_do_not_prevent_close(said: bytes, monkeypatch: pytest.M
     asyncio.run(scene())
 
 
+class StuckLoop(asyncio.AbstractEventLoop):
+    """A loop that accepts calls and never runs them."""
+
+    def __init__(self) -> None:
+        self.is_asked = threading.Event()
+
+    def call_soon_threadsafe(self, *_: object, **__: object) -> asyncio.Handle:
+        self.is_asked.set()
+        return asyncio.Handle(print, (), self)
+
+    def get_debug(self) -> bool:
+        return False
+
+
 def test_pending_request_does_not_prevent_close() -> None:
-    async def scene() -> None:
-        telemetry = Telemetry(Shown(), asyncio.get_running_loop(), NEVER_S)
-        with connected(telemetry.start(LOOPBACK, 0)) as client:
-            client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-            wait_for_question(telemetry)
-            telemetry.close()  # in the thread of the loop, which then cannot answer
-            assert not telemetry._questions
-            assert is_dropped(client)
+    loop = StuckLoop()
+    telemetry = Telemetry(Shown(), loop, NEVER_S)
+    with connected(telemetry.start(LOOPBACK, 0)) as client:
+        client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert loop.is_asked.wait(DEADLINE_S)
         telemetry.close()
+        assert is_dropped(client)
+    telemetry.close()
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET\r\n\r\n", b"GET / SMTP\r\n\r\n", b"\xff\x00\r\n\r\n", b"x" * (1 << 20)]
+)
+def test_malformed_request_is_refused(head: bytes) -> None:
+    async def scene() -> None:
+        async with showing(Shown()) as address:
+            with connected(address) as client:
+                with suppress(ConnectionError):
+                    client.sendall(head)
+                assert await asyncio.to_thread(is_dropped, client)
+            assert (await asked(address, "/healthz"))[0] == 200
 
     asyncio.run(scene())
-
-
-def wait_for_question(telemetry: Telemetry) -> None:
-    """Wait until a request reaches the loop, without letting it answer."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not telemetry._questions and time.monotonic() < deadline_s:
-        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("limit", ["SILENCE_S", "REQUEST_S"])
@@ -335,7 +350,7 @@ def test_collector_with_a_denied_certificate_is_refused(
         async with showing(Shown(), credentials=Serving(ours, denied="client")) as address:
             with pytest.raises(NO_ANSWER):
                 await asyncio.to_thread(get, address, "/healthz", "GET", client_of(ours, ours))
-            await until(lambda: "request refused" in caplog.text, lambda: caplog.text)
+            await until(lambda: "request_refused" in caplog.text, lambda: caplog.text)
             assert "reason='certificate denied'" in caplog.text
 
     asyncio.run(scene())
@@ -366,7 +381,7 @@ def test_missing_certificate_is_logged_readably(caplog: pytest.LogCaptureFixture
         async with showing(Shown(), credentials=Serving(ours)) as address:
             with pytest.raises(NO_ANSWER):
                 await asyncio.to_thread(get, address, "/healthz", "GET", client_of(ours, None))
-            await until(lambda: "request refused" in caplog.text, lambda: caplog.text)
+            await until(lambda: "request_refused" in caplog.text, lambda: caplog.text)
             assert "reason='no certificate'" in caplog.text
 
     asyncio.run(scene())

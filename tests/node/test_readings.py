@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from skipring.core.effects import Origin
 from skipring.core.peers import TopicId
+from skipring.core.subscriber import Subscriber
 from skipring.errors import StoreFullError
 from skipring.node.host import NodeHost
-from skipring.node.metrics_server import PageSource, Telemetry
-from skipring.node.readings import TOPICS_MAX, NodeMeasures, SupervisorMeasures
-from skipring.node.supervisor_host import SupervisorHost
+from skipring.node.metrics_server import Telemetry, families
+from skipring.node.readings import TOPICS_MAX, member_samples, node_readings, supervisor_readings
 from skipring.observability.loop_pause import LoopPause
 from skipring.observability.metrics import (
     METRICS,
     OF_ALL,
     OF_NODES,
     OF_SUPERVISORS,
+    HostReadings,
     MetricKind,
     metrics_page,
 )
@@ -37,27 +39,27 @@ ONLY_UNDER_TLS = {"skipring_certificate_expires_timestamp_seconds"}
 Values = dict[tuple[str, tuple[str, ...]], float]
 
 
-def values(families: Iterable[Metric]) -> Values:
+def values(found: Iterable[Metric]) -> Values:
     """Return the value of each metric by name and labels, with the labels sorted by name."""
     return {
         (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in families
+        for family in found
         for sample in family.samples
     }
 
 
-def names(families: Iterable[Metric]) -> set[str]:
+def names(found: Iterable[Metric]) -> set[str]:
     """Return the exported metric names, also of metrics without a value."""
-    return {each.name + ("_total" if each.type == "counter" else "") for each in families}
+    return {each.name + ("_total" if each.type == "counter" else "") for each in found}
 
 
 def node_of(cluster: Cluster, name: str) -> NodeHost:
     return cluster.node(name)
 
 
-async def scraped(source: PageSource) -> Values:
+async def scraped(read: Callable[[], HostReadings]) -> Values:
     """Return the values that a collector reads over HTTP."""
-    telemetry = Telemetry(source, asyncio.get_running_loop())
+    telemetry = Telemetry(read, asyncio.get_running_loop())
     address = telemetry.start("127.0.0.1", 0)
 
     def read() -> str:
@@ -93,9 +95,9 @@ def test_nodes_and_supervisors_export_the_metrics_of_the_table() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.wait_healthy()
-            of_node = names(NodeMeasures(node_of(cluster, "n00"), LoopPause(1.0)).metrics())
+            of_node = names(families(node_readings(node_of(cluster, "n00"), LoopPause(1.0))))
             of_supervisor = names(
-                SupervisorMeasures(cluster.supervisor(), LoopPause(1.0)).metrics()
+                families(supervisor_readings(cluster.supervisor(), LoopPause(1.0)))
             )
             assert of_node == {each.name for each in (*OF_ALL, *OF_NODES)} - ONLY_UNDER_TLS
             expected = {each.name for each in (*OF_ALL, *OF_SUPERVISORS)}
@@ -112,10 +114,10 @@ def test_node_metrics_reflect_its_activity() -> None:
                 await cluster.publish("n00", b"%d" % number)
             await cluster.wait_healthy()
             for name in ("n00", "n01"):
-                source = NodeMeasures(node_of(cluster, name))
-                await until(lambda source=source: not source.readiness())  # type: ignore[misc]
-            own = await scraped(NodeMeasures(node_of(cluster, "n00")))
-            other = await scraped(NodeMeasures(node_of(cluster, "n01")))
+                source = partial(node_readings, node_of(cluster, name))
+                await until(lambda source=source: not source().unready)  # type: ignore[misc]
+            own = await scraped(partial(node_readings, node_of(cluster, "n00")))
+            other = await scraped(partial(node_readings, node_of(cluster, "n01")))
         for seen in (own, other):
             assert seen["skipring_ready", ()] == 1
             assert seen["skipring_topics", ()] == 1
@@ -141,7 +143,7 @@ def test_supervisor_metrics_count_members_and_requests() -> None:
     async def scene() -> None:
         async with Cluster(n=3) as cluster:
             await cluster.wait_healthy()
-            source = SupervisorMeasures(cluster.supervisor())
+            source = partial(supervisor_readings, cluster.supervisor())
             before = await scraped(source)
             assert before["skipring_ready", ()] == 1
             assert before["skipring_supervisor_topics", ()] == 1
@@ -166,7 +168,7 @@ def test_commits_of_a_node_are_counted(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Cluster(n=2, data_dir=tmp_path) as cluster:
             await cluster.publish("n01", b"x")
-            seen = values(NodeMeasures(cluster.node("n01")).metrics())
+            seen = values(families(node_readings(cluster.node("n01"))))
             assert seen["skipring_commits_total", ()] >= 1
             assert seen["skipring_commit_failures_total", ()] == 0
             assert seen["skipring_unwritten_publications", ()] == 0
@@ -181,21 +183,21 @@ def test_node_is_ready_once_it_has_a_label_in_every_topic() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             node = cluster.node(await cluster.join())
-            source = NodeMeasures(node)
-            (reason,) = source.readiness()
+            source = partial(node_readings, node)
+            (reason,) = source().unready
             where = cluster.supervisor().address
             assert reason == (
                 "no place in the ring of 'news': "
                 f"there is no connection to the supervisor at {where}"
             )
-            assert values(source.metrics())["skipring_ready", ()] == 0
-            await until(lambda: not source.readiness(), lambda: str(source.readiness()))
+            assert values(families(source()))["skipring_ready", ()] == 0
+            await until(lambda: not source().unready, lambda: str(source().unready))
 
             node.subscribe("weather")
-            assert "no place in the ring of 'weather'" in source.readiness()[0]
-            await until(lambda: not source.readiness(), lambda: str(source.readiness()))
+            assert "no place in the ring of 'weather'" in source().unready[0]
+            await until(lambda: not source().unready, lambda: str(source().unready))
             await node.close()
-            assert source.readiness() == ["not listening"]
+            assert source().unready == ("not listening",)
 
     asyncio.run(scene())
 
@@ -205,12 +207,12 @@ def test_node_stays_ready_without_its_supervisor() -> None:
         async with Cluster(n=2) as cluster:
             await cluster.wait_healthy()
             node = cluster.node("n00")
-            source = NodeMeasures(node)
-            await until(lambda: not source.readiness(), lambda: str(source.readiness()))
+            source = partial(node_readings, node)
+            await until(lambda: not source().unready, lambda: str(source().unready))
             await cluster.stop_supervisor()
             linked = ("skipring_supervisor_linked", TOPIC)
-            await until(lambda: values(source.metrics())[linked] == 0)
-            assert source.readiness() == []
+            await until(lambda: values(families(source()))[linked] == 0)
+            assert source().unready == ()
 
     asyncio.run(scene())
 
@@ -220,9 +222,9 @@ def test_node_with_a_failed_commit_is_not_ready() -> None:
         async with Cluster(n=1) as cluster:
             await cluster.wait_healthy()
             node = cluster.node("n00")
-            await until(lambda: not NodeMeasures(node).readiness())
+            await until(lambda: not node_readings(node).unready)
             node.durability.error = StoreFullError("no room")
-            assert NodeMeasures(node).readiness() == ["what came last is not on the disk: no room"]
+            assert node_readings(node).unready == ("what came last is not on the disk: no room",)
 
     asyncio.run(scene())
 
@@ -231,10 +233,10 @@ def test_readiness_states_the_refusal_of_a_supervisor() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             cluster.supervisor()._allowed = ("orders.*",)
-            source = NodeMeasures(cluster.node(await cluster.join()))
+            source = partial(node_readings, cluster.node(await cluster.join()))
             await until(
-                lambda: "does not allow the topic" in str(source.readiness()),
-                lambda: str(source.readiness()),
+                lambda: "does not allow the topic" in str(source().unready),
+                lambda: str(source().unready),
             )
 
     asyncio.run(scene())
@@ -243,10 +245,22 @@ def test_readiness_states_the_refusal_of_a_supervisor() -> None:
 def test_supervisor_is_ready_while_it_listens() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
-            source = SupervisorMeasures(cluster.supervisor())
-            assert source.readiness() == []
+            source = partial(supervisor_readings, cluster.supervisor())
+            assert source().unready == ()
             await cluster.supervisor().close()
-            assert source.readiness() == ["not listening"]
+            assert source().unready == ("not listening",)
+
+    asyncio.run(scene())
+
+
+def test_readings_do_not_read_the_trie() -> None:
+    async def scene() -> None:
+        async with Cluster(n=1) as cluster:
+            await cluster.wait_healthy()
+            node = cluster.node("n00")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.delattr(Subscriber, "trie")  # reading the trie indexes what waits
+                assert node_readings(node).samples["skipring_publications"] == {TOPIC: 0}
 
     asyncio.run(scene())
 
@@ -255,40 +269,19 @@ def test_supervisor_is_ready_while_it_listens() -> None:
 
 
 def test_invented_topics_do_not_displace_used_ones() -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster:
-            made_up: dict[TopicId, int] = {f"a{n}": 1 for n in range(2 * TOPICS_MAX)}
-            source = SupervisorMeasures(Crowded(cluster.supervisor(), made_up | {"orders": 3}))
-            seen = values(source.metrics())
-            shown = [each for each in seen if each[0] == "skipring_supervisor_topic_members"]
-            assert len(shown) == TOPICS_MAX
-            assert seen["skipring_supervisor_topic_members", ("orders",)] == 3
-            assert seen["skipring_supervisor_members", ()] == 2 * TOPICS_MAX + 3
-            assert seen["skipring_topics_left_out", ()] == TOPICS_MAX + 1
-
-    asyncio.run(scene())
-
-
-class Crowded:
-    """A supervisor that reports more topics than it has."""
-
-    def __init__(self, server: SupervisorHost, members: dict[TopicId, int]) -> None:
-        self.address = server.address
-        self.links = server.links
-        self.ticker = server.ticker
-        self.counts: Counter[str] = server.counts
-        self.suspects = server.suspects
-        self._members = members
-
-    def members(self) -> dict[TopicId, int]:
-        return self._members
+    invented: dict[TopicId, int] = {f"a{n}": 1 for n in range(2 * TOPICS_MAX)}
+    samples = member_samples(invented | {"orders": 3})
+    assert len(samples["skipring_supervisor_topic_members"]) == TOPICS_MAX
+    assert samples["skipring_supervisor_topic_members"]["orders",] == 3
+    assert samples["skipring_supervisor_members"] == {(): 2 * TOPICS_MAX + 3}
+    assert samples["skipring_topics_left_out"] == {(): TOPICS_MAX + 1}
 
 
 def test_drops_are_counted_by_reason() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             cluster.supervisor().links.counts.update({"queue full": 2, "not stored": 3})
-            seen = values(SupervisorMeasures(cluster.supervisor()).metrics())
+            seen = values(families(supervisor_readings(cluster.supervisor())))
             assert seen["skipring_dropped_total", ("queue full",)] == 2
             assert ("skipring_dropped_total", ("not stored",)) not in seen
             assert seen["skipring_supervisor_store_failures_total", ()] == 3

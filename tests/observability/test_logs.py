@@ -49,10 +49,10 @@ class Clock:
 
 
 def test_log_line_is_an_object_that_begins_with_time_level_and_event(written: io.StringIO) -> None:
-    logger("links").warning("connection refused", reason="no greeting", count=3, gone=None)
+    logger("links").warning("connection_refused", reason="no greeting", count=3, gone=None)
     (line,) = lines(written)
     assert list(line) == ["time", "level", "event", "reason", "count", "gone"]
-    assert (line["level"], line["event"]) == ("warning", "connection refused")
+    assert (line["level"], line["event"]) == ("warning", "connection_refused")
     assert (line["reason"], line["count"], line["gone"]) == ("no greeting", 3, None)
     moment = datetime.fromisoformat(str(line["time"]))
     assert moment.utcoffset() is not None
@@ -264,7 +264,7 @@ def test_repeated_event_is_logged_once_per_period_with_its_count(written: io.Str
     rarely = RateLimitedLogger(logger("links"), period_s=60, clock=clock)
     for second in range(120):
         clock.now_s = second
-        rarely.warn("connection refused", reason="no greeting", address=f"127.0.0.1:{second}")
+        rarely.warn("connection_refused", reason="no greeting", address=f"127.0.0.1:{second}")
     said = [(line["address"], line.get("repeated")) for line in lines(written)]
     assert said == [("127.0.0.1:0", None), ("127.0.0.1:60", 59)]
 

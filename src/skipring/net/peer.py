@@ -210,7 +210,7 @@ class RemotePeer:
     def _on_trouble(self, address: Address, error: Exception) -> None:
         reason, detail = classify_tls_error(error)
         if reason is not None:  # an absent peer is usual, a refused certificate is not
-            self._links.log_drop("cannot connect", reason, address, detail)
+            self._links.log_drop("connect_failed", reason, address, detail)
 
     # -- called by connections ---------------------------------------------------------------
 

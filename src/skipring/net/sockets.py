@@ -257,7 +257,7 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
             except OSError as error:  # for example, too many open files
-                self._exchange.log_drop("cannot accept", "cannot accept", "", str(error))
+                self._exchange.log_drop("accept_failed", "cannot accept", "", str(error))
                 loop.remove_reader(listening)
                 self._again = loop.call_later(ACCEPT_AGAIN_S, self._begin, listening, handshakes)
                 break
@@ -279,7 +279,7 @@ class Listener:
             self._waiting.discard(visitor)
             visitor.came.close()
         self._exchange.log_drop(
-            "connection refused", "too many handshakes", visitor.address, detail
+            "connection_refused", "too many handshakes", visitor.address, detail
         )
 
     def _take_turns(self, handshakes: Handshakes[_Visitor]) -> None:
@@ -328,7 +328,7 @@ class Listener:
             reason, detail = classify_tls_error(error)
             detail = detail or "gone in the middle of it"
             self._exchange.log_drop(
-                "connection refused", reason or "handshake failed", visitor.address, detail
+                "connection_refused", reason or "handshake failed", visitor.address, detail
             )
 
     def close(self) -> None:

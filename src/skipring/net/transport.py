@@ -385,7 +385,7 @@ class Transport:
 
     def refuse(self, reason: str, link: PeerConnection, detail: str = "") -> None:
         """Count and log a refused connection."""
-        self.log_drop("connection refused", reason, link.address, detail)
+        self.log_drop("connection_refused", reason, link.address, detail)
 
     def log_drop(self, what: str, reason: str, address: str, detail: str = "") -> None:
         """Count a dropped connection or frame; log it at a limited rate."""

@@ -95,7 +95,7 @@ class ChaosServer:
             return Refused(damage.request, NO_CHAOS)
         if not isinstance(damage, ChaosPing):
             what = type(damage).__name__
-            _LOG.warning("damaged on purpose", what=what, topic=topic, node=self._name)
+            _LOG.warning("chaos_applied", what=what, topic=topic, node=self._name)
         why = self._why_refused(topic, damage)
         return ChaosAck(damage.request) if why is None else Refused(damage.request, why)
 

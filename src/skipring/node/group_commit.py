@@ -168,7 +168,7 @@ class GroupCommit:
     def _on_failure(self, error: StorageError) -> None:
         self.failures += 1
         if self.error is None:
-            _LOG.error("cannot store", reason=str(error))
+            _LOG.error("commit_failed", reason=str(error))
         self.error = error
 
     def _on_success(self, number: int) -> None:
@@ -176,7 +176,7 @@ class GroupCommit:
         self.commits += 1
         self._succeeded = number
         if self.error is not None:
-            _LOG.info("storing again")
+            _LOG.info("commit_recovered")
         self.error = None
         # Data written after the commit began may be in it: it runs in a thread.
         self._waiting_bytes -= self._covered_bytes
@@ -216,4 +216,4 @@ class DeliveryLogFlusher:
             self._running = None
         if self._trace.error is not None and not self._is_logged:
             self._is_logged = True
-            _LOG.warning("deliveries not recorded", reason=self._trace.error)
+            _LOG.warning("delivery_log_failed", reason=self._trace.error)

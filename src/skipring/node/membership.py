@@ -77,7 +77,7 @@ class Membership:
     def on_refused(self, topic: TopicId, reason: str) -> None:
         """Record that the topic's supervisor refuses the join."""
         if self.refusals.get(topic) != reason:
-            _LOG.warning("not let in", topic=topic, reason=reason)
+            _LOG.warning("join_refused", topic=topic, reason=reason)
         self.refusals[topic] = reason
 
     # -- connections to supervisors ------------------------------------------------------------
@@ -105,13 +105,13 @@ class Membership:
         for address in sorted(self._reported.keys() - away):
             del self._reported[address]
             if address in used:
-                _LOG.info("supervisor connected", address=address)
+                _LOG.info("supervisor_connected", address=address)
         self._away = away
         joined = {topic for topic, machine in self._topics.machines() if machine.label is not None}
         for topic in joined - self._joined:
             _LOG.info("joined", topic=topic)
         for topic in self._joined - joined:
-            _LOG.info("no member", topic=topic)
+            _LOG.info("left_ring", topic=topic)
         self._joined = joined
 
     def on_unreachable(self, name: NodeId) -> None:
@@ -136,7 +136,7 @@ class Membership:
         why = self._transport.why_unreachable(supervisor_at(address)) or "no connection yet"
         if self._reported.get(address) != why:
             self._reported[address] = why
-            _LOG.warning("supervisor not connected", address=address, reason=why)
+            _LOG.warning("supervisor_unreachable", address=address, reason=why)
 
     def moved_to(self, supervisors: Sequence[Address]) -> list[TopicId]:
         """Return the topics that have another supervisor in a new list."""

@@ -30,12 +30,13 @@ from skipring.net.sockets import why_not_listening
 from skipring.net.transport import Transport
 from skipring.node.group_commit import opened
 from skipring.node.host import NodeHost
-from skipring.node.metrics_server import PageSource, Telemetry
-from skipring.node.readings import NodeMeasures, SupervisorMeasures
+from skipring.node.metrics_server import Telemetry
+from skipring.node.readings import node_readings, supervisor_readings
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.observability.logs import logger
 from skipring.observability.loop_pause import LoopPause
+from skipring.observability.metrics import HostReadings
 from skipring.security.credentials import may_act_as
 from skipring.storage.data_dir import check_name, node_id
 from skipring.storage.delivery_log import DeliveryLog
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def allow_files(wanted: int) -> int:
-    """Let this process open so many files, or as many as it may; return how many that is."""
+    """Raise the limit of open files to ``wanted``, or as far as allowed; return the new limit."""
     try:
         import resource  # noqa: PLC0415  (not on every system)
     except ImportError:
@@ -62,9 +63,9 @@ def allow_files(wanted: int) -> int:
     return allowed
 
 
-# Links of others, those that have not greeted, our own, and what else is open.
+# Connections of peers, connections without a greeting, own connections, and other files.
 FILES: Final = LINKS_MAX + PLAIN.at_once + 1024
-LEAVING_S: Final = 5.0  # Our guess: as long as a person waits for a process to stop.
+LEAVING_S: Final = 5.0  # Guess: as long as a person waits for a process to stop.
 
 Announce = Callable[[str], None]
 Result = TypeVar("Result")
@@ -73,14 +74,14 @@ _LOG: Final = logger("process")
 
 
 class Stop(Struct, frozen=True):
-    """How a node has ended: by which signal, and what nobody else has."""
+    """End of a node: the signal, and the publications that were not handed over."""
 
     signal: signal.Signals
     not_handed_over: int = 0  # publications that no remaining member has confirmed
 
 
 class ProcessPaths(Struct, frozen=True, kw_only=True):
-    """Where a process listens, keeps its data and shows how it is."""
+    """Addresses and data directory of a process."""
 
     listen: Address
     data: Path | None = None
@@ -88,7 +89,7 @@ class ProcessPaths(Struct, frozen=True, kw_only=True):
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine in the quickest loop there is."""
+    """Run a coroutine in a new event loop, uvloop where it is installed."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(main)
 
@@ -96,7 +97,7 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
 async def serve_supervisor(
     settings: NodeSettings, place: ProcessPaths, announce: Announce
 ) -> signal.Signals:
-    """Run a supervisor until it is asked to stop; return by which signal."""
+    """Run a supervisor until a signal stops it; return the signal."""
     host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
     if settings.credentials is not None and not may_act_as("supervisor", settings.credentials.name):
         raise IdentityError(
@@ -113,12 +114,12 @@ async def serve_supervisor(
         stack.push_async_callback(server.close)
         await _listening(server.start(host, port), place.listen)
         _on_hangup(partial(_read_again, server.links, None))
-        _show(partial(SupervisorMeasures, server), settings, place, stack)
+        _show(partial(supervisor_readings, server), settings, place, stack)
         gc.freeze()  # Measured: a full collection of the imported code takes 25 ms.
         announce(f"listening {server.address}")
-        _LOG.info("supervisor started", address=server.address, secured=_is_secured(settings))
+        _LOG.info("supervisor_started", address=server.address, secured=_is_secured(settings))
         await stop
-        _LOG.info("supervisor stops")
+        _LOG.info("supervisor_stopping")
     return stop.result()
 
 
@@ -131,11 +132,11 @@ async def serve_node(
     announce: Announce,
     supervisors_again: Callable[[], Sequence[Address]] | None = None,
 ) -> Stop:
-    """Run a subscriber of some topics until it is asked to stop; leave them, and return how.
+    """Run a subscriber of some topics until a signal stops it; leave the topics.
 
-    Before it leaves it hands over what it holds, within ``settings.drain_s`` or until a second
-    signal. On SIGHUP certificates are read again, and so is the list of supervisors: topics move
-    if it has changed.
+    Before it leaves, it hands over its publications, within ``settings.drain_s`` or until a second
+    signal. SIGHUP reloads the certificates and the list of supervisors: topics move if the list
+    has changed.
     """
     host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
     parse_supervisors(settings.supervisors, is_secured=_is_secured(settings))
@@ -160,16 +161,16 @@ async def serve_node(
         await _listening(node.start(host, port), place.listen)
         reload = partial(_reload, node, supervisors_again) if supervisors_again else None
         _on_hangup(partial(_read_again, node.links, reload))
-        _show(partial(NodeMeasures, node), settings, place, stack)
+        _show(partial(node_readings, node), settings, place, stack)
         gc.freeze()  # Measured: a full collection of the imported code takes 25 ms.
         announce(f"listening {node.address}")
-        _LOG.info("node started", node=called, address=node.address, topics=" ".join(topics))
+        _LOG.info("node_started", node=called, address=node.address, topics=" ".join(topics))
         if store is not None and store.recovery.damage is not None:
-            _LOG.warning("storage recovered", what=str(store.recovery))
+            _LOG.warning("storage_recovered", what=str(store.recovery))
         for topic in topics:
             node.subscribe(topic)
         await stop
-        _LOG.info("node stops", node=called)
+        _LOG.info("node_stopping", node=called)
         left = await hand_over(node, topics, settings.drain_s, _stop_signal())
         await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
     return Stop(stop.result(), left)
@@ -178,7 +179,7 @@ async def serve_node(
 async def hand_over(
     node: NodeHost, topics: Sequence[TopicId], drain_s: float, stop: asyncio.Future[signal.Signals]
 ) -> int:
-    """Hand over what is held of topics; return how many publications were not handed over.
+    """Hand over the publications of topics; return the number that was not handed over.
 
     Another signal ends the wait.
     """
@@ -187,7 +188,7 @@ async def hand_over(
         departure = await node.drain(topic, drain_s)
         left = departure.unconfirmed
         if departure.receiver is not None and not left:
-            _LOG.info("handed over", topic=topic, to=departure.receiver)
+            _LOG.info("handed_over", topic=topic, to=departure.receiver)
         elif left:
             _LOG.error("not_handed_over", topic=topic, publications=left)
         elif departure.on_disk:
@@ -223,7 +224,7 @@ def check_topic_name(topic: TopicId) -> None:
 
 
 def _name_of(data: Path | None, name: NodeId | None, credentials: Credentials | None) -> NodeId:
-    """What the node is called: as told, as before, as its certificate, or anyhow."""
+    """Return the name of the node: given, stored, of its certificate, or random."""
     if name is not None:
         check_name(name, parameter="name")
     elif credentials is not None:
@@ -238,7 +239,7 @@ def _name_of(data: Path | None, name: NodeId | None, credentials: Credentials | 
 
 
 def _any_name() -> NodeId:
-    """A name for a node that keeps nothing."""
+    """Return a name for a node without a data directory."""
     return f"node-{Random().getrandbits(48):012x}"
 
 
@@ -253,16 +254,16 @@ async def _listening(starting: Coroutine[Any, Any, object], listen: Address) -> 
         raise InputError(why_not_listening(listen, error), parameter="listen") from None
 
 
-# -- what goes on beside -----------------------------------------------------------------------
+# -- metrics and signals -----------------------------------------------------------------------
 
 
 def _show(
-    source_of: Callable[[LoopPause], PageSource],
+    read: Callable[[LoopPause], HostReadings],
     settings: NodeSettings,
     place: ProcessPaths,
     stack: AsyncExitStack,
 ) -> None:
-    """Show how the process is: on loopback plainly, elsewhere to those with a certificate."""
+    """Serve the metrics pages: plain on loopback, elsewhere under TLS with client certificates."""
     if place.metrics is None:
         return
     host, port = split_address(place.metrics, "metrics", is_secured=_is_secured(settings))
@@ -270,19 +271,19 @@ def _show(
     pause = LoopPause(settings.tick_s)
     pause.start()
     stack.callback(pause.stop)
-    telemetry = Telemetry(source_of(pause), asyncio.get_running_loop())
+    telemetry = Telemetry(partial(read, pause), asyncio.get_running_loop())
     stack.callback(telemetry.close)
-    _LOG.info("metrics", address=telemetry.start(host, port, credentials))
+    _LOG.info("metrics_started", address=telemetry.start(host, port, credentials))
 
 
 def _on_hangup(react: Callable[[], None]) -> None:
-    """Without a reaction of ours the signal would end the process."""
+    """Handle SIGHUP, which would end the process otherwise."""
     with suppress(AttributeError, NotImplementedError):  # not every system has this signal
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, react)
 
 
 def _read_again(links: Transport, reload: Callable[[], None] | None) -> None:
-    """Read certificates, the deny list and the list of supervisors again, if there are such."""
+    """Reload certificates, the deny list and the list of supervisors, as far as configured."""
     if links.credentials is not None:
         links.credentials.reload()
         links.check_certificates()
@@ -290,25 +291,25 @@ def _read_again(links: Transport, reload: Callable[[], None] | None) -> None:
         reload()
     elif links.credentials is None:
         reason = "there are no certificates, and no list of supervisors is from a file"
-        _LOG.warning("settings not read again", reason=reason)
+        _LOG.warning("settings_rejected", reason=reason)
 
 
 def _reload(node: NodeHost, supervisors_again: Callable[[], Sequence[Address]]) -> None:
     try:
         supervisors = supervisors_again()
     except SkipringError as error:
-        _LOG.error("settings not read again", reason=str(error))
+        _LOG.error("settings_rejected", reason=str(error))
         return
     node.set_supervisors(supervisors)
-    _LOG.info("settings read again", supervisors=",".join(supervisors))
+    _LOG.info("settings_reloaded", supervisors=",".join(supervisors))
 
 
 def _ignore(topic: TopicId, delivery: Deliver) -> None:
-    """There is no application: the node is there to keep and to pass on."""
+    """Ignore a delivery: this process stores and forwards, and has no application."""
 
 
 def _stop_signal() -> asyncio.Future[signal.Signals]:
-    """The signal by which somebody asks the process to stop, once it has come."""
+    """Return a future of the signal that stops the process."""
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[signal.Signals] = loop.create_future()
 

@@ -5,7 +5,7 @@ One table serves the code that reads the values, the docs and their tests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -29,6 +29,16 @@ class Metric(Struct, frozen=True):
     alarm: str = ""  # when an operator should check; empty: it explains other metrics
 
 
+Samples = Mapping[tuple[str, ...], float]  # values by label values, in the order of the labels
+
+
+class HostReadings(Struct, frozen=True):
+    """State of a host at one moment: its metrics, and the reasons why it is not ready."""
+
+    unready: tuple[str, ...] = ()
+    samples: Mapping[str, Samples] = {}  # by the names of metrics
+
+
 OF_ALL: Final = (
     Metric(
         "skipring_build_info",
@@ -39,14 +49,14 @@ OF_ALL: Final = (
     Metric(
         "skipring_ready",
         MetricKind.GAUGE,
-        "1 if /readyz says so: a node has a place in the ring of every topic, has everything that "
-        "a neighbour had, and can store.",
+        "1 if /readyz answers 200: a node has a place in the ring of every topic, has everything "
+        "that a neighbour had, and can store.",
         alarm="0 for 5 minutes",
     ),
     Metric(
         "skipring_ticks_total",
         MetricKind.COUNTER,
-        "How often the periodic actions have run.",
+        "Ticks since the start of the process.",
         alarm="does not grow for 1 minute",
     ),
     Metric(
@@ -58,7 +68,7 @@ OF_ALL: Final = (
     Metric(
         "skipring_tick_lag_seconds",
         MetricKind.GAUGE,
-        "How much later than due the last tick began.",
+        "Delay of the last tick.",
         alarm="above the tick for 5 minutes",
     ),
     Metric(
@@ -78,27 +88,27 @@ OF_ALL: Final = (
     Metric(
         "skipring_received_bytes_total",
         MetricKind.COUNTER,
-        "Bytes that have come over links, without what TLS adds.",
+        "Bytes received over connections, without the overhead of TLS.",
     ),
     Metric(
         "skipring_sent_bytes_total",
         MetricKind.COUNTER,
-        "Bytes that were handed to links, without what TLS adds.",
+        "Bytes sent over connections, without the overhead of TLS.",
     ),
     Metric(
         "skipring_received_frames_total",
         MetricKind.COUNTER,
-        "Messages that have come over links.",
+        "Messages received over connections.",
     ),
     Metric(
         "skipring_sent_frames_total",
         MetricKind.COUNTER,
-        "Messages that were handed to links.",
+        "Messages sent over connections.",
     ),
     Metric(
         "skipring_dropped_total",
         MetricKind.COUNTER,
-        "Messages not sent and connections refused, by reason; what was published comes by repair.",
+        "Messages dropped and connections refused, by reason; repair delivers lost publications.",
         ("reason",),
         alarm="FramingError, HandshakeError, MessageError, no certificate or bad certificate "
         "grows: strangers, or another version; queue full grows for 5 minutes: a peer is too slow",
@@ -113,19 +123,19 @@ OF_ALL: Final = (
     Metric(
         "skipring_name_conflicts",
         MetricKind.GAUGE,
-        "Names that two live processes have claimed lately, as seen by this process.",
+        "Names that two live processes have claimed recently, as seen by this process.",
         alarm="above 0: a data directory was copied, or two processes were given one name",
     ),
     Metric(
         "skipring_certificate_expires_timestamp_seconds",
         MetricKind.GAUGE,
-        "When others cease to accept the certificate of this process; missing without one.",
+        "End of the certificate of this process; missing without a certificate.",
         alarm="less than 14 days away",
     ),
     Metric(
         "skipring_topics_left_out",
         MetricKind.GAUGE,
-        "Topics that have no values of their own here, because there are too many.",
+        "Topics without values of their own, because the process has too many.",
     ),
 )
 
@@ -133,7 +143,7 @@ OF_NODES: Final = (
     Metric(
         "skipring_topics",
         MetricKind.GAUGE,
-        "Topics this node takes part in.",
+        "Topics of this node.",
     ),
     Metric(
         "skipring_joined",
@@ -152,10 +162,10 @@ OF_NODES: Final = (
     Metric(
         "skipring_deliveries_total",
         MetricKind.COUNTER,
-        "Publications that were stored, by how they came: own, spread (as new, from a neighbour) "
-        "or repair (a neighbour had what was missing here).",
+        "Publications stored, by origin: own, spread (broadcast by a neighbour) or repair "
+        "(missing here and fetched from a neighbour).",
         ("topic", "origin"),
-        alarm="most come by repair for 10 minutes: why does spreading not work? See "
+        alarm="most arrive by repair for 10 minutes: broadcast does not work; see "
         "skipring_dropped_total",
     ),
     Metric(
@@ -168,26 +178,26 @@ OF_NODES: Final = (
     Metric(
         "skipring_ring_neighbours_linked",
         MetricKind.GAUGE,
-        "Ring neighbours in the topic to which there is a connection.",
+        "Ring neighbours in the topic that are connected.",
         ("topic",),
-        alarm="below skipring_ring_neighbours for 5 minutes: the network does not let all through",
+        alarm="below skipring_ring_neighbours for 5 minutes: the network blocks some connections",
     ),
     Metric(
         "skipring_supervisor_linked",
         MetricKind.GAUGE,
-        "1 if there is a connection to the supervisor of the topic; only joining needs it.",
+        "1 if the supervisor of the topic is connected; only joining needs it.",
         ("topic",),
-        alarm="0 for 5 minutes: nobody can join, and crashed nodes stay in the ring",
+        alarm="0 for 5 minutes: no node can join, and crashed nodes stay in the ring",
     ),
     Metric(
         "skipring_commits_total",
         MetricKind.COUNTER,
-        "Commits to the disk; one makes all durable that came meanwhile.",
+        "Group commits to the disk.",
     ),
     Metric(
         "skipring_commit_failures_total",
         MetricKind.COUNTER,
-        "Commits that failed; what they were to write stays in memory and is tried again.",
+        "Failed commits; their publications stay in memory for the next commit.",
         alarm="grows: is the disk full, or broken?",
     ),
     Metric(
@@ -199,7 +209,7 @@ OF_NODES: Final = (
     Metric(
         "skipring_put_aside_total",
         MetricKind.COUNTER,
-        "Stored publications that were not what had been stored, and are fetched from a neighbour.",
+        "Stored publications that were corrupt; they are quarantined and fetched from a neighbour.",
         alarm="grows: the disk or the memory of this machine flips bits",
     ),
 )
@@ -214,7 +224,7 @@ OF_SUPERVISORS: Final = (
         "skipring_supervisor_members",
         MetricKind.GAUGE,
         "Members of all topics; a node counts once for each topic it is in.",
-        alarm="falls by a third within 10 minutes and nobody stopped nodes",
+        alarm="falls by a third within 10 minutes while no node is stopped",
     ),
     Metric(
         "skipring_supervisor_topic_members",
@@ -226,31 +236,31 @@ OF_SUPERVISORS: Final = (
     Metric(
         "skipring_supervisor_requests_total",
         MetricKind.COUNTER,
-        "Messages received, by type; of a ring that is in order there are a few a tick.",
+        "Messages received, by type; a healthy ring sends a few in each tick.",
         ("type",),
-        alarm="grows by more than 10 a tick and topic for 10 minutes: a ring does not become right",
+        alarm="grows by more than 10 a tick and topic for 10 minutes: a ring stays degraded",
     ),
     Metric(
         "skipring_supervisor_evictions_total",
         MetricKind.COUNTER,
-        "Members that were taken for crashed; one that lives subscribes again.",
+        "Members evicted as crashed; a live one rejoins.",
         alarm="grows while no node is stopped: nodes are stuck, or cannot be reached",
     ),
     Metric(
         "skipring_supervisor_probes_total",
         MetricKind.COUNTER,
-        "Signs of life that were asked for.",
+        "Pings sent to suspected members.",
     ),
     Metric(
         "skipring_supervisor_suspects",
         MetricKind.GAUGE,
-        "Members that a ring neighbour has reported silent and that have not spoken since.",
+        "Members that a ring neighbour has reported as unresponsive, silent since then.",
         alarm="above 0 for 5 minutes",
     ),
     Metric(
         "skipring_supervisor_store_failures_total",
         MetricKind.COUNTER,
-        "Times that the database could not be kept; it may be lost, the rings tell it again.",
+        "Failed writes of the database; the members restore a lost database.",
         alarm="grows: is the disk full?",
     ),
 )
@@ -272,7 +282,7 @@ def _table(title: str, metrics: Iterable[Metric]) -> Iterator[str]:
     yield from (
         f"### {title}",
         "",
-        "| metric | type | what it says | look when |",
+        "| metric | type | meaning | check when |",
         "|---|---|---|---|",
     )
     for each in metrics:

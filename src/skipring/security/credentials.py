@@ -183,10 +183,10 @@ class Credentials:
         except InputError as error:
             errors.append(error)
         for each in errors:
-            _LOG.error("credentials not read again", reason=str(each), denied=len(self._denied))
+            _LOG.error("credentials_rejected", reason=str(each), denied=len(self._denied))
         if not errors:
             expires = told(self.expires)
-            _LOG.info("credentials read again", expires=expires, denied=len(self._denied))
+            _LOG.info("credentials_reloaded", expires=expires, denied=len(self._denied))
 
     def _check_name(self, name: NodeId) -> None:
         if name != self.name:

@@ -328,5 +328,5 @@ def _on_http_error(_: Request, error: HTTPException) -> JSONResponse:
 
 
 def _on_mistake(request: Request, error: Exception) -> JSONResponse:
-    _LOG.error("page failed", path=request.url.path, error=repr(error))
+    _LOG.error("page_failed", path=request.url.path, error=repr(error))
     return refused(f"this is a mistake of skipring's: {error!r}; please report it", 500)

@@ -278,7 +278,7 @@ class EventStream:
                 trouble = str(error)
             except Exception as error:  # noqa: BLE001  (whatever it is, watching goes on)
                 trouble = f"{what} cannot be shown, which is a mistake of skipring's: {error!r}"
-                _LOG.error("watching failed", what=what, error=repr(error))
+                _LOG.error("monitor_failed", what=what, error=repr(error))
             self._record_error(audience, what, trouble)
             taken = monotonic() - begun
             await asyncio.sleep(max(period_s - taken, min(WATCHING_SHARE * taken, PAUSE_S_MAX)))

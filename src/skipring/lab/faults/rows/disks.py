@@ -79,7 +79,7 @@ def _record_all(ring: FaultRing) -> None:
 
 
 def _commit_failures(ring: FaultRing, name: str) -> float:
-    address = ring.events(name, "metrics")[-1]["address"]
+    address = ring.events(name, "metrics_started")[-1]["address"]
     return metric(address, "skipring_commit_failures_total")
 
 

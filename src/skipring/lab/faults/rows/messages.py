@@ -109,7 +109,7 @@ def forged_senders(trial: FaultTrial) -> None:
 
 
 def _dropped(ring: FaultRing, name: str, reason: str) -> int:
-    address = ring.events(name, "metrics")[-1]["address"]
+    address = ring.events(name, "metrics_started")[-1]["address"]
     with urllib.request.urlopen(f"http://{address}/metrics") as page:
         text = page.read().decode()
     found = re.search(rf'^skipring_dropped_total{{reason="{reason}"}} (\S+)$', text, re.MULTILINE)

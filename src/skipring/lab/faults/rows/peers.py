@@ -225,7 +225,7 @@ def invented_names(trial: FaultTrial) -> None:
 
 def _ready_text(ring: FaultRing, name: str) -> str:
     """Return why a process is not ready; an empty text if it is."""
-    address = ring.events(name, "metrics")[-1]["address"]
+    address = ring.events(name, "metrics_started")[-1]["address"]
     try:
         with urllib.request.urlopen(f"http://{address}/readyz"):
             return ""

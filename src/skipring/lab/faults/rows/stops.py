@@ -89,7 +89,7 @@ def rolling(trial: FaultTrial) -> None:
 
 def _is_ready(ring: FaultRing, name: str) -> bool:
     """Return True if ``/readyz`` is 200."""
-    address = ring.events(name, "metrics")[-1]["address"]
+    address = ring.events(name, "metrics_started")[-1]["address"]
     try:
         with urllib.request.urlopen(f"http://{address}/readyz", timeout=READY_S) as answer:
             return bool(answer.status == 200)  # noqa: PLR2004  (HTTP)

@@ -15,12 +15,12 @@ from skipring.core.peers import SUPERVISOR, NodeId, Peer
 from skipring.core.ring import Ring
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
-from skipring.sim.branching import Branching
-from skipring.sim.exhaustive import CHECKED, Exploration, all_states_of_two, explore
 from skipring.world.adversaries import legitimate_world
 from skipring.world.format import parse_world, render_world
 from skipring.world.legitimacy import is_strictly_legitimate
 from skipring.world.snapshot import Parcel, Snapshot
+from tests.model_checking.branching import Branching
+from tests.model_checking.exhaustive import CHECKED, Exploration, all_states_of_two, explore
 
 
 def sample(one_in: int) -> Iterator[Snapshot]:

@@ -29,9 +29,9 @@ from skipring.core.peers import SUPERVISOR, NodeId, Peer
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
-from skipring.sim.branching import Branching
 from skipring.world.legitimacy import explicit_state, is_legitimate, is_strictly_legitimate
 from skipring.world.snapshot import Parcel, Snapshot
+from tests.model_checking.branching import Branching
 
 STATES_MAX: Final = 6_000_000  # Chosen limit: about 1.2 GB.
 PROCESS_BITS: Final = 20  # Chosen limit: in a ring of two nodes each has about a hundred states.
@@ -166,10 +166,10 @@ class _Process:
         key = (code & self._field, bit)
         known = self._steps.get(key)
         if known is None:
-            known = self._steps[key] = tuple(dict.fromkeys(self._work_out(*key)))
+            known = self._steps[key] = tuple(dict.fromkeys(self._computed_steps(*key)))
         return known
 
-    def _work_out(self, before: int, bit: int) -> Iterator[Step]:
+    def _computed_steps(self, before: int, bit: int) -> Iterator[Step]:
         event = Received(self._channels.parcels[bit].message) if bit else Tick()
         for _ in self._chance.ways():
             machine = self._machine(self.decode(before))
