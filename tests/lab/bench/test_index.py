@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from skipring.lab.bench import index
-from skipring.lab.bench.goals import at_least, at_most
 from skipring.lab.bench.index import measure
+from skipring.lab.bench.report import at_least, at_most
 
 N = 2500
 

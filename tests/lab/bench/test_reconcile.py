@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from skipring.lab.bench import reconcile
-from skipring.lab.bench.goals import at_most
 from skipring.lab.bench.reconcile import BATCHED, UNBATCHED, measure
+from skipring.lab.bench.report import at_most
 
 SIZES = (40, 3000)
 DIFFERENCES = (0, 1, 10, 100, 1000)

@@ -5,12 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from skipring.core.messages import CheckLabel
-from skipring.lab.bench import recovery, sim
 from skipring.lab.bench.goals import at_least, at_most
 from skipring.lab.bench.memory import peak_bytes, resident_bytes
-from skipring.lab.bench.sim import MESSAGES_PER_TICK, measure
+
+from skipring.core.messages import CheckLabel
+from skipring.lab.bench import sim
+from skipring.lab.bench.sim import (
+    MESSAGES_PER_TICK,
+    measure,
+    measure_recovery,
+    recovery_ratios,
+)
 from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.adversaries import ADVERSARIES
 
@@ -59,7 +64,7 @@ def test_ratios_are_to_what_is_wanted_and_to_the_skeleton(rows: list[dict[str, A
             "events_per_s_skipring_over_skeleton": speed / skeleton["events_per_s"],
             **at_most(name, memory[name], bound),
             **at_most(f"peak_{name}", healing[f"peak_{name}"], bound),
-            **recovery.ratios(recoveries),
+            **recovery_ratios(recoveries),
         },
         abs=0.01,
     )
@@ -91,6 +96,35 @@ def test_memory_is_counted_in_bytes() -> None:
 def test_where_the_system_does_not_say_the_largest_so_far_is_taken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("skipring.lab.bench.memory._PROCESSES", tmp_path / "absent")
+    monkeypatch.setattr("skipring.lab.bench.processes._PROC", tmp_path / "absent")
     before = peak_bytes()
     assert before <= resident_bytes() <= peak_bytes()
+
+
+def test_recovery_has_a_row_and_a_ratio_for_each_adversary() -> None:
+    rows = list(measure_recovery(5, seed=1))
+    assert [row["adversary"] for row in rows] == list(ADVERSARIES)
+    for row in rows:
+        assert row["converged"] == row["seeds"] == sim.SEEDS
+        assert 0 <= row["rounds_min"] <= row["rounds"]
+    found = recovery_ratios(rows)
+    assert {name for name in found if name.endswith("_reached")} == {
+        f"rounds_{adversary}_reached" for adversary in ADVERSARIES
+    }
+
+
+def test_recovery_goals_differ_by_adversary_and_no_convergence_misses() -> None:
+    rounds = {"A05": 20, "A18b": 180, "A43": 25, "A15": None}
+    rows = [{"adversary": adversary, "rounds": count} for adversary, count in rounds.items()]
+    assert recovery_ratios(rows) == {
+        "rounds_A05": 20,
+        "rounds_A05_at_most": 30,
+        "rounds_A05_reached": 1.5,
+        "rounds_A18b": 180,
+        "rounds_A18b_at_most": 90,
+        "rounds_A18b_reached": 0.5,
+        "rounds_A43": 25,
+        "rounds_A43_at_most": 50,
+        "rounds_A43_reached": 2.0,
+        "rounds_A15_reached": 0.0,
+    }
