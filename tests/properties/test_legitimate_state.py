@@ -8,7 +8,9 @@ from random import Random
 from statistics import NormalDist, stdev
 
 import pytest
+from msgspec import Struct
 
+from skipring.core.config import ProtocolConfig
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckLabel,

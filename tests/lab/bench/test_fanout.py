@@ -1,20 +1,29 @@
-"""What ``skipring bench fanout`` measures, on rings that are small."""
+"""``skipring bench fanout`` on small rings."""
 
 import json
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from skipring.lab.bench.contest import RunResult
-from skipring.lab.bench.jobs import Job
-from skipring.lab.bench.peers import catalog
-from skipring.lab.bench.peers.catalog import OURS
-from skipring.lab.bench.peers.run import BenchRun
 
 from skipring.cli import skipring
 from skipring.errors import SkipringError
-from skipring.lab.bench import fanout
-from skipring.lab.bench.fanout import LATENCY, SUSTAINED, THROUGHPUT, measure, ratios
+from skipring.lab.bench import fanout, harness
+from skipring.lab.bench.fanout import (
+    GROWTH,
+    HOTTEST,
+    LATENCY,
+    LOSS,
+    SUSTAINED,
+    THROUGHPUT,
+    measure,
+    measure_loss,
+    ratios,
+)
+from skipring.lab.bench.harness import Job, RunResult, delivery_row
+from skipring.lab.bench.run import BenchRun
+from skipring.lab.bench.systems import catalog
+from skipring.lab.bench.systems.catalog import OURS, SYSTEMS
 
 N, COUNT = 4, 50
 

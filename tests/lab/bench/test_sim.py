@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from skipring.lab.bench.goals import at_least, at_most
-from skipring.lab.bench.memory import peak_bytes, resident_bytes
 
 from skipring.core.messages import CheckLabel
 from skipring.lab.bench import sim
+from skipring.lab.bench.processes import peak_bytes, resident_bytes
+from skipring.lab.bench.report import at_least, at_most
 from skipring.lab.bench.sim import (
     MESSAGES_PER_TICK,
     measure,

@@ -192,7 +192,8 @@ def _keeper(newcomer: Newcomer, directory: Path) -> StoredNewcomer:
 def test_jetstream_newcomer_stores_groups_and_ends_with_the_last(
     tmp_path: Path,
 ) -> None:
-    count = STORED_AT_ONCE + 3
+    group = STORED_AT_ONCE
+    count = group + 3
     run = BenchRun(system=JETSTREAM_STORED, n=1, count=count, directory=tmp_path)
     keeper = _keeper(brokers.JetStreamStoredNewcomer(run), tmp_path)
     assert isinstance(keeper, brokers.JetStreamStoredNewcomer)
@@ -205,19 +206,12 @@ def test_jetstream_newcomer_stores_groups_and_ends_with_the_last(
             assert not done.is_set()
             reply = f"$JS.ACK.BENCH.who.1.{number}.77.1700000000000000000.{count - number}"
             await handle(SimpleNamespace(reply=reply, data=payload))
-            if number % STORED_AT_ONCE in (0, 1, 3, STORED_AT_ONCE - 1):
+            if number % group in (0, 1, 3, group - 1):
                 kept[number] = keeper.store.count
         assert done.is_set()
 
     asyncio.run(scene())
-    assert kept == {
-        1: 0,
-        3: 0,
-        STORED_AT_ONCE - 1: 0,
-        STORED_AT_ONCE: STORED_AT_ONCE,
-        STORED_AT_ONCE + 1: STORED_AT_ONCE,
-        count: count,
-    }
+    assert kept == {1: 0, 3: 0, group - 1: 0, group: group, group + 1: group, count: count}
     assert keeper.first_ns > 0
     assert _on_disk(tmp_path) == _expected(count)
     asyncio.run(keeper.leave())
