@@ -58,7 +58,7 @@ def _against(callback: Callable[..., list[str]]) -> Callable[[Command], Command]
         "systems",
         metavar="NAME,...",
         callback=callback,
-        help="Beside whom skipring is measured.  [default: all]",
+        help="Systems to measure beside skipring.  [default: all]",
     )
 
 
@@ -142,8 +142,8 @@ def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: AN
 
     Jobs are throughput, sustained (32,000 publications to 64 subscribers), latency (64 subscribers,
     200 publications per second), hottest (the busiest of 64 nodes beside a broker), growth (with
-    the payload, the topics and N) and loss (frames are dropped and nodes killed, and still
-    everybody has to end with everything).
+    the payload, the topics and N) and loss (frames are dropped and nodes killed; all survivors must
+    end with all publications).
     """
     from skipring.lab.bench.fanout import measure
 

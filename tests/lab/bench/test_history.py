@@ -1,4 +1,4 @@
-"""What ``skipring bench history`` measures, with few publications."""
+"""``skipring bench history`` with few publications."""
 
 import os
 from pathlib import Path

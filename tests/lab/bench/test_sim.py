@@ -1,4 +1,4 @@
-"""What ``skipring bench sim`` measures; how fast that is depends on the machine."""
+"""Rows of ``skipring bench sim``; speeds depend on the machine."""
 
 import platform
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_events_are_measured_several_times(rows: list[dict[str, Any]]) -> None:
         assert row["python"] == platform.python_version()
 
 
-def test_ratios_are_to_what_is_wanted_and_to_the_skeleton(rows: list[dict[str, Any]]) -> None:
+def test_ratios_compare_with_goals_and_with_the_skeleton(rows: list[dict[str, Any]]) -> None:
     memory, healing, real, skeleton, *recoveries, last = rows
     name, speed = "bytes_per_subscriber", real["events_per_s"]
     bound = sim.BYTES_PER_SUBSCRIBER
@@ -70,7 +70,7 @@ def test_ratios_are_to_what_is_wanted_and_to_the_skeleton(rows: list[dict[str, A
     )
 
 
-def test_what_does_not_depend_on_the_machine_depends_on_the_seed_alone(
+def test_healing_depends_on_the_seed_alone(
     rows: list[dict[str, Any]],
 ) -> None:
     again = measure(N, RING_N, RECOVERY_N, seed=1)
@@ -79,7 +79,7 @@ def test_what_does_not_depend_on_the_machine_depends_on_the_seed_alone(
         assert healing[name] == rows[1][name]
 
 
-def test_the_skeleton_sends_as_much_as_a_subscriber_and_thinks_nothing_of_it() -> None:
+def test_skeleton_sends_as_much_as_a_subscriber() -> None:
     rounds, n = 3, 64
     skeleton, real = sim._skeleton_world(n, 1), sim._world(n, 1)
     for world in (skeleton, real):
@@ -93,9 +93,7 @@ def test_memory_is_counted_in_bytes() -> None:
     assert 10**6 < peak_bytes() < 10**11
 
 
-def test_where_the_system_does_not_say_the_largest_so_far_is_taken(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_memory_without_proc_is_the_peak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("skipring.lab.bench.processes._PROC", tmp_path / "absent")
     before = peak_bytes()
     assert before <= resident_bytes() <= peak_bytes()
