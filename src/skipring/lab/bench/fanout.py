@@ -276,7 +276,10 @@ def measure_loss(
         workers.wait(lambda: board[Slot.PUBLISHED] >= run.count // 2)
         workers.kill(VICTIMS)
         workers.wait_set(board, Slot.PUBLISHER_DONE, Slot.SUBSCRIBERS_DONE)
-        figures, seconds = workers.figures(), board.seconds(Moment.ENDED)[0]
+        return _loss_figures(run, workers.figures(), board.seconds(Moment.ENDED)[0])
+
+
+def _loss_figures(run: BenchRun, figures: Mapping[str, float], seconds: float) -> Row:
     wrong = figures["incomplete"] + figures["missing"] + figures["invented"]
     return {
         "job": LOSS,
