@@ -286,7 +286,12 @@ def test_each_case_is_compared_with_the_smallest_of_its_series(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held: list[BenchRun] = []
-    monkeypatch.setattr(harness, "run_once", lambda run: held.append(run) or _cost_of(run))
+
+    def record(run: BenchRun) -> RunResult:
+        held.append(run)
+        return _cost_of(run)
+
+    monkeypatch.setattr(harness, "run_once", record)
     *rows, last = measure([256], repeats=1, systems=["skipring"], jobs=[GROWTH])
     assert [(row["by"], row["n"], row["size"], row["topics"]) for row in rows] == [
         *(("size", 64, size, 1) for size in (16, 128, 1024, 16384)),
