@@ -1,4 +1,4 @@
-"""``skipring bench index`` and ``reconcile``, and the tables about publications."""
+"""``skipring bench index`` and ``skipring bench reconcile``."""
 
 import json
 
@@ -37,12 +37,6 @@ def test_unusable_size_is_refused(job: str, value: str) -> None:
     result = bench(job, "--n", value)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines()[-1].startswith("Error: Invalid value for '--n': ")
-
-
-def test_publication_tables_replace_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skipring.lab.bench.publications.tables", lambda: iter(["| a |", "| b |"]))
-    result = bench("sim", "--publications")
-    assert (result.exit_code, result.stdout) == (0, "| a |\n| b |\n")
 
 
 def test_bench_without_job_lists_the_jobs() -> None:

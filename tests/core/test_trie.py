@@ -20,7 +20,7 @@ from skipring.core.summaries import (
     leaf_digest,
 )
 from skipring.core.trie import BUCKET_IDS, OFFSET_BYTES, PublicationTrie
-from skipring.lab.bench.reference import ReferenceTrie
+from skipring.lab.bench.index import ReferenceTrie
 from tests.support.machines import unhurried
 
 SHAPES = ("random", "clustered", "deep")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from statistics import NormalDist
+from collections.abc import Mapping
+from math import sqrt
+from random import Random
+from statistics import NormalDist, stdev
 
 import pytest
+from msgspec import Struct
 
+from skipring.core.config import ProtocolConfig
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckLabel,
@@ -13,13 +18,49 @@ from skipring.core.messages import (
     Digest,
     GetConfiguration,
     IntroduceShortcut,
+    Message,
     SetConfiguration,
 )
-from skipring.lab.bench.tables import Costs, legitimate_costs
+from skipring.sim.engine import World
+from skipring.sim.schedulers import RandomOrder, run_rounds
+from skipring.world.adversaries import legitimate_world
+from skipring.world.legitimacy import explicit_state
 
 N, ROUNDS = 256, 3000
 REQUEST_BOUND = 0.912
 PER_NODE_AND_ROUND = {CheckLabel: 2.0, IntroduceShortcut: 2.0, Digest: 1.0, CheckTrie: 1.0}
+
+
+class Costs(Struct, frozen=True):
+    """Costs of a legitimate state over some rounds."""
+
+    changes: int  # of the explicit state
+    requests: list[int]  # in each round
+    sent: Mapping[type[Message], int]
+
+    @property
+    def requests_mean(self) -> float:
+        """Requests per round."""
+        return sum(self.requests) / len(self.requests)
+
+    @property
+    def requests_error(self) -> float:
+        """Standard error of that mean."""
+        return stdev(self.requests) / sqrt(len(self.requests))
+
+
+def legitimate_costs(n: int, rounds: int, *, seed: int) -> Costs:
+    """Run a legitimate ring for some rounds."""
+    world = World(legitimate_world(n, Random(seed)), seed=seed, config=ProtocolConfig())
+    scheduler, before = RandomOrder(), explicit_state(world)
+    requests: list[int] = []
+    changes = 0
+    for _ in range(rounds):
+        asked = world.sent[GetConfiguration]
+        run_rounds(world, scheduler, 1)
+        requests.append(world.sent[GetConfiguration] - asked)
+        changes += explicit_state(world) != before
+    return Costs(changes, requests, world.sent)
 
 
 def expected_requests(n: int) -> float:

@@ -28,7 +28,7 @@ def _chosen(names: Iterable[str], option: click.Parameter, text: str | None) -> 
 
 
 def _systems(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
-    from skipring.lab.bench.peers.catalogue import SYSTEMS
+    from skipring.lab.bench.systems.catalog import SYSTEMS
 
     return _with_ours(_chosen(SYSTEMS, option, text))
 
@@ -40,14 +40,14 @@ def _jobs(_: click.Context, option: click.Parameter, text: str | None) -> list[s
 
 
 def _stored(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
-    from skipring.lab.bench.peers.catalogue import STORED
+    from skipring.lab.bench.systems.catalog import STORED
 
     return _with_ours(_chosen(STORED, option, text))
 
 
 def _with_ours(systems: list[str]) -> list[str]:
     """Add skipring, which is always measured, to the systems."""
-    from skipring.lab.bench.peers.catalogue import OURS
+    from skipring.lab.bench.systems.catalog import OURS
 
     return systems if OURS in systems else [OURS, *systems]
 
@@ -58,7 +58,7 @@ def _against(callback: Callable[..., list[str]]) -> Callable[[Command], Command]
         "systems",
         metavar="NAME,...",
         callback=callback,
-        help="Beside whom skipring is measured.  [default: all]",
+        help="Systems to measure beside skipring.  [default: all]",
     )
 
 
@@ -73,25 +73,14 @@ def bench() -> None:
 @click.option("--recovery-n", type=click.IntRange(2, 1_000_000), default=1024, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
-@click.option("--tables", is_flag=True, help="Print the tables of docs/simulation.md instead.")
-@click.option("--publications", is_flag=True, help="Print the tables about publications instead.")
-def sim(as_json: bool, tables: bool, publications: bool, **options: int) -> None:
+def sim(as_json: bool, **options: int) -> None:
     """Speed of the simulator at N, healing and memory of a ring of RING_N, and recovery.
 
     Recovery is from what each adversary leaves in a ring of RECOVERY_N, in rounds.
     """
-    if tables:
-        from skipring.lab.bench.tables import tables as tables_of_rings
+    from skipring.lab.bench.sim import measure
 
-        _print_lines(tables_of_rings())
-    elif publications:
-        from skipring.lab.bench.publications import tables as tables_of_publications
-
-        _print_lines(tables_of_publications())
-    else:
-        from skipring.lab.bench.sim import measure
-
-        _print_rows(measure(**options), as_json=as_json)
+    _print_rows(measure(**options), as_json=as_json)
 
 
 @bench.command()
@@ -153,8 +142,8 @@ def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: AN
 
     Jobs are throughput, sustained (32,000 publications to 64 subscribers), latency (64 subscribers,
     200 publications per second), hottest (the busiest of 64 nodes beside a broker), growth (with
-    the payload, the topics and N) and loss (frames are dropped and nodes killed, and still
-    everybody has to end with everything).
+    the payload, the topics and N) and loss (frames are dropped and nodes killed; all survivors must
+    end with all publications).
     """
     from skipring.lab.bench.fanout import measure
 
@@ -186,18 +175,14 @@ def history(counts: list[int], as_json: bool, **options: Any) -> None:  # noqa: 
     _print_rows(measure(counts, **options), as_json=as_json)
 
 
-def _print_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        click.echo(line)
-
-
 def _print_rows(rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
-    from skipring.lab.bench.goals import lines
+    from skipring.lab.bench.report import ratio_lines
 
     for row in rows:
         if as_json or not sys.stdout.isatty():
             click.echo(json.dumps(row))
         elif "ratios" in row:
-            _print_lines(lines(row["ratios"]))
+            for line in ratio_lines(row["ratios"]):
+                click.echo(line)
         else:
             click.echo("  ".join(f"{name} {value}" for name, value in row.items()))

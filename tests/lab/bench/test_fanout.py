@@ -1,8 +1,6 @@
-"""What ``skipring bench fanout`` measures, on rings that are small."""
+"""``skipring bench fanout`` on small rings."""
 
 import json
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +8,22 @@ from click.testing import CliRunner
 
 from skipring.cli import skipring
 from skipring.errors import SkipringError
-from skipring.lab.bench import fanout, jobs, loss
-from skipring.lab.bench.contest import PLAYER, RunResult, Workers, hold
-from skipring.lab.bench.fanout import LATENCY, SUSTAINED, THROUGHPUT, measure, ratios
-from skipring.lab.bench.jobs import Job, row_of
-from skipring.lab.bench.peers import catalogue
-from skipring.lab.bench.peers.catalogue import OURS
-from skipring.lab.bench.peers.run import BenchRun
+from skipring.lab.bench import fanout, harness
+from skipring.lab.bench.fanout import (
+    GROWTH,
+    HOTTEST,
+    LATENCY,
+    LOSS,
+    SUSTAINED,
+    THROUGHPUT,
+    measure,
+    measure_loss,
+    ratios,
+)
+from skipring.lab.bench.harness import Job, RunResult, delivery_row
+from skipring.lab.bench.run import BenchRun
+from skipring.lab.bench.systems import catalog
+from skipring.lab.bench.systems.catalog import OURS, SYSTEMS
 
 N, COUNT = 4, 50
 
@@ -30,7 +37,7 @@ def rows() -> Rows:
 
 
 @pytest.mark.heavy
-def test_each_measurement_is_a_row_and_the_ratios_are_last(rows: Rows) -> None:
+def test_each_measurement_is_a_row_and_ratios_are_last(rows: Rows) -> None:
     *measured, last = rows
     assert [(row["job"], row["system"], row["n"]) for row in measured] == [
         (job, system, N) for job in (THROUGHPUT, LATENCY) for system in ("skipring", "skipring-tls")
@@ -39,7 +46,7 @@ def test_each_measurement_is_a_row_and_the_ratios_are_last(rows: Rows) -> None:
 
 
 @pytest.mark.heavy
-def test_everything_arrives_and_the_supervisor_hears_next_to_nothing(
+def test_everything_arrives_with_few_messages_to_the_supervisor(
     rows: Rows,
 ) -> None:
     for row in rows[:-1]:
@@ -49,7 +56,7 @@ def test_everything_arrives_and_the_supervisor_hears_next_to_nothing(
 
 
 @pytest.mark.heavy
-def test_the_cost_is_that_of_all_processes_and_grows_until_all_is_stored(rows: Rows) -> None:
+def test_cost_is_the_sum_of_all_processes_and_grows_until_settled(rows: Rows) -> None:
     for row in rows[:-1]:
         parts = [row[f"cpu_us_{part}"] for part in ("publisher", "subscribers", "broker")]
         assert sum(parts) == pytest.approx(row["cpu_us_per_delivery"], abs=0.01)
@@ -87,7 +94,7 @@ def _row(job: str, system: str, cpu: float, settled: float, **figures: float) ->
 OWN = {"messages_per_delivery": 1.0, "supervisor_messages_per_publication": 0.0}
 
 
-def test_a_ratio_is_reached_from_1_on_with_what_is_wanted_beside_it() -> None:
+def test_ratios_are_shown_with_their_goals() -> None:
     found = ratios(
         [
             _row(THROUGHPUT, "skipring", 2.0, 4.0, **OWN),
@@ -126,7 +133,7 @@ def test_a_ratio_is_reached_from_1_on_with_what_is_wanted_beside_it() -> None:
     }
 
 
-def test_a_sustained_run_has_ratios_of_its_own() -> None:
+def test_sustained_run_has_its_own_ratios() -> None:
     found = ratios(
         [_row(SUSTAINED, "skipring", 5.0, 10.0, **OWN), _row(SUSTAINED, "nats", 5.0, 5.0)]
     )
@@ -137,20 +144,20 @@ def test_a_sustained_run_has_ratios_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("loser", ["skipring", "nats"])
-def test_a_run_that_lost_something_has_no_ratio(loser: str) -> None:
+def test_incomplete_run_has_no_ratio(loser: str) -> None:
     rows = [_row(THROUGHPUT, "skipring", 2.0, 4.0, **OWN), _row(THROUGHPUT, "nats", 5.0, 5.0)]
     assert "cpu_nats_over_skipring_n64" in ratios(rows)
     lost = [row | {"failed": "..."} if row["system"] == loser else row for row in rows]
     assert not [name for name in ratios(lost) if "nats" in name]
 
 
-def test_a_run_in_which_not_all_has_come_is_named_as_failed() -> None:
+def test_incomplete_run_is_marked_as_failed() -> None:
     outcome = _outcome(delivered=199.0)
     job = Job(name=THROUGHPUT, n=4, size=128, count=50, repeats=2)
-    row = row_of(job, "nats", [_outcome(delivered=200.0), outcome])
+    row = delivery_row(job, "nats", [_outcome(delivered=200.0), outcome])
     assert (row["delivered"], row["expected"]) == (199, 200)
     assert row["failed"] == "in 1 of 2 runs 199 came of 200"
-    assert "failed" not in row_of(job, "nats", [_outcome(delivered=200.0)])
+    assert "failed" not in delivery_row(job, "nats", [_outcome(delivered=200.0)])
 
 
 def _outcome(delivered: float) -> RunResult:
@@ -160,15 +167,15 @@ def _outcome(delivered: float) -> RunResult:
     )
 
 
-def test_what_is_too_slow_for_a_sustained_run_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "find_spec", lambda _: None)
-    systems = ["zenoh", "zeromq-asyncio", "gossipsub"]
+def test_slow_system_has_no_sustained_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "find_spec", lambda _: None)
+    systems = ["zenoh", "zeromq-asyncio"]
     rows = list(measure([256], systems=systems, jobs=[SUSTAINED]))
-    assert [(row["system"], row["n"]) for row in rows[:-1]] == [("zenoh", fanout.SUSTAINED_N)]
+    assert [(row["system"], row["n"]) for row in rows[:-1]] == [("zenoh", fanout.N_MAX)]
 
 
 @pytest.mark.heavy
-def test_a_sustained_run_is_measured_as_the_others_are() -> None:
+def test_sustained_run_delivers_everything() -> None:
     row, last = measure([N], count=COUNT, repeats=1, systems=["skipring"], jobs=[SUSTAINED])
     assert (row["job"], row["n"], row["count"]) == (SUSTAINED, N, COUNT)
     assert row["delivered"] == row["expected"] == N * COUNT
@@ -176,8 +183,8 @@ def test_a_sustained_run_is_measured_as_the_others_are() -> None:
 
 
 @pytest.mark.heavy
-def test_with_frames_lost_and_a_node_killed_the_others_end_with_everything() -> None:
-    row = loss.measure(n=8, count=200, share=0.05)
+def test_survivors_end_with_everything_after_loss_and_a_crash() -> None:
+    row = measure_loss(n=8, count=200, share=0.05)
     assert row["complete"] is True
     assert (row["killed"], row["survivors"], row["publications"]) == (1, 7, 200)
     assert row["frames_dropped"] > 0
@@ -185,36 +192,27 @@ def test_with_frames_lost_and_a_node_killed_the_others_end_with_everything() -> 
 
 
 @pytest.mark.heavy
-def test_what_is_missing_is_said() -> None:
-    row = loss.measure(n=4, count=100, share=1.0, deadline_s=0.5)  # nobody hears anything
+def test_missing_publications_are_counted() -> None:
+    row = measure_loss(n=4, count=100, share=1.0, deadline_s=0.5)  # all frames are lost
     assert row["complete"] is False
     assert row["missing"] > 0
     name = "complete_after_loss_n4"
-    assert loss.ratios([row]) == {name: 0.0, f"{name}_at_least": 1.0, f"{name}_reached": 0.0}
+    assert ratios([row]) == {name: 0.0, f"{name}_at_least": 1.0, f"{name}_reached": 0.0}
 
 
-def test_a_loss_that_cannot_be_measured_is_said_and_has_no_ratio(
+def test_failed_loss_run_is_reported_without_a_ratio(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(**_: object) -> None:
         raise SkipringError("no room")
 
-    monkeypatch.setattr(loss, "measure", fail)
-    row, last = measure([N], systems=["skipring"], jobs=[loss.JOB])
+    monkeypatch.setattr(fanout, "measure_loss", fail)
+    row, last = measure([N], systems=["skipring"], jobs=[LOSS])
     assert row == {"job": "loss", "system": "skipring", "n": N, "failed": "no room"}
     assert last == {"ratios": {}}
 
 
-def test_a_run_whose_process_ends_says_what_it_said_last(tmp_path: Path) -> None:
-    run = BenchRun(system="nothing", n=1, directory=tmp_path)
-    with ExitStack() as stack:
-        cast = Workers(run, PLAYER, ["publisher"], stack)
-        cast.players["publisher"].wait(30)
-        with pytest.raises(SkipringError, match="publisher of nothing ended early: KeyError: 'no"):
-            cast.pause()
-
-
-def test_the_command_measures_skipring_beside_those_it_is_given(
+def test_command_adds_skipring_to_the_given_systems(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[list[str]] = []
@@ -234,13 +232,103 @@ def test_the_command_measures_skipring_beside_those_it_is_given(
     assert "'kafka' is not one of" in wrong.output
 
 
+# -- hottest -----------------------------------------------------------------------------------
+
+
 @pytest.mark.heavy
-def test_a_profile_of_each_process_is_written_where_it_is_wanted(tmp_path: Path) -> None:
-    hold(BenchRun(system=OURS, n=2, count=10, profiles=tmp_path))
-    written = sorted(path.name for path in tmp_path.iterdir())
-    assert written == ["skipring-n2-publisher.prof", "skipring-n2-subscribers.prof"]
+def test_first_member_sends_most_and_is_measured_separately() -> None:
+    row, _ = measure([12], count=200, repeats=1, systems=["skipring"], jobs=[HOTTEST])
+    assert (row["job"], row["system"], row["n"]) == ("hottest", "skipring", 12)
+    assert row["delivered"] == row["expected"] == 12 * 200
+    assert row["copies_per_publication"] > row["copies_per_publication_others"] > 0
+    assert row["cpu_us_per_publication_settled"] >= row["cpu_us_per_publication"] > 0
+    assert 0 < row["rss_mib_min"] <= row["rss_mib"] <= row["rss_mib_max"]
 
 
-@pytest.mark.parametrize("n", [1, 64, 256, 100_000])
-def test_a_run_of_usual_size_has_a_usual_number_of_publications(n: int) -> None:
-    assert jobs.COUNT_MIN <= jobs.usual_count(n) <= jobs.COUNT_MAX
+@pytest.mark.heavy
+def test_broker_is_measured_as_a_process() -> None:
+    if SYSTEMS["nats"].missing is not None:
+        pytest.skip("not installed")
+    systems = ["zeromq", "nats"]  # the first has no broker
+    row, last = measure([3], count=200, repeats=1, systems=systems, jobs=[HOTTEST])
+    assert (row["system"], row["copies_per_publication"]) == ("nats", 3)
+    assert row["delivered"] == row["expected"] == 600
+    assert row["cpu_us_per_publication"] > 0 < row["rss_mib"]
+    assert last == {"ratios": {}}
+
+
+def test_hottest_ratio_is_that_of_broker_to_member() -> None:
+    def row(system: str, cpu: float, settled: float) -> dict[str, object]:
+        costs = {"cpu_us_per_publication": cpu, "cpu_us_per_publication_settled": settled}
+        return {"job": HOTTEST, "system": system, "n": 64, **costs}
+
+    rows = [row("skipring", 4.0, 16.0), row("nats", 24.0, 24.0)]
+    assert ratios(rows) == {
+        "cpu_nats_broker_over_hottest_n64": 6.0,
+        "cpu_nats_broker_over_hottest_n64_settled": 1.5,
+    }
+    assert ratios([rows[0] | {"failed": "..."}, rows[1]]) == {}
+
+
+# -- growth ------------------------------------------------------------------------------------
+
+
+def _cost_of(run: BenchRun) -> RunResult:
+    """A delivery costs as many microseconds as its payload has bytes, times topics and n."""
+    cpu = {"publisher": 1e-6 * run.size * run.topics * run.n * (run.n * run.count)}
+    own = dict.fromkeys(("run_frames", "idle_frames", "messages", "hottest_bytes"), 0.0)
+    phases = dict.fromkeys(("joining_cpu_us", "joining_frames", "run_cpu_us", "idle_cpu_us"), 0.0)
+    figures = {"delivered": float(run.n * run.count), **own, **phases}
+    return RunResult(wall_s=1.0, cpu_s=cpu, cpu_settled_s=cpu, settled_s=1.0, figures=figures)
+
+
+def test_each_case_is_compared_with_the_smallest_of_its_series(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held: list[BenchRun] = []
+
+    def record(run: BenchRun) -> RunResult:
+        held.append(run)
+        return _cost_of(run)
+
+    monkeypatch.setattr(harness, "run_once", record)
+    *rows, last = measure([256], repeats=1, systems=["skipring"], jobs=[GROWTH])
+    assert [(row["by"], row["n"], row["size"], row["topics"]) for row in rows] == [
+        *(("size", 64, size, 1) for size in (16, 128, 1024, 16384)),
+        *(("topics", 16, 128, topics) for topics in (1, 4, 16)),
+        *(("n", n, 128, 1) for n in (16, 64, 256)),
+    ]
+    assert last["ratios"]["cpu_skipring_size_1024_over_16"] == 64.0
+    assert last["ratios"]["cpu_skipring_topics_16_over_1"] == 16.0
+    assert last["ratios"]["cpu_skipring_n_256_over_16"] == 16.0
+    assert len(held) == len({(run.n, run.size, run.topics) for run in held}) == 8
+
+
+def test_failed_case_has_no_ratio(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hold(run: BenchRun) -> RunResult:
+        if run.size > 10_000:
+            raise SkipringError("too large")
+        return _cost_of(run)
+
+    monkeypatch.setattr(harness, "run_once", hold)
+    *rows, last = measure([64], repeats=1, systems=["skipring"], jobs=[GROWTH])
+    assert [row["size"] for row in rows[:4]] == [16, 128, 1024, 16384]
+    assert rows[3]["failed"] == "too large"
+    names = set(last["ratios"])
+    assert "cpu_skipring_size_1024_over_16" in names
+    assert "cpu_skipring_size_16384_over_16" not in names
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("system", ["skipring", "nats"])
+def test_each_subscriber_receives_all_topics(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "SERIES", {"topics": (1, 3)})
+    rows = list(measure([N], count=COUNT, repeats=1, systems=[system], jobs=[GROWTH]))[:-1]
+    if not rows:
+        pytest.skip("not installed")
+    assert [row["topics"] for row in rows] == [1, 3]
+    for row in rows:
+        assert row["delivered"] == row["expected"] == N * COUNT
+    assert rows[0]["cpu_us_per_delivery_over_smallest"] == 1.0

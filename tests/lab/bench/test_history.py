@@ -1,4 +1,4 @@
-"""What ``skipring bench history`` measures, with few publications."""
+"""``skipring bench history`` with few publications."""
 
 import os
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_new_node_gets_everything(rows: Rows) -> None:
 
 
 @pytest.mark.heavy
-def test_the_cost_is_that_of_the_newcomer_and_of_those_who_have_it(rows: Rows) -> None:
+def test_cost_is_that_of_newcomer_and_servers(rows: Rows) -> None:
     row = rows[0]
     assert 0 < row["cpu_s_min"] <= row["cpu_s"] <= row["cpu_s_max"]
     assert row["cpu_s_newcomer"] > 0 < row["cpu_s_servers"]
@@ -37,7 +37,7 @@ def test_the_cost_is_that_of_the_newcomer_and_of_those_who_have_it(rows: Rows) -
 
 
 @pytest.mark.heavy
-def test_the_first_comes_before_the_last_and_takes_memory(rows: Rows) -> None:
+def test_first_arrival_precedes_the_last(rows: Rows) -> None:
     row = rows[0]
     assert 0 < row["first_s"] <= row["wall_s"]
     for name in ("first_s", "wall_s", "rss_mib_newcomer"):
@@ -49,7 +49,7 @@ def _row(system: str, count: int, cpu_s: float) -> dict[str, Any]:
     return {"system": system, "count": count, **costs}
 
 
-def test_a_ratio_is_reached_from_1_on_with_what_is_wanted_of_those_that_store() -> None:
+def test_goals_are_set_for_systems_that_store() -> None:
     costs = {
         "skipring": 2.0,
         "skipring-tls": 3.0,
@@ -73,9 +73,7 @@ def test_a_ratio_is_reached_from_1_on_with_what_is_wanted_of_those_that_store() 
     assert ratios(rows[1:]) == {}
 
 
-def test_a_longer_history_is_compared_with_the_shortest_and_only_of_it_something_is_wanted() -> (
-    None
-):
+def test_only_the_longest_history_has_goals() -> None:
     rows = [
         _row("skipring", 10, 1.0),
         _row("jetstream-stored", 10, 1.0),
@@ -92,27 +90,27 @@ def test_a_longer_history_is_compared_with_the_shortest_and_only_of_it_something
     }
 
 
-def test_who_stops_early_is_not_compared() -> None:
+def test_incomplete_fetch_is_not_compared() -> None:
     early = _row("jetstream", 100, 1.0) | {"failed": "in 1 of 1 runs 6 came of 100"}
     assert ratios([_row("skipring", 100, 2.0), early]) == {}
 
 
 @pytest.mark.heavy
-def test_a_peer_that_fails_is_named_and_the_others_are_measured(
+def test_failed_system_is_reported_and_others_are_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     program = tmp_path / "redis-server"
     program.write_text("#!/bin/sh\necho no room >&2\nexit 1\n", encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr("skipring.lab.bench.peers.catalogue.find_spec", lambda _: object())
+    monkeypatch.setattr("skipring.lab.bench.systems.catalog.find_spec", lambda _: object())
     bad, good, last = measure([COUNT], repeats=1, systems=["redis-streams", "skipring"])
     assert bad["failed"] == "redis-server does not start: no room"
     assert good["delivered"] == good["expected"] == COUNT
     assert last == {"ratios": {}}
 
 
-def test_a_peer_that_is_not_installed_is_named_with_its_command(
+def test_missing_system_is_named_with_its_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", "")

@@ -1,4 +1,4 @@
-"""What ``skipring bench index`` measures; how fast that is depends on the machine."""
+"""Rows of ``skipring bench index``; speeds depend on the machine."""
 
 import platform
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from skipring.lab.bench import index
-from skipring.lab.bench.goals import at_least, at_most
 from skipring.lab.bench.index import measure
+from skipring.lab.bench.report import at_least, at_most
 
 N = 2500
 
@@ -56,7 +56,7 @@ def test_the_stall_is_the_longest_of_all_calls(rows: list[dict[str, Any]]) -> No
     assert stall["stall_ms"] == max(kinds)
 
 
-def test_ratios_are_to_what_is_wanted_and_to_the_reference(rows: list[dict[str, Any]]) -> None:
+def test_ratios_compare_with_goals_and_with_the_reference(rows: list[dict[str, Any]]) -> None:
     memory, plain_memory, inserts, plain_inserts, _, root, plain_root, stall, _, last = rows
     speed, plain_speed = inserts["inserts_per_s"], plain_inserts["inserts_per_s"]
     expected = {
@@ -64,12 +64,12 @@ def test_ratios_are_to_what_is_wanted_and_to_the_reference(rows: list[dict[str, 
         **at_most("stall_ms", stall["stall_ms"], index.STALL_MS),
         "inserts_per_s_skipring_over_reference": speed / plain_speed,
     }
-    for own, plain, name, wanted in (
+    for own, plain, name, goal in (
         (memory, plain_memory, "bytes_per_publication", index.BYTES_PER_PUBLICATION),
         (memory, plain_memory, "bytes_per_publication_hashed", index.BYTES_PER_PUBLICATION),
         (root, plain_root, "fresh_root_us", index.FRESH_ROOT_US),
     ):
-        expected |= at_most(name, own[name], wanted)
+        expected |= at_most(name, own[name], goal)
         expected[f"{name}_reference_over_skipring"] = plain[name] / own[name]
     assert last["ratios"] == pytest.approx(expected, abs=0.01)
 

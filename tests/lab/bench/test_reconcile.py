@@ -1,12 +1,12 @@
-"""What ``skipring bench reconcile`` measures, on tries that are small."""
+"""Rows of ``skipring bench reconcile`` with small tries."""
 
 from typing import Any
 
 import pytest
 
 from skipring.lab.bench import reconcile
-from skipring.lab.bench.goals import at_most
 from skipring.lab.bench.reconcile import BATCHED, UNBATCHED, measure
+from skipring.lab.bench.report import at_most
 
 SIZES = (40, 3000)
 DIFFERENCES = (0, 1, 10, 100, 1000)
@@ -39,7 +39,7 @@ def test_the_tries_are_equal_at_the_end(measured: list[dict[str, Any]]) -> None:
     assert all(row["equal"] for row in measured)
 
 
-def test_what_differs_is_sent_once(measured: list[dict[str, Any]]) -> None:
+def test_differences_are_sent_once(measured: list[dict[str, Any]]) -> None:
     for row in measured:
         assert row["publications"] == row["d"] + row["duplicates"]
         assert row["duplicates"] == 0
@@ -77,7 +77,7 @@ def test_bytes_grow_with_what_differs(measured: list[dict[str, Any]]) -> None:
         assert row["wire_bytes_min"] <= row["wire_bytes"] <= row["wire_bytes_max"]
 
 
-def test_ratios_are_to_what_is_wanted_of_the_largest_tries(rows: list[dict[str, Any]]) -> None:
+def test_ratios_compare_the_largest_tries_with_their_goals(rows: list[dict[str, Any]]) -> None:
     *measured, last = rows
     equal, *_, most = (row for row in measured if row["system"] == BATCHED and row["n"] == 3000)
     (alone,) = (
@@ -103,7 +103,7 @@ def test_ratios_are_to_what_is_wanted_of_the_largest_tries(rows: list[dict[str, 
     )
 
 
-def test_all_but_the_time_it_takes_depends_on_the_seed_alone(rows: list[dict[str, Any]]) -> None:
+def test_counts_depend_on_the_seed_alone(rows: list[dict[str, Any]]) -> None:
     def counted(row: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in row.items() if not name.startswith("cpu_ms")}
 

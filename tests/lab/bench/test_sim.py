@@ -1,4 +1,4 @@
-"""What ``skipring bench sim`` measures; how fast that is depends on the machine."""
+"""Rows of ``skipring bench sim``; speeds depend on the machine."""
 
 import platform
 from pathlib import Path
@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 
 from skipring.core.messages import CheckLabel
-from skipring.lab.bench import recovery, sim
-from skipring.lab.bench.goals import at_least, at_most
-from skipring.lab.bench.memory import peak_bytes, resident_bytes
-from skipring.lab.bench.sim import MESSAGES_PER_TICK, measure
+from skipring.lab.bench import sim
+from skipring.lab.bench.processes import peak_bytes, resident_bytes
+from skipring.lab.bench.report import at_least, at_most
+from skipring.lab.bench.sim import (
+    MESSAGES_PER_TICK,
+    measure,
+    measure_recovery,
+    recovery_ratios,
+)
 from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.adversaries import ADVERSARIES
 
@@ -49,7 +54,7 @@ def test_events_are_measured_several_times(rows: list[dict[str, Any]]) -> None:
         assert row["python"] == platform.python_version()
 
 
-def test_ratios_are_to_what_is_wanted_and_to_the_skeleton(rows: list[dict[str, Any]]) -> None:
+def test_ratios_compare_with_goals_and_with_the_skeleton(rows: list[dict[str, Any]]) -> None:
     memory, healing, real, skeleton, *recoveries, last = rows
     name, speed = "bytes_per_subscriber", real["events_per_s"]
     bound = sim.BYTES_PER_SUBSCRIBER
@@ -59,13 +64,13 @@ def test_ratios_are_to_what_is_wanted_and_to_the_skeleton(rows: list[dict[str, A
             "events_per_s_skipring_over_skeleton": speed / skeleton["events_per_s"],
             **at_most(name, memory[name], bound),
             **at_most(f"peak_{name}", healing[f"peak_{name}"], bound),
-            **recovery.ratios(recoveries),
+            **recovery_ratios(recoveries),
         },
         abs=0.01,
     )
 
 
-def test_what_does_not_depend_on_the_machine_depends_on_the_seed_alone(
+def test_healing_depends_on_the_seed_alone(
     rows: list[dict[str, Any]],
 ) -> None:
     again = measure(N, RING_N, RECOVERY_N, seed=1)
@@ -74,7 +79,7 @@ def test_what_does_not_depend_on_the_machine_depends_on_the_seed_alone(
         assert healing[name] == rows[1][name]
 
 
-def test_the_skeleton_sends_as_much_as_a_subscriber_and_thinks_nothing_of_it() -> None:
+def test_skeleton_sends_as_much_as_a_subscriber() -> None:
     rounds, n = 3, 64
     skeleton, real = sim._skeleton_world(n, 1), sim._world(n, 1)
     for world in (skeleton, real):
@@ -88,9 +93,36 @@ def test_memory_is_counted_in_bytes() -> None:
     assert 10**6 < peak_bytes() < 10**11
 
 
-def test_where_the_system_does_not_say_the_largest_so_far_is_taken(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("skipring.lab.bench.memory._PROCESSES", tmp_path / "absent")
+def test_memory_without_proc_is_the_peak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("skipring.lab.bench.processes._PROC", tmp_path / "absent")
     before = peak_bytes()
     assert before <= resident_bytes() <= peak_bytes()
+
+
+def test_recovery_has_a_row_and_a_ratio_for_each_adversary() -> None:
+    rows = list(measure_recovery(5, seed=1))
+    assert [row["adversary"] for row in rows] == list(ADVERSARIES)
+    for row in rows:
+        assert row["converged"] == row["seeds"] == sim.SEEDS
+        assert 0 <= row["rounds_min"] <= row["rounds"]
+    found = recovery_ratios(rows)
+    assert {name for name in found if name.endswith("_reached")} == {
+        f"rounds_{adversary}_reached" for adversary in ADVERSARIES
+    }
+
+
+def test_recovery_goals_differ_by_adversary_and_no_convergence_misses() -> None:
+    rounds = {"A05": 20, "A18b": 180, "A43": 25, "A15": None}
+    rows = [{"adversary": adversary, "rounds": count} for adversary, count in rounds.items()]
+    assert recovery_ratios(rows) == {
+        "rounds_A05": 20,
+        "rounds_A05_at_most": 30,
+        "rounds_A05_reached": 1.5,
+        "rounds_A18b": 180,
+        "rounds_A18b_at_most": 90,
+        "rounds_A18b_reached": 0.5,
+        "rounds_A43": 25,
+        "rounds_A43_at_most": 50,
+        "rounds_A43_reached": 2.0,
+        "rounds_A15_reached": 0.0,
+    }

@@ -1,1 +1,1 @@
-"""Measuring: each figure comes from a command that anybody can run again."""
+"""Benchmarks: one command for each published figure."""

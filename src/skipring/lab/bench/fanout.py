@@ -1,45 +1,83 @@
-"""Publishing to n subscribers, ours beside its peers (``skipring bench fanout``).
+"""Fan-out to n subscribers, skipring beside other systems (``skipring bench fanout``).
 
-Every system has one process that publishes, one that holds all subscribers, each with a connection
-of its own, and its broker if it has one. They take turns, each several times.
+Each system has one process that publishes, one with all subscribers, and its broker if it has one.
+The jobs are parameters of the same run; systems take turns, each several times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
 
-from skipring.lab.bench import growth, hottest, loss
-from skipring.lab.bench.goals import at_most, beside
-from skipring.lab.bench.jobs import Job, compared
-from skipring.lab.bench.peers.catalogue import BARE, OURS, SYSTEMS, missing
-from skipring.lab.bench.turns import Row, is_measured
+from skipring.errors import SkipringError
+from skipring.lab.bench.harness import (
+    BROKER,
+    Job,
+    RunResult,
+    Workers,
+    compare,
+    delivery_row,
+    middle,
+    rss_figure,
+    run_directory,
+    run_of,
+)
+from skipring.lab.bench.report import (
+    Row,
+    against_goal,
+    at_least,
+    at_most,
+    check_count,
+    is_measured,
+    spread,
+)
+from skipring.lab.bench.run import FIRST, PUBLISHER, BenchRun, Board, Moment, Slot
+from skipring.lab.bench.servers import running_supervisor
+from skipring.lab.bench.systems.catalog import OURS, RELAY, SYSTEMS
+from skipring.lab.bench.systems.lossy import DRIVER, SURVIVORS, VICTIMS, victims_of
+from skipring.lab.bench.systems.ours import forming_tick_s
 
 SIZES: Final = (64, 256)
 PAYLOAD_BYTES: Final = 128
 REPEATS: Final = 3
-LATENCY_N: Final = 64
+N_MAX: Final = 64  # of all jobs but throughput and growth with n
 LATENCY_RATE: Final = 200.0
 LATENCY_S: Final = 2.0
-SUSTAINED_N: Final = 64
-# More than 16,384 publications, and more than 3 s: what is kept late is kept inside the run.
+# More than 16,384 publications and more than 3 s: deferred storage falls into the run.
 SUSTAINED_COUNT: Final = 32_000
 THROUGHPUT: Final = "throughput"
 SUSTAINED: Final = "sustained"
 LATENCY: Final = "latency"
-JOBS: Final = (THROUGHPUT, SUSTAINED, LATENCY, hottest.JOB, growth.JOB, loss.JOB)
+HOTTEST: Final = "hottest"
+GROWTH: Final = "growth"
+LOSS: Final = "loss"
+JOBS: Final = (THROUGHPUT, SUSTAINED, LATENCY, HOTTEST, GROWTH, LOSS)
 
-# How many times the processor time of ours a peer has to need at least.
-CPU_WANTED: Final[Mapping[str, float]] = {"nats": 2.5, "zenoh": 1.0, "zeromq": 1 / 3}
-P50_WANTED: Final[Mapping[str, float]] = {"nats": 1.5}
-MESSAGES_WANTED: Final = 1.2  # per delivery, at most
-SUPERVISOR_MESSAGES_WANTED: Final = 0.0  # per publication
+# Goals: CPU time and latency of another system over that of skipring, at least.
+CPU_GOALS: Final[Mapping[str, float]] = {"nats": 2.5, "zenoh": 1.0, "zeromq": 1 / 3}
+P50_GOALS: Final[Mapping[str, float]] = {"nats": 1.5}
+MESSAGES_GOAL: Final = 1.2  # per delivery, at most
+SUPERVISOR_MESSAGES_GOAL: Final = 0.0  # per publication
+
+GROWTH_SYSTEMS: Final = (OURS, "nats")  # drivers that support several topics
+GROWTH_REPEATS_MAX: Final = 2
+GROWTH_COUNT: Final = 2500  # Guess: short, and the same for all cases.
+GROWTH_BYTES_MAX: Final = 8 << 20  # Limit: of all payloads; each member stores them.
+TOPICS_N: Final = 16  # a node ticks for each of its topics, and all nodes share a core
+SERIES: Final[Mapping[str, tuple[int, ...]]] = {
+    "size": (16, 128, 1024, 16384),
+    "topics": (1, 4, 16),
+    "n": (16, 64, 256),
+}
+LOSS_COUNT: Final = 2000
+LOSS_SHARE: Final = 0.05  # of all frames
 
 
-def measure(  # noqa: PLR0913  (each is named, and all can be left out)
+def measure(  # noqa: PLR0913  (keyword arguments with defaults)
     sizes: Sequence[int] = SIZES,
     *,
     size: int = PAYLOAD_BYTES,
@@ -50,134 +88,280 @@ def measure(  # noqa: PLR0913  (each is named, and all can be left out)
     jobs: Iterable[str] = JOBS,
     profiles: Path | None = None,
 ) -> Iterator[Row]:
-    """Yield one row a measurement, the ratios last."""
+    """Yield one row per measurement, the ratios last."""
     rows: list[Row] = []
-    chosen, names = list(systems), list(jobs)
-    asked = Job(
+    job = Job(
         name="", n=max(sizes), size=size, count=count, rate=rate, repeats=repeats, profiles=profiles
     )
-    for row in _rows(asked, sizes, chosen, names):
+    for row in _rows(job, sizes, list(systems), list(jobs)):
         rows.append(row)
         yield row
     yield {"ratios": ratios(rows)}
 
 
 def _rows(
-    asked: Job, sizes: Sequence[int], systems: Sequence[str], names: Sequence[str]
+    template: Job, sizes: Sequence[int], systems: Sequence[str], names: Sequence[str]
 ) -> Iterator[Row]:
-    for job, able in _jobs(asked, sizes, systems, names):
-        yield from compared(job, able)
-    if hottest.JOB in names:
-        yield from hottest.measure(_at(asked, hottest.JOB, hottest.N), systems)
-    if growth.JOB in names:
-        yield from growth.measure(replace(asked, name=growth.JOB), systems)
-    if loss.JOB in names and OURS in systems:
-        yield loss.measured(min(max(sizes), loss.N))
+    for job in _delivery_jobs(template, sizes, names):
+        # Slow systems run with fewer publications, so their runs are not sustained.
+        able = [
+            system
+            for system in systems
+            if job.name != SUSTAINED or SYSTEMS[system].deliveries_max is None
+        ]
+        runs = {(job, system): run_of(job, system) for system in able}
+        yield from compare(runs, job.repeats, delivery_row)
+    if HOTTEST in names:
+        yield from _hottest(_limited(template, HOTTEST), systems)
+    if GROWTH in names:
+        yield from _growth(replace(template, name=GROWTH, profiles=None), systems)
+    if LOSS in names and OURS in systems:
+        yield _loss_row(min(template.n, N_MAX))
 
 
-def _jobs(
-    asked: Job, sizes: Sequence[int], systems: Sequence[str], names: Sequence[str]
-) -> Iterator[tuple[Job, list[str]]]:
-    """What is to be done in which all systems take part, and by whom."""
+def _delivery_jobs(template: Job, sizes: Sequence[int], names: Sequence[str]) -> Iterator[Job]:
     if THROUGHPUT in names:
         for n in sizes:
-            yield replace(asked, name=THROUGHPUT, n=n), _able(systems, n)
-        yield from _smaller(replace(asked, name=THROUGHPUT), min(sizes), systems)
+            yield replace(template, name=THROUGHPUT, n=n)
     if SUSTAINED in names:
-        job = _at(asked, SUSTAINED, SUSTAINED_N)
-        # Of what is slow less is asked, and that would not be sustained.
-        able = [each for each in _able(systems, job.n) if SYSTEMS[each].deliveries_max is None]
-        yield replace(job, count=asked.count or SUSTAINED_COUNT), able
+        yield replace(_limited(template, SUSTAINED), count=template.count or SUSTAINED_COUNT)
     if LATENCY in names:
-        job, rate = _at(asked, LATENCY, LATENCY_N), asked.rate or LATENCY_RATE
-        count = asked.count or round(rate * LATENCY_S)
-        yield replace(job, count=count, rate=rate), _able(systems, job.n)
+        rate = template.rate or LATENCY_RATE
+        count = template.count or round(rate * LATENCY_S)
+        yield replace(_limited(template, LATENCY), count=count, rate=rate)
 
 
-def _at(asked: Job, name: str, n: int) -> Job:
-    """A job of a size of its own, or of the largest that was asked for."""
-    return replace(asked, name=name, n=min(n, asked.n))
+def _limited(template: Job, name: str) -> Job:
+    return replace(template, name=name, n=min(N_MAX, template.n))
 
 
-def _smaller(job: Job, n_min: int, systems: Sequence[str]) -> Iterator[tuple[Job, list[str]]]:
-    """What is too slow for all of the sizes, beside ours."""
-    for system in systems:
-        n_max = SYSTEMS[system].n_max
-        if n_max is not None and n_max < n_min:
-            is_there = missing(SYSTEMS[system]) is None
-            beside = [OURS] if OURS in systems and is_there else []
-            yield replace(job, n=n_max), [*beside, system]
+# -- hottest: the busiest node of a ring beside a broker ---------------------------------------
 
 
-def _able(systems: Iterable[str], n: int) -> list[str]:
-    """Those that are measured with so many subscribers."""
-    bounds = {system: SYSTEMS[system].n_max for system in systems}
-    return [system for system, bound in bounds.items() if bound is None or n <= bound]
+def _hottest(job: Job, systems: Iterable[str]) -> Iterator[Row]:
+    """Yield the CPU time of the first member, in its own process, and of each broker."""
+    runs = {
+        (job, system): run_of(job, system)
+        for system in systems
+        if system == OURS or SYSTEMS[system].broker is not None
+    }
+    if (job, OURS) in runs:  # one of the n subscribers is the first member
+        ours = replace(runs[job, OURS], n=job.n - 1, is_first_apart=True)
+        runs[job, OURS] = ours
+    yield from compare(runs, job.repeats, _hottest_row)
+
+
+def _hottest_row(job: Job, system: str, results: list[RunResult]) -> Row:
+    run, part = run_of(job, system), FIRST if system == OURS else BROKER
+    scale, figures = 1e6 / run.count, [each.figures for each in results]
+    row: Row = {
+        "size": run.size,
+        "count": run.count,
+        "repeats": len(results),
+        **spread("cpu_us_per_publication", [scale * each.cpu_s[part] for each in results]),
+        **spread(
+            "cpu_us_per_publication_settled", [scale * each.cpu_settled_s[part] for each in results]
+        ),
+        **spread("rss_mib", [each[rss_figure(part)] for each in figures]),
+        "copies_per_publication": run.n,
+    }
+    if system == OURS:
+        size = run.count * run.size
+        row["copies_per_publication"] = middle(each["first_bytes"] / size for each in figures)
+        row["copies_per_publication_others"] = middle(
+            each["hottest_bytes"] / size for each in figures
+        )
+    delivered = [int(each["delivered"] + each.get("first_delivered", 0)) for each in figures]
+    return row | check_count(delivered, run.n * run.count)
+
+
+def _hottest_ratios(rows: Iterable[Row]) -> dict[str, float]:
+    """Return the CPU time of each broker over that of the busiest node."""
+    measured = [row for row in rows if row["job"] == HOTTEST and is_measured(row)]
+    ours = {row["n"]: row for row in measured if row["system"] == OURS}
+    found: dict[str, float] = {}
+    for row in measured:
+        own = ours.get(row["n"])
+        if own is not None and row is not own:
+            name = f"cpu_{row['system']}_broker_over_hottest_n{row['n']}"
+            broker = row["cpu_us_per_publication"]
+            found[name] = round(broker / own["cpu_us_per_publication"], 2)
+            found[f"{name}_settled"] = round(broker / own["cpu_us_per_publication_settled"], 2)
+    return found
+
+
+# -- growth with the payload, the topics and n -------------------------------------------------
+
+
+def _growth(template: Job, systems: Iterable[str]) -> Iterator[Row]:
+    """Yield one row per case; a case that belongs to two series runs once."""
+    able = [each for each in GROWTH_SYSTEMS if each in systems and not SYSTEMS[each].missing]
+    series = {what: _cases(template, what) for what in SERIES}
+    jobs = dict.fromkeys(job for cases in series.values() for job in cases)
+    keys = [(job, system) for job in jobs for system in able]
+    runs = {(job, system): run_of(job, system) for job, system in keys}
+    repeats = min(template.repeats, GROWTH_REPEATS_MAX)
+    found = dict(zip(keys, compare(runs, repeats, delivery_row), strict=True))
+    for what, cases in series.items():
+        for system in able:
+            smallest = found[cases[0], system] | {what: getattr(cases[0], what)}
+            for job in cases:
+                case = {"by": what, "size": job.size, "topics": job.topics}
+                row = job.header(system) | case | found[job, system]
+                yield row | _over(smallest, row, what)
+
+
+def _cases(template: Job, what: str) -> list[Job]:
+    """Return the jobs of one series, none larger than asked for."""
+    usual = replace(template, n=min(template.n, TOPICS_N if what == "topics" else N_MAX))
+    bound = template.n if what == "n" else max(SERIES[what])
+    values = dict.fromkeys(min(value, bound) for value in SERIES[what])
+    jobs = [replace(usual, **{what: value}) for value in values]
+    return [
+        replace(job, count=job.count or min(GROWTH_COUNT, GROWTH_BYTES_MAX // job.size))
+        for job in jobs
+    ]
+
+
+def _over(smallest: Row, row: Row, what: str) -> Row:
+    if not (is_measured(smallest) and is_measured(row)):
+        return {}
+    return {"smallest": smallest[what]} | {
+        f"{name}_over_smallest": round(row[name] / smallest[name], 2)
+        for name in ("cpu_us_per_delivery", "cpu_us_per_delivery_settled")
+    }
+
+
+def _growth_ratios(rows: Iterable[Row]) -> dict[str, float]:
+    """Return the cost of a delivery over that of the smallest case of its series."""
+    return {
+        f"cpu_{row['system']}_{row['by']}_{row[row['by']]}_over_{row['smallest']}": row[
+            "cpu_us_per_delivery_over_smallest"
+        ]
+        for row in rows
+        if row["job"] == GROWTH and "smallest" in row and row["smallest"] != row[row["by"]]
+    }
+
+
+# -- loss: frames are dropped and nodes killed -------------------------------------------------
+
+
+def measure_loss(
+    *,
+    n: int = N_MAX,
+    count: int = LOSS_COUNT,
+    share: float = LOSS_SHARE,
+    repairs: bool = True,
+    deadline_s: float = 120.0,
+) -> Row:
+    """Publish while frames are lost, kill a tenth, and wait until the others have everything."""
+    with run_directory() as directory, ExitStack() as stack:
+        board = Board(directory)
+        tick = ("--tick", str(forming_tick_s(n)))
+        supervisor = stack.enter_context(running_supervisor(directory, None, *tick))
+        run = BenchRun(
+            system=OURS,
+            driver=DRIVER,
+            n=n,
+            count=count,
+            directory=directory,
+            address=supervisor.address,
+            loss=share,
+            repairs=repairs,
+            deadline_s=deadline_s,
+        )
+        workers = Workers(run, (PUBLISHER, SURVIVORS, VICTIMS), stack)
+        workers.wait_set(board, Slot.PUBLISHER_CALM, Slot.SUBSCRIBERS_CALM)
+        board[Slot.BEGIN] = 1
+        workers.wait(lambda: board[Slot.PUBLISHED] >= run.count // 2)
+        workers.kill(VICTIMS)
+        workers.wait_set(board, Slot.PUBLISHER_DONE, Slot.SUBSCRIBERS_DONE)
+        return _loss_figures(run, workers.figures(), board.seconds(Moment.ENDED)[0])
+
+
+def _loss_figures(run: BenchRun, figures: Mapping[str, float], seconds: float) -> Row:
+    wrong = figures["incomplete"] + figures["missing"] + figures["invented"]
+    return {
+        "job": LOSS,
+        "system": OURS,
+        "n": run.n,
+        "killed": victims_of(run.n),
+        "survivors": int(figures["survivors"]),
+        "publications": int(figures["published"]),
+        "loss": run.loss,
+        "frames_dropped": int(figures["dropped"] + figures["publisher_dropped"]),
+        "missing": int(figures["missing"]),
+        "complete": not wrong,
+        "seconds_until_complete": None if wrong else round(max(0.0, seconds), 2),
+    }
+
+
+def _loss_row(n: int) -> Row:
+    try:
+        return measure_loss(n=n)
+    except SkipringError as error:
+        return {"job": LOSS, "system": OURS, "n": n, "failed": str(error)}
+
+
+def _loss_ratios(rows: Iterable[Row]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for row in rows:
+        if row["job"] == LOSS and is_measured(row):
+            found |= at_least(f"complete_after_loss_n{row['n']}", float(row["complete"]), 1.0)
+    return found
 
 
 # -- ratios ----------------------------------------------------------------------------------
 
 
 def ratios(rows: Iterable[Row]) -> dict[str, float]:
-    """How the peers compare with ours, and both with what is wanted: 1 or more is reached."""
+    """Compare other systems with skipring, and both with their goals."""
     rows, found = list(rows), dict[str, float]()
-    shared = [row for row in rows if row["job"] in (THROUGHPUT, SUSTAINED, LATENCY)]
-    ours = {(row["job"], row["n"]): row for row in shared if _is_ours(row)}
+    measured = [row for row in rows if is_measured(row)]
+    shared = [row for row in measured if row["job"] in (THROUGHPUT, SUSTAINED, LATENCY)]
+    ours = {(row["job"], row["n"]): row for row in shared if row["system"] == OURS}
     for row in shared:
         own = ours.get((row["job"], row["n"]))
-        if own is not None and row is not own and is_measured(row):
+        if own is not None and row is not own:
             found |= _against(row, own)
-    found |= _of_the_bare(shared)
+    found |= _relay_ratios(row for row in shared if row["job"] == LATENCY)
     for row in ours.values():
         found |= _own_ratios(row)
-    return found | hottest.ratios(rows) | growth.ratios(rows) | loss.ratios(rows)
-
-
-def _is_ours(row: Row) -> bool:
-    return row["system"] == OURS and is_measured(row)
+    return found | _hottest_ratios(rows) | _growth_ratios(rows) | _loss_ratios(rows)
 
 
 def _against(row: Row, own: Row) -> dict[str, float]:
     system, n = row["system"], row["n"]
     if row["job"] == LATENCY:
         ratio = row["p50_ms"] / own["p50_ms"]
-        return beside(f"p50_{system}_over_skipring_n{n}", ratio, P50_WANTED.get(system))
+        return against_goal(f"p50_{system}_over_skipring_n{n}", ratio, P50_GOALS.get(system))
     where = f"{SUSTAINED}_n{n}" if row["job"] == SUSTAINED else f"n{n}"
-    name, cost = f"cpu_{system}_over_skipring_{where}", row["cpu_us_per_delivery"]
-    wanted = CPU_WANTED.get(system)
-    settled = row["cpu_us_per_delivery_settled"] / own["cpu_us_per_delivery_settled"]
+    name, key = f"cpu_{system}_over_skipring_{where}", "cpu_us_per_delivery"
+    settled = row[f"{key}_settled"] / own[f"{key}_settled"]
     return {
-        **beside(name, cost / own["cpu_us_per_delivery"], wanted),
+        **against_goal(name, row[key] / own[key], CPU_GOALS.get(system)),
         f"{name}_settled": round(settled, 2),
     }
 
 
-def _of_the_bare(rows: Iterable[Row]) -> dict[str, float]:
-    """How the latency of those who are compared with ours is to that of a bare relay."""
-    p50 = {(row["system"], row["n"]): row["p50_ms"] for row in rows if _is_timed(row)}
+def _relay_ratios(rows: Iterable[Row]) -> dict[str, float]:
+    """Return the latency of systems that have a goal over that of the bare relay."""
+    p50 = {(row["system"], row["n"]): row["p50_ms"] for row in rows}
     return {
-        f"p50_{system}_over_{BARE}_n{n}": round(found / p50[BARE, n], 2)
+        f"p50_{system}_over_{RELAY}_n{n}": round(found / p50[RELAY, n], 2)
         for (system, n), found in p50.items()
-        if system in P50_WANTED and (BARE, n) in p50
+        if system in P50_GOALS and (RELAY, n) in p50
     }
-
-
-def _is_timed(row: Row) -> bool:
-    return row["job"] == LATENCY and is_measured(row)
 
 
 def _own_ratios(row: Row) -> dict[str, float]:
-    job, n = row["job"], row["n"]
-    said = row["supervisor_messages_per_publication"]
+    where = f"{row['job']}_n{row['n']}"
+    messages, supervisor = "messages_per_delivery", "supervisor_messages_per_publication"
     found = {
-        **at_most(
-            f"messages_per_delivery_{job}_n{n}", row["messages_per_delivery"], MESSAGES_WANTED
-        ),
-        **at_most(
-            f"supervisor_messages_per_publication_{job}_n{n}", said, SUPERVISOR_MESSAGES_WANTED
-        ),
+        **at_most(f"{messages}_{where}", row[messages], MESSAGES_GOAL),
+        **at_most(f"{supervisor}_{where}", row[supervisor], SUPERVISOR_MESSAGES_GOAL),
     }
-    if job != LATENCY:
+    if row["job"] != LATENCY:
         settled = row["cpu_us_per_delivery_settled"] / row["cpu_us_per_delivery"]
-        found[f"cpu_settled_over_delivered_{job}_n{n}"] = round(settled, 2)
+        found[f"cpu_settled_over_delivered_{where}"] = round(settled, 2)
     return found

@@ -1,7 +1,7 @@
-"""How fast and how small the index of publications is (``skipring bench index``).
+"""Speed and memory of the index of publications (``skipring bench index``).
 
-The trie of the core is measured beside one that has an object for every node, in one interleaved
-run, so that their ratio does not depend on the machine; both must give the same root.
+The trie of the core and one with an object per node run alternately, so that their ratio does not
+depend on the machine; both must have the same root.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import gc
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import blake2b
 from random import Random
 from statistics import median, quantiles
 from time import process_time, process_time_ns
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.publications import ID_BYTES
 from skipring.core.trie import PublicationTrie
-from skipring.lab.bench.goals import at_least, at_most
-from skipring.lab.bench.memory import alone, resident_bytes
-from skipring.lab.bench.reference import ReferenceTrie
+from skipring.lab.bench.processes import resident_bytes, run_alone
+from skipring.lab.bench.report import Row, at_least, at_most
 
-# What we want at n = 10^6.
+# Goals at n = 10^6.
 INSERTS_PER_S: Final = 250_000
 BYTES_PER_PUBLICATION: Final = 70
 FRESH_ROOT_US: Final = 60
@@ -32,7 +32,134 @@ BATCH: Final = 1000
 SMALL_BATCH: Final = 100
 REPEATS: Final = 3
 SINGLE_INSERTS: Final = 3000
-CHECKED_N: Final = 50_000  # roots are compared at this size too, every batch of it
+CHECKED_N: Final = 50_000  # up to this size roots are compared after each batch
+_ID_BITS: Final = 8 * ID_BYTES
+
+
+# -- the baseline ------------------------------------------------------------------------------
+
+
+class _Leaf:
+    __slots__ = ("digest", "key", "offset")
+
+    def __init__(self, key: int, offset: int) -> None:
+        self.key = key
+        self.offset = offset
+        self.digest: bytes | None = None
+
+
+class _Inner:
+    __slots__ = ("bit", "digest", "one", "zero")
+
+    def __init__(self, bit: int, zero: _Node, one: _Node) -> None:
+        self.bit = bit  # where its children diverge, counted from the end of an id
+        self.zero = zero
+        self.one = one
+        self.digest: bytes | None = None
+
+
+_Node: TypeAlias = _Leaf | _Inner
+
+
+class ReferenceTrie:
+    """The hashed Patricia trie with an object per node (section 4.2).
+
+    The baseline of the index and the oracle of its digests; they share only the ids.
+    """
+
+    __slots__ = ("_count", "_root")
+
+    def __init__(self) -> None:
+        self._root: _Node | None = None
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add_many(self, entries: Iterable[tuple[bytes, int]]) -> int:
+        """Insert ids with their offsets; return how many are new."""
+        return sum(self.add(key, offset) for key, offset in entries)
+
+    def add(self, key: bytes, offset: int) -> bool:
+        """Insert one id; return False if it is present."""
+        new = _Leaf(int.from_bytes(key, "big"), offset)
+        if self._root is None:
+            self._root = new
+            self._count = 1
+            return True
+        bit = (new.key ^ _nearest(self._root, new.key).key).bit_length() - 1
+        if bit < 0:
+            return False
+        self._insert(new, bit)
+        self._count += 1
+        return True
+
+    def _insert(self, new: _Leaf, bit: int) -> None:
+        """Insert a leaf at the bit where its id diverges; clear the digests above it."""
+        key, above, node = new.key, None, self._root
+        while isinstance(node, _Inner) and node.bit > bit:
+            node.digest = None
+            above, node = node, node.one if key >> node.bit & 1 else node.zero
+        assert node is not None
+        inner = _Inner(bit, node, new) if key >> bit & 1 else _Inner(bit, new, node)
+        if above is None:
+            self._root = inner
+        elif key >> above.bit & 1:
+            above.one = inner
+        else:
+            above.zero = inner
+
+    @property
+    def root(self) -> bytes:
+        """The digest of all ids; a constant if there are none (T2)."""
+        if self._root is None:
+            return blake2b(digest_size=16, person=b"skipring empty").digest()
+        return _digest(self._root)
+
+    def node(self, prefix: str = "") -> tuple[str, bytes] | None:
+        """Return prefix, in bits, and digest of the node with all ids under a prefix."""
+        node = self._root
+        while isinstance(node, _Inner) and _ID_BITS - 1 - node.bit < len(prefix):
+            node = node.one if prefix[_ID_BITS - 1 - node.bit] == "1" else node.zero
+        if node is None:
+            return None
+        label = _label(node)
+        return (label, _digest(node)) if label.startswith(prefix) else None
+
+    def nodes(self) -> Iterator[tuple[str, bytes]]:
+        """Yield all nodes in any order."""
+        waiting = [self._root] if self._root is not None else []
+        while waiting:
+            node = waiting.pop()
+            yield _label(node), _digest(node)
+            if isinstance(node, _Inner):
+                waiting += (node.zero, node.one)
+
+
+def _nearest(node: _Node, key: int) -> _Leaf:
+    """Return a leaf with the longest common prefix."""
+    while isinstance(node, _Inner):
+        node = node.one if key >> node.bit & 1 else node.zero
+    return node
+
+
+def _label(node: _Node) -> str:
+    length = _ID_BITS - 1 - node.bit if isinstance(node, _Inner) else _ID_BITS
+    return format(_nearest(node, 0).key, f"0{_ID_BITS}b")[:length]
+
+
+def _digest(node: _Node) -> bytes:
+    """Return the digest of a node, computing it if unknown; an inner one has no label (T1)."""
+    if node.digest is None:
+        if isinstance(node, _Leaf):
+            data, person = node.key.to_bytes(_ID_BITS // 8, "big"), b"skipring leaf"
+        else:
+            data, person = _digest(node.zero) + _digest(node.one), b"skipring inner"
+        node.digest = blake2b(data, digest_size=16, person=person).digest()
+    return node.digest
+
+
+# -- measurements ------------------------------------------------------------------------------
 
 Trie: TypeAlias = PublicationTrie | ReferenceTrie
 SYSTEMS: Final[Mapping[str, Callable[[], Trie]]] = {
@@ -41,9 +168,9 @@ SYSTEMS: Final[Mapping[str, Callable[[], Trie]]] = {
 }
 
 
-def measure(n: int = N, *, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield one row a measurement, the ratios last."""
-    memory = [alone(_measure_memory, system, n, seed) for system in SYSTEMS]
+def measure(n: int = N, *, seed: int = 0) -> Iterator[Row]:
+    """Yield one row per measurement, the ratios last."""
+    memory = [run_alone(_measure_memory, system, n, seed) for system in SYSTEMS]
     yield from memory
     inserts = _measure_inserts(SYSTEMS, n, BATCH, seed)
     yield from inserts
@@ -57,30 +184,30 @@ def measure(n: int = N, *, seed: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def _ratios(
-    memory: list[dict[str, Any]],
-    inserts: list[dict[str, Any]],
-    roots: list[dict[str, Any]],
-    stall: dict[str, Any],
+    memory: list[Row],
+    inserts: list[Row],
+    roots: list[Row],
+    stall: Row,
 ) -> dict[str, float | None]:
-    """How far the index reaches what is wanted, and how it compares with the reference."""
+    """Compare the index with its goals and with the reference."""
     ratios: dict[str, float | None] = {}
     speed, plain_speed = (row["inserts_per_s"] for row in inserts)
     ratios |= at_least("inserts_per_s", speed, INSERTS_PER_S)
     ratios["inserts_per_s_skipring_over_reference"] = round(speed / plain_speed, 2)
-    for rows, name, wanted in (
+    for rows, name, goal in (
         (memory, "bytes_per_publication", BYTES_PER_PUBLICATION),
         (memory, "bytes_per_publication_hashed", BYTES_PER_PUBLICATION),
         (roots, "fresh_root_us", FRESH_ROOT_US),
     ):
         own, reference = (row[name] for row in rows)
-        ratios |= at_most(name, own, wanted)
-        # So few that they fit into memory which was there before: nothing to compare with.
+        ratios |= at_most(name, own, goal)
+        # With few publications the resident memory does not grow.
         ratios[f"{name}_reference_over_skipring"] = round(reference / own, 2) if own else None
     return ratios | at_most("stall_ms", stall["stall_ms"], STALL_MS)
 
 
 def _batches(n: int, size: int, seed: int) -> Iterator[list[tuple[bytes, int]]]:
-    """Random ids, as hashes are, with their offsets."""
+    """Yield random ids with their offsets."""
     rng = Random(seed)
     for start in range(0, n, size):
         offsets = range(start, min(start + size, n))
@@ -94,13 +221,13 @@ def _grown(system: str, n: int, seed: int) -> Trie:
     return trie
 
 
-def _measure_memory(system: str, n: int, seed: int) -> dict[str, Any]:
-    """Resident memory that a publication adds, before and after all digests are known."""
+def _measure_memory(system: str, n: int, seed: int) -> Row:
+    """Measure the memory per publication, before and after hashing."""
     baseline = resident_bytes()
     trie = _grown(system, n, seed)
     gc.collect()
     used = resident_bytes() - baseline
-    trie.root  # noqa: B018 - works out all digests
+    trie.root  # noqa: B018 - computes all digests
     gc.collect()
     return {
         "job": "memory",
@@ -111,11 +238,11 @@ def _measure_memory(system: str, n: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _measure_inserts(systems: Iterable[str], n: int, size: int, seed: int) -> list[dict[str, Any]]:
-    """Inserts per second of CPU from nothing to n, in batches, the systems in turns."""
+def _measure_inserts(systems: Iterable[str], n: int, size: int, seed: int) -> list[Row]:
+    """Measure inserts per CPU second from 0 to n in batches, the systems in turns."""
     taken: dict[str, list[list[float]]] = {system: [] for system in systems}
     for repeat in range(REPEATS):
-        # One trie at a time: the garbage collector would charge each for the other's objects.
+        # One trie at a time: each collection would traverse the objects of both.
         for system, seconds in taken.items():
             seconds.append(_seconds_per_batch(system, n, size, seed + repeat))
     return [_insert_row(system, n, size, seconds) for system, seconds in taken.items()]
@@ -131,7 +258,7 @@ def _seconds_per_batch(system: str, n: int, size: int, seed: int) -> list[float]
     return seconds
 
 
-def _insert_row(system: str, n: int, size: int, repeats: list[list[float]]) -> dict[str, Any]:
+def _insert_row(system: str, n: int, size: int, repeats: list[list[float]]) -> Row:
     speeds = [n / sum(seconds) for seconds in repeats]
     batches = max(1, len(repeats[0]) // 10)
     late = [min(n, size * batches) / sum(seconds[-batches:]) for seconds in repeats]
@@ -149,8 +276,8 @@ def _insert_row(system: str, n: int, size: int, repeats: list[list[float]]) -> d
     }
 
 
-def _measure_fresh_roots(n: int, seed: int) -> list[dict[str, Any]]:
-    """Microseconds of CPU for one insert into n publications and the root after it."""
+def _measure_fresh_roots(n: int, seed: int) -> list[Row]:
+    """Measure the CPU time of one insert into n publications and the root after it."""
     tries = {system: _grown(system, n, seed) for system in SYSTEMS}
     are_equal = len({trie.root for trie in tries.values()}) == 1
     taken: dict[str, list[float]] = {system: [] for system in SYSTEMS}
@@ -160,7 +287,7 @@ def _measure_fresh_roots(n: int, seed: int) -> list[dict[str, Any]]:
         for system, trie in tries.items():
             begin = process_time_ns()
             trie.add(key, offset)
-            trie.root  # noqa: B018 - works out the digests that the insert has changed
+            trie.root  # noqa: B018 - computes the digests that the insert has changed
             taken[system].append((process_time_ns() - begin) / 1000)
     are_equal &= len({trie.root for trie in tries.values()}) == 1
     return [
@@ -177,8 +304,8 @@ def _measure_fresh_roots(n: int, seed: int) -> list[dict[str, Any]]:
     ]
 
 
-def _measure_stall(n: int, seed: int) -> dict[str, Any]:
-    """The longest that a single call takes, in milliseconds of CPU, from nothing to n."""
+def _measure_stall(n: int, seed: int) -> Row:
+    """Measure the longest single call from 0 to n, in milliseconds of CPU."""
     config, trie = ProtocolConfig(), PublicationTrie()
     longest = {"insert_ms": 0.0, "freshen_ms": 0.0, "scrub_ms": 0.0}
 
@@ -203,8 +330,8 @@ def _measure_stall(n: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _compare_roots(n: int, seed: int) -> dict[str, Any]:
-    """Whether both tries have the same root after every batch."""
+def _compare_roots(n: int, seed: int) -> Row:
+    """Compare the roots of both tries after each batch."""
     tries = [make() for make in SYSTEMS.values()]
     compared = equal = 0
     for batch in _batches(n, BATCH, seed):

@@ -1,7 +1,7 @@
-"""What it takes to make two tries equal (``skipring bench reconcile``).
+"""Set reconciliation of two tries (``skipring bench reconcile``).
 
-Two subscribers hold the same publications but for a few on either side, and one of them starts to
-compare. Publications are opaque, so that what travels besides their ids is what comparing costs.
+Two subscribers have the same publications but for a few on either side, and compare their tries.
+Publications have no payload, so that all other bytes are the cost of the comparison.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import cycle, islice
 from random import Random
 from statistics import median
 from time import process_time
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.msgpack import Encoder
@@ -27,18 +27,18 @@ from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.replica import Replica
 from skipring.core.sequences import SequenceId
 from skipring.core.trie import PublicationTrie
-from skipring.lab.bench.goals import at_most
+from skipring.lab.bench.report import Row, at_most
 
 BATCHED: Final = "skipring"
 UNBATCHED: Final = "skipring without batch"
 SIZES: Final = (100_000, 1_000_000)
 DIFFERENCES: Final = (0, 1, 10, 100, 1000, 10_000)
-UNBATCHED_N_MAX: Final = 100_000  # beyond these a message for each tuple takes minutes
+UNBATCHED_N_MAX: Final = 100_000  # beyond, one message per tuple takes minutes
 UNBATCHED_DIFFERENCES_MAX: Final = 100
 REPEATS: Final = 3
-TICKS_MAX: Final = 64  # until we say that the tries do not become equal
+TICKS_MAX: Final = 64  # Limit: then the tries count as not equal.
 
-# What we want of 10^6 publications of which 1000 differ, and of none that differ.
+# Goals for 10^6 publications of which 1000 differ, and for equal tries, at most.
 HOPS: Final = 8
 BYTES: Final = 750_000
 EQUAL_BYTES: Final = 64
@@ -56,8 +56,8 @@ _encoder = Encoder()
 
 def measure(
     sizes: Sequence[int] = SIZES, differences: Sequence[int] = DIFFERENCES, *, seed: int = 0
-) -> Iterator[dict[str, Any]]:
-    """Yield one row a measurement, the ratios last."""
+) -> Iterator[Row]:
+    """Yield one row per measurement, the ratios last."""
     rows = []
     for n in sizes:
         common = _fresh(_trie_of(range(n), seed))
@@ -74,16 +74,16 @@ def _systems(n: int, d: int) -> tuple[str, ...]:
     return (BATCHED, UNBATCHED) if is_small else (BATCHED,)
 
 
-def _measure(common: PublicationTrie, d: int, system: str, seed: int) -> dict[str, Any]:
-    """Reconcile several times, with other differences each; the figures are medians."""
+def _measure(common: PublicationTrie, d: int, system: str, seed: int) -> Row:
+    """Reconcile REPEATS times with different differences; the figures are medians."""
     without = (Rule.BATCH,) if system == UNBATCHED else ()
     config = ProtocolConfig(rules=Rules.of(Mode.FAST, without))
     found = []
     for repeat in range(REPEATS):
         first = len(common) + repeat * d
-        table = _Table(common, range(first, first + d), config, seed)
-        table.reconcile(Random(f"{seed}/{repeat}"))
-        found.append(table.figures())
+        pair = _Pair(common, range(first, first + d), config, seed)
+        pair.reconcile(Random(f"{seed}/{repeat}"))
+        found.append(pair.figures())
     figures = {name: [figure[name] for figure in found] for name in found[0]}
     return {
         "job": "reconcile",
@@ -98,15 +98,15 @@ def _measure(common: PublicationTrie, d: int, system: str, seed: int) -> dict[st
     }
 
 
-def _ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """How far the largest tries reach what we want."""
+def _ratios(rows: list[Row]) -> dict[str, float]:
+    """Compare the largest tries with their goals."""
     batched = [row for row in rows if row["system"] == BATCHED]
     n = max(row["n"] for row in batched)
     by_d = {row["d"]: row for row in batched if row["n"] == n}
     ratios: dict[str, float] = {}
     if 0 in by_d:
         ratios |= at_most("equal_bytes", by_d[0]["wire_bytes"], EQUAL_BYTES)
-    if 1000 in by_d:  # noqa: PLR2004 - the number of differences that the wanted figures are for
+    if 1000 in by_d:  # noqa: PLR2004 - the goals are for 1000 differences
         size, hops = by_d[1000]["wire_bytes"], by_d[1000]["hops"]
         ratios |= at_most("bytes_at_1000", size, BYTES) | at_most("hops_at_1000", hops, HOPS)
         ratios["bytes_at_1000_negentropy_over_skipring"] = round(NEGENTROPY_BYTES / size, 2)
@@ -118,11 +118,11 @@ def _ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
     return ratios
 
 
-# -- two subscribers that hold almost the same ---------------------------------------------------
+# -- two subscribers ---------------------------------------------------------------------------
 
 
-class _Ids(Struct, frozen=True):
-    """An archive of opaque publications, each of which follows from its offset."""
+class _ComputedLog(Struct, frozen=True):
+    """A log of publications without payload, each computed from its offset."""
 
     seed: int
     end: int
@@ -135,13 +135,13 @@ class _Ids(Struct, frozen=True):
         return self.written.get(offset)
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
-        return iter(())  # the trie over it is made once for all
+        return iter(())  # the trie is built separately, once
 
     def publications(self) -> Iterator[Publication]:
         return iter(())
 
     def newest(self) -> dict[SequenceId, int]:
-        return {}  # nobody publishes here
+        return {}  # no member publishes
 
 
 def _id_of(number: int, seed: int) -> bytes:
@@ -163,34 +163,34 @@ def _fresh(trie: PublicationTrie) -> PublicationTrie:
 
 
 class _Party:
-    """One of two subscribers, and what comparing costs it."""
+    """One of two subscribers, with its CPU time."""
 
     def __init__(
-        self, node: NodeId, trie: PublicationTrie, archive: _Ids, config: ProtocolConfig
+        self, node: NodeId, trie: PublicationTrie, log: _ComputedLog, config: ProtocolConfig
     ) -> None:
-        self.holdings = Replica(_TOPIC, archive)
-        self.holdings.recover({})
-        self.holdings.adopt(_fresh(trie))
-        self.part = AntiEntropy(node, self.holdings, config)
+        self.replica = Replica(_TOPIC, log)
+        self.replica.recover({})
+        self.replica.adopt(_fresh(trie))
+        self.antientropy = AntiEntropy(node, self.replica, config)
         self.seconds = 0.0
-        self.taken = 0
-        self._archive = archive
+        self.stored = 0
+        self._log = log
 
     @property
     def root(self) -> bytes:
-        return self.holdings.index().root
+        return self.replica.index().root
 
-    def ask(self, partner: NodeId, rng: Random) -> list[Message]:
-        """PublishTimeout; what it sends."""
-        return self._timed(lambda out: self.part.on_tick([partner], rng, out))
+    def tick(self, peer: NodeId, rng: Random) -> list[Message]:
+        """Start a comparison with a peer; return the messages it sends."""
+        return self._timed(lambda out: self.antientropy.on_tick([peer], rng, out))
 
-    def hear(self, message: Message) -> list[Message]:
-        """Take in a message; what is sent in answer."""
+    def on_message(self, message: Message) -> list[Message]:
+        """Handle a message; return the replies."""
         match message:
             case CheckTrie() | CheckAndPublish():
-                return self._timed(lambda out: self.part.on_check(message, out))
+                return self._timed(lambda out: self.antientropy.on_check(message, out))
             case Publications():
-                return self._timed(lambda out: self.part.on_publications(message, None, out))
+                return self._timed(lambda out: self.antientropy.on_publications(message, None, out))
             case _:
                 raise AssertionError(f"not part of a comparison: {message}")
 
@@ -201,13 +201,13 @@ class _Party:
         self.seconds += process_time() - begin
         for effect in out.effects:
             if isinstance(effect, Store):
-                self._archive.written.update(enumerate(effect.publications, effect.offset))
-                self.taken += len(effect.publications)
+                self._log.written.update(enumerate(effect.publications, effect.offset))
+                self.stored += len(effect.publications)
         return [effect.message for effect in out.effects if isinstance(effect, Send)]
 
 
-class _Table:
-    """Two subscribers that talk to each other and to nobody else."""
+class _Pair:
+    """Two subscribers that exchange messages with each other only."""
 
     def __init__(
         self, common: PublicationTrie, differences: range, config: ProtocolConfig, seed: int
@@ -217,7 +217,9 @@ class _Table:
         for node, own in ((_LEFT, differences[:middle]), (_RIGHT, differences[middle:])):
             trie = common.snapshot()
             trie.add_many((_id_of(number, seed), number) for number in own)
-            self._parties[node] = _Party(node, trie, _Ids(seed, differences.stop, {}), config)
+            self._parties[node] = _Party(
+                node, trie, _ComputedLog(seed, differences.stop, {}), config
+            )
         self._ticks = self._sessions = self._messages = self._hops = 0
         self._wire_bytes = self._publication_bytes = self._publications = 0
 
@@ -227,29 +229,29 @@ class _Table:
         return left.root == right.root
 
     def reconcile(self, rng: Random) -> None:
-        """Let both ask in turns, and talk until there is silence, until their tries are equal."""
+        """Tick both in turns and deliver all messages, until their tries are equal."""
         for asks, answers in islice(cycle([(_LEFT, _RIGHT), (_RIGHT, _LEFT)]), TICKS_MAX):
             self._ticks += 1
-            question = self._parties[asks].ask(answers, rng)
+            question = self._parties[asks].tick(answers, rng)
             self._sessions += len(question)
-            self._hops += self._talk(answers, question)
+            self._hops += self._deliver(answers, question)
             if self._is_equal:
                 return
 
-    def _talk(self, to: NodeId, messages: list[Message]) -> int:
-        """Deliver everything in order; the length of the longest chain of answers."""
+    def _deliver(self, to: NodeId, messages: list[Message]) -> int:
+        """Deliver all messages in order; return the length of the longest chain of replies."""
         hops = 0
         waiting = deque((to, message, 1) for message in messages)
         while waiting:
             to, message, hops = waiting.popleft()
             self._count(message)
             back = _LEFT if to == _RIGHT else _RIGHT
-            answers = self._parties[to].hear(message)
+            answers = self._parties[to].on_message(message)
             waiting += [(back, answer, hops + 1) for answer in answers]
         return hops
 
     def _count(self, message: Message) -> None:
-        """Count a message, and publications apart from what is said about them."""
+        """Count a message, and its publications separately."""
         self._messages += 1
         size = len(_encoder.encode(message))
         if isinstance(message, Publications):
@@ -259,8 +261,8 @@ class _Table:
             size -= inside
         self._wire_bytes += size
 
-    def figures(self) -> dict[str, Any]:
-        """What was counted, and whether the tries are equal now."""
+    def figures(self) -> Row:
+        """Return the counts, and whether the tries are equal."""
         left, right = self._parties.values()
         return {
             "ticks": self._ticks,
@@ -270,7 +272,7 @@ class _Table:
             "wire_bytes": self._wire_bytes,
             "publication_bytes": self._publication_bytes,
             "publications": self._publications,
-            "duplicates": self._publications - left.taken - right.taken,
+            "duplicates": self._publications - left.stored - right.stored,
             "cpu_ms_asking": round(1000 * left.seconds, 2),
             "cpu_ms_answering": round(1000 * right.seconds, 2),
             "equal": self._is_equal,

@@ -1,30 +1,36 @@
-"""Brokers and supervisors as processes: started on a free port, stopped in any case."""
+"""Brokers, supervisors and nodes as processes on free ports, and stores for nodes to start with."""
 
 from __future__ import annotations
 
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Final, NoReturn
+from typing import Final
 
 from msgspec import Struct
 
+from skipring.core.publications import Publication
 from skipring.errors import SkipringError
-from skipring.lab.bench.peers.catalogue import JETSTREAM_STORED, REDIS_STREAMS_STORED
+from skipring.lab.bench.processes import last_line, process
+from skipring.lab.bench.run import TOPIC
+from skipring.lab.bench.worker import history_payload
+from skipring.security.ca import issue_each, make_authority
+from skipring.storage.store import PublicationStore
 
 LOOPBACK: Final = "127.0.0.1"
-STARTING_S: Final = 20.0  # Our guess: a server that has not begun to listen by then never does.
-STOPPING_S: Final = 5.0  # Our guess: then it is killed.
+STARTING_S: Final = 20.0  # Guess: a server that does not listen by then never does.
 POLL_S: Final = 0.02
-SIGNALLED: Final = 128  # what a shell adds to the number of the signal that ended a process
-ATTEMPTS: Final = 3  # somebody else may have taken a port that was free
+ATTEMPTS: Final = 3  # another process may have bound a port that was free
+CERTIFICATE_DAYS: Final = 2
+CERTIFICATES: Final = ("supervisor", "bench")
+WRITTEN_AT_ONCE: Final = 1000
+_FIRST_TIME: Final = 1_700_000_000_000_000
 
 
 class Server(Struct, frozen=True):
@@ -32,11 +38,11 @@ class Server(Struct, frozen=True):
 
     pid: int
     address: str
-    metrics: str = ""  # where it shows how it is, if it does
+    metrics: str = ""  # address of its metrics, if it serves any
 
 
 def free_address() -> str:
-    """An address of this machine at which nobody listens now."""
+    """Return a loopback address that no process listens on now."""
     with closing(socket.socket()) as found:
         found.bind((LOOPBACK, 0))
         return f"{LOOPBACK}:{found.getsockname()[1]}"
@@ -49,7 +55,7 @@ def _nats(directory: Path, port: str) -> list[str]:
     config = directory / "nats.conf"
     config.write_text(
         f"listen: {LOOPBACK}:{port}\n"
-        'max_pending: 4GB\nwrite_deadline: "60s"\n',  # a slow client is waited for
+        'max_pending: 4GB\nwrite_deadline: "60s"\n',  # do not disconnect slow clients
         encoding="utf-8",
     )
     return ["-c", str(config)]
@@ -77,24 +83,21 @@ def _mosquitto(directory: Path, port: str) -> list[str]:
     return ["-c", str(config)]
 
 
-# A system's program, and its arguments for a directory and a port.
+# The program of each broker, and its arguments for a directory and a port.
 BROKERS: Final[Mapping[str, tuple[str, Callable[[Path, str], list[str]]]]] = {
     "nats": ("nats-server", _nats),
     "jetstream": ("nats-server", _jetstream),
-    JETSTREAM_STORED: ("nats-server", _jetstream),
     "redis": ("redis-server", _redis),
-    "redis-streams": ("redis-server", _redis),
-    REDIS_STREAMS_STORED: ("redis-server", _redis),
     "mosquitto": ("mosquitto", _mosquitto),
 }
 
 
 @contextmanager
-def broker(system: str, directory: Path) -> Iterator[Server]:
-    """The broker of a system, without limits that make it drop something; until the end."""
-    program, arguments = BROKERS[system]
+def running_broker(name: str, directory: Path) -> Iterator[Server]:
+    """Run a broker, configured not to drop messages."""
+    program, arguments = BROKERS[name]
     found, log = shutil.which(program), directory / f"{program}.log"
-    assert found is not None, "who asks for a broker has looked whether it is there"
+    assert found is not None, "systems whose broker is missing are skipped"
     for _ in range(ATTEMPTS):
         address = free_address()
         command = [found, *arguments(directory, address.rpartition(":")[2])]
@@ -106,7 +109,7 @@ def broker(system: str, directory: Path) -> Iterator[Server]:
 
 
 def _is_listening(running: subprocess.Popen[bytes], address: str) -> bool:
-    """Wait until somebody listens at an address; False if its process ends or time is up."""
+    """Wait until an address accepts connections; False if the process ends or time is up."""
     host, _, port = address.rpartition(":")
     deadline = monotonic() + STARTING_S
     while running.poll() is None and monotonic() < deadline:
@@ -116,95 +119,79 @@ def _is_listening(running: subprocess.Popen[bytes], address: str) -> bool:
     return False
 
 
-# -- ours ------------------------------------------------------------------------------------
+# -- skipring --------------------------------------------------------------------------------
 
 
 @contextmanager
 def skipring_process(command: str, *options: str, log: Path, metrics: str = "") -> Iterator[Server]:
-    """A process of ours (``supervisor`` or ``node``) with some options; until the end."""
+    """Run ``skipring supervisor`` or ``skipring node`` with some options."""
     words = [sys.executable, "-m", "skipring", command, "--listen", f"{LOOPBACK}:0", *options]
     if metrics:
         words += ["--metrics", metrics]
-    told = log.with_suffix(".address")
-    with told.open("wb") as out, process(words, log, out=out.fileno()) as running:
+    printed = log.with_suffix(".address")
+    with printed.open("wb") as out, process(words, log, out=out.fileno()) as running:
         deadline = monotonic() + STARTING_S
-        while not (line := told.read_text(encoding="utf-8")).endswith("\n"):
+        while not (line := printed.read_text(encoding="utf-8")).endswith("\n"):
             if running.poll() is not None or monotonic() > deadline:
                 raise SkipringError(f"skipring {command} does not start: {last_line(log)}")
             sleep(POLL_S)
         yield Server(running.pid, line.removeprefix("listening ").strip(), metrics)
 
 
-# -- processes -------------------------------------------------------------------------------
+@contextmanager
+def running_supervisor(
+    directory: Path, certificates: Path | None = None, *options: str
+) -> Iterator[Server]:
+    """Run a supervisor that serves metrics."""
+    options += ("--data", str(directory / "supervisor"), *tls_options(certificates, "supervisor"))
+    log, metrics = directory / "supervisor.log", free_address()
+    with skipring_process("supervisor", *options, log=log, metrics=metrics) as server:
+        yield server
 
 
 @contextmanager
-def ending_in_order() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does: otherwise it would leave processes behind."""
-
-    def end(number: int, _: object) -> NoReturn:
-        raise SystemExit(SIGNALLED + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread is told of signals
-        return
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def running_node(
+    directory: Path, name: str, supervisor: str, certificates: Path | None = None
+) -> Iterator[Server]:
+    """Run a member of the topic with the data directory ``directory / name``."""
+    options = [
+        *("--supervisor", supervisor, "--topic", TOPIC),
+        *("--name", name, "--data", str(directory / name)),
+        *tls_options(certificates, "bench"),
+    ]
+    with skipring_process("node", *options, log=directory / f"{name}.log") as server:
+        yield server
 
 
-@contextmanager
-def process(
-    command: Sequence[str], log: Path, *, out: int | None = None, is_killed: bool = False
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that writes its complaints into a log; it is stopped at the end."""
-    with ExitStack() as stack:
-        with _signals_held_back(), log.open("wb") as complaints:
-            running = subprocess.Popen(  # noqa: S603  (programs that we have chosen)
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=complaints if out is None else out,
-                stderr=complaints,
-            )
-            stack.callback(stop, running, is_killed=is_killed)
-        yield running
+def make_certificates(directory: Path) -> Path:
+    """Create the certificates of a ring; return their directory."""
+    authority = make_authority(directory / "certs", days=CERTIFICATE_DAYS)
+    issue_each(authority, CERTIFICATES, authority, days=CERTIFICATE_DAYS, hosts=())
+    return authority
 
 
-@contextmanager
-def _signals_held_back() -> Iterator[None]:
-    """Let signals wait: between a process's start and our knowing of it, they would leave it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[int] = []
-    before = {
-        number: signal.signal(number, lambda got, _: held.append(got))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for got in held:
-            signal.raise_signal(got)
+def tls_options(certificates: Path | None, name: str) -> list[str]:
+    """Return the command-line options of a process with the certificate ``name``."""
+    if certificates is None:
+        return []
+    files = {"ca": "ca.pem", "cert": f"{name}.pem", "key": f"{name}.key"}
+    return [
+        word
+        for option, file in files.items()
+        for word in (f"--tls-{option}", str(certificates / file))
+    ]
 
 
-def stop(running: subprocess.Popen[bytes], *, is_killed: bool = False) -> None:
-    """Ask a process to end, and make it end if it does not."""
-    if not is_killed:
-        running.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            running.wait(STOPPING_S)
-    running.kill()
-    running.wait()
+def fill_store(directory: Path, count: int, size: int) -> None:
+    """Write publications into a data directory; the same ones into each."""
+    with PublicationStore.open(directory) as store:
+        log = store.archive(TOPIC)
+        numbers = iter(range(count))
+        while some := list(islice(numbers, WRITTEN_AT_ONCE)):
+            log.write(some[0], *(_publication(number, size) for number in some))
+        store.commit()
 
 
-def last_line(log: Path) -> str:
-    """What a process has said last."""
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
-    # A line without letters is the end of a drawing, such as those of exception groups.
-    told = (line.strip(" |") for line in reversed(lines) if any(map(str.isalpha, line)))
-    return next(told, "it said nothing")
+def _publication(number: int, size: int) -> Publication:
+    payload, time = history_payload(number, size), _FIRST_TIME + number
+    return Publication(publisher="bench", seq=number, payload=payload, time=time).with_id(TOPIC)

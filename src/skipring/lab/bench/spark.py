@@ -1,30 +1,35 @@
-"""Reading a topic with Spark, beside reading the same rows from Parquet (``skipring bench spark``).
+"""Spark: reads of a topic beside Parquet, and simulations as tasks (``skipring bench spark``).
 
-A supervisor and some members run as processes of their own, with everything on their disks. Both
-reads go to nowhere, so that only reading is measured, in turns, each several times.
+A supervisor and members with everything on disk run as processes. Both reads have a no-op sink and
+take turns, each several times.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.pool import Pool
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, sleep
-from typing import Any, Final
+from typing import Final
 
+from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
-from skipring.lab.bench import lab
-from skipring.lab.bench.goals import at_least, at_most
-from skipring.lab.bench.peers.run import TOPIC
-from skipring.lab.bench.processes import cpu_s
-from skipring.lab.bench.stores import fill_store
-from skipring.lab.experiments.running import settings_for
+from skipring.lab.bench.processes import tree_cpu_s
+from skipring.lab.bench.report import Row, at_least, at_most
+from skipring.lab.bench.run import TOPIC
+from skipring.lab.bench.servers import fill_store, running_node, running_supervisor
+from skipring.lab.experiments.experiments import perform
+from skipring.lab.experiments.matrix import Matrix, Trial
+from skipring.lab.experiments.running import run_matrix, settings_for
 from skipring.net.access import Access
+from skipring.sim.runner import Simulation
+from skipring.sim.scenario import make_scenario
 from skipring.spark import register, session
 from skipring.spark.ring_client import RingClient
 
@@ -36,44 +41,54 @@ CORES: Final = 2
 WARM_UPS: Final = 2  # the first reads of a session compile and fork
 REPEATS: Final = 7
 FORMING_S: Final = 60.0
-AGAIN_S: Final = 0.1
-WANTED: Final = 0.5  # of the rows per second that Parquet gives
+POLL_S: Final = 0.1
+READ_GOAL: Final = 0.5  # of the rows per second of Parquet, at least
+OVERHEAD_GOAL: Final = 0.3  # with 1000 runs of LAB_N subscribers, at most
+LAB_N: Final = 16
+LAB_REPEATS: Final = 3
+ADVERSARIES: Final = ("A00", "A05", "A12", "A15")
+TRIALS_AT_ONCE: Final = 10
 
-Rows = Generator[dict[str, Any], None, dict[str, float]]  # and the ratios at the end
+Rows = Generator[Row, None, dict[str, float]]  # returns the ratios
 
 
-def measure(rows: int, runs: int, *, repeats: int = REPEATS) -> Iterator[dict[str, Any]]:
-    """Yield one row a measurement, the ratios last."""
+def measure(rows: int, runs: int, *, repeats: int = REPEATS) -> Iterator[Row]:
+    """Yield one row per measurement, the ratios last."""
     ratios = yield from _measured_reads(rows, repeats)
     master = f"local[{CORES}]"
     conf = settings_for(master)
     with session.opened(master=master, conf=conf, app="skipring bench") as spark:
-        row = lab.measure(spark, runs=runs)
+        row = measure_lab(spark, runs=runs)
     yield row
     for what in ("cpu", "wall"):
         cost = 1 + row[f"overhead_{what}"]
-        ratios |= at_most(f"lab_{what}_over_plain", cost, 1 + lab.OVERHEAD_WANTED)
+        ratios |= at_most(f"lab_{what}_over_plain", cost, 1 + OVERHEAD_GOAL)
     yield {"ratios": ratios}
 
 
 def _measured_reads(rows: int, repeats: int) -> Rows:
-    """Rows of both ways to read; return the ratios."""
+    """Yield a row for each source; return the ratios."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="skipring-bench-")))
         nodes = [f"n{number}" for number in range(MEMBERS)]
         for node in nodes:
             fill_store(directory / node, rows, PAYLOAD_BYTES)
-        ring = stack.enter_context(running_ring(directory, nodes))
+        supervisor = stack.enter_context(running_supervisor(directory))
+        servers = [
+            stack.enter_context(running_node(directory, node, supervisor.address)) for node in nodes
+        ]
+        pids = [supervisor.pid, *(server.pid for server in servers)]
+        _wait_formed(supervisor.address, len(nodes))
         master = f"local[{CORES}]"
         spark = stack.enter_context(session.opened(master=master, app="skipring bench"))
         register(spark)
         parquet = str(directory / "parquet")
-        _table(spark, ring.supervisor).write.parquet(parquet)
+        _table(spark, supervisor.address).write.parquet(parquet)
         reads: dict[str, Callable[[], DataFrame]] = {
-            RING: lambda: _table(spark, ring.supervisor),
+            RING: lambda: _table(spark, supervisor.address),
             PARQUET: lambda: spark.read.parquet(parquet),
         }
-        return (yield from _compared(reads, rows, repeats, ring.pids))
+        return (yield from _compared(reads, rows, repeats, pids))
 
 
 def _compared(
@@ -82,9 +97,9 @@ def _compared(
     found: dict[str, list[tuple[float, float]]] = {system: [] for system in reads}
     for turn in range(WARM_UPS + repeats):
         for system, read in reads.items():
-            taken = _taken(read, pids)
+            cost = _read_cost(read, pids)
             if turn >= WARM_UPS:
-                found[system].append(taken)
+                found[system].append(cost)
     speeds = {}
     for system, times in found.items():
         walls = [wall for wall, _ in times]
@@ -99,14 +114,14 @@ def _compared(
             "cpu_us_per_row": round(median(cpu for _, cpu in times) / rows * 1e6, 2),
             "repeats": repeats,
         }
-    return at_least("rows_per_s_over_parquet", speeds[RING] / speeds[PARQUET], WANTED)
+    return at_least("rows_per_s_over_parquet", speeds[RING] / speeds[PARQUET], READ_GOAL)
 
 
-def _taken(read: Callable[[], DataFrame], pids: list[int]) -> tuple[float, float]:
-    """How long a read takes, and the time of all processors that have to do with it."""
-    before, began = cpu_s(pids), perf_counter()
+def _read_cost(read: Callable[[], DataFrame], pids: list[int]) -> tuple[float, float]:
+    """Return wall and CPU time of a read, the processes of the ring included."""
+    before, began = tree_cpu_s(pids), perf_counter()
     read().write.format("noop").mode("overwrite").save()
-    return perf_counter() - began, cpu_s(pids) - before
+    return perf_counter() - began, tree_cpu_s(pids) - before
 
 
 def _table(spark: SparkSession, supervisor: str) -> DataFrame:
@@ -114,49 +129,112 @@ def _table(spark: SparkSession, supervisor: str) -> DataFrame:
     return reader.option("subscribe", TOPIC).load()
 
 
-# -- the ring ----------------------------------------------------------------------------------
-
-
-class BenchRing:
-    """Processes of a ring."""
-
-    def __init__(self, supervisor: str, pids: list[int]) -> None:
-        self.supervisor = supervisor
-        self.pids = pids
-
-
-@contextmanager
-def running_ring(directory: Path, nodes: list[str]) -> Iterator[BenchRing]:
-    """A supervisor and nodes with these data directories, until the block ends."""
-    with ExitStack() as stack:
-        process, supervisor = stack.enter_context(_started("supervisor"))
-        processes = [process]
-        for node in nodes:
-            place = ("--name", node, "--data", str(directory / node))
-            member = ("--supervisor", supervisor, "--topic", TOPIC)
-            processes.append(stack.enter_context(_started("node", *member, *place))[0])
-        _wait_for(supervisor, len(nodes))
-        yield BenchRing(supervisor, [each.pid for each in processes])
-
-
-@contextmanager
-def _started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process of ours, and where it listens."""
-    command = [sys.executable, "-m", "skipring", *words, "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(  # noqa: S603  (ourselves)
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield process, process.stdout.readline().removeprefix("listening ").strip()
-        finally:
-            process.terminate()
-
-
-def _wait_for(supervisor: str, members: int) -> None:
+def _wait_formed(supervisor: str, members: int) -> None:
     deadline = monotonic() + FORMING_S
-    with RingClient(Access(supervisors=(supervisor,))) as reach:
-        while len(reach.located(TOPIC)) < members:
+    with RingClient(Access(supervisors=(supervisor,))) as client:
+        while len(client.located(TOPIC)) < members:
             if monotonic() > deadline:
                 raise TimeoutError(f"no ring of {members} after {FORMING_S:.0f} s")
-            sleep(AGAIN_S)
+            sleep(POLL_S)
+
+
+# -- the lab -----------------------------------------------------------------------------------
+
+
+class WorkCost(Struct, frozen=True):
+    """Wall and CPU time of some work."""
+
+    wall_s: float
+    cpu_s: float  # of this process and its descendants
+
+
+def measure_lab(spark: SparkSession, *, runs: int) -> Row:
+    """Run the same simulations in a pool and in Spark, in turns; the first Spark run is separate.
+
+    ``plain`` only simulates; ``sampled`` computes the rows of the lab, too; Spark adds balancing,
+    Arrow, Parquet and fsync.
+    """
+    chosen = _trials(runs)
+    with (
+        get_context("spawn").Pool(CORES) as pool,
+        TemporaryDirectory(prefix="skipring-lab-") as folder,
+    ):
+        pool.map(_simulate, chosen[: 2 * CORES], chunksize=1)  # imports are not measured
+        cold = _cost(partial(_run_in_spark, spark, chosen, Path(folder) / "cold"))
+        plain, sampled, in_spark = [], [], []
+        for number in range(LAB_REPEATS):
+            plain.append(_cost(partial(_run_in_pool, pool, _simulate, chosen)))
+            sampled.append(_cost(partial(_run_in_pool, pool, _perform, chosen)))
+            directory = Path(folder) / str(number)
+            in_spark.append(_cost(partial(_run_in_spark, spark, chosen, directory)))
+    return {
+        "job": "lab",
+        "runs": runs,
+        "n": LAB_N,
+        "repeats": LAB_REPEATS,
+        **_figures("plain", plain),
+        **_figures("sampled", sampled),
+        **_figures("spark", in_spark),
+        **_figures("spark_first", [cold]),
+        "overhead_wall": _overhead(plain, in_spark, "wall_s"),
+        "overhead_cpu": _overhead(plain, in_spark, "cpu_s"),
+        "overhead_wall_first": _overhead(plain, [cold], "wall_s"),
+        "overhead_wanted": OVERHEAD_GOAL,
+    }
+
+
+def _trials(count: int) -> list[Trial]:
+    return [
+        Trial(
+            kind="converge",
+            n=LAB_N,
+            adversary=ADVERSARIES[number % len(ADVERSARIES)],
+            seed=number // len(ADVERSARIES),
+            max_rounds=2000,
+            closure=20,
+        )
+        for number in range(count)
+    ]
+
+
+def _run_in_pool(pool: Pool, work: Callable[[Trial], bool], runs: Sequence[Trial]) -> None:
+    for converged in pool.imap_unordered(work, runs, chunksize=TRIALS_AT_ONCE):
+        assert converged
+
+
+def _simulate(run: Trial) -> bool:
+    """Simulate without sampling."""
+    scenario = make_scenario({"n": run.n, "adversary": run.adversary, "seed": run.seed})
+    return Simulation(scenario).run().is_good
+
+
+def _perform(run: Trial) -> bool:
+    """Run a trial as the lab does, and discard its rows."""
+    return bool(perform(run).row["converged"])
+
+
+def _run_in_spark(spark: SparkSession, runs: Sequence[Trial], directory: Path) -> None:
+    summary = run_matrix(spark, Matrix("overhead", "", tuple(runs)), directory)
+    assert summary.done == len(runs)
+    assert not summary.failed
+
+
+def _figures(name: str, costs: Sequence[WorkCost]) -> dict[str, float]:
+    return {
+        f"{name}_wall_s": round(median(cost.wall_s for cost in costs), 2),
+        f"{name}_cpu_s": round(median(cost.cpu_s for cost in costs), 2),
+    }
+
+
+def _overhead(plain: Sequence[WorkCost], other: Sequence[WorkCost], what: str) -> float:
+    """Return the additional cost as a share of the plain cost."""
+    spent, least = (
+        median(float(getattr(cost, what)) for cost in costs) for costs in (other, plain)
+    )
+    return round(spent / least - 1, 3)
+
+
+def _cost(work: Callable[[], None]) -> WorkCost:
+    wall, cpu = perf_counter(), tree_cpu_s()
+    work()
+    return WorkCost(perf_counter() - wall, tree_cpu_s() - cpu)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from skipring.lab.bench.markdown import header, row
+from skipring.lab.bench.report import table_header, table_row
 from skipring.lab.faults.row import FaultOutcome
 
 COLUMNS: Final = (
@@ -58,7 +58,7 @@ def line(outcome: FaultOutcome) -> str:
 
 def table(outcomes: Sequence[FaultOutcome]) -> Iterator[str]:
     """Return the table in Markdown, line by line."""
-    first, _ = header("fault", COLUMNS)
+    first, _ = table_header("fault", COLUMNS)
     yield first
     yield "|---|---|" + "---:|" * (len(COLUMNS) - 2) + "---|"
     for outcome in outcomes:
@@ -73,7 +73,7 @@ def table(outcomes: Sequence[FaultOutcome]) -> Iterator[str]:
             f"{outcome.pause_s:.2f}",
         )
         cells = [outcome.row.method, *(figures if is_run else ["-"] * len(figures))]
-        yield row(
+        yield table_row(
             f"**{outcome.row.name}**: {outcome.row.fault}",
             [_cell(cell) for cell in (*cells, outcome.verdict)],
         )

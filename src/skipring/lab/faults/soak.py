@@ -14,7 +14,7 @@ import click
 from msgspec import Struct
 
 from skipring.core.peers import SUPERVISOR
-from skipring.lab.bench.memory import MIB, resident_bytes_of
+from skipring.lab.bench.processes import MIB, resident_bytes_of
 from skipring.lab.faults.trial import FaultRing, FaultTrial
 
 LASTING: Final = ("a", "b", "c")  # these and the supervisor are measured

@@ -15,7 +15,7 @@ from msgspec.msgpack import encode as pack
 from skipring.core.messages import PublishNew
 from skipring.core.peers import SUPERVISOR
 from skipring.core.publications import Publication
-from skipring.lab.bench.memory import MIB, resident_bytes_of
+from skipring.lab.bench.processes import MIB, resident_bytes_of
 from skipring.lab.faults.frames import (
     bursts,
     forged_frames,

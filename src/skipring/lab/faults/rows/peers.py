@@ -16,7 +16,7 @@ from typing import Final
 from skipring.core.labels import Label
 from skipring.core.messages import GetConfiguration, Introduce, Subscribe
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
-from skipring.lab.bench.memory import MIB, resident_bytes_of
+from skipring.lab.bench.processes import MIB, resident_bytes_of
 from skipring.lab.faults.frames import (
     greeting,
     hurl,

@@ -1,9 +1,9 @@
-"""skipring itself, with all that it has: ids, hashes, stores on disk, repair; TLS on or off."""
+"""skipring with ids, hashes, stores on disk and repair, with or without TLS."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,36 +14,55 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.messages import Publications, PublishMany, PublishNew
 from skipring.core.peers import NodeId
 from skipring.core.subscriber import Subscriber
-from skipring.lab.bench.peers.run import BenchRun, Publisher, Receive, Subscribers, topics_of, until
+from skipring.lab.bench.run import (
+    FIRST,
+    RUN_S,
+    BenchRun,
+    Board,
+    Moment,
+    Slot,
+    topics_of,
+    until,
+)
+from skipring.lab.bench.worker import (
+    MEASURED,
+    POLL_S,
+    Newcomer,
+    Publisher,
+    Receive,
+    Role,
+    Subscribers,
+    freeze_gc,
+)
 from skipring.node.host import NodeHost
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.rpc import WireMessage
 
-TICK_S: Final = 1.0  # as users have it
-# While a ring forms time goes faster. Measured: a tick of a node costs 0.5 ms.
+TICK_S: Final = 1.0  # the default
+# Ticks while a ring forms are shorter. Measured: a tick of a node costs 0.5 ms.
 FORMING_TICK_S: Final = 0.05
 FORMING_TICK_OF_A_NODE_S: Final = 0.002
-JOINED_AT_ONCE: Final = 32  # Our guess: handshakes that do not time out on one core.
-CERTIFICATE: Final = "bench"  # its holder may act as any node called bench.something
+JOINED_AT_ONCE: Final = 32  # Guess: handshakes that do not time out on one core.
+CERTIFICATE: Final = "bench"  # valid for any node named bench.*
 ROOT_FILE: Final = "publisher.root"
 FIRST_FILE: Final = "first.joined"
-FORMING_S: Final = 180.0  # Our guess: some hundred nodes on one core have a ring by then.
-SETTLING_S: Final = 120.0
-SETTLING_POLL_S: Final = 0.02  # Our guess: rarely, since looking at all members is counted too.
+FORMING_S: Final = 180.0  # Guess: some hundred nodes on one core have a ring by then.
+SETTLED_S: Final = 120.0
+SETTLED_POLL_S: Final = 0.02  # Guess: rarely, since polling all members is measured too.
 
 View = tuple[object, ...]
 
 
-class BenchPlace:
-    """A member's place in the ring of one topic."""
+class TopicMember:
+    """A member of the ring of one topic."""
 
     def __init__(self, connection: Connection, topic: str) -> None:
         self.subscription: Subscription = connection.subscribe(topic)
         self._topic = topic
         self._connection = connection
         self._view: View = ()
-        self._seen_at = 0  # the tick at which our view became what it is
+        self._seen_at = 0  # the tick of the last change of the view
 
     @property
     def _machine(self) -> Subscriber:
@@ -53,7 +72,7 @@ class BenchPlace:
 
     @property
     def is_calm(self) -> bool:
-        """True if new publications go over the tree: our view is as old as that takes."""
+        """True if new publications take the tree: neighbours have not changed for long enough."""
         machine, ticks = self._machine, self._connection.node.ticker.calls
         peers = [each for each in (machine.left, machine.right, machine.ring) if each is not None]
         shortcuts = machine.shortcuts
@@ -63,69 +82,69 @@ class BenchPlace:
         if machine.label is None or None in shortcuts.values():
             return False
         levels = max([machine.label.length, *(each.label.length for each in peers)])
-        # One more than needed: our first look at a view may be some time after it has come.
+        # One more than needed: a change may be some time older than the first poll that sees it.
         return ticks - self._seen_at > levels + ProtocolConfig().calm_ticks
 
     @property
     def root(self) -> bytes:
-        """The digest of all that we have."""
+        """The digest of all publications."""
         return self._machine.index().root
 
     @property
     def is_read(self) -> bool:
-        """True if all that we have been handed was read."""
+        """True if the application has read all deliveries."""
         return self.subscription.reader.end == self._machine.archive.end
 
 
 class BenchMember:
-    """A node in the rings of all topics, over sockets of its own, with a store on the disk."""
+    """A node with its own sockets and store, member of all topics."""
 
     def __init__(self, run: BenchRun, name: str, *, is_hurried: bool = True) -> None:
         self._forming_tick_s = forming_tick_s(run.n * run.topics) if is_hurried else TICK_S
         self._connection = self._connect(run, name)
-        self._places = [BenchPlace(self._connection, topic) for topic in topics_of(run)]
-        self.messages = 0  # publications that have come in messages, also those that we had
+        self._topics = [TopicMember(self._connection, topic) for topic in topics_of(run)]
+        self.messages = 0  # publications in received messages, duplicates included
 
     def _connect(self, run: BenchRun, name: str) -> Connection:
         return connection(run, name)
 
     @property
     def node(self) -> NodeHost:
-        """The node below."""
+        """The host of the node."""
         return self._connection.node
 
     @property
     def subscriptions(self) -> list[Subscription]:
-        """One of each topic."""
-        return [place.subscription for place in self._places]
+        """The subscriptions to all topics."""
+        return [topic.subscription for topic in self._topics]
 
     @property
     def subscription(self) -> Subscription:
-        """That of the first topic, which often is the only one."""
-        return self._places[0].subscription
+        """The subscription to the first topic."""
+        return self._topics[0].subscription
 
     async def join(self) -> None:
-        """Subscribe, and let time go fast until the ring has formed."""
+        """Subscribe; use short ticks until the ring has formed."""
         await self._connection.__aenter__()
         for subscription in self.subscriptions:
             await subscription.__aenter__()
         self._set_tick(self._forming_tick_s)
 
     async def leave(self) -> None:
-        """Leave the ring, and close the store."""
+        """Leave the ring and close the store."""
         for subscription in self.subscriptions:
             await subscription.__aexit__(None, None, None)
         await self._connection.__aexit__(None, None, None)
 
     def begin(self) -> None:
-        """The ring has formed: time goes as usual."""
+        """Use default ticks, and count from now on."""
         self._set_tick(TICK_S)
         self._count_messages()
         self._bytes_before = self.node.links.bytes_sent
 
     @property
     def bytes_sent(self) -> int:
-        """How much we have sent since then."""
+        """Bytes sent since begin()."""
         return self.node.links.bytes_sent - self._bytes_before
 
     def _count_messages(self) -> None:
@@ -140,33 +159,33 @@ class BenchMember:
 
     def _set_tick(self, period_s: float) -> None:
         ticker = self.node.ticker
-        ticker._period_s = period_s  # noqa: SLF001  (users have no reason to change it)
+        ticker._period_s = period_s  # noqa: SLF001  (no public setter)
         ticker.start()
 
     @property
     def is_calm(self) -> bool:
-        """True if new publications go over the tree, in all topics."""
-        found = [place.is_calm for place in self._places]  # every one has to be looked at
+        """True if new publications take the tree in all topics."""
+        found = [topic.is_calm for topic in self._topics]  # each must be polled
         return all(found)
 
     @property
     def root(self) -> bytes:
-        """The digests of all that we have."""
-        return b"".join(place.root for place in self._places)
+        """The digests of all topics."""
+        return b"".join(topic.root for topic in self._topics)
 
     @property
     def is_durable(self) -> bool:
-        """True if all that we have been handed is on the disk."""
-        return self.node.durability.unwritten == 0 and all(each.is_read for each in self._places)
+        """True if all deliveries are read and on disk."""
+        return self.node.durability.unwritten == 0 and all(topic.is_read for topic in self._topics)
 
 
 def forming_tick_s(n: int) -> float:
-    """How long a tick is while a ring of so many nodes forms."""
+    """Return the tick while a ring of n nodes forms."""
     return max(FORMING_TICK_S, n * FORMING_TICK_OF_A_NODE_S)
 
 
 def connection(run: BenchRun, name: str) -> Connection:
-    """A connection as a user makes it."""
+    """Connect as an application does."""
     files: dict[str, Path] = {}
     if run.certificates is not None:
         files = {
@@ -184,18 +203,18 @@ def connection(run: BenchRun, name: str) -> Connection:
 
 
 async def join(members: Sequence[BenchMember]) -> None:
-    """Let members join, some at a time."""
+    """Join with JOINED_AT_ONCE members at a time."""
     for start in range(0, len(members), JOINED_AT_ONCE):
         joining = members[start : start + JOINED_AT_ONCE]
         await asyncio.gather(*(member.join() for member in joining))
 
 
-async def calm(members: Iterable[BenchMember]) -> None:
-    """Wait until all members of this process are calm, and have what their neighbours have."""
+async def wait_calm(members: Iterable[BenchMember]) -> None:
+    """Wait until all members of this process are calm and in sync with their neighbours."""
     waiting = list(members)
 
     def are_calm() -> bool:
-        found = [member.is_calm for member in waiting]  # every one has to be looked at
+        found = [member.is_calm for member in waiting]  # each must be polled
         return all(found)
 
     await until(are_calm, "a calm ring", FORMING_S)
@@ -203,8 +222,8 @@ async def calm(members: Iterable[BenchMember]) -> None:
     await asyncio.gather(*(each.synced(FORMING_S) for each in subscriptions))
 
 
-async def _first_has_joined(run: BenchRun) -> None:
-    """Wait for who has to be the first, if somebody has."""
+async def _wait_first_joined(run: BenchRun) -> None:
+    """Wait until the member with its own process has joined."""
     if run.is_first_apart:
         await until((run.directory / FIRST_FILE).exists, "the first member")
 
@@ -214,12 +233,12 @@ class RingPublisher(Publisher):
 
     async def connect(self) -> None:
         """Join."""
-        await _first_has_joined(self.run)
+        await _wait_first_joined(self.run)
         self._member = BenchMember(self.run, "publisher")
         await self._member.join()
 
     async def send(self, payloads: Sequence[bytes]) -> None:
-        """Publish these: when it returns they are on our disk."""
+        """Publish; the payloads are on the publisher's disk when it returns."""
         subscriptions = self._member.subscriptions
         if len(subscriptions) == 1:
             await subscriptions[0].publish_many(payloads)
@@ -232,17 +251,17 @@ class RingPublisher(Publisher):
         )
         await asyncio.gather(*publishing)
 
-    async def calm(self) -> None:
-        """Wait until new publications go over the tree."""
-        await calm([self._member])
+    async def wait_calm(self) -> None:
+        """Wait until new publications take the tree."""
+        await wait_calm([self._member])
 
     def begin(self) -> None:
-        """Let time go as usual."""
+        """Use default ticks."""
         self._member.begin()
 
-    async def settle(self) -> None:
-        """Wait until all is on the disk, and say what we have."""
-        await until(lambda: self._member.is_durable, "a durable store", SETTLING_S)
+    async def wait_settled(self) -> None:
+        """Wait until all is on disk, and write the digest for the subscribers."""
+        await until(lambda: self._member.is_durable, "a durable store", SETTLED_S)
         unfinished = self.run.directory / f"{ROOT_FILE}.new"
         unfinished.write_bytes(self._member.root)
         unfinished.rename(self.run.directory / ROOT_FILE)
@@ -252,40 +271,40 @@ class RingSubscribers(Subscribers):
     """Members that read."""
 
     async def connect(self) -> None:
-        """Join, some at a time."""
-        await _first_has_joined(self.run)
+        """Join, JOINED_AT_ONCE at a time."""
+        await _wait_first_joined(self.run)
         names = (f"s{number:04}" for number in range(self.run.n))
         self._members = [BenchMember(self.run, name) for name in names]
         await join(self._members)
         subscriptions = [each for member in self._members for each in member.subscriptions]
-        self._reading = [
+        self._tasks = [
             asyncio.create_task(_read(subscription, receive))
             for subscription, receive in zip(subscriptions, self.receivers, strict=True)
         ]
 
-    async def calm(self) -> None:
-        """Wait until new publications go over the tree."""
-        await calm(self._members)
+    async def wait_calm(self) -> None:
+        """Wait until new publications take the tree."""
+        await wait_calm(self._members)
 
     def begin(self) -> None:
-        """Let time go as usual."""
+        """Use default ticks."""
         for member in self._members:
             member.begin()
 
-    async def settle(self) -> None:
-        """Wait until all stores are durable and all roots are the publisher's."""
+    async def wait_settled(self) -> None:
+        """Wait until all stores are durable and all digests equal the publisher's."""
         file, members = self.run.directory / ROOT_FILE, self._members
 
-        async def all_are(what: str, is_so: Callable[[BenchMember], bool]) -> None:
-            await until(lambda: all(map(is_so, members)), what, SETTLING_S, SETTLING_POLL_S)
+        async def wait_all(what: str, condition: Callable[[BenchMember], bool]) -> None:
+            await until(lambda: all(map(condition, members)), what, SETTLED_S, SETTLED_POLL_S)
 
-        await all_are("durable stores", lambda member: member.is_durable)
-        await until(file.exists, "the publisher's root", SETTLING_S)
+        await wait_all("durable stores", lambda member: member.is_durable)
+        await until(file.exists, "the publisher's root", SETTLED_S)
         root = file.read_bytes()
-        await all_are("equal roots", lambda member: member.root == root)
+        await wait_all("equal roots", lambda member: member.root == root)
 
     def figures(self) -> dict[str, float]:
-        """How many messages have brought a publication, and how much one member sent at most."""
+        """Return publications in messages, and the most bytes that one member sent."""
         return {
             "messages": sum(member.messages for member in self._members),
             "hottest_bytes": max(member.bytes_sent for member in self._members),
@@ -293,7 +312,7 @@ class RingSubscribers(Subscribers):
 
 
 def _carried(message: object) -> int:
-    """How many publications a message has brought."""
+    """Return the number of publications in a message."""
     match message:
         case PublishNew():
             return 1
@@ -309,11 +328,52 @@ async def _read(subscription: Subscription, receive: Receive) -> None:
             receive(publication.payload)
 
 
-def publisher(run: BenchRun) -> Publisher:
-    """The process that publishes."""
-    return RingPublisher(run)
+class RingNewcomer(Newcomer):
+    """A node with an empty store that joins the ring."""
+
+    async def fetch(self) -> None:
+        """Join, read everything, and wait until it is on disk."""
+        self._member = member = BenchMember(self.run, "newcomer", is_hurried=False)
+        await member.join()
+        while self.count < self.run.count:
+            found = await member.subscription.read_many(timeout=self.run.deadline_s)
+            if not found:
+                return
+            self.record_first()
+            self.count += len(found)
+        await until(lambda: member.is_durable, "a durable store", self.run.deadline_s)
+
+    async def wait_settled(self) -> None:
+        """Wait until both ring neighbours are in sync."""
+        await self._member.subscription.synced(timeout=self.run.deadline_s)
+
+    async def leave(self) -> None:
+        """Leave the ring, so that the next newcomer finds the same one."""
+        await self._member.leave()
 
 
-def subscribers(run: BenchRun, receivers: list[Receive]) -> Subscribers:
-    """The process with all subscribers."""
-    return RingSubscribers(run, receivers)
+async def be_first(run: BenchRun, board: Board) -> dict[str, float]:
+    """Run the member that joins first; its label is the shortest, so it forwards the most."""
+    member, count = BenchMember(run, FIRST), 0
+
+    async def read() -> None:
+        nonlocal count
+        while publications := await member.subscription.read_many():
+            count += sum(each.payload[0] == MEASURED for each in publications)
+
+    await member.join()
+    reader = asyncio.create_task(read())
+    (run.directory / FIRST_FILE).touch()
+    await until(lambda: board[Slot.IS_PROBED], "the last probe", RUN_S)
+    await wait_calm([member])
+    board[Slot.FIRST_CALM] = 1
+    await until(lambda: board[Slot.BEGIN], "the beginning", RUN_S, POLL_S)
+    member.begin()
+    freeze_gc()
+    await until(lambda: board.is_past(Moment.ENDED), "deliveries", RUN_S, POLL_S)
+    await until(lambda: member.is_durable, "a durable store", SETTLED_S, POLL_S)
+    await until(lambda: board[Slot.STOP] or reader.done(), "the end", RUN_S, POLL_S)
+    return {"first_delivered": count, "first_bytes": member.bytes_sent}
+
+
+ROLES: Final[Mapping[str, Role]] = {FIRST: (be_first, Slot.FIRST_DONE)}

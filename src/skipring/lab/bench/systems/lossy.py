@@ -1,17 +1,10 @@
-"""Process of a ring that loses frames.
-
-``python -m skipring.lab.bench.peers.lossy ROLE DIRECTORY``.
-
-Who survives has to end with every publication; it is the ids that are compared.
-"""
+"""Ring whose members drop frames and of which a tenth is killed; survivors compare ids."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -20,30 +13,29 @@ from msgspec.structs import replace
 from skipring.api.connection import Connection
 from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BYTES
-from skipring.lab.bench.board import Board, Moment, Slot
-from skipring.lab.bench.peers.ring import BenchMember, calm, forming_tick_s, join
-from skipring.lab.bench.peers.run import BenchRun, until
-from skipring.lab.bench.player import RUN_S, Part, play
+from skipring.lab.bench.run import PUBLISHER, RUN_S, BenchRun, Board, Moment, Slot, until
+from skipring.lab.bench.systems.ours import BenchMember, forming_tick_s, join, wait_calm
+from skipring.lab.bench.worker import Role
 from skipring.node.settings import NodeSettings
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.rpc import Address, WireMessage
 
-PUBLISHER: Final = "publisher"
+DRIVER: Final = "lossy.Ring"
 SURVIVORS: Final = "survivors"
 VICTIMS: Final = "victims"
 GROUP: Final = 10  # publications at once
-PAUSE_S: Final = 0.02  # Our guess: so a run takes some ticks, and somebody can die in it.
+PAUSE_S: Final = 0.02  # Guess: a run lasts some ticks, so members can be killed within it.
 IDS_FILE: Final = "published.ids"
 
 
 def victims_of(n: int) -> int:
-    """How many of so many nodes are killed: a tenth."""
+    """Return how many of n nodes are killed."""
     return max(1, n // 10)
 
 
 class LossyMember(BenchMember):
-    """A member that loses a share of the frames that come, and of those for the supervisor."""
+    """A member that drops a share of the frames it receives or sends to the supervisor."""
 
     def __init__(self, run: BenchRun, name: str) -> None:
         super().__init__(run, name)
@@ -64,7 +56,7 @@ class LossyMember(BenchMember):
         return Connection(settings, listen=listen, data_dir=run.directory / name, name=name)
 
     def begin(self) -> None:
-        """Lose frames from now on."""
+        """Drop frames from now on."""
         links = self.node.links
         receive, send = links.receive, links.send_to_supervisor
 
@@ -84,9 +76,9 @@ class LossyMember(BenchMember):
         self.dropped += is_lost
         return is_lost
 
-    def read_on(self) -> None:
-        """Note the ids of all that is delivered, from now on."""
-        self._reading = asyncio.create_task(self._read())
+    def start_reading(self) -> None:
+        """Collect the ids of all deliveries."""
+        self._task = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
         while publications := await self.subscription.read_many():
@@ -97,12 +89,12 @@ class LossyMember(BenchMember):
 
 
 async def publish(run: BenchRun, board: Board) -> dict[str, float]:
-    """Publish, while some lose frames and some die; say which ids there are."""
+    """Publish while frames are lost and members killed; write the ids for the survivors."""
     member = LossyMember(run, PUBLISHER)
     await member.join()
     await until(lambda: board[Slot.CONNECTED], "the survivors")
     await until(lambda: board[Slot.VICTIMS_CONNECTED], "the victims")
-    await calm([member])
+    await wait_calm([member])
     board[Slot.PUBLISHER_CALM] = 1
     await until(lambda: board[Slot.BEGIN], "the beginning", RUN_S)
     member.begin()
@@ -113,7 +105,7 @@ async def publish(run: BenchRun, board: Board) -> dict[str, float]:
         ids += await member.subscription.publish_many(payloads)
         board[Slot.PUBLISHED] = len(ids)
         await asyncio.sleep(PAUSE_S)
-    board.note(Moment.BEGAN)  # nothing is added from now on
+    board.record(Moment.BEGAN)  # nothing is published after this
     unfinished = run.directory / f"{IDS_FILE}.new"
     unfinished.write_bytes(b"".join(ids))
     unfinished.rename(run.directory / IDS_FILE)
@@ -122,11 +114,11 @@ async def publish(run: BenchRun, board: Board) -> dict[str, float]:
 
 
 async def survive(run: BenchRun, board: Board) -> dict[str, float]:
-    """Read until all is there, or time is up; say what is missing."""
+    """Read until everything arrived or time is up; count what is missing."""
     count = run.n - victims_of(run.n) - 1
     members = await _join_and_read(run, [f"s{number:04}" for number in range(count)])
     board[Slot.CONNECTED] = 1
-    await calm(members)
+    await wait_calm(members)
     board[Slot.SUBSCRIBERS_CALM] = 1
     await until(lambda: board[Slot.BEGIN], "the beginning", RUN_S)
     for member in members:
@@ -135,9 +127,9 @@ async def survive(run: BenchRun, board: Board) -> dict[str, float]:
     await until(file.exists, "the publisher's ids", RUN_S)
     text = file.read_bytes()
     wanted = {text[start : start + ID_BYTES] for start in range(0, len(text), ID_BYTES)}
-    with suppress(TimeoutError):  # what is missing is said below
+    with suppress(TimeoutError):  # counted below
         await until(lambda: all(each.ids == wanted for each in members), "all", run.deadline_s)
-    board.note(Moment.ENDED)
+    board.record(Moment.ENDED)
     return {
         "survivors": len(members) + 1,
         "incomplete": sum(member.ids != wanted for member in members),
@@ -148,7 +140,7 @@ async def survive(run: BenchRun, board: Board) -> dict[str, float]:
 
 
 async def die(run: BenchRun, board: Board) -> dict[str, float]:
-    """Take part until somebody kills the process."""
+    """Run the members that the harness kills."""
     names = [f"v{number:04}" for number in range(victims_of(run.n))]
     members = await _join_and_read(run, names)
     board[Slot.VICTIMS_CONNECTED] = 1
@@ -163,15 +155,12 @@ async def _join_and_read(run: BenchRun, names: Sequence[str]) -> list[LossyMembe
     members = [LossyMember(run, name) for name in names]
     await join(members)
     for member in members:
-        member.read_on()
+        member.start_reading()
     return members
 
 
-ROLES: Final[Mapping[str, tuple[Part, Slot]]] = {
+ROLES: Final[Mapping[str, Role]] = {
     PUBLISHER: (publish, Slot.PUBLISHER_DONE),
     SURVIVORS: (survive, Slot.SUBSCRIBERS_DONE),
     VICTIMS: (die, Slot.STOP),
 }
-
-if __name__ == "__main__":
-    play(ROLES, sys.argv[1], Path(sys.argv[2]))

@@ -1,1 +1,0 @@
-"""The systems that are compared: ours and its peers, each as its users would run it fastest."""

@@ -1,0 +1,175 @@
+"""One run as its processes see it: parameters in a file, counters and clocks in shared memory."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+from collections.abc import Callable, Sequence
+from enum import IntEnum, auto
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from skipring.lab.bench.processes import cpu_ns
+
+TOPIC: Final = "bench"  # further topics have a number appended
+FIRST: Final = "first"  # the member that joins first; its role if it has its own process
+PUBLISHER: Final = "publisher"
+SUBSCRIBERS: Final = "subscribers"
+POLL_S: Final = 0.002  # Guess: costs a process less than 1 % of a core.
+READY_S: Final = 60.0  # Guess: the slowest system has all its connections by then.
+RUN_S: Final = 600.0  # Limit: no run takes longer.
+RUN_FILE: Final = "run.json"
+BOARD_FILE: Final = "board"
+PROCESSES_MAX: Final = 16  # Limit: processes of a run.
+
+
+class BenchRun(Struct, frozen=True, kw_only=True):
+    """Parameters of one run of one system."""
+
+    system: str
+    driver: str = ""  # module of ``systems`` and prefix of its classes, as in "brokers.Nats"
+    packages: tuple[str, ...] = ()  # imported before memory is measured
+    n: int
+    size: int = 128
+    topics: int = 1  # each subscriber has all of them; a publication goes to one
+    count: int = 0
+    rate: float = 0.0  # publications per second; 0: as fast as the window allows
+    window: int = 1000  # publications in flight
+    directory: Path = Path()  # for all files of the run
+    address: str = ""  # of the broker; without one, of the publisher
+    certificates: Path | None = None  # directory of the authority; None: no TLS
+    profiles: Path | None = None  # directory for profiles; None: do not profile
+    is_first_apart: bool = False  # the member that joins first has its own process
+    loss: float = 0.0  # share of the frames that members drop
+    repairs: bool = True
+    deadline_s: float = 120.0
+
+    def save(self) -> None:
+        """Write the parameters to the directory of the run."""
+        (self.directory / RUN_FILE).write_bytes(msgspec.json.encode(self, enc_hook=str))
+
+
+def load_run(directory: Path) -> BenchRun:
+    """Read the parameters from the directory of a run."""
+    text = (directory / RUN_FILE).read_bytes()
+    return msgspec.json.decode(text, type=BenchRun, dec_hook=lambda _, path: Path(path))
+
+
+def topics_of(run: BenchRun) -> list[str]:
+    """Return the names of the topics."""
+    return [TOPIC, *(f"{TOPIC}{number}" for number in range(1, run.topics))]
+
+
+async def until(
+    condition: Callable[[], object], what: str, timeout_s: float = READY_S, poll_s: float = POLL_S
+) -> None:
+    """Wait for a condition; raise TimeoutError if it stays false."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while not condition():
+        if loop.time() > deadline:
+            raise TimeoutError(f"{what}: not after {timeout_s:.0f} s")
+        await asyncio.sleep(poll_s)
+
+
+# -- the board -------------------------------------------------------------------------------
+
+
+class Slot(IntEnum):
+    """Counters and flags of a run."""
+
+    CONNECTED = 0  # the subscribers have subscribed
+    VICTIMS_CONNECTED = auto()  # so have the members that will be killed
+    PROBED = auto()  # the last probe that all subscribers received
+    IS_PROBED = auto()  # all subscribers received the final probe
+    PUBLISHER_CALM = auto()
+    SUBSCRIBERS_CALM = auto()
+    FIRST_CALM = auto()
+    BEGIN = auto()  # set by the harness: the run begins
+    BEGUN = auto()  # set by the subscribers: the publisher may publish
+    PUBLISHED = auto()
+    DELIVERED = auto()
+    STOP = auto()  # set by the harness: write the figures
+    PUBLISHER_DONE = auto()  # its figures are written
+    SUBSCRIBERS_DONE = auto()
+    FIRST_DONE = auto()
+    PROCESSES = auto()  # how many processes are measured
+
+
+class Moment(IntEnum):
+    """Points of a run at which all CPU clocks are read."""
+
+    BEGAN = 0
+    ENDED = auto()
+    SETTLED = auto()
+
+
+_PIDS: Final = len(Slot)
+_CLOCKS: Final = _PIDS + PROCESSES_MAX
+_NUMBERS: Final = _CLOCKS + len(Moment) * (1 + PROCESSES_MAX)
+_NUMBER_BYTES: Final = 8
+
+
+class Board:
+    """Numbers of one run in a file that all its processes map.
+
+    The process that sees the last delivery reads the clocks of all processes at that moment,
+    without a message to anyone.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / BOARD_FILE
+        if not path.exists():
+            path.write_bytes(bytes(_NUMBERS * _NUMBER_BYTES))
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 0)
+        self._numbers = memoryview(self._memory).cast("q")
+
+    def __getitem__(self, slot: Slot) -> int:
+        return self._numbers[slot]
+
+    def __setitem__(self, slot: Slot, value: int) -> None:
+        self._numbers[slot] = value
+
+    def set_pids(self, pids: Sequence[int]) -> None:
+        """Set the processes whose CPU time is read."""
+        assert len(pids) <= PROCESSES_MAX, "a run has few processes"
+        for number, pid in enumerate(pids):
+            self._numbers[_PIDS + number] = pid
+        self[Slot.PROCESSES] = len(pids)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes whose CPU time is read."""
+        return self._numbers[_PIDS : _PIDS + self[Slot.PROCESSES]].tolist()
+
+    def clocks(self) -> list[int]:
+        """Return the time and the CPU time of each process, in nanoseconds."""
+        return [perf_counter_ns(), *map(cpu_ns, self.pids)]
+
+    def record(self, moment: Moment, clocks: Sequence[int] | None = None) -> None:
+        """Record clocks, by default those of now; the time last, since others wait for it."""
+        first = _CLOCKS + moment * (1 + PROCESSES_MAX)
+        now, *times = clocks or self.clocks()
+        for number, time in enumerate(times, 1):
+            self._numbers[first + number] = time
+        self._numbers[first] = now
+
+    def is_past(self, moment: Moment) -> bool:
+        """Return True if the clocks of a moment are recorded."""
+        return self._numbers[_CLOCKS + moment * (1 + PROCESSES_MAX)] != 0
+
+    def seconds(self, end: Moment) -> list[float]:
+        """Return wall time and CPU time of each process from BEGAN to ``end``."""
+        assert self.is_past(Moment.BEGAN)
+        assert self.is_past(end)
+        began, ended = (self._recorded(moment) for moment in (Moment.BEGAN, end))
+        return [(late - early) / 1e9 for early, late in zip(began, ended, strict=True)]
+
+    def _recorded(self, moment: Moment) -> list[int]:
+        first = _CLOCKS + moment * (1 + PROCESSES_MAX)
+        return self._numbers[first : first + 1 + self[Slot.PROCESSES]].tolist()

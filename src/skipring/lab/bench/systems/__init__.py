@@ -1,0 +1,1 @@
+"""Systems that the benchmarks drive: skipring, brokers, brokerless peers and a bare relay."""

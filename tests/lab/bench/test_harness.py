@@ -1,0 +1,135 @@
+"""Processes, servers, the board and single runs."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from skipring.errors import SkipringError
+from skipring.lab.bench import harness
+from skipring.lab.bench.harness import Job, Workers, run_of, run_once
+from skipring.lab.bench.processes import cpu_ns, process, resident_bytes_of
+from skipring.lab.bench.run import BenchRun, Board, Moment, Slot
+from skipring.lab.bench.servers import running_broker, skipring_process
+from skipring.lab.bench.systems.catalog import OURS
+from skipring.lab.bench.worker import MEASURED, PROBE, Tally, make_payload
+
+
+def test_worker_that_ends_early_is_reported_with_its_last_line(tmp_path: Path) -> None:
+    run = BenchRun(system="nothing", driver="nothing.Ring", n=1, directory=tmp_path)
+    with ExitStack() as stack:
+        workers = Workers(run, ["publisher"], stack)
+        workers.running["publisher"].wait(30)
+        with pytest.raises(SkipringError, match="publisher of nothing ended early: ModuleNotFound"):
+            workers.pause()
+
+
+@pytest.mark.heavy
+def test_profiles_of_both_processes_are_written(tmp_path: Path) -> None:
+    run_once(run_of(Job(name="any", n=2, size=128, count=10, profiles=tmp_path), OURS))
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert written == ["skipring-n2-publisher.prof", "skipring-n2-subscribers.prof"]
+
+
+@pytest.mark.parametrize("n", [1, 64, 256, 100_000])
+def test_usual_count_is_within_its_bounds(n: int) -> None:
+    assert harness.COUNT_MIN <= harness.usual_count(n) <= harness.COUNT_MAX
+
+
+def test_process_is_stopped_when_its_block_fails(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with pytest.raises(KeyboardInterrupt), process(command, tmp_path / "log") as running:
+        raise KeyboardInterrupt
+    assert running.returncode is not None
+
+
+def _children(pid: int) -> set[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    return set(map(int, listed.read_text(encoding="ascii").split())) if listed.exists() else set()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("job", ["fanout --n 2 --against skipring", "history --against skipring"])
+def test_signal_ends_all_processes_and_leaves_no_files(
+    number: int, job: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "skipring", "bench", *job.split()]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as running:
+        deadline = monotonic() + 30
+        while not (children := _children(running.pid)) and monotonic() < deadline:
+            sleep(0.01)
+        running.send_signal(number)
+        running.wait(30)
+    assert children
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_broker_is_reported_with_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "redis-server"
+    program.write_text("#!/bin/sh\necho no room >&2\nexit 1\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with (
+        pytest.raises(SkipringError, match="redis-server does not start: no room"),
+        running_broker("redis", tmp_path),
+    ):
+        pytest.fail("it did start")
+
+
+def test_failed_supervisor_is_reported_with_its_last_line(tmp_path: Path) -> None:
+    with (
+        pytest.raises(SkipringError, match=r"skipring supervisor does not start: .*--tick"),
+        skipring_process("supervisor", "--tick", "no number", log=tmp_path / "log"),
+    ):
+        pytest.fail("it did start")
+
+
+def test_board_is_shared_between_processes(tmp_path: Path) -> None:
+    board, other = Board(tmp_path), Board(tmp_path)
+    board[Slot.PUBLISHED] = 7
+    board.set_pids([os.getpid()])
+    assert other[Slot.PUBLISHED] == 7
+    assert other.pids == [os.getpid()]
+    assert not other.is_past(Moment.BEGAN)
+    other.record(Moment.BEGAN)
+    assert board.is_past(Moment.BEGAN)
+    board.record(Moment.ENDED)
+    wall_s, cpu_s = other.seconds(Moment.ENDED)
+    assert wall_s > 0
+    assert 0 <= cpu_s <= cpu_ns(os.getpid()) / 1e9
+
+
+def test_ended_process_has_no_cpu_time_and_no_memory() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert cpu_ns(ended.pid) == 0
+    assert resident_bytes_of(ended.pid) == 0
+    assert resident_bytes_of(os.getpid()) > 10**6
+
+
+def test_probes_are_not_counted_and_the_last_delivery_ends_the_run(tmp_path: Path) -> None:
+    board = Board(tmp_path)
+    tally = Tally(BenchRun(system=OURS, n=2, count=1), board)
+    first, second = tally.receivers()
+    first(make_payload(PROBE, 2, 16))
+    first(make_payload(PROBE, 1, 16))  # may come in any order
+    assert not tally.publish_probes()
+    assert board[Slot.PROBED] == 0
+    second(make_payload(PROBE, 1, 16))
+    tally.publish_probes()
+    assert board[Slot.PROBED] == 1
+    first(make_payload(MEASURED, 0, 16))
+    assert not board.is_past(Moment.ENDED)
+    second(make_payload(MEASURED, 0, 16))
+    assert board.is_past(Moment.ENDED)
+    assert tally.count == 2

@@ -1,0 +1,236 @@
+"""Systems that skipring is compared with; each really runs where it is installed."""
+
+import asyncio
+import shutil
+import sqlite3
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from skipring.lab.bench import fanout, history
+from skipring.lab.bench.harness import Job, run_of, run_once
+from skipring.lab.bench.report import is_measured
+from skipring.lab.bench.run import BenchRun
+from skipring.lab.bench.systems import brokers, catalog, relay
+from skipring.lab.bench.systems.brokers import (
+    ROWS_AT_ONCE,
+    STORE_FILE,
+    STORED_AT_ONCE,
+    MessageStore,
+    StoredNewcomer,
+)
+from skipring.lab.bench.systems.catalog import (
+    JETSTREAM_STORED,
+    OURS,
+    REDIS_STREAMS_STORED,
+    STORED,
+    SYSTEMS,
+    System,
+)
+from skipring.lab.bench.worker import MEASURED, Newcomer, history_payload, make_payload
+
+PEERS = [name for name in SYSTEMS if not name.startswith(OURS)]
+STORED_PEERS = [name for name in STORED if not name.startswith(OURS)]
+
+
+def _require(system: System) -> None:
+    if system.missing is not None:
+        pytest.skip(f"not installed: {system.missing}")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", PEERS)
+def test_system_delivers_everything(name: str) -> None:
+    _require(SYSTEMS[name])
+    outcome = run_once(run_of(Job(name="peer", n=3, size=128, count=20), name))
+    assert outcome.figures["delivered"] == 60
+    has_broker = SYSTEMS[name].broker is not None
+    assert ("broker" in outcome.cpu_s) is has_broker
+    assert outcome.cpu_s["publisher"] > 0 < outcome.cpu_s["subscribers"]
+
+
+@pytest.mark.parametrize("step", [1, 7, 16, 40, 64])
+def test_relay_delivers_whole_payloads_from_split_data(step: int) -> None:
+    payloads = [make_payload(MEASURED, number, 16) for number in range(4)]
+    data, got = b"".join(payloads), list[bytes]()
+
+    async def scene() -> None:
+        member = relay.RelayMember(16)
+        reading = asyncio.create_task(member.read(got.append))
+        for start in range(0, len(data), step):
+            member.data_received(data[start : start + step])
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        reading.cancel()
+
+    asyncio.run(scene())
+    assert got == payloads
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", STORED_PEERS)
+def test_newcomer_fetches_the_whole_history(name: str) -> None:
+    _require(STORED[name])
+    row, _ = history.measure([20], repeats=1, systems=[name])
+    assert row["delivered"] == row["expected"] == 20
+    assert row["cpu_s_newcomer"] > 0
+    assert 0 < row["first_s"] <= row["wall_s"]
+
+
+@pytest.mark.parametrize(
+    "system", [*SYSTEMS.values(), *STORED.values()], ids=lambda each: each.driver
+)
+def test_driver_is_importable_without_its_packages(
+    system: System,
+) -> None:
+    import_module(f"skipring.lab.bench.systems.{system.driver.partition('.')[0]}")
+
+
+def test_missing_program_is_named_with_its_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(catalog, "find_spec", lambda _: object())
+    commands = {name: system.missing for name, system in SYSTEMS.items()}
+    assert {name: command for name, command in commands.items() if command} == {
+        "nats": "apt-get install nats-server",
+        "redis": "apt-get install redis-server",
+        "mosquitto": "apt-get install mosquitto",
+    }
+
+
+def test_missing_package_is_named_with_its_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(catalog, "find_spec", lambda _: None)
+    zenoh, last = fanout.measure([4], systems=["zenoh"], jobs=[fanout.THROUGHPUT])
+    assert zenoh["skipped"] == "not installed: pip install 'skipring[bench]'"
+    assert last == {"ratios": {}}
+
+
+@pytest.mark.parametrize(("n", "count"), [(64, 1562), (200_000, 1)])
+def test_slow_system_runs_with_fewer_publications(n: int, count: int) -> None:
+    job = Job(name="any", n=n, size=128, count=5000)
+    assert run_of(job, "mosquitto").count == count
+    assert run_of(job, OURS).count == 5000
+
+
+@pytest.mark.parametrize("name", [*SYSTEMS, *STORED])
+def test_driver_has_the_classes_of_its_roles(name: str) -> None:
+    for systems, parts in ((SYSTEMS, ("Publisher", "Subscribers")), (STORED, ("Newcomer",))):
+        if name in systems:
+            module, prefix = systems[name].driver.split(".")
+            found = import_module(f"skipring.lab.bench.systems.{module}")
+            assert all(isinstance(getattr(found, prefix + part), type) for part in parts)
+
+
+def test_missing_system_is_skipped() -> None:
+    assert System("ours.Ring").skipped is None
+    reason = System("none.None", packages=("no_such_package",)).skipped
+    assert reason == {"skipped": f"not installed: {catalog.CLIENTS}"}
+    assert reason is not None
+    assert not is_measured(reason)
+
+
+# -- stored histories ---------------------------------------------------------------------------
+
+Rows = list[tuple[int, bytes]]
+
+
+def _on_disk(directory: Path) -> Rows:
+    """Return what a process would find after a crash now."""
+    copy = directory / "copy"
+    copy.mkdir()
+    for file in directory.glob(f"{STORE_FILE}*"):
+        shutil.copy(file, copy)
+    db = sqlite3.connect(copy / STORE_FILE)
+    try:
+        return db.execute("SELECT id, payload FROM messages ORDER BY id").fetchall()
+    finally:
+        db.close()
+        shutil.rmtree(copy)
+
+
+def _expected(count: int) -> Rows:
+    return [(number, history_payload(number, 16)) for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("count", [1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 3])
+def test_stored_messages_are_on_disk(count: int, tmp_path: Path) -> None:
+    store, rows = MessageStore(tmp_path), _expected(count)
+    store.add([number for number, _ in rows], [payload for _, payload in rows])
+    assert _on_disk(tmp_path) == rows
+    assert store.count == count
+    store.close()
+
+
+def test_store_syncs_each_transaction(tmp_path: Path) -> None:
+    store = MessageStore(tmp_path)
+    asked = ("journal_mode", "synchronous")
+    found = [store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in asked]
+    assert found == ["wal", 2]  # 2 is FULL
+    store.close()
+
+
+def test_store_rejects_a_duplicate(tmp_path: Path) -> None:
+    store = MessageStore(tmp_path)
+    store.add([1], [b"a"])
+    with pytest.raises(sqlite3.IntegrityError):
+        store.add([1], [b"b"])
+    store.close()
+    assert _on_disk(tmp_path) == [(1, b"a")]
+
+
+def _keeper(newcomer: Newcomer, directory: Path) -> StoredNewcomer:
+    assert isinstance(newcomer, StoredNewcomer)
+    newcomer.store = MessageStore(directory)
+    return newcomer
+
+
+def test_jetstream_newcomer_stores_groups_and_ends_with_the_last(
+    tmp_path: Path,
+) -> None:
+    group = STORED_AT_ONCE
+    count = group + 3
+    run = BenchRun(system=JETSTREAM_STORED, n=1, count=count, directory=tmp_path)
+    keeper = _keeper(brokers.JetStreamStoredNewcomer(run), tmp_path)
+    assert isinstance(keeper, brokers.JetStreamStoredNewcomer)
+    kept: dict[int, int] = {}
+
+    async def scene() -> None:
+        done = asyncio.Event()
+        handle = keeper.handler(done)
+        for number, payload in _expected(count):
+            assert not done.is_set()
+            reply = f"$JS.ACK.BENCH.who.1.{number}.77.1700000000000000000.{count - number}"
+            await handle(SimpleNamespace(reply=reply, data=payload))
+            if number % group in (0, 1, 3, group - 1):
+                kept[number] = keeper.store.count
+        assert done.is_set()
+
+    asyncio.run(scene())
+    assert kept == {1: 0, 3: 0, group - 1: 0, group: group, group + 1: group, count: count}
+    assert keeper.first_ns > 0
+    assert _on_disk(tmp_path) == _expected(count)
+    asyncio.run(keeper.leave())
+    assert keeper.count == count
+
+
+def test_redis_newcomer_stores_entries_in_order(
+    tmp_path: Path,
+) -> None:
+    run = BenchRun(system=REDIS_STREAMS_STORED, n=1, count=3, directory=tmp_path)
+    keeper = _keeper(brokers.RedisStreamsStoredNewcomer(run), tmp_path)
+    assert isinstance(keeper, brokers.RedisStreamsStoredNewcomer)
+    names = [b"1700000000000-9", b"1700000000000-10", b"1700000000001-0"]
+    keeper.add([(name, {brokers.FIELD: name}) for name in names])
+    assert [payload for _, payload in _on_disk(tmp_path)] == names
+    asyncio.run(keeper.leave())
+    assert keeper.count == len(names)
+
+
+@pytest.mark.parametrize("name", ["JetStreamNewcomer", "RedisStreamsNewcomer"])
+def test_newcomer_that_only_counts_has_no_store(name: str) -> None:
+    assert not issubclass(getattr(brokers, name), StoredNewcomer)
