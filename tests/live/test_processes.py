@@ -17,7 +17,7 @@ from tests.support.processes import is_running
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
 
-# Starts two processes, one of them paused, prints the ids of the fork server and of both, and waits.
+# Starts two processes, pauses one, prints the ids of the fork server and of both, and waits.
 PROGRAM = """
 import sys
 from pathlib import Path
