@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from skipring.view.canvas import Size
 from skipring.view.text import (
     DEAD_STYLE,
     MARGIN,
@@ -17,7 +18,6 @@ from skipring.view.text import (
     Glyphs,
     GlyphState,
     RingLayout,
-    Size,
     draw_bars,
     draw_levels,
     draw_ring,

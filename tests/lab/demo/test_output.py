@@ -32,7 +32,8 @@ from skipring.lab.demo.script import (
     next_commands,
 )
 from skipring.lab.demo.state import ClusterState
-from skipring.view.text import ASCII, UNICODE, Size
+from skipring.view.canvas import Size
+from skipring.view.text import ASCII, UNICODE
 from tests.lab.demo.states import STEP, frame, healthy_state, result, scrambled_state
 
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"

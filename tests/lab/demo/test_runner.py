@@ -72,7 +72,8 @@ class Demo:
         environment |= {"PYTHONIOENCODING": "utf-8"}
         if first is not None:
             (directory / "sitecustomize.py").write_text(first)
-            environment["PYTHONPATH"] = str(directory)
+            paths = [str(directory), os.environ.get("PYTHONPATH", "")]
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         command = [sys.executable, "-m", "skipring", "demo", "--headless", "--assert", *options]
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(

@@ -27,8 +27,9 @@ from skipring.lab.demo.script import (
     Step,
     StepResult,
 )
+from skipring.view.canvas import Size
 from skipring.view.panel import LAYER_NAMES, PanelContent, ring_panel
-from skipring.view.text import DEAD_STYLE, Glyphs, Size, glyphs_for
+from skipring.view.text import DEAD_STYLE, Glyphs, glyphs_for
 from skipring.world.legitimacy import Layer
 
 COLUMNS_MAX: Final = 100  # Guess: longer lines are hard to read.
