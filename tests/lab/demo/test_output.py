@@ -144,8 +144,8 @@ def test_missing_spark_is_reported_with_the_command() -> None:
 
 
 def test_a_console_without_unicode_gets_ascii() -> None:
-    output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    output = PlainOutput(Console(file=output, width=80, color_system=None))
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    output = PlainOutput(Console(file=file, width=80, color_system=None))
     shown(output)  # would raise UnicodeEncodeError
     assert output.glyphs is ASCII
 

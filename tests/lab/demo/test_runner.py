@@ -330,6 +330,11 @@ def test_nodes_with_another_root_are_a_fault_also_without_spark(
     output = SimpleNamespace(show=nothing)
     monkeypatch.setattr(runner, "ScriptRunner", Differing)
     cluster = SimpleNamespace(directory=Path())
-    script = runner._run_script(DemoPlan(report=None), output, cluster, AsyncExitStack())
+    script = runner._run_script(
+        DemoPlan(report=None),
+        output,  # type: ignore[arg-type]
+        cluster,  # type: ignore[arg-type]
+        AsyncExitStack(),
+    )
     (fault,) = asyncio.run(script)
     assert "root" in fault
