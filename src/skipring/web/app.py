@@ -214,7 +214,9 @@ class App:
         publisher, seq = request.query_params.get("publisher", ""), _number(request, "seq")
         journey = self._feed.watcher(_topic(request)).journey(publisher, seq)
         if journey is None:
-            return refused("nothing was seen of it: it was published before anybody watched", 404)
+            return refused(
+                "no arrival was observed: it was published before the dashboard watched", 404
+            )
         return _json(journey)
 
     async def _node(self, request: Request) -> Response:
