@@ -15,7 +15,6 @@ COMMAND_LINES = ("cli", "lab")  # they read options, or start processes with the
 ALLOWED = {
     "spark/session/java.py": "options of a JVM",
     "report/pictures.py": "options of a browser",
-    "view/svg.py": "variables of a style sheet",
 }
 
 

@@ -235,7 +235,7 @@ def test_every_module_that_needs_no_spark_can_be_imported(program: Path, tmp_pat
 import pkgutil, importlib, skipring
 found = [each.name for each in pkgutil.walk_packages(skipring.__path__, "skipring.")]
 others = ("skipring.spark.", "skipring.lab.bench.", "skipring.lab.faults.")
-others += ("skipring.lab.experiments.", "skipring.report.", "skipring.lab.demo.analyst")
+others += ("skipring.lab.experiments.", "skipring.report.", "skipring.lab.demo.spark_program")
 others += ("skipring.__main__",)
 for name in found:
     if not name.startswith(others):

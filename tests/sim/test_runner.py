@@ -98,8 +98,8 @@ def test_rounds_count_until_the_predicate_held_to_the_end() -> None:
 
 def test_explicit_legitimacy_can_precede_strict_legitimacy() -> None:
     leaver = {"z": SubscriberState(member=False)}
-    last_words = (Parcel(SUPERVISOR, Unsubscribe("z")),)
-    start = replace(RING, subscribers=RING.subscribers | leaver, channels=last_words)
+    last_log_line = (Parcel(SUPERVISOR, Unsubscribe("z")),)
+    start = replace(RING, subscribers=RING.subscribers | leaver, channels=last_log_line)
     _, report = simulate(start)
     assert (report.rounds_explicit, report.rounds_strict) == (0, 1)
     assert report.is_good

@@ -18,7 +18,7 @@ SECONDS: Final = {
     "tests/live/test_kills.py": 180,
     "tests/spark/test_kills.py": 140,
     "tests/properties/test_publications.py": 105,
-    "tests/lab/demo/test_show.py": 100,
+    "tests/lab/demo/test_runner.py": 100,
     "tests/spark/pipeline/test_live.py": 100,
     "tests/properties/test_legitimate_state.py": 90,
     "tests/web/test_dashboard_pictures.py": 85,

@@ -11,11 +11,11 @@ from skipring.core.labels import Label
 from skipring.core.peers import NodeId
 from skipring.core.state import SubscriberState, SupervisorState, legitimate_states
 from skipring.core.topology import ring_edges, shortcut_edges
+from skipring.view.canvas import Size
 from skipring.view.text import (
     ASCII,
     UNICODE,
     GlyphState,
-    Size,
     draw_bars,
     draw_levels,
     draw_ring,

@@ -302,7 +302,7 @@ def whole(browser: Browser, stage: Stage, **options: Any) -> Iterator[Reader]:  
     """Open a page that shows a legitimate ring."""
     stage.settle()
     with reading(browser, stage.dashboard.url, **options) as reader:
-        reader.expect_verdict("legitimate")
+        reader.expect_verdict("healthy")
         await_drawn(reader, stage)
         yield reader
 

@@ -353,6 +353,6 @@ def test_silent_supervisor_does_not_prevent_publishing(browser: Browser, calm: S
             "conditions": {"i": 2, "ii": 0, "iii": 1, "iv": 0},
         }
         tell(reader, "scene", scene)
-        expect(reader.page.locator("#supervisor-state")).to_contain_text("Publishing goes on")
+        expect(reader.page.locator("#supervisor-state")).to_contain_text("Publishing continues")
         expect(reader.page.locator("#conditions [data-state=wrong]")).to_have_count(2)
         expect(reader.page.locator("#conditions li").first).to_contain_text("2 entries")

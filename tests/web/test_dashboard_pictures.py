@@ -98,7 +98,7 @@ def damage(reader: Reader) -> None:
     reader.remember()
     reader.page.click("[data-damage=adversary]")
     reader.until(
-        lambda: any(verdict.startswith("healing: ") for verdict in reader.verdicts()),
+        lambda: any(verdict.startswith("degraded: ") for verdict in reader.verdicts()),
         reader.verdicts,
     )
 
@@ -140,7 +140,7 @@ def test_every_view_of_a_healing_ring_is_drawn(
         expect(page.locator("#drawer .journal")).to_be_visible()
         album.take("node", "#drawer")
         page.click("#drawer-close")
-        reader.expect_verdict("legitimate")
+        reader.expect_verdict("healthy")
         await_drawn(reader, slow)
         album.take("timeline", "#timeline")
         page.locator("#scrubber").focus()
@@ -157,7 +157,7 @@ def test_every_view_of_a_calm_ring_is_drawn(
     with whole(browser, quick, color_scheme=theme, viewport=PICTURE) as reader:
         page, album = reader.page, Album(reader, theme, tmp_path)
         damage(reader)
-        reader.expect_verdict("legitimate")
+        reader.expect_verdict("healthy")
         await_calm(reader)
         for text, key in TEXTS[:-1]:
             publish(reader, text, key)

@@ -85,9 +85,9 @@ def test_killed_node_turns_red_and_the_ring_heals_on_the_screen(
         assert red > 150
         assert red > 2 * green
         assert red > 2 * blue
-        reader.expect_verdict("legitimate")
-        assert any(verdict.startswith("healing: ") for verdict in reader.verdicts())
-        expect(reader.page.locator("#announcer")).to_contain_text("legitimate again after")
+        reader.expect_verdict("healthy")
+        assert any(verdict.startswith("degraded: ") for verdict in reader.verdicts())
+        expect(reader.page.locator("#announcer")).to_contain_text("healthy again after")
         await_drawn(reader, torn)
         assert victim not in reader.spots()
 
@@ -98,7 +98,7 @@ def test_scrubber_replays_the_past_and_live_returns(browser: Browser, torn: Stag
         victim = torn.ask(lambda cluster: cluster.nodes)[3]
         torn.ask(lambda cluster: cluster.kill(victim))
         expect(page.locator(f".node[data-node={victim}]")).to_have_count(0)
-        reader.expect_verdict("legitimate")
+        reader.expect_verdict("healthy")
 
         page.locator("#scrubber").focus()
         dead = page.locator(f".node[data-node={victim}][data-mark=dead]")
@@ -108,9 +108,9 @@ def test_scrubber_replays_the_past_and_live_returns(browser: Browser, torn: Stag
             return dead.count() > 0
 
         reader.until(goes_back_to_it, lambda: page.locator("#replaying").inner_text())
-        expect(page.locator("#replaying")).to_contain_text("healing")
+        expect(page.locator("#replaying")).to_contain_text("degraded")
         assert "does not answer" in str(dead.get_attribute("aria-label"))
-        assert page.locator("#verdict").inner_text() == "legitimate"  # the current state
+        assert page.locator("#verdict").inner_text() == "healthy"  # the current state
         page.click("#live")
         expect(page.locator("#replaying")).to_be_hidden()
         expect(dead).to_have_count(0)
@@ -253,6 +253,6 @@ def test_damage_of_each_chaos_button_is_shown_and_heals(browser: Browser, torn: 
         reader.until(
             lambda: any(not look.endswith(" right") for look in reader.looks()), reader.looks
         )
-        reader.expect_verdict("legitimate")
-        assert any(verdict.startswith("healing: ") for verdict in reader.verdicts())
+        reader.expect_verdict("healthy")
+        assert any(verdict.startswith("degraded: ") for verdict in reader.verdicts())
         await_drawn(reader, torn)

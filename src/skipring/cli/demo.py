@@ -11,7 +11,7 @@ import click
 from skipring.cli.options import FILE
 
 if TYPE_CHECKING:
-    from skipring.lab.demo.stage import Stage
+    from skipring.lab.demo.output import DemoOutput
 
 NOT_HEALED: Final = 3
 REPORT: Final = "skipring-demo.html"
@@ -74,8 +74,8 @@ def demo(
     output is no terminal, it is as with --headless. Exit status: 0, with --assert 3 if anything
     did not hold, 130 interrupted; whatever happens, no process and no data stays.
     """
-    from skipring.lab.demo.show import check_report, perform
-    from skipring.lab.demo.story import DemoPlan
+    from skipring.lab.demo.runner import check_report, run_demo
+    from skipring.lab.demo.script import DemoPlan
 
     if not no_spark:
         check_report(report)
@@ -86,18 +86,18 @@ def demo(
         deadline_s=deadline or max(DEADLINE_S, DEADLINE_ROUNDS * tick),
         report=None if no_spark else report.absolute(),
     )
-    end = perform(plan, _stage(headless, pace, as_json), stays=stays)
+    end = run_demo(plan, _output(headless, pace, as_json), stays=stays)
     return NOT_HEALED if must_heal and not end.is_good else 0
 
 
-def _stage(headless: bool, pace: float, as_json: bool) -> Stage:
+def _output(headless: bool, pace: float, as_json: bool) -> DemoOutput:
     from rich.console import Console
 
-    from skipring.lab.demo.stage import JsonStage, LiveStage, PlainStage, can_repaint
+    from skipring.lab.demo.output import JsonOutput, LiveOutput, PlainOutput, can_repaint
 
     console = Console(highlight=False)
     if as_json:
-        return JsonStage(click.echo)
+        return JsonOutput(click.echo)
     if not headless and sys.stdout.isatty() and can_repaint(console):
-        return LiveStage(console, pace)
-    return PlainStage(Console(highlight=False, color_system=None, force_terminal=False))
+        return LiveOutput(console, pace)
+    return PlainOutput(Console(highlight=False, color_system=None, force_terminal=False))

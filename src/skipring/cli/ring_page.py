@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from skipring.view.canvas import Size
 from skipring.view.text import (
     DEAD_STYLE,
     MARGIN,
@@ -18,7 +19,6 @@ from skipring.view.text import (
     Glyphs,
     GlyphState,
     RingLayout,
-    Size,
     draw_bars,
     draw_levels,
     draw_ring,

@@ -254,7 +254,7 @@ def _references(state: SubscriberState) -> dict[str, Reference]:
 
 
 def _why_wrong(node: NodeId, field: str, has: Reference, should: Reference | None) -> str:
-    right = f"{should[1]} ({should[0].bits})" if should is not None else "nobody"
+    right = f"{should[1]} ({should[0].bits})" if should is not None else "no node"
     return f"{node}'s {field} is {has[1]} ({has[0].bits}), should be {right}"
 
 

@@ -74,7 +74,7 @@ class SupervisorRow(Struct, frozen=True, kw_only=True):
     members: int = 0
     ticks: int = 0
     requests: float = 0.0  # per interval, over all topics
-    requests_max: float = 0.0  # for legitimate rings; more is unlikely by chance
+    requests_max: float = 0.0  # for healthy rings; more is unlikely by chance
     suspects: int = 0
     evictions: int = 0
 

@@ -82,7 +82,7 @@ def plan_of(wish: ChaosRequest, topic: TopicId, members: Members) -> Damages:
         return sabotage.adversarial(wish.code, topic, members, seed)
     if wish.damage == "kill":
         if not wish.nodes:
-            raise InputError("say whom to kill")
+            raise InputError("the request names no node to kill")
         sabotage.check_names(wish.nodes, members)
         return sabotage.killed(wish.nodes)
     return _PLANS[wish.damage](members, seed)
@@ -204,7 +204,7 @@ class App:
         number = _number(request, "number")
         scene = self._feed.watcher(_topic(request)).scene_again(number)
         if scene is None:
-            return refused(f"scene {number} is not kept any more", 404)
+            return refused(f"scene {number} is no longer stored", 404)
         return Response(scene, media_type="application/json")
 
     async def _messages(self, request: Request) -> Response:
@@ -214,7 +214,9 @@ class App:
         publisher, seq = request.query_params.get("publisher", ""), _number(request, "seq")
         journey = self._feed.watcher(_topic(request)).journey(publisher, seq)
         if journey is None:
-            return refused("nothing was seen of it: it was published before anybody watched", 404)
+            return refused(
+                "no arrival was observed: it was published before the dashboard watched", 404
+            )
         return _json(journey)
 
     async def _node(self, request: Request) -> Response:
@@ -294,7 +296,7 @@ def check_given(topic: TopicId) -> None:
 def _number(request: Request, name: str) -> int:
     given = request.query_params.get(name, "")
     if not given.isascii() or not given.isdigit() or len(given) > len(str(1 << 63)):
-        raise InputError(f"{name} is a number, not {given[:40]!r}")
+        raise InputError(f"{name} must be a number, not {given[:40]!r}")
     return int(given)
 
 
@@ -303,11 +305,13 @@ async def _body(request: Request, kind: type[Given]) -> Given:
     async for chunk in request.stream():
         body += chunk
         if len(body) > BODY_BYTES_MAX:
-            raise InputError(f"more than {BODY_BYTES_MAX} bytes; nobody takes it")
+            raise InputError(
+                f"more than {BODY_BYTES_MAX} bytes; the limit of a request is exceeded"
+            )
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
-        raise InputError(f"this is not what belongs here: {error}") from None
+        raise InputError(f"invalid request: {error}") from None
 
 
 def _check(check: Callable[[], None]) -> None:
@@ -329,4 +333,4 @@ def _on_http_error(_: Request, error: HTTPException) -> JSONResponse:
 
 def _on_mistake(request: Request, error: Exception) -> JSONResponse:
     _LOG.error("page_failed", path=request.url.path, error=repr(error))
-    return refused(f"this is a mistake of skipring's: {error!r}; please report it", 500)
+    return refused(f"internal error: {error!r}; please report it", 500)

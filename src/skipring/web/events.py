@@ -143,7 +143,7 @@ class EventStream:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise SkipringError("the dashboard is being closed; start it again")
+            raise SkipringError("the dashboard is closing; start it again")
 
     def _make_room(self) -> None:
         """Drop topics that no page shows, the longest unseen first, until there is room."""
@@ -242,8 +242,8 @@ class EventStream:
         overview = await self._observer.overview()
         silent = [each.address for each in overview.supervisors if not each.answers]
         trouble = (
-            f"no supervisor answers at {', '.join(silent)}: nobody can join its topics; what "
-            "is published still reaches everybody"
+            f"no supervisor answers at {', '.join(silent)}: no node can join its topics; "
+            "publications still reach all members"
         )
         self._record_error(self._undecided, "supervisors", trouble if silent else None)
         self._overview = event("overview", _shown(overview))
@@ -276,8 +276,8 @@ class EventStream:
                 trouble = None
             except (SkipringError, OSError) as error:
                 trouble = str(error)
-            except Exception as error:  # noqa: BLE001  (whatever it is, watching goes on)
-                trouble = f"{what} cannot be shown, which is a mistake of skipring's: {error!r}"
+            except Exception as error:  # noqa: BLE001  (the monitor continues after any error)
+                trouble = f"{what} cannot be shown, internal error: {error!r}"
                 _LOG.error("monitor_failed", what=what, error=repr(error))
             self._record_error(audience, what, trouble)
             taken = monotonic() - begun

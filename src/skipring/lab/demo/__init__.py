@@ -1,5 +1,1 @@
-"""The demo: a story of damage and healing, told with real processes.
-
-``story`` has the scenes as values, ``page`` turns them into text and ``stage`` shows them;
-``telling`` does what is told, to the processes of ``ring``; ``show`` is the whole of it.
-"""
+"""Demo of healing: a ring of real processes is damaged and recovers, step by step."""

@@ -1,20 +1,24 @@
-"""Processes of the command line by name: forked, listened to, signalled and always ended.
+"""Processes of the command line by name: forked, signalled, and ended with this process.
 
-Nothing here waits for a process: whoever wants to may ask again, in a loop of its own kind.
+The methods never wait for a process, so a caller polls them in a loop of its own kind. Only closing
+waits until every process has ended.
 """
 
 from __future__ import annotations
 
-import json
+import ctypes
+import multiprocessing
 import os
-import selectors
+import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from msgspec import Struct
 
@@ -24,74 +28,37 @@ from skipring.wire.rpc import Address
 
 ANY_PORT: Final = "127.0.0.1:0"
 LISTENING: Final = "listening "
-ANSWER_S: Final = 60.0  # Our guess: a fork takes a millisecond, but the imports go first.
-PROGRAM: Final = ("-P", "-m", "skipring.lab.demo.nursery")  # -P: not from the directory
+POLL_S: Final = 0.01
+# Modules that the commands import. The fork server loads them once, so a process starts in
+# milliseconds.
+PRELOAD: Final = (
+    "skipring.cli",
+    "skipring.api.connection",
+    "skipring.lab.demo.processes",
+    "skipring.node.process",
+    "structlog.stdlib",
+    "uvloop",
+)
+# -P: the current directory is no source of modules
+PROGRAM: Final = ("-P", "-c", f"from {__name__} import run_from_argv; run_from_argv()")
+PR_SET_PDEATHSIG: Final = 1  # Linux
+
+Poll = Callable[[], int | None]  # exit status, negative for a signal; None while the process runs
 
 
 class Process(Struct, kw_only=True):
-    """A process that was started, and with what."""
+    """Process that was started, and its command."""
 
     words: list[str]
     out: Path
     pid: int
+    poll: Poll
     address: Address = ""
     is_paused: bool = False
 
 
-class WarmParent:
-    """The process that forks the others (see ``nursery``); they end with it, and it with us."""
-
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        told = {k: v for k, v in os.environ.items() if not k.startswith("SKIPRING_")}
-        self._process = subprocess.Popen(  # noqa: S603  (our own program)
-            [sys.executable, *PROGRAM],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**told, **(environment or {})},
-            start_new_session=True,  # Ctrl-C is for us: we end it
-        )
-
-    def start(self, words: Sequence[str], out: Path, err: Path) -> int:
-        """Fork a process that runs a command; its id."""
-        pid: int = self._ask("start", words, str(out), str(err))
-        return pid
-
-    def send_signal(self, pid: int, number: signal.Signals) -> None:
-        """Send a signal to a process it has forked."""
-        self._ask("signal", pid, int(number))
-
-    def status(self, pid: int) -> int | None:
-        """The exit status of a process, negative for a signal; None while it runs."""
-        status: int | None = self._ask("status", pid)
-        return status
-
-    def close(self) -> None:
-        """Let it kill all that it has forked, and end."""
-        with self._process as process:
-            assert process.stdin is not None
-            process.stdin.close()
-            try:
-                process.wait(ANSWER_S)
-            except subprocess.TimeoutExpired:
-                process.kill()  # the system kills those it has forked
-                raise
-
-    def _ask(self, *request: object) -> Any:  # noqa: ANN401  (JSON is anything)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        with selectors.DefaultSelector() as answers:
-            answers.register(self._process.stdout, selectors.EVENT_READ)
-            line = self._process.stdout.readline() if answers.select(ANSWER_S) else ""
-        if not line:
-            raise SkipringError(f"the process that forks the others does not answer {request[0]!r}")
-        return json.loads(line)
-
-
 class Processes:
-    """A supervisor, nodes and other commands as processes, inside its block."""
+    """Supervisor, nodes and other commands as processes, inside a ``with`` block."""
 
     def __init__(
         self,
@@ -108,7 +75,7 @@ class Processes:
         self._starts = 0
 
     def __enter__(self) -> Self:
-        self._parent = WarmParent(self._environment)
+        multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOAD))
         return self
 
     def __exit__(
@@ -117,12 +84,16 @@ class Processes:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._parent.close()
+        for name in self.running:
+            self.send_signal(name, signal.SIGKILL)
+        for process in self.running.values():
+            while process.poll() is None:
+                time.sleep(POLL_S)
 
     # -- starting and ending -------------------------------------------------------------------
 
     def fork_supervisor(self, options: Sequence[str] = ()) -> None:
-        """Start a supervisor that keeps its database, at a free port."""
+        """Start a supervisor with a database on disk, at a free port."""
         self.fork(SUPERVISOR, [SUPERVISOR, *self._place(SUPERVISOR), *options])
 
     def fork_node(
@@ -132,33 +103,39 @@ class Processes:
         supervisor: Address | None = None,
         options: Sequence[str] = (),
     ) -> None:
-        """Start a node that becomes a member of a topic and keeps its data, at a free port."""
-        whom = supervisor or self.running[SUPERVISOR].address
-        ring = ["--supervisor", whom, "--topic", topic, "--name", name]
+        """Start a node that joins a topic and stores its data, at a free port."""
+        address = supervisor or self.running[SUPERVISOR].address
+        ring = ["--supervisor", address, "--topic", topic, "--name", name]
         self.fork(name, ["node", *ring, *self._place(name), *options])
 
     def fork(self, name: str, words: Sequence[str]) -> None:
-        """Start a command, or a program of Python, under a name that nobody has now."""
+        """Start a command, or a Python program, under a name that no running process has."""
         assert name not in self.running
         self._starts += 1
         out = self._directory / f"{name}.{self._starts}.out"
-        pid = self._parent.start(words, out, self.log(name))
-        self.running[name] = Process(words=list(words), out=out, pid=pid)
+        if self._environment is None:
+            pid, poll = _fork(words, out, self.log(name))
+        else:
+            pid, poll = _spawn(words, out, self.log(name), self._environment)
+        self.running[name] = Process(words=list(words), out=out, pid=pid, poll=poll)
 
     def fork_again(self, name: str) -> None:
-        """Start a process that has ended as it was, with its data, under its name."""
+        """Start an ended process again, with its command, data and name."""
         self.fork(name, self.ended.pop(name).words)
 
     def send_signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to a process."""
-        self._parent.send_signal(self.running[name].pid, number)
+        """Send a signal to a process, unless it has ended."""
+        process = self.running[name]
+        if process.poll() is None:
+            with suppress(ProcessLookupError):  # it has ended since
+                os.kill(process.pid, number)
 
     def status(self, name: str) -> int | None:
-        """The exit status of a process that runs, negative for a signal; None as long as it does.
+        """Return the exit status of a running process, negative for a signal; None while it runs.
 
-        Once it has ended, it is among those that have.
+        An ended process moves from ``running`` to ``ended``.
         """
-        status = self._parent.status(self.running[name].pid)
+        status = self.running[name].poll()
         if status is not None:
             self.ended[name] = self.running.pop(name)
         return status
@@ -166,32 +143,32 @@ class Processes:
     def _place(self, name: str) -> tuple[str, ...]:
         return "--listen", ANY_PORT, "--data", str(self.data(name)), *self._options
 
-    # -- what can be seen ----------------------------------------------------------------------
+    # -- observations --------------------------------------------------------------------------
 
     def is_listening(self, name: str) -> bool:
-        """True once a process has said where it listens, which is then known."""
+        """Return True once a process has printed its address, and store the address."""
         if not self.has_printed(name, 1):
             return False
         first = self.lines(name)[0]
-        assert first.startswith(LISTENING), f"{name} says {first!r}"
+        assert first.startswith(LISTENING), f"{name} printed {first!r}"
         process = self.running[name]
         process.address = first.removeprefix(LISTENING)
-        if name == SUPERVISOR:  # others look for it there when it comes back
+        if name == SUPERVISOR:  # after a restart, the nodes dial the same address
             process.words[process.words.index("--listen") + 1] = process.address
         return True
 
     def has_printed(self, name: str, count: int) -> bool:
-        """True once a process has printed so many lines; SkipringError if it has ended before."""
-        status = self._parent.status(self.running[name].pid)
-        if len(self.lines(name)) >= count:  # looked at after the status
+        """Return True once a process has printed ``count`` lines; raise if it has ended before."""
+        status = self.running[name].poll()
+        if len(self.lines(name)) >= count:  # read after the status
             return True
         if status is not None:
-            raise SkipringError(f"{name} has ended with status {status}: {self.last_words(name)}")
+            raise SkipringError(f"{name} ended with status {status}: {self.last_log_line(name)}")
         return False
 
     @property
     def nodes(self) -> list[NodeId]:
-        """The nodes that run and are not paused."""
+        """Return the nodes that run and are not paused."""
         return [
             name
             for name, process in self.running.items()
@@ -199,28 +176,87 @@ class Processes:
         ]
 
     def data(self, name: str) -> Path:
-        """The data directory of a process."""
+        """Return the data directory of a process."""
         return self._directory / name
 
     def log(self, name: str) -> Path:
-        """The file to which a process logs."""
+        """Return the log file of a process."""
         return self._directory / f"{name}.err"
 
     def lines(self, name: str) -> list[str]:
-        """What a process has printed, as far as lines are complete."""
+        """Return the complete lines that a process has printed."""
         out = (self.running.get(name) or self.ended[name]).out
         text = out.read_text(encoding="utf-8") if out.exists() else ""
         return text.split("\n")[:-1]
 
-    def last_words(self, name: str) -> str:
-        """The last line that a process has logged."""
+    def last_log_line(self, name: str) -> str:
+        """Return the last line that a process has logged."""
         log = self.log(name)
-        lines = (
-            log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-        )
-        return lines[-1] if lines else "it has logged nothing"
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        return text.splitlines()[-1] if text else "its log is empty"
 
 
 def numbered(count: int) -> list[NodeId]:
-    """Names of so many nodes."""
+    """Return the names of ``count`` nodes."""
     return [f"n{number:02d}" for number in range(count)]
+
+
+# --- start of a process ----------------------------------------------------------------
+
+
+def _fork(words: Sequence[str], out: Path, err: Path) -> tuple[int, Poll]:
+    process = multiprocessing.get_context("forkserver").Process(
+        target=run_command, args=(list(words), str(out), str(err)), daemon=True
+    )
+    process.start()
+    assert process.pid is not None
+    return process.pid, lambda: process.exitcode
+
+
+def _spawn(
+    words: Sequence[str], out: Path, err: Path, environment: Mapping[str, str]
+) -> tuple[int, Poll]:
+    """Start an interpreter: the loader reads LD_PRELOAD, and Python PYTHONPATH, only at its start.
+
+    The fork server has the environment of this process.
+    """
+    process = subprocess.Popen(  # noqa: S603  (our own program)
+        [sys.executable, *PROGRAM, str(out), str(err), *words],
+        env={**os.environ, **environment},
+    )
+    return process.pid, process.poll
+
+
+def run_from_argv() -> None:
+    """Run the command in ``sys.argv``, after the files for its output."""
+    _, out, err, *words = sys.argv
+    run_command(words, out, err)
+
+
+def run_command(words: list[str], stdout: str, stderr: str) -> None:
+    """Run a command of skipring, or a program if the first word is a file, in a new session.
+
+    The kernel kills this process when its parent ends. The fork server ends when no process has
+    its pipe open any more, so this process closes all inherited files, after asking the kernel.
+    """
+    os.setsid()
+    with suppress(OSError, AttributeError):  # only Linux has it
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    for number, path, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, stdout, append),
+        (2, stderr, append),
+    ):
+        opened = os.open(path, flags, 0o600)
+        os.dup2(opened, number)
+        os.close(opened)
+    for name in [name for name in os.environ if name.startswith("SKIPRING_")]:
+        del os.environ[name]  # they are options of the command line
+    if words[0].endswith(".py"):
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")
+    else:
+        sys.argv = ["skipring", *words]
+        runpy.run_module("skipring", run_name="__main__")

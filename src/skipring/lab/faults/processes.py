@@ -49,11 +49,11 @@ class LiveProcesses(Processes):
         options: Sequence[str] = (),
     ) -> None:
         metrics = ("--metrics", ANY_PORT) if has_metrics else ()
-        told = dict(environment or {})
-        paths = [path for path in (told.get("PYTHONPATH"), str(SOURCES)) if path]
-        told["PYTHONPATH"] = os.pathsep.join(paths)  # the processes run the code of this tree
+        if environment is not None:  # the processes run the code of this tree
+            paths = [path for path in (environment.get("PYTHONPATH"), str(SOURCES)) if path]
+            environment = {**environment, "PYTHONPATH": os.pathsep.join(paths)}
         options = ("--tick", f"{tick_s}", *metrics, *options)
-        super().__init__(directory, options, environment=told)
+        super().__init__(directory, options, environment=environment)
 
     def __exit__(
         self,

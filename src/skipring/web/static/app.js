@@ -21,7 +21,7 @@ const CONNECTION = {
   open: ["live", null],
   lost: [
     "connection lost",
-    "The connection to the dashboard is lost; what you see is old. Trying again …",
+    "The connection to the dashboard is lost; the page shows an old state. Reconnecting …",
   ],
   refused: ["refused", null], // the server says why
 };

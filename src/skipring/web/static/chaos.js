@@ -7,7 +7,7 @@ const DAMAGES = [
   {
     damage: "database",
     name: "Wipe the database",
-    text: "The supervisor forgets everybody; it learns them again from their own requests.",
+    text: "The supervisor loses its database; it learns the members from their requests.",
   },
   {
     damage: "labels",
@@ -17,12 +17,12 @@ const DAMAGES = [
   {
     damage: "tries",
     name: "Spoil the tries",
-    text: "Nodes lose publications and believe in wrong hashes; somebody still has each one.",
+    text: "Nodes lose publications and get wrong hashes; at least one node keeps each publication.",
   },
   {
     damage: "partition",
     name: "Partition",
-    text: "The nodes fall into two halves that cannot talk to each other.",
+    text: "The nodes are split into two halves that cannot reach each other.",
   },
   { damage: "heal", name: "End the partition", text: "Traffic passes again between the halves." },
 ];
@@ -57,7 +57,7 @@ export class Chaos {
     return this.#row({
       damage: "kill",
       name: "Kill",
-      text: "The process ends at once and tells nobody; its neighbours notice the silence.",
+      text: "The process ends without notice; its neighbours report it as unresponsive.",
       body: () => ({ damage: "kill", nodes: [this.nodes.value] }),
       choice: this.nodes,
     });
@@ -73,7 +73,7 @@ export class Chaos {
     return this.#row({
       damage: "adversary",
       name: "Put into",
-      text: "The whole topic is put into a starting state of the simulator's catalogue.",
+      text: "The topic gets an initial state from the simulator's catalog.",
       body: () => ({ damage: "adversary", code: menu.value }),
       choice: menu,
     });

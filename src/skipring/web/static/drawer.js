@@ -69,14 +69,14 @@ function verdictOn(mark, label) {
 function answer({ standing, tick, violations, journal }) {
   return [
     element("p", {}, capital(standing), element("span", { class: "faint" }, ` · tick ${tick}`)),
-    element("h3", {}, "What is wrong, and what mends it"),
+    element("h3", {}, "Violations, and their repair"),
     violations.length
       ? element("ul", { class: "violations" }, ...violations.map(violation))
-      : element("p", { class: "faint" }, "Nothing is wrong with it."),
-    element("h3", {}, "What changed lately, and why"),
+      : element("p", { class: "faint" }, "This node is healthy."),
+    element("h3", {}, "Recent changes, and their reasons"),
     journal.length
       ? element("ol", { class: "journal" }, ...journal.toReversed().map(entry))
-      : element("p", { class: "faint" }, "Nothing has changed since it started."),
+      : element("p", { class: "faint" }, "No changes since its start."),
   ];
 }
 

@@ -1,4 +1,4 @@
-/** Numbers, times and sentences as a person reads them. */
+/** Texts of numbers, times and messages. */
 
 const whole = new Intl.NumberFormat("en");
 
@@ -9,7 +9,7 @@ export const count = (number) => whole.format(number);
 export const counted = (number, one, many = `${one}s`) =>
   `${count(number)} ${number === 1 ? one : many}`;
 
-/** A number with at most so many decimals, without trailing zeros. */
+/** A number with at most `places` decimals, without trailing zeros. */
 export const decimal = (number, places = 2) => String(Number(number.toFixed(places)));
 
 /** The time of day; a publisher may have given none. */
@@ -29,12 +29,12 @@ export const latency = (milliseconds) =>
 
 const total = (wrong) => Object.values(wrong).reduce((sum, each) => sum + each, 0);
 
-/** The verdict on a scene: "legitimate" or "healing: 12 wrong". */
+/** Health of a scene: "healthy" or "degraded: 12 violations". */
 export function verdictOf({ legitimate, members, wrong }) {
-  if (legitimate) return "legitimate";
-  return members === 0 ? "nobody subscribes" : `healing: ${count(total(wrong))} wrong`;
+  if (legitimate) return "healthy";
+  return members === 0 ? "no members" : `degraded: ${counted(total(wrong), "violation")}`;
 }
 
-/** What a message carries, in one line. */
+/** Content of a message in one line. */
 export const contentOf = (message) =>
   message.text ?? `binary, ${counted(message.bytes, "byte")}`;

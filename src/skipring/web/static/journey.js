@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { byId, drawing, element, setText } from "./dom.js";
 import { counted, latency } from "./format.js";
 
-const NOTHING = "Choose a message to see who had it when, from whom, and how it came.";
+const NOTHING = "Choose a message to see when and from which node each member received it.";
 const AGAIN_MS = 1500; // arrivals still come in for a while
 const ATTEMPTS = 20; // and what was just published may not have been seen anywhere yet
 

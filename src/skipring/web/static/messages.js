@@ -35,7 +35,7 @@ export class Messages {
   /** Forget everything, for another topic. */
   clear() {
     this.known.clear();
-    this.log.replaceChildren(element("p", { class: "empty" }, "Nothing was published yet."));
+    this.log.replaceChildren(element("p", { class: "empty" }, "No publications yet."));
     setText(byId("publish-outcome"), "\u00a0");
   }
 

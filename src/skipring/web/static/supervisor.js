@@ -16,8 +16,8 @@ export function showSupervisor(card) {
   setAttribute(byId("supervisor"), "data-answers", card.answers);
   setText(byId("supervisor-address"), card.address);
   const state = card.answers
-    ? "Answers. It lets nodes in and out; no publication passes through it."
-    : "Does not answer. Publishing goes on without it; joining and leaving wait.";
+    ? "Answers. It assigns labels; no publication passes through it."
+    : "Does not answer. Publishing continues without it; joining and leaving wait.";
   setText(byId("supervisor-state"), state);
   showLoad(card);
   showConditions(card.conditions);
@@ -33,7 +33,7 @@ function showLoad({ requests, bound }) {
   setAttribute(meter, "aria-valuenow", requests.toFixed(3));
   setAttribute(meter, "data-state", requests > bound * 1.5 ? "busy" : "calm");
   setText(byId("load-text"), requests.toFixed(2));
-  setText(byId("bound-text"), `${decimal(bound, 3)} expected in a legitimate state`);
+  setText(byId("bound-text"), `${decimal(bound, 3)} expected from healthy rings`);
 }
 
 function showConditions(conditions) {

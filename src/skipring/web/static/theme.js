@@ -42,7 +42,7 @@ export function colours(...names) {
   );
 }
 
-/** The colours of so many levels, and of what is wrong. */
+/** Colours of the levels, and of violations. */
 export function tints(levels) {
   return probed((probe) => {
     probe.className = "tinted";

@@ -48,7 +48,7 @@ export class Topics {
     setAttribute(content, "title", others);
     setAttribute(row, "data-content", roots > 1 ? "differs" : "equal");
     setAttribute(row, "data-state", healthy ? "right" : "wrong");
-    setAttribute(row.querySelector(".lamp"), "aria-label", healthy ? "healthy" : "healing");
+    setAttribute(row.querySelector(".lamp"), "aria-label", healthy ? "healthy" : "degraded");
     this.#mark(row);
   }
 }

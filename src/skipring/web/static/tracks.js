@@ -9,7 +9,7 @@ const GAP = 3;
 const WINDOW_MIN_MS = 60_000;
 const TICKS_MS = [5, 10, 15, 30, 60, 120, 300, 600].map((each) => each * 1000);
 
-/** Times in which the ring was not legitimate; `end` is null while it still is not. */
+/** Times in which the ring was degraded; `end` is null while it still is. */
 export function healings(samples) {
   const found = [];
   let open = null;

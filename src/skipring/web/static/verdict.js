@@ -1,4 +1,4 @@
-/** The verdict on the newest scene, and how long healing took. */
+/** Health of the newest scene, and the duration of the last repair. */
 
 import { byId, setAttribute, setText } from "./dom.js";
 import { count, counted, seconds, verdictOf } from "./format.js";
@@ -8,21 +8,21 @@ export class Verdict {
     this.clear();
   }
 
-  /** Forget everything, for another topic. */
+  /** Reset for another topic. */
   clear() {
     this.brokenSince = null;
-    this.wasLegitimate = null;
-    setText(byId("verdict"), "looking at the ring");
+    this.wasHealthy = null;
+    setText(byId("verdict"), "reading the state of the ring");
     setAttribute(byId("verdict"), "data-state", "unknown");
     setText(byId("figures"), "\u00a0");
     setText(byId("healed"), "\u00a0");
   }
 
-  /** Say the truth about the newest scene. */
+  /** Show the health of the newest scene. */
   show(scene) {
     const verdict = byId("verdict");
     setText(verdict, verdictOf(scene));
-    setAttribute(verdict, "data-state", scene.legitimate ? "legitimate" : "healing");
+    setAttribute(verdict, "data-state", scene.legitimate ? "healthy" : "degraded");
     setText(byId("figures"), figures(scene));
     document.title = `${scene.topic}: ${verdictOf(scene)}`;
     this.#follow(scene);
@@ -33,13 +33,13 @@ export class Verdict {
       const took = seconds(time - this.brokenSince);
       this.brokenSince = null;
       setText(byId("healed"), `healed in ${took}`);
-      announce(`The ring is legitimate again after ${took}.`);
+      announce(`The ring is healthy again after ${took}.`);
     } else if (!legitimate) {
-      if (this.wasLegitimate) announce("The ring is not legitimate any more; it heals.");
+      if (this.wasHealthy) announce("The ring is degraded; repair is in progress.");
       this.brokenSince ??= time;
       setText(byId("healed"), `for ${seconds(time - this.brokenSince)}`);
     }
-    this.wasLegitimate = legitimate;
+    this.wasHealthy = legitimate;
   }
 }
 
@@ -53,7 +53,7 @@ function figures({ members, publications, roots, nodes }) {
   ].join(" · ");
 }
 
-/** Tell those who listen to the page instead of looking at it. */
+/** Announce a text to screen readers. */
 function announce(text) {
   setText(byId("announcer"), text);
 }

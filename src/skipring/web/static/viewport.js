@@ -6,7 +6,7 @@ const CLOSEST = 12;
 const STEP = 1.5;
 
 export class Viewport {
-  /** `pivot()` is the spot to zoom at; `onChange` is told whenever another part is shown. */
+  /** `pivot()` is the spot to zoom at; `onChange` is called whenever another part is shown. */
   constructor(stage, { pivot, onChange }) {
     this.stage = stage;
     this.pivot = pivot;

@@ -35,7 +35,7 @@ def clock_jumps(trial: FaultTrial) -> None:
                 program = f"jump{number}.{len(names)}"
                 set_clock(ring.data("writer"), jump_s)
                 run_publisher(ring, program, str(ring.data("writer")), 20, called="writer")
-                assert ring.exit_status(program) == 0, ring.last_words(program)
+                assert ring.exit_status(program) == 0, ring.last_log_line(program)
                 record_publisher(ring, program)
                 ring.start("writer")  # with publications that no other member has yet
                 ring.heal()

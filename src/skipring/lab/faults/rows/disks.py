@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from skipring.core.peers import SUPERVISOR
-from skipring.lab.demo.harm import flip_bits
+from skipring.lab.demo.cluster import flip_bits
 from skipring.lab.faults.requests import metric
 from skipring.lab.faults.row import FaultRow, Need, program
 from skipring.lab.faults.shims import disk_shim, fail_syncs, lose_power, record_syncs

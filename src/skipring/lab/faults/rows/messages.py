@@ -138,7 +138,7 @@ def forged_number(trial: FaultTrial) -> None:
             asyncio.run(hurl_all(addresses_of(ring, "a"), [stream]))
             program = f"writer{number}"
             run_publisher(ring, program, place, 20, called="writer")
-            assert ring.exit_status(program) == 0, ring.last_words(program)
+            assert ring.exit_status(program) == 0, ring.last_log_line(program)
             record_publisher(ring, program)
         ring.start("writer")
         ring.heal()

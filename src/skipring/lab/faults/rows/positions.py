@@ -152,7 +152,7 @@ def _drained(ring: FaultRing, place: Path, run: int) -> list[bytes] | None:
     ring.run(name, SPARK_READER, supervisor, str(place / "table"), str(place / "checkpoint"))
     ring.until(lambda: ring.status(name) is not None, lambda: "Spark still runs", SPARK_S)
     lines = ring.lines(name)
-    assert lines, ring.last_words(name)
+    assert lines, ring.last_log_line(name)
     if lines[-1].startswith(REFUSED):
         assert "restored" in lines[-1], f"the query failed for another reason: {lines[-1]}"
         return None

@@ -128,7 +128,7 @@ def publish_and_exit(trial: FaultTrial) -> None:
             for place in ("-", str(ring.data(f"exit{number}"))):
                 name = f"exit{number}{'m' if place == '-' else 'd'}"
                 run_publisher(ring, name, place, EXITS)
-                assert ring.exit_status(name) == 0, ring.last_words(name)
+                assert ring.exit_status(name) == 0, ring.last_log_line(name)
                 record_publisher(ring, name)
 
 

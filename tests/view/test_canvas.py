@@ -1,8 +1,8 @@
-"""The canvas of the text pictures."""
+"""Canvas of the text drawings."""
 
 import pytest
 
-from skipring.view.text import Canvas, Dots, Point, Size
+from skipring.view.canvas import Canvas, Dots, Point, Size
 
 
 def drawn(path: list[Point], *, is_broken: bool = False) -> list[str]:

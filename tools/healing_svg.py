@@ -1,6 +1,6 @@
 """Animated SVG of a simulated healing, without a script, for pages and READMEs.
 
-``python -m skipring.view.svg > docs/images/healing.svg`` draws the picture of the README. Every
+``python tools/healing_svg.py > docs/images/healing.svg`` draws the picture of the README. Every
 node is at the angle of r(label), label 0 on top and clockwise from there; violations are red.
 """
 

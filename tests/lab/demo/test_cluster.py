@@ -1,4 +1,4 @@
-"""Publishing through whoever takes it, and damaging disks and memories."""
+"""Publisher of orders, and damage to disks and memory."""
 
 from __future__ import annotations
 
@@ -13,91 +13,90 @@ import pytest
 
 from skipring.core.publications import Publication
 from skipring.errors import UnreachableError
-from skipring.lab.demo.harm import BYTES_PER_FLIP, flip_bits, scrambled
-from skipring.lab.demo.press import Press
+from skipring.lab.demo.cluster import BYTES_PER_FLIP, OrderPublisher, flip_bits, scrambled
 from skipring.net.addresses import AddressBook
 from skipring.storage.sqlite import FILE
 from skipring.wire.chaos import CorruptTrie, OverwriteDatabase
 from skipring.wire.rpc import PublishAck
-from tests.lab.demo.worlds import TOPIC, published, ring_with
+from tests.lab.demo.states import TOPIC, published, ring_with
 from tests.support.statuses import status_of
 
 MEMBERS = dict.fromkeys(("a", "b", "c"), "127.0.0.1:1")
 
 
 class Members:
-    """Those whom an outsider would ask: some are deaf."""
+    """Members that a client sends requests to; some do not answer."""
 
-    def __init__(self, *deaf: str) -> None:
+    def __init__(self, *silent: str) -> None:
         self.book = AddressBook()
         self.were_asked = asyncio.Event()
         self.taken: list[tuple[str, Publication]] = []
-        self._deaf = deaf
+        self._silent = silent
 
     async def request(
         self, topic: str, to: str, question: Callable[[int], Any], *_: object
     ) -> object:
         self.were_asked.set()
         given = question(1).publication
-        if to in self._deaf:
+        if to in self._silent:
             return None
         self.taken.append((to, given))
         return PublishAck(1, given.id, len(self.taken))
 
 
-def press(members: Members) -> Press:
-    return Press(members, TOPIC, lambda: MEMBERS, Random(0))  # type: ignore[arg-type]
+def publisher(members: Members) -> OrderPublisher:
+    return OrderPublisher(members, TOPIC, lambda: MEMBERS, Random(0))  # type: ignore[arg-type]
 
 
-def test_orders_go_through_members_in_turn_and_each_is_remembered() -> None:
+def test_orders_go_through_members_in_turn_and_their_ids_are_stored() -> None:
     members = Members()
-    printing = press(members)
-    asyncio.run(printing.publish(9))
+    orders = publisher(members)
+    asyncio.run(orders.publish(9))
     assert Counter(name for name, _ in members.taken) == {"a": 3, "b": 3, "c": 3}
-    assert set(printing.acknowledged) == {given.id for _, given in members.taken}
+    assert set(orders.acknowledged) == {given.id for _, given in members.taken}
     assert all(given.is_genuine(TOPIC) for _, given in members.taken)
 
 
-def test_what_one_member_does_not_take_another_does_under_the_same_id() -> None:
+def test_order_goes_to_the_next_member_if_one_does_not_answer() -> None:
     members = Members("b")
-    printing = press(members)
-    asyncio.run(printing.publish(6))
+    orders = publisher(members)
+    asyncio.run(orders.publish(6))
     assert {name for name, _ in members.taken} == {"a", "c"}
-    assert len(set(printing.acknowledged)) == 6
+    assert len(set(orders.acknowledged)) == 6
 
 
-def test_if_nobody_takes_it_that_is_said() -> None:
-    with pytest.raises(UnreachableError, match="none of 3 nodes has taken order 1"):
-        asyncio.run(press(Members("a", "b", "c")).publish(1))
+def test_order_that_no_member_acknowledges_is_an_error() -> None:
+    with pytest.raises(UnreachableError, match="none of 3 nodes has acknowledged order 1"):
+        asyncio.run(publisher(Members("a", "b", "c")).publish(1))
 
 
-def test_publishing_goes_on_until_the_block_ends_and_nothing_is_left_unanswered() -> None:
+def test_publishing_continues_until_the_block_ends_and_every_order_is_acknowledged() -> None:
     members = Members()
-    printing = press(members)
+    orders = publisher(members)
 
     async def scene() -> None:
-        async with asyncio.timeout(60), printing.running():
+        async with asyncio.timeout(60), orders.running():
             await members.were_asked.wait()
 
     asyncio.run(scene())
-    assert len(printing.acknowledged) == len(members.taken) >= 1
+    assert len(orders.acknowledged) == len(members.taken) >= 1
 
 
-def test_publishing_that_fails_beside_is_told_at_the_end_of_the_block() -> None:
+def test_error_of_the_publisher_is_raised_at_the_end_of_the_block() -> None:
     members = Members("a", "b", "c")
 
     async def scene() -> None:
-        async with asyncio.timeout(60), press(members).running():
+        async with asyncio.timeout(60), publisher(members).running():
             await members.were_asked.wait()
 
     with pytest.raises(UnreachableError):
         asyncio.run(scene())
 
 
-# -- harm --------------------------------------------------------------------------------------
+# -- damage -----------------------------------------------------------------------------------
 
 
-def test_bits_are_flipped_in_the_stores_files_only(tmp_path: Path) -> None:
+def test_bits_are_flipped_only_in_files_of_the_store(tmp_path: Path) -> None:
     before = Random(0).randbytes(40 * BYTES_PER_FLIP)
     for name in (FILE, f"{FILE}-wal", "node-id"):
         (tmp_path / name).write_bytes(before)
@@ -109,7 +108,7 @@ def test_bits_are_flipped_in_the_stores_files_only(tmp_path: Path) -> None:
         assert changed == [1] * 40
 
 
-def test_everything_is_scrambled_but_one_node_keeps_all_publications() -> None:
+def test_all_processes_are_scrambled_and_one_node_keeps_all_publications() -> None:
     world = ring_with(8, published(20))
     members = {node: status_of(state) for node, state in world.subscribers.items()}
     damages = scrambled(TOPIC, members, 0)

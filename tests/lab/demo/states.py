@@ -1,4 +1,4 @@
-"""Worlds as somebody sees them who looks at a live topic, and scenes made of them."""
+"""States of a topic as a checker sees them, and events made of them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from msgspec.structs import replace
 from skipring.admin.inspector import Inspection
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
-from skipring.lab.demo.sight import Sight, sight_of
-from skipring.lab.demo.story import KILLING, DemoFrame, DemoPlan, StepResult, titled
+from skipring.lab.demo.script import STEPS, DemoFrame, DemoPlan, StepResult
+from skipring.lab.demo.state import ClusterState, state_of
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.adversaries.builders import legitimate_world, made_publications
 from skipring.world.snapshot import Snapshot
 from tests.support.statuses import status_of
 
 TOPIC = "news"
-CHAPTER = titled(KILLING, DemoPlan())
+STEP = STEPS[2].filled(DemoPlan())
 
 
 def published(count: int) -> list[Publication]:
@@ -25,7 +25,7 @@ def published(count: int) -> list[Publication]:
 
 
 def ring_with(n: int, stored: list[Publication]) -> Snapshot:
-    """A legitimate ring in which everybody has all of this."""
+    """Return a legitimate ring whose members have all of ``stored``."""
     world = legitimate_world(n, Random(0))
     states = {
         node: replace(state, publications=tuple(stored))
@@ -35,7 +35,7 @@ def ring_with(n: int, stored: list[Publication]) -> Snapshot:
 
 
 def seen(world: Snapshot, *, without: frozenset[NodeId] = frozenset()) -> Inspection:
-    """What an inspector finds, if no reference leads to some."""
+    """Return an inspection; no reference leads to the nodes in ``without``."""
     states = {node: it for node, it in world.subscribers.items() if node not in without}
     return Inspection(
         snapshot=replace(world, subscribers=states),
@@ -43,27 +43,27 @@ def seen(world: Snapshot, *, without: frozenset[NodeId] = frozenset()) -> Inspec
     )
 
 
-def sight(world: Snapshot, stored: list[Publication]) -> Sight:
+def checked(world: Snapshot, stored: list[Publication]) -> ClusterState:
     nodes = sorted(world.subscribers)
-    return sight_of(seen(world), {}, nodes, [each.id for each in stored])
+    return state_of(seen(world), {}, nodes, [each.id for each in stored])
 
 
-def scrambled_sight(n: int = 16) -> Sight:
-    return sight(ADVERSARIES["A17"].build(n, Random(1)), [])
+def scrambled_state(n: int = 16) -> ClusterState:
+    return checked(ADVERSARIES["A17"].build(n, Random(1)), [])
 
 
-def whole_sight(n: int = 16) -> Sight:
-    return sight(ring_with(n, published(3)), published(3))
+def healthy_state(n: int = 16) -> ClusterState:
+    return checked(ring_with(n, published(3)), published(3))
 
 
-def frame(of: Sight, *history: int) -> DemoFrame:
+def frame(of: ClusterState, *history: int) -> DemoFrame:
     past = (*history, len(of.faults))
-    return DemoFrame(chapter=CHAPTER, seconds=1.5, rounds=6, sight=of, history=past)
+    return DemoFrame(step=STEP, seconds=1.5, rounds=6, state=of, history=past)
 
 
-def outcome(*faults: str) -> StepResult:
+def result(*faults: str) -> StepResult:
     return StepResult(
-        chapter=CHAPTER,
+        step=STEP,
         seconds=4.21,
         rounds=17,
         members=11,

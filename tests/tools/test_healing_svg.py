@@ -11,8 +11,8 @@ from skipring.core.labels import Label
 from skipring.core.topology import ring_edges, shortcut_edges
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import Scenario
-from skipring.view import svg
 from skipring.view.text import GlyphState
+from tools import healing_svg as svg
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "healing.svg"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -30,7 +30,7 @@ def wrong_looks(frame: svg.SvgFrame) -> list[str]:
 
 def test_picture_in_the_docs_equals_the_generated_one() -> None:
     assert PICTURE.read_text("utf-8") == svg.draw(), (
-        "make it again: python -m skipring.view.svg > docs/images/healing.svg"
+        "make it again: python tools/healing_svg.py > docs/images/healing.svg"
     )
 
 

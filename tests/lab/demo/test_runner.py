@@ -1,4 +1,4 @@
-"""The demo as a user runs it: to its end with Spark, interrupted, and with healing broken."""
+"""Demo as a user runs it: to its end with Spark, interrupted, and with broken healing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,11 +20,10 @@ import pytest
 
 from skipring.cli import skipring
 from skipring.errors import InputError
-from skipring.lab.demo import show
-from skipring.lab.demo.sight import Standing
-from skipring.lab.demo.stage import PlainStage
-from skipring.lab.demo.story import DemoPlan, End, Scene, Scoreboard
-from skipring.lab.demo.telling import Teller
+from skipring.lab.demo import runner
+from skipring.lab.demo.output import PlainOutput
+from skipring.lab.demo.script import STEPS, DemoPlan, End, Event, Scoreboard, Step
+from skipring.lab.demo.state import NodeState
 from skipring.spark import errors as installed
 
 DEADLINE_S = 240.0  # for what takes less than a minute: others use the machine too
@@ -38,13 +37,13 @@ VERDICT = re.compile(
 )
 TITLES = (
     "1  A ring of real processes",
-    "2  Everybody gets everything",
+    "2  Every node gets every order",
     "3  kill -9 for 5 of 16",
-    "4  The supervisor dies and forgets everybody",
+    "4  The supervisor dies and loses its database",
     "5  Everything is scrambled",
-    "6  The dead come back",
+    "6  The killed nodes rejoin",
     "Scoreboard",
-    "7  What Spark makes of it",
+    "7  Analysis with Spark",
     "Try next:",
 )
 
@@ -73,7 +72,8 @@ class Demo:
         environment |= {"PYTHONIOENCODING": "utf-8"}
         if first is not None:
             (directory / "sitecustomize.py").write_text(first)
-            environment["PYTHONPATH"] = str(directory)
+            paths = [str(directory), os.environ.get("PYTHONPATH", "")]
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         command = [sys.executable, "-m", "skipring", "demo", "--headless", "--assert", *options]
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
@@ -104,7 +104,7 @@ class Demo:
     def interrupt(self) -> None:
         """Press Ctrl-C again and again, as a person does, until the data is gone."""
         deadline = time.monotonic() + DEADLINE_S
-        while any(self.scratch.iterdir()):
+        while any(self.scratch.glob("skipring-demo-*")):
             assert time.monotonic() < deadline
             os.killpg(self.process.pid, signal.SIGINT)
             time.sleep(0.02)
@@ -216,7 +216,7 @@ def test_a_node_that_is_stuck_is_named_and_the_demo_fails(tmp_path: Path) -> Non
         demo.until("data below")
         os.kill(pid_of("n03", demo.text), signal.SIGSTOP)
         assert demo.status() == 3
-    assert "Not all of it held: chapter" in demo.text
+    assert "Failed: step" in demo.text
     assert "n03 is not in the ring" in demo.text
     assert demo.left() == []
 
@@ -225,7 +225,7 @@ def test_a_node_that_is_stuck_is_named_and_the_demo_fails(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("broken", "deadline", "said"),
     [
-        (NO_DETECTOR, "15", r"chapter 3: L0: database: n\d\d under label '\d+' is no live"),
+        (NO_DETECTOR, "15", r"step 3: L0: database: n\d\d under label '\d+' is no live"),
         pytest.param(NO_REPAIR, "30", r"PUB: n\d\d lacks \d+ of \d+", marks=pytest.mark.slow),
     ],
     ids=["crashes are not noticed", "what is missing is not brought"],
@@ -237,7 +237,7 @@ def test_if_healing_is_broken_the_demo_fails_and_says_what_is_wrong(
         assert demo.status() == 3
     text = " ".join(demo.text.split())
     assert "✗ not healed after" in text
-    assert re.search(said, text[text.index("Not all of it held") :])
+    assert re.search(said, text[text.index("Failed:") :])
     assert demo.left() == []
 
 
@@ -246,14 +246,11 @@ def test_if_healing_is_broken_the_demo_fails_and_says_what_is_wrong(
 
 @pytest.fixture
 def peaceful(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
-    """The demo in this process, without the chapters that damage anything."""
-
-    async def nothing(_: Teller) -> None:
-        pass
+    """The demo in this process, without the steps that do damage."""
 
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path)
-        patch.setattr(Teller, "damage", nothing)
+        patch.setattr(runner, "STEPS", STEPS[:1])
         yield patch
 
 
@@ -287,14 +284,14 @@ def test_the_scoreboard_can_be_had_as_json_and_nothing_else_is_printed(
 def test_asked_to_stay_it_stays_until_interrupted_and_names_its_supervisor(
     peaceful: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show = PlainStage.show
+    show = PlainOutput.show
 
-    async def show_and_interrupt(stage: PlainStage, scene: Scene) -> None:
-        await show(stage, scene)
-        if isinstance(scene, End):
+    async def show_and_interrupt(output: PlainOutput, event: Event) -> None:
+        await show(output, event)
+        if isinstance(event, End):
             os.kill(os.getpid(), signal.SIGINT)
 
-    peaceful.setattr(PlainStage, "show", show_and_interrupt)
+    peaceful.setattr(PlainOutput, "show", show_and_interrupt)
     with pytest.raises(click.Abort):  # as every command ends that is interrupted
         told("--stay", "--no-spark")
     text = capsys.readouterr().out
@@ -305,7 +302,7 @@ def test_a_place_where_no_report_can_be_written_is_refused_before_anything_start
     tmp_path: Path,
 ) -> None:
     given = ["demo", "--report", str(tmp_path / "nowhere" / "report.html")]
-    with pytest.raises(InputError, match="choose another place for it"):
+    with pytest.raises(InputError, match="choose another file"):
         skipring.main(given, standalone_mode=False)
 
 
@@ -313,28 +310,31 @@ def test_nodes_with_another_root_are_a_fault_also_without_spark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Differing:
-        """Tells nothing, and finds at the end that not all have the same."""
+        """Runs no step, and finds at the end that the nodes are not in sync."""
 
         faults = ()
 
         def __init__(self, *_: object) -> None:
             pass
 
-        async def form(self) -> None:
-            pass
-
-        async def damage(self) -> None:
+        async def run(self, steps: Sequence[Step]) -> None:
             pass
 
         async def sum_up(self) -> Scoreboard:
-            standings = (Standing("n00", "0", 3, "aa"), Standing("n01", "1", 3, "bb"))
-            return Scoreboard((), standings, {"n00": 1, "n01": 2})
+            nodes = (NodeState("n00", "0", 3, "aa"), NodeState("n01", "1", 3, "bb"))
+            return Scoreboard((), nodes, {"n00": 1, "n01": 2})
 
     async def nothing(*_: object) -> None:
         pass
 
-    stage = SimpleNamespace(show=nothing)
-    monkeypatch.setattr(show, "Teller", Differing)
-    ring = SimpleNamespace(directory=Path())
-    (fault,) = asyncio.run(show._tell(DemoPlan(report=None), stage, ring, AsyncExitStack()))
+    output = SimpleNamespace(show=nothing)
+    monkeypatch.setattr(runner, "ScriptRunner", Differing)
+    cluster = SimpleNamespace(directory=Path())
+    script = runner._run_script(
+        DemoPlan(report=None),
+        output,  # type: ignore[arg-type]
+        cluster,  # type: ignore[arg-type]
+        AsyncExitStack(),
+    )
+    (fault,) = asyncio.run(script)
     assert "root" in fault

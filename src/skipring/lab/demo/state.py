@@ -1,0 +1,211 @@
+"""State of the demo's topic: inspected from outside, and checked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from skipring.admin.inspector import Inspection, Inspector, TopicContents
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.state import SubscriberState, SupervisorState
+from skipring.errors import UnreachableError
+from skipring.rpc.client import RpcClient
+from skipring.view.text import RingLayout, layout
+from skipring.wire.rpc import GetNodeStatus, NodeStatus
+from skipring.world.legitimacy import Layer, Violation, publication_violations, violations
+from skipring.world.snapshot import Snapshot
+
+ANSWER_S: Final = 0.4  # Guess: dead nodes do not answer; a slow node is asked again soon.
+ROOT_DIGITS: Final = 8  # as in the output of other commands
+
+_NO_ANSWER: Final = Violation(Layer.DATABASE, "database: the supervisor does not answer")
+
+
+class NodeState(Struct, frozen=True):
+    """State of one member."""
+
+    node: NodeId
+    label: str  # "-" if it has none
+    stored: int
+    root: str
+
+
+class ClusterState(Struct, frozen=True, kw_only=True):
+    """State of the topic at one moment."""
+
+    layout: RingLayout
+    has_supervisor: bool  # if False, the nodes are compared with the last known database
+    missing: tuple[NodeId, ...]  # nodes that should be members and are not
+    violations: tuple[Violation, ...]
+    nodes: tuple[NodeState, ...]
+    published: int
+    in_sync: int  # members that have every publication
+    lost: int  # publications that no member has
+
+    @property
+    def violations_by_layer(self) -> Counter[Layer]:
+        """Return the number of violations of each layer."""
+        return Counter(violation.layer for violation in self.violations)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Return True if the ring has no violations and all members are in sync."""
+        return not self.faults
+
+    @property
+    def is_ring_healthy(self) -> bool:
+        """Return True if all violations are about publications, which may be in flight."""
+        return not self.missing and not self.violations_by_layer.keys() - {Layer.PUBLICATIONS}
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Return True if every node has every publication, also without a supervisor."""
+        return not self.missing and self.in_sync >= self.layout.members
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Return a sentence for each fault, the worst first."""
+        absent = (f"{node} is not in the ring" for node in self.missing)
+        lost = (f"no member has {self.lost} of the publications",) if self.lost else ()
+        return (*absent, *lost, *map(str, self.violations))
+
+
+class Checker:
+    """Checker of a topic from outside, also while its supervisor is down."""
+
+    def __init__(self, client: RpcClient, topic: TopicId) -> None:
+        self._client = client
+        self._topic = topic
+        self._inspector = Inspector(client, topic)
+        self._inspector.patience_s = ANSWER_S
+        self._database = SupervisorState()
+
+    async def check(self, nodes: Collection[NodeId], published: Collection[bytes]) -> ClusterState:
+        """Inspect the topic; the nodes should be members and have all of ``published``."""
+        try:
+            seen = await self._inspector.inspect(TopicContents.IDS)
+        except UnreachableError:
+            return await self.check_nodes(nodes, published)
+        self._database = seen.snapshot.supervisor
+        unknown = [node for node in nodes if node not in seen.statuses]
+        return state_of(seen, await self._statuses(unknown), nodes, published)
+
+    async def check_nodes(
+        self, nodes: Collection[NodeId], published: Collection[bytes]
+    ) -> ClusterState:
+        """Inspect the nodes only, without waiting for a supervisor that is down."""
+        statuses = await self._statuses(nodes)
+        return state_without_supervisor(self._topic, self._database, statuses, nodes, published)
+
+    async def tick(self, node: NodeId) -> int | None:
+        """Return the number of rounds of a node; None if it does not answer."""
+        journal = await self._inspector.journal(node)
+        return journal.tick if journal is not None else None
+
+    async def _statuses(self, nodes: Collection[NodeId]) -> dict[NodeId, NodeStatus]:
+        """Return the statuses of the nodes that answer."""
+        answers = await asyncio.gather(*(self._status(node) for node in nodes))
+        return {
+            node: answer
+            for node, answer in zip(nodes, answers, strict=True)
+            if isinstance(answer, NodeStatus)
+        }
+
+    async def _status(self, node: NodeId) -> object:
+        return await self._client.request(self._topic, node, GetNodeStatus, NodeStatus, ANSWER_S)
+
+
+def state_of(
+    seen: Inspection,
+    unknown: Mapping[NodeId, NodeStatus],
+    nodes: Collection[NodeId],
+    published: Collection[bytes],
+) -> ClusterState:
+    """Check an inspection, and nodes that no reference leads to, as after a database loss."""
+    snapshot = _with_nodes(seen.snapshot, unknown)
+    statuses = {**seen.statuses, **unknown}
+    wanted = frozenset(published)
+    return ClusterState(
+        layout=layout(snapshot),
+        has_supervisor=True,
+        missing=_missing(snapshot, nodes),
+        violations=(*violations(snapshot), *publication_violations(seen.snapshot)),
+        nodes=tuple(_node_states(statuses)),
+        published=len(wanted),
+        in_sync=_in_sync(statuses, len(wanted)),
+        lost=len(wanted.difference(*_held(seen.snapshot))) if not unknown else 0,
+    )
+
+
+def state_without_supervisor(
+    topic: TopicId,
+    database: SupervisorState,
+    statuses: Mapping[NodeId, NodeStatus],
+    nodes: Collection[NodeId],
+    published: Collection[bytes],
+) -> ClusterState:
+    """Check the nodes against the last known database; publications are only counted."""
+    recorded = {node for _, node in database.database if node is not None}
+    crashed = tuple(sorted(recorded - statuses.keys()))
+    empty = Snapshot(topic=topic, supervisor=database, subscribers={}, crashed=crashed)
+    snapshot = _with_nodes(empty, statuses)
+    return ClusterState(
+        layout=layout(snapshot),
+        has_supervisor=False,
+        missing=_missing(snapshot, nodes),
+        violations=(_NO_ANSWER, *violations(snapshot)),
+        nodes=tuple(_node_states(statuses)),
+        published=len(published),
+        in_sync=_in_sync(statuses, len(published)),
+        lost=0,  # the ids are unknown
+    )
+
+
+def _with_nodes(snapshot: Snapshot, statuses: Mapping[NodeId, NodeStatus]) -> Snapshot:
+    """Return the snapshot with more nodes, without their publications."""
+    states = {node: _state(status) for node, status in statuses.items()}
+    return replace(
+        snapshot,
+        subscribers=dict(sorted({**snapshot.subscribers, **states}.items())),
+        crashed=tuple(node for node in snapshot.crashed if node not in states),
+    )
+
+
+def _in_sync(statuses: Mapping[NodeId, NodeStatus], published: int) -> int:
+    """Return the number of members that have as many publications as were published."""
+    members = (status for status in statuses.values() if status.member)
+    return sum(status.count >= published for status in members)
+
+
+def _missing(snapshot: Snapshot, nodes: Collection[NodeId]) -> tuple[NodeId, ...]:
+    members = {node for node, state in snapshot.subscribers.items() if state.member}
+    return tuple(node for node in nodes if node not in members)
+
+
+def _held(snapshot: Snapshot) -> list[frozenset[bytes]]:
+    """Return the ids that each member has."""
+    members = (state for state in snapshot.subscribers.values() if state.member)
+    return [frozenset(each.id for each in state.publications) for state in members]
+
+
+def _node_states(statuses: Mapping[NodeId, NodeStatus]) -> Iterator[NodeState]:
+    for node, status in sorted(statuses.items()):
+        if status.member:
+            root = status.root.hex()[:ROOT_DIGITS]
+            yield NodeState(node, str(status.label or "-"), status.count, root)
+
+
+def _state(status: NodeStatus) -> SubscriberState:
+    return SubscriberState(
+        member=status.member,
+        label=status.label,
+        left=status.left,
+        right=status.right,
+        ring=status.ring,
+        shortcuts=dict(status.shortcuts),
+    )
