@@ -12,7 +12,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from skipring.cli import Exit, main, skipring
+from skipring.cli import main, skipring
+from skipring.cli.options import Exit
 from skipring.errors import InputError, StorageError, UnreachableError
 
 ROOT = Path(__file__).parents[2]
@@ -186,6 +187,7 @@ def test_exit_statuses_have_the_documented_values() -> None:
         "YES": 0,
         "NO": 1,
         "BAD_INPUT": 2,
+        "NOT_CONVERGED": 3,
         "UNREACHABLE": 4,
         "INTERRUPTED": 130,
     }
