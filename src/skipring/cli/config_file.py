@@ -50,7 +50,7 @@ def read_settings(context: click.Context, path: Path) -> dict[str, Any]:
     for name, table in tree.items():
         if isinstance(table, dict):
             if name not in commands:
-                raise InputError(f"{path}: no command {name!r}; commands are {_listed(commands)}")
+                raise InputError(f"{path}: no command {name!r}; there are {_listed(commands)}")
             _check_names(table, set(commands[name]), path, f"[{name}] ")
     own = context.command.name or ""
     given = {**general, **tree.get(own, {})}
@@ -93,7 +93,7 @@ def _options_of(command: click.Command) -> dict[str, Option]:
 def _check_names(given: Mapping[str, Any], known: set[str], path: Path, where: str) -> None:
     for name in given:
         if name not in known:
-            raise InputError(f"{path}: {where}no setting {name!r}; settings are {_listed(known)}")
+            raise InputError(f"{path}: {where}no setting {name!r}; there are {_listed(known)}")
 
 
 def _listed(names: set[str] | Mapping[str, Any]) -> str:
@@ -108,7 +108,7 @@ def _as_given(value: object, option: Option, context: click.Context, place: str)
         return value
     values = value if isinstance(value, list) else [value]
     if any(isinstance(each, bool) or not isinstance(each, str | int | float) for each in values):
-        raise InputError(f"{place}: expected a text, a number or a list of them")
+        raise InputError(f"{place}: expected a text or a number, or a list of them")
     texts = [str(each) for each in values]
     given = texts if option.multiple else ",".join(texts)
     try:

@@ -159,11 +159,11 @@ def duration(_: click.Context | None, __: click.Parameter | None, text: str) -> 
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise click.BadParameter(f"{text!r} is not a duration such as 500ms, 10s or 5m")
-    return float(match[1]) * _UNITS_S[match[2]]
+    return float(match[1]) * UNITS_S[match[2]]
 
 
 _DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d|)")
-_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+UNITS_S: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 # --- Spark -----------------------------------------------------------------------------

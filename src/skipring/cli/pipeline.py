@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +15,10 @@ import click
 from skipring.cli.options import (
     DIRECTORY,
     FILE,
+    UNITS_S,
     Exit,
     SparkChoice,
     access_options,
-    duration,
     json_option,
     spark_options,
 )
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 FORMATS: Final = ("auto", "json", "text", "binary")
 TRIGGER_S: Final = 5.0  # Guess: fresh enough for a reader, and not too many small files.
 WINDOW_MAX_S: Final = 86_400  # a day, by which gold is partitioned
+
+
+_DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|h|d)")
 
 
 class Duration(click.ParamType[float]):
@@ -48,10 +52,11 @@ class Duration(click.ParamType[float]):
         """Return the duration in seconds."""
         if isinstance(value, float):
             return value
-        seconds = duration(ctx, param, str(value))
+        found = _DURATION.fullmatch(str(value))
+        seconds = int(found[1]) * UNITS_S[found[2]] if found else 0.0
         if not self._least_s <= seconds <= self._most_s:
             least, most = f"{self._least_s:g} s", f"{self._most_s:g} s"
-            self.fail(f"{value!r} is not between {least} and {most}", param, ctx)
+            self.fail(f"{value!r} is no time such as 5s or 1m, from {least} to {most}", param, ctx)
         return seconds
 
 

@@ -84,8 +84,10 @@ def to_copy(scene: Told) -> list[Text]:
 # --- the beginning ---------------------------------------------------------------------
 
 
-def address(url: str) -> Text:
+def address(url: str | None) -> Text:
     """Where all of it can be seen in a browser."""
+    if url is None:
+        return Text("In the browser too, with: pip install 'skipring[dashboard]'")
     return Text.assemble("In the browser: ", (url, "bold cyan"))
 
 

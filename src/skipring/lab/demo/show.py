@@ -7,11 +7,12 @@ import os
 import signal
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from time import sleep
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from skipring.errors import InputError
 from skipring.lab.demo import story
@@ -23,8 +24,11 @@ from skipring.lab.demo.story import Analysis, DemoPlan, End, Note, Opening
 from skipring.lab.demo.telling import Teller, analyse
 from skipring.node.process import run
 from skipring.spark.errors import require_spark
-from skipring.web.server import Dashboard
 
+if TYPE_CHECKING:
+    from skipring.web.server import Dashboard
+
+DASHBOARD_PACKAGES: Final = ("starlette", "uvicorn")  # the extra "dashboard" of pyproject.toml
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 REMOVALS: Final = 5  # Our guess: something that was killed just now may still be writing a file.
 REMOVAL_PAUSE_S: Final = 0.2
@@ -75,8 +79,10 @@ async def _perform(plan: DemoPlan, stage: Stage, *, stays: bool) -> End:
         processes = stack.enter_context(Processes(directory, options))
         ring = LiveRing(plan, directory, processes)
         await stack.enter_async_context(ring.supervised())
-        dashboard = await stack.enter_async_context(_dashboard(ring, stage))
-        await stage.show(Opening(plan, dashboard.url))
+        dashboard = _dashboard(ring, stage)
+        if dashboard is not None:
+            await stack.enter_async_context(dashboard)
+        await stage.show(Opening(plan, dashboard.url if dashboard is not None else None))
         faults = await _tell(plan, stage, ring, stack)
         end = End(faults, story.next_commands(ring.supervisor if stays else None))
         await stage.show(end)
@@ -85,8 +91,12 @@ async def _perform(plan: DemoPlan, stage: Stage, *, stays: bool) -> End:
     return end
 
 
-def _dashboard(ring: LiveRing, stage: Stage) -> Dashboard:
-    """A dashboard that says, as soon as it is opened, where another browser may open it."""
+def _dashboard(ring: LiveRing, stage: Stage) -> Dashboard | None:
+    """Return a dashboard that shows a new address once it is opened; None without the extra."""
+    if not all(find_spec(name) is not None for name in DASHBOARD_PACKAGES):
+        return None
+    from skipring.web.server import Dashboard  # noqa: PLC0415  (of the extra ``dashboard``)
+
     telling: set[asyncio.Task[None]] = set()
 
     def say_another() -> None:

@@ -40,7 +40,7 @@ class Opening(Struct, frozen=True):
     """Where all of it can be seen in a browser, and what this is."""
 
     plan: DemoPlan
-    url: str
+    url: str | None  # None without the extra ``dashboard``
 
 
 class Chapter(Struct, frozen=True):
