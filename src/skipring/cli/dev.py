@@ -49,7 +49,7 @@ NODES_MAX: Final = 64
     envvar="SKIPRING_SUPERVISOR",
     help="Where the supervisor listens, or SKIPRING_SUPERVISOR.",
 )
-@tick_option(0.25)
+@tick_option(0.25, envvar=None)
 @click.option("--chaos", is_flag=True, help="Let skipring chaos damage these processes.")
 @click.option("--dashboard/--no-dashboard", default=None, help="[default: if it is installed]")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)

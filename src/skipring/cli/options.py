@@ -83,7 +83,9 @@ def finite(_: click.Context, __: click.Parameter, value: float) -> float:
     return value
 
 
-def tick_option(default_s: float = 1.0) -> Callable[[Command], Command]:
+def tick_option(
+    default_s: float = 1.0, *, envvar: str | None = "SKIPRING_TICK"
+) -> Callable[[Command], Command]:
     """Return the option ``--tick``."""
     return click.option(
         "--tick",
@@ -91,7 +93,7 @@ def tick_option(default_s: float = 1.0) -> Callable[[Command], Command]:
         default=default_s,
         show_default=True,
         metavar="S",
-        envvar="SKIPRING_TICK",
+        envvar=envvar,
         callback=finite,
         help="Seconds between two ticks.",
     )
