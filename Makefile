@@ -60,7 +60,7 @@ lock: ## rewrite requirements.lock from pyproject.toml (LOCK_FLAGS=--upgrade for
 	@$(PYTHON) -m venv .venv-lock
 	@trap 'rm -rf .venv-lock' EXIT; \
 	.venv-lock/bin/python -m pip install -qq uv==$(UV_VERSION) && \
-	.venv-lock/bin/uv pip compile pyproject.toml --extra spark --group dev --group docs --universal --python-version 3.11 \
+	.venv-lock/bin/uv pip compile pyproject.toml --extra dashboard --extra spark --group dev --group docs --universal --python-version 3.11 \
 		--generate-hashes --no-config --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command 'make lock' --quiet $(LOCK_FLAGS) --output-file requirements.lock
 

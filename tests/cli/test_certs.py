@@ -115,12 +115,12 @@ def test_terminal_output_names_the_next_step(tmp_path: Path) -> None:
     assert "my certs/ca.pem" in told
     assert "skipring certs issue supervisor node-1 --dir 'my certs'\n" in told
     told = on_a_terminal("issue", "ann", "supervisor.2", "--dir", "my certs", directory=tmp_path)
-    assert "They end with their authority, earlier than was asked for.\n" in told
+    assert "They end with their authority, earlier than requested.\n" in told
     files = "--tls-ca 'my certs/ca.pem' --tls-cert 'my certs/{0}.pem' --tls-key 'my certs/{0}.key'"
     assert f"  skipring node --name ann {files.format('ann')} " in told
     assert f"  skipring supervisor {files.format('supervisor.2')} " in told
     told = on_a_terminal("issue", "b", "--days", "2", "--dir", "my certs", directory=tmp_path)
-    assert "earlier than was asked for" not in told
+    assert "earlier than requested" not in told
 
 
 def test_terminal_output_is_json_only_on_request(tmp_path: Path) -> None:
@@ -175,8 +175,8 @@ def test_certificate_needs_a_name(tmp_path: Path) -> None:
 def test_help_explains_certificate_names() -> None:
     result = CliRunner().invoke(skipring, ["certs", "issue", "--help"])
     words = " ".join(result.output.split())
-    assert "called NAME lets its holder act as the node NAME, or as any node NAME.some" in words
-    assert "supervisor, or supervisor.something, lets its holder act as a supervisor" in words
+    assert "called NAME admits the node NAME and nodes NAME.some" in words
+    assert "supervisor or supervisor.something admits a supervisor" in words
 
 
 # --- denied certificates ---------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_terminal_output_names_the_next_step_after_denying(tmp_path: Path) -> No
     assert "  ann, denied at " in told
     assert "Next, copy certs/denied-serials.txt to the directory of ca.pem" in told
     assert on_a_terminal("list", directory=tmp_path).endswith("  ann  denied\n")
-    assert "was denied before" in on_a_terminal("deny", "certs/ann.pem", directory=tmp_path)
+    assert "already denied" in on_a_terminal("deny", "certs/ann.pem", directory=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_unknown_adversary_is_refused_and_known_ones_are_listed() -> None:
 
 @pytest.mark.parametrize("words", [(), ("n00", "--share", "0.5")])
 def test_kill_accepts_either_names_or_a_share(words: tuple[str, ...]) -> None:
-    assert "either names, or --share" in refusal("kill", *words)
+    assert "either names of nodes, or --share" in refusal("kill", *words)
 
 
 @pytest.mark.parametrize("words", [("kill", "n07"), ("partition", "--groups", "n00/n07")])

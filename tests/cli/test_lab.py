@@ -21,7 +21,6 @@ from skipring.lab.experiments import report, running
 from skipring.lab.experiments.matrix import Matrix
 from skipring.lab.experiments.progress import Clock
 from skipring.lab.experiments.running import RunSummary, TrialProgress
-from skipring.spark import errors as installed
 from skipring.spark import session
 
 DEADLINE_S = 240.0
@@ -81,16 +80,6 @@ def test_spark_error_in_a_report_is_one_sentence(
     assert isinstance(result.exception, SkipringError)
     assert "chunk-000000.parquet is no Parquet" in str(result.exception)
     assert pretend[-1] == "stopped"
-
-
-@pytest.mark.parametrize("words", [["run", "m.toml", "--out", "o"], ["report", "o"]])
-def test_missing_spark_is_refused_with_the_install_command(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(installed, "find_spec", lambda name: None)
-    result = lab(*words)
-    assert isinstance(result.exception, InputError)
-    assert "pip install 'skipring[spark]'" in str(result.exception)
 
 
 @pytest.mark.parametrize(("failed", "status"), [({}, 0), ({"a run": "ValueError: x"}, 1)])

@@ -11,8 +11,10 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from packaging.requirements import Requirement
 
-from skipring.cli import Exit, main, skipring
+from skipring.cli import main, options, skipring
+from skipring.cli.options import Exit
 from skipring.errors import InputError, StorageError, UnreachableError
 
 ROOT = Path(__file__).parents[2]
@@ -186,6 +188,49 @@ def test_exit_statuses_have_the_documented_values() -> None:
         "YES": 0,
         "NO": 1,
         "BAD_INPUT": 2,
+        "NOT_CONVERGED": 3,
         "UNREACHABLE": 4,
         "INTERRUPTED": 130,
     }
+
+
+# --- extras ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("dashboard",), "dashboard"),
+        (("dev", "--dashboard"), "dashboard"),
+        (("lab", "run", "m.toml", "--out", "o"), "spark"),
+        (("lab", "report", "o"), "spark"),
+        (("pipeline", "run", "--subscribe", "news", "--lake", "o"), "spark"),
+        (("pipeline", "report", "o"), "spark"),
+        (("bench", "spark"), "spark"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each),
+)
+def test_command_without_its_extra_exits_with_2_and_the_install_command(
+    words: tuple[str, ...],
+    extra: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["skipring", *words])
+    with pytest.raises(SystemExit) as exited:
+        main()
+    printed, errors = capsys.readouterr()
+    assert exited.value.code == Exit.BAD_INPUT
+    assert (printed, errors) == (
+        "",
+        f"skipring {words[0]} needs: pip install 'skipring[{extra}]'\n",
+    )
+
+
+def test_packages_of_extras_are_those_of_the_project() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    for extra, packages in options.EXTRAS.items():
+        declared = {Requirement(each).name for each in extras[extra]}
+        assert set(packages) <= declared

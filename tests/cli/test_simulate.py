@@ -206,8 +206,8 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "no such option": (["--nodes", "3"], "Error: No such option '--nodes'"),
     "no value": (["--n"], "Error: Option '--n' requires an argument"),
     "two scenarios": (["good.toml", "good.toml"], "Error: Got unexpected extra argument"),
-    "load with n": (["--load", "good.json", "--n", "1"], "Error: --load already says"),
-    "load with adversary": (["--load", "good.json", "--adversary", "A00"], "Error: --load already"),
+    "load with n": (["--load", "good.json", "--n", "1"], "Error: --load sets"),
+    "load with adversary": (["--load", "good.json", "--adversary", "A00"], "Error: --load sets"),
     "no such world": (["--load", "absent.json"], "Error: cannot read absent.json: No such file"),
     "a folder as world": (["--load", "folder"], "Error: Invalid value for '--load': File"),
     "no such scenario": (["absent.toml"], "Error: cannot read the scenario absent.toml: No such"),
@@ -215,11 +215,11 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "a folder to dump into": (["--dump", "folder"], "Error: Invalid value for '--dump': File"),
     "dump into a missing folder": (
         ["--dump", "nowhere/x.json"],
-        "Error: cannot write nowhere/x.json: there is no folder nowhere",
+        "Error: cannot write nowhere/x.json: no directory nowhere",
     ),
     "dump-start into a missing folder": (
         ["--dump-start", "nowhere/x.json"],
-        "Error: cannot write nowhere/x.json: there is no folder nowhere",
+        "Error: cannot write nowhere/x.json: no directory nowhere",
     ),
     "not JSON": (["--load", "bad.txt"], "Error: bad.txt: line 1, column 1: not JSON"),
     "not TOML": (["bad.txt"], "Error: bad.txt is not TOML we can read: "),
@@ -420,7 +420,7 @@ def test_first_rounds_are_shown_with_picture_and_history_of_violations() -> None
     for number in range(last + 1):
         assert f"round {number} " in text
     assert "supervisor knows 16 of 16" in text
-    assert "wrong, as rounds pass" in text
+    assert "wrong, by round" in text
     assert "█" in text  # the bars
     assert f"round {last + 20}, 20 of them closure" in text
 

@@ -12,35 +12,34 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from io import StringIO
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
-from textual.pilot import Pilot
-from textual.screen import Screen
-from textual.widgets import Static
 
-from skipring.cli.top_app import TopApp
-from skipring.cli.top_rows import (
+from skipring.admin.inspector import Inspection
+from skipring.cli.output import RingPanel
+from skipring.cli.top import parse_keys
+from skipring.cli.top_screen import (
     TOPIC_COLUMNS,
     TopRow,
+    TopScreen,
     in_order,
     overview_view,
     supervisor_rows,
     topic_rows,
 )
-from skipring.cli.top_screens import HelpScreen, NodeScreen, RingScreen
-from skipring.cli.top_table import RowTable
 from skipring.testing import Cluster
 from skipring.view.overview import Observer, Overview, SupervisorRow, TopicRow
 from skipring.view.text import ASCII, UNICODE
 
 DEADLINE_S = 60.0
 TICK_S = 0.05
-SIZE = (80, 24)
+COLUMNS, ROWS = 80, 24
 
 
 # -- rows ------------------------------------------------------------------------------------
@@ -85,14 +84,14 @@ SEEN = Overview(
 
 
 def texts(rows: list[TopRow]) -> dict[str, list[str]]:
-    return {row.key: [cell.plain for cell in row.cells] for row in rows}
+    return {row.key: [text for text, _ in row.cells] for row in rows}
 
 
 def test_topic_row_shows_members_differing_nodes_and_violations() -> None:
     assert texts(topic_rows(SEEN, UNICODE)) == {
-        "orders": ["orders", "16", "1,203", "12.4", "0", "✓ equal", "✓ in order"],
-        "news": ["news", "4", "10", "0.0", "3", "✗ n03, n04 +1", "✗ 12 wrong"],
-        "audit": ["audit", "0", "0", "0.0", "0", "✓ equal", "- nobody"],
+        "orders": ["orders", "16", "1,203", "12.4", "0", "✓ equal", "✓ healthy"],
+        "news": ["news", "4", "10", "0.0", "3", "✗ n03, n04 +1", "✗ degraded: 12"],
+        "audit": ["audit", "0", "0", "0.0", "0", "✓ equal", "- no members"],
     }
 
 
@@ -117,7 +116,7 @@ def test_supervisor_row_warns_of_requests_only_beyond_chance() -> None:
 def test_rows_are_sorted_by_any_column_with_the_most_or_worst_first(
     column: str, keys: list[str]
 ) -> None:
-    number = [each.name for each in TOPIC_COLUMNS].index(column)
+    number = TOPIC_COLUMNS.index(column)
     assert [row.key for row in in_order(topic_rows(SEEN, UNICODE), number)] == keys
 
 
@@ -211,18 +210,58 @@ def test_missing_supervisor_exits_with_4_and_one_sentence() -> None:
             assert done.stderr.count("\n") == 1
 
 
-# -- the application -------------------------------------------------------------------------
-
-Scene = Callable[[Pilot[int], Cluster], Coroutine[None, None, None]]
+# -- the screen ------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def watched(cluster: Cluster) -> AsyncIterator[Pilot[int]]:
-    """Run the application over a ring without a terminal."""
-    async with Observer([address_of(cluster)]) as observer:
-        app = TopApp(observer, await observer.overview(), 0.1, "utf-8")
-        async with app.run_test(size=SIZE) as pilot:
-            yield pilot
+class Viewer:
+    """User of the screen: presses keys and reads the text."""
+
+    def __init__(self, screen: TopScreen) -> None:
+        self.screen = screen
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.screen.press(key)
+
+    @property
+    def text(self) -> str:
+        """Return the painted text; it fits into the terminal."""
+        printed = StringIO()
+        console = Console(width=COLUMNS, file=printed, color_system=None, highlight=False)
+        console.print(self.screen.painted(RingPanel(COLUMNS, ROWS - 1, UNICODE)))
+        return printed.getvalue()
+
+    @property
+    def highlighted(self) -> list[str]:
+        """Return the first words of the highlighted rows."""
+        console = Console(width=COLUMNS, file=StringIO(), color_system="standard")
+        lines = console.render_lines(self.screen.painted(RingPanel(COLUMNS, ROWS - 1, UNICODE)))
+        texts = ["".join(s.text for s in line if s.style and s.style.reverse) for line in lines]
+        return [text.split()[0] for text in texts if text.strip()]
+
+    def row(self, key: str) -> list[str]:
+        """Return the words of the row that begins with a key; nothing if there is none."""
+        found = [line.split() for line in self.text.splitlines() if line.startswith(f"{key} ")]
+        return found[0] if found else []
+
+    def rows(self, prefix: str) -> list[str]:
+        """Return the keys of the rows that begin with a prefix."""
+        return [
+            line.split()[0]
+            for line in self.text.splitlines()
+            if line.strip() and line.startswith(prefix)
+        ]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Refresh the screen until a condition holds."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not holds():
+            assert time.monotonic() < deadline, self.text
+            await self.screen.refresh()
+            await asyncio.sleep(0.02)
+
+
+Scene = Callable[[Viewer, Cluster], Coroutine[None, None, None]]
 
 
 def play(scene: Scene, n: int = 5) -> None:
@@ -231,140 +270,119 @@ def play(scene: Scene, n: int = 5) -> None:
             cluster.node("n00").subscribe("audit")
             await cluster.publish("n01", b"hello")
             await cluster.wait_healthy()
-            async with watched(cluster) as pilot:
-                await scene(pilot, cluster)
+            async with Observer([address_of(cluster)]) as observer:
+                await scene(
+                    Viewer(TopScreen(observer, await observer.overview(), UNICODE)), cluster
+                )
 
     bounded(run)
 
 
-async def until(pilot: Pilot[int], holds: Callable[[], bool]) -> None:
-    """Run the application until a condition holds."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline, painted(pilot)
-        await pilot.pause(0.02)
-
-
-def table(pilot: Pilot[int], name: str) -> RowTable:
-    return pilot.app.screen_stack[0].query_one(f"#{name}", RowTable)
-
-
-def cells(pilot: Pilot[int], name: str, key: str) -> list[str]:
-    shown = table(pilot, name)
-    return [cell.plain for cell in shown.get_row(key)] if key in shown.keys else []
-
-
-def sorted_by(shown: RowTable) -> str:
-    """Return the column with the sort mark."""
-    (name,) = (
-        str(each.label).removesuffix(" v")
-        for each in shown.ordered_columns
-        if str(each.label).endswith(" v")
-    )
-    return name
-
-
-def kind_of_screen(pilot: Pilot[int]) -> type[Screen[Any]]:
-    return type(pilot.app.screen)
-
-
-def painted(pilot: Pilot[int]) -> str:
-    """Return the text of the topmost screen."""
-    width, height = pilot.app.size
-    lines = pilot.app.screen._compositor.render_strips()
-    assert (len(lines), {strip.cell_length for strip in lines}) == (height, {width})
-    return "\n".join(strip.text for strip in lines)
-
-
 @pytest.mark.heavy
 def test_killed_node_is_shown_until_the_ring_has_healed() -> None:
-    async def scene(pilot: Pilot[int], cluster: Cluster) -> None:
-        await pilot.press("down")
-        await until(pilot, lambda: table(pilot, "nodes").keys == list(cluster.nodes))
-        assert cells(pilot, "topics", "news")[1:3] == ["5", "1"]
-        assert cells(pilot, "nodes", "n03")[-1] == "● right"
-        assert len(table(pilot, "supervisors").keys) == 1
+    async def scene(viewer: Viewer, cluster: Cluster) -> None:
+        viewer.press("down")
+        await viewer.until(lambda: viewer.rows("n0") == list(cluster.nodes))
+        assert viewer.row("news")[1:3] == ["5", "1"]
+        assert viewer.row("n03")[-2:] == ["●", "right"]
         cluster.kill("n03")
-        await until(pilot, lambda: "does not answer" in cells(pilot, "nodes", "n03")[-1:][0])
-        await until(pilot, lambda: table(pilot, "nodes").keys == list(cluster.nodes))
-        await until(pilot, lambda: cells(pilot, "topics", "news")[-1] == "✓ in order")
-        assert cells(pilot, "topics", "news")[1] == "4"
-        assert int(cells(pilot, "supervisors", address_of(cluster))[-1]) >= 1  # it was evicted
+        await viewer.until(lambda: viewer.row("n03")[-3:] == ["does", "not", "answer"])
+        await viewer.until(lambda: viewer.rows("n0") == list(cluster.nodes))
+        await viewer.until(lambda: viewer.row("news")[-2:] == ["✓", "healthy"])
+        assert viewer.row("news")[1] == "4"
+        assert int(viewer.row(address_of(cluster))[-1]) >= 1  # it was evicted
 
     play(scene)
 
 
 @pytest.mark.heavy
 def test_node_with_different_publications_is_named() -> None:
-    async def scene(pilot: Pilot[int], cluster: Cluster) -> None:
+    async def scene(viewer: Viewer, cluster: Cluster) -> None:
         with cluster.partition(["n00"], ["n01", "n02", "n03", "n04"]):
-            await cluster.publish("n01", b"not for everybody")
-            await pilot.press("down")
-            await until(pilot, lambda: cells(pilot, "topics", "news")[5] == "✗ n00")
-            await until(pilot, lambda: cells(pilot, "nodes", "n00")[3:4] == ["1"])
-            assert cells(pilot, "topics", "news")[4] == "1"
-        await until(pilot, lambda: cells(pilot, "topics", "news")[4:6] == ["0", "✓ equal"])
+            await cluster.publish("n01", b"not for n00")
+            viewer.press("down")
+            await viewer.until(lambda: viewer.row("news")[5:7] == ["✗", "n00"])
+            await viewer.until(lambda: viewer.row("n00")[3:4] == ["1"])
+            assert viewer.row("news")[4] == "1"
+        await viewer.until(lambda: viewer.row("news")[4:7] == ["0", "✓", "equal"])
 
     play(scene)
 
 
 @pytest.mark.heavy
 def test_keys_select_sort_open_and_go_back() -> None:
-    async def scene(pilot: Pilot[int], _: Cluster) -> None:
-        topics, nodes = table(pilot, "topics"), table(pilot, "nodes")
-        assert (topics.keys, topics.chosen, sorted_by(topics)) == (
-            ["audit", "news"],
-            "audit",
-            "topic",
-        )
-        await until(pilot, lambda: nodes.keys == ["n00"])
-        await pilot.press("s")
-        assert (topics.keys, topics.chosen, sorted_by(topics)) == (
-            ["news", "audit"],
-            "audit",  # the cursor follows its row
-            "members",
-        )
-        await pilot.press("up")
-        await until(pilot, lambda: len(nodes.keys) == 5)
-        await pilot.press("enter")
-        assert kind_of_screen(pilot) is RingScreen
-        await until(pilot, lambda: "5 members, 5 recorded" in painted(pilot))
-        assert "publications ✓ right" in painted(pilot)
-        await pilot.press("escape", "tab", "down")
-        assert (pilot.app.focused, nodes.chosen) == (nodes, "n01")
-        await pilot.press("enter")
-        assert kind_of_screen(pilot) is NodeScreen
-        await until(pilot, lambda: "n01: a member under label" in painted(pilot))
-        assert "which rule, and why" in painted(pilot)
-        await pilot.press("escape", "question_mark")
-        assert kind_of_screen(pilot) is HelpScreen
-        assert "farthest behind" in painted(pilot)
-        await pilot.press("escape", "q")
-        await until(pilot, lambda: not pilot.app.is_running)
-        assert pilot.app.return_value is None
+    async def scene(viewer: Viewer, cluster: Cluster) -> None:
+        topics = ("audit", "news")
+        assert [key for key in viewer.rows("") if key in topics] == ["audit", "news"]
+        assert viewer.highlighted == ["audit"]
+        assert "topic v  members" in viewer.text
+        assert viewer.rows("n0") == ["n00"]
+        viewer.press("s")
+        assert [key for key in viewer.rows("") if key in topics] == ["news", "audit"]
+        assert viewer.highlighted == ["audit"]  # the cursor follows its row
+        assert "members v" in viewer.text
+        viewer.press("up")
+        assert viewer.rows("n0") == list(cluster.nodes)
+        viewer.press("2")
+        assert viewer.highlighted == ["audit"]
+        viewer.press("1", "enter")
+        assert viewer.screen.due.is_set()
+        await viewer.until(lambda: "5 members, 5 recorded" in viewer.text)
+        assert "publications ✓ right" in viewer.text
+        viewer.press("escape", "tab", "down")
+        assert viewer.highlighted == ["n01"]
+        viewer.press("enter")
+        await viewer.until(lambda: "n01: a member under label" in viewer.text)
+        assert "which rule, and why" in viewer.text
+        viewer.press("escape", "?")
+        assert "the slowest member is missing" in viewer.text
+        viewer.press("q")
+        assert (viewer.screen.status, viewer.highlighted) == (None, ["n01"])
+        viewer.press("q")
+        assert viewer.screen.status == 0
 
     play(scene)
 
 
 @pytest.mark.heavy
 def test_missing_supervisor_is_shown_while_nodes_are_still_updated() -> None:
-    async def scene(pilot: Pilot[int], cluster: Cluster) -> None:
-        banner = pilot.app.query_one("#banner", Static)
-        assert banner.display is False
-        await pilot.press("down")
+    async def scene(viewer: Viewer, cluster: Cluster) -> None:
+        assert "no answer" not in viewer.text
+        viewer.press("down")
         await cluster.stop_supervisor()
-        await until(pilot, lambda: banner.display)
-        assert f"✗ {address_of(cluster)}: no answer" in painted(pilot)
+        await viewer.until(lambda: f"✗ {address_of(cluster)}: no answer" in viewer.text)
         await cluster.publish("n02", b"without a supervisor")
-        await until(pilot, lambda: cells(pilot, "topics", "news")[2] == "2")
-        await pilot.press("enter")
-        await until(pilot, lambda: "nothing listens at" in painted(pilot))
+        await viewer.until(lambda: viewer.row("news")[2] == "2")
+        viewer.press("enter")
+        await viewer.until(lambda: "nothing listens at" in viewer.text)
         await cluster.start_supervisor()
-        await until(pilot, lambda: "nothing listens at" not in painted(pilot))
-        await pilot.press("escape")
-        await until(pilot, lambda: not banner.display)
+        await viewer.until(lambda: "nothing listens at" not in viewer.text)
+        viewer.press("escape")
+        await viewer.until(lambda: "no answer" not in viewer.text)
 
     play(scene)
+
+
+class Still:
+    """Observer that has inspected nothing."""
+
+    inspections: ClassVar[dict[str, Inspection]] = {}
+
+
+@pytest.mark.parametrize("count", [0, 1, 40])
+def test_screen_fits_into_the_terminal_and_follows_the_cursor(count: int) -> None:
+    topics = tuple(topic(f"t{number:02}") for number in range(count))
+    screen = TopScreen(cast("Observer", Still()), replace(SEEN, topics=topics), UNICODE)
+    viewer = Viewer(screen)
+    viewer.press(*["down"] * 30)
+    assert viewer.highlighted == ([] if count == 0 else [f"t{min(count - 1, 30):02}"])
+    assert len(viewer.text.splitlines()) < ROWS
+    assert (f"of {count})" in viewer.text) == (count > 1)
+
+
+def test_keys_are_parsed_from_the_input_of_a_terminal() -> None:
+    assert parse_keys("\x1b[A\x1bOBs\t\r\x1b") == ["up", "down", "s", "tab", "enter", "escape"]
+    assert parse_keys("\x1b[15~q\x03") == ["\x1b[15~", "q", "ctrl-c"]
 
 
 # -- a terminal ------------------------------------------------------------------------------
@@ -417,7 +435,7 @@ def read_until(screen: int, text: bytes | None, shown: bytes = b"") -> bytes:
 def used(address: str, key: bytes | signal.Signals) -> tuple[bytes, int]:
     """Return the output until a key or a signal ends the program, and the exit status."""
     with on_terminal("top", "--supervisor", address) as (screen, program):
-        shown = read_until(screen, b"in order")
+        shown = read_until(screen, b"healthy")
         if isinstance(key, bytes):
             os.write(screen, key)
         else:

@@ -5,7 +5,6 @@ The ring is a simulated one, the same on every machine.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import Iterator
@@ -18,12 +17,10 @@ from rich.console import Console, RenderableType
 
 from skipring.admin.diagnosis import explain
 from skipring.admin.inspector import Inspection
-from skipring.cli import ring_view, top_app
-from skipring.cli.diagnosis_view import explanation_view
-from skipring.cli.progress import RunView
-from skipring.cli.ring_page import RingPanel
-from skipring.cli.ring_view import RingWatch
-from skipring.cli.top_app import TopApp
+from skipring.cli import ring_output, top_screen
+from skipring.cli.output import RingPanel, RunView, explanation_view
+from skipring.cli.ring_output import RingWatch
+from skipring.cli.top_screen import TopScreen
 from skipring.core.peers import NodeId
 from skipring.node.change_log import NodeChange, explanation
 from skipring.sim.runner import Simulation
@@ -82,8 +79,8 @@ def seen(rounds: int) -> Inspection:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The same time everywhere."""
-    monkeypatch.setattr(ring_view, "time_of_day", lambda: AT)
-    monkeypatch.setattr(top_app, "time_of_day", lambda: AT)
+    monkeypatch.setattr(ring_output, "time_of_day", lambda: AT)
+    monkeypatch.setattr(top_screen, "time_of_day", lambda: AT)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
@@ -106,7 +103,7 @@ def test_a_simulation_in_its_third_round(is_rewriting: bool) -> None:
 def test_a_ring_that_is_watched_while_it_heals(is_rewriting: bool) -> None:
     watch = RingWatch()
     for rounds in range(4):
-        watch.note(seen(rounds))
+        watch.record(seen(rounds))
     picture = watch.painted(RingPanel(COLUMNS, 42, UNICODE))
     compare("ring", drawn(picture, "skipring ring news --watch"), is_rewriting)
 
@@ -219,12 +216,8 @@ def supervisor(address: str, *, topics: int, members: int, requests: float) -> S
 
 
 def test_all_topics_at_a_glance(is_rewriting: bool) -> None:
-    async def scene() -> str:
-        still = Still()
-        first = overview(still.inspections["news"])
-        app = TopApp(cast("Observer", still), first, 3600.0, "utf-8")
-        async with app.run_test(size=(COLUMNS, ROWS)) as pilot:
-            await pilot.pause()
-            return app.export_screenshot(title="skipring top")
-
-    compare("top", asyncio.run(scene()), is_rewriting)
+    still = Still()
+    first = overview(still.inspections["news"])
+    screen = TopScreen(cast("Observer", still), first, UNICODE)
+    picture = screen.painted(RingPanel(COLUMNS, ROWS - 1, UNICODE))
+    compare("top", drawn(picture, "skipring top"), is_rewriting)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from skipring.cli import skipring
-from skipring.cli.options import given
+from skipring.cli.simulate import given
 from skipring.core.config import MODE_RULES, Rule
 from skipring.errors import InputError
 from skipring.sim.scenario import make_scenario, read_scenario

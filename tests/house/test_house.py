@@ -176,6 +176,8 @@ def test_the_lock_fits_the_requirements_of_the_project() -> None:
         pyproject = tomllib.load(file)
     pins = locked()
     wanted = pyproject["project"]["dependencies"] + pyproject["dependency-groups"]["dev"]
+    for extra in ("dashboard", "spark"):
+        wanted += pyproject["project"]["optional-dependencies"][extra]
     for requirement in map(Requirement, wanted):
         name = canonicalize_name(requirement.name)
         assert name in pins, f"{name} is not in requirements.lock: run `make lock`"

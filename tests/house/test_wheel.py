@@ -12,6 +12,7 @@ import tomllib
 import venv
 from collections.abc import Iterator
 from email import message_from_bytes
+from email.message import Message
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Any
@@ -131,14 +132,23 @@ def test_twine_accepts_wheel_and_sdist(wheel: Path, sdist: Path, tmp_path: Path)
 
 @pytest.mark.heavy
 def test_metadata_has_readme_license_and_links(wheel: Path) -> None:
-    (name,) = (each for each in ZipFile(wheel).namelist() if each.endswith(".dist-info/METADATA"))
-    metadata = message_from_bytes(ZipFile(wheel).read(name))
+    metadata = metadata_of(wheel)
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["License-File"] == "LICENSE"
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata["Author"] == "The skipring authors"
     links = {each.partition(",")[0] for each in metadata.get_all("Project-URL", [])}
     assert links == {"Homepage", "Documentation", "Changelog", "Issues", "Source"}
+
+
+@pytest.mark.heavy
+def test_wheel_requires_seven_distributions_and_declares_four_extras(wheel: Path) -> None:
+    plain = {each.name for each in requirements(wheel) if is_required(each, frozenset())}
+    assert plain == {
+        *("click", "cryptography", "msgspec", "prometheus-client", "rich", "structlog", "uvloop"),
+    }
+    extras = set(metadata_of(wheel).get_all("Provides-Extra", []))
+    assert extras == {"all", "bench", "dashboard", "spark"}
 
 
 def project() -> dict[str, Any]:
@@ -161,21 +171,29 @@ def test_changelog_has_an_entry_for_the_version_of_the_project() -> None:
 # --- an environment with nothing but it and what it asks for ---------------------------
 
 
-def needed(name: str) -> dict[str, Distribution]:
-    """Return the installed requirements of a distribution, transitive, without its own extras."""
+def needed(wheel: Path) -> dict[str, Distribution]:
+    """Return the installed requirements of a wheel, transitive, without its own extras."""
     known: dict[str, Distribution] = {}
-    waiting: list[tuple[str, frozenset[str]]] = [(name, frozenset())]
-    visited = set(waiting)
+    visited: set[tuple[str, frozenset[str]]] = set()
+    waiting = [(requirement, frozenset[str]()) for requirement in requirements(wheel)]
     while waiting:
-        current, extras = waiting.pop()
-        for requirement in map(Requirement, distribution(current).requires or ()):
-            other = canonicalize_name(requirement.name)
-            entry = (other, frozenset(requirement.extras))
-            if is_required(requirement, extras) and entry not in visited:
-                known[other] = distribution(other)
-                visited.add(entry)
-                waiting.append(entry)
+        requirement, extras = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        entry = (name, frozenset(requirement.extras))
+        if is_required(requirement, extras) and entry not in visited:
+            visited.add(entry)
+            known[name] = distribution(name)
+            waiting += [(Requirement(each), entry[1]) for each in known[name].requires or ()]
     return known
+
+
+def metadata_of(wheel: Path) -> Message:
+    (name,) = (each for each in ZipFile(wheel).namelist() if each.endswith(".dist-info/METADATA"))
+    return message_from_bytes(ZipFile(wheel).read(name))
+
+
+def requirements(wheel: Path) -> list[Requirement]:
+    return [Requirement(each) for each in metadata_of(wheel).get_all("Requires-Dist", [])]
 
 
 def is_required(requirement: Requirement, extras: frozenset[str]) -> bool:
@@ -202,7 +220,7 @@ def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (library,) = place.glob("lib/python*/site-packages")
     pip = [sys.executable, "-m", "pip", "--python", place / "bin" / "python", "install"]
     run(*pip, "--quiet", "--no-deps", "--no-index", wheel, cwd=place)
-    for found in needed("skipring").values():
+    for found in needed(wheel).values():
         for root in roots(found):
             (library / root.name).symlink_to(root)
     return place / "bin" / "skipring"
@@ -236,7 +254,7 @@ import pkgutil, importlib, skipring
 found = [each.name for each in pkgutil.walk_packages(skipring.__path__, "skipring.")]
 others = ("skipring.spark.", "skipring.lab.bench.", "skipring.lab.faults.")
 others += ("skipring.lab.experiments.", "skipring.report.", "skipring.lab.demo.spark_program")
-others += ("skipring.__main__",)
+others += ("skipring.__main__", "skipring.web.")
 for name in found:
     if not name.startswith(others):
         importlib.import_module(name)
@@ -248,9 +266,28 @@ print(len(found))
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("dashboard",), "dashboard"),
+        (("lab", "report", "o"), "spark"),
+        (("pipeline", "report", "o"), "spark"),
+        (("bench", "spark"), "spark"),
+    ],
+)
+def test_command_of_a_missing_extra_names_it(
+    words: tuple[str, ...], extra: str, program: Path, tmp_path: Path
+) -> None:
+    done = run(program, *words, cwd=tmp_path, check=False)
+    said = f"skipring {words[0]} needs: pip install 'skipring[{extra}]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
+@pytest.mark.heavy
 def test_the_demo_runs_from_the_wheel(program: Path, tmp_path: Path) -> None:
     done = run(program, "demo", "--headless", "--assert", "--n", "8", cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "equal root hashes" in done.stdout
-    assert "skipring[spark]" in done.stdout  # it is not there, and the demo says how to get it
+    assert "skipring[spark]" in done.stdout  # the demo names the extras that are missing
+    assert "skipring[dashboard]" in done.stdout
     assert list(tmp_path.iterdir()) == []

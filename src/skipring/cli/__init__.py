@@ -4,46 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import IntEnum
 from typing import Final
 
 import click
 
-from skipring.cli.bench import bench
 from skipring.cli.certs import certs
 from skipring.cli.chaos import chaos
-from skipring.cli.completion import completion
-from skipring.cli.context import context
+from skipring.cli.context import completion, context
 from skipring.cli.dashboard import dashboard
-from skipring.cli.demo import demo
 from skipring.cli.dev import dev
-from skipring.cli.inspect import doctor, explain, ring
-from skipring.cli.lab import lab
+from skipring.cli.doctor import doctor, explain
+from skipring.cli.lab import bench, demo, lab
 from skipring.cli.node import node, supervisor
+from skipring.cli.options import Exit
 from skipring.cli.pipeline import pipeline
 from skipring.cli.pub import pub
-from skipring.cli.shrink import shrink
-from skipring.cli.simulate import simulate
+from skipring.cli.ring import ring
+from skipring.cli.simulate import shrink, simulate
 from skipring.cli.sub import sub
 from skipring.cli.top import top
 from skipring.cli.topics import topics
 from skipring.errors import InputError, SkipringError, UnreachableError
 
 
-class Exit(IntEnum):
-    """Exit status of the command line."""
-
-    YES = 0
-    NO = 1
-    BAD_INPUT = 2
-    UNREACHABLE = 4
-    INTERRUPTED = 130
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="skipring")
 def skipring() -> None:
-    """Publish/subscribe without a broker in the data path, which heals from any state."""
+    """Publish/subscribe without a broker in the data path."""
 
 
 for command in (

@@ -14,25 +14,22 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from skipring.cli.options import DIRECTORY, json_option
+
 if TYPE_CHECKING:
     from datetime import datetime
 
     from skipring.security.ca import Issued
 
-DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 DEFAULT_DIRECTORY: Final = Path("certs")
-AUTHORITY_DAYS: Final = 3650  # Guess: longer than a cluster keeps its machines.
-NODE_DAYS: Final = 365  # Guess: rare enough not to be skipped, often enough not to be forgotten.
+AUTHORITY_DAYS: Final = 3650  # Guess: longer than the life of a machine.
+NODE_DAYS: Final = 365  # Guess: a yearly renewal is neither skipped nor forgotten.
 
 
-def _life(days: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    words = "How many days it is valid."
-    return click.option(
-        "--days", type=int, default=days, show_default=True, metavar="N", help=words
-    )
+def _days(days: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    text = "Days of validity."
+    return click.option("--days", type=int, default=days, show_default=True, metavar="N", help=text)
 
-
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
 
 _authority = click.option(
     "--dir",
@@ -41,27 +38,27 @@ _authority = click.option(
     default=DEFAULT_DIRECTORY,
     show_default=True,
     metavar="DIR",
-    help="Where the authority is.",
+    help="Directory of the authority.",
 )
 
 
 @click.group()
 def certs() -> None:
-    """Make the authority of a cluster, and certificates of it; list and deny certificates.
+    """Create the authority of a cluster; issue, list and deny certificates.
 
-    With them, processes listen on addresses that other machines can reach, and talk only to those
-    that have a certificate of the same authority.
+    Processes with certificates listen on addresses that other machines can reach, and accept only
+    peers with a certificate of the same authority.
     """
 
 
 @certs.command()
 @click.argument("directory", metavar="[DIR]", type=DIRECTORY, default=DEFAULT_DIRECTORY)
-@_life(AUTHORITY_DAYS)
-@_json
+@_days(AUTHORITY_DAYS)
+@json_option()
 def init(directory: Path, days: int, as_json: bool) -> None:
-    """Make the authority of a cluster: ca.pem and ca.key in DIR, by default in certs.
+    """Create the authority of a cluster: ca.pem and ca.key in DIR, by default in certs.
 
-    Every process needs ca.pem. Whoever has ca.key can let processes into the cluster: keep it
+    Every process needs ca.pem. The holder of ca.key can admit processes to the cluster: keep it
     where certificates are issued, and nowhere else.
     """
     from skipring.security.ca import authority_files, make_authority
@@ -73,7 +70,7 @@ def init(directory: Path, days: int, as_json: bool) -> None:
         click.echo(json.dumps({"ca": str(ca), "key": str(key), "not_after": _moment(ends)}))
         return
     click.echo(f"{ca}  the authority's certificate, for every process; until {ends:%Y-%m-%d}")
-    click.echo(f"{key}  the authority's key; it stays here, and nobody else sees it")
+    click.echo(f"{key}  the authority's key; keep it here and do not copy it")
     click.echo("\nNext, certificates for the supervisor and for each node, such as:")
     click.echo(f"  skipring certs issue supervisor node-1{_option('--dir', directory)}")
 
@@ -81,10 +78,12 @@ def init(directory: Path, days: int, as_json: bool) -> None:
 @certs.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @_authority
-@click.option("--out", type=DIRECTORY, metavar="DIR", help="Write here.  [default: as --dir]")
-@_life(NODE_DAYS)
-@click.option("--host", "hosts", multiple=True, metavar="HOST", help="A name or IP to include.")
-@_json
+@click.option("--out", type=DIRECTORY, metavar="DIR", help="Output directory.  [default: as --dir]")
+@_days(NODE_DAYS)
+@click.option(
+    "--host", "hosts", multiple=True, metavar="HOST", help="Host name or IP address to include."
+)
+@json_option()
 def issue(
     names: tuple[str, ...],
     authority: Path,
@@ -95,10 +94,10 @@ def issue(
 ) -> None:
     """Issue certificates: NAME.pem and NAME.key for each NAME.
 
-    A certificate called NAME lets its holder act as the node NAME, or as any node NAME.something
-    below it. One called supervisor, or supervisor.something, lets its holder act as a supervisor.
+    A certificate called NAME admits the node NAME and nodes NAME.something. A certificate called
+    supervisor or supervisor.something admits a supervisor.
 
-    Names are checked, hosts are not: --host is for other programs that look at certificates.
+    skipring checks names, not hosts: --host is for other programs that read certificates.
     """
     from skipring.security.ca import authority_files, issue_each
 
@@ -108,12 +107,12 @@ def issue(
         for each in issued:
             click.echo(json.dumps(_row(ca, each)))
     else:
-        _tell(ca, issued)
+        _print_issued(ca, issued)
 
 
 @certs.command("list")
 @click.argument("directory", metavar="[DIR]", type=DIRECTORY, default=DEFAULT_DIRECTORY)
-@_json
+@json_option()
 def list_(directory: Path, as_json: bool) -> None:
     """List the certificates in DIR with their serial numbers, and which of them are denied."""
     from skipring.security.ca import certificates_in
@@ -134,7 +133,7 @@ def list_(directory: Path, as_json: bool) -> None:
 @certs.command()
 @click.argument("given", metavar="CERT...", nargs=-1, required=True)
 @_authority
-@_json
+@json_option()
 def deny(given: tuple[str, ...], authority: Path, as_json: bool) -> None:
     """Deny certificates: add them to the deny list of an authority.
 
@@ -146,14 +145,14 @@ def deny(given: tuple[str, ...], authority: Path, as_json: bool) -> None:
     from skipring.security.deny_list import FILE_NAME, serial_text
 
     path = authority / FILE_NAME
-    is_for_a_program = as_json or not sys.stdout.isatty()
+    is_json = as_json or not sys.stdout.isatty()
     for serial, comment, is_new in deny_each(authority, given):
         text = serial_text(serial)
-        if is_for_a_program:
+        if is_json:
             click.echo(json.dumps({"serial": text, "list": str(path), "is_new": is_new}))
         else:
-            click.echo(f"{text}  {comment}" if is_new else f"{text}  was denied before")
-    if not is_for_a_program:
+            click.echo(f"{text}  {comment}" if is_new else f"{text}  already denied")
+    if not is_json:
         click.echo(f"\nNext, copy {quote(str(path))} to the directory of ca.pem on every machine.")
 
 
@@ -171,12 +170,14 @@ def _row(ca: Path, issued: Issued) -> dict[str, object]:
     }
 
 
-def _tell(ca: Path, issued: list[Issued]) -> None:
+def _print_issued(ca: Path, issued: list[Issued]) -> None:
     for each in issued:
         click.echo(f"{each.certificate}  {each.key}  until {each.ends:%Y-%m-%d}")
     if any(each.is_cut for each in issued):
-        click.echo("They end with their authority, earlier than was asked for.")
-    click.echo("\nNext, take the files to their machines, keys by a safe way, and start with:")
+        click.echo("They end with their authority, earlier than requested.")
+    click.echo(
+        "\nNext, copy the files to their machines, the keys over a secure channel, and start with:"
+    )
     for each in issued:
         options = _option("--tls-ca", ca) + _option("--tls-cert", each.certificate)
         is_supervisor = each.name.split(".")[0] == "supervisor"

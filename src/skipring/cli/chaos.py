@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
 
-from skipring.cli.live_options import access_options
+from skipring.cli.options import Command, access_options, json_option
 from skipring.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 
 TICKS: Final = 60  # Guess: long enough for evictions, short enough to wait for.
 
-Command = Callable[..., Any]
-
 _SHARE: Final = click.FloatRange(0, 1)
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _seed = click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all chance."
 )
@@ -32,15 +29,15 @@ _seed = click.option(
 
 def _common(command: Command) -> Command:
     """Add the parameters that all commands share: topic, access, output format."""
-    return click.argument("topic")(access_options(_json(command)))
+    return click.argument("topic")(access_options(json_option("Print JSON.")(command)))
 
 
 @click.group()
 def chaos() -> None:
-    """Damage a live topic on purpose, to see it heal.
+    """Inject faults into a live topic.
 
-    Only processes started with --chaos accept it; if one of those concerned was not, nothing is
-    damaged. Exit status: 0 done, 1 a process refuses, 4 no process answers.
+    Only processes started with --chaos accept faults. If one of the affected processes refuses,
+    none is changed. Exit status: 0 done, 1 a process refuses, 4 no process answers.
     """
 
 
@@ -49,10 +46,10 @@ def chaos() -> None:
 @click.argument("code", metavar="ADVERSARY")
 @_seed
 def adversary(topic: str, access: Access, as_json: bool, code: str, seed: int) -> None:
-    """Put the topic into a starting state of the simulator's catalogue, such as A15.
+    """Put the topic into a start state of the simulator, such as A15.
 
-    The members take the parts of the nodes in it; what was published stays what it is, though
-    members may lose it.
+    The members assume the states of the nodes in it. Publications do not change, but members may
+    lose some.
     """
     from skipring.admin.chaos_plans import adversarial, check_adversary
 
@@ -62,10 +59,10 @@ def adversary(topic: str, access: Access, as_json: bool, code: str, seed: int) -
 
 @chaos.command()
 @_common
-@click.option("--wipe", is_flag=True, help="Leave nothing in it.")
+@click.option("--wipe", is_flag=True, help="Delete all entries.")
 @_seed
 def database(topic: str, access: Access, as_json: bool, wipe: bool, seed: int) -> None:
-    """Put arbitrary entries into the supervisor's database, or none."""
+    """Overwrite the supervisor's database with arbitrary entries, or delete all."""
     from skipring.admin.chaos_plans import no_database, wrong_database
 
     _damage(
@@ -80,7 +77,7 @@ def database(topic: str, access: Access, as_json: bool, wipe: bool, seed: int) -
 @_common
 @_seed
 def labels(topic: str, access: Access, as_json: bool, seed: int) -> None:
-    """Give every member an arbitrary label."""
+    """Overwrite the label of every member with an arbitrary one."""
     from skipring.admin.chaos_plans import wrong_labels
 
     _damage(topic, access, lambda members: wrong_labels(members, seed), as_json)
@@ -88,10 +85,12 @@ def labels(topic: str, access: Access, as_json: bool, seed: int) -> None:
 
 @chaos.command()
 @_common
-@click.option("--share", type=_SHARE, default=0.5, show_default=True, help="Of all publications.")
+@click.option(
+    "--share", type=_SHARE, default=0.5, show_default=True, help="Share of all publications."
+)
 @_seed
 def tries(topic: str, access: Access, as_json: bool, share: float, seed: int) -> None:
-    """Let every member believe in wrong hashes, and all but one lose a share of what it stored."""
+    """Overwrite hashes at every member, and delete a share of the publications at all but one."""
     from skipring.admin.chaos_plans import spoilt_tries
 
     _damage(topic, access, lambda members: spoilt_tries(members, share, seed), as_json)
@@ -99,14 +98,14 @@ def tries(topic: str, access: Access, as_json: bool, share: float, seed: int) ->
 
 @chaos.command()
 @_common
-@click.option("--groups", metavar="A,B/C,D", help="Who is on which side; also the supervisor.")
+@click.option("--groups", metavar="A,B/C,D", help="Members of each side, and the supervisor.")
 @click.option("--parts", type=click.IntRange(2), default=2, show_default=True)
 @click.option(
     "--ticks",
     type=click.IntRange(1),
     default=TICKS,
     show_default=True,
-    help="It is over after so many ticks of each member.",
+    help="Duration, in ticks of each member.",
 )
 @_seed
 def partition(
@@ -119,10 +118,10 @@ def partition(
     ticks: int,
     seed: int,
 ) -> None:
-    """Let no traffic through between groups of members.
+    """Drop all traffic between groups of members.
 
-    A member of no group talks to everybody, and so does the supervisor, unless it is in one (as
-    "supervisor"). Without --groups the members are parted by chance.
+    Members of no group, and the supervisor unless a group names it ("supervisor"), reach all
+    groups. Without --groups the members are divided by chance.
     """
     from skipring.admin import chaos_plans as sabotage
 
@@ -148,7 +147,7 @@ def heal(topic: str, access: Access, as_json: bool) -> None:
 @chaos.command()
 @_common
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
-@click.option("--share", type=_SHARE, help="Instead of names: of all members, by chance.")
+@click.option("--share", type=_SHARE, help="Share of all members, by chance, instead of names.")
 @_seed
 def kill(
     topic: str,
@@ -158,11 +157,11 @@ def kill(
     share: float | None,
     seed: int,
 ) -> None:
-    """Let processes end at once, as kill -9 does."""
+    """End processes at once, as kill -9 does."""
     from skipring.admin import chaos_plans as sabotage
 
     if bool(nodes) == (share is not None):
-        raise InputError("say whom to kill: either names, or --share")
+        raise InputError("give either names of nodes, or --share")
 
     def plan(members: dict[str, NodeStatus]) -> Damages:
         if share is not None:

@@ -1,4 +1,4 @@
-"""Settings in a TOML file: at the top for all commands, in a table for one command.
+"""Settings in a TOML file: at the top for all commands, in a table for one.
 
 A name is that of the option without its dashes: ``supervisor = ["10.0.0.1:7400"]`` at the top, and
 ``topic = ["orders"]`` in the table ``[node]``.
@@ -108,7 +108,7 @@ def _as_given(value: object, option: Option, context: click.Context, place: str)
         return value
     values = value if isinstance(value, list) else [value]
     if any(isinstance(each, bool) or not isinstance(each, str | int | float) for each in values):
-        raise InputError(f"{place}: expected a text or a number, or a list of such")
+        raise InputError(f"{place}: expected a text or a number, or a list of them")
     texts = [str(each) for each in values]
     given = texts if option.multiple else ",".join(texts)
     try:

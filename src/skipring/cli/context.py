@@ -1,4 +1,4 @@
-"""``skipring context``: clusters by name, so that commands need no addresses and certificates."""
+"""``skipring context`` and ``completion``: clusters by name, and completion in a shell."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from skipring.cli.options import json_option
+
 if TYPE_CHECKING:
     from skipring.net.contexts import Context
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+SHELLS = ("bash", "zsh", "fish")
 
 
 @click.group()
@@ -66,7 +68,7 @@ def use(name: str) -> None:
 
 
 @context.command("list")
-@_json
+@json_option("Print JSON.")
 def list_contexts(as_json: bool) -> None:
     """List all contexts; an asterisk marks the selected one."""
     from skipring.net.contexts import Contexts
@@ -84,7 +86,7 @@ def list_contexts(as_json: bool) -> None:
 
 @context.command()
 @click.argument("name", required=False)
-@_json
+@json_option("Print JSON.")
 def show(name: str | None, as_json: bool) -> None:
     """Show the context NAME, or else the selected one."""
     from skipring.errors import InputError
@@ -126,3 +128,21 @@ def _row(name: str, each: Context, *, is_selected: bool) -> dict[str, object]:
         "tls_cert": each.cert,
         "tls_key": each.key,
     }
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    bash:  eval "$(skipring completion bash)"      in ~/.bashrc
+    zsh:   eval "$(skipring completion zsh)"       in ~/.zshrc
+    fish:  skipring completion fish | source       in ~/.config/fish/config.fish
+    """  # noqa: D301  (click looks for a backspace character)
+    from click.shell_completion import get_completion_class
+
+    command = click.get_current_context().find_root().command
+    shell_class = get_completion_class(shell)
+    assert shell_class is not None, "each choice has a class"
+    click.echo(shell_class(command, {}, "skipring", "_SKIPRING_COMPLETE").source())

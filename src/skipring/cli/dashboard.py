@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skipring.cli.live_options import access_options
+from skipring.cli.options import access_options, require_extra
 
 if TYPE_CHECKING:
     from skipring.net.access import Access
@@ -15,20 +15,21 @@ if TYPE_CHECKING:
 
 @click.command()
 @access_options
-@click.option("--topic", metavar="T", help="To be shown first.  [default: the largest]")
+@click.option("--topic", metavar="T", help="Topic to show first.  [default: the largest]")
 @click.option(
     "--listen",
     default="127.0.0.1:0",
     show_default=True,
     metavar="HOST:PORT",
-    help="On this machine; port 0 picks a free one.",
+    help="Address of the web server; port 0 picks a free one.",
 )
-@click.option("--chaos", is_flag=True, help="Show buttons that damage what was started with it.")
+@click.option("--chaos", is_flag=True, help="Show buttons that inject faults.")
 def dashboard(access: Access, topic: str | None, listen: str, chaos: bool) -> None:
-    """Show rings in the browser: how they stand, heal and spread what is published.
+    """Show rings in the browser: their state, their repair and their deliveries.
 
-    Each address that is printed works once, and gives the browser that opens it access.
+    Each printed address works once and admits the browser that opens it.
     """
+    require_extra("dashboard")
     from skipring.net.addresses import split_address
     from skipring.node.process import run
     from skipring.web.server import Dashboard

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skipring.cli.live_options import INTERRUPTED, LEVELS, SECONDS, SUPERVISOR_LISTEN, finite
+from skipring.cli.options import (
+    DIRECTORY,
+    LEVELS,
+    SUPERVISOR_LISTEN,
+    Exit,
+    has_extra,
+    require_extra,
+    tick_option,
+)
 from skipring.errors import InputError, SkipringError
 
 if TYPE_CHECKING:
@@ -27,9 +35,9 @@ NODES_MAX: Final = 64
 @click.command()
 @click.option(
     "--data",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     metavar="DIR",
-    help="Keep data here.  [default: a temporary directory, deleted at the end]",
+    help="Store data here.  [default: a temporary directory, deleted at the end]",
 )
 @click.option("--topic", "topics", multiple=True, default=["news"], show_default=True, metavar="T")
 @click.option("--nodes", type=click.IntRange(1, NODES_MAX), default=3, show_default=True)
@@ -41,15 +49,7 @@ NODES_MAX: Final = 64
     envvar="SKIPRING_SUPERVISOR",
     help="Where the supervisor listens, or SKIPRING_SUPERVISOR.",
 )
-@click.option(
-    "--tick",
-    type=SECONDS,
-    callback=finite,
-    default=0.25,
-    show_default=True,
-    metavar="S",
-    help="Interval.",
-)
+@tick_option(0.25, envvar=None)
 @click.option("--chaos", is_flag=True, help="Let skipring chaos damage these processes.")
 @click.option("--dashboard/--no-dashboard", default=None, help="[default: if it is installed]")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
@@ -69,6 +69,8 @@ def dev(
     from skipring.net.addresses import parse_address, split_address
     from skipring.node.process import check_topic_name, run
 
+    if dashboard:
+        require_extra("dashboard")
     if "," in listen:
         raise InputError("dev runs one supervisor; give one address", parameter="listen")
     split_address(listen, "listen", is_secured=False)
@@ -108,7 +110,7 @@ async def _watch(cluster: DevCluster, *, has_dashboard: bool | None, is_temporar
                 _report_end(cluster, child, status)
             if not cluster.children:
                 click.echo("all processes have ended", err=True)
-                return 1
+                return Exit.NO
             await asyncio.wait([stop], timeout=POLL_S)
         await asyncio.to_thread(cluster.stop)
     return stop.result()
@@ -125,7 +127,11 @@ def _stop_status() -> asyncio.Future[int]:
         if not stop.done():
             stop.set_result(status)
 
-    for number, status in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 0), (signal.SIGHUP, 0)):
+    for number, status in (
+        (signal.SIGINT, Exit.INTERRUPTED),
+        (signal.SIGTERM, 0),
+        (signal.SIGHUP, 0),
+    ):
         loop.add_signal_handler(number, on_signal, status)
     return stop
 
@@ -141,16 +147,10 @@ async def _ready(cluster: DevCluster) -> None:
 
 
 async def _dashboard(cluster: DevCluster, stack: AsyncExitStack, wanted: bool | None) -> str | None:
-    if wanted is False:
+    if wanted is False or (wanted is None and not has_extra("dashboard")):
         return None
-    try:
-        from skipring.web.server import Dashboard
-    except ImportError:
-        if wanted:
-            raise click.UsageError(
-                "the dashboard needs: pip install 'skipring[dashboard]'"
-            ) from None
-        return None
+    from skipring.web.server import Dashboard
+
     shown = Dashboard(
         [cluster.supervisor], topic=cluster.settings.topics[0], chaos=cluster.settings.is_chaotic
     )
@@ -192,5 +192,5 @@ def _report_end(cluster: DevCluster, child: Child, status: int) -> None:
             settings.listen,
         )
         command = f"node --name {child.name} {names} --supervisor {where} {tick}{chaos}"
-    click.echo(f"{child.name} {how}; the others go on. Start it again with:", err=True)
+    click.echo(f"{child.name} {how}; the others continue. Start it again with:", err=True)
     click.echo(f"  skipring {command}", err=True)

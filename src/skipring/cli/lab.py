@@ -1,23 +1,39 @@
-"""``skipring lab``: thousands of simulations as Spark tasks, and their report."""
+"""``skipring lab``, ``bench`` and ``demo``: experiments, measurements and a guided tour."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skipring.cli.options import FILE
-from skipring.cli.spark_options import SparkChoice, spark_options
+from skipring.cli.options import (
+    DIRECTORY,
+    FILE,
+    Command,
+    Exit,
+    SparkChoice,
+    json_option,
+    require_extra,
+    spark_options,
+)
 
 if TYPE_CHECKING:
+    from skipring.lab.demo.output import DemoOutput
     from skipring.lab.experiments.running import RunSummary
 
-DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 FAILED_SHOWN: Final = 5  # of the failed runs; the table has all
+SIZE: Final = click.IntRange(1, 100_000_000)
+SEED: Final = click.IntRange(0, 2**32 - 1)
+PROFILES: Final = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
+REPORT: Final = "skipring-demo.html"
+# Guess: several times the duration of a chapter, because other programs use the machine too.
+DEADLINE_S: Final = 45.0
+DEADLINE_ROUNDS: Final = 200
 
 
 @click.group()
@@ -27,26 +43,23 @@ def lab() -> None:
 
 @lab.command()
 @click.argument("matrix", type=FILE)
-@click.option("--out", type=DIRECTORY, required=True, help="Where the tables go.")
+@click.option("--out", type=DIRECTORY, required=True, help="Directory of the tables.")
 @spark_options
 @click.option("--partitions", type=click.IntRange(1, 100_000), help="Tasks per chunk of work.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
+@json_option()
 def run(matrix: Path, out: Path, spark: SparkChoice, partitions: int | None, as_json: bool) -> int:
-    """Do all runs of MATRIX that the tables do not have yet.
+    """Run all experiments of MATRIX that the tables do not have yet.
 
     Exit status: 0 all done, 1 some failed, 2 bad input, 130 interrupted.
     """
-    from skipring.spark.errors import require_spark
-
-    require_spark()
     try:
         summary = _run(matrix, out, spark, partitions)
     except KeyboardInterrupt:
         again = shlex.join(["skipring", "lab", "run", str(matrix), "--out", str(out)])
-        click.echo(f"What is finished is kept; to go on: {again}", err=True)
+        click.echo(f"Finished runs are kept; continue with: {again}", err=True)
         raise
-    _print(summary, out, as_json=as_json or not sys.stdout.isatty())
-    return 1 if summary.failed else 0
+    _print_summary(summary, out, as_json=as_json or not sys.stdout.isatty())
+    return Exit.NO if summary.failed else Exit.YES
 
 
 def _run(path: Path, out: Path, chosen: SparkChoice, partitions: int | None) -> RunSummary:
@@ -60,22 +73,22 @@ def _run(path: Path, out: Path, chosen: SparkChoice, partitions: int | None) -> 
 
     matrix = read_matrix(path)
     require_format(out, new=True)  # before Spark starts, which takes seconds
-    with shown(Console(stderr=True), matrix.title) as tell:
+    with shown(Console(stderr=True), matrix.title) as report_progress:
         conf = {**settings_for(chosen.master), **chosen.conf}
         spark = session.start(master=chosen.master, conf=conf, app="skipring lab")
         try:
-            return run_matrix(spark, matrix, out, partition_count=partitions, tell=tell)
+            return run_matrix(spark, matrix, out, partition_count=partitions, tell=report_progress)
         finally:
             session.stop(spark)
 
 
-def _print(summary: RunSummary, out: Path, *, as_json: bool) -> None:
+def _print_summary(summary: RunSummary, out: Path, *, as_json: bool) -> None:
     if as_json:
         from msgspec import to_builtins
 
         click.echo(json.dumps(to_builtins(summary), sort_keys=True))
         return
-    found = f", {summary.found} were there already" if summary.found else ""
+    found = f", {summary.found} found" if summary.found else ""
     click.echo(f"{summary.done} runs done{found}; the tables are in {out}")
     for name, error in list(summary.failed.items())[:FAILED_SHOWN]:
         click.echo(f"failed: {name}: {error}", err=True)
@@ -96,10 +109,7 @@ def report(
     markdown: Path | None,
     spark: SparkChoice,
 ) -> None:
-    """Write a page that holds what was measured in DIRECTORY beside what the paper says."""
-    from skipring.spark.errors import require_spark
-
-    require_spark()
+    """Write a page that compares the results in DIRECTORY with the paper."""
     from skipring.lab.experiments.report import write_report
     from skipring.lab.experiments.results import require_format
     from skipring.spark import session
@@ -114,3 +124,256 @@ def report(
     finally:
         session.stop(started)
     click.echo(str(page))
+
+
+# --- bench ---------------------------------------------------------------------------
+
+
+def _sizes(context: click.Context, option: click.Parameter, text: str) -> list[int]:
+    """Parse numbers separated by commas."""
+    return [SIZE(size, option, context) for size in text.split(",")]
+
+
+def _chosen(names: Iterable[str], option: click.Parameter, text: str | None) -> list[str]:
+    """Parse some of these names, separated by commas; return all if none is given."""
+    known = click.Choice(list(names))
+    return [known(name, option) for name in text.split(",")] if text else list(names)
+
+
+def _jobs(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
+    from skipring.lab.bench.fanout import JOBS
+
+    return _chosen(JOBS, option, text)
+
+
+def _against(catalogue: str) -> Callable[[Command], Command]:
+    """Return the option ``--against``; skipring itself is always measured."""
+
+    def parse(_: click.Context, option: click.Parameter, text: str | None) -> list[str]:
+        from skipring.lab.bench.systems import catalog as peers
+
+        systems = _chosen(getattr(peers, catalogue), option, text)
+        return systems if peers.OURS in systems else [peers.OURS, *systems]
+
+    return click.option(
+        "--against",
+        "systems",
+        metavar="NAME,...",
+        callback=parse,
+        help="Systems to compare with.  [default: all]",
+    )
+
+
+@click.group()
+def bench() -> None:
+    """Measure performance; one JSON line per measurement, the ratios last.
+
+    The extra ``bench`` installs the clients of other systems; a missing system is skipped.
+    """
+
+
+@bench.command()
+@click.option("--n", type=click.IntRange(2, 1_000_000), default=1000, show_default=True)
+@click.option("--ring-n", type=click.IntRange(2, 1_000_000), default=100_000, show_default=True)
+@click.option("--recovery-n", type=click.IntRange(2, 1_000_000), default=1024, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@json_option()
+def sim(as_json: bool, **options: int) -> None:
+    """Measure the simulator: speed at N, healing and memory of a ring of RING_N, recovery.
+
+    Recovery is counted in rounds, from each adversary in a ring of RECOVERY_N.
+    """
+    from skipring.lab.bench.sim import measure
+
+    _print_rows(measure(**options), as_json=as_json)
+
+
+@bench.command()
+@click.option("--n", type=SIZE, default=1_000_000, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@json_option()
+def index(n: int, seed: int, as_json: bool) -> None:
+    """Measure speed and memory of the index of N publications, and of a plain Patricia trie."""
+    from skipring.lab.bench.index import measure
+
+    _print_rows(measure(n, seed=seed), as_json=as_json)
+
+
+@bench.command()
+@click.option(
+    "--n", "sizes", metavar="N,...", callback=_sizes, default="100000,1000000", show_default=True
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@json_option()
+def reconcile(sizes: list[int], seed: int, as_json: bool) -> None:
+    """Measure messages and bytes until two tries of N publications are equal."""
+    from skipring.lab.bench.reconcile import measure
+
+    _print_rows(measure(sizes, seed=seed), as_json=as_json)
+
+
+@bench.command()
+@click.option("--n", "rows", type=SIZE, default=100_000, show_default=True)
+@click.option("--runs", type=SIZE, default=1000, show_default=True, help="Runs of the lab, n = 16.")
+@click.option("--repeats", type=click.IntRange(1, 100), default=7, show_default=True)
+@json_option()
+def spark(rows: int, runs: int, repeats: int, as_json: bool) -> None:
+    """Measure reading N publications with Spark, reading Parquet, and the runs of the lab."""
+    require_extra("spark")
+    from skipring.lab.bench.spark import measure
+
+    _print_rows(measure(rows, runs, repeats=repeats), as_json=as_json)
+
+
+@bench.command()
+@click.option("--n", "sizes", metavar="N,...", callback=_sizes, default="64,256", show_default=True)
+@click.option("--size", type=click.IntRange(16, 65536), default=128, show_default=True)
+@click.option("--count", type=SIZE, help="Publications of a run.  [default: 1 to 2 s of load]")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Publications per second.  [default: unlimited]",
+)
+@click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True)
+@_against("SYSTEMS")
+@click.option("--job", "jobs", metavar="NAME,...", callback=_jobs, help="[default: all]")
+@click.option("--profile", "profiles", type=PROFILES, help="Write profiles here (slow).")
+@json_option()
+def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Measure the cost of a delivery to N subscribers, compared with other systems.
+
+    Jobs are throughput, sustained (32,000 publications to 64 subscribers), latency (64 subscribers,
+    200 publications per second), hottest (the busiest of 64 nodes compared with a broker), growth
+    (with the payload, the topics and N) and loss (frames are dropped and nodes killed; all members
+    must end in sync).
+    """
+    from skipring.lab.bench.fanout import measure
+
+    _print_rows(measure(sizes, **options), as_json=as_json)
+
+
+@bench.command()
+@click.option(
+    "--n",
+    "--count",
+    "counts",
+    metavar="N,...",
+    callback=_sizes,
+    default="10000,100000",
+    show_default=True,
+)
+@click.option("--size", type=click.IntRange(16, 65536), default=128, show_default=True)
+@click.option("--repeats", type=click.IntRange(1, 100), default=5, show_default=True)
+@_against("STORED")
+@json_option()
+def history(counts: list[int], as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Measure the backfill of N publications, compared with JetStream and Redis Streams.
+
+    Those are measured twice: the client of NAME only counts, the client of NAME-stored writes to
+    disk, as skipring does.
+    """
+    from skipring.lab.bench.history import measure
+
+    _print_rows(measure(counts, **options), as_json=as_json)
+
+
+def _print_rows(rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+    from skipring.lab.bench.report import ratio_lines
+
+    for row in rows:
+        if as_json or not sys.stdout.isatty():
+            click.echo(json.dumps(row))
+        elif "ratios" in row:
+            for line in ratio_lines(row["ratios"]):
+                click.echo(line)
+        else:
+            click.echo("  ".join(f"{name} {value}" for name, value in row.items()))
+
+
+# --- demo ----------------------------------------------------------------------------
+
+
+@click.command()
+@click.option("--headless", is_flag=True, help="Plain text, without pauses and repainting.")
+@click.option("--assert", "must_heal", is_flag=True, help="Exit with 3 if a check fails.")
+@click.option("--no-spark", is_flag=True, help="Leave out the last chapter, on Spark.")
+@click.option("--stay", "stays", is_flag=True, help="Keep the ring running until Ctrl-C.")
+@click.option(
+    "--n", type=click.IntRange(4, 64), default=16, show_default=True, help="Number of nodes."
+)
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of all chance.")
+@click.option(
+    "--tick",
+    type=click.FloatRange(0.05, 10),
+    metavar="S",
+    default=0.25,
+    show_default=True,
+    help="Seconds between two ticks.",
+)
+@click.option(
+    "--pace",
+    type=click.FloatRange(0, 60),
+    metavar="S",
+    default=1.0,
+    show_default=True,
+    help="Seconds to read each page.",
+)
+@click.option(
+    "--deadline",
+    type=click.FloatRange(1, 3600),
+    metavar="S",
+    help="Time limit of a chapter.  [default: 45 s, or 200 rounds]",
+)
+@click.option(
+    "--report", type=FILE, default=REPORT, show_default=True, help="Report of the Spark chapter."
+)
+@json_option("Print the scoreboard as JSON, and nothing else.")
+def demo(
+    *,
+    headless: bool,
+    must_heal: bool,
+    no_spark: bool,
+    stays: bool,
+    n: int,
+    seed: int,
+    tick: float,
+    pace: float,
+    deadline: float | None,
+    report: Path,
+    as_json: bool,
+) -> int:
+    """Show a ring of processes that forms, is damaged several times, and heals each time.
+
+    The first line is the address of the dashboard, which shows the same in a browser; without the
+    extra ``dashboard`` there is only the terminal. On a pipe the output is as with --headless. Exit
+    status: 0 done, 3 with --assert if a check fails, 130 interrupted. The command leaves no process
+    and no data behind.
+    """
+    from skipring.lab.demo.runner import check_report, run_demo
+    from skipring.lab.demo.script import DemoPlan
+
+    if not no_spark:
+        check_report(report)
+    plan = DemoPlan(
+        n=n,
+        seed=seed,
+        tick_s=tick,
+        deadline_s=deadline or max(DEADLINE_S, DEADLINE_ROUNDS * tick),
+        report=None if no_spark else report.absolute(),
+    )
+    end = run_demo(plan, _output(headless, pace, as_json), stays=stays)
+    return Exit.NOT_CONVERGED if must_heal and not end.is_good else Exit.YES
+
+
+def _output(headless: bool, pace: float, as_json: bool) -> DemoOutput:
+    from rich.console import Console
+
+    from skipring.lab.demo.output import JsonOutput, LiveOutput, PlainOutput, can_repaint
+
+    console = Console(highlight=False)
+    if as_json:
+        return JsonOutput(click.echo)
+    if not headless and sys.stdout.isatty() and can_repaint(console):
+        return LiveOutput(console, pace)
+    return PlainOutput(Console(highlight=False, color_system=None, force_terminal=False))

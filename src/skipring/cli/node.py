@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from skipring.cli.config_file import CONFIG_FILE, read_settings
-from skipring.cli.live_options import (
-    INTERRUPTED,
+from skipring.cli.options import (
+    DIRECTORY,
     LEVELS,
     SUPERVISOR_LISTEN,
+    Command,
+    Exit,
     access_options,
     duration,
     identity_options,
@@ -23,11 +25,7 @@ from skipring.cli.live_options import (
 if TYPE_CHECKING:
     from skipring.net.access import Access
 
-DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 NODE_LISTEN: Final = "127.0.0.1:0"
-NOT_HANDED_OVER: Final = 1  # exit status
-
-Command = Callable[..., Any]
 
 _PROCESS_OPTIONS: Final = (
     click.option(
@@ -54,7 +52,7 @@ _PROCESS_OPTIONS: Final = (
         help="Log to stderr: text on a terminal, else JSON.",
     ),
     click.option("--chaos", is_flag=True, help="Let skipring chaos damage this process."),
-    tick_option,
+    tick_option(),
 )
 
 
@@ -85,15 +83,15 @@ def _process_options(listen: str) -> Callable[[Command], Command]:
     multiple=True,
     metavar="GLOB",
     envvar="SKIPRING_ALLOW_TOPIC",
-    help="Serve only such topics.",
+    help="Serve only matching topics.",
 )
 def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401
-    """Let subscribers in and out; the first line printed says where it listens."""
+    """Run a supervisor; the first line of output is its address."""
     from msgspec.structs import replace
 
     from skipring.node.process import run, serve_supervisor
 
-    settings, place = _prepared(access, **options)
+    settings, place = _settings(access, **options)
     settings = replace(settings, allowed_topics=allow_topic)
     return _status_of(run(serve_supervisor(settings, place, _announce)))
 
@@ -108,13 +106,13 @@ def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> 
     multiple=True,
     metavar="T",
     envvar="SKIPRING_TOPIC",
-    help="To subscribe to.",
+    help="Topic to subscribe to; may be repeated.",
 )
 @click.option(
     "--name",
     metavar="ID",
     envvar="SKIPRING_NAME",
-    help="What the node is called.  [default: as its certificate, or random]",
+    help="Name of the node.  [default: as its certificate, or random]",
 )
 @click.option(
     "--drain",
@@ -123,7 +121,7 @@ def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> 
     show_default=True,
     metavar="TIME",
     envvar="SKIPRING_DRAIN",
-    help="On stop, wait so long for another member to confirm everything.",
+    help="On stop, wait at most TIME for the handover.",
 )
 def node(
     access: Access,
@@ -132,10 +130,10 @@ def node(
     drain: float,
     **options: Any,  # noqa: ANN401
 ) -> int:
-    """Subscribe to topics, keep what is published and pass it on.
+    """Run a node that subscribes to topics, stores their publications and forwards them.
 
-    On SIGTERM or SIGINT the node hands over what it holds to another member; a second signal ends
-    the wait. The exit status is 1 if publications were not handed over.
+    On SIGTERM or SIGINT the node hands its publications over to another member; a second signal
+    ends the wait. The exit status is 1 if publications were not handed over.
 
     With --config, SIGHUP reads the list of supervisors in the file again.
     """
@@ -143,20 +141,20 @@ def node(
 
     from skipring.node.process import run, serve_node
 
-    settings, place = _prepared(access, **options)
+    settings, place = _settings(access, **options)
     serving = serve_node(
         replace(settings, drain_s=drain),
         place,
         topics,
         name=name,
         announce=_announce,
-        supervisors_again=_reader_of_supervisors(click.get_current_context(), access),
+        supervisors_again=_supervisors_reader(click.get_current_context(), access),
     )
     stop = run(serving)
-    return NOT_HANDED_OVER if stop.not_handed_over else _status_of(stop.signal)
+    return Exit.NO if stop.not_handed_over else _status_of(stop.signal)
 
 
-def _prepared(
+def _settings(
     access: Access,
     *,
     listen: str,
@@ -167,7 +165,7 @@ def _prepared(
     chaos: bool,
     tick: float,
 ) -> tuple[Any, Any]:
-    """Check the options of a process and return them as settings; start to log."""
+    """Configure logs; check the options of a process and return its settings and paths."""
     from skipring.net.addresses import parse_address, split_address
     from skipring.node.process import ProcessPaths
     from skipring.node.settings import ANSWER_S, NodeSettings
@@ -190,7 +188,7 @@ def _prepared(
     return settings, place
 
 
-def _reader_of_supervisors(
+def _supervisors_reader(
     context: click.Context, access: Access
 ) -> Callable[[], tuple[str, ...]] | None:
     """Return a function that rereads the list of supervisors; None if it is not from a file."""
@@ -210,7 +208,7 @@ def _reader_of_supervisors(
 
 def _status_of(stopped_by: signal.Signals) -> int:
     """Return the exit status: INTERRUPTED after SIGINT, 0 after a request to stop."""
-    return INTERRUPTED if stopped_by is signal.SIGINT else 0
+    return Exit.INTERRUPTED if stopped_by is signal.SIGINT else Exit.YES
 
 
 def _announce(line: str) -> None:

@@ -1,108 +1,223 @@
-"""Options of simulations: run, files, and the command that replays a run."""
+"""Options, exit statuses and checks that several commands share.
+
+Precedence of a setting: option, environment variable ``SKIPRING_...``, settings file
+(``--config``), context, default.
+"""
 
 from __future__ import annotations
 
-import os
-import shlex
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from enum import IntEnum
+from functools import wraps
+from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec import Struct
 
-from skipring.errors import InputError, ScenarioError, WorldFormatError
+from skipring.cli.config_file import config_option
 
 if TYPE_CHECKING:
-    from skipring.sim.scenario import Scenario
-    from skipring.world.snapshot import Snapshot
+    from skipring.admin.inspector import Inspector
+    from skipring.net.access import Access
 
+Command = Callable[..., Any]
+
+SECONDS: Final = click.FloatRange(0.01, 3600)
+LEVELS: Final = ("debug", "info", "warning", "error")
+SUPERVISOR_LISTEN: Final = "127.0.0.1:7400"
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
+DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
-# The defaults are those of the scenario: a missing option must not override a scenario file.
-_RUN_OPTIONS: Final = (
-    click.option("--mode", help="Set of rules: fast, fixed or paper.  [default: fast]"),
-    click.option("--without", metavar="RULES", help="Rules to switch off, e.g. R9,S11."),
-    click.option("--scheduler", help="random, sync, delay or swizzle.  [default: random]"),
-    click.option("--loss", type=float, metavar="P", help="Share of messages that are lost."),
-    click.option("--duplicate", type=float, metavar="P", help="Share that arrives twice."),
-    click.option("--seed", type=int, help="Seed of all chance.  [default: 0]"),
-    click.option("--max-rounds", type=int, help="Give up after so many rounds.  [default: 2000]"),
-    click.option("--closure", type=int, help="Rounds to stay unchanged.  [default: 20]"),
+class Exit(IntEnum):
+    """Exit status of the command line."""
+
+    YES = 0
+    NO = 1
+    BAD_INPUT = 2
+    NOT_CONVERGED = 3
+    UNREACHABLE = 4
+    INTERRUPTED = 130
+
+
+def json_option(text: str = "Print JSON also on a terminal.") -> Callable[[Command], Command]:
+    """Return the option ``--json``; the command receives it as ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+# --- extras ----------------------------------------------------------------------------
+
+# Packages of the extras in pyproject.toml without which a command cannot start. The clients of
+# other systems in ``bench`` are not listed: a benchmark skips the systems whose client is missing.
+EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "dashboard": ("starlette", "uvicorn"),
+    "spark": ("pyspark", "pyarrow", "pandas", "plotly"),
+}
+
+
+def has_extra(extra: str) -> bool:
+    """Return True if the packages of an extra are installed."""
+    return all(find_spec(name) is not None for name in EXTRAS[extra])
+
+
+def require_extra(extra: str) -> None:
+    """Exit with status 2 and the command to run if the packages of an extra are missing."""
+    if not has_extra(extra):
+        command = " ".join(click.get_current_context().command_path.split()[:2])
+        click.echo(f"{command} needs: pip install 'skipring[{extra}]'", err=True)
+        raise click.exceptions.Exit(Exit.BAD_INPUT)
+
+
+# --- live rings ------------------------------------------------------------------------
+
+
+def finite(_: click.Context, __: click.Parameter, value: float) -> float:
+    """Refuse NaN and infinity, which no range excludes."""
+    if not isfinite(value):
+        raise click.BadParameter("it is a number of seconds")
+    return value
+
+
+def tick_option(
+    default_s: float = 1.0, *, envvar: str | None = "SKIPRING_TICK"
+) -> Callable[[Command], Command]:
+    """Return the option ``--tick``."""
+    return click.option(
+        "--tick",
+        type=SECONDS,
+        default=default_s,
+        show_default=True,
+        metavar="S",
+        envvar=envvar,
+        callback=finite,
+        help="Seconds between two ticks.",
+    )
+
+
+_SUPERVISORS: Final = click.option(
+    "--supervisor",
+    "supervisors",
+    metavar="HOST:PORT[,...]",
+    envvar="SKIPRING_SUPERVISOR",
+    help="Or SKIPRING_SUPERVISOR, or a context.  [default: 127.0.0.1:7400]",
+)
+
+_CREDENTIALS: Final = tuple(
+    click.option(
+        f"--tls-{name}", type=FILE, metavar="FILE", envvar=f"SKIPRING_TLS_{name.upper()}", help=text
+    )
+    for name, text in (
+        ("ca", "Certificate of the cluster's authority."),
+        ("cert", "Certificate of this process."),
+        ("key", "The key of that certificate."),
+    )
 )
 
 
-def run_options(command: Command) -> Command:
-    """Add the options that decide how a world runs to a command."""
-    for option in reversed(_RUN_OPTIONS):
-        command = option(command)
-    return command
+def access_options(command: Command) -> Command:
+    """Add the options of a command that connects to a ring; it receives them as ``access``."""
+    return _SUPERVISORS(identity_options(command))
 
 
-def given(options: dict[str, object]) -> dict[str, object]:
-    """Return the given options, in the form of a scenario."""
-    found = {name: value for name, value in options.items() if value is not None}
-    without = found.get("without")
-    if isinstance(without, str):
-        found["without"] = [rule.strip() for rule in without.split(",") if rule.strip()]
-    return found
+def identity_options(command: Command) -> Command:
+    """Add the options of a command's own certificate; it receives them as ``access``."""
+
+    @wraps(command)
+    def with_access(
+        *,
+        tls_ca: Path | None,
+        tls_cert: Path | None,
+        tls_key: Path | None,
+        **others: Any,  # noqa: ANN401  (the options of any command)
+    ) -> Any:  # noqa: ANN401
+        from skipring.net.access import Access
+
+        files = {"ca": tls_ca, "cert": tls_cert, "key": tls_key}
+        if "supervisors" in others:
+            return command(access=Access.resolve(others.pop("supervisors"), **files), **others)
+        return command(access=Access.files(**files), **others)
+
+    for option in (*_CREDENTIALS, config_option):
+        with_access = option(with_access)
+    return with_access
 
 
-def replay(words: list[str], found: dict[str, object]) -> str:
-    """Return the ``skipring simulate`` command that repeats a run."""
-    command = ["skipring", "simulate", *words]
-    for name, value in found.items():
-        text = ",".join(value) if isinstance(value, list) else str(value)
-        command += [f"--{name.replace('_', '-')}", text]
-    return shlex.join(command)
+def open_inspector(topic: str, access: Access) -> AbstractAsyncContextManager[Inspector]:
+    """Open an inspector of a topic that prints on stderr what it waits for."""
+    from skipring.admin.inspector import open_inspector as open_live_inspector
+    from skipring.rpc.client import WaitReport
+
+    report = WaitReport(lambda reason: click.echo(f"waiting: {reason}", err=True))
+    return open_live_inspector(access.supervisors, topic, access.credentials(), report)
 
 
-def require_writable(path: Path | None) -> None:
-    """Raise InputError, before the run, if a file cannot be written at its end."""
-    if path is None:
-        return
-    if not path.parent.is_dir():
-        raise InputError(f"cannot write {path}: there is no folder {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InputError(f"cannot write {path}: no permission")
+def duration(_: click.Context | None, __: click.Parameter | None, text: str) -> float:
+    """Return the seconds of a text such as 500ms, 10s, 5m, 2h or 7d; without a unit, seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise click.BadParameter(f"{text!r} is not a duration such as 500ms, 10s or 5m")
+    return float(match[1]) * UNITS_S[match[2]]
 
 
-def read_settings(path: Path | None, found: dict[str, object]) -> Scenario:
-    """Return a scenario from a file, if there is one, and from options, which override it."""
-    from skipring.sim.scenario import make_scenario, read_scenario
-
-    if path is None:
-        return make_scenario(found)
-    values = read_scenario(path)
-    try:
-        make_scenario(values)
-    except ScenarioError as error:
-        raise ScenarioError(f"{path}: {error}") from None
-    return make_scenario({**values, **found})
+_DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d|)")
+UNITS_S: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def read_world(path: Path) -> Snapshot:
-    """Read a world file; an error names the file and the position in it."""
-    from skipring.world.format import parse_world
-
-    try:
-        return parse_world(path.read_bytes())
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        raise WorldFormatError(message) from None
-    except WorldFormatError as error:
-        message = f"{path}: {error}"
-        raise WorldFormatError(message) from None
+# --- Spark -----------------------------------------------------------------------------
 
 
-def write_world(path: Path | None, snapshot: Snapshot) -> None:
-    """Write a world file, if a path is given."""
-    from skipring.world.format import render_world
+class SparkChoice(Struct, frozen=True, kw_only=True):
+    """Master and settings of Spark; the arguments of ``session.start``."""
 
-    if path is None:
-        return
-    try:
-        path.write_text(render_world(snapshot), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    master: str | None = None
+    conf: Mapping[str, str] = {}
+
+
+def spark_options(command: Command) -> Command:
+    """Add the options of Spark to a command, which receives them as ``spark``.
+
+    The command requires the extra ``spark``.
+    """
+
+    @wraps(command)
+    def with_spark(
+        *,
+        master: str | None,
+        conf: dict[str, str],
+        **others: Any,  # noqa: ANN401  (the options of any command)
+    ) -> Any:  # noqa: ANN401
+        require_extra("spark")
+        return command(spark=SparkChoice(master=master, conf=conf), **others)
+
+    return _MASTER(_CONF(with_spark))
+
+
+def _settings(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise click.BadParameter(f"{text!r} is not of the form spark.KEY=VALUE")
+        settings[key] = value
+    return settings
+
+
+_MASTER: Final = click.option(
+    "--master",
+    metavar="URL",
+    envvar="SKIPRING_SPARK_MASTER",
+    help="Spark's master: local[2], spark://HOST:PORT, yarn ... [default: this machine's cores]",
+)
+
+_CONF: Final = click.option(
+    "--conf",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_settings,
+    help="Setting of Spark; may be repeated.",
+)

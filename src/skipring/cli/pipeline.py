@@ -12,20 +12,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skipring.cli.live_options import access_options
-from skipring.cli.options import FILE
-from skipring.cli.spark_options import SparkChoice, spark_options
+from skipring.cli.options import (
+    DIRECTORY,
+    FILE,
+    UNITS_S,
+    Exit,
+    SparkChoice,
+    access_options,
+    json_option,
+    spark_options,
+)
 
 if TYPE_CHECKING:
     from skipring.net.access import Access
     from skipring.spark.pipeline.runner import PipelinePlan, Tell
 
-DIRECTORY: Final = click.Path(file_okay=False, path_type=Path)
 FORMATS: Final = ("auto", "json", "text", "binary")
-TRIGGER_S: Final = 5.0  # Guess: fresh enough to look at, and not too many small files.
-INTERRUPTED: Final = 130
+TRIGGER_S: Final = 5.0  # Guess: fresh enough for a reader, and not too many small files.
 WINDOW_MAX_S: Final = 86_400  # a day, by which gold is partitioned
-_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+_DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|h|d)")
 
 
 class Duration(click.ParamType[float]):
@@ -45,8 +52,8 @@ class Duration(click.ParamType[float]):
         """Return the duration in seconds."""
         if isinstance(value, float):
             return value
-        found = re.fullmatch(r"(\d{1,9})\s*(ms|s|m|h|d)", str(value))
-        seconds = int(found[1]) * _UNITS_S[found[2]] if found else 0.0
+        found = _DURATION.fullmatch(str(value))
+        seconds = int(found[1]) * UNITS_S[found[2]] if found else 0.0
         if not self._least_s <= seconds <= self._most_s:
             least, most = f"{self._least_s:g} s", f"{self._most_s:g} s"
             self.fail(f"{value!r} is no time such as 5s or 1m, from {least} to {most}", param, ctx)
@@ -60,56 +67,53 @@ def pipeline() -> None:
 
 @pipeline.command()
 @access_options
-@click.option("--subscribe", required=True, metavar="T[,...]", help="The topics to follow.")
-@click.option("--lake", type=DIRECTORY, required=True, help="Where the tables are.")
+@click.option("--subscribe", required=True, metavar="T[,...]", help="Topics to follow.")
+@click.option("--lake", type=DIRECTORY, required=True, help="Directory of the tables.")
 @click.option(
     "--trigger",
     type=Duration(0.1, 86_400),
     metavar="TIME",
-    help="Take what is new every so often.  [default: 5s]",
+    help="Time between two batches.  [default: 5s]",
 )
-@click.option("--available-now", is_flag=True, help="Take what is there now, then end.")
+@click.option("--available-now", is_flag=True, help="Read what is stored now, then end.")
 @click.option(
     "--starting",
     type=click.Choice(["earliest", "latest"]),
     default="earliest",
     show_default=True,
-    help="Where a new lake begins.",
+    help="Start of a new lake.",
 )
 @click.option(
     "--format",
     "values",
     type=click.Choice(FORMATS),
-    help="What values are; others are put aside.  [default: auto]",
+    help="Format of payloads; others are rejected.  [default: auto]",
 )
 @click.option(
     "--window",
     type=Duration(1, WINDOW_MAX_S),
     metavar="TIME",
-    help="The windows of gold.  [default: 1m]",
+    help="Windows of gold.  [default: 1m]",
 )
 @click.option(
     "--max-offsets",
     type=click.IntRange(1, 10_000_000),
-    help="Publications in a batch at most.  [default: 100000]",
+    help="Publications per batch at most.  [default: 100000]",
 )
 @click.option(
     "--fail-on-data-loss/--no-fail-on-data-loss",
     default=True,
     show_default=True,
-    help="If the store that was followed is gone.",
+    help="Fail if the store that is read is gone.",
 )
 @spark_options
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each batch.")
+@json_option("Print a line of JSON for each batch.")
 def run(spark: SparkChoice, as_json: bool, **options: Any) -> int:  # noqa: ANN401
     """Follow topics into bronze, silver and gold tables below a directory.
 
-    Exit status: 0 all was taken or it was asked to end, 1 a failure, 2 bad input, 4 nobody could
-    be reached, 130 interrupted.
+    Exit status: 0 done or asked to end, 1 failed, 2 bad input, 4 no supervisor or member answers,
+    130 interrupted.
     """
-    from skipring.spark.errors import require_spark
-
-    require_spark()
     from skipring.spark import session
     from skipring.spark.pipeline.runner import make_place, rooted, run_pipeline
 
@@ -117,11 +121,11 @@ def run(spark: SparkChoice, as_json: bool, **options: Any) -> int:  # noqa: ANN4
     make_place(plan.lake)
     ending = _Ending()
     with (
-        _shown(plan, as_json=as_json) as tell,
+        _shown(plan, as_json=as_json) as report_progress,
         session.opened(master=spark.master, conf=spark.conf, app="skipring pipeline") as started,
         ending.on_signals(),
     ):
-        totals = run_pipeline(started, plan, tell, ending.is_due)
+        totals = run_pipeline(started, plan, report_progress, ending.is_due)
     if not as_json:
         rows = ", ".join(f"{name} {count:,}" for name, count in totals.items())
         click.echo(f"rows in {plan.lake}: {rows}")
@@ -192,7 +196,7 @@ class _Ending:
 
     def __init__(self) -> None:
         self.is_due = Event()
-        self.status = 0
+        self.status = Exit.YES
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
@@ -208,19 +212,16 @@ class _Ending:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _: object) -> None:
-        self.status = INTERRUPTED if number == signal.SIGINT else 0
+        self.status = Exit.INTERRUPTED if number == signal.SIGINT else Exit.YES
         self.is_due.set()
 
 
 @pipeline.command()
 @click.argument("lake", type=DIRECTORY)
-@click.option("--out", type=FILE, help="The page to write.  [default: LAKE/report.html]")
+@click.option("--out", type=FILE, help="Page to write.  [default: LAKE/report.html]")
 @spark_options
 def report(lake: Path, out: Path | None, spark: SparkChoice) -> None:
-    """Write a page on what is in LAKE: rates, latencies, hops, repairs, rejected rows."""
-    from skipring.spark.errors import require_spark
-
-    require_spark()
+    """Write a page about LAKE: rates, latencies, hops, repairs, rejected rows."""
     from skipring.spark import session
     from skipring.spark.pipeline.manifest import read_about
     from skipring.spark.pipeline.report import write_report

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from skipring.cli.live_options import access_options, duration
+from skipring.cli.options import access_options, duration, json_option
 
 if TYPE_CHECKING:
     from skipring.net.access import Access
@@ -49,7 +49,7 @@ WAIT: Final = "10s"
     help="Wait for a member.",
 )
 @click.option("--volatile", is_flag=True, help="Accept a member that stores in memory only.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
+@json_option()
 def pub(
     *,
     topic: str,

@@ -1,49 +1,79 @@
-"""``skipring simulate``: run a ring from any state to legitimacy, then check closure."""
+"""``skipring simulate`` and ``shrink``: run a ring from any state, and reduce a failing state."""
 
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from skipring.cli.options import (
-    FILE,
-    given,
-    read_settings,
-    read_world,
-    replay,
-    require_writable,
-    run_options,
-    write_world,
-)
-from skipring.errors import InputError
+from skipring.cli.options import FILE, Command, Exit, json_option
+from skipring.errors import InputError, ScenarioError, WorldFormatError
 
 if TYPE_CHECKING:
     from skipring.sim.runner import Report, Simulation
+    from skipring.sim.scenario import Scenario
+    from skipring.world.snapshot import Snapshot
 
-NOT_CONVERGED: Final = 3
+# The defaults are those of the scenario: a missing option must not override a scenario file.
+_RUN_OPTIONS: Final = (
+    click.option("--mode", help="Set of rules: fast, fixed or paper.  [default: fast]"),
+    click.option("--without", metavar="RULES", help="Rules to switch off, e.g. R9,S11."),
+    click.option("--scheduler", help="random, sync, delay or swizzle.  [default: random]"),
+    click.option("--loss", type=float, metavar="P", help="Share of messages that are lost."),
+    click.option("--duplicate", type=float, metavar="P", help="Share that arrives twice."),
+    click.option("--seed", type=int, help="Seed of all chance.  [default: 0]"),
+    click.option("--max-rounds", type=int, help="Give up after this many.  [default: 2000]"),
+    click.option("--closure", type=int, help="Rounds to stay unchanged.  [default: 20]"),
+)
+
+
+def _run_options(command: Command) -> Command:
+    """Add the options that decide how a world runs to a command."""
+    for option in reversed(_RUN_OPTIONS):
+        command = option(command)
+    return command
+
+
+def given(options: dict[str, object]) -> dict[str, object]:
+    """Return the given options, in the form of a scenario."""
+    found = {name: value for name, value in options.items() if value is not None}
+    without = found.get("without")
+    if isinstance(without, str):
+        found["without"] = [rule.strip() for rule in without.split(",") if rule.strip()]
+    return found
+
+
+def _replay(words: list[str], found: dict[str, object]) -> str:
+    """Return the ``skipring simulate`` command that repeats a run."""
+    command = ["skipring", "simulate", *words]
+    for name, value in found.items():
+        text = ",".join(value) if isinstance(value, list) else str(value)
+        command += [f"--{name.replace('_', '-')}", text]
+    return shlex.join(command)
 
 
 @click.command()
 @click.argument("scenario", type=FILE, required=False)
 @click.option("--n", type=int, help="Number of subscribers.  [default: 16]")
 @click.option("--adversary", metavar="CODE", help="Start state, A00 to A66.  [default: A00]")
-@run_options
+@_run_options
 @click.option("--churn", type=float, metavar="P", help="Crash and join per node and round.")
-@click.option("--spread", help="adaptive, tree or flood; of what is new.  [default: as the mode]")
-@click.option("--publications", type=int, metavar="K", help="Scatter so many at the start.")
+@click.option("--spread", help="Broadcast: adaptive, tree or flood.  [default: as the mode]")
+@click.option("--publications", type=int, metavar="K", help="Scatter K of them at the start.")
 @click.option("--load", type=FILE, metavar="F", help="Start from a world file.")
 @click.option("--dump", type=FILE, metavar="F", help="Write the last state as a world file.")
 @click.option("--dump-start", type=FILE, metavar="F", help="Write the first state likewise.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON also on a terminal.")
+@json_option()
 @click.option(
     "--pace",
     type=click.FloatRange(0, 10),
     metavar="S",
-    help="Seconds that a terminal shows a round for.  [default: 0.1]",
+    help="Seconds per round on a terminal.  [default: 0.1]",
 )
 def simulate(
     scenario: Path | None,
@@ -54,27 +84,28 @@ def simulate(
     pace: float | None,
     **options: object,
 ) -> int:
-    """Run a ring to legitimacy, then closure; SCENARIO is a TOML file of the same options.
+    """Run a ring to a legitimate state, then check closure.
 
-    Exit status: 0 converged and stayed so, 2 bad input, 3 not.
+    SCENARIO is a TOML file of the same options. Exit status: 0 converged and stayed so, 2 bad
+    input, 3 otherwise.
     """
     simulation = _prepare(scenario, load, given(options))
     for path in (dump, dump_start):
-        require_writable(path)
-    write_world(dump_start, simulation.world.snapshot())
+        _require_writable(path)
+    _write_world(dump_start, simulation.world.snapshot())
     if as_json or not sys.stdout.isatty():
         report = _run_quietly(simulation)
     else:
-        from skipring.cli.progress import run_with_progress
+        from skipring.cli.output import run_with_progress
 
         report = run_with_progress(simulation, _start_of(simulation, load), pace)
-    write_world(dump, simulation.world.snapshot())
+    _write_world(dump, simulation.world.snapshot())
     if report.is_good:
-        return 0
+        return Exit.YES
     words = [str(scenario)] if scenario is not None else []
     words += ["--load", str(load)] if load is not None else []
-    click.echo(f"replay: {replay(words, given(options))}", err=True)
-    return NOT_CONVERGED
+    click.echo(f"replay: {_replay(words, given(options))}", err=True)
+    return Exit.NOT_CONVERGED
 
 
 def _prepare(scenario: Path | None, load: Path | None, found: dict[str, object]) -> Simulation:
@@ -83,9 +114,9 @@ def _prepare(scenario: Path | None, load: Path | None, found: dict[str, object])
 
     for name in ("n", "adversary"):
         if load is not None and name in found:
-            raise InputError(f"--load already says who is there; leave out --{name}")
-    start = read_world(load) if load is not None else None
-    return Simulation(read_settings(scenario, found), start)
+            raise InputError(f"--load sets the subscribers; leave out --{name}")
+    start = _read_world(load) if load is not None else None
+    return Simulation(_read_settings(scenario, found), start)
 
 
 def _start_of(simulation: Simulation, load: Path | None) -> str:
@@ -104,3 +135,107 @@ def _run_quietly(simulation: Simulation) -> Report:
     report = simulation.run()
     click.echo(json.dumps(to_builtins(report), sort_keys=True))
     return report
+
+
+@click.command()
+@click.argument("world", type=FILE)
+@click.option(
+    "--out", type=FILE, metavar="SMALL", required=True, help="File for the reduced world."
+)
+@click.option("--scenario", type=FILE, metavar="F", help="Scenario file with further settings.")
+@json_option("Print the counts as JSON.")
+@_run_options
+@click.option(
+    "--attempts",
+    type=click.IntRange(min=0),
+    default=1000,
+    show_default=True,
+    help="Number of runs at most.",
+)
+def shrink(
+    world: Path, out: Path, scenario: Path | None, attempts: int, as_json: bool, **options: object
+) -> int:
+    """Reduce a WORLD that fails under these options, as long as it still fails.
+
+    Exit status: 0 written, 1 it does not fail, 2 bad input.
+    """
+    from skipring.sim.shrink import fails_to_converge
+    from skipring.sim.shrink import shrink as shrink_world
+
+    found = given(options)
+    fails = fails_to_converge(_read_settings(scenario, found))
+    _require_writable(out)
+    start = _read_world(world)
+    if not fails(start):
+        click.echo(f"{world} does not fail under these options", err=True)
+        return Exit.NO
+    small = shrink_world(start, fails, attempts_max=attempts)
+    _write_world(out, small)
+    words = [*([str(scenario)] if scenario is not None else []), "--load", str(out)]
+    command, before, after = _replay(words, found), _counts(start), _counts(small)
+    if as_json:
+        click.echo(json.dumps({"before": before, "after": after, "replay": command}))
+    else:
+        counts = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in before)
+        click.echo(f"{counts}; {command}")
+    return Exit.YES
+
+
+def _counts(world: Snapshot) -> dict[str, int]:
+    """Return the size of a world."""
+    return {
+        "subscribers": len(world.subscribers),
+        "messages": len(world.channels),
+        "references": sum(1 for _ in world.explicit_edges()),
+    }
+
+
+# --- files -----------------------------------------------------------------------------
+
+
+def _require_writable(path: Path | None) -> None:
+    """Raise InputError, before the run, if a file cannot be written at its end."""
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: no directory {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"cannot write {path}: no permission")
+
+
+def _read_settings(path: Path | None, found: dict[str, object]) -> Scenario:
+    """Return a scenario from a file, if there is one, and from options, which override it."""
+    from skipring.sim.scenario import make_scenario, read_scenario
+
+    if path is None:
+        return make_scenario(found)
+    values = read_scenario(path)
+    try:
+        make_scenario(values)
+    except ScenarioError as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    return make_scenario({**values, **found})
+
+
+def _read_world(path: Path) -> Snapshot:
+    """Read a world file; an error names the file and the position in it."""
+    from skipring.world.format import parse_world
+
+    try:
+        return parse_world(path.read_bytes())
+    except OSError as error:
+        raise WorldFormatError(f"cannot read {path}: {error.strerror}") from None
+    except WorldFormatError as error:
+        raise WorldFormatError(f"{path}: {error}") from None
+
+
+def _write_world(path: Path | None, snapshot: Snapshot) -> None:
+    """Write a world file, if a path is given."""
+    from skipring.world.format import render_world
+
+    if path is None:
+        return
+    try:
+        path.write_text(render_world(snapshot), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skipring.cli.live_options import access_options, duration
+from skipring.cli.options import access_options, duration, json_option
 
 if TYPE_CHECKING:
     from skipring.core.publications import Publication
@@ -55,7 +55,7 @@ Show = Callable[["Publication"], str | bytes]
     help="With --no-follow or --exit-when-synced: wait for a member.",
 )
 @click.option("--format", "form", metavar="TEXT", help="Print each as TEXT; tokens: see above.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON also on a terminal.")
+@json_option()
 def sub(
     *,
     topic: str,
@@ -69,7 +69,7 @@ def sub(
     exit_when_synced: bool,
     wait: float,
     form: str | None,
-    is_json: bool,
+    as_json: bool,
 ) -> None:
     """Print the publications of a topic: the history, then new ones.
 
@@ -87,9 +87,9 @@ def sub(
 
     if start in NEW and since is not None:
         raise click.UsageError("give --start new or --since, not both")
-    if form is not None and is_json:
+    if form is not None and as_json:
         raise click.UsageError("give --format or --json, not both")
-    shown = _show(topic, form, is_json=is_json or not sys.stdout.isatty())
+    shown = _show(topic, form, is_json=as_json or not sys.stdout.isatty())
     wanted_key = None if key is None else key.encode(errors="surrogateescape")
 
     def emit(publication: Publication) -> bool:

@@ -1,18 +1,25 @@
-"""``skipring top``: all topics, nodes and supervisors, refreshed."""
+"""``skipring top``: all topics, nodes and supervisors, refreshed on the terminal."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from skipring.cli.live_options import SECONDS, access_options
+from skipring.cli.options import SECONDS, access_options, json_option
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from skipring.cli.top_screen import TopScreen
     from skipring.net.access import Access
     from skipring.view.overview import Overview
 
@@ -26,9 +33,9 @@ KILLED: Final = 128  # plus the number of the signal: exit status of a stopped p
     type=SECONDS,
     default=1.0,
     metavar="S",
-    help="Seconds between two looks.  [default: 1]",
+    help="Seconds between two polls.  [default: 1]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON once.")
+@json_option("Print JSON once.")
 def top(access: Access, refresh: float, as_json: bool) -> int | None:
     """Watch all topics, their nodes and the supervisors.
 
@@ -36,15 +43,19 @@ def top(access: Access, refresh: float, as_json: bool) -> int | None:
     """
     from skipring.node.process import run
 
+    if not as_json and _is_terminal():
+        return run(_watch(access, refresh))
+    overview = run(_poll_twice(access, refresh))
     if as_json:
-        click.echo(json.dumps(_fields(run(_look(access, refresh))), sort_keys=True))
-        return None
-    if not _is_terminal():
-        from skipring.cli.top_rows import print_overview
+        click.echo(json.dumps(_fields(overview), sort_keys=True))
+    else:
+        from skipring.cli.output import wide_console
+        from skipring.cli.top_screen import overview_view
+        from skipring.view.text import glyphs_for
 
-        print_overview(run(_look(access, refresh)))
-        return None
-    return run(_watch(access, refresh))
+        console = wide_console()
+        console.print(overview_view(overview, glyphs_for(console.encoding)))
+    return None
 
 
 def _is_terminal() -> bool:
@@ -53,7 +64,7 @@ def _is_terminal() -> bool:
     return can_paint and all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
 
 
-async def _look(access: Access, refresh_s: float) -> Overview:
+async def _poll_twice(access: Access, refresh_s: float) -> Overview:
     """Return an overview; rates need two polls."""
     import asyncio
 
@@ -65,20 +76,6 @@ async def _look(access: Access, refresh_s: float) -> Overview:
         return await observer.overview()
 
 
-async def _watch(access: Access, refresh_s: float) -> int | None:
-    import asyncio
-
-    from skipring.cli.top_app import TopApp
-    from skipring.view.overview import Observer
-
-    async with Observer(access.supervisors, access.credentials()) as observer:
-        first = await observer.overview()
-        app = TopApp(observer, first, refresh_s, sys.stdout.encoding)
-        for number in (signal.SIGINT, signal.SIGTERM):  # restore the terminal on a signal too
-            asyncio.get_running_loop().add_signal_handler(number, app.exit, KILLED + number)
-        return await app.run_async()
-
-
 def _fields(overview: Overview) -> dict[str, object]:
     from msgspec import to_builtins
 
@@ -87,3 +84,95 @@ def _fields(overview: Overview) -> dict[str, object]:
     topics = [to_builtins(topic) | {"legitimate": topic.legitimate} for topic in overview.topics]
     fields: dict[str, object] = to_builtins(overview)
     return fields | {"topics": topics, "bound": REQUESTS_BOUND}
+
+
+# --- terminal --------------------------------------------------------------------------
+
+_KEYS: Final = {
+    "\x1b[A": "up",
+    "\x1bOA": "up",
+    "\x1b[B": "down",
+    "\x1bOB": "down",
+    "\t": "tab",
+    "\r": "enter",
+    "\n": "enter",
+    "\x1b": "escape",
+    "\x7f": "escape",
+    "\x03": "ctrl-c",
+}
+_KEY: Final = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
+
+
+def parse_keys(text: str) -> list[str]:
+    """Return the names of the keys in the input of a terminal."""
+    return [_KEYS.get(key, key) for key in _KEY.findall(text)]
+
+
+@contextmanager
+def _keys(press: Callable[[str], None], pressed: asyncio.Event) -> Iterator[None]:
+    """Read single keys from stdin, without echo; Ctrl-C is a key too, so that it is not lost."""
+    import asyncio
+
+    stdin, loop = sys.stdin.fileno(), asyncio.get_running_loop()
+    before = termios.tcgetattr(stdin)
+    changed = termios.tcgetattr(stdin)
+    changed[3] &= ~(termios.ECHO | termios.ICANON | termios.ISIG)
+
+    def on_input() -> None:
+        for key in parse_keys(os.read(stdin, 1024).decode(errors="replace")):
+            press(key)
+        pressed.set()
+
+    termios.tcsetattr(stdin, termios.TCSADRAIN, changed)
+    loop.add_reader(stdin, on_input)
+    try:
+        yield
+    finally:
+        loop.remove_reader(stdin)
+        termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+
+
+async def _watch(access: Access, refresh_s: float) -> int | None:
+    """Poll and repaint until a key or a signal ends the command; return the exit status."""
+    import asyncio
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from skipring.cli.output import RingPanel
+    from skipring.cli.ring_output import on_resize
+    from skipring.cli.top_screen import TopScreen
+    from skipring.view.overview import Observer
+    from skipring.view.text import glyphs_for
+
+    console, changed = Console(highlight=False), asyncio.Event()
+    async with Observer(access.supervisors, access.credentials()) as observer:
+        screen = TopScreen(observer, await observer.overview(), glyphs_for(console.encoding))
+
+        def stop(number: int) -> None:
+            screen.quit(KILLED + number)
+            changed.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):  # restore the terminal on a signal too
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        polling = asyncio.create_task(_poll(screen, refresh_s, changed))
+        polling.add_done_callback(lambda _: changed.set())
+        live = Live(console=console, auto_refresh=False, screen=True)
+        with on_resize(changed), _keys(screen.press, changed), live:
+            while screen.status is None and not polling.done():
+                live.update(screen.painted(RingPanel.of(console)), refresh=True)
+                await changed.wait()
+                changed.clear()
+        if polling.done():
+            polling.result()  # raises the error of a bug
+        polling.cancel()
+    return screen.status
+
+
+async def _poll(screen: TopScreen, refresh_s: float, changed: asyncio.Event) -> None:
+    from skipring.cli.ring_output import wait_event
+
+    while True:
+        await wait_event(screen.due, refresh_s)
+        await screen.refresh()
+        changed.set()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skipring.cli.live_options import access_options
+from skipring.cli.options import access_options, json_option
 
 if TYPE_CHECKING:
     from skipring.net.access import Access
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @access_options
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each topic.")
+@json_option("Print a line of JSON for each topic.")
 def topics(access: Access, as_json: bool) -> None:
     """List topics with their members and publications, the largest first."""
     from skipring.node.process import run

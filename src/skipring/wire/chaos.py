@@ -18,7 +18,7 @@ from skipring.core.state import LivenessState
 class ChaosPing(Struct, frozen=True, array_like=True, gc=False, tag=96):
     """Question whether a process allows damage; answered by ChaosAck or Refused.
 
-    Only a process that was started with ``--chaos`` does; all others refuse the following requests.
+    Only a process with chaos enabled allows it; all others refuse the following requests.
     """
 
     request: Number

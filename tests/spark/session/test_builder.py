@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from skipring.cli.spark_options import SparkChoice, spark_options
+from skipring.cli.options import SparkChoice, spark_options
 from skipring.errors import InputError, UnreachableError
 from skipring.spark import errors as installed
 from skipring.spark.errors import require_spark

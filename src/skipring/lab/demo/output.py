@@ -95,8 +95,7 @@ class PlainOutput(DemoOutput):
             self._show_frame(event)
             return
         if isinstance(event, Opening):
-            address = Text.assemble("In the browser: ", (event.url, "bold cyan"))
-            self.console.print(address, soft_wrap=True)
+            self.console.print(_address(event.url), soft_wrap=True)
         for part in render(event, self.glyphs):
             self.write(part)
         for line in copyable(event):
@@ -399,3 +398,9 @@ def _result_json(result: StepResult) -> dict[str, Any]:
         "lost": result.lost,
         "faults": result.faults,
     }
+
+
+def _address(url: str | None) -> Text:
+    if url is None:
+        return Text("In the browser too, with: pip install 'skipring[dashboard]'")
+    return Text.assemble("In the browser: ", (url, "bold cyan"))

@@ -7,11 +7,12 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from time import monotonic, sleep
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from skipring.errors import InputError, SkipringError
 from skipring.lab.demo.cluster import TOPIC, DemoCluster
@@ -37,8 +38,11 @@ from skipring.lab.demo.spark_step import SparkProcess, spark_process
 from skipring.lab.demo.state import ClusterState
 from skipring.node.process import run
 from skipring.spark.errors import require_spark
-from skipring.web.server import Dashboard
 
+if TYPE_CHECKING:
+    from skipring.web.server import Dashboard
+
+DASHBOARD_PACKAGES: Final = ("starlette", "uvicorn")  # the extra "dashboard" of pyproject.toml
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CHECK_S: Final = 0.2  # Guess: the interval in which a viewer notices a change.
 SPARK_S: Final = 180.0  # Guess: ten times the duration on a machine that other programs use too.
@@ -262,8 +266,10 @@ async def _run_demo(plan: DemoPlan, output: DemoOutput, *, stays: bool) -> End:
         processes = stack.enter_context(Processes(directory, options))
         cluster = DemoCluster(plan.n, plan.seed, directory, processes)
         await stack.enter_async_context(cluster.supervised())
-        dashboard = await stack.enter_async_context(_dashboard(cluster, output))
-        await output.show(Opening(plan, dashboard.url))
+        dashboard = _dashboard(cluster, output)
+        if dashboard is not None:
+            await stack.enter_async_context(dashboard)
+        await output.show(Opening(plan, dashboard.url if dashboard is not None else None))
         faults = await _run_script(plan, output, cluster, stack)
         end = End(faults, next_commands(cluster.supervisor if stays else None))
         await output.show(end)
@@ -272,8 +278,12 @@ async def _run_demo(plan: DemoPlan, output: DemoOutput, *, stays: bool) -> End:
     return end
 
 
-def _dashboard(cluster: DemoCluster, output: DemoOutput) -> Dashboard:
-    """Return a dashboard; when a browser opens it, show the address for another browser."""
+def _dashboard(cluster: DemoCluster, output: DemoOutput) -> Dashboard | None:
+    """Return a dashboard that shows a new address once it is opened; None without the extra."""
+    if not all(find_spec(name) is not None for name in DASHBOARD_PACKAGES):
+        return None
+    from skipring.web.server import Dashboard  # noqa: PLC0415  (of the extra ``dashboard``)
+
     tasks: set[asyncio.Task[None]] = set()  # the loop has only weak references to tasks
 
     def show_address() -> None:

@@ -41,7 +41,7 @@ class Opening(Struct, frozen=True):
     """Start of the demo, and the address of its dashboard."""
 
     plan: DemoPlan
-    url: str
+    url: str | None  # None without the extra ``dashboard``
 
 
 class ProcessTable(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Live ring on the terminal: drawing, one line per node, changes."""
+"""Live ring on the terminal: drawing, one line per node, changes between two inspections."""
 
 from __future__ import annotations
 
@@ -10,44 +10,47 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Final
 
-from rich.console import Group, OverflowMethod, RenderableType
+from msgspec import Struct
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from skipring.admin.health import live_violations
 from skipring.admin.inspector import Inspection, Inspector, TopicContents
-from skipring.cli.ring_changes import GONE, NONE, OUTSIDE, RingChange, cells, changes
-from skipring.cli.ring_page import (
+from skipring.cli.output import (
+    NONE,
     RIGHT_STYLE,
-    Look,
+    WRONG_STYLE,
+    PanelContent,
     RingPanel,
-    can_repaint,
-    light,
+    plain_table,
     ring_page,
     rows_of_page,
     time_of_day,
     wide_console,
 )
-from skipring.core.peers import NodeId
+from skipring.core.peers import NodeId, Peer
 from skipring.errors import UnreachableError
-from skipring.view.model import SHOWN_LAYERS
+from skipring.view.model import ROOT_DIGITS, SHOWN_LAYERS
 from skipring.view.overview import differing, roots_of
 from skipring.view.text import ASCII, DEAD_STYLE, STYLES, Glyphs, GlyphState, RingLayout, layout
 from skipring.wire.rpc import NodeStatus
 from skipring.world.legitimacy import Layer
 
-REPAINT_S: Final = 1.0  # Guess: often enough to see a ring heal.
-PATIENCE_S: Final = 1.0  # Guess: a refresh does not wait long for absent nodes
+INSPECTION_S: Final = 1.0  # Guess: often enough to see a ring heal.
+PATIENCE_S: Final = 1.0  # Guess: an inspection does not wait long for absent nodes.
 PICTURE_ROWS: Final = 21  # of the picture, if there is room
 TABLE_ROWS_MIN: Final = 4  # with its heading and a blank line before it
 TOPIC_SHOWN: Final = 30  # characters of a topic; it may have 255
-LEAVING: Final = "leaving"
 HISTORY_MAX: Final = 64  # inspections; more than there is room for bars
-NEWS_MAX: Final = 64  # stored changes; more than there is room for
-NEWS_ROWS_MIN: Final = 5  # with its heading
+CHANGES_MAX: Final = 64  # stored changes; more than there is room for
+CHANGE_ROWS_MIN: Final = 5  # with their heading
 NAMED_MAX: Final = 3  # Guess: nodes named in a line, before "and 7 more".
 CHANGED_STYLE: Final = "reverse"
+LEAVING: Final = "leaving"
+NO_ANSWER: Final = "does not answer"
+OUTSIDE: Final = "not in the topic"
 _COLUMNS: Final = ("label", "left", "right", "ring", "shortcuts", "stored", "root")
 
 
@@ -55,57 +58,135 @@ def print_ring(inspection: Inspection) -> None:
     """Print a ring once."""
     console = wide_console()
     watch = RingWatch()
-    watch.note(inspection)
+    watch.record(inspection)
     console.print(watch.printed(RingPanel.of(console)))
 
 
-async def watch_ring(inspector: Inspector, repaint_s: float = REPAINT_S) -> None:
+async def watch_ring(inspector: Inspector) -> None:
     """Print a ring repeatedly until interrupted; only once if the console cannot repaint."""
     console = wide_console()
     inspector.patience_s = PATIENCE_S
     watch = RingWatch()
     inspection = await inspector.inspect(TopicContents.NOTHING)
-    watch.note(inspection)
-    if not can_repaint(console):
+    watch.record(inspection)
+    if not console.is_terminal or console.is_dumb_terminal:
         console.print(watch.printed(RingPanel.of(console)))
         return
-    with _resizes() as resized, Live(console=console, auto_refresh=False, screen=True) as live:
+    resized = asyncio.Event()
+    with on_resize(resized), Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
             live.update(watch.painted(RingPanel.of(console)), refresh=True)
-            if await _passes(resized, repaint_s):
+            if await wait_event(resized, INSPECTION_S):
                 continue  # repaint in the new size
             try:
                 inspection, trouble = await inspector.inspect(TopicContents.NOTHING), None
             except UnreachableError as error:  # the supervisor may return; nodes answer meanwhile
                 trouble = str(error)
                 inspection = await inspector.inspect_again(inspection, TopicContents.NOTHING)
-            watch.note(inspection, trouble)
+            watch.record(inspection, trouble)
 
 
 @contextmanager
-def _resizes() -> Iterator[asyncio.Event]:
-    """Yield an event that is set whenever the terminal changes its size."""
-    resized = asyncio.Event()
+def on_resize(resized: asyncio.Event) -> Iterator[None]:
+    """Set an event whenever the terminal changes its size."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGWINCH, resized.set)
     try:
-        yield resized
+        yield
     finally:
         loop.remove_signal_handler(signal.SIGWINCH)
 
 
-async def _passes(resized: asyncio.Event, delay_s: float) -> bool:
-    """Wait for a delay; return True at once if the terminal changes its size."""
+async def wait_event(event: asyncio.Event, delay_s: float) -> bool:
+    """Wait for an event and clear it; return False if it is not set within a delay."""
     try:
         async with asyncio.timeout(delay_s):
-            await resized.wait()
+            await event.wait()
     except TimeoutError:
         return False
-    resized.clear()
+    event.clear()
     return True
 
 
-# -- pages -----------------------------------------------------------------------------------
+# --- changes ---------------------------------------------------------------------------
+
+
+class RingChange(Struct, frozen=True, kw_only=True):
+    """Changed cell of the table, for all nodes with the same change."""
+
+    nodes: tuple[NodeId, ...]
+    field: str
+    before: str
+    after: str
+
+    def line(self, at: str, style: str, glyphs: Glyphs) -> Text:
+        """Return the time, the first nodes and the change."""
+        more = len(self.nodes) - NAMED_MAX
+        names = ", ".join(self.nodes[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+        return Text.assemble(
+            (f"{at} ", "dim"),
+            (names, style or "bold"),
+            f" {self.field} ",
+            (f"{self.before} {glyphs.arrow} {self.after}", style),
+            no_wrap=True,
+            overflow="crop",
+        )
+
+
+def changes(before: Inspection, after: Inspection) -> list[RingChange]:
+    """Return the changes between two inspections, in order of nodes; join equal changes."""
+    nodes: dict[tuple[str, str, str], list[NodeId]] = {}
+    old, new = _rows(before), _rows(after)
+    for node in sorted(old.keys() | new.keys()):
+        for change in _changes_of(old.get(node, {}), new.get(node, {})):
+            nodes.setdefault(change, []).append(node)
+    return [
+        RingChange(nodes=tuple(found), field=field, before=was, after=now)
+        for (field, was, now), found in nodes.items()
+    ]
+
+
+def _rows(inspection: Inspection) -> dict[NodeId, dict[str, str]]:
+    """Return every known node with the cells of its row."""
+    snapshot = inspection.snapshot
+    return (
+        {node: {"standing": OUTSIDE} for node in snapshot.subscribers}
+        | {node: {"standing": NO_ANSWER} for node in snapshot.crashed}
+        | {node: _cells(status) for node, status in inspection.statuses.items()}
+    )
+
+
+def _changes_of(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the cells of a node that differ; only the standing if the node came or went."""
+    was, now = (each.get("standing", "unknown") for each in (old, new))
+    if was != now:
+        yield "standing", was, now
+        return
+    for field in new:
+        if old[field] != new[field] and field != "root":  # the root follows from "stored"
+            yield field, old[field], new[field]
+
+
+def _cells(status: NodeStatus) -> dict[str, str]:
+    """Return the cells of a node by column."""
+    known = sum(holder is not None for _, holder in status.shortcuts)
+    return {
+        "standing": "member" if status.member else LEAVING,
+        "label": str(status.label or NONE),
+        "left": _peer(status.left),
+        "right": _peer(status.right),
+        "ring": _peer(status.ring),
+        "shortcuts": f"{known} of {len(status.shortcuts)}",
+        "stored": str(status.count),
+        "root": status.root.hex()[:ROOT_DIGITS],
+    }
+
+
+def _peer(peer: Peer | None) -> str:
+    return f"{peer.label} {peer.node}" if peer is not None else NONE
+
+
+# --- pages -----------------------------------------------------------------------------
 
 
 class RingWatch:
@@ -117,51 +198,51 @@ class RingWatch:
         self._trouble: str | None = None
         self._seen_at = ""
         self._changes: list[RingChange] = []
-        self._news: deque[tuple[str, RingChange]] = deque(maxlen=NEWS_MAX)  # the newest first
+        self._recent: deque[tuple[str, RingChange]] = deque(maxlen=CHANGES_MAX)  # newest first
         self._history: deque[int] = deque(maxlen=HISTORY_MAX)
 
-    def note(self, inspection: Inspection, trouble: str | None = None) -> None:
-        """Record an inspection."""
+    def record(self, inspection: Inspection, trouble: str | None = None) -> None:
+        """Record an inspection, and an error that is shown above it."""
         before, self._inspection = self._inspection, inspection
         self._trouble = trouble
         self._changes = changes(before, inspection) if before is not None else []
         self._seen_at = time_of_day()
-        self._news.extendleft((self._seen_at, change) for change in reversed(self._changes))
-        self._history.append(sum(wrong_by_layer(inspection).values()))
+        self._recent.extendleft((self._seen_at, change) for change in reversed(self._changes))
+        self._history.append(sum(_wrong_by_layer(inspection).values()))
 
     @property
     def inspection(self) -> Inspection:
         """Return the last inspection."""
-        assert self._inspection is not None, "nothing was noted"
+        assert self._inspection is not None, "nothing was recorded"
         return self._inspection
 
     def printed(self, page: RingPanel) -> RenderableType:
         """Return the picture and a line for each node, without a limit of rows."""
         if not self.inspection.is_known:
-            return self._nobody()
+            return self._no_members()
         portrait = layout(self.inspection.snapshot)
-        picture = ring_page(self._look(portrait), page, PICTURE_ROWS)
+        picture = ring_page(self._content(portrait), page, PICTURE_ROWS)
         return Group(picture, Text(), self._table(portrait, page.glyphs))
 
     def painted(self, page: RingPanel) -> RenderableType:
         """Return the part that fits: state, picture, changes and nodes."""
         heads = self._headlines(page.glyphs)
         if not self.inspection.is_known:
-            return Group(*heads, self._nobody())
+            return Group(*heads, self._no_members())
         portrait = layout(self.inspection.snapshot)
-        look = self._look(portrait)
+        content = self._content(portrait)
         room = page.rows - len(heads)
         nodes = len(self._standings(portrait)) + 2  # with the heading and a blank
-        most = max(room - NEWS_ROWS_MIN - nodes, min(room - NEWS_ROWS_MIN, PICTURE_ROWS))
-        left = room - rows_of_page(look, page, most)
-        table = min(nodes, left - NEWS_ROWS_MIN)
-        parts = [*heads, ring_page(look, page, most)]
+        most = max(room - CHANGE_ROWS_MIN - nodes, min(room - CHANGE_ROWS_MIN, PICTURE_ROWS))
+        left = room - rows_of_page(content, page, most)
+        table = min(nodes, left - CHANGE_ROWS_MIN)
+        parts = [*heads, ring_page(content, page, most)]
         if table < TABLE_ROWS_MIN:
             return Group(*parts, *self._newest(page.glyphs, left))
         parts += self._newest(page.glyphs, left - table)
         return Group(*parts, Text(), self._table(portrait, page.glyphs, table - 2))
 
-    def _nobody(self) -> Text:
+    def _no_members(self) -> Text:
         return Text(f"{self.inspection.snapshot.topic!r} has no members")
 
     def _headlines(self, glyphs: Glyphs) -> list[RenderableType]:
@@ -170,21 +251,23 @@ class RingWatch:
         stored = max((each.count for each in self.inspection.statuses.values()), default=0)
         line = Text(no_wrap=True, overflow="crop")
         line.append(_shortened(self.inspection.snapshot.topic, glyphs), "bold")
-        state = light(wrong, glyphs) if wrong else Text(f"{glyphs.right} in order", RIGHT_STYLE)
+        state = Text(f"{glyphs.right} healthy", RIGHT_STYLE)
+        if wrong:
+            state = Text(f"{glyphs.wrong} degraded: {wrong} wrong", WRONG_STYLE)
         line.append("   ").append_text(state).append(f"   {stored} stored")
         line.append(f"   {self._seen_at}   {self._hint}", "dim")
         if self._trouble is None:
             return [line]
         return [line, Text(f"{glyphs.wrong} {self._trouble}", DEAD_STYLE, no_wrap=True)]
 
-    def _look(self, portrait: RingLayout) -> Look:
+    def _content(self, portrait: RingLayout) -> PanelContent:
         snapshot = self.inspection.snapshot
         roots = len(set(roots_of(self.inspection).values()))
-        return Look(
+        return PanelContent(
             portrait=portrait,
-            wrong=wrong_by_layer(self.inspection),
+            wrong=_wrong_by_layer(self.inspection),
             history=list(self._history),
-            history_name="wrong, look by look",
+            history_name="wrong, by inspection",
             centre=[
                 Text(_shortened(snapshot.topic, ASCII), "bold"),
                 Text(f"{portrait.members} members, {portrait.recorded} recorded"),
@@ -192,37 +275,25 @@ class RingWatch:
             ],
         )
 
-    # -- changes -----------------------------------------------------------------------------
-
     def _newest(self, glyphs: Glyphs, rows: int) -> list[RenderableType]:
         """Return the last changes, the newest first, in at most ``rows`` rows."""
-        lines: list[RenderableType] = [Text("what changed", "dim")]
-        if not self._news:
-            return [*lines, Text("nothing since we look", "dim")]
-        for number, (at, change) in enumerate(islice(self._news, rows - 1)):
+        lines: list[RenderableType] = [Text("changes", "dim")]
+        if not self._recent:
+            return [*lines, Text("none since the first inspection", "dim")]
+        for number, (at, change) in enumerate(islice(self._recent, rows - 1)):
             is_new = number < len(self._changes)
-            lines.append(_line_of(at, change, CHANGED_STYLE if is_new else "", glyphs))
+            lines.append(change.line(at, CHANGED_STYLE if is_new else "", glyphs))
         return lines
-
-    # -- nodes -------------------------------------------------------------------------------
 
     def _table(self, portrait: RingLayout, glyphs: Glyphs, rows: int | None = None) -> Table:
         """Return a line for each node; wrong or changed nodes first if there is no room for all."""
-        cut: OverflowMethod = "ellipsis" if glyphs.has_dots else "crop"
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        for heading in ("", "node", *_COLUMNS):
-            table.add_column(
-                heading,
-                no_wrap=True,
-                overflow=cut,
-                justify="right" if heading == "stored" else "left",
-            )
+        table = plain_table(("", "node", *_COLUMNS), glyphs, numbers=("stored",))
         standings = self._standings(portrait)
         changed = {(node, each.field) for each in self._changes for node in each.nodes}
-        shown = self._chosen(standings, changed, rows)
+        shown = _most_interesting(standings, changed, rows)
         for node in shown:
             sign = _sign(standings[node], glyphs)
-            table.add_row(sign, *self._cells(node, standings[node], changed))
+            table.add_row(sign, *self._row(node, standings[node], changed))
         if len(shown) < len(standings):
             table.add_row("", f"and {len(standings) - len(shown)} more")
         return table
@@ -237,61 +308,46 @@ class RingWatch:
         }
         outside = self.inspection.snapshot.subscribers.keys() - statuses.keys()
         found |= dict.fromkeys(sorted(outside), OUTSIDE)
-        return found | dict.fromkeys(self.inspection.snapshot.crashed, GONE)
+        return found | dict.fromkeys(self.inspection.snapshot.crashed, NO_ANSWER)
 
-    def _chosen(
-        self,
-        standings: Mapping[NodeId, GlyphState | str],
-        changed: Collection[tuple[NodeId, str]],
-        rows: int | None,
-    ) -> list[NodeId]:
-        if rows is None or len(standings) <= rows:
-            return list(standings)
-        moved = {node for node, _ in changed}
-
-        def is_dull(node: NodeId) -> bool:
-            return standings[node] is GlyphState.RIGHT and node not in moved
-
-        first = set(sorted(standings, key=is_dull)[: max(rows - 1, 0)])
-        return [node for node in standings if node in first]
-
-    def _cells(
+    def _row(
         self, node: NodeId, standing: GlyphState | str, changed: Collection[tuple[NodeId, str]]
     ) -> list[Text]:
         status = self.inspection.statuses.get(node)
         if status is None:
-            style = DEAD_STYLE if standing == GONE else "dim"
+            style = DEAD_STYLE if standing == NO_ANSWER else "dim"
             return [Text(node), Text(str(standing), style)]
-        found = cells(status)
+        cells = _cells(status)
         return [Text(node)] + [
-            Text(found[name], CHANGED_STYLE if (node, name) in changed else "") for name in _COLUMNS
+            Text(cells[name], CHANGED_STYLE if (node, name) in changed else "") for name in _COLUMNS
         ]
 
 
-def wrong_by_layer(inspection: Inspection) -> dict[Layer, int]:
+def _most_interesting(
+    standings: Mapping[NodeId, GlyphState | str],
+    changed: Collection[tuple[NodeId, str]],
+    rows: int | None,
+) -> list[NodeId]:
+    """Return the nodes to list in some rows, in ring order; wrong or changed ones come first."""
+    if rows is None or len(standings) <= rows:
+        return list(standings)
+    moved = {node for node, _ in changed}
+    is_dull = {n: state is GlyphState.RIGHT and n not in moved for n, state in standings.items()}
+    first = set(sorted(standings, key=is_dull.__getitem__)[: max(rows - 1, 0)])
+    return [node for node in standings if node in first]
+
+
+def _wrong_by_layer(inspection: Inspection) -> dict[Layer, int]:
     """Return the number of violations of each layer that is visible from outside."""
     found = Counter(violation.layer for violation in live_violations(inspection))
     found[Layer.PUBLICATIONS] = sum(1 for _ in differing(roots_of(inspection)))
     return {layer: found[layer] for layer in SHOWN_LAYERS}
 
 
-def _line_of(at: str, change: RingChange, style: str, glyphs: Glyphs) -> Text:
-    more = len(change.nodes) - NAMED_MAX
-    names = ", ".join(change.nodes[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
-    return Text.assemble(
-        (f"{at} ", "dim"),
-        (f"{names}", style or "bold"),
-        f" {change.field} ",
-        (f"{change.before} {glyphs.arrow} {change.after}", style),
-        no_wrap=True,
-        overflow="crop",
-    )
-
-
 def _sign(standing: GlyphState | str, glyphs: Glyphs) -> Text:
     if isinstance(standing, GlyphState):
         return Text(glyphs.marks[standing], STYLES[standing])
-    return Text(glyphs.dead, DEAD_STYLE) if standing == GONE else Text(NONE)
+    return Text(glyphs.dead, DEAD_STYLE) if standing == NO_ANSWER else Text(NONE)
 
 
 def _by_place(item: tuple[NodeId, NodeStatus]) -> tuple[int, NodeId]:

@@ -30,9 +30,8 @@ from rich.console import Console
 
 from skipring.admin.inspector import Inspection
 from skipring.cli import skipring
-from skipring.cli.ring_changes import changes
-from skipring.cli.ring_page import RingPanel
-from skipring.cli.ring_view import RingWatch
+from skipring.cli.output import RingPanel
+from skipring.cli.ring_output import RingWatch, changes
 from skipring.core.events import Overwritten
 from skipring.core.labels import Label
 from skipring.core.peers import NodeId
@@ -412,11 +411,11 @@ def test_watched_ring_fits_into_the_terminal(size: tuple[int, int], n: int) -> N
     columns, rows = size
     watch = RingWatch()
     names = [f"n{number:03}" for number in range(n)]
-    watch.note(seen(dict.fromkeys(names, "0")))
+    watch.record(seen(dict.fromkeys(names, "0")))
     labels: dict[NodeId, str | None] = {
         name: Label.nth(number).bits for number, name in enumerate(names)
     }
-    watch.note(seen(labels, 3, crashed=("gone",)), trouble="no supervisor answers")
+    watch.record(seen(labels, 3, crashed=("gone",)), trouble="no supervisor answers")
     for glyphs in (UNICODE, ASCII):
         printed = StringIO()
         console = Console(width=columns, file=printed, color_system=None)
@@ -431,8 +430,8 @@ def test_watched_ring_fits_into_the_terminal(size: tuple[int, int], n: int) -> N
 
 def test_changes_since_the_last_inspection_are_highlighted_and_listed() -> None:
     watch = RingWatch()
-    watch.note(seen({"a": "0", "b": "01"}))
-    watch.note(seen({"a": "0", "b": "1"}))
+    watch.record(seen({"a": "0", "b": "01"}))
+    watch.record(seen({"a": "0", "b": "1"}))
     page = RingPanel(100, 49, UNICODE)
 
     def highlighted() -> list[str]:
@@ -441,7 +440,7 @@ def test_changes_since_the_last_inspection_are_highlighted_and_listed() -> None:
         return [each.text.strip() for each in segments if each.style and each.style.reverse]
 
     assert highlighted() == ["b", "01 → 1", "1"]
-    watch.note(seen({"a": "0", "b": "1"}))
+    watch.record(seen({"a": "0", "b": "1"}))
     assert highlighted() == []
 
 
