@@ -296,7 +296,8 @@ def counted_reasons() -> Iterator[str]:
                 case ast.AugAssign(
                     target=ast.Subscript(
                         value=ast.Attribute(
-                            value=ast.Attribute(attr="links" | "_links"), attr="counts"
+                            value=ast.Attribute(attr="links" | "_links" | "_transport"),
+                            attr="counts",
                         ),
                         slice=ast.Constant(value=str(reason)),
                     )
@@ -307,7 +308,7 @@ def counted_reasons() -> Iterator[str]:
 def node_reasons() -> Iterator[str]:
     """Why a node takes something from nobody but the right one, or not now."""
     for function in ast.walk(ast.parse(read(Path(node_module.__file__)))):
-        if isinstance(function, ast.FunctionDef) and function.name == "_why_dropped":
+        if isinstance(function, ast.FunctionDef) and function.name == "_why_refused":
             for each in ast.walk(function):
                 match each:
                     case ast.Return(value=ast.Constant(value=str(reason))):

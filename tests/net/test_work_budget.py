@@ -11,6 +11,7 @@ from msgspec.structs import fields
 
 from skipring.core.events import IndexRequested, PublishRequested
 from skipring.core.log import MemoryLog
+from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.net import connection as link_module
 from skipring.net import work_budget
@@ -414,7 +415,7 @@ def test_time_limit_equals_one_turn() -> None:
 
 @pytest.mark.parametrize("question", [GetNodeStatus(7), GetLogInfo(7, 4, None)])
 def test_status_after_a_backfill_follows_slices_of_the_index(
-    question: GetNodeStatus | GetLogInfo,
+    question: GetNodeStatus | GetLogInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 30_000
 
@@ -431,7 +432,12 @@ def test_status_after_a_backfill_follows_slices_of_the_index(
             node.dispatch(TOPIC, IndexRequested())
             assert not machine.is_indexed, "there is more than one slice to be indexed"
             said: list[WireMessage] = []
-            node._sender.send_message = lambda _topic, _to, message: said.append(message)  # type: ignore[method-assign]
+
+            def record(_topic: TopicId, to: NodeId, message: WireMessage) -> None:
+                if to == "c":
+                    said.append(message)
+
+            monkeypatch.setattr(node._sender, "send_message", record)
             for _ in range(300):
                 node._requests.send_status("c", TOPIC, question)
             assert {type(each) for each in said} == {Refused}, "of too many"

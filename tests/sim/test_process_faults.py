@@ -19,6 +19,8 @@ from skipring.sim.process_faults import (
     SupervisorRestart,
     WrongSuspicion,
 )
+from skipring.sim.runner import Simulation
+from skipring.sim.scenario import Scenario
 from skipring.world.snapshot import Parcel, Snapshot
 from tests.support.conversations import standing_ring
 
@@ -295,3 +297,44 @@ def test_nothing_is_published_without_members() -> None:
     world = Watched(Snapshot(subscribers={"a": SubscriberState(member=False)}))
     strike(PublishLoad(3, 1), world, 3)
     assert published(world) == []
+
+
+# -- crash between sending and storing ---------------------------------------------------------
+
+
+def test_crashed_publisher_leaves_its_publication_to_its_neighbours() -> None:
+    world = ring_of(8)
+    publisher = sorted(world.subscribers)[3]
+    world.publish_and_crash(publisher, b"last words")
+    assert publisher in world.crashed
+    assert world.messages > 0
+    assert world.deliveries.published == 0  # nothing was stored or delivered at the publisher
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_survivors_agree_after_publishers_crash_between_sending_and_storing(seed: int) -> None:
+    scenario = Scenario(n=12, publisher_crashes=(2, 4, 7), seed=seed, publications=5)
+    simulation = Simulation(scenario)
+    report = simulation.run()
+    assert report.converged
+    world = simulation.world
+    assert len(world.crashed) == 3
+    held = [{each.payload for each in it.publications} for it in world.subscribers.values()]
+    assert all(payloads == held[0] for payloads in held)
+    assert sum(payload.startswith(b"last of round") for payload in held[0] if payload) == 3
+
+
+def test_restarted_publisher_gets_back_what_it_sent_before_the_crash() -> None:
+    world = ring_of(4)
+    publisher = min(world.subscribers)
+    world.publish_and_crash(publisher, b"before")
+    world.subscribe(publisher)  # with an empty log
+    for _ in range(60):
+        world.begin_round()
+        parcels, world.channels = world.channels, []
+        for parcel in parcels:
+            world.deliver(parcel)
+        for node in world.processes():
+            world.tick(node)
+        world.end_round()
+    assert [each.payload for each in world.subscribers[publisher].publications] == [b"before"]

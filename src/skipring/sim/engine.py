@@ -238,6 +238,12 @@ class World:
         """Publish at a node, as its application would."""
         self._dispatch(node, PublishRequested(payload=payload))
 
+    def publish_and_crash(self, node: NodeId, payload: bytes) -> None:
+        """Publish at a node that crashes after it has sent, and before it has stored (0051)."""
+        effects = self.subscribers[node].handle(PublishRequested(payload=payload))
+        self._perform(node, [effect for effect in effects if isinstance(effect, Send)])
+        self.crash(node)
+
     def suspect(self, node: NodeId) -> None:
         """Report a node as crashed to the supervisor, as its failure detector would."""
         self._dispatch(SUPERVISOR, NodeSuspected(node))

@@ -134,6 +134,24 @@ class PublishLoad(Struct, frozen=True):
             world.publish(world.rng.choice(members), f"round {world.round} {number}".encode())
 
 
+class PublisherCrash(Struct, frozen=True):
+    """Crash of a random member between sending and storing a publication, in given rounds."""
+
+    rounds: tuple[int, ...]
+
+    @property
+    def last_round(self) -> int:
+        """Return the last round in which it strikes."""
+        return max(self.rounds, default=-1)
+
+    def strike(self, world: World) -> None:
+        """Publish and crash if this round is listed; at least one member survives."""
+        members = sorted(node for node, machine in world.subscribers.items() if machine.wants)
+        if world.round in self.rounds and len(members) > 1:
+            payload = f"last of round {world.round}".encode()
+            world.publish_and_crash(world.rng.choice(members), payload)
+
+
 class OracleDetector(Struct, frozen=True):
     """Failure detector that suspects a crashed node ``delay_rounds`` rounds after its crash."""
 

@@ -22,6 +22,7 @@ from skipring.sim.process_faults import (
     CrashWave,
     Incident,
     OracleDetector,
+    PublisherCrash,
     PublishLoad,
     SupervisorRestart,
     WrongSuspicion,
@@ -109,6 +110,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     delay: DelaySpan | None = None
     partition: PartitionSpan | None = None
     crash: CrashSpan | None = None
+    publisher_crashes: tuple[Rounds, ...] = ()
     wrong_suspicion: SuspicionSpan | None = None
     publish: PublishSpan | None = None
 
@@ -166,6 +168,8 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             found.append(WrongSuspicion(self.wrong_suspicion.share, self.wrong_suspicion.rounds))
         if self.publish is not None:
             found.append(PublishLoad(self.publish.rounds, self.publish.per_round))
+        if self.publisher_crashes:
+            found.append(PublisherCrash(self.publisher_crashes))
         if self.supervisor_restarts:
             found.append(SupervisorRestart(self.supervisor_restarts))
         return (*found, OracleDetector(self.detector_delay))
