@@ -27,7 +27,6 @@ from skipring.admin.foreign_members import (
     root_violations,
 )
 from skipring.admin.supervisor_seat import LOOPBACK, RestartableSupervisor
-from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Deliver
 from skipring.core.events import PublishRequested
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
@@ -114,7 +113,6 @@ class Cluster:
             tick_s=tick_s,
             flush_s=tick_s / 10,
             is_chaotic=True,
-            config=ProtocolConfig(quiet_ticks_max=QUIET_TICKS_MAX),
         )
         self._data_dir = data_dir
         directories = (f"supervisor-{number}" for number in range(supervisors))

@@ -13,7 +13,14 @@ from random import Random
 import pytest
 
 from skipring.core.labels import Label
-from skipring.core.messages import MESSAGE_TYPES, UNRECORDED, CheckLabel, Unsubscribe
+from skipring.core.messages import (
+    MESSAGE_TYPES,
+    UNRECORDED,
+    CheckLabel,
+    Ping,
+    ReportUnresponsive,
+    Unsubscribe,
+)
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.errors import WireError
 from skipring.lab.faults.frames import mutated
@@ -31,11 +38,9 @@ from skipring.wire.rpc import (
     DatabasePage,
     MemberList,
     NodeStatus,
-    Ping,
     PublicationPage,
     PublishAck,
     Refused,
-    ReportUnresponsive,
     WireMessage,
 )
 from skipring.world.legitimacy import explicit_state

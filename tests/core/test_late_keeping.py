@@ -36,6 +36,7 @@ from skipring.core.messages import (
     UNRECORDED,
     CheckLabel,
     CheckTrie,
+    ConfigurationAck,
     Digest,
     GetConfiguration,
     HandoverDone,
@@ -43,10 +44,13 @@ from skipring.core.messages import (
     Introduce,
     IntroduceShortcut,
     Message,
+    Ping,
+    Pong,
     Publications,
     PublishMany,
     PublishNew,
     RemoveConnections,
+    ReportUnresponsive,
     SetConfiguration,
     Subscribe,
     Unsubscribe,
@@ -345,6 +349,7 @@ UNCONCERNED = {
     RemoveConnections,
     Digest,
     HandoverDone,
+    *(ReportUnresponsive, Ping, Pong, ConfigurationAck),
     *(Subscribe, Unsubscribe, GetConfiguration),  # requests to supervisors; dropped
 }
 ONES = [

@@ -39,7 +39,8 @@ UNSUBSCRIBE = [(SUPERVISOR, Unsubscribe("m"))]
 
 def ticked(topics: SubscriberTopics | SupervisorTopics) -> list[tuple[TopicId, list[Effect]]]:
     """Run the Timeout of every topic; return the effects by topic."""
-    return [(topic, topics.handle(topic, Tick())) for topic in topics.names()]
+    names = topics.names() if isinstance(topics, SubscriberTopics) else sorted(topics.begin_tick())
+    return [(topic, topics.handle(topic, Tick())) for topic in names]
 
 
 def node() -> SubscriberTopics:

@@ -63,6 +63,8 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_answered": (FILE, "SupervisorMemory.answered"),
             "_calm_ticks": (FILE, "SupervisorMemory.calm_ticks"),
             "_config": (FIXED, "given when the machine is made"),
+            "_detector": (PART, "FailureDetector"),
+            "_own_budget": (PART, "DetectorBudget"),
             "_mismatches": (FILE, "SupervisorMemory.mismatches"),
             "_queue": (FILE, "SupervisorState.queue"),
             "_refresh_ticks": (FILE, "SupervisorMemory.refresh_ticks"),
@@ -70,6 +72,21 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_ticks": (FILE, "SupervisorMemory.ticks"),
             "_told": (FILE, "SupervisorMemory.told"),
             "roster": (PART, "Roster"),
+        },
+        "FailureDetector": {
+            "_budget": (PART, "DetectorBudget"),
+            "_cases": (FILE, "DetectorState.cases"),
+            "_unanswered": (FILE, "DetectorState.unanswered"),
+        },
+        "DetectorBudget": {
+            "pings": (FILE, "DetectorState.pings"),
+            "reports": (FILE, "DetectorState.reports"),
+        },
+        "_Case": {
+            "accusers": (FILE, "CaseState.accusers"),
+            "newest": (FILE, "CaseState.newest"),
+            "pinged": (FILE, "CaseState.pinged"),
+            "since": (FILE, "CaseState.since"),
         },
         "Roster": {
             "_audited": (FILE, "SupervisorMemory.audited"),
@@ -105,6 +122,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "slots": (FILE, "SubscriberState.shortcuts"),
         },
         "NeighbourLiveness": {
+            "_unheard": (FILE, "SubscriberMemory.unheard"),
             "_config": (FIXED, "given when the machine is made"),
             "_watches": (FILE, "SubscriberState.silence"),
         },
@@ -282,7 +300,9 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_total": (DERIVED, "test_wrong_charges_are_gone_after_a_tick"),
         },
         "SupervisorTopics": {
+            "_budget": (PART, "DetectorBudget"),
             "_config": (FIXED, "given when the machines are made"),
+            "_first": (DERIVED, "test_topics_of_a_process_share_the_pings_of_a_tick"),
             "_machines": (PART, "Supervisor"),
         },
     }
@@ -424,6 +444,6 @@ def test_every_field_of_the_state_has_a_row() -> None:
 _PARTS: Final = frozenset(
     {
         *("memory", "spreading", "announcing", "repair", "histories", "scrub", "holdings"),
-        *("handovers", "drain", "completeness"),
+        *("handovers", "drain", "completeness", "detector"),
     }
 )

@@ -14,13 +14,13 @@ import click
 import pytest
 
 from skipring.cli import skipring
+from skipring.core import failure_detector as detector
 from skipring.errors import SkipringError, WireError
 from skipring.net import connection as link
 from skipring.net import connection_limits as places
 from skipring.net import contexts, handshakes, partial_frames
 from skipring.net import peer as partner
 from skipring.node import chaos_server as chaos
-from skipring.node import failure_detector as detector
 from skipring.node import group_commit as durability
 from skipring.node import host as node_module
 from skipring.node import metrics_server as telemetry
@@ -373,7 +373,7 @@ def test_what_is_said_about_the_code_is_so() -> None:
     assert f"waits up to {serving.LEAVING_S:.0f} seconds for the supervisor" in text
     assert f"if the event loop answers within {telemetry.ANSWER_S:.0f} s" in text
     assert f"random delays of up to {partner.BACK_OFF_MAX_S:.0f} seconds" in text
-    assert f"report it after {detector.SILENT_TICKS} silent ticks" in text
+    assert f"report it after {detector.UNHEARD_TICKS} silent ticks" in text
     late, lone = detector.EVICTION_TICKS, detector.LONE_EVICTION_TICKS
     assert f"takes it out {late} ticks later, or {lone} if only one reports it" in text
     assert f"at most {measures.TOPICS_MAX} topics of a process" in text

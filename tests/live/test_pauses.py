@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from skipring.core.failure_detector import EVICTION_TICKS, LONE_EVICTION_TICKS, UNHEARD_TICKS
 from skipring.lab.faults.processes import SUPERVISOR, LiveProcesses, numbered
-from skipring.node.failure_detector import EVICTION_TICKS, LONE_EVICTION_TICKS, SILENT_TICKS
 
 NODES = 16
 INTERVALS = 5
@@ -36,13 +36,13 @@ def test_node_paused_for_5_intervals_is_not_evicted(tmp_path: Path) -> None:
         started(ring)
         for _ in range(ATTEMPTS):
             evicted = ring.evicted()
-            if pause_for(ring, INTERVALS) < SILENT_TICKS + EVICTION_TICKS:
+            if pause_for(ring, INTERVALS) < UNHEARD_TICKS + EVICTION_TICKS:
                 break
             ring.until_legitimate()
         else:
             pytest.fail("every pause took much longer than it should")
         resumed = ring.ticks(SUPERVISOR)
-        ring.until(lambda: ring.ticks(SUPERVISOR) > resumed + SILENT_TICKS + LONE_EVICTION_TICKS)
+        ring.until(lambda: ring.ticks(SUPERVISOR) > resumed + UNHEARD_TICKS + LONE_EVICTION_TICKS)
         assert ring.evicted() == evicted
         ring.until_legitimate()
 

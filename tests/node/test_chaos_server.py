@@ -16,6 +16,8 @@ from skipring.core.effects import Deliver
 from skipring.core.events import PublishRequested, Received, Shutdown
 from skipring.core.messages import (
     Introduce,
+    Ping,
+    Pong,
     Publications,
     PublishMany,
     PublishNew,
@@ -53,7 +55,7 @@ from skipring.wire.chaos import (
 )
 from skipring.wire.codec import Envelope, encode
 from skipring.wire.framing import CONTROL, Frame
-from skipring.wire.rpc import Ping, Pong, Refused
+from skipring.wire.rpc import Refused
 from tests.support.machines import label, peer
 from tests.wire.samples import PUBLICATION, SAMPLES
 

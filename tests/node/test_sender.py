@@ -13,6 +13,7 @@ from skipring.core.messages import (
     Digest,
     IntroduceShortcut,
     PublishNew,
+    ReportUnresponsive,
     SetConfiguration,
     Subscribe,
 )
@@ -23,7 +24,7 @@ from skipring.net.transport import Transport
 from skipring.node import sender as sender_module
 from skipring.node.sender import Sender
 from skipring.wire.codec import Envelope, decode, encode
-from skipring.wire.rpc import FindMembers, ReportUnresponsive, WireMessage
+from skipring.wire.rpc import FindMembers, WireMessage
 from tests.support.machines import label, peer
 from tests.wire.samples import PUBLICATION, the_frame
 

@@ -93,7 +93,8 @@ class Host:
 
 def ticked(topics: SubscriberTopics | SupervisorTopics) -> list[tuple[TopicId, list[Effect]]]:
     """Run the Timeout of every topic; return the effects by topic."""
-    return [(topic, topics.handle(topic, Tick())) for topic in topics.names()]
+    names = topics.names() if isinstance(topics, SubscriberTopics) else sorted(topics.begin_tick())
+    return [(topic, topics.handle(topic, Tick())) for topic in names]
 
 
 def test_subscriber_starts_a_new_protocol_for_each_topic_it_wants() -> None:

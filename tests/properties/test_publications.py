@@ -282,7 +282,7 @@ def test_number_of_missing_publications_over_all_members_never_increases(
     values = {"n": 12, "adversary": adversary, "publications": 25, "seed": 3, "spread": str(spread)}
     scenario = make_scenario(values)
     start = scenario.start()
-    world = Watched(start, seed=3, config=scenario.config)
+    world = Watched(start, seed=3, config=scenario.protocol)
     everything = genuine_ids(start)
     measured = world.watch(lambda: missing_everywhere(world, everything))
     run_rounds(world, RandomOrder(), 25)

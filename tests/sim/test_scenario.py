@@ -197,6 +197,8 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any]] = {
     "partition": (SMALL, {"share": 0.5, "from_round": 0, "to_round": 9}),
     "crash": (SMALL, {"rounds": [2], "share": 0.5}),
     "wrong_suspicion": (SMALL, {"rounds": 5, "share": 0.5}),
+    "publisher_crashes": (SMALL, [2]),
+    "config": (SMALL | {"adversary": "A15"}, "live"),
     "publications": (SMALL, 5),
     "publish": (SMALL, {"rounds": 5, "per_round": 2}),
     "spread": (SMALL | {"publish": {"rounds": 5}}, "flood"),
@@ -297,11 +299,11 @@ def test_run_does_not_end_before_the_last_publishing_round() -> None:
 def test_configuration_has_the_spread_of_the_scenario(spread: Spread) -> None:
     for mode in Mode:
         scenario = make_scenario({"spread": spread.value, "mode": mode.value})
-        assert scenario.config.spread is spread
+        assert scenario.protocol.spread is spread
 
 
 def test_mode_paper_floods_by_default() -> None:
-    spreads = [make_scenario({"mode": mode.value}).config.spread for mode in Mode]
+    spreads = [make_scenario({"mode": mode.value}).protocol.spread for mode in Mode]
     assert spreads == [Spread.FLOOD, Spread.ADAPTIVE, Spread.ADAPTIVE]
 
 
@@ -317,7 +319,7 @@ def test_island_depends_on_the_seed_alone() -> None:
 
 
 def test_disabled_rules_are_off() -> None:
-    rules = make_scenario({"without": ["R9", "S11", "k+1"]}).config.rules
+    rules = make_scenario({"without": ["R9", "S11", "k+1"]}).protocol.rules
     off = {rule for rule in Rule if not getattr(rules, rule.name.lower())}
     assert off == {Rule.SILENCE, Rule.PUSH, Rule.RARE_REQUESTS}
     assert make_scenario({"mode": "paper"}).mode is Mode.PAPER

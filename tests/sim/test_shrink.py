@@ -296,7 +296,7 @@ def test_command_reports_a_world_that_does_not_fail(run: Run) -> None:
         (["bad.json", "--out", "small.json"], "bad.json: "),
         (["good.json", "--out", "small.json", "--mode", "slow"], "mode: "),
         (["good.json", "--out", "small.json", "--without", "R99"], "'R99'"),
-        (["good.json", "--out", "nowhere/small.json"], "there is no folder nowhere"),
+        (["good.json", "--out", "nowhere/small.json"], "no directory nowhere"),
     ],
 )
 def test_bad_input_is_refused_in_one_sentence(words: list[str], complaint: str, run: Run) -> None:

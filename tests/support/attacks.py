@@ -27,6 +27,7 @@ from skipring.core.messages import (
     Publications,
     PublishNew,
     RemoveConnections,
+    ReportUnresponsive,
     SetConfiguration,
     Subscribe,
     TrieEqual,
@@ -39,7 +40,7 @@ from skipring.core.publications import Publication
 from skipring.core.summaries import RangeSummary, Summary
 from skipring.wire.framing import CONTROL, DATA, frame
 from skipring.wire.handshake import VERSION
-from skipring.wire.rpc import ReportUnresponsive, WireMessage
+from skipring.wire.rpc import WireMessage
 from tests.support.exchanges import HELLO, greeting_of, note
 from tests.support.rings import DEADLINE_S, LOOPBACK, TOPIC
 from tests.wire.samples import SAMPLES

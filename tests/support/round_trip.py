@@ -147,11 +147,13 @@ def structs(value: object, path: Path = ()) -> Iterator[tuple[Path, Struct]]:
 
 def _bare(state: State, path: Path) -> State:
     """Return the state with the memory of a new machine, except for a dict on the path."""
+    made: State
     if isinstance(state, SupervisorState):
-        return replace(state, memory=SupervisorMemory())
-    made: State = replace(state, memory=SubscriberMemory(), hashes={})
-    if "scrub" in path:
-        made = replace(made, memory=SubscriberMemory(scrub=ScrubState()))
+        made = replace(state, memory=SupervisorMemory())
+    elif "scrub" in path:
+        made = replace(state, memory=SubscriberMemory(scrub=ScrubState()), hashes={})
+    else:
+        made = replace(state, memory=SubscriberMemory(), hashes={})
     for place, step in enumerate(path):
         if isinstance(step, tuple):
             *inner, last = path[:place]

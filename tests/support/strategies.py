@@ -16,11 +16,14 @@ from msgspec.structs import replace
 
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import (
+    HOPS_MAX,
     MESSAGE_TYPES,
+    SESSION_MAX,
     CheckAndPublish,
     CheckHeld,
     CheckLabel,
     CheckTrie,
+    ConfigurationAck,
     Digest,
     Draining,
     GetConfiguration,
@@ -30,10 +33,13 @@ from skipring.core.messages import (
     Introduce,
     IntroduceShortcut,
     Message,
+    Ping,
+    Pong,
     Publications,
     PublishMany,
     PublishNew,
     RemoveConnections,
+    ReportUnresponsive,
     RequestHandover,
     SetConfiguration,
     Subscribe,
@@ -57,7 +63,8 @@ TOPIC = "news"  # topic of every snapshot
 digests = st.integers(0, CIRCLE - 1)
 trie_digests = st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
 short_ids = st.binary(min_size=SHORT_BYTES, max_size=SHORT_BYTES)
-sessions = st.just(0) | st.integers(0, CIRCLE - 1)
+hop_counts = st.integers(0, HOPS_MAX)
+sessions = st.just(0) | st.integers(0, SESSION_MAX)
 links = st.sampled_from(EdgeKind)
 
 
@@ -149,9 +156,9 @@ def _messages_by_type(nodes: Sequence[NodeId]) -> Mapping[type[Message], SearchS
         ),
         Publications: st.builds(Publications, several(publications()), sessions),
         TrieEqual: st.builds(TrieEqual, node, trie_digests),
-        PublishNew: st.builds(PublishNew, publications(), sessions),
+        PublishNew: st.builds(PublishNew, publications(), hop_counts),
         PublishMany: st.builds(
-            PublishMany, st.lists(publications(), max_size=3).map(tuple), sessions
+            PublishMany, st.lists(publications(), max_size=3).map(tuple), hop_counts
         ),
         IHave: _about_ids(IHave, node),
         Want: _about_ids(Want, node),
@@ -162,6 +169,10 @@ def _messages_by_type(nodes: Sequence[NodeId]) -> Mapping[type[Message], SearchS
         Draining: st.builds(Draining, node, several(node)),
         RequestHandover: st.builds(RequestHandover, node, sessions),
         HandoverDone: st.builds(HandoverDone, node, sessions, st.booleans()),
+        ReportUnresponsive: st.builds(ReportUnresponsive, node),
+        Ping: st.builds(Ping, sessions),
+        Pong: st.builds(Pong, sessions),
+        ConfigurationAck: st.just(ConfigurationAck()),
     }
 
 

@@ -10,10 +10,14 @@ from skipring.core.messages import (
     CheckAndPublish,
     CheckHeld,
     CheckTrie,
+    ConfigurationAck,
     Held,
+    Ping,
+    Pong,
     Publications,
     PublishMany,
     PublishNew,
+    ReportUnresponsive,
 )
 from skipring.core.name_registry import Conflict, ProcessId
 from skipring.core.peers import SUPERVISOR
@@ -46,7 +50,6 @@ from skipring.wire.name_messages import AskHolder, HolderReply, NameTaken
 from skipring.wire.rpc import (
     ChangeEntry,
     ChangePage,
-    ConfigurationAck,
     DatabasePage,
     DeliveryPage,
     FetchChanges,
@@ -61,13 +64,10 @@ from skipring.wire.rpc import (
     LogPage,
     MemberList,
     NodeStatus,
-    Ping,
-    Pong,
     PublicationPage,
     Publish,
     PublishAck,
     Refused,
-    ReportUnresponsive,
     RuntimeMessage,
     WireMessage,
 )

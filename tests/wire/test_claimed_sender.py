@@ -17,6 +17,7 @@ from skipring.core.messages import (
     Introduce,
     IntroduceShortcut,
     RemoveConnections,
+    ReportUnresponsive,
     RequestHandover,
     Subscribe,
     TrieEqual,
@@ -25,7 +26,7 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import NodeId, Peer
 from skipring.wire.claimed_sender import CLAIMS, names_another
-from skipring.wire.rpc import WIRE_TYPES, ReportUnresponsive, WireMessage
+from skipring.wire.rpc import WIRE_TYPES, WireMessage
 from tests.wire.samples import SAMPLES
 
 # They name one node that is not the sender: each is a decision, recorded in 0045.

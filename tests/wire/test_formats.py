@@ -104,10 +104,6 @@ def test_named_nodes_of_a_message_are_found(kind: type[WireMessage]) -> None:
 TAGS = {
     "FindMembers": 64,
     "MemberList": 65,
-    "ReportUnresponsive": 66,
-    "Ping": 67,
-    "Pong": 68,
-    "ConfigurationAck": 69,
     "Publish": 70,
     "PublishAck": 71,
     "Refused": 72,

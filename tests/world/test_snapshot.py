@@ -10,6 +10,7 @@ from skipring.core.messages import (
     CheckHeld,
     CheckLabel,
     CheckTrie,
+    ConfigurationAck,
     Digest,
     Draining,
     GetConfiguration,
@@ -19,10 +20,13 @@ from skipring.core.messages import (
     Introduce,
     IntroduceShortcut,
     Message,
+    Ping,
+    Pong,
     Publications,
     PublishMany,
     PublishNew,
     RemoveConnections,
+    ReportUnresponsive,
     RequestHandover,
     SetConfiguration,
     Subscribe,
@@ -65,6 +69,10 @@ PAIRS: list[tuple[Message, list[str]]] = [
     (Draining("a", ("b",)), []),
     (RequestHandover("a", 1), []),
     (HandoverDone("a", 1, complete=True), []),
+    (ReportUnresponsive("a"), []),
+    (Ping(1), []),
+    (Pong(1), []),
+    (ConfigurationAck(), []),
 ]
 
 

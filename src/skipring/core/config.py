@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Rule(StrEnum):
@@ -67,6 +68,13 @@ _FIXED: Final = frozenset(
 MODE_RULES: Final[Mapping[Mode, frozenset[Rule]]] = MappingProxyType(
     {Mode.PAPER: frozenset(), Mode.FIXED: _FIXED, Mode.FAST: frozenset(Rule)}
 )
+
+
+class Preset(StrEnum):
+    """Named set of constants."""
+
+    LIVE = "live"  # of live processes
+    EAGER = "eager"  # without deferral, for proofs and transcripts
 
 
 class Spread(StrEnum):
@@ -192,9 +200,44 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     news_ticks: int = 1
     # Guess: more publications than this in one repair message are history, not news.
     repair_announce_max: int = 64
+    # Section 3.3: report neighbours that are not heard, ping and evict members. Off where an oracle
+    # suspects crashed nodes.
+    detects_failures: bool = False
 
     @classmethod
-    def of(cls, mode: Mode, without: Iterable[Rule] = (), spread: Spread | None = None) -> Self:
-        """Return the configuration of a mode except some rules; ``spread`` overrides the mode's."""
+    def eager(cls) -> Self:
+        """Return the configuration without deferral, for proofs and transcripts."""
+        return cls()
+
+    @classmethod
+    def live(cls) -> Self:
+        """Return the configuration of live processes.
+
+        T18: a live ring is mostly in sync, so members compare tries ever more rarely, and only now
+        and then while publications are in flight.
+        """
+        return cls(
+            quiet_ticks_max=64,
+            news_ticks=8,
+            want_flushes=2,
+            announced_max=64,
+            defers_storage=True,
+            detects_failures=True,
+        )
+
+    @classmethod
+    def of(
+        cls,
+        mode: Mode,
+        without: Iterable[Rule] = (),
+        spread: Spread | None = None,
+        preset: Preset = Preset.EAGER,
+    ) -> Self:
+        """Return the configuration of a mode except some rules; ``spread`` overrides the mode's.
+
+        The paper has no deferral, so mode paper is always eager.
+        """
         chosen = spread if spread is not None else MODE_SPREAD[mode]
-        return cls(rules=Rules.of(mode, without), spread=chosen)
+        is_live = preset is Preset.LIVE and mode is not Mode.PAPER
+        constants = cls.live() if is_live else cls.eager()
+        return replace(constants, rules=Rules.of(mode, without), spread=chosen)

@@ -90,8 +90,23 @@ class Drained(Struct, frozen=True, gc=False):
     absent: bool = False  # receivers remain, but none of them is reachable
 
 
+class Evicted(Struct, frozen=True, gc=False):
+    """Removal of a member by the supervisor's failure detector (section 3.3)."""
+
+    node: NodeId
+
+
 Effect: TypeAlias = (
-    Send | Unsubscribed | Store | Discard | Deliver | PeerInSync | SendSynced | HeldBy | Drained
+    Send
+    | Unsubscribed
+    | Store
+    | Discard
+    | Deliver
+    | PeerInSync
+    | SendSynced
+    | HeldBy
+    | Drained
+    | Evicted
 )
 
 

@@ -14,7 +14,12 @@ from skipring.core.state import SubscriberState, SupervisorState
 
 
 class Tick(Struct, frozen=True, gc=False):
-    """The paper's Timeout: the machine runs its periodic actions once."""
+    """The paper's Timeout: the machine runs its periodic actions once.
+
+    ``late``: the host stood still for some ticks, so it has not heard its neighbours either.
+    """
+
+    late: bool = False
 
 
 class Received(Struct, frozen=True, gc=False):

@@ -265,6 +265,28 @@ class HandoverDone(Struct, frozen=True, array_like=True, gc=False, tag=22):
     complete: bool
 
 
+class ReportUnresponsive(Struct, frozen=True, array_like=True, gc=False, tag=66):
+    """Report that the ring neighbour ``node`` has not sent a message for a while (section 3.3)."""
+
+    node: NodeId
+
+
+class Ping(Struct, frozen=True, array_like=True, gc=False, tag=67):
+    """Request of the supervisor for a sign of life, to a member that was reported unresponsive."""
+
+    nonce: Number
+
+
+class Pong(Struct, frozen=True, array_like=True, gc=False, tag=68):
+    """Sign of life: the answer to a Ping."""
+
+    nonce: Number
+
+
+class ConfigurationAck(Struct, frozen=True, array_like=True, gc=False, tag=69):
+    """Acknowledgement of a SetConfiguration, which shows that the sender is alive (section 3.3)."""
+
+
 Message: TypeAlias = (
     Subscribe
     | Unsubscribe
@@ -288,6 +310,10 @@ Message: TypeAlias = (
     | Draining
     | RequestHandover
     | HandoverDone
+    | ReportUnresponsive
+    | Ping
+    | Pong
+    | ConfigurationAck
 )
 
 MESSAGE_TYPES: Final[tuple[type[Message], ...]] = (
@@ -313,6 +339,10 @@ MESSAGE_TYPES: Final[tuple[type[Message], ...]] = (
     Draining,
     RequestHandover,
     HandoverDone,
+    ReportUnresponsive,
+    Ping,
+    Pong,
+    ConfigurationAck,
 )
 
 UNRECORDED: Final = SetConfiguration(None, None, None)

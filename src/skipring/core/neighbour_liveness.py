@@ -1,8 +1,11 @@
-"""Timeouts of ring neighbours (R9).
+"""Timeouts of ring neighbours: R9, and reports to the failure detector (section 3.3).
 
 In a legitimate state every ring neighbour sends one CheckLabel per interval. A neighbour that does
 not is dead or no longer a neighbour; only the supervisor knows. The timeout doubles only after the
 supervisor has confirmed the neighbour, so a lost reply never slows the node down.
+
+A crashed neighbour sends nothing at all: the node reports one that it has not heard for three
+ticks, whatever message it expects.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from skipring.core.config import ProtocolConfig
+from skipring.core.failure_detector import UNHEARD_TICKS
 from skipring.core.peers import NodeId, Peer
 from skipring.core.state import LivenessState
 
@@ -28,11 +32,34 @@ class Watch(Struct, gc=False):
 class NeighbourLiveness:
     """Watches over the ring neighbours of one subscriber: two or three, so a list is enough."""
 
-    __slots__ = ("_config", "_watches")
+    __slots__ = ("_config", "_unheard", "_watches")
 
     def __init__(self, config: ProtocolConfig) -> None:
         self._config = config
         self._watches: list[Watch] = []
+        self._unheard: dict[NodeId, int] = {}  # ticks without any message; -1: heard since a tick
+
+    def on_message(self, node: NodeId) -> None:
+        """Record a message of any type."""
+        if node in self._unheard:
+            self._unheard[node] = -1
+
+    def unresponsive(self, neighbours: Iterable[NodeId], *, is_late: bool) -> list[NodeId]:
+        """Count one more tick; return the neighbours to report. A late node reports none."""
+        before = {} if is_late else self._unheard
+        self._unheard = (
+            {} if is_late else {node: max(before.get(node, 0), -1) + 1 for node in neighbours}
+        )
+        return [node for node, ticks in self._unheard.items() if ticks >= UNHEARD_TICKS]
+
+    @property
+    def unheard(self) -> dict[NodeId, int]:
+        """Return the ticks since the last message of each neighbour."""
+        return dict(self._unheard)
+
+    def load_unheard(self, unheard: Mapping[NodeId, int]) -> None:
+        """Replace the ticks; the values may be corrupted."""
+        self._unheard = dict(unheard)
 
     def on_heard(self, node: NodeId) -> None:
         """Reset the silence of a node that has sent a first-hand message."""

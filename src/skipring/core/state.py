@@ -188,6 +188,25 @@ class SubscriberMemory(Struct, frozen=True, kw_only=True, gc=False):
     handovers: HandoversState = HandoversState()
     drain: DrainState = DrainState()
     completeness: CompletenessState = CompletenessState()
+    unheard: dict[NodeId, int] | None = None
+
+
+class CaseState(Struct, frozen=True, gc=False):
+    """Accusation of one member."""
+
+    since: int
+    newest: int
+    accusers: tuple[NodeId, ...] = ()
+    pinged: int = 0
+
+
+class DetectorState(Struct, frozen=True, kw_only=True, gc=False):
+    """Variables of the failure detector (section 3.3)."""
+
+    cases: dict[NodeId, CaseState] = {}
+    unanswered: dict[NodeId, int] = {}
+    pings: int = 8
+    reports: int = 64
 
 
 class SupervisorMemory(Struct, frozen=True, kw_only=True, gc=False):
@@ -204,6 +223,7 @@ class SupervisorMemory(Struct, frozen=True, kw_only=True, gc=False):
     audited: int = 0
     audited_sum: int = 0
     index: dict[NodeId, int] | None = None
+    detector: DetectorState = DetectorState()
 
 
 # -- the machines -------------------------------------------------------------------------------

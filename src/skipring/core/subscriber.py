@@ -39,11 +39,15 @@ from skipring.core.messages import (
     CheckHeld,
     CheckLabel,
     CheckTrie,
+    ConfigurationAck,
     Digest,
     GetConfiguration,
     Introduce,
     IntroduceShortcut,
+    Ping,
+    Pong,
     RemoveConnections,
+    ReportUnresponsive,
     RequestHandover,
     SetConfiguration,
     Subscribe,
@@ -115,7 +119,7 @@ class Subscriber:
             case Received():
                 self._on_received(event, out)
             case Tick():
-                self._on_tick(out)
+                self._on_tick(event, out)
             case Flush():
                 self._circulation.on_flush(out)
             case SubscribeRequested():
@@ -136,6 +140,8 @@ class Subscriber:
 
     def _on_received(self, event: Received, out: Outbox) -> None:
         message, kind = event.message, type(event.message)
+        if self._config.detects_failures and event.sender is not None:
+            self._on_sign_of_life(event, event.sender, out)
         if kind in Replication.HANDLERS:
             if self.wants or self._ring.me is not None:
                 self._circulation.on_message(message, event.sender, out)
@@ -146,9 +152,21 @@ class Subscriber:
             self._circulation.spreading.invalidate_view()
         # Drop any other message: it is a request to a supervisor.
 
+    def _on_sign_of_life(self, event: Received, sender: NodeId, out: Outbox) -> None:
+        """Record that a peer is alive, and answer the failure detector (section 3.3)."""
+        self._silence.on_message(sender)
+        if sender == SUPERVISOR:
+            match event.message:
+                case SetConfiguration():
+                    out.send(SUPERVISOR, ConfigurationAck())
+                case Ping(nonce=nonce):
+                    out.send(SUPERVISOR, Pong(nonce))
+                case _:
+                    pass
+
     # -- periodic actions ------------------------------------------------------------------
 
-    def _on_tick(self, out: Outbox) -> None:
+    def _on_tick(self, event: Tick, out: Outbox) -> None:
         """Run the paper's Timeout."""
         me = self._ring.me
         if me is None:
@@ -170,7 +188,11 @@ class Subscriber:
         alarmed = rules.silence and self._silence.on_tick(ring.peers())
         if self._asks_by_chance(me.label) or alarmed:
             out.send(SUPERVISOR, GetConfiguration(self.node, digest))
-        self._circulation.on_tick(self.ring_neighbours(), self._rng, out)
+        neighbours = self.ring_neighbours()
+        self._circulation.on_tick(neighbours, self._rng, out)
+        if self._config.detects_failures:
+            for node in self._silence.unresponsive(neighbours, is_late=event.late):
+                out.send(SUPERVISOR, ReportUnresponsive(node))
 
     def _drop_derived(self) -> None:
         """Drop all derived values, at every 16th tick, so that wrong ones do not stay.
@@ -396,6 +418,11 @@ class Subscriber:
         return self._silence.states()
 
     @property
+    def unheard(self) -> dict[NodeId, int]:
+        """Return the ticks since the last message of each ring neighbour (section 3.3)."""
+        return self._silence.unheard
+
+    @property
     def digests(self) -> Mapping[NodeId, int]:
         """Return the subtree digests that other nodes have sent (R14)."""
         return self._digest.heard
@@ -494,6 +521,7 @@ class Subscriber:
             audit_ticks=self._audit_ticks,
             chains=self._shortcuts.wrong_chains(),
             weight=self._digest.wrong_weight,
+            unheard=self._silence.unheard or None,
         )
         return memory if memory != SubscriberMemory() else None
 
@@ -515,6 +543,7 @@ class Subscriber:
         if state.memory is not None:
             self._audit_ticks = state.memory.audit_ticks
             self._shortcuts.load(state.memory.chains)
+            self._silence.load_unheard(state.memory.unheard or {})
             self._digest.load_weight(self._ring.me, state.memory.weight)
             self._circulation.load(state.memory)
             self._circulation.holdings.indexed_trie.corrupt(state.hashes)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, assert_never
 
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Effect, Outbox
+from skipring.core.effects import Effect, Evicted, Outbox
 from skipring.core.events import (
     CompletenessRequested,
     Corrupted,
@@ -29,11 +29,14 @@ from skipring.core.events import (
     Tick,
     UnsubscribeRequested,
 )
+from skipring.core.failure_detector import DetectorBudget, FailureDetector
 from skipring.core.messages import (
+    UNRECORDED,
     CheckAndPublish,
     CheckHeld,
     CheckLabel,
     CheckTrie,
+    ConfigurationAck,
     Digest,
     Draining,
     GetConfiguration,
@@ -42,7 +45,10 @@ from skipring.core.messages import (
     IHave,
     Introduce,
     IntroduceShortcut,
+    Ping,
+    Pong,
     RemoveConnections,
+    ReportUnresponsive,
     RequestHandover,
     Subscribe,
     TrieEqual,
@@ -62,7 +68,9 @@ class Supervisor:
         "_answered",
         "_calm_ticks",
         "_config",
+        "_detector",
         "_mismatches",
+        "_own_budget",
         "_queue",
         "_refresh_ticks",
         "_suspects",
@@ -71,8 +79,17 @@ class Supervisor:
         "roster",
     )
 
-    def __init__(self, *, config: ProtocolConfig, state: SupervisorState | None = None) -> None:
-        """Create a machine with the given database, which may be corrupted."""
+    def __init__(
+        self,
+        *,
+        config: ProtocolConfig,
+        state: SupervisorState | None = None,
+        budget: DetectorBudget | None = None,
+    ) -> None:
+        """Create a machine with the given database, which may be corrupted.
+
+        ``budget`` is shared with other topics and renewed by their owner.
+        """
         self._config = config
         self.roster = Roster()
         self._queue: dict[NodeId, None] = {}  # R15: distinct subjects, first come first served
@@ -83,6 +100,8 @@ class Supervisor:
         self._calm_ticks = 0  # since the roster last changed
         self._mismatches = 0
         self._refresh_ticks = 0
+        self._own_budget = None if budget is not None else DetectorBudget()
+        self._detector = FailureDetector(budget or self._own_budget or DetectorBudget())
         if state is not None:
             self._load(state)
 
@@ -143,6 +162,8 @@ class Supervisor:
             self._answer(self.roster.advance(), out)
         if self.roster.audit(self._config.audited_slots):
             self._record_change(self.roster.nodes, out)
+        if self._config.detects_failures:
+            self._detect_failures(out)
         self._answer_queue(out)
 
     def _within(self, ticks: dict[NodeId, int], span: int) -> dict[NodeId, int]:
@@ -184,12 +205,17 @@ class Supervisor:
     def _send_configuration(self, node: NodeId, out: Outbox) -> None:
         if node in self.roster:
             self._told[node] = self._ticks
+        self._configure(node, out)
+
+    def _configure(self, node: NodeId, out: Outbox) -> None:
+        if node in self.roster and self._config.detects_failures:
+            self._detector.expect(node, self._ticks)
         out.send(node, self.roster.configuration_of(node))
 
     def _answer(self, node: NodeId, out: Outbox) -> None:
         """Send a node its configuration, in its turn (R15) or at once."""
         if not self._config.rules.queue:
-            out.send(node, self.roster.configuration_of(node))
+            self._configure(node, out)
         elif len(self._queue) < self._config.waiting_max:
             self._queue.setdefault(node)
 
@@ -206,6 +232,11 @@ class Supervisor:
         message, sender = event.message, event.sender
         if sender is not None:
             self._suspects.pop(sender, None)  # S10: a node that sends is alive
+            self._detector.on_heard(sender)
+        if isinstance(message, ReportUnresponsive | Ping | Pong | ConfigurationAck):
+            if isinstance(message, ReportUnresponsive):
+                self._on_report(message.node, sender)
+            return
         request = self._REQUESTS.get(type(message))
         if request is not None:
             node = message.node  # type: ignore[union-attr]
@@ -280,6 +311,29 @@ class Supervisor:
         self._suspects[node] = self._ticks
         self._drop(node, out)
 
+    def _on_report(self, node: NodeId, accuser: NodeId | None) -> None:
+        """Record a report; only members accuse, and only members are accused."""
+        if node in self.roster and accuser is not None and accuser in self.roster:
+            self._detector.report(node, accuser, self._ticks)
+
+    def _detect_failures(self, out: Outbox) -> None:
+        """Ping accused members; evict those that were accused for too long."""
+        if self._own_budget is not None:
+            self._own_budget.renew()
+        self._detector.on_tick(self._ticks, self.roster)
+        for node in self._detector.to_ping(self._ticks):
+            out.send(node, Ping(0))
+        for node in self._detector.take_evictions(self._ticks):
+            self._on_node_suspected(node, out)
+            # A live node subscribes again at once; requests of others about it are ignored (S10).
+            out.send(node, UNRECORDED)
+            out.effects.append(Evicted(node))
+
+    @property
+    def accused(self) -> int:
+        """Return the number of accused members."""
+        return self._detector.suspects
+
     def suspects(self, node: NodeId) -> bool:
         """Return True while the node is suspected."""
         return node in self._suspects
@@ -338,6 +392,7 @@ class Supervisor:
             audited=audited,
             audited_sum=audited_sum,
             index=dict(index) if index is not None else None,
+            detector=self._detector.state(),
         )
         return memory if memory != SupervisorMemory() else None
 
@@ -349,6 +404,7 @@ class Supervisor:
         self._answered = dict(zip((True, False), memory.answered, strict=True))
         self._told = dict(memory.told)
         self._suspects = dict(memory.suspects)
+        self._detector.load(memory.detector)
         self.roster.load_audit(memory.digest, memory.audited, memory.audited_sum, memory.index)
 
 

@@ -16,6 +16,7 @@ from skipring.core.events import (
     Received,
     SubscribeRequested,
 )
+from skipring.core.failure_detector import DetectorBudget
 from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.state import SubscriberState, SupervisorState
@@ -126,6 +127,8 @@ class SupervisorTopics:
     def __init__(self, *, config: ProtocolConfig) -> None:
         self._config = config
         self._machines: dict[TopicId, Supervisor] = {}
+        self._budget = DetectorBudget()
+        self._first = 0  # index of the topic that ticks first
 
     def __contains__(self, topic: TopicId) -> bool:
         return topic in self._machines
@@ -137,7 +140,7 @@ class SupervisorTopics:
         """Apply one event of one topic; the effects belong to the same topic."""
         machine = self._machines.get(topic)
         if machine is None:
-            machine = Supervisor(config=self._config)
+            machine = Supervisor(config=self._config, budget=self._budget)
             if isinstance(event, Received | Overwritten):
                 self._machines[topic] = machine
         effects = machine.handle(event)
@@ -157,9 +160,15 @@ class SupervisorTopics:
         """Return the machines of all topics."""
         return list(self._machines.items())
 
-    def names(self) -> list[TopicId]:
-        """Return the topics of this supervisor."""
-        return list(self._machines)
+    def begin_tick(self) -> list[TopicId]:
+        """Renew the budget of the failure detectors; return the topics in the order to tick.
+
+        Each tick starts with another topic, because the first ones use the budget first.
+        """
+        self._budget.renew()
+        topics = list(self._machines)
+        self._first = (self._first + 1) % max(len(topics), 1)
+        return topics[self._first :] + topics[: self._first]
 
     def to_flush(self, topics: Iterable[TopicId]) -> list[TopicId]:
         """Return those of the given topics in which nodes wait for an answer."""

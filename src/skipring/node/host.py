@@ -16,6 +16,7 @@ from skipring.core.effects import (
     Discard,
     Drained,
     Effect,
+    Evicted,
     HeldBy,
     Origin,
     PeerInSync,
@@ -64,7 +65,6 @@ from skipring.node.backfill import BackfillClient
 from skipring.node.change_log import ChangeLog
 from skipring.node.chaos_server import DAMAGES, NodeChaos, PartitionableTransport, kill_process
 from skipring.node.drain import Departure, Departures
-from skipring.node.failure_detector import NeighbourWatch
 from skipring.node.group_commit import GroupCommit
 from skipring.node.membership import Membership
 from skipring.node.publish_batch import PublishBatches
@@ -88,7 +88,6 @@ from skipring.wire.rpc import (
     BUSY,
     REQUEST_TYPES,
     Address,
-    ConfigurationAck,
     FetchChanges,
     FetchDeliveries,
     FetchLog,
@@ -100,11 +99,8 @@ from skipring.wire.rpc import (
     LogPage,
     MemberList,
     NodeHealth,
-    Ping,
-    Pong,
     Publish,
     Refused,
-    ReportUnresponsive,
     RuntimeMessage,
     WireMessage,
     is_request,
@@ -175,7 +171,6 @@ class NodeHost:
         self.membership = Membership(name, self._topics, self.links, settings.supervisors)
         self._sender = Sender(self.links, node=name, supervisor_of=self.membership.supervisor_of)
         self._after_commit: deque[tuple[int, TopicId, Send]] = deque()
-        self._watch = NeighbourWatch()
         self._catching_up = BackfillClient(
             self._sender.send_message,
             self._on_history,
@@ -267,6 +262,8 @@ class NodeHost:
                     self._departures.on_drained(topic, effect)
                 case Unsubscribed():
                     self._on_unsubscribed(topic)
+                case Evicted():
+                    raise AssertionError("only a supervisor evicts")
                 case _:
                     assert_never(effect)
         return effects
@@ -296,7 +293,7 @@ class NodeHost:
         is_late = last_s is None or now_s - last_s > LATE_TICKS * self._tick_s
         self._changes.on_tick()
         for topic in self._topics.names():
-            self.dispatch(topic, Tick())
+            self.dispatch(topic, Tick(is_late))
         for topic, machine in self._topics.machines():
             self._catching_up.on_tick(topic, machine)
             if not self._catching_up.is_awaited(topic):
@@ -307,8 +304,6 @@ class NodeHost:
         self.arrivals.on_tick()
         self._logs.on_tick(self.ticker.calls)
         self._on_durable(self.durability.durable)  # a commit may have included later data
-        for topic, node in self._watch.tick(self._topics.ring_neighbours(), is_late=is_late):
-            self._sender.send_message(topic, SUPERVISOR, ReportUnresponsive(node))
 
     def _flush(self) -> None:
         """Run the deferred work of every topic that has some."""
@@ -333,8 +328,6 @@ class NodeHost:
         if claim is not None and not claim(message, sender):  # decision 0045
             self.links.counts["speaks for another"] += 1
             return
-        if topic in self._topics:
-            self._watch.on_heard(topic, sender)
         if is_runtime(message):
             self._on_request(sender, topic, message)
             return
@@ -346,7 +339,6 @@ class NodeHost:
             self.dispatch(topic, event)
         if sender == SUPERVISOR and isinstance(message, SetConfiguration):
             self.membership.on_configured(topic)
-            self._sender.send_message(topic, SUPERVISOR, ConfigurationAck())
             self._catching_up.maybe_start(topic, self._topics.machine(topic))
 
     def _why_refused(self, sender: NodeId, message: WireMessage) -> str | None:
@@ -364,8 +356,6 @@ class NodeHost:
 
     def _on_request(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
         match message:
-            case Ping(nonce=nonce) if sender == SUPERVISOR:
-                self._sender.send_message(topic, SUPERVISOR, Pong(nonce))
             case Publish():
                 self.errands.begin(sender, topic, message)
             case GetNodeStatus() | GetLogInfo():
@@ -494,7 +484,7 @@ class NodeHost:
         neighbours, error = machine.ring_neighbours(), self.durability.error
         return NodeHealth(
             time=max(time_ns() // 1000, 0),
-            silent=self._watch.silent_ticks(topic),
+            silent={node: ticks for node, ticks in machine.unheard.items() if ticks > 0},
             unlinked=tuple(node for node in neighbours if not self.links.is_linked(node)),
             not_ready=self.incompleteness(topic) or "",
             ahead=machine.incarnations_ahead,

@@ -29,8 +29,4 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     credentials: Credentials | None = None  # without them everything stays on this machine
     drain_s: float = 30.0  # Guess: 480 MB at the credits of a tick (decision 0049).
     is_chaotic: bool = False  # others may damage this process, to see it heal
-    # T18: a live ring is mostly in order, so tries are compared ever more rarely, and only now and
-    # then while something is on its way.
-    config: ProtocolConfig = ProtocolConfig(
-        quiet_ticks_max=64, news_ticks=8, want_flushes=2, announced_max=64, defers_storage=True
-    )
+    config: ProtocolConfig = ProtocolConfig.live()

@@ -14,6 +14,7 @@ from skipring.core.effects import (
     Discard,
     Drained,
     Effect,
+    Evicted,
     HeldBy,
     PeerInSync,
     Send,
@@ -21,11 +22,11 @@ from skipring.core.effects import (
     Store,
     Unsubscribed,
 )
-from skipring.core.events import Event, Flush, NodeSuspected, Overwritten, Received, Tick
+from skipring.core.events import Event, Flush, Overwritten, Received, Tick
 from skipring.core.messages import (
     GetConfiguration,
     Message,
-    SetConfiguration,
+    Ping,
     Subscribe,
     Unsubscribe,
 )
@@ -37,7 +38,6 @@ from skipring.errors import StorageError
 from skipring.net.addresses import AddressBook
 from skipring.net.transport import Transport
 from skipring.node.chaos_server import DAMAGES, SupervisorChaos, kill_process
-from skipring.node.failure_detector import FailureDetector
 from skipring.node.sender import Sender
 from skipring.node.settings import NodeSettings
 from skipring.node.status_server import database_page
@@ -55,9 +55,7 @@ from skipring.wire.rpc import (
     FetchDatabase,
     FindMembers,
     MemberList,
-    Ping,
     Refused,
-    ReportUnresponsive,
     RuntimeMessage,
     WireMessage,
     is_runtime,
@@ -91,7 +89,6 @@ class SupervisorHost:
         self._stored: dict[TopicId, tuple[int, int]] = {}  # how large, and which sum (R14)
         self._rng = rng
         book = self._book = AddressBook()
-        self._detector = FailureDetector()
         greeting = Hello(node=SUPERVISOR, address="", role=Role.SUPERVISOR)
         self.links = Transport(
             greeting, book, self._receive, rng, credentials=settings.credentials, dials=False
@@ -116,7 +113,6 @@ class SupervisorHost:
         return self
 
     def _receive(self, sender: NodeId, envelope: Envelope[WireMessage], _: Frame) -> None:
-        self._detector.on_heard(sender)
         message = envelope.message
         self.counts[type(message).__name__] += 1
         if isinstance(message, GetSupervisorStatus):  # it is about no topic
@@ -145,9 +141,10 @@ class SupervisorHost:
         for effect in effects:
             match effect:
                 case Send():
-                    if _is_place(effect.message):
-                        self._detector.expect(topic, effect.to)
+                    self.counts["probes"] += type(effect.message) is Ping
                     self._sender.send(topic, effect, event)
+                case Evicted():
+                    self._on_evicted(topic, effect.node)
                 case (
                     Deliver()
                     | Store()
@@ -203,7 +200,7 @@ class SupervisorHost:
         return SupervisorStatus(
             request=question.request,
             ticks=self.ticker.calls,
-            suspects=self._detector.suspects,
+            suspects=self.suspects,
             evictions=self.counts["evictions"],
             total=len(topics),
             next=end if end < len(topics) else None,
@@ -225,8 +222,6 @@ class SupervisorHost:
 
     def _on_runtime_message(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
         match message:
-            case ReportUnresponsive(node=node):
-                self._on_report(topic, node, sender)
             case FindMembers(request=request, count=count):
                 self._sender.send_message(
                     topic, sender, MemberList(request, self._members(topic, count))
@@ -239,12 +234,6 @@ class SupervisorHost:
             case _:
                 pass  # an answer to nobody
 
-    def _on_report(self, topic: TopicId, node: NodeId, accuser: NodeId) -> None:
-        """Only members accuse, and only members are accused."""
-        machine = self._topics.machine(topic)
-        if machine is not None and node in machine.roster and accuser in machine.roster:
-            self._detector.report(topic, node, accuser)
-
     def _members(self, topic: TopicId, count: int) -> dict[NodeId, Address]:
         """Some members of a topic and where they listen, by chance."""
         machine = self._topics.machine(topic)
@@ -253,18 +242,12 @@ class SupervisorHost:
         return self._book.hints(chosen)
 
     def _tick(self) -> None:
-        """Run the machines, and look after those who were reported silent (section 3.3)."""
-        for topic in self._topics.names():
+        """Run the periodic actions of every topic and of the process."""
+        for topic in self._topics.begin_tick():
             self.dispatch(topic, Tick())
         self._quotas.on_tick(self._owners())
         for topic in [each for each in self._requests if each not in self._topics]:
             del self._requests[topic]
-        self._detector.tick()
-        for topic, node in self._detector.to_probe():
-            self.counts["probes"] += 1
-            self._sender.send_message(topic, node, Ping(0))
-        for topic, node in self._detector.take_evictions():
-            self._evict(topic, node)
         self._remember()
         self.links.sweep()
 
@@ -283,12 +266,9 @@ class SupervisorHost:
         for topic in self._topics.to_flush(topics):
             self.dispatch(topic, Flush())
 
-    def _evict(self, topic: TopicId, node: NodeId) -> None:
+    def _on_evicted(self, topic: TopicId, node: NodeId) -> None:
         self.counts["evictions"] += 1
         _LOG.warning("evicted", topic=topic, node=node)
-        self.dispatch(topic, NodeSuspected(node))
-        # One that lives after all subscribes again at once; what others say of it we ignore (S10).
-        self._sender.send_message(topic, node, SetConfiguration(None, None, None))
         self._flush_soon(topic)
 
     def _remember(self) -> None:
@@ -312,7 +292,7 @@ class SupervisorHost:
     @property
     def suspects(self) -> int:
         """How many members are held for silent, in all topics."""
-        return self._detector.suspects
+        return sum(machine.accused for _, machine in self._topics.machines())
 
     def members(self) -> dict[TopicId, int]:
         """How many members each topic has."""
@@ -329,8 +309,3 @@ class SupervisorHost:
         if self._flushing is not None:
             self._flushing.cancel()
         await self.links.close()
-
-
-def _is_place(message: Message) -> bool:
-    """True for a configuration that its receiver acknowledges: it gives it a place."""
-    return isinstance(message, SetConfiguration) and message.label is not None

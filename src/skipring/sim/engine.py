@@ -14,6 +14,7 @@ from skipring.core.effects import (
     Discard,
     Drained,
     Effect,
+    Evicted,
     HeldBy,
     Origin,
     PeerInSync,
@@ -125,6 +126,7 @@ class World:
         self.drained: dict[NodeId, NodeId | None] = {}  # who confirmed everything (0049)
         self.drained_absent: dict[NodeId, bool] = {}  # True: members remain that are unreachable
         self.held_by: dict[bytes, set[NodeId]] = {}  # the nodes that have confirmed an id
+        self.evicted: list[NodeId] = []  # by the supervisor's failure detector
         self.supervisor = Supervisor(config=config, state=start.supervisor)
         self.subscribers: dict[NodeId, Subscriber] = {}
         # At n = 10^5 a second copy of the state would be larger than all machines.
@@ -288,6 +290,8 @@ class World:
             case HeldBy():
                 for key in effect.ids:
                     self.held_by.setdefault(key, set()).add(effect.node)
+            case Evicted():
+                self.evicted.append(effect.node)
             case Unsubscribed() | Send() | SendSynced():
                 pass
 

@@ -117,7 +117,7 @@ class Simulation:
         self.world = World(
             start,
             seed=scenario.seed,
-            config=scenario.config,
+            config=scenario.protocol,
             faults=scenario.faults(sorted(start.subscribers)),
             uses_up_start=self._adversary is not None,
         )

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from skipring.core.config import Mode, ProtocolConfig, Rule, Spread
+from skipring.core.config import Mode, Preset, ProtocolConfig, Rule, Spread
 from skipring.core.peers import NodeId
 from skipring.errors import ScenarioError
 from skipring.sim.network_faults import Delay, Duplication, Fault, Loss, Partition
@@ -99,6 +99,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     duplicate: Share = 0.0
     churn: Share = 0.0
     spread: Spread | None = None  # None: the default of the mode
+    config: Preset = Preset.EAGER
     publications: Annotated[int, Meta(ge=0, le=PUBLICATIONS_MAX)] = 0
     seed: int = 0
     max_rounds: Rounds = 2000
@@ -120,9 +121,9 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _require("scheduler", self.scheduler, SCHEDULERS)
 
     @property
-    def config(self) -> ProtocolConfig:
+    def protocol(self) -> ProtocolConfig:
         """Return the protocol configuration of this scenario."""
-        return ProtocolConfig.of(self.mode, self.without, self.spread)
+        return ProtocolConfig.of(self.mode, self.without, self.spread, self.config)
 
     @property
     def warm_up_rounds(self) -> int:
@@ -133,7 +134,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def last_disturbed_round(self) -> int:
         """Return the last round with a fault or incident; a run does not end before it."""
         partition_end = self.partition.to_round - 1 if self.partition is not None else -1
-        return max(partition_end, *(incident.last_round for incident in self.incidents()))
+        return max([partition_end, *(incident.last_round for incident in self.incidents())])
 
     def start(self, given: Snapshot | None = None) -> Snapshot:
         """Return the given or the adversary's state, with publications scattered over it."""
@@ -172,7 +173,9 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             found.append(PublisherCrash(self.publisher_crashes))
         if self.supervisor_restarts:
             found.append(SupervisorRestart(self.supervisor_restarts))
-        return (*found, OracleDetector(self.detector_delay))
+        if not self.protocol.detects_failures:
+            found.append(OracleDetector(self.detector_delay))
+        return tuple(found)
 
 
 def make_scenario(values: Mapping[str, Any]) -> Scenario:
@@ -207,8 +210,9 @@ def _require(name: str, value: str, choices: Mapping[str, object] | tuple[str, .
         raise ScenarioError(message)
 
 
-_ENUMS: Final[Mapping[str, type[Mode] | type[Rule] | type[Spread]]] = {
+_ENUMS: Final[Mapping[str, type[Mode] | type[Rule] | type[Spread] | type[Preset]]] = {
     "mode": Mode,
+    "config": Preset,
     "without": Rule,
     "spread": Spread,
 }

@@ -27,6 +27,7 @@ from skipring.core.messages import (
     IHave,
     Message,
     RemoveConnections,
+    ReportUnresponsive,
     RequestHandover,
     Subscribe,
     TrieEqual,
@@ -179,6 +180,7 @@ def _nodes_in(message: Message) -> list[NodeId | None]:
             | GetConfiguration(node=node)
             | RemoveConnections(node=node)
             | Digest(node=node)
+            | ReportUnresponsive(node=node)
         ):
             return [node]
         case (

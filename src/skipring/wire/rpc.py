@@ -55,28 +55,6 @@ class MemberList(Struct, frozen=True, array_like=True, gc=False, tag=65):
     members: dict[NodeId, Address]
 
 
-class ReportUnresponsive(Struct, frozen=True, array_like=True, gc=False, tag=66):
-    """Report that the ring neighbour ``node`` has not sent a message for a while (section 3.3)."""
-
-    node: NodeId
-
-
-class Ping(Struct, frozen=True, array_like=True, gc=False, tag=67):
-    """Request of the supervisor for a sign of life, to a node that was reported unresponsive."""
-
-    nonce: Number
-
-
-class Pong(Struct, frozen=True, array_like=True, gc=False, tag=68):
-    """Sign of life."""
-
-    nonce: Number
-
-
-class ConfigurationAck(Struct, frozen=True, array_like=True, gc=False, tag=69):
-    """Acknowledgement of a SetConfiguration, which shows that the sender is alive."""
-
-
 class Publish(Struct, frozen=True, array_like=True, gc=False, tag=70):
     """Request of a client to a member to publish; answered by PublishAck or Refused.
 
@@ -323,10 +301,6 @@ class DeliveryPage(Struct, frozen=True, array_like=True, gc=False, tag=86):
 RuntimeMessage: TypeAlias = (
     FindMembers
     | MemberList
-    | ReportUnresponsive
-    | Ping
-    | Pong
-    | ConfigurationAck
     | Publish
     | PublishAck
     | Refused
@@ -364,10 +338,6 @@ RuntimeMessage: TypeAlias = (
 RUNTIME_TYPES: Final[tuple[type[RuntimeMessage], ...]] = (
     FindMembers,
     MemberList,
-    ReportUnresponsive,
-    Ping,
-    Pong,
-    ConfigurationAck,
     Publish,
     PublishAck,
     Refused,

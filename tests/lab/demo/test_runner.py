@@ -49,7 +49,7 @@ TITLES = (
 
 # Run by Python before anything else: crashes are never noticed any more.
 NO_DETECTOR = """
-from skipring.node.failure_detector import FailureDetector
+from skipring.core.failure_detector import FailureDetector
 FailureDetector.take_evictions = lambda detector: iter(())
 """
 # Nobody compares tries any more, so that nothing that is missing is ever brought.

@@ -135,7 +135,7 @@ def _operate(
 ) -> TrialResult:
     """Let something happen to a legitimate ring, and count what it takes until it is one again."""
     world = simulation.world
-    cost = _supervisor_cost(world.supervisor.state(), simulation.scenario.config, event)
+    cost = _supervisor_cost(world.supervisor.state(), simulation.scenario.protocol, event)
     before = Counter(world.sent)
     act()
     samples = Samples(world.round)

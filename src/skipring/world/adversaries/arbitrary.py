@@ -20,6 +20,7 @@ from skipring.core.messages import (
     CheckHeld,
     CheckLabel,
     CheckTrie,
+    ConfigurationAck,
     Digest,
     Draining,
     GetConfiguration,
@@ -29,10 +30,13 @@ from skipring.core.messages import (
     Introduce,
     IntroduceShortcut,
     Message,
+    Ping,
+    Pong,
     Publications,
     PublishMany,
     PublishNew,
     RemoveConnections,
+    ReportUnresponsive,
     RequestHandover,
     SetConfiguration,
     Subscribe,
@@ -284,6 +288,10 @@ MESSAGES: Final[Mapping[type[Message], Callable[[Arbitrary], Message]]] = Mappin
         Draining: lambda draw: Draining(draw.node(), tuple(draw.few(draw.node))[:8]),
         RequestHandover: lambda draw: RequestHandover(draw.node(), draw.session()),
         HandoverDone: lambda draw: HandoverDone(draw.node(), draw.session(), draw.chance(0.5)),
+        ReportUnresponsive: lambda draw: ReportUnresponsive(draw.node()),
+        Ping: lambda draw: Ping(draw.session()),
+        Pong: lambda draw: Pong(draw.session()),
+        ConfigurationAck: lambda _: ConfigurationAck(),
     }
 )
 

@@ -19,7 +19,9 @@ from skipring.core.state import (
     AnnouncementState,
     ArrivalState,
     BroadcastState,
+    CaseState,
     CompletenessState,
+    DetectorState,
     DrainState,
     HandoversState,
     HandoverState,
@@ -97,7 +99,17 @@ class Memories:
             suspects={node: self.counter() for node in nodes},
             audited=self.counter(),
             audited_sum=self._draw.digest(),
+            detector=DetectorState(
+                cases={node: self._case() for node in self._draw.some(self._draw.node)},
+                unanswered={node: self.counter() for node in self._draw.some(self._draw.node)},
+                pings=self.counter(),
+                reports=self.counter(),
+            ),
         )
+
+    def _case(self) -> CaseState:
+        accusers = tuple(sorted(set(self._draw.some(self._draw.node))))
+        return CaseState(self.counter(), self.counter(), accusers, self.counter())
 
     def counters(self) -> SubscriberMemory:
         """Return arbitrary counters of a subscriber, and its supposed partners."""
@@ -144,6 +156,7 @@ class Memories:
                 asked_times=self.counter(),
                 confirmed=tuple(dict.fromkeys(draw.some(draw.node))),
             ),
+            unheard={node: self.counter() for node in draw.some(draw.node)} or None,
         )
 
     def deferred(self, state: SubscriberState) -> SubscriberMemory:

@@ -7,12 +7,12 @@ from random import Random
 from time import monotonic
 from typing import Final
 
+from skipring.core.failure_detector import LONE_EVICTION_TICKS
 from skipring.core.peers import SUPERVISOR
 from skipring.lab.faults.history import HOLDER, fill_history, written_bytes
 from skipring.lab.faults.row import FaultRow
 from skipring.lab.faults.shims import beside
 from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial
-from skipring.node.failure_detector import LONE_EVICTION_TICKS
 
 AWAY_S: Final = 20.0
 HISTORY: Final = 20_000
