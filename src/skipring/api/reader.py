@@ -37,7 +37,7 @@ _INSTEAD: Final = 'use start="all" and skip by id what you have'
 
 
 class DeliveredPublication(Struct, frozen=True, gc=False):
-    """Publication as a reader receives it."""
+    """Publication as a reader receives it; its public name is ``skipring.Publication``."""
 
     publisher: NodeId
     seq: int
@@ -64,6 +64,10 @@ class DeliveredPublication(Struct, frozen=True, gc=False):
             key=self.key,
             headers=self.headers,
         ).id_in(self._topic)
+
+
+Publication = DeliveredPublication  # core.publications.Publication is the stored form
+Publication.__name__ = Publication.__qualname__ = "Publication"  # as in the documentation
 
 
 # -- start positions -------------------------------------------------------------------------
@@ -221,6 +225,11 @@ class Reader:
     def lag(self) -> int:
         """Return the number of unread publications."""
         return self._end - self._next - self._skipped_count
+
+    @property
+    def buffered(self) -> int:
+        """Return the number of publications in memory, at most FRESH_MAX once they are stored."""
+        return self._fresh_count
 
     @property
     def is_open(self) -> bool:
