@@ -19,7 +19,8 @@ import pytest
 
 import skipring
 from skipring import blocking
-from skipring.api.subscription import READ_MANY, HealthState
+from skipring.api.subscription import READ_MANY
+from skipring.api.topic_session import HealthState
 from skipring.blocking import READ_AHEAD, Connection, Subscription
 from skipring.errors import CursorError, InputError, SkipringError, StoreBusyError
 from skipring.testing import Cluster
@@ -94,7 +95,7 @@ def nothing_is_left_behind() -> Iterator[None]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the wait of a leaving node for a missing supervisor."""
-    monkeypatch.setattr("skipring.api.subscription.LEAVE_S", 0.05)
+    monkeypatch.setattr("skipring.api.topic_session.LEAVE_S", 0.05)
 
 
 # -- behaviour -------------------------------------------------------------------------------

@@ -16,15 +16,17 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.api import reader as reading
-from skipring.api.connection import Connection, connect
-from skipring.api.reader import READ_AT_ONCE, DeliveredPublication, Reader, Start, checked_start
+from skipring.api.reader import READ_AT_ONCE, Publication, Reader, Start, checked_start
 from skipring.api.subscription import Record, Subscription
+from skipring.api.topic_session import HealthState, TopicSession
 from skipring.core.effects import Deliver, Origin, PeerInSync
 from skipring.core.log import MemoryLog
 from skipring.core.publications import Publication as StoredPublication
+from skipring.core.subscriber import Subscriber
 from skipring.errors import CursorError, InputError, SkipringError
 from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
+from tests.support.connections import InspectedConnection, inspected
 
 TICK_S = 0.05
 DEADLINE_S = 60.0  # for operations that take a second or two
@@ -35,16 +37,16 @@ NEVER_OPENED = (
 )
 
 
-def to(cluster: Cluster, data_dir: Path | None = None) -> Connection:
-    return connect(cluster.url, tick_s=TICK_S, data_dir=data_dir, drain_s=0)
+def to(cluster: Cluster, data_dir: Path | None = None) -> InspectedConnection:
+    return inspected(cluster.url, tick_s=TICK_S, data_dir=data_dir, drain_s=0)
 
 
-async def take(source: Subscription, many: int) -> list[bytes]:
+async def read_some(source: Subscription, many: int) -> list[bytes]:
     async with asyncio.timeout(DEADLINE_S):
         return [(await anext(source)).payload for _ in range(many)]
 
 
-async def collect(source: Subscription) -> list[DeliveredPublication]:
+async def collect(source: Subscription) -> list[Publication]:
     return [publication async for publication in source]
 
 
@@ -178,26 +180,27 @@ def test_start_new_skips_history_when_joining() -> None:
             for number in range(30):
                 await cluster.publish("n00", b"old %d" % number)
             await cluster.wait_healthy()
-            async with to(cluster) as node, node.subscribe(cluster.topic, start="new") as news:
-                await cluster.until(lambda: news.reader.end == 30)
+            async with (
+                to(cluster) as node,
+                Subscription(session := TopicSession(node.session, cluster.topic, "new")) as news,
+            ):
+                await cluster.until(lambda: session.reader.end == 30)
                 assert news.lag == 0
                 await news.synced(DEADLINE_S)
                 await cluster.publish("n01", b"new")
-                assert await take(news, 1) == [b"new"]
+                assert await read_some(news, 1) == [b"new"]
                 assert news.lag == 0
 
     asyncio.run(scene())
 
 
-def test_history_ends_when_every_neighbour_has_confirmed() -> None:
+def test_history_ends_when_every_neighbour_has_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
-        async with (
-            Cluster(n=0) as cluster,
-            to(cluster) as node,
-            node.subscribe("t", start="new") as topic,
-        ):
+        async with Cluster(n=0) as cluster, to(cluster) as node:
+            topic = TopicSession(node.session, "t", "new")
+            topic.open()
+            await cluster.until(lambda: topic.health().state is not HealthState.JOINING)
             old = Shelf.publication(0, 1)
-            topic._confirmations._neighbours = lambda: ["a", "b"]
             topic.on_confirmed(PeerInSync("a", b"root"))
             topic.on_deliver(Deliver((old,), 0, Origin.REPAIR, hops=0))
             assert topic.reader.offset == 1  # skipped; both neighbours have to confirm again
@@ -209,6 +212,7 @@ def test_history_ends_when_every_neighbour_has_confirmed() -> None:
             topic.on_deliver(Deliver((old,), 2, Origin.REPAIR, hops=0))
             assert topic.reader.offset == 2  # not skipped
 
+    monkeypatch.setattr(Subscriber, "ring_neighbours", lambda _: ["a", "b"])
     asyncio.run(scene())
 
 
@@ -242,14 +246,14 @@ def test_reading_resumes_at_cursor(tmp_path: Path, as_text: bool) -> None:
                 assert topic.cursor().offset == 0
                 for number in range(5):
                     await topic.publish(b"%d" % number)
-                assert await take(topic, 2) == [b"0", b"1"]
+                assert await read_some(topic, 2) == [b"0", b"1"]
             kept = topic.cursor()  # also valid after the block
             start = str(kept) if as_text else kept
             async with to(cluster, tmp_path) as node, node.subscribe("a.b", start) as topic:
                 assert topic.lag == 3
-                assert await take(topic, 3) == [b"2", b"3", b"4"]
+                assert await read_some(topic, 3) == [b"2", b"3", b"4"]
                 await topic.publish(b"5")
-                assert await take(topic, 1) == [b"5"]
+                assert await read_some(topic, 1) == [b"5"]
                 assert topic.cursor().offset == 6
 
     asyncio.run(scene())
@@ -264,9 +268,9 @@ def test_cursor_is_exact_after_block_when_directory_is_closed(tmp_path: Path) ->
                 await topic.publish_many(payloads)
             for read in range(30, 200, 47):
                 async with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
-                    assert await take(topic, read) == payloads[:read]
+                    assert await read_some(topic, read) == payloads[:read]
                 async with to(cluster, tmp_path) as node, node.subscribe("t", topic.cursor()) as on:
-                    assert await take(on, 200 - read) == payloads[read:]
+                    assert await read_some(on, 200 - read) == payloads[read:]
 
     asyncio.run(scene())
 
@@ -276,14 +280,14 @@ def test_cursor_never_exceeds_durable_mark(tmp_path: Path, monkeypatch: pytest.M
         async with (
             Cluster(n=0) as cluster,
             to(cluster, tmp_path) as node,
-            node.subscribe("t") as topic,
+            Subscription(session := TopicSession(node.session, "t", "all")) as topic,
         ):
             await topic.publish(b"durable")
             with monkeypatch.context() as patch:
                 patch.setattr(PublicationStore, "commit", lambda *_: time.sleep(0.001))
                 publishing = asyncio.create_task(topic.publish(b"not yet"))
-                assert await take(topic, 2) == [b"durable", b"not yet"]
-                assert (topic.reader.offset, topic.cursor().offset) == (2, 1)
+                assert await read_some(topic, 2) == [b"durable", b"not yet"]
+                assert (session.reader.offset, topic.cursor().offset) == (2, 1)
                 publishing.cancel()
                 with suppress(asyncio.CancelledError):
                     await publishing
@@ -310,9 +314,9 @@ def test_mismatched_cursor_is_refused_without_joining(tmp_path: Path) -> None:
                 for cursor in wrong:
                     with pytest.raises(CursorError, match=r'has lost pub.*start="all"'):
                         await node.subscribe("t", cursor).__aenter__()
-                assert node.node.machine("t") is None
+                assert node.session.host.machine("t") is None
                 async with node.subscribe("t", replace(kept, epoch=kept.epoch + 1)) as topic:
-                    assert await take(topic, 1) == [b"x"]  # offset 0 is equal in every epoch
+                    assert await read_some(topic, 1) == [b"x"]  # offset 0 is equal in every epoch
             async with to(cluster, tmp_path / "two") as node:
                 with pytest.raises(CursorError, match=r'another data directory.*start="all"'):
                     await node.subscribe("t", kept).__aenter__()
@@ -336,7 +340,7 @@ def test_stale_cursor_is_refused_by_subscribe(tmp_path: Path) -> None:
                     node.subscribe("t", start=kept)
                 async with node.subscribe("t", start="all") as topic:
                     await topic.publish(b"y")
-                    assert await take(topic, 1) == [b"y"]
+                    assert await read_some(topic, 1) == [b"y"]
 
     asyncio.run(scene())
 
@@ -372,7 +376,7 @@ def stored(directory: Path, *payloads: bytes) -> None:
 async def read_until(cluster: Cluster, directory: Path, count: int) -> str:
     """Read the first publications of a directory; return the text of the cursor behind them."""
     async with to(cluster, directory) as node, node.subscribe("t") as topic:
-        await take(topic, count)
+        await read_some(topic, count)
         return str(topic.cursor())
 
 
@@ -397,7 +401,7 @@ def test_cursor_is_refused_after_restore_and_refill_in_another_order(
                 with pytest.raises(CursorError, match=r'restored.*lost.*start="all"'):
                     node.subscribe("t", start=kept)
                 async with node.subscribe("t", start=before) as topic:
-                    assert await take(topic, 4) == [b"D", b"C", b"B", b"E"]
+                    assert await read_some(topic, 4) == [b"D", b"C", b"B", b"E"]
 
     asyncio.run(scene())
 
@@ -420,7 +424,7 @@ def test_cursor_stays_valid_after_restore_and_refill_in_same_order(
                     node.subscribe("t", start=kept)
             stored(directory, b"B", b"C", b"D")
             async with to(cluster, directory) as node, node.subscribe("t", start=kept) as topic:
-                assert await take(topic, 1) == [b"D"]
+                assert await read_some(topic, 1) == [b"D"]
 
     asyncio.run(scene())
 
@@ -599,7 +603,7 @@ def test_waiting_for_sync_raises_when_topic_is_left() -> None:
     async def scene() -> None:
         async with Cluster(n=1) as cluster, to(cluster) as node:
             async with node.subscribe(cluster.topic) as news:
-                await cluster.until(lambda: "n00" in news._confirmations)
+                await news.synced(DEADLINE_S)
                 cluster.kill("n00")
                 waiting = asyncio.create_task(news.synced(DEADLINE_S))
                 await asyncio.sleep(0)
@@ -626,6 +630,6 @@ def test_cancelled_publish_still_reaches_other_members(tmp_path: Path) -> None:
             publishing.cancel()
             with suppress(asyncio.CancelledError):
                 await publishing
-            assert await take(reader, 1) == [b"given up"]
+            assert await read_some(reader, 1) == [b"given up"]
 
     asyncio.run(scene())
