@@ -23,7 +23,7 @@ from skipring.core.effects import Deliver, Origin, PeerInSync
 from skipring.core.log import MemoryLog
 from skipring.core.publications import Publication as StoredPublication
 from skipring.core.subscriber import Subscriber
-from skipring.errors import CursorError, InputError, SkipringError
+from skipring.errors import CursorError, InputError, SkipringError, StorageError
 from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
 from tests.support.connections import InspectedConnection, inspected
@@ -493,10 +493,11 @@ def test_invalid_record_is_named_by_index_and_nothing_is_published(
         Subscription.synced,
         lambda topic: topic.publish(b"x"),
         lambda topic: topic.publish_many([b"x"]),
+        lambda topic: topic.retry(StorageError("no space")),
     ],
     ids=[
         *("iteration", "anext", "read", "read_many", "read_available"),
-        *("synced", "publish", "publish_many"),
+        *("synced", "publish", "publish_many", "retry"),
     ],
 )
 def test_subscription_used_without_block_names_the_correct_form(
