@@ -7,7 +7,6 @@ import doctest
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,29 +18,21 @@ from skipring.api.connection import connect
 from skipring.api.reader import FRESH_MAX, Publication, Start
 from skipring.api.subscription import PUBLISHED_TOGETHER, Subscription
 from skipring.api.topic_session import HealthState, TopicSession
-from skipring.errors import IdentityError, InputError, SkipringError
+from skipring.errors import InputError, SkipringError
 from skipring.testing import Cluster
-from tests.support.connections import InspectedConnection, inspected
+from tests.support.connections import DEADLINE_S, TICK_S, to
 from tests.support.rings import until
 
-TICK_S = 0.05
-DEADLINE_S = 60.0  # for operations that take a second or two
 NOBODY = "skipring://127.0.0.1:9"  # no supervisor listens here
 
 
-async def read_some(source: Subscription, many: int) -> list[Publication]:
+async def read_some(source: Subscription, count: int) -> list[Publication]:
     async with asyncio.timeout(DEADLINE_S):
-        return [await anext(source) for _ in range(many)]
+        return [await anext(source) for _ in range(count)]
 
 
 def payloads(publications: list[Publication]) -> list[bytes]:
     return [publication.payload for publication in publications]
-
-
-def to(
-    cluster: Cluster, *, name: str | None = None, data_dir: str | Path | None = None
-) -> InspectedConnection:
-    return inspected(cluster.url, tick_s=TICK_S, name=name, data_dir=data_dir, drain_s=0)
 
 
 def test_docstring_examples_pass() -> None:
@@ -214,51 +205,7 @@ def test_cancelled_publish_leaves_store_usable(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-# -- health ----------------------------------------------------------------------------------
-
-
-def test_synced_means_neighbours_have_the_publication() -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=3) as cluster,
-            to(cluster) as node,
-            node.subscribe(cluster.topic) as news,
-        ):
-            await news.publish(b"mine")
-            await news.synced(DEADLINE_S)
-            having = [name for name in cluster.nodes if cluster.payloads(name) == [b"mine"]]
-            assert len(having) >= 2
-            await cluster.until(lambda: news.health().state is HealthState.STABLE)
-            assert news.health().reasons == ()
-
-    asyncio.run(scene())
-
-
-def test_single_member_is_synced_and_stable() -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("own") as own:
-            assert own.health().state is HealthState.JOINING
-            await own.synced(DEADLINE_S)
-            assert own.health().state is HealthState.STABLE
-
-    asyncio.run(scene())
-
-
-def test_lost_neighbour_is_reported_in_health() -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=1) as cluster,
-            to(cluster) as node,
-            node.subscribe(cluster.topic) as news,
-        ):
-            await news.synced(DEADLINE_S)
-            cluster.kill("n00")
-            await cluster.until(lambda: news.health().state is HealthState.DEGRADED)
-            assert news.health().reasons == ("the connection to n00, a ring neighbour, is lost",)
-            with pytest.raises(TimeoutError, match="n00 did not confirm"):
-                await news.synced(timeout=0.01)
-
-    asyncio.run(scene())
+# -- leaving --------------------------------------------------------------------------------
 
 
 def test_member_is_removed_after_leaving() -> None:
@@ -284,35 +231,6 @@ def test_closing_leaves_no_task_behind() -> None:
 # -- bad input -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: connect("skipring://"), "supervisor: no address given"),
-        (lambda: connect("skipring://127.0.0.1:1,x"), "supervisor: expected HOST:PORT"),
-        (lambda: connect("127.0.0.1:0"), "supervisor: port 0 cannot be dialled"),
-        (lambda: connect(7400), "url: expected a text"),  # type: ignore[arg-type]
-        (lambda: connect("skipring://10.0.0.1:7400"), "there are no certificates"),
-        (lambda: connect(NOBODY, listen="0.0.0.0:0"), "there are no certificates"),
-        (lambda: connect(NOBODY, listen="127.0.0.1"), "listen: expected HOST:PORT"),
-        (lambda: connect(NOBODY, tick_s=0), "seconds above 0"),
-        (lambda: connect(NOBODY).subscribe(""), "a topic has 1 to 255 bytes"),
-        (lambda: connect(NOBODY).subscribe(3), "a topic is a text"),  # type: ignore[arg-type]
-        (lambda: connect(NOBODY).subscribe("t", start="old"), '"all" or "new"'),
-    ],
-)
-def test_invalid_addresses_and_topics_are_refused_immediately(
-    make: Callable[[], object], sentence: str
-) -> None:
-    with pytest.raises(InputError, match=sentence):
-        make()
-
-
-@pytest.mark.parametrize("name", ["", "a b", "supervisor"])
-def test_invalid_names_are_refused(name: str) -> None:
-    with pytest.raises(IdentityError):
-        connect(NOBODY, name=name)
-
-
 def test_invalid_publications_are_refused_before_any_effect() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
@@ -328,21 +246,6 @@ def test_invalid_publications_are_refused_before_any_effect() -> None:
             assert topic.lag == 0
             with pytest.raises(InputError, match="already subscribed"):
                 await node.subscribe("t").__aenter__()
-
-    asyncio.run(scene())
-
-
-def test_connection_refuses_use_outside_its_block() -> None:
-    async def scene() -> None:
-        node = connect(NOBODY)
-        with pytest.raises(SkipringError, match="not connected"):
-            await node.subscribe("t").__aenter__()
-        async with node:
-            pass
-        with pytest.raises(SkipringError, match="not connected"):
-            await node.subscribe("t").__aenter__()
-        with pytest.raises(SkipringError, match="has been used"):
-            await node.__aenter__()
 
     asyncio.run(scene())
 

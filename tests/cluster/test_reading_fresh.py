@@ -11,7 +11,6 @@ from random import Random
 import pytest
 
 from skipring.api import reader as reading
-from skipring.api.connection import Connection, connect
 from skipring.api.reader import (
     FRESH_BYTES_MAX,
     FRESH_MAX,
@@ -34,10 +33,8 @@ from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
-from tests.support.connections import inspected
+from tests.support.connections import DEADLINE_S, to
 
-TICK_S = 0.05
-DEADLINE_S = 60.0  # for operations that take a second or two
 SECOND = 1_000_000
 NOW = 1_000 * SECOND
 TOPIC = "news"
@@ -298,17 +295,13 @@ def test_random_arrivals_are_read_once_and_in_order(seed: int, limit: int) -> No
 # -- readers in a ring ---------------------------------------------------------------------------
 
 
-def to(cluster: Cluster, data_dir: Path | None = None) -> Connection:
-    return connect(cluster.url, tick_s=TICK_S, data_dir=data_dir, drain_s=0)
-
-
 def test_cursor_never_exceeds_stored_publications(tmp_path: Path) -> None:
     """Read before the commit; after a crash these publications are read again."""
 
     async def scene() -> None:
         async with (
             Cluster(n=0) as cluster,
-            inspected(cluster.url, tick_s=TICK_S, data_dir=tmp_path, drain_s=0) as node,
+            to(cluster, tmp_path) as node,
         ):
             session = TopicSession(node.session, TOPIC, "all")
             news = await Subscription(session).__aenter__()
@@ -382,7 +375,7 @@ def test_packs_are_read_once_and_completely_by_other_members() -> None:
         async with (
             Cluster(n=3) as cluster,
             to(cluster) as first,
-            inspected(cluster.url, tick_s=TICK_S, drain_s=0) as second,
+            to(cluster) as second,
             first.subscribe(cluster.topic) as writer,
             Subscription(session := TopicSession(second.session, cluster.topic, "all")) as reader,
         ):
