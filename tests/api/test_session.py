@@ -80,7 +80,7 @@ def test_session_names_the_publications_that_no_member_has_confirmed(
     asyncio.run(scene())
 
 
-def test_session_takes_its_name_from_the_data_directory(tmp_path: Path) -> None:
+def test_session_reads_its_name_from_the_data_directory(tmp_path: Path) -> None:
     async def name(given: str | None) -> str:
         session = new_session(NOBODY, data_dir=tmp_path, name=given)
         before = session.name

@@ -67,8 +67,8 @@ class Connection:
     async def close(self) -> int:
         """Leave all topics and stop; return how many publications no other member has confirmed.
 
-        Open subscriptions first hand over what they hold, within ``drain_s``. A second call does
-        nothing.
+        Open subscriptions first hand over their publications, within ``drain_s``. A second call
+        does nothing.
         """
         return await self._session.close()
 
@@ -103,7 +103,7 @@ def connect(  # noqa: PLR0913  (each is named, and all but the first are optiona
     127.0.0.1:7400. With a data directory the node stores its name and all publications there;
     without one they are in memory. ``ca``, ``cert`` and ``key`` are files of ``skipring certs``;
     without them the node is restricted to loopback. When a subscription ends it waits, at most
-    ``drain_s``, until another member has what it holds; 0 disables the wait. Raise InputError,
+    ``drain_s``, until another member has its publications; 0 disables the wait. Raise InputError,
     which names the argument, for an argument that cannot be used.
     """
     session = new_session(

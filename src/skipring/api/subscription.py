@@ -42,8 +42,8 @@ class Record(Struct, frozen=True):
 class Subscription:
     """One topic: an iterator over its publications, and the methods to publish in it.
 
-    It keeps no publications: a reader has a position in the log and continues from there at its own
-    speed. A single reader gets everything; several readers share the publications.
+    The iterator has a position in the log of the node and reads at its own speed. A single reader
+    gets every publication; several readers share them.
 
     >>> import asyncio, skipring
     >>> from skipring.testing import Cluster
@@ -84,8 +84,8 @@ class Subscription:
     async def leave(self) -> bool:
         """Leave the topic; return True if the supervisor confirms within five seconds.
 
-        First hand over what is held here, for at most ``drain_s`` of the connection: until one
-        remaining member has confirmed everything.
+        Before that, hand over the publications: wait until one remaining member has confirmed
+        them, for at most ``drain_s`` of the connection.
         """
         return await self._session.leave()
 
@@ -192,7 +192,7 @@ class Subscription:
         self._published_bytes += sum([PUBLICATION_BYTES_MIN + len(r.payload) for r in requests])
         if self._published_bytes >= PUBLISHED_AT_ONCE_BYTES:
             self._published_bytes = 0
-            await asyncio.sleep(0)  # without a disk nothing else makes a busy publisher yield
+            await asyncio.sleep(0)  # without a disk no other await yields to the loop
         return made
 
     # -- reading -----------------------------------------------------------------------------

@@ -133,7 +133,7 @@ class TopicSession:
     async def leave(self) -> bool:
         """Leave the topic; return True if the supervisor confirms within LEAVE_S.
 
-        First hand over what is held here to a remaining member, for at most ``drain_s``.
+        First hand over the publications to a remaining member, for at most ``drain_s``.
         """
         if not self._is_open:
             return True
@@ -144,13 +144,13 @@ class TopicSession:
             await self._drain()
             return await self.host.unsubscribe(self.topic, LEAVE_S)
         finally:
-            if self._store_id is not None:  # the second one is valid once it is on disk
+            if self._store_id is not None:  # the second cursor is valid once it is on disk
                 last = self._cursor_at(min(self._handed_out(), self._log.end))
                 self._last_cursors = [self.cursor(), last]
             self._session.remove(self.topic)
 
     async def _drain(self) -> None:
-        """Hand over what is held here to a remaining member (decision 0049)."""
+        """Hand over the publications to a remaining member (decision 0049)."""
         host, drain_s = self.host, self._session.settings.drain_s
         departure = await host.drain(self.topic, drain_s, waits_alone=True)
         machine = host.machine(self.topic)
@@ -237,7 +237,7 @@ class TopicSession:
         if reasons:
             return self._health(HealthState.DEGRADED, reasons)
         reasons = [
-            f"{node}, a ring neighbour, has not confirmed yet that it has what we have"
+            f"{node}, a ring neighbour, has not confirmed yet to be in sync"
             for node in neighbours
             if node not in self._sync
         ]
@@ -260,7 +260,7 @@ class TopicSession:
         return [f"the supervisor at {address} has not answered yet"]
 
     def _ask_neighbours(self) -> None:
-        self.check_open()  # a caller that still waits when the topic is left gets an error
+        self.check_open()  # a caller that waits gets an error when the topic is left
         self.host.confirm(self.topic)
 
     def _neighbours(self) -> list[NodeId] | None:
