@@ -46,11 +46,11 @@ def test_earliest_and_latest_are_synonyms_of_all_and_new(
 def test_records_are_published_with_keys_and_headers_beside_plain_payloads() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
-            records = [
+            records: list[bytes | Record] = [
                 b"plain",
                 Record(b"keyed", key=b"k"),
                 Record(b"full", b"k", {"source": "test"}),
-                Record(bytearray(b"bare")),
+                Record(bytearray(b"bare")),  # type: ignore[arg-type]
             ]
             ids = await topic.publish_many(iter(records))
             found = await topic.read_available()

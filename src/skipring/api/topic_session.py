@@ -104,8 +104,8 @@ class TopicSession:
 
     def check_opened(self) -> None:
         """Raise SkipringError if the topic was never joined; the text shows the correct form."""
-        prefix = self._prefix
         if not self._has_been_opened:
+            prefix = self._prefix
             raise SkipringError(
                 f"not subscribed to {shown(self.topic)} yet; open the subscription first: "
                 f"`{prefix}with node.subscribe({shown(self.topic)}) as subscription: "
