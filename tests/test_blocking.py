@@ -19,10 +19,19 @@ import pytest
 
 import skipring
 from skipring import blocking
-from skipring.api.subscription import READ_MANY, HealthState
+from skipring.api.subscription import READ_MANY
+from skipring.api.topic_session import HealthState
 from skipring.blocking import READ_AHEAD, Connection, Subscription
-from skipring.errors import CursorError, InputError, SkipringError, StoreBusyError
+from skipring.errors import (
+    CursorError,
+    InputError,
+    SkipringError,
+    StorageError,
+    StoreBusyError,
+    StoreFullError,
+)
 from skipring.testing import Cluster
+from tests.support.disks import Disk
 
 TICK_S = 0.05
 DEADLINE_S = 60.0  # for operations that take a second or two
@@ -94,7 +103,7 @@ def nothing_is_left_behind() -> Iterator[None]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the wait of a leaving node for a missing supervisor."""
-    monkeypatch.setattr("skipring.api.subscription.LEAVE_S", 0.05)
+    monkeypatch.setattr("skipring.api.topic_session.LEAVE_S", 0.05)
 
 
 # -- behaviour -------------------------------------------------------------------------------
@@ -217,6 +226,27 @@ def test_records_are_published_with_keys_and_headers_beside_plain_payloads() -> 
         assert orders.lag == 0
 
 
+def test_retry_publishes_the_same_publications_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    with topic_of(tmp_path) as orders:
+        disk.error = StoreFullError("no space")
+        with pytest.raises(StorageError) as failed:
+            orders.publish_many([b"one", b"two"])
+        assert failed.value.may_be_published
+        with pytest.raises(StorageError) as refused:
+            orders.publish(b"three")
+        assert not refused.value.may_be_published
+        with pytest.raises(StorageError) as again:
+            orders.retry(failed.value)
+        disk.error = None
+        assert orders.retry(again.value) == list(failed.value.ids)
+        found = orders.read_available()
+        assert [each.payload for each in found] == [b"one", b"two"]
+        assert [each.id for each in found] == list(failed.value.ids)
+
+
 @pytest.mark.parametrize(("start", "found"), [("earliest", [b"stored"]), ("latest", [])])
 def test_earliest_and_latest_are_synonyms_of_all_and_new(
     start: str, found: list[bytes], tmp_path: Path
@@ -286,8 +316,12 @@ def test_timeout_names_the_missing_part() -> None:
         Subscription.synced,
         lambda topic: topic.publish(b"x"),
         lambda topic: topic.publish_many([b"x"]),
+        lambda topic: topic.retry(StorageError("no space")),
     ],
-    ids=["iteration", "read", "read_many", "read_available", "synced", "publish", "publish_many"],
+    ids=[
+        *("iteration", "read", "read_many", "read_available"),
+        *("synced", "publish", "publish_many", "retry"),
+    ],
 )
 def test_subscription_used_without_block_names_the_correct_form(
     use: Callable[[Subscription], object],

@@ -16,6 +16,7 @@ from skipring.core.peers import SUPERVISOR
 from skipring.errors import InputError
 from skipring.net.addresses import supervisor_of
 from skipring.testing import Cluster
+from tests.support.connections import inspected
 
 TICK_S = 0.05
 DEADLINE_S = 60.0  # for operations that take a second or two
@@ -170,11 +171,14 @@ def test_wait_healthy_judges_a_topic_with_connections_only() -> None:
 
 def test_wait_healthy_waits_until_a_crashed_connection_is_evicted() -> None:
     async def scene() -> None:
-        async with Cluster(n=3) as cluster, connected(cluster) as node:
+        async with (
+            Cluster(n=3) as cluster,
+            inspected(cluster.url, tick_s=TICK_S, drain_s=0) as node,
+        ):
             await node.subscribe(cluster.topic).__aenter__()
             await cluster.until(lambda: node.name in recorded(cluster))
             await cluster.wait_healthy(DEADLINE_S)
-            await node.node.close()  # as a crash: the supervisor is not notified
+            await node.session.host.close()  # as a crash: the supervisor is not notified
             await cluster.wait_healthy(DEADLINE_S)
             assert recorded(cluster) == set(cluster.nodes)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from skipring import blocking, errors
     from skipring.api.connection import Connection, connect
-    from skipring.api.reader import Cursor
-    from skipring.api.reader import DeliveredPublication as Publication
-    from skipring.api.subscription import Health, HealthState, Record, Subscription
+    from skipring.api.reader import Cursor, Publication
+    from skipring.api.subscription import Record, Subscription
+    from skipring.api.topic_session import Health, HealthState
 
 __all__ = [
     "Connection",
@@ -28,9 +28,9 @@ __all__ = [
 _PUBLIC: Final = {
     "Connection": ("skipring.api.connection", "Connection"),
     "Cursor": ("skipring.api.reader", "Cursor"),
-    "Health": ("skipring.api.subscription", "Health"),
-    "HealthState": ("skipring.api.subscription", "HealthState"),
-    "Publication": ("skipring.api.reader", "DeliveredPublication"),
+    "Health": ("skipring.api.topic_session", "Health"),
+    "HealthState": ("skipring.api.topic_session", "HealthState"),
+    "Publication": ("skipring.api.reader", "Publication"),
     "Record": ("skipring.api.subscription", "Record"),
     "Subscription": ("skipring.api.subscription", "Subscription"),
     "blocking": ("skipring.blocking", None),

@@ -11,25 +11,20 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from threading import Lock, Thread
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
-from skipring.api import connection as client
-from skipring.api.reader import Cursor, DeliveredPublication, Start
-from skipring.api.subscription import (
-    LEAVE_S,
-    READ_MANY,
-    Health,
-    Record,
-    check_limit,
-    never_opened,
-)
+from skipring.api.connection import Connection as AsyncConnection
+from skipring.api.reader import Cursor, Publication, Reader, Start
+from skipring.api.session import Session, new_session
+from skipring.api.subscription import READ_MANY, Record, check_limit
 from skipring.api.subscription import Subscription as AsyncSubscription
+from skipring.api.topic_session import LEAVE_S, Health, TopicSession
 from skipring.core.peers import NodeId, TopicId
-from skipring.errors import SkipringError
+from skipring.errors import SkipringError, StorageError
 from skipring.node.replication_wait import REPLICAS_TIMEOUT_S
 
 CLOSE_S: Final = 2 * LEAVE_S  # Guess: after leaving, a last write to the disk is short.
@@ -46,14 +41,14 @@ class Connection:
     ``close``.
     """
 
-    def __init__(self, connection: client.Connection) -> None:
-        self._connection = connection
-        self._thread = _LoopThread(connection)
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._thread = _LoopThread(session)
 
     @property
     def name(self) -> NodeId:
         """Return the node's name; empty until it is open, if only its directory knows the name."""
-        return self._connection.name
+        return self._session.name
 
     def open(self) -> Self:
         """Connect; raise SkipringError if it was open before."""
@@ -84,27 +79,66 @@ class Connection:
 
         Raise CursorError if a cursor does not point into the data directory of this connection.
         """
-        if not self._thread.is_running:
-            return Subscription(self._thread, self._connection.subscribe(topic, start))
-        return Subscription(self._thread, self._thread.call(self._subscribe, topic, start))
+        ahead = _ReadAhead()
+        make = partial(
+            TopicSession, self._session, topic, start, unread=ahead.first_offset, prefix=""
+        )
+        found = self._thread.call(_in_loop, make) if self._thread.is_running else make()
+        return Subscription(self._thread, found, ahead)
 
-    async def _subscribe(self, topic: TopicId, start: Start) -> AsyncSubscription:
-        """Subscribe in the loop: only its thread may use the store."""
-        return self._connection.subscribe(topic, start)
+
+async def _in_loop(function: Callable[[], _T]) -> _T:
+    """Call a function in the loop: only its thread may use the store."""
+    return function()
+
+
+class _ReadAhead:
+    """Publications that the loop has read and that are not handed out yet.
+
+    The lock is held from reading to appending: no thread sees a publication that is in neither
+    place.
+    """
+
+    def __init__(self) -> None:
+        self._publications: deque[Publication] = deque()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._publications)
+
+    def first_offset(self) -> int | None:
+        """Return the offset of the first publication, or None."""
+        with self._lock:
+            return self._publications[0].offset if self._publications else None
+
+    def fill(self, reader: Reader, limit: int, end: int | None = None) -> None:
+        """Read available publications before an offset, until ``limit`` are buffered."""
+        with self._lock:
+            self._publications += reader.fetch(limit - len(self._publications), end)
+
+    def hand_out(self, reader: Reader, limit: int | None) -> list[Publication]:
+        """Remove and return up to ``limit`` publications; none after the topic was left."""
+        with self._lock:
+            if not reader.is_open:
+                return []
+            buffered = self._publications
+            count = len(buffered) if limit is None else min(limit, len(buffered))
+            return [buffered.popleft() for _ in range(count)]
 
 
 class Subscription:
     """One topic: an iterator over its publications, and the methods to publish in it."""
 
-    def __init__(self, thread: _LoopThread, subscription: AsyncSubscription) -> None:
-        self.topic = subscription.topic
+    def __init__(self, thread: _LoopThread, topic_session: TopicSession, ahead: _ReadAhead) -> None:
         self._thread = thread
-        self._subscription = subscription
-        self._taken: deque[DeliveredPublication] = (
-            deque()
-        )  # read from the log, but not handed out yet
-        self._lock = Lock()  # no thread sees a publication that is in neither place
-        subscription.read_ahead(self._unread)
+        self._session = topic_session
+        self._subscription = AsyncSubscription(topic_session)
+        self._ahead = ahead
+
+    @property
+    def topic(self) -> TopicId:
+        """Return the topic."""
+        return self._session.topic
 
     def open(self) -> Self:
         """Join the ring of the topic."""
@@ -141,7 +175,7 @@ class Subscription:
         With ``replicas`` return once that number of other members has stored it durably. Raise
         ReplicationError, which states how many have, if that takes longer than ``timeout``.
         """
-        self._check_opened()
+        self._session.check_opened()
         publish = self._subscription.publish
         return self._thread.call(publish, payload, key, headers, replicas=replicas, timeout=timeout)
 
@@ -150,81 +184,79 @@ class Subscription:
 
         Raise InputError with the index of the first invalid one, and publish nothing.
         """
-        self._check_opened()
+        self._session.check_opened()
         return self._thread.call(self._subscription.publish_many, records)
 
-    def _check_opened(self) -> None:
-        if not self._subscription.has_been_opened:
-            raise SkipringError(never_opened(self.topic))
+    def retry(self, error: StorageError) -> list[bytes]:
+        """Send the publications of a failed call again; return their ids once they are durable.
+
+        They keep their ids, so no member gets one twice. If ``may_be_published`` is False there are
+        no ids, and nothing is sent: publish again. Raise StorageError if the disk still fails.
+        """
+        self._session.check_opened()
+        return self._thread.call(self._subscription.retry, error)
 
     # -- reading -----------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[DeliveredPublication]:
+    def __iter__(self) -> Iterator[Publication]:
         """Yield publications in the order of the local log, until the topic is left."""
         while (publication := self.read()) is not None:
             yield publication
 
-    def read(self, timeout: float | None = None) -> DeliveredPublication | None:
+    def read(self, timeout: float | None = None) -> Publication | None:
         """Return the next publication; None after the timeout or when the topic was left."""
-        self._check_opened()
+        self._session.check_opened()
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             for publication in self._hand_out(1):
                 return publication
             left_s = None if deadline is None else max(deadline - monotonic(), 0)
-            if not self._thread.call(self._take, READ_AHEAD, left_s):
+            if not self._thread.call(self._fill, READ_AHEAD, left_s):
                 return None
             # Otherwise a publication arrived, unless it is skipped or another thread was faster.
 
-    def read_many(
-        self, limit: int = READ_MANY, timeout: float | None = None
-    ) -> list[DeliveredPublication]:
+    def read_many(self, limit: int = READ_MANY, timeout: float | None = None) -> list[Publication]:
         """Wait for a publication, then return all available ones, up to a limit.
 
         Return an empty list after the timeout or when the topic was left.
         """
         check_limit(limit)
-        self._check_opened()
+        self._session.check_opened()
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             left_s = None if deadline is None else max(deadline - monotonic(), 0)
-            if not self._thread.call(self._take, limit, left_s):
+            if not self._thread.call(self._fill, limit, left_s):
                 return []
             if found := self._hand_out(limit):
                 return found
 
-    def read_available(self, limit: int | None = None) -> list[DeliveredPublication]:
+    def read_available(self, limit: int | None = None) -> list[Publication]:
         """Return the available unread publications, at most ``limit`` of them."""
-        self._check_opened()
-        self._thread.call(self._take_available, limit)
+        self._session.check_opened()
+        self._thread.call(self._fill_available, limit)
         return self._hand_out(limit)
 
-    async def _take(self, limit: int, timeout_s: float | None) -> bool:
+    async def _fill(self, limit: int, timeout_s: float | None) -> bool:
         """Buffer up to ``limit`` publications; return False on timeout or after leaving."""
         now = asyncio.get_running_loop().time()
-        reader = self._subscription.reader
+        reader = self._session.reader
         deadline = None if timeout_s is None else now + timeout_s
-        if not self._taken and not await reader.arrival(deadline):
+        if not self._ahead and not await reader.arrival(deadline):
             return False
-        with self._lock:
-            self._taken += reader.fetch(limit - len(self._taken))
+        self._ahead.fill(reader, limit)
         return reader.is_open
 
-    async def _take_available(self, limit: int | None) -> None:
-        reader, end = self._subscription.reader, self._subscription.reader.end
+    async def _fill_available(self, limit: int | None) -> None:
+        reader, end = self._session.reader, self._session.reader.end
         while reader.is_open and reader.offset < end:
-            with self._lock:
-                if limit is not None and len(self._taken) >= limit:
-                    return
-                self._taken += reader.fetch(READ_AHEAD, end)
+            buffered = len(self._ahead)
+            if limit is not None and buffered >= limit:
+                return
+            self._ahead.fill(reader, buffered + READ_AHEAD, end)
             await asyncio.sleep(0)
 
-    def _hand_out(self, limit: int | None) -> list[DeliveredPublication]:
-        with self._lock:
-            if not self._subscription.reader.is_open:
-                return []
-            count = len(self._taken) if limit is None else min(limit, len(self._taken))
-            return [self._taken.popleft() for _ in range(count)]
+    def _hand_out(self, limit: int | None) -> list[Publication]:
+        return self._ahead.hand_out(self._session.reader, limit)
 
     @property
     def lag(self) -> int:
@@ -233,16 +265,9 @@ class Subscription:
 
     def cursor(self) -> Cursor:
         """Return the position after the last publication handed out, to start there again."""
-        if self._thread.is_running:  # only its thread may use the store
-            return self._thread.call(self._cursor)
-        return self._subscription.cursor()
-
-    async def _cursor(self) -> Cursor:
-        return self._subscription.cursor()
-
-    def _unread(self) -> int | None:
-        with self._lock:
-            return self._taken[0].offset if self._taken else None
+        if self._thread.is_running:
+            return self._thread.call(_in_loop, self._session.cursor)
+        return self._session.cursor()
 
     # -- health ------------------------------------------------------------------------------
 
@@ -251,23 +276,23 @@ class Subscription:
 
         Raise TimeoutError, which names the missing neighbours, if that takes longer.
         """
-        self._check_opened()
+        self._session.check_opened()
         self._thread.call(self._subscription.synced, timeout)
 
     def health(self) -> Health:
         """Return the current state of the subscription and its reasons."""
-        return self._thread.call(self._health)
+        return self._thread.call(_in_loop, self._current_health)
 
-    async def _health(self) -> Health:
-        health = self._subscription.health()
-        return Health(health.state, health.reasons, health.lag + len(self._taken))
+    def _current_health(self) -> Health:
+        health = self._session.health()
+        return Health(health.state, health.reasons, health.lag + len(self._ahead))
 
 
 class _LoopThread:
     """Event loop of a connection, in a thread that ends with it."""
 
-    def __init__(self, connection: client.Connection) -> None:
-        self._connection = connection
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._thread = Thread(target=self._run, name="skipring", daemon=True)
         self._lock = Lock()  # guards the following fields
         self._loop: asyncio.AbstractEventLoop | None = None  # set while calls are accepted
@@ -326,7 +351,7 @@ class _LoopThread:
                 loop.call_soon_threadsafe(self._serving.cancel)
         if self._thread.ident is None:
             return
-        close_s = CLOSE_S + self._connection.drain_s
+        close_s = CLOSE_S + self._session.settings.drain_s
         self._thread.join(close_s)
         if self._thread.is_alive():
             raise SkipringError(f"the connection could not be closed within {close_s:g} s")
@@ -359,12 +384,12 @@ class _LoopThread:
                 return
             self._serving = asyncio.current_task()
             self._loop = asyncio.get_running_loop()
-        async with self._connection:
+        async with AsyncConnection(self._session) as connection:
             self._opened.set_result(None)
             try:
                 await asyncio.Event().wait()
             finally:
-                self.unconfirmed = await self._connection.close()
+                self.unconfirmed = await connection.close()
 
     def _end(self, error: BaseException | None) -> None:
         """Refuse further calls; waiting calls get an error."""
@@ -382,10 +407,10 @@ class _LoopThread:
 # -- function of the application ---------------------------------------------------------------
 
 
-def _blocking(make: Callable[_P, client.Connection]) -> Callable[_P, Connection]:
+def _blocking(make: Callable[_P, Session]) -> Callable[_P, Connection]:
     @wraps(make, assigned=(), updated=())  # for its parameters only
     def connect(*args: _P.args, **kwargs: _P.kwargs) -> Connection:
-        """Return a connection to the rings of some supervisors, for use in ``with``.
+        """Return a connection to a cluster, for use in ``with``.
 
         The arguments are those of ``skipring.connect``. Raise InputError for an invalid argument.
         """
@@ -394,4 +419,4 @@ def _blocking(make: Callable[_P, client.Connection]) -> Callable[_P, Connection]
     return connect
 
 
-connect = _blocking(client.connect)
+connect = _blocking(new_session)

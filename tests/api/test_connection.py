@@ -7,39 +7,32 @@ import doctest
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import skipring
 from skipring.api import connection as client
-from skipring.api import subscription
-from skipring.api.connection import Connection, connect
-from skipring.api.reader import FRESH_MAX, DeliveredPublication, Start
-from skipring.api.subscription import HealthState, Subscription
-from skipring.errors import IdentityError, InputError, SkipringError
+from skipring.api import subscription, topic_session
+from skipring.api.connection import connect
+from skipring.api.reader import FRESH_MAX, Publication, Start
+from skipring.api.subscription import PUBLISHED_TOGETHER, Subscription
+from skipring.api.topic_session import HealthState, TopicSession
+from skipring.errors import InputError, SkipringError
 from skipring.testing import Cluster
+from tests.support.connections import DEADLINE_S, TICK_S, to
 from tests.support.rings import until
 
-TICK_S = 0.05
-DEADLINE_S = 60.0  # for operations that take a second or two
 NOBODY = "skipring://127.0.0.1:9"  # no supervisor listens here
 
 
-async def take(source: Subscription, many: int) -> list[DeliveredPublication]:
+async def read_some(source: Subscription, count: int) -> list[Publication]:
     async with asyncio.timeout(DEADLINE_S):
-        return [await anext(source) for _ in range(many)]
+        return [await anext(source) for _ in range(count)]
 
 
-def payloads(publications: list[DeliveredPublication]) -> list[bytes | None]:
+def payloads(publications: list[Publication]) -> list[bytes]:
     return [publication.payload for publication in publications]
-
-
-def to(
-    cluster: Cluster, *, name: str | None = None, data_dir: str | Path | None = None
-) -> Connection:
-    return connect(cluster.url, tick_s=TICK_S, name=name, data_dir=data_dir, drain_s=0)
 
 
 def test_docstring_examples_pass() -> None:
@@ -61,11 +54,11 @@ def test_subscriber_reads_publication_of_another_member() -> None:
         ):
             before = time.time_ns() // 1000
             made = await writer.publish(b"one", key=b"42", headers={"src": "web"})
-            [got] = await take(reader, 1)
+            [got] = await read_some(reader, 1)
             assert (got.id, got.publisher, got.payload) == (made, "a", b"one")
             assert (got.key, got.headers, got.replayed) == (b"42", {"src": "web"}, False)
             assert before <= got.time <= time.time_ns() // 1000
-            [own] = await take(writer, 1)
+            [own] = await read_some(writer, 1)
             assert (own.id, own.hops) == (made, 0)
 
     asyncio.run(scene())
@@ -78,9 +71,9 @@ def test_member_of_larger_ring_reads_every_publication_once() -> None:
             for number, payload in enumerate(sent):
                 await cluster.publish(cluster.nodes[number % 4], payload)
             async with to(cluster) as node, node.subscribe(cluster.topic) as news:
-                got = await take(news, 50)
+                got = await read_some(news, 50)
                 await news.publish(b"last")
-                [last] = await take(news, 1)
+                [last] = await read_some(news, 1)
                 await news.synced(DEADLINE_S)
                 assert sorted(payloads(got)) == sorted(sent)
                 assert (last.payload, news.lag) == (b"last", 0)
@@ -93,13 +86,13 @@ def test_publishing_works_without_supervisor(monkeypatch: pytest.MonkeyPatch) ->
         async with connect(NOBODY, tick_s=TICK_S, drain_s=0) as node:
             orders = await node.subscribe("orders").__aenter__()
             made = [await orders.publish(b"%d" % number) for number in range(3)]
-            assert [publication.id for publication in await take(orders, 3)] == made
+            assert [publication.id for publication in await read_some(orders, 3)] == made
             assert orders.health().state is HealthState.JOINING
             await until(lambda: "nothing listens at 127.0.0.1:9;" in orders.health().reasons[0])
             with pytest.raises(TimeoutError, match="nothing listens at"):
                 await orders.synced(timeout=0.01)
 
-    monkeypatch.setattr(subscription, "LEAVE_S", 0.05)  # the supervisor never confirms the leave
+    monkeypatch.setattr(topic_session, "LEAVE_S", 0.05)  # the supervisor never confirms the leave
     asyncio.run(scene())
 
 
@@ -109,16 +102,16 @@ def test_slow_reader_misses_nothing_and_buffers_a_bounded_number() -> None:
         async with (
             Cluster(n=0) as cluster,
             to(cluster) as node,
-            node.subscribe("orders") as orders,
+            Subscription(session := TopicSession(node.session, "orders", "all")) as orders,
         ):
             await orders.publish_many(b"%d" % number for number in range(many))
             assert (orders.lag, orders.health().lag) == (many, many)
-            assert sum(len(each.publications) for each in orders.reader._fresh) <= FRESH_MAX
-            got = await take(orders, many)
+            assert session.reader.buffered <= FRESH_MAX
+            got = await read_some(orders, many)
             assert payloads(got) == [b"%d" % number for number in range(many)]
             assert (got[0].hops, got[-1].hops) == (None, 0)
-            assert len(orders.reader._fresh) <= 1
-            assert orders.reader.lag == 0
+            assert session.reader.buffered <= PUBLISHED_TOGETHER  # the last batch
+            assert orders.lag == 0
 
     asyncio.run(scene())
 
@@ -132,12 +125,12 @@ def test_busy_publisher_yields_to_other_tasks() -> None:
             a.subscribe("orders") as writer,
             b.subscribe("orders") as reader,
         ):
-            await cluster.until(lambda: len(writer._confirmations._nodes) == 1)
+            await writer.synced(DEADLINE_S)
             for _ in range(100):
                 await writer.publish(bytes(100_000))
             assert reader.lag > 0
-            assert a.node.links.counts["queue full"] == 0
-            await take(reader, 100)
+            assert a.session.host.links.counts["queue full"] == 0
+            await read_some(reader, 100)
 
     asyncio.run(scene())
 
@@ -148,7 +141,7 @@ def test_reading_ends_when_block_is_left() -> None:
             async with node.subscribe("orders") as orders:
                 await orders.publish(b"one")
 
-                async def read() -> list[DeliveredPublication]:
+                async def read() -> list[Publication]:
                     return [publication async for publication in orders]
 
                 reading = asyncio.create_task(read())
@@ -180,7 +173,7 @@ def test_stored_publications_are_replayed_according_to_start(tmp_path: Path, sta
                 assert node.name == name
                 await orders.publish(b"5")
                 first = 0 if start == "all" else 5
-                got = await take(orders, 6 - first)
+                got = await read_some(orders, 6 - first)
                 assert [publication.payload for publication in got] == [
                     b"%d" % n for n in range(first, 6)
                 ]
@@ -207,56 +200,12 @@ def test_cancelled_publish_leaves_store_usable(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
                 first.cancel()
                 assert len(await second) == 32
-            assert len(await take(orders, 20)) == 20
+            assert len(await read_some(orders, 20)) == 20
 
     asyncio.run(scene())
 
 
-# -- health ----------------------------------------------------------------------------------
-
-
-def test_synced_means_neighbours_have_the_publication() -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=3) as cluster,
-            to(cluster) as node,
-            node.subscribe(cluster.topic) as news,
-        ):
-            await news.publish(b"mine")
-            await news.synced(DEADLINE_S)
-            having = [name for name in cluster.nodes if cluster.payloads(name) == [b"mine"]]
-            assert len(having) >= 2
-            await cluster.until(lambda: news.health().state is HealthState.STABLE)
-            assert news.health().reasons == ()
-
-    asyncio.run(scene())
-
-
-def test_single_member_is_synced_and_stable() -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("own") as own:
-            assert own.health().state is HealthState.JOINING
-            await own.synced(DEADLINE_S)
-            assert own.health().state is HealthState.STABLE
-
-    asyncio.run(scene())
-
-
-def test_lost_neighbour_is_reported_in_health() -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=1) as cluster,
-            to(cluster) as node,
-            node.subscribe(cluster.topic) as news,
-        ):
-            await cluster.until(lambda: "n00" in news._confirmations)
-            cluster.kill("n00")
-            await cluster.until(lambda: news.health().state is HealthState.DEGRADED)
-            assert news.health().reasons == ("the connection to n00, a ring neighbour, is lost",)
-            with pytest.raises(TimeoutError, match="n00 did not confirm"):
-                await news.synced(timeout=0.01)
-
-    asyncio.run(scene())
+# -- leaving --------------------------------------------------------------------------------
 
 
 def test_member_is_removed_after_leaving() -> None:
@@ -282,35 +231,6 @@ def test_closing_leaves_no_task_behind() -> None:
 # -- bad input -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: connect("skipring://"), "supervisor: no address given"),
-        (lambda: connect("skipring://127.0.0.1:1,x"), "supervisor: expected HOST:PORT"),
-        (lambda: connect("127.0.0.1:0"), "supervisor: port 0 cannot be dialled"),
-        (lambda: connect(7400), "url: expected a text"),  # type: ignore[arg-type]
-        (lambda: connect("skipring://10.0.0.1:7400"), "there are no certificates"),
-        (lambda: connect(NOBODY, listen="0.0.0.0:0"), "there are no certificates"),
-        (lambda: connect(NOBODY, listen="127.0.0.1"), "listen: expected HOST:PORT"),
-        (lambda: connect(NOBODY, tick_s=0), "seconds above 0"),
-        (lambda: connect(NOBODY).subscribe(""), "a topic has 1 to 255 bytes"),
-        (lambda: connect(NOBODY).subscribe(3), "a topic is a text"),  # type: ignore[arg-type]
-        (lambda: connect(NOBODY).subscribe("t", start="old"), '"all" or "new"'),
-    ],
-)
-def test_invalid_addresses_and_topics_are_refused_immediately(
-    make: Callable[[], object], sentence: str
-) -> None:
-    with pytest.raises(InputError, match=sentence):
-        make()
-
-
-@pytest.mark.parametrize("name", ["", "a b", "supervisor"])
-def test_invalid_names_are_refused(name: str) -> None:
-    with pytest.raises(IdentityError):
-        connect(NOBODY, name=name)
-
-
 def test_invalid_publications_are_refused_before_any_effect() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
@@ -326,21 +246,6 @@ def test_invalid_publications_are_refused_before_any_effect() -> None:
             assert topic.lag == 0
             with pytest.raises(InputError, match="already subscribed"):
                 await node.subscribe("t").__aenter__()
-
-    asyncio.run(scene())
-
-
-def test_connection_refuses_use_outside_its_block() -> None:
-    async def scene() -> None:
-        node = connect(NOBODY)
-        with pytest.raises(SkipringError, match="not connected"):
-            await node.subscribe("t").__aenter__()
-        async with node:
-            pass
-        with pytest.raises(SkipringError, match="not connected"):
-            await node.subscribe("t").__aenter__()
-        with pytest.raises(SkipringError, match="has been used"):
-            await node.__aenter__()
 
     asyncio.run(scene())
 

@@ -79,6 +79,6 @@ def test_timeout_names_neighbours_that_did_not_confirm() -> None:
 
     assert asyncio.run(missing(["a"])) is None
     assert asyncio.run(missing([])) is None
-    assert "has not given us a place" in (asyncio.run(missing(None)) or "")
-    assert "publications keep coming" in (asyncio.run(missing(["a", "b"])) or "")
+    assert "has not assigned a place" in (asyncio.run(missing(None)) or "")
+    assert "publications keep arriving" in (asyncio.run(missing(["a", "b"])) or "")
     assert "c and d did not confirm" in (asyncio.run(missing(["a", "c", "d"])) or "")

@@ -12,7 +12,6 @@ from time import time_ns
 
 import pytest
 
-import skipring
 from skipring.core.effects import Origin
 from skipring.core.events import PublishRequested
 from skipring.core.log import Log, MemoryLog
@@ -30,6 +29,7 @@ from skipring.testing import Cluster
 from skipring.wire.codec import decode, encode
 from skipring.wire.rpc import DeliveryPage, FetchDeliveries, Refused
 from tests.node.test_log_server import publications
+from tests.support.connections import inspected
 from tests.support.exchanges import logged, the_line
 from tests.support.rings import until
 from tests.wire.samples import the_frame
@@ -346,11 +346,11 @@ def test_client_program_with_data_directory_keeps_its_delivery_log(tmp_path: Pat
         async with Cluster(n=2) as cluster:
             for count in (1, 2):
                 async with (
-                    skipring.connect(cluster.url, tick_s=0.05, data_dir=tmp_path) as node,
+                    inspected(cluster.url, tick_s=0.05, data_dir=tmp_path) as node,
                     node.subscribe(TOPIC) as news,
                 ):
                     await news.publish(b"hello")
-                    assert len(await told(node.node)) == count
+                    assert len(await told(node.session.host)) == count
 
     asyncio.run(scene())
 

@@ -11,16 +11,16 @@ from random import Random
 import pytest
 
 from skipring.api import reader as reading
-from skipring.api.connection import Connection, connect
 from skipring.api.reader import (
     FRESH_BYTES_MAX,
     FRESH_MAX,
     READ_AT_ONCE,
-    DeliveredPublication,
+    Publication,
     Reader,
     Start,
 )
-from skipring.api.subscription import PUBLISHED_TOGETHER, READ_MANY
+from skipring.api.subscription import PUBLISHED_TOGETHER, READ_MANY, Subscription
+from skipring.api.topic_session import TopicSession
 from skipring.core.effects import Deliver, Origin
 from skipring.core.events import Received
 from skipring.core.log import MemoryLog
@@ -33,9 +33,8 @@ from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
+from tests.support.connections import DEADLINE_S, to
 
-TICK_S = 0.05
-DEADLINE_S = 60.0  # for operations that take a second or two
 SECOND = 1_000_000
 NOW = 1_000 * SECOND
 TOPIC = "news"
@@ -296,10 +295,6 @@ def test_random_arrivals_are_read_once_and_in_order(seed: int, limit: int) -> No
 # -- readers in a ring ---------------------------------------------------------------------------
 
 
-def to(cluster: Cluster, data_dir: Path | None = None) -> Connection:
-    return connect(cluster.url, tick_s=TICK_S, data_dir=data_dir, drain_s=0)
-
-
 def test_cursor_never_exceeds_stored_publications(tmp_path: Path) -> None:
     """Read before the commit; after a crash these publications are read again."""
 
@@ -307,14 +302,15 @@ def test_cursor_never_exceeds_stored_publications(tmp_path: Path) -> None:
         async with (
             Cluster(n=0) as cluster,
             to(cluster, tmp_path) as node,
-            node.subscribe(TOPIC) as news,
         ):
+            session = TopicSession(node.session, TOPIC, "all")
+            news = await Subscription(session).__aenter__()
             await news.publish(b"durable")
-            news.on_deliver(Deliver((Shelf.made(0), Shelf.made(1)), 1, Origin.SPREAD, 1))
-            assert (news.lag, news.reader.end) == (3, 3)
+            session.on_deliver(Deliver((Shelf.made(0), Shelf.made(1)), 1, Origin.SPREAD, 1))
+            assert (news.lag, session.reader.end) == (3, 3)
             found = await news.read_many(timeout=DEADLINE_S)
             assert [each.offset for each in found] == [0, 1, 2]
-            assert (news.lag, news.reader.offset) == (0, 3)
+            assert (news.lag, session.reader.offset) == (0, 3)
             assert news.cursor().offset == 1
 
     asyncio.run(scene())
@@ -381,17 +377,17 @@ def test_packs_are_read_once_and_completely_by_other_members() -> None:
             to(cluster) as first,
             to(cluster) as second,
             first.subscribe(cluster.topic) as writer,
-            second.subscribe(cluster.topic) as reader,
+            Subscription(session := TopicSession(second.session, cluster.topic, "all")) as reader,
         ):
             await writer.synced(DEADLINE_S)
             await reader.synced(DEADLINE_S)
             ids = await writer.publish_many(payloads)
-            found: list[DeliveredPublication] = []
+            found: list[Publication] = []
             async with asyncio.timeout(DEADLINE_S):
                 while len(found) < len(payloads):
                     found += await reader.read_many()
             assert sorted(each.id for each in found) == sorted(ids)
-            await cluster.until(lambda: reader.reader.end == len(payloads))
+            await cluster.until(lambda: session.reader.end == len(payloads))
             assert reader.lag == 0  # no publication twice
 
     asyncio.run(scene())

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from skipring.api.connection import connect
 from skipring.core.messages import CheckAndPublish, GetConfiguration, IHave, TrieEqual, Want
 from skipring.core.prefix import ALL
 from skipring.core.summaries import RangeSummary
@@ -14,6 +13,7 @@ from skipring.wire.claimed_sender import CLAIMS, names_another
 from skipring.wire.codec import encode
 from skipring.wire.rpc import WireMessage
 from tests.support.attacks import hurl
+from tests.support.connections import inspected
 from tests.support.exchanges import greeting_of, play
 from tests.support.rings import DEADLINE_S, TOPIC, LiveRing, live_ring, until
 from tests.wire.samples import SAMPLES
@@ -73,7 +73,7 @@ def test_forged_confirmation_does_not_make_synced_succeed() -> None:
     async def scene() -> None:
         async with (
             live_ring("n0", "n1") as ring,
-            connect(f"skipring://{ring.supervisor.address}", tick_s=0.05, drain_s=0) as node,
+            inspected(f"skipring://{ring.supervisor.address}", tick_s=0.05, drain_s=0) as node,
             node.subscribe(TOPIC) as news,
         ):
             await news.synced(DEADLINE_S)
@@ -82,15 +82,15 @@ def test_forged_confirmation_does_not_make_synced_succeed() -> None:
             for name in neighbours:
                 await ring.kill(name)
             await news.publish(b"kept by no other member")
-            machine = node.node.machine(TOPIC)
+            machine = node.session.host.machine(TOPIC)
             assert machine is not None
             waiting = asyncio.create_task(news.synced(timeout=1.0))
             await asyncio.sleep(0)
             lies = [TrieEqual(name, machine.index().root) for name in neighbours]
-            await hurl(port_of(node.node.address), forged(*lies))
+            await hurl(port_of(node.session.host.address), forged(*lies))
             with pytest.raises(TimeoutError):
                 await waiting
-            assert node.node.links.counts[REASON] == len(lies)
+            assert node.session.host.links.counts[REASON] == len(lies)
 
     asyncio.run(scene())
 

@@ -1,4 +1,4 @@
-"""docs/api.md: each program of it runs, and prints what the page says."""
+"""Programs of docs/api.md: each runs and prints the output on the page."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from itertools import count
 from pathlib import Path
 from queue import Queue
 from threading import Thread
 
 import pytest
 
-from skipring.errors import SkipringError
+from skipring.errors import SkipringError, StoreFullError
 from skipring.testing import Cluster
+from tests.support.disks import Disk
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 BLOCK = re.compile(
@@ -31,7 +33,7 @@ def blocks() -> list[tuple[str, str]]:
 
 @contextmanager
 def ring() -> Iterator[Cluster]:
-    """Three nodes in the topic of the page, in a thread of their own."""
+    """Run three nodes in the topic of the page, in their own thread."""
     made: Queue[tuple[Cluster, asyncio.AbstractEventLoop, asyncio.Event]] = Queue()
 
     async def live() -> None:
@@ -50,27 +52,48 @@ def ring() -> Iterator[Cluster]:
         thread.join(DEADLINE_S)
 
 
-def printed(code: str) -> str:
-    """What a program prints when the ring of the page is there."""
+def printed(code: str, **names: object) -> str:
+    """Return the output of a program that runs beside the ring of the page."""
     output = io.StringIO()
     with ring() as cluster, redirect_stdout(output):
         here = code.replace(URL, f'"{cluster.url}", tick_s={TICK_S}')
-        exec(compile(here, str(PAGE), "exec"), {"__name__": "__main__"})
+        exec(compile(here, str(PAGE), "exec"), {"__name__": "__main__", **names})
     return output.getvalue()
 
 
 @pytest.mark.parametrize(("code", "output"), blocks())
-def test_every_program_prints_what_the_page_says(
+def test_every_program_prints_the_output_on_the_page(
     code: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert printed(code) == output
 
 
-def test_no_program_of_the_page_is_overlooked() -> None:
+def test_every_program_of_the_page_is_found() -> None:
     assert len(blocks()) == PAGE.read_text("utf-8").count("```python") >= 8
 
 
-def test_a_program_that_fails_is_noticed() -> None:
+def test_program_that_retries_publishes_once_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((code, output),) = [block for block in blocks() if "orders.retry" in block[0]]
+    code = code.replace("        made =", "        fill_disk()\n        made =")
+    code = code.replace("asyncio.sleep(1)", "wait()")
+    disk, waits = Disk(monkeypatch), count(1)
+
+    def fill_disk() -> None:
+        disk.error = StoreFullError("no space")
+
+    async def wait() -> None:
+        if next(waits) == 2:
+            disk.error = None
+
+    monkeypatch.chdir(tmp_path)
+
+    assert printed(code, fill_disk=fill_disk, wait=wait) == output
+    assert next(waits) == 3  # ``publish`` and the first ``retry`` have failed
+
+
+def test_failing_program_raises_its_error() -> None:
     with pytest.raises(SkipringError):
         printed(f"import skipring\nskipring.blocking.connect({URL}).subscribe('orders').open()")

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from skipring.api.connection import Connection, connect
 from skipring.api.reader import Cursor
-from skipring.api.reader import DeliveredPublication as ReadPublication
+from skipring.api.reader import Publication as ReadPublication
 from skipring.api.subscription import Subscription
 from skipring.core.messages import Publications, PublishNew
 from skipring.core.publications import Publication
@@ -30,6 +29,7 @@ from skipring.testing import Cluster
 from skipring.wire.codec import decode
 from skipring.wire.framing import FrameReader
 from skipring.wire.rpc import FetchPublications, PublicationPage
+from tests.support.connections import InspectedConnection, inspected
 
 TICK_S = 0.05
 DEADLINE_S = 120.0  # for operations that take a second: the machine is shared
@@ -124,8 +124,8 @@ async def keeper_alone(tick_s: float = TICK_S) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-def victim_of(cluster: Cluster, directory: Path, tick_s: float = TICK_S) -> Connection:
-    return connect(cluster.url, data_dir=directory, name=VICTIM, tick_s=tick_s)
+def victim_of(cluster: Cluster, directory: Path, tick_s: float = TICK_S) -> InspectedConnection:
+    return inspected(cluster.url, data_dir=directory, name=VICTIM, tick_s=tick_s)
 
 
 def machine_of(node: NodeHost) -> Subscriber:
@@ -157,10 +157,10 @@ async def fill(cluster: Cluster, topic: Subscription, count: int) -> None:
     await topic.synced(DEADLINE_S)
 
 
-async def durable(cluster: Cluster, connection: Connection) -> None:
+async def durable(cluster: Cluster, connection: InspectedConnection) -> None:
     """Wait until all publications of the victim are below its durable mark."""
-    assert connection.store is not None
-    archive = connection.store.archive(TOPIC)
+    assert connection.session.store is not None
+    archive = connection.session.store.archive(TOPIC)
     await cluster.until(lambda: archive.durable_end == archive.end > 0, DEADLINE_S)
 
 
@@ -242,19 +242,19 @@ class Vandal:
 async def heal(cluster: Cluster, directory: Path, truth: Truth, newcomer: str) -> Recovery:
     """Start the victim and an empty new member; wait until all are equal and correct."""
     async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
-        assert node.store is not None
-        recovery = node.store.recovery
-        truth.check(await listed(node.name, node.node.address))
+        assert node.session.store is not None
+        recovery = node.session.store.recovery
+        truth.check(await listed(node.name, node.session.host.address))
         await cluster.join(newcomer)
         async with asyncio.timeout(DEADLINE_S):
             read = [as_stored(await anext(topic)) for _ in truth]
         truth.check(read)
         assert sorted(each.id for each in read) == sorted(truth)
-        nodes = [node.node, *map(cluster.node, cluster.nodes)]
+        nodes = [node.session.host, *map(cluster.node, cluster.nodes)]
         await cluster.until(lambda: are_equal(nodes), DEADLINE_S)
         await topic.synced(DEADLINE_S)
         assert await topic.read_available() == []  # nothing arrives twice
-        shown = await listed(node.name, node.node.address)
+        shown = await listed(node.name, node.session.host.address)
         truth.check(shown)
         assert sorted(each.id for each in shown) == sorted(truth)
         await durable(cluster, node)
@@ -315,8 +315,8 @@ def test_node_with_a_deleted_data_directory_recovers_10_000_publications(
             ):
                 await fill(cluster, topic, 10_000)
                 await durable(cluster, node)
-                assert node.store is not None
-                old = node.store.id
+                assert node.session.store is not None
+                old = node.session.store.id
             truth = truth_of(cluster)
             truth.check_stored(directory)
             shutil.rmtree(directory)
@@ -328,8 +328,8 @@ def test_node_with_a_deleted_data_directory_recovers_10_000_publications(
                     truth.check([as_stored(await anext(topic)) for _ in truth])
                 await topic.synced(DEADLINE_S)
                 await durable(cluster, node)
-                assert node.store is not None
-                assert node.store.id != old
+                assert node.session.store is not None
+                assert node.session.store.id != old
             assert truth_of(cluster) == truth
         return truth
 

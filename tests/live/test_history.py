@@ -10,7 +10,6 @@ from random import Random
 
 import pytest
 
-from skipring.api.connection import connect
 from skipring.core.antientropy import AntiEntropy
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Outbox, Send, Store
@@ -23,6 +22,7 @@ from skipring.lab.faults.requests import TOPIC
 from skipring.storage.durable_mark import losses_of
 from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
+from tests.support.connections import inspected
 
 HOLDER, NEWCOMER = "holder", "newcomer"
 DEADLINE_S = 300.0  # for operations that take half a minute: the machine is shared
@@ -80,11 +80,11 @@ def test_new_member_gets_a_history_of_100_000_publications(tmp_path: Path) -> No
             machine = cluster.node(HOLDER).machine(TOPIC)
             assert machine is not None
             async with (
-                connect(cluster.url, data_dir=own, name=NEWCOMER, tick_s=TICK_S) as newcomer,
+                inspected(cluster.url, data_dir=own, name=NEWCOMER, tick_s=TICK_S) as newcomer,
                 newcomer.subscribe(TOPIC) as topic,
             ):
-                assert newcomer.store is not None
-                archive = newcomer.store.archive(TOPIC)
+                assert newcomer.session.store is not None
+                archive = newcomer.session.store.archive(TOPIC)
                 await cluster.until(lambda: archive.durable_end == len(history), DEADLINE_S)
                 await topic.synced(DEADLINE_S)
                 assert topic.lag == archive.end == len(history)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,29 +10,11 @@ import pytest
 from skipring import connect
 from skipring.core.events import PublishRequested
 from skipring.errors import StorageError, StoreFullError
-from skipring.storage.store import PublicationStore
 from skipring.testing import Cluster
 from skipring.wire.codec import decode
+from tests.support.disks import Disk
 from tests.support.rings import until
 from tests.wire.samples import the_frame
-
-
-class Disk:
-    """Commits of all stores: they wait for ``gate``, and fail while ``error`` is set."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.gate = threading.Event()
-        self.gate.set()
-        self.error: StorageError | None = None
-        commit = PublicationStore.commit
-
-        def gated(store: PublicationStore, report: Callable[[], None] = lambda: None) -> None:
-            assert self.gate.wait(60)
-            if self.error is not None:
-                raise self.error
-            commit(store, report)
-
-        monkeypatch.setattr(PublicationStore, "commit", gated)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ _INSTEAD: Final = 'use start="all" and skip by id what you have'
 
 
 class DeliveredPublication(Struct, frozen=True, gc=False):
-    """Publication as a reader receives it."""
+    """Publication as a reader receives it; its public name is ``skipring.Publication``."""
 
     publisher: NodeId
     seq: int
@@ -46,7 +46,7 @@ class DeliveredPublication(Struct, frozen=True, gc=False):
     headers: dict[str, str]
     payload: bytes
     replayed: bool  # stored here before the subscription
-    hops: int | None  # number of nodes on its path; None if it was stored, or came by repair
+    hops: int | None  # number of nodes on its path; None if it was stored or arrived by repair
     offset: int  # its place in the log of this node
     _topic: TopicId
     _id: bytes  # empty for a new publication whose id was not needed yet
@@ -64,6 +64,10 @@ class DeliveredPublication(Struct, frozen=True, gc=False):
             key=self.key,
             headers=self.headers,
         ).id_in(self._topic)
+
+
+Publication = DeliveredPublication  # core.publications.Publication is the stored form
+Publication.__name__ = Publication.__qualname__ = "Publication"  # as in the documentation
 
 
 # -- start positions -------------------------------------------------------------------------
@@ -99,7 +103,7 @@ class Cursor(Struct, frozen=True):
             )
         if match is None:
             raise CursorError(
-                f"not a cursor: {shown(text)}; take the text of subscription.cursor() as it is"
+                f"not a cursor: {shown(text)}; use the unchanged text of subscription.cursor()"
             )
         numbers = int(match["epoch"]), int(match["offset"])
         return cls(match["store"], match["topic"], *numbers, bytes.fromhex(match["chain"]))
@@ -114,7 +118,7 @@ class Cursor(Struct, frozen=True):
         if self.topic != topic:
             raise CursorError(
                 f"the cursor is one of topic {shown(self.topic)}, not of {shown(topic)}; "
-                f"take the one that was kept for this topic, or {_INSTEAD}"
+                f"use the cursor of this topic, or {_INSTEAD}"
             )
         if self.store != store.id:
             raise CursorError(
@@ -178,17 +182,17 @@ class _Fresh(Struct, frozen=True, gc=False):
 class Reader:
     """Position in a log that advances as publications are handed out.
 
-    The reader buffers recent publications, which are not in the log yet or would have to be read
-    from there. Of skipped publications it knows only the offsets.
+    The reader buffers recent publications, because they may not be in the log yet and a read from
+    there costs more. It keeps only the offsets of skipped publications.
     """
 
     def __init__(self, topic: TopicId, archive: Log, start: Start, now: int) -> None:
         self._topic = topic
         self._archive = archive
         self._end = archive.end  # after the last publication that arrived
-        self._first = archive.end  # where publications that arrive during the subscription begin
-        self._since = 0  # earlier publications are skipped
-        self._history_before = 0  # so are earlier publications that arrive by repair
+        self._first = archive.end  # offset of the first arrival during the subscription
+        self._since = 0  # skip publications with an earlier time
+        self._history_before = 0  # skip repaired publications with an earlier time
         match start:
             case Cursor(offset=offset):
                 self._next = offset  # the offset to read next
@@ -221,6 +225,11 @@ class Reader:
     def lag(self) -> int:
         """Return the number of unread publications."""
         return self._end - self._next - self._skipped_count
+
+    @property
+    def buffered(self) -> int:
+        """Return the number of publications in memory, at most FRESH_MAX once they are stored."""
+        return self._fresh_count
 
     @property
     def is_open(self) -> bool:

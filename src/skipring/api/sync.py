@@ -16,14 +16,14 @@ Neighbours = Callable[[], list[NodeId] | None]
 
 
 class SyncTracker:
-    """Answers of the ring neighbours since the last repair."""
+    """Confirmations of the ring neighbours since the last repair."""
 
     def __init__(self, neighbours: Neighbours, ask: Callable[[], None], tick_s: float) -> None:
         self._neighbours = neighbours  # returns None while this node has no label
         self._ask = ask
         self._tick_s = tick_s
         self._nodes: set[NodeId] = set()
-        self._rounds: list[_Round] = []  # of callers that wait
+        self._rounds: list[_Round] = []  # one for each waiting caller
         self._ask_ticks = 0  # until the next question
         self._ask_period = 1
 
@@ -41,7 +41,7 @@ class SyncTracker:
         self._nodes.add(confirmed.node)
         for answers in self._rounds:
             answers.roots[confirmed.node] = confirmed.root
-            answers.came.set()
+            answers.arrived.set()
 
     def on_repair(self) -> None:
         """Reset the confirmations: a repair has brought publications that were missing here."""
@@ -62,7 +62,7 @@ class SyncTracker:
             self._ask()
 
     async def all_equal(self, timeout_s: float) -> str | None:
-        """Wait until all neighbours have confirmed one state; return who is missing on timeout."""
+        """Wait until all neighbours have confirmed one state; return the reason after a timeout."""
         answers = _Round()
         self._rounds.append(answers)
         try:
@@ -80,16 +80,16 @@ class SyncTracker:
 
     async def _equal(self, answers: _Round) -> None:
         while not answers.are_equal(self._neighbours()):
-            answers.came.clear()
-            await answers.came.wait()
+            answers.arrived.clear()
+            await answers.arrived.wait()
 
 
 class _Round:
-    """Answers of the neighbours to a caller that waits for all of them."""
+    """Confirmations that one waiting caller has received from the neighbours."""
 
     def __init__(self) -> None:
         self.roots: dict[NodeId, bytes] = {}
-        self.came = asyncio.Event()
+        self.arrived = asyncio.Event()
 
     def are_equal(self, neighbours: list[NodeId] | None) -> bool:
         """Return True if all neighbours have confirmed the same root."""
@@ -99,10 +99,10 @@ class _Round:
         return not roots or (len(roots) == 1 and None not in roots)
 
     def missing(self, neighbours: list[NodeId] | None) -> str:
-        """Return the reason why the neighbours are not in sync, in words."""
+        """Return the reason why the neighbours are not in sync."""
         if neighbours is None:
-            return "the supervisor has not given us a place in the ring"
+            return "the supervisor has not assigned a place in the ring"
         silent = [node for node in neighbours if node not in self.roots]
         if not silent:
-            return "publications keep coming, so the neighbours confirmed different states"
-        return f"{' and '.join(silent)} did not confirm to have what we have"
+            return "publications keep arriving, so the neighbours confirmed different states"
+        return f"{' and '.join(silent)} did not confirm to be in sync"

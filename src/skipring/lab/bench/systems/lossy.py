@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from skipring.api.connection import Connection
+from skipring.api.session import Session
 from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BYTES
 from skipring.lab.bench.run import PUBLISHER, RUN_S, BenchRun, Board, Moment, Slot, until
@@ -44,7 +44,7 @@ class LossyMember(BenchMember):
         self._rng = Random(name)
         self._loss = run.loss
 
-    def _connect(self, run: BenchRun, name: str) -> Connection:
+    def _new_session(self, run: BenchRun, name: str) -> Session:
         tick_s = forming_tick_s(run.n)
         settings = NodeSettings(
             supervisors=(run.address,),
@@ -53,7 +53,7 @@ class LossyMember(BenchMember):
             config=replace(NodeSettings().config, repairs=run.repairs),
         )
         listen = (run.address.rpartition(":")[0], 0)
-        return Connection(settings, listen=listen, data_dir=run.directory / name, name=name)
+        return Session(settings, listen=listen, data_dir=run.directory / name, name=name)
 
     def begin(self) -> None:
         """Drop frames from now on."""

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import skipring
 from skipring.api.connection import Connection
+from skipring.api.session import Session, new_session
 from skipring.api.subscription import Subscription
+from skipring.api.topic_session import TopicSession
 from skipring.core.config import ProtocolConfig
 from skipring.core.messages import Publications, PublishMany, PublishNew
 from skipring.core.peers import NodeId
@@ -57,23 +58,22 @@ View = tuple[object, ...]
 class TopicMember:
     """A member of the ring of one topic."""
 
-    def __init__(self, connection: Connection, topic: str) -> None:
-        self.subscription: Subscription = connection.subscribe(topic)
-        self._topic = topic
-        self._connection = connection
+    def __init__(self, session: Session, topic: str) -> None:
+        self._session = TopicSession(session, topic, "all")
+        self.subscription = Subscription(self._session)
         self._view: View = ()
         self._seen_at = 0  # the tick of the last change of the view
 
     @property
     def _machine(self) -> Subscriber:
-        machine = self._connection.node.machine(self._topic)
+        machine = self._session.host.machine(self._session.topic)
         assert machine is not None, "a member has a machine"
         return machine
 
     @property
     def is_calm(self) -> bool:
         """True if new publications take the tree: neighbours have not changed for long enough."""
-        machine, ticks = self._machine, self._connection.node.ticker.calls
+        machine, ticks = self._machine, self._session.host.ticker.calls
         peers = [each for each in (machine.left, machine.right, machine.ring) if each is not None]
         shortcuts = machine.shortcuts
         view = (machine.label, *peers, *shortcuts.values())
@@ -93,7 +93,7 @@ class TopicMember:
     @property
     def is_read(self) -> bool:
         """True if the application has read all deliveries."""
-        return self.subscription.reader.end == self._machine.archive.end
+        return self._session.reader.end == self._machine.archive.end
 
 
 class BenchMember:
@@ -101,17 +101,32 @@ class BenchMember:
 
     def __init__(self, run: BenchRun, name: str, *, is_hurried: bool = True) -> None:
         self._forming_tick_s = forming_tick_s(run.n * run.topics) if is_hurried else TICK_S
-        self._connection = self._connect(run, name)
-        self._topics = [TopicMember(self._connection, topic) for topic in topics_of(run)]
+        self._session = self._new_session(run, name)
+        self._connection = Connection(self._session)
+        self._topics = [TopicMember(self._session, topic) for topic in topics_of(run)]
         self.messages = 0  # publications in received messages, duplicates included
 
-    def _connect(self, run: BenchRun, name: str) -> Connection:
-        return connection(run, name)
+    def _new_session(self, run: BenchRun, name: str) -> Session:
+        """Return a session with the settings of an application."""
+        files: dict[str, Path] = {}
+        if run.certificates is not None:
+            files = {
+                "ca": run.certificates / "ca.pem",
+                "cert": run.certificates / f"{CERTIFICATE}.pem",
+                "key": run.certificates / f"{CERTIFICATE}.key",
+            }
+        return new_session(
+            f"skipring://{run.address}",
+            data_dir=run.directory / name,
+            name=f"{CERTIFICATE}.{name}",
+            tick_s=TICK_S,
+            **files,  # type: ignore[arg-type]
+        )
 
     @property
     def node(self) -> NodeHost:
         """The host of the node."""
-        return self._connection.node
+        return self._session.host
 
     @property
     def subscriptions(self) -> list[Subscription]:
@@ -182,24 +197,6 @@ class BenchMember:
 def forming_tick_s(n: int) -> float:
     """Return the tick while a ring of n nodes forms."""
     return max(FORMING_TICK_S, n * FORMING_TICK_OF_A_NODE_S)
-
-
-def connection(run: BenchRun, name: str) -> Connection:
-    """Connect as an application does."""
-    files: dict[str, Path] = {}
-    if run.certificates is not None:
-        files = {
-            "ca": run.certificates / "ca.pem",
-            "cert": run.certificates / f"{CERTIFICATE}.pem",
-            "key": run.certificates / f"{CERTIFICATE}.key",
-        }
-    return skipring.connect(
-        f"skipring://{run.address}",
-        data_dir=run.directory / name,
-        name=f"{CERTIFICATE}.{name}",
-        tick_s=TICK_S,
-        **files,  # type: ignore[arg-type]
-    )
 
 
 async def join(members: Sequence[BenchMember]) -> None:

@@ -1,0 +1,282 @@
+"""Session of one topic: membership in the ring, reader, cursors and health."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from random import Random
+from typing import Final
+
+from msgspec import Struct
+
+from skipring.api.reader import Cursor, Reader, Start, checked_start
+from skipring.api.session import Session
+from skipring.api.sync import SyncTracker
+from skipring.core.effects import Deliver, Origin, PeerInSync
+from skipring.core.log import Log, MemoryLog
+from skipring.core.peers import NodeId, TopicId
+from skipring.errors import CursorError, InputError, MessageError, SkipringError
+from skipring.net.addresses import supervisor_at
+from skipring.node.host import NodeHost
+from skipring.node.timer import Timer
+from skipring.observability.clock import time_us
+from skipring.storage.topic_log import TopicLog
+from skipring.wire.limits import check_topic, shown
+
+LEAVE_S: Final = 5.0  # Guess: a caller that stops does not want to wait much longer.
+
+# The offset of the first publication that was read and not handed out, or None.
+Unread = Callable[[], int | None]
+
+
+class HealthState(StrEnum):
+    """State of a subscription."""
+
+    JOINING = "joining"  # the supervisor has not assigned a label yet
+    SYNCING = "syncing"  # a ring neighbour has not confirmed yet to be in sync
+    STABLE = "stable"
+    DEGRADED = "degraded"  # a condition that held before does not hold now
+
+
+class Health(Struct, frozen=True):
+    """State of a subscription, its reasons, and the number of unread publications."""
+
+    state: HealthState
+    reasons: tuple[str, ...] = ()
+    lag: int = 0
+
+
+def _nothing_unread() -> int | None:
+    return None
+
+
+class TopicSession:
+    """State behind one subscription; the public classes of both twins share it.
+
+    A caller that buffers publications it has read passes ``unread``: cursors stay before the first
+    of them. Error texts show the form of the twin: ``prefix`` is the text before "with" and "for".
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        topic: TopicId,
+        start: Start,
+        *,
+        unread: Unread = _nothing_unread,
+        prefix: str = "async ",
+    ) -> None:
+        self.topic = _checked_topic(topic)
+        self._session = session
+        self._start = checked_start(start)
+        self._unread = unread
+        self._prefix = prefix
+        self._log: Log = MemoryLog()
+        self._store_id: str | None = None
+        self._last_cursors: list[Cursor] = []  # set on leaving: the store may be closed
+        self._reader = Reader(topic, self._log, "all", now=0)
+        self._is_open = False
+        self._has_been_opened = False
+        tick_s = session.settings.tick_s
+        self._sync = SyncTracker(self._neighbours, self._ask_neighbours, tick_s)
+        self._ticker = Timer(self._on_tick, tick_s, Random())
+        if session.is_connected:  # otherwise ``open`` fails
+            self._check_start()
+
+    @property
+    def host(self) -> NodeHost:
+        """Return the host of the node; raise SkipringError if it is not connected."""
+        return self._session.host
+
+    @property
+    def reader(self) -> Reader:
+        """Return the reader; an empty one before ``open``."""
+        return self._reader
+
+    def check_open(self) -> None:
+        """Raise SkipringError if the topic is not joined."""
+        self.check_opened()
+        if not self._is_open:
+            raise SkipringError(
+                f"not subscribed to {shown(self.topic)} any more: its block was left; "
+                "subscribe again"
+            )
+
+    def check_opened(self) -> None:
+        """Raise SkipringError if the topic was never joined; the text shows the correct form."""
+        if not self._has_been_opened:
+            prefix = self._prefix
+            raise SkipringError(
+                f"not subscribed to {shown(self.topic)} yet; open the subscription first: "
+                f"`{prefix}with node.subscribe({shown(self.topic)}) as subscription: "
+                f"{prefix}for publication in subscription: ...`"
+            )
+
+    # -- membership --------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Join the ring of the topic."""
+        store = self._session.store
+        self._check_start()  # publications may have been lost since the session was made
+        now = time_us()
+        self._log = self._session.join(self.topic, self)
+        self._store_id = None if store is None else store.id
+        self._reader = Reader(self.topic, self._log, self._start, now)
+        self._is_open = self._has_been_opened = True
+        self._ticker.start()
+
+    def _check_start(self) -> None:
+        """Raise CursorError if the start is a cursor that does not point into the store."""
+        if isinstance(self._start, Cursor):
+            self._start.check(self._session.store, self.topic)
+
+    async def leave(self) -> bool:
+        """Leave the topic; return True if the supervisor confirms within LEAVE_S.
+
+        First hand over the publications to a remaining member, for at most ``drain_s``.
+        """
+        if not self._is_open:
+            return True
+        self._is_open = False
+        self._ticker.stop()
+        self._reader.close()
+        try:
+            await self._drain()
+            return await self.host.unsubscribe(self.topic, LEAVE_S)
+        finally:
+            if self._store_id is not None:  # the second cursor is valid once it is on disk
+                last = self._cursor_at(min(self._handed_out(), self._log.end))
+                self._last_cursors = [self.cursor(), last]
+            self._session.remove(self.topic)
+
+    async def _drain(self) -> None:
+        """Hand over the publications to a remaining member (decision 0049)."""
+        host, drain_s = self.host, self._session.settings.drain_s
+        departure = await host.drain(self.topic, drain_s, waits_alone=True)
+        machine = host.machine(self.topic)
+        is_alone = machine is not None and machine.label is not None and not machine.neighbours()
+        self._session.count_unconfirmed(departure, is_alone=is_alone)
+
+    # -- cursors -----------------------------------------------------------------------------
+
+    def cursor(self) -> Cursor:
+        """Return the position after the last publication that was handed out.
+
+        It is never beyond the durable mark. Raise CursorError if there is no data directory.
+        """
+        if self._store_id is None or not isinstance(self._log, TopicLog):
+            raise CursorError(
+                "a cursor points into a data directory, and there is none; "
+                "use it inside the block, on a connection with a data_dir"
+            )
+        durable_end = self._log.durable_end
+        for cursor in reversed(self._last_cursors):
+            if cursor.offset <= durable_end:
+                return cursor
+        return self._cursor_at(min(self._handed_out(), durable_end))
+
+    def _handed_out(self) -> int:
+        """Return the offset after the last publication that the application has."""
+        unread = self._unread()
+        return self._reader.offset if unread is None else unread
+
+    def _cursor_at(self, offset: int) -> Cursor:
+        assert self._store_id is not None
+        assert isinstance(self._log, TopicLog)
+        chain = self._log.chain_at(offset)
+        return Cursor(self._store_id, self.topic, self._log.epoch, offset, chain)
+
+    # -- effects -----------------------------------------------------------------------------
+
+    def on_deliver(self, delivery: Deliver) -> None:
+        """Pass publications that were stored here to the reader."""
+        if delivery.origin is Origin.REPAIR:
+            self._sync.on_repair()
+        self._reader.on_deliver(delivery)
+
+    def on_confirmed(self, confirmed: PeerInSync) -> None:
+        """Record that a ring neighbour is in sync."""
+        self._sync.on_confirmed(confirmed)
+        self._end_history_in_sync()
+
+    def _on_tick(self) -> None:
+        self._sync.on_tick()
+        self._end_history_in_sync()
+
+    def _end_history_in_sync(self) -> None:
+        if self._sync.are_complete:
+            self._reader.end_history()
+
+    # -- health ------------------------------------------------------------------------------
+
+    async def synced(self, timeout_s: float) -> None:
+        """Wait until every ring neighbour has confirmed to be in sync.
+
+        Raise TimeoutError, which names the missing neighbours, if that takes longer.
+        """
+        missing = await self._sync.all_equal(timeout_s)
+        if missing is not None:
+            if self._neighbours() is None:
+                missing = "; ".join(self._joining_reasons())
+            raise TimeoutError(
+                f"{shown(self.topic)} is not synced after {timeout_s:g} s: {missing}"
+            )
+
+    def health(self) -> Health:
+        """Return the current state and its reasons."""
+        neighbours = self._neighbours()
+        if neighbours is None:
+            return self._health(HealthState.JOINING, self._joining_reasons())
+        reasons = [
+            f"the connection to {node}, a ring neighbour, is lost"
+            for node in neighbours
+            if node in self._sync and not self.host.links.is_linked(node)
+        ]
+        if self.host.durability.error is not None:
+            reasons.append("the last publications could not be written to the disk")
+        if reasons:
+            return self._health(HealthState.DEGRADED, reasons)
+        reasons = [
+            f"{node}, a ring neighbour, has not confirmed yet to be in sync"
+            for node in neighbours
+            if node not in self._sync
+        ]
+        return self._health(HealthState.SYNCING if reasons else HealthState.STABLE, reasons)
+
+    def _health(self, state: HealthState, reasons: Iterable[str]) -> Health:
+        return Health(state, tuple(reasons), self._reader.lag)
+
+    def _joining_reasons(self) -> Iterable[str]:
+        if not self._is_open:
+            return ["not subscribed"]
+        address, host = self._session.supervisor_of(self.topic), self.host
+        if self.topic in host.refusals:
+            return [f"the supervisor at {address} says: {shown(host.refusals[self.topic])}"]
+        supervisor = supervisor_at(address)
+        if (why := host.links.why_unreachable(supervisor)) is not None:
+            return [why]
+        if not host.links.is_linked(supervisor):
+            return [f"there is no connection to the supervisor at {address}"]
+        return [f"the supervisor at {address} has not answered yet"]
+
+    def _ask_neighbours(self) -> None:
+        self.check_open()  # a caller that waits gets an error when the topic is left
+        self.host.confirm(self.topic)
+
+    def _neighbours(self) -> list[NodeId] | None:
+        """Return the distinct ring neighbours; None while this node has no label."""
+        machine = self.host.machine(self.topic) if self._is_open else None
+        if machine is None or machine.label is None:
+            return None
+        return machine.ring_neighbours()
+
+
+def _checked_topic(topic: object) -> TopicId:
+    """Return a valid topic; raise InputError for any other value."""
+    if not isinstance(topic, str):
+        raise InputError(f"a topic is a text, not {type(topic).__name__}")
+    try:
+        check_topic(topic)
+    except MessageError as error:
+        raise InputError(str(error)) from None
+    return topic

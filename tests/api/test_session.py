@@ -1,0 +1,93 @@
+"""Sessions of connections: arguments of ``connect``, and use outside the block."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from skipring.api.connection import Connection, connect
+from skipring.api.session import new_session
+from skipring.errors import IdentityError, InputError, SkipringError
+from tests.support.connections import TICK_S
+
+NOBODY = "skipring://127.0.0.1:9"  # no supervisor listens here
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: connect("skipring://"), "supervisor: no address given"),
+        (lambda: connect("skipring://127.0.0.1:1,x"), "supervisor: expected HOST:PORT"),
+        (lambda: connect("127.0.0.1:0"), "supervisor: port 0 cannot be dialled"),
+        (lambda: connect(7400), "url: expected a text"),  # type: ignore[arg-type]
+        (lambda: connect("skipring://10.0.0.1:7400"), "there are no certificates"),
+        (lambda: connect(NOBODY, listen="0.0.0.0:0"), "there are no certificates"),
+        (lambda: connect(NOBODY, listen="127.0.0.1"), "listen: expected HOST:PORT"),
+        (lambda: connect(NOBODY, tick_s=0), "seconds above 0"),
+        (lambda: connect(NOBODY).subscribe(""), "a topic has 1 to 255 bytes"),
+        (lambda: connect(NOBODY).subscribe(3), "a topic is a text"),  # type: ignore[arg-type]
+        (lambda: connect(NOBODY).subscribe("t", start="old"), '"all" or "new"'),
+    ],
+)
+def test_invalid_addresses_and_topics_are_refused_immediately(
+    make: Callable[[], object], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        make()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "supervisor"])
+def test_invalid_names_are_refused(name: str) -> None:
+    with pytest.raises(IdentityError):
+        connect(NOBODY, name=name)
+
+
+def test_connection_refuses_use_outside_its_block() -> None:
+    async def scene() -> None:
+        node = connect(NOBODY)
+        with pytest.raises(SkipringError, match="not connected"):
+            await node.subscribe("t").__aenter__()
+        async with node:
+            pass
+        with pytest.raises(SkipringError, match="not connected"):
+            await node.subscribe("t").__aenter__()
+        with pytest.raises(SkipringError, match="has been used"):
+            await node.__aenter__()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("drain_s", "count"), [(0.01, 2), (0, 0)], ids=["a wait that fails", "no wait"]
+)
+def test_session_names_the_publications_that_no_member_has_confirmed(
+    drain_s: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        session = new_session(NOBODY, tick_s=TICK_S, drain_s=drain_s)
+        node = await Connection(session).__aenter__()
+        orders = await node.subscribe("orders").__aenter__()
+        await orders.publish_many([b"one", b"two"])
+        assert await node.close() == 2
+        assert await node.close() == 2  # the second call does nothing
+        doubt = session.doubt or "confirmed: 0;"
+        assert f"confirmed: {count};" in doubt
+
+    monkeypatch.setattr("skipring.api.topic_session.LEAVE_S", 0.05)
+    asyncio.run(scene())
+
+
+def test_session_reads_its_name_from_the_data_directory(tmp_path: Path) -> None:
+    async def name(given: str | None) -> str:
+        session = new_session(NOBODY, data_dir=tmp_path, name=given)
+        before = session.name
+        async with Connection(session) as node:
+            assert node.name == session.name
+        assert before in ("", session.name)
+        return session.name
+
+    first = asyncio.run(name("first"))
+    assert asyncio.run(name(None)) == first == "first"
