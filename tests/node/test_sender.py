@@ -210,7 +210,7 @@ def test_runtime_message_is_sent_like_core_messages(host: Host) -> None:
     host.book.learn({"b": "10.1.0.2:1"})
     host.sender.send_message(TOPIC, "x", FindMembers(1, 8))
     host.sender.send_message(TOPIC, SUPERVISOR, ReportUnresponsive("b"))
-    host.sender.send_message(TOPIC, "x", FindMembers(1, 0))  # a limit of 0 is invalid
+    host.sender.send_message(TOPIC, "x", FindMembers(1, 1 << 70))  # too large for any encoding
     assert host.sent == [
         ("x", FindMembers(1, 8), {}),
         (supervisor_of(TOPIC, SUPERVISORS), ReportUnresponsive("b"), {"b": "10.1.0.2:1"}),

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-import skipring.node.host
+import skipring.node.request_server
 from skipring.core.events import PublishRequested
 from skipring.core.publications import Publication
 from skipring.errors import DataLossError, InputError, UnreachableError
@@ -51,7 +51,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[store] += isinstance(given[1], FetchLog)
         return handle_log_request(store, *given)
 
-    monkeypatch.setattr(skipring.node.host, "handle_log_request", counted)
+    monkeypatch.setattr(skipring.node.request_server, "handle_log_request", counted)
     return counts
 
 
@@ -241,7 +241,7 @@ def lying(
         said = handle_log_request(store, *given)
         return lie(said) if store in stores and isinstance(said, LogPage) else said
 
-    monkeypatch.setattr(skipring.node.host, "handle_log_request", offered)
+    monkeypatch.setattr(skipring.node.request_server, "handle_log_request", offered)
 
 
 def without_the_first(page: LogPage) -> LogPage:

@@ -50,7 +50,7 @@ TITLES = (
 # Run by Python before anything else: crashes are never noticed any more.
 NO_DETECTOR = """
 from skipring.core.failure_detector import FailureDetector
-FailureDetector.take_evictions = lambda detector: iter(())
+FailureDetector.take_evictions = lambda detector, now: []
 """
 # Nobody compares tries any more, so that nothing that is missing is ever brought.
 NO_REPAIR = """
