@@ -17,7 +17,7 @@ def test_ring_converges_from_every_adversary_with_live_settings(adversary: str, 
         n=12, adversary=adversary, config=Preset.LIVE, publications=6, seed=seed, closure=5
     )
     report = Simulation(scenario).run()
-    assert report.converged, f"skipring simulate --config live: {scenario}"
+    assert report.converged, f"replay with this scenario: {scenario}"
     assert report.closure_ok is not False
 
 
