@@ -65,7 +65,6 @@ def print_ring(inspection: Inspection) -> None:
 async def watch_ring(inspector: Inspector) -> None:
     """Print a ring repeatedly until interrupted; only once if the console cannot repaint."""
     console = wide_console()
-    inspector.patience_s = PATIENCE_S
     watch = RingWatch()
     inspection = await inspector.inspect(TopicContents.NOTHING)
     watch.record(inspection)
