@@ -51,8 +51,9 @@ docs: setup ## build the pages of docs/ into build/docs, with the reference; a w
 	$(BIN)/sphinx-build -q -W --keep-going docs build/docs
 	@echo "open build/docs/index.html"
 
-golden: setup ## rewrite the transcripts in tests/golden and docs/troubleshooting.md; review the diff
-	SKIPRING_GOLDEN=rewrite $(BIN)/pytest -q -m "" tests/golden tests/house/test_troubleshooting.py
+golden: setup ## rewrite transcripts, docs/troubleshooting.md and house counts; review the diff
+	SKIPRING_GOLDEN=rewrite $(BIN)/pytest -q -m "" tests/golden tests/house/test_troubleshooting.py \
+		tests/house/test_attributes.py tests/house/test_sizes.py tests/house/test_words.py
 
 lock: ## rewrite requirements.lock from pyproject.toml (LOCK_FLAGS=--upgrade for newer versions)
 	@echo "locking with uv $(UV_VERSION)"

@@ -68,8 +68,7 @@ def ran(scene: Callable[[], Coroutine[None, None, None]]) -> None:
 
 @asynccontextmanager
 async def looking_at(address: str, patience_s: float = 5.0) -> AsyncIterator[Inspector]:
-    async with open_inspector([address], TOPIC) as inspector:
-        inspector.patience_s = patience_s
+    async with open_inspector([address], TOPIC, patience_s=patience_s) as inspector:
         yield inspector
 
 

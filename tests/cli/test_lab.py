@@ -17,10 +17,10 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from skipring.cli import skipring
 from skipring.errors import InputError, SkipringError
-from skipring.lab.experiments import report, running
+from skipring.lab.experiments import report, runner
 from skipring.lab.experiments.matrix import Matrix
 from skipring.lab.experiments.progress import Clock
-from skipring.lab.experiments.running import RunSummary, TrialProgress
+from skipring.lab.experiments.runner import RunSummary, TrialProgress
 from skipring.spark import session
 
 DEADLINE_S = 240.0
@@ -95,7 +95,7 @@ def test_exit_status_says_whether_a_run_failed(
         assert given["partition_count"] == 5
         return RunSummary(len(matrix.runs), 1, 2, failed)
 
-    monkeypatch.setattr(running, "run_matrix", run_matrix)
+    monkeypatch.setattr(runner, "run_matrix", run_matrix)
     result = lab(
         *("run", matrix, "--out", tmp_path / "out", "--partitions", "5"),
         *("--master", "local[1]", "--conf", "spark.a=b"),
@@ -125,8 +125,8 @@ def test_remaining_time_follows_from_the_completed_share() -> None:
 
 # Chunks of a fraction of a second, so that there are many.
 PROGRAM = """
-from skipring.lab.experiments import planning
-planning.CHUNK_S = 0.1
+from skipring.lab.experiments import work_plan
+work_plan.CHUNK_S = 0.1
 from skipring.cli import main
 main()
 """

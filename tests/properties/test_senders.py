@@ -24,15 +24,15 @@ PAPER = {"mode": Mode.PAPER, "n": 8, "adversary": "A01", "max_rounds": 20}
 def test_machine_never_names_another_sender(
     scenario: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    perform, sent = World._perform, list[Send]()
+    apply, sent = World._apply, list[Send]()
 
     def checked(world: World, sender: NodeId, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Send):
                 assert not names_another(effect.message, sender), (sender, effect)
                 sent.append(effect)
-        perform(world, sender, effects)
+        apply(world, sender, effects)
 
-    monkeypatch.setattr(World, "_perform", checked)
+    monkeypatch.setattr(World, "_apply", checked)
     Simulation(make_scenario(scenario)).run()
     assert any(type(effect.message) in CLAIMS for effect in sent)

@@ -12,9 +12,9 @@ import pytest
 from skipring.core.publications import Publication
 from skipring.storage import recovery as rebuilding
 from skipring.storage import sqlite as database
-from skipring.storage.carving import PAGE_SIZES, SMALL_PAGE_BYTES, carved
 from skipring.storage.data_dir import DAMAGED_MAX
 from skipring.storage.durable_mark import losses_of
+from skipring.storage.page_scan import PAGE_SIZES, SMALL_PAGE_BYTES, carved
 from skipring.storage.store import PublicationStore
 from tests.storage.stored import (
     CHAT,

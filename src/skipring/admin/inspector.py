@@ -86,10 +86,13 @@ async def open_inspector(
     topic: TopicId,
     credentials: Credentials | None = None,
     report: Callable[[str], None] | None = None,
+    *,
+    patience_s: float = NODE_S,
 ) -> AsyncIterator[Inspector]:
     """Open an inspector of a topic; raise InputError for an invalid address or topic.
 
-    ``report`` receives the reason while a supervisor does not answer.
+    ``report`` receives the reason while a supervisor does not answer. A node that does not answer
+    within ``patience_s`` counts as unreachable.
     """
     supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
     try:
@@ -98,7 +101,7 @@ async def open_inspector(
         raise InputError(str(error)) from None
     client = RpcClient(supervisors, rng=Random(), credentials=credentials, report=report)
     async with client as outsider:
-        yield Inspector(outsider, topic)
+        yield Inspector(outsider, topic, patience_s=patience_s)
 
 
 class _Stored(Struct, frozen=True, gc=False):
@@ -111,9 +114,16 @@ class _Stored(Struct, frozen=True, gc=False):
 class Inspector:
     """Client that inspects one topic."""
 
-    def __init__(self, outsider: RpcClient, topic: TopicId) -> None:
-        self.patience_s = NODE_S  # how long a node may take to answer
-        self.supervisor_patience_s = SUPERVISOR_S
+    def __init__(
+        self,
+        outsider: RpcClient,
+        topic: TopicId,
+        *,
+        patience_s: float = NODE_S,
+        supervisor_patience_s: float = SUPERVISOR_S,
+    ) -> None:
+        self._patience_s = patience_s  # how long a node may take to answer
+        self._supervisor_patience_s = supervisor_patience_s
         self.is_refused = False  # True once the supervisor has refused to serve the topic
         self._outsider = outsider
         self._topic = topic
@@ -171,7 +181,7 @@ class Inspector:
     async def journal(self, node: NodeId) -> ChangePage | None:
         """Return recent changes of a node; None if it does not answer or is not in the topic."""
         answer = await self._outsider.request(
-            self._topic, node, FetchChanges, ChangePage, self.patience_s
+            self._topic, node, FetchChanges, ChangePage, self._patience_s
         )
         return answer if isinstance(answer, ChangePage) else None
 
@@ -214,7 +224,7 @@ class Inspector:
                 SUPERVISOR,
                 lambda request: FetchDatabase(request, start),
                 DatabasePage,
-                self.supervisor_patience_s,
+                self._supervisor_patience_s,
             )
             if isinstance(page, DatabasePage):
                 return page
@@ -272,7 +282,7 @@ class Inspector:
     async def _status(self, node: NodeId) -> NodeStatus | Refused | None:
         for _ in range(ATTEMPTS):
             answer = await self._outsider.request(
-                self._topic, node, GetNodeStatus, NodeStatus, self.patience_s
+                self._topic, node, GetNodeStatus, NodeStatus, self._patience_s
             )
             if answer is not None:
                 return answer
@@ -349,7 +359,7 @@ class Inspector:
                 node,
                 lambda request: FetchPublications(request, start, end, payloads),
                 PublicationPage,
-                self.patience_s,
+                self._patience_s,
             )
             if page is not None:
                 return page if isinstance(page, PublicationPage) else None

@@ -24,7 +24,7 @@ from skipring.cli.options import (
 
 if TYPE_CHECKING:
     from skipring.lab.demo.output import DemoOutput
-    from skipring.lab.experiments.running import RunSummary
+    from skipring.lab.experiments.runner import RunSummary
 
 FAILED_SHOWN: Final = 5  # of the failed runs; the table has all
 SIZE: Final = click.IntRange(1, 100_000_000)
@@ -68,7 +68,7 @@ def _run(path: Path, out: Path, chosen: SparkChoice, partitions: int | None) -> 
     from skipring.lab.experiments.matrix import read_matrix
     from skipring.lab.experiments.progress import shown
     from skipring.lab.experiments.results import require_format
-    from skipring.lab.experiments.running import run_matrix, settings_for
+    from skipring.lab.experiments.runner import run_matrix, settings_for
     from skipring.spark import session
 
     matrix = read_matrix(path)

@@ -147,13 +147,15 @@ def identity_options(command: Command) -> Command:
     return with_access
 
 
-def open_inspector(topic: str, access: Access) -> AbstractAsyncContextManager[Inspector]:
+def open_inspector(
+    topic: str, access: Access, **limits: float
+) -> AbstractAsyncContextManager[Inspector]:
     """Open an inspector of a topic that prints on stderr what it waits for."""
     from skipring.admin.inspector import open_inspector as open_live_inspector
     from skipring.rpc.client import WaitReport
 
     report = WaitReport(lambda reason: click.echo(f"waiting: {reason}", err=True))
-    return open_live_inspector(access.supervisors, topic, access.credentials(), report)
+    return open_live_inspector(access.supervisors, topic, access.credentials(), report, **limits)
 
 
 def duration(_: click.Context | None, __: click.Parameter | None, text: str) -> float:

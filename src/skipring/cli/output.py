@@ -93,7 +93,7 @@ class RingPanel(Struct, frozen=True):
         return cls(console.width, console.height - 1, glyphs_for(console.encoding))
 
 
-class PanelContent(Struct, frozen=True, kw_only=True):
+class RingPageContent(Struct, frozen=True, kw_only=True):
     """Content of a panel about a ring at one moment."""
 
     portrait: RingLayout
@@ -103,7 +103,7 @@ class PanelContent(Struct, frozen=True, kw_only=True):
     centre: Sequence[Text]
 
 
-def ring_page(content: PanelContent, page: RingPanel, rows: int) -> RenderableType:
+def ring_page(content: RingPageContent, page: RingPanel, rows: int) -> RenderableType:
     """Return the ring with its panel in some rows; only the lights if there is no room."""
     size = _picture_size(page.columns, rows)
     if size.rows < PICTURE_ROWS_MIN:
@@ -116,13 +116,13 @@ def ring_page(content: PanelContent, page: RingPanel, rows: int) -> RenderableTy
     return grid
 
 
-def rows_of_page(content: PanelContent, page: RingPanel, rows: int) -> int:
+def rows_of_page(content: RingPageContent, page: RingPanel, rows: int) -> int:
     """Return the number of rows that the ring and its panel use."""
     size = _picture_size(page.columns, rows)
     return size.rows if size.rows >= PICTURE_ROWS_MIN else len(content.wrong)
 
 
-def ring_page_with_levels(content: PanelContent, page: RingPanel, rows: int) -> RenderableType:
+def ring_page_with_levels(content: RingPageContent, page: RingPanel, rows: int) -> RenderableType:
     """Return the page with the unrolled ring below it, if there is room for both."""
     columns = min(page.columns, LEVEL_COLUMNS_MAX)
     levels = drawing.draw_levels(content.portrait, columns, page.glyphs)
@@ -140,7 +140,7 @@ def _picture_size(columns: int, rows: int) -> Size:
     return Size(2 * rows - 1 + 2 * drawing.MARGIN, rows)
 
 
-def _panel(content: PanelContent, glyphs: Glyphs, rows: int) -> RenderableType:
+def _panel(content: RingPageContent, glyphs: Glyphs, rows: int) -> RenderableType:
     """Return the lights, with bars and a legend if there is room."""
     legend = _legend(content.portrait, glyphs)
     spare = rows - len(content.wrong) - 1 - len(legend)
@@ -371,12 +371,12 @@ class RunView:
         start = Text(self._start, "dim", no_wrap=True, overflow="crop")
         return Group(title, start, ring_page_with_levels(self._content(world), page, page.rows - 2))
 
-    def _content(self, world: World) -> PanelContent:
+    def _content(self, world: World) -> RingPageContent:
         wrong, portrait = census(world), layout(world)
         total = wrong.total()
         self._history.append(total)
         state = Text(f"{total} wrong", WRONG_STYLE) if total else Text("healed", "bold green")
-        return PanelContent(
+        return RingPageContent(
             portrait=portrait,
             wrong={layer: wrong[layer] for layer in Layer if layer not in LIVE_LAYERS},
             history=self._history,

@@ -53,7 +53,7 @@ async def _inspect(topic: str, access: Access, contents: TopicContents) -> Inspe
 
 
 async def _watch(topic: str, access: Access) -> None:
-    from skipring.cli.ring_output import watch_ring
+    from skipring.cli.ring_output import PATIENCE_S, watch_ring
 
-    async with open_inspector(topic, access) as inspector:
+    async with open_inspector(topic, access, patience_s=PATIENCE_S) as inspector:
         await watch_ring(inspector)

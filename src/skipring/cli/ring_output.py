@@ -22,7 +22,7 @@ from skipring.cli.output import (
     NONE,
     RIGHT_STYLE,
     WRONG_STYLE,
-    PanelContent,
+    RingPageContent,
     RingPanel,
     plain_table,
     ring_page,
@@ -65,7 +65,6 @@ def print_ring(inspection: Inspection) -> None:
 async def watch_ring(inspector: Inspector) -> None:
     """Print a ring repeatedly until interrupted; only once if the console cannot repaint."""
     console = wide_console()
-    inspector.patience_s = PATIENCE_S
     watch = RingWatch()
     inspection = await inspector.inspect(TopicContents.NOTHING)
     watch.record(inspection)
@@ -260,10 +259,10 @@ class RingWatch:
             return [line]
         return [line, Text(f"{glyphs.wrong} {self._trouble}", DEAD_STYLE, no_wrap=True)]
 
-    def _content(self, portrait: RingLayout) -> PanelContent:
+    def _content(self, portrait: RingLayout) -> RingPageContent:
         snapshot = self.inspection.snapshot
         roots = len(set(roots_of(self.inspection).values()))
-        return PanelContent(
+        return RingPageContent(
             portrait=portrait,
             wrong=_wrong_by_layer(self.inspection),
             history=list(self._history),

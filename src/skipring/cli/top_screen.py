@@ -403,8 +403,7 @@ class NodePage:
         inspection = self._observer.inspections.get(self._topic)
         if inspection is None:
             return
-        inspector = Inspector(self._observer.outsider, self._topic)
-        inspector.patience_s = PATIENCE_S
+        inspector = Inspector(self._observer.outsider, self._topic, patience_s=PATIENCE_S)
         is_there = self._node in inspection.statuses
         journal = await inspector.journal(self._node) if is_there else None
         try:

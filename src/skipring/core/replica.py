@@ -188,10 +188,8 @@ class Replica:
             size = (
                 len(encoded.data) if encoded is not None else sum([each.size_bytes for each in new])
             )
-            out.effects += (
-                Store(start, new, size, encoded),
-                Deliver(new, start, Origin.REPAIR, 0, size),
-            )
+            out.effects.append(Store(start, new, size, encoded))
+            out.effects.append(Deliver(new, start, Origin.REPAIR, 0, size))
         return len(new) > 0
 
     def _add_new(self, ids: tuple[bytes, ...]) -> bool:
@@ -238,7 +236,8 @@ class Replica:
             start = self._add(self._places(unknown), len(new))
             self._record_numbers(new)
             size = sum([each.size_bytes for each in new])
-            out.effects += (Store(start, new, size), Deliver(new, start, origin, hops, size))
+            out.effects.append(Store(start, new, size))
+            out.effects.append(Deliver(new, start, origin, hops, size))
         return new
 
     @property

@@ -60,6 +60,18 @@ class Ring:
         nodes = {peer.node: None for peer in self.peers()}
         return [node for node in nodes if node not in (self.node, SUPERVISOR)]
 
+    def load(
+        self, me: Peer | None, left: Peer | None, right: Peer | None, wrap: Peer | None
+    ) -> None:
+        """Replace label and edges; the values may be corrupted."""
+        self.me = me
+        self.neighbours = [left, right]
+        self.wrap = wrap
+
+    def remove_label(self) -> None:
+        """Drop the label of this node and keep its edges."""
+        self.me = None
+
     def forget_all(self) -> None:
         """Drop every edge."""
         self.neighbours = [None, None]

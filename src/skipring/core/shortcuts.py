@@ -6,7 +6,7 @@ reply. This keeps the paper's induction over levels valid.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from skipring.core.effects import Outbox
 from skipring.core.labels import Label
@@ -75,6 +75,13 @@ class Shortcuts:
         if known is None or known == chains_around(known.own, known.pred, known.succ):
             return None
         return known
+
+    def load_slots(self, slots: Mapping[Label, NodeId | None]) -> None:
+        """Replace the slots, which may be corrupted.
+
+        They are sorted: equal states must act alike, and dropped slots are probed in order.
+        """
+        self.slots = dict(sorted(slots.items()))
 
     def load(self, chains: Chains | None) -> None:
         """Replace the chains; the value may be corrupted."""

@@ -304,7 +304,7 @@ class Subscriber:
         shortcuts as well, and a node that leaves asks about no node: S11 informs its neighbours.
         """
         was_labelled, wakes = self._ring.me is not None, self._config.rules.wake
-        self._ring.me = None
+        self._ring.remove_label()
         self._circulation.completeness.reset()
         if was_labelled and (self.wants or not wakes):
             for node in self.neighbours() if wakes else self.ring_neighbours():
@@ -531,11 +531,9 @@ class Subscriber:
         Without a memory, the variables that belong to it stay unchanged.
         """
         self.wants = state.member
-        self._ring.me = Peer(state.label, self.node) if state.label is not None else None
-        self._ring.neighbours = [state.left, state.right]
-        self._ring.wrap = state.ring
-        # Sorted: equal states must act alike, and dropped slots are probed in order.
-        self._shortcuts.slots = dict(sorted(state.shortcuts.items()))
+        me = Peer(state.label, self.node) if state.label is not None else None
+        self._ring.load(me, state.left, state.right, state.ring)
+        self._shortcuts.load_slots(state.shortcuts)
         self._silence.load(state.silence)
         self._digest.load(state.digests)
         self._circulation.recover(state.hashes)

@@ -29,7 +29,6 @@ from skipring.net.dial_failure import (
 )
 from skipring.net.partial_frames import PartialFrames
 from skipring.net.work_budget import (
-    NEXT_TURN_S,
     REQUEST_WAIT_S,
     WAITING_BYTES_MAX,
     WorkBudget,
@@ -103,9 +102,11 @@ class Owner(Protocol):
 class Switchboard(Protocol):
     """All connections of a process, as one connection uses them."""
 
-    bytes_received: int
     budget: WorkBudget
     partial_frames: PartialFrames
+
+    def on_bytes(self, count: int) -> None:
+        """Count received bytes."""
 
     def greeting_frame(self, nonce: int, *, is_opening: bool) -> bytes:
         """Return the first frame to send, as the side that opens or accepts a connection."""
@@ -224,7 +225,7 @@ class PeerConnection(asyncio.Protocol):
         """Split data into frames; handle them now, or in a later turn of the loop."""
         board, budget = self._board, self._budget
         self.is_used = True
-        board.bytes_received += len(data)
+        board.on_bytes(len(data))
         if self.sender is None:
             self._first += data[: FIRST_BYTES_MAX - len(self._first)]
         try:
@@ -264,9 +265,7 @@ class PeerConnection(asyncio.Protocol):
             self._refuse_bytes(error)
         finally:
             board.end_batch(self)
-            budget.left_s = left_s = end_s - clock()
-            if left_s < NEXT_TURN_S:
-                budget.schedule()
+            budget.spend(end_s)
         return len(frames)
 
     @property

@@ -103,8 +103,7 @@ class RemotePeer:
             waiting, links = self._waiting, self._links
             if waiting and link.can_write:
                 link.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
-                links.bytes_sent += self._size
-                links.frames_sent += len(waiting)
+                links.on_written(self._size, len(waiting))
                 waiting.clear()
                 self._size = 0
         elif self._waiting and self._dialling is None and not self._links.is_closed:
@@ -123,13 +122,13 @@ class RemotePeer:
         elif self._address is None and not self._links.may_dial(self.name, address):
             self._drop("dial-back limit")
         else:
-            self._links.dialling += 1
+            self._links.on_dial()
             self._dialling = asyncio.get_running_loop().create_task(self._dial(address))
             self._dialling.add_done_callback(self._on_dialled)
 
     def _on_dialled(self, _: asyncio.Task[None]) -> None:
         """Count the end of a dial, successful or not."""
-        self._links.dialling -= 1
+        self._links.on_dial_ended()
 
     async def _dial(self, address: Address) -> None:
         links = self._links

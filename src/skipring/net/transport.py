@@ -356,6 +356,23 @@ class Transport:
             self.book.learn(envelope.hints, None if is_told else sender)
         self._receive(sender, envelope, frame)
 
+    def on_bytes(self, count: int) -> None:
+        """Count received bytes."""
+        self.bytes_received += count
+
+    def on_written(self, bytes_count: int, frames: int) -> None:
+        """Count sent bytes and frames."""
+        self.bytes_sent += bytes_count
+        self.frames_sent += frames
+
+    def on_dial(self) -> None:
+        """Count a dial that begins."""
+        self.dialling += 1
+
+    def on_dial_ended(self) -> None:
+        """Count the end of a dial."""
+        self.dialling -= 1
+
     def begin_batch(self) -> None:
         """Collect frames to send until ``end_batch``."""
         self._gathering = []

@@ -56,6 +56,12 @@ class WorkBudget:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._next_turn)
 
+    def spend(self, end_s: float) -> None:
+        """Record work that ended now, of a turn that ends at ``end_s``."""
+        self.left_s = end_s - self.clock()
+        if self.left_s < NEXT_TURN_S:
+            self.schedule()
+
     def add(self, connection: Waiting) -> None:
         """Queue a connection for its share; a no-op if it is queued already."""
         self._waiting.setdefault(connection)

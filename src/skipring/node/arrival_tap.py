@@ -46,14 +46,12 @@ class ArrivalTap:
     def answer(self, topic: TopicId, question: FetchArrivals) -> ArrivalPage:
         """What has come since a number; from now on what comes is noted."""
         log = self._watched.setdefault(topic, _Log())
-        log.ticks = 0
         return log.page(question)
 
     def on_tick(self) -> None:
         """Forget the topics of which nobody wants to know any more."""
         for topic, log in list(self._watched.items()):
-            log.ticks += 1
-            if log.ticks > PATIENCE_TICKS:
+            if log.on_tick() > PATIENCE_TICKS:
                 del self._watched[topic]
 
     @contextmanager
@@ -111,7 +109,7 @@ class _Log:
     """The last arrivals in one topic, numbered from 0."""
 
     def __init__(self) -> None:
-        self.ticks = 0  # since somebody asked
+        self._ticks = 0  # since the last request
         self._end = 0
         self._arrivals: deque[Arrival] = deque(maxlen=KEPT)
 
@@ -119,7 +117,13 @@ class _Log:
         self._arrivals.append(arrival)
         self._end += 1
 
+    def on_tick(self) -> int:
+        """Count a tick; return the number since the last request."""
+        self._ticks += 1
+        return self._ticks
+
     def page(self, question: FetchArrivals) -> ArrivalPage:
+        self._ticks = 0
         begin = self._end - len(self._arrivals)
         since = question.since if question.since <= self._end else 0  # of a node that was restarted
         first = max(since, begin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from random import Random
+from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -243,7 +244,7 @@ class World:
     def publish_and_crash(self, node: NodeId, payload: bytes) -> None:
         """Publish at a node that crashes after it has sent, and before it has stored (0051)."""
         effects = self.subscribers[node].handle(PublishRequested(payload=payload))
-        self._perform(node, [effect for effect in effects if isinstance(effect, Send)])
+        self._apply(node, [effect for effect in effects if isinstance(effect, Send)])
         self.crash(node)
 
     def suspect(self, node: NodeId) -> None:
@@ -255,45 +256,45 @@ class World:
         if machine is not None:
             effects = machine.handle(event)
             if effects:
-                self._perform(node, effects)
+                self._apply(node, effects)
 
-    def _perform(self, sender: NodeId, effects: list[Effect]) -> None:
-        sent, serial = self.sent, self.next_serial
+    def _apply(self, node: NodeId, effects: list[Effect]) -> None:  # noqa: C901  (one match)
+        """Apply the effects of one event at ``node``, in order."""
         for effect in effects:
-            if type(effect) is Send or type(effect) is SendSynced:  # memory needs no sync
-                message = effect.message
-                sent[type(message)] += 1
-                parcel = Parcel(effect.to, message, sender, serial)
-                serial += 1
-                if self._faults:
-                    self._post(parcel)
-                else:
-                    self.channels.append(parcel)
-            else:
-                self._keep(sender, effect)
-        self.next_serial = serial
+            match effect:
+                case Send() | SendSynced():  # first, because most are; memory needs no sync
+                    message = effect.message
+                    self.sent[type(message)] += 1
+                    parcel = Parcel(effect.to, message, node, self.next_serial)
+                    self.next_serial += 1
+                    if self._faults:
+                        self._post(parcel)
+                    else:
+                        self.channels.append(parcel)
+                case Store():
+                    self._archive_of(node).write(effect.offset, *effect.publications)
+                case Discard():
+                    self._archive_of(node).discard(effect.offset)
+                case Deliver():
+                    self.deliveries.on_delivered(effect)
+                case PeerInSync():
+                    self.confirmed.append((node, effect.node))
+                case Drained():
+                    self.drained[node] = effect.node
+                    self.drained_absent[node] = effect.absent
+                case HeldBy():
+                    self._on_held(effect)
+                case Evicted():
+                    self.evicted.append(effect.node)
+                case Unsubscribed():
+                    pass  # the machine stays: its state is part of the snapshot
+                case _:
+                    assert_never(effect)
 
-    def _keep(self, node: NodeId, effect: Effect) -> None:
-        """Apply an effect on a subscriber's own publications or state."""
-        match effect:
-            case Store(offset=offset, publications=publications):
-                self._archive_of(node).write(offset, *publications)
-            case Discard(offset=offset):
-                self._archive_of(node).discard(offset)
-            case Deliver():
-                self.deliveries.on_delivered(effect)
-            case PeerInSync():
-                self.confirmed.append((node, effect.node))
-            case Drained():
-                self.drained[node] = effect.node
-                self.drained_absent[node] = effect.absent
-            case HeldBy():
-                for key in effect.ids:
-                    self.held_by.setdefault(key, set()).add(effect.node)
-            case Evicted():
-                self.evicted.append(effect.node)
-            case Unsubscribed() | Send() | SendSynced():
-                pass
+    def _on_held(self, effect: HeldBy) -> None:
+        """Record a node that has confirmed publications."""
+        for key in effect.ids:
+            self.held_by.setdefault(key, set()).add(effect.node)
 
     def _archive_of(self, node: NodeId) -> MemoryLog:
         archive = self.subscribers[node].archive

@@ -18,7 +18,6 @@ from msgspec import Struct, structs
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES
 from skipring.errors import StorageError
-from skipring.storage.carving import carved, page_sizes
 from skipring.storage.chain import LOST_ID
 from skipring.storage.data_dir import (
     COMPLAINTS,
@@ -28,6 +27,7 @@ from skipring.storage.data_dir import (
     sync_directory,
 )
 from skipring.storage.durable_mark import DurableMark, DurableMarks, new_epoch
+from skipring.storage.page_scan import carved, page_sizes
 from skipring.storage.segment import Head, Segment, SegmentBuilder, SegmentIndex
 from skipring.storage.sqlite import (
     FILE,

@@ -13,15 +13,15 @@ from msgspec.msgpack import Encoder
 
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES
-from skipring.storage.carving import PAGE_BYTES, PAGE_SIZES
 from skipring.storage.chain import LOST_ID, LogChain
 from skipring.storage.durable_mark import DurableMark
+from skipring.storage.page_scan import PAGE_BYTES, PAGE_SIZES
 from skipring.storage.segment import Segment, SegmentIndex
 
 FILE: Final = "publications.sqlite3"
 LOG_BYTES: Final = 1 << 22  # SQLite's own guess, in pages of 4 KiB: a longer log is written back
 
-# Rows of `packs` are told from all others by their form when SQLite cannot read them: carving.py.
+# Rows of `packs` are told from all others by their form when SQLite cannot read them: page_scan.py.
 SCHEMA: Final = {
     "packs": "CREATE TABLE packs(pack INTEGER PRIMARY KEY, body BLOB NOT NULL)",
     "quarantine": (

@@ -181,8 +181,9 @@ class Observer:
         Return None if the supervisor never answered. Raise SkipringError if it does not serve the
         topic, or if its answer does not end.
         """
-        inspector = Inspector(self.outsider, topic)
-        inspector.patience_s = inspector.supervisor_patience_s = ANSWER_S
+        inspector = Inspector(
+            self.outsider, topic, patience_s=ANSWER_S, supervisor_patience_s=ANSWER_S
+        )
         before = self.inspections.get(topic)
         if before is not None and not self._may_answer(topic):
             seen = await inspector.inspect_again(before, TopicContents.NOTHING)

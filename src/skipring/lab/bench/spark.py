@@ -26,7 +26,7 @@ from skipring.lab.bench.run import TOPIC
 from skipring.lab.bench.servers import fill_store, running_node, running_supervisor
 from skipring.lab.experiments.experiments import perform
 from skipring.lab.experiments.matrix import Matrix, Trial
-from skipring.lab.experiments.running import run_matrix, settings_for
+from skipring.lab.experiments.runner import run_matrix, settings_for
 from skipring.net.access import Access
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario

@@ -81,8 +81,7 @@ class Checker:
     def __init__(self, client: RpcClient, topic: TopicId) -> None:
         self._client = client
         self._topic = topic
-        self._inspector = Inspector(client, topic)
-        self._inspector.patience_s = ANSWER_S
+        self._inspector = Inspector(client, topic, patience_s=ANSWER_S)
         self._database = SupervisorState()
 
     async def check(self, nodes: Collection[NodeId], published: Collection[bytes]) -> ClusterState:

@@ -22,7 +22,7 @@ from skipring.lab.experiments.figures import (
     theory,
 )
 from skipring.lab.experiments.group_tables import mean_table, median_table
-from skipring.lab.experiments.healing import COMMON_NOTE, RANGE_NOTE, missing
+from skipring.lab.experiments.healing_sections import COMMON_NOTE, RANGE_NOTE, missing
 from skipring.lab.experiments.overlays import OVERLAYS
 from skipring.lab.experiments.statistics import COMMON, IN_THE_MODEL, Group, groups, groups_of_each
 from skipring.report.page import Section

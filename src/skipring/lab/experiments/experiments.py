@@ -36,7 +36,7 @@ from skipring.core.state import SupervisorState
 from skipring.core.supervisor import Supervisor
 from skipring.core.topology import levels
 from skipring.lab.experiments.matrix import Trial
-from skipring.lab.experiments.sampling import Samples, degrees
+from skipring.lab.experiments.samples import Samples, degrees
 from skipring.sim.engine import World
 from skipring.sim.runner import Counters, Report, Simulation
 from skipring.sim.scenario import Scenario, make_scenario

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from skipring.lab.experiments.running import TrialProgress
+from skipring.lab.experiments.runner import TrialProgress
 
 LINE_S: Final = 10.0  # between two lines on a pipe
 MINUTE_S: Final = 60

@@ -21,7 +21,7 @@ from skipring.lab.experiments.costs import (
 )
 from skipring.lab.experiments.document import PICTURE_PREFIX, document
 from skipring.lab.experiments.findings import Extent, extent, lead, summary
-from skipring.lab.experiments.healing import (
+from skipring.lab.experiments.healing_sections import (
     ablation,
     layers,
     rounds_by_n,

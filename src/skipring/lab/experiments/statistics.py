@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from skipring.lab.experiments.bounds import BoundSample
-from skipring.lab.experiments.sampling import LAYERS
+from skipring.lab.experiments.samples import LAYERS
 from skipring.world.adversaries.catalog import ADVERSARIES
 
 At: TypeAlias = Mapping[str, str | int | float]

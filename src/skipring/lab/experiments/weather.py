@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from skipring.core.config import Mode
 from skipring.lab.experiments.figures import by_row, median_point
 from skipring.lab.experiments.group_tables import median_table
-from skipring.lab.experiments.healing import RANGE_NOTE, missing
+from skipring.lab.experiments.healing_sections import RANGE_NOTE, missing
 from skipring.lab.experiments.statistics import HEALING, Group, groups, together
 from skipring.report.page import Section
 from skipring.report.plots import Axis

@@ -43,8 +43,7 @@ def snapshot_of(supervisor: str) -> Snapshot:
     """Return the state of the topic; raise UnreachableError without a supervisor."""
 
     async def scene() -> Snapshot:
-        async with open_inspector([supervisor], TOPIC) as inspector:
-            inspector.patience_s = PATIENCE_S
+        async with open_inspector([supervisor], TOPIC, patience_s=PATIENCE_S) as inspector:
             return (await inspector.inspect(TopicContents.IDS)).snapshot
 
     return asyncio.run(scene())

@@ -169,8 +169,8 @@ class FaultRing(LiveProcesses):
         """Wait for a healthy topic; return the diagnosis of the doctor."""
 
         async def scene() -> Diagnosis:
-            async with open_inspector([self.running[SUPERVISOR].address], TOPIC) as inspector:
-                inspector.patience_s = PATIENCE_S
+            supervisors = [self.running[SUPERVISOR].address]
+            async with open_inspector(supervisors, TOPIC, patience_s=PATIENCE_S) as inspector:
                 return await wait_healthy(inspector, wait_s, members_min)
 
         return asyncio.run(scene())

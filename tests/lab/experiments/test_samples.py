@@ -6,7 +6,7 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.labels import Label
 from skipring.core.peers import Peer
 from skipring.core.state import SubscriberState
-from skipring.lab.experiments.sampling import Samples, degrees
+from skipring.lab.experiments.samples import Samples, degrees
 from skipring.sim.engine import World
 from skipring.world.snapshot import Snapshot
 

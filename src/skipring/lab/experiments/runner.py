@@ -27,9 +27,9 @@ from pyspark.sql import SparkSession
 from skipring.errors import SkipringError
 from skipring.lab.experiments.experiments import perform
 from skipring.lab.experiments.matrix import Matrix, Trial
-from skipring.lab.experiments.planning import chunks, estimated_s, partitions
 from skipring.lab.experiments.results import Results, opened
 from skipring.lab.experiments.schemas import RESULTS, ROUNDS, RUNS, WORK, spark_schema
+from skipring.lab.experiments.work_plan import chunks, estimated_s, partitions
 
 CHUNKS_AT_ONCE: Final = 2
 # Measured: Java's second compiler costs 4 s of CPU at the start and 2 s in the first job, and has

@@ -16,10 +16,10 @@ from msgspec import Struct
 from pyspark.sql import SparkSession
 
 from skipring.errors import SkipringError
-from skipring.lab.experiments import running
+from skipring.lab.experiments import runner
 from skipring.lab.experiments.experiments import perform
 from skipring.lab.experiments.matrix import Matrix, Trial, read_matrix
-from skipring.lab.experiments.running import TrialProgress, run_matrix
+from skipring.lab.experiments.runner import TrialProgress, run_matrix
 
 DEADLINE_S = 240.0
 LOOK_S = 0.02
@@ -137,7 +137,7 @@ def test_a_task_that_spark_cannot_do_is_an_error_in_one_sentence(
     def die(batches: object, **_: object) -> object:
         os._exit(9)
 
-    monkeypatch.setattr(running, "_do_batches", die)
+    monkeypatch.setattr(runner, "_do_batches", die)
     matrix = read_matrix(matrix_file(tmp_path, BLOCKS[1]))
     with pytest.raises(SkipringError, match=r"^Spark could not do the runs: ") as caught:
         run_matrix(spark, matrix, tmp_path / "out")
@@ -149,8 +149,8 @@ def test_a_task_that_spark_cannot_do_is_an_error_in_one_sentence(
 
 # Chunks of a fraction of a second, so that there are many.
 PROGRAM = """
-from skipring.lab.experiments import planning
-planning.CHUNK_S = 0.1
+from skipring.lab.experiments import work_plan
+work_plan.CHUNK_S = 0.1
 from skipring.cli import main
 main()
 """

@@ -25,7 +25,7 @@ from skipring.lab.experiments.figures import (
     title_of,
 )
 from skipring.lab.experiments.group_tables import median_table, share_table
-from skipring.lab.experiments.sampling import LAYERS
+from skipring.lab.experiments.samples import LAYERS
 from skipring.lab.experiments.statistics import (
     COMMON,
     HEALING,

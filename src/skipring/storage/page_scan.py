@@ -1,4 +1,4 @@
-"""Carving of segments out of SQLite pages that SQLite cannot read.
+"""Scan for segments in SQLite pages that SQLite cannot read.
 
 It reads leaf pages of tables and their overflow pages only, because every other page may be
 damaged. A segment verifies itself. The format: https://www.sqlite.org/fileformat2.html

@@ -1,0 +1,40 @@
+"""Paths through a node: how many modules and classes a publication passes; bounds only fall."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from skipring.node.host import NodeHost
+from skipring.wire.framing import frame
+from tests.support.ratchet import check
+from tests.support.source_tree import ROOT
+from tools.trace_paths import TracedPath, is_counted, table, trace
+
+BOUNDS = ROOT / "tests" / "house" / "path_bounds.toml"
+FUNCTIONS = (NodeHost.dispatch, NodeHost.publish, frame)
+PATH = TracedPath(tuple(function.__code__ for function in FUNCTIONS))
+
+
+@pytest.mark.slow
+def test_paths_pass_few_modules_and_classes() -> None:
+    paths = asyncio.run(trace())
+    modules = {title: len(path.modules) for title, path in paths.items()}
+    classes = {title: len(path.classes) for title, path in paths.items()}
+    wrong = check(BOUNDS, "modules", modules, exact=False)
+    wrong += check(BOUNDS, "classes", classes, exact=False)
+    assert wrong == [], "\n".join([*wrong, *table(paths, with_names=True)])
+
+
+def test_modules_and_classes_of_a_path_count_once() -> None:
+    assert PATH.modules == ["node/host.py", "wire/framing.py"]
+    assert PATH.classes == ["NodeHost"]
+    assert list(table({"publish": PATH}, with_names=False))[-1] == "| publish | 3 | 2 | 1 |"
+
+
+def test_only_functions_of_skipring_count() -> None:
+    bodies = [code for code in is_counted.__code__.co_consts if hasattr(code, "co_flags")]
+    module = compile("x = [y for y in ()]", NodeHost.dispatch.__code__.co_filename, "exec")
+    assert not any(is_counted(code) for code in [*bodies, module, is_counted.__code__])
+    assert is_counted(NodeHost.dispatch.__code__)

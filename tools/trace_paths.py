@@ -1,0 +1,286 @@
+"""Calls, modules and classes that four paths of a node pass through.
+
+``python tools/trace_paths.py`` starts a supervisor and three nodes as processes and a fourth node
+in this process, which alone is traced with sys.setprofile. Only Python functions of skipring in the
+thread of the event loop count: not comprehensions, constructors of msgspec, or the thread that
+commits. Each resumption of a coroutine is a call. All paths but the backfill are medians; a tick
+includes the scrub of the 6,000 publications, the backfill also the join.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from inspect import CO_OPTIMIZED
+from pathlib import Path
+from statistics import median_low
+from tempfile import TemporaryDirectory
+from types import CodeType, FrameType
+from typing import Final, NamedTuple
+
+import skipring
+from skipring import Subscription
+
+TOPIC: Final = "traced"
+NODES: Final = 3  # besides the traced one
+BACKFILL: Final = 6_000
+SAMPLES: Final = 9  # Guess: enough for a median that other messages of the ring do not move.
+PATIENCE_S: Final = 60.0  # Guess: a ring of four forms in seconds.
+POLL_S: Final = 0.005
+TICK_S: Final = 1.0  # the default of a node
+PACKAGE: Final = f"{Path(skipring.__file__).parent}/"
+COMPREHENSIONS: Final = {"<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>"}
+
+
+class TracedPath(NamedTuple):
+    """Functions that one path calls, in order."""
+
+    calls: tuple[CodeType, ...]
+
+    @property
+    def modules(self) -> list[str]:
+        """Return the modules of the functions."""
+        return sorted({module_of(code) for code in self.calls})
+
+    @property
+    def classes(self) -> list[str]:
+        """Return the classes that define the functions."""
+        owners = {class_of(code) for code in self.calls}
+        return sorted(owner for owner in owners if owner)
+
+    @property
+    def functions(self) -> list[str]:
+        """Return the qualified names of the functions."""
+        return sorted({f"{module_of(code)}:{code.co_qualname}" for code in self.calls})
+
+
+def module_of(code: CodeType) -> str:
+    """Return the path of a function's module below the package."""
+    return code.co_filename.removeprefix(PACKAGE)
+
+
+def class_of(code: CodeType) -> str:
+    """Return the class that defines a function, or an empty text."""
+    return code.co_qualname.partition(".<locals>")[0].rpartition(".")[0]
+
+
+def is_counted(code: CodeType) -> bool:
+    """Return True for functions of skipring, but not for comprehensions and class bodies."""
+    is_function = bool(code.co_flags & CO_OPTIMIZED) and code.co_name not in COMPREHENSIONS
+    return is_function and code.co_filename.startswith(PACKAGE)
+
+
+class Recorder:
+    """Calls of skipring in this thread, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[CodeType] = []
+        self.ticks: list[TracedPath] = []
+        self._tick_start = 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Record the calls of a block."""
+        self.calls, self.ticks = [], []
+        sys.setprofile(self._on_event)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Ignore the calls of a block that the tool itself makes."""
+        sys.setprofile(None)
+        yield
+        sys.setprofile(self._on_event)
+
+    def _on_event(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and is_counted(code):
+            if code.co_qualname == "NodeHost._tick":
+                self._tick_start = len(self.calls)
+            self.calls.append(code)
+        elif event == "return" and code.co_qualname == "NodeHost._tick":
+            self.ticks.append(TracedPath(tuple(self.calls[self._tick_start :])))
+
+    def until_written(self) -> TracedPath:
+        """Return the calls until the last write to a connection."""
+        end = self._last(len(self.calls), "net/connection.py", "write") + 1
+        return TracedPath(tuple(self.calls[:end]))
+
+    def since_received(self, end: int) -> TracedPath:
+        """Return the calls before ``end`` since the bytes arrived that led to a delivery."""
+        delivery = self._last(end, "api/", "deliver")
+        start = self._last(delivery, "net/connection.py", "data_received")
+        return TracedPath(tuple(self.calls[start:end]))
+
+    def _last(self, end: int, module: str, name: str) -> int:
+        """Return the last index before ``end`` of a call of a function."""
+        return max(
+            number
+            for number, code in enumerate(self.calls[:end])
+            if module_of(code).startswith(module) and code.co_name.endswith(name)
+        )
+
+
+# --- the other processes ---------------------------------------------------------------
+
+
+async def start(*words: str) -> asyncio.subprocess.Process:
+    """Start a command of skipring with a pipe for its output."""
+    command = (sys.executable, "-m", "skipring", *words)
+    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=null)
+
+
+async def publish_elsewhere(supervisor: str, lines: Sequence[str]) -> None:
+    """Publish each line at a member that the command chooses."""
+    process = await start("pub", TOPIC, "--supervisor", supervisor)
+    await process.communicate("".join(f"{line}\n" for line in lines).encode())
+
+
+async def wait_in_sync(supervisor: str) -> None:
+    """Wait until the other nodes are members and have all publications."""
+    options = ("--wait", f"{PATIENCE_S:.0f}s", "--members", str(NODES))
+    process = await start("doctor", TOPIC, "--supervisor", supervisor, *options)
+    output, _ = await process.communicate()
+    if process.returncode:
+        raise SystemExit(output.decode())
+
+
+@asynccontextmanager
+async def other_processes(directory: Path) -> AsyncIterator[str]:
+    """Run a supervisor and the other nodes; yield the address of the supervisor."""
+    processes = [await start("supervisor", "--listen", "127.0.0.1:0")]
+    try:
+        assert processes[0].stdout is not None
+        address = (await processes[0].stdout.readline()).decode().split()[-1]
+        for number in range(NODES):
+            name = f"node{number}"
+            options = ("--topic", TOPIC, "--name", name, "--data", str(directory / name))
+            processes.append(
+                await start("node", "--supervisor", address, "--drain", "0s", *options)
+            )
+        yield address
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            await process.communicate()
+
+
+# --- the paths -------------------------------------------------------------------------
+
+
+async def trace_backfill(
+    recorder: Recorder, node: skipring.Connection, stack: AsyncExitStack
+) -> tuple[TracedPath, Subscription]:
+    """Join a topic and trace until the node has its history."""
+    with recorder.running():
+        subscription = await stack.enter_async_context(node.subscribe(TOPIC))
+        lag = 0
+        while lag < BACKFILL:
+            await asyncio.sleep(POLL_S)
+            with recorder.paused():
+                lag = subscription.lag
+    return TracedPath(tuple(recorder.calls)), subscription
+
+
+async def trace_publish(recorder: Recorder, subscription: Subscription) -> TracedPath:
+    """Trace publications of this node; return the median path."""
+    paths = []
+    for number in range(SAMPLES):
+        with recorder.running():
+            await subscription.publish(b"own %d" % number)
+        paths.append(recorder.until_written())
+    return middle(paths)
+
+
+async def trace_receive(
+    recorder: Recorder, subscription: Subscription, supervisor: str
+) -> TracedPath:
+    """Trace publications of other members; return the median path."""
+
+    async def read() -> int:
+        await anext(aiter(subscription))
+        return len(recorder.calls)
+
+    paths = list[TracedPath]()
+    while len(paths) < SAMPLES:
+        await subscription.read_available()
+        with recorder.running():
+            reading = asyncio.create_task(read())
+            await publish_elsewhere(supervisor, ["received"])
+            end = await reading
+        if not any("publish_proxy" in each for each in TracedPath(tuple(recorder.calls)).modules):
+            paths.append(recorder.since_received(end))
+    return middle(paths)
+
+
+async def trace_tick(recorder: Recorder) -> TracedPath:
+    """Trace ticks of a quiet ring; return the median path."""
+    with recorder.running():
+        await asyncio.sleep(SAMPLES * TICK_S)
+    return middle(recorder.ticks)
+
+
+def middle(paths: Sequence[TracedPath]) -> TracedPath:
+    """Return the path with the median number of calls."""
+    middle_calls = median_low(len(path.calls) for path in paths)
+    return next(path for path in paths if len(path.calls) == middle_calls)
+
+
+async def trace() -> dict[str, TracedPath]:
+    """Trace the four paths in a new ring."""
+    recorder = Recorder()
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(TemporaryDirectory()))
+        supervisor = await stack.enter_async_context(other_processes(directory))
+        await wait_in_sync(supervisor)
+        await publish_elsewhere(supervisor, [f"line {number}" for number in range(BACKFILL)])
+        await wait_in_sync(supervisor)
+        connection = skipring.connect(
+            supervisor, data_dir=directory / "traced", tick_s=TICK_S, drain_s=0
+        )
+        node = await stack.enter_async_context(connection)
+        backfill, subscription = await trace_backfill(recorder, node, stack)
+        await subscription.synced(PATIENCE_S)
+        tick = await trace_tick(recorder)
+        return {
+            "publish until the bytes leave": await trace_publish(recorder, subscription),
+            "frame in until the application has it": await trace_receive(
+                recorder, subscription, supervisor
+            ),
+            f"one tick, {NODES + 1} members": tick,
+            f"new member reads {BACKFILL:,} publications": backfill,
+        }
+
+
+def table(paths: Mapping[str, TracedPath], *, with_names: bool) -> Iterator[str]:
+    """Yield the lines of a Markdown table, and the names below it."""
+    yield "| path | calls | modules | classes |"
+    yield "|---|---|---|---|"
+    for title, path in paths.items():
+        counts = (len(path.calls), len(path.modules), len(path.classes))
+        yield f"| {title} | {' | '.join(f'{count:,}' for count in counts)} |"
+    if with_names:
+        for title, path in paths.items():
+            yield f"\n{title}"
+            yield f"  modules: {' '.join(path.modules)}"
+            yield f"  classes: {' '.join(path.classes)}"
+            yield from (f"  {name}" for name in path.functions)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--names", action="store_true", help="print the names, too")
+    names = parser.parse_args().names
+    sys.stdout.writelines(f"{line}\n" for line in table(asyncio.run(trace()), with_names=names))
+
+
+if __name__ == "__main__":
+    main()
