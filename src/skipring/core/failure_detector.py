@@ -41,6 +41,10 @@ class DetectorBudget:
         """Start the next tick."""
         self.pings, self.reports = PINGS_PER_TICK, REPORTS_PER_TICK
 
+    def load(self, pings: int, reports: int) -> None:
+        """Replace the counters; the values may be corrupted."""
+        self.pings, self.reports = pings, reports
+
     def use_ping(self) -> bool:
         """Use one ping; return False if none is left in this tick."""
         self.pings = min(self.pings, PINGS_PER_TICK) - 1  # memory may be corrupted
@@ -158,7 +162,7 @@ class FailureDetector:
             for node, case in state.cases.items()
         }
         self._unanswered = dict(state.unanswered)
-        self._budget.pings, self._budget.reports = state.pings, state.reports
+        self._budget.load(state.pings, state.reports)
 
 
 def _is_over(case: _Case, now: int) -> bool:

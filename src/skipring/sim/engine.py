@@ -258,7 +258,7 @@ class World:
             if effects:
                 self._apply(node, effects)
 
-    def _apply(self, node: NodeId, effects: list[Effect]) -> None:  # noqa: C901  (one match)
+    def _apply(self, node: NodeId, effects: list[Effect]) -> None:  # noqa: C901, PLR0912  (one match)
         """Apply the effects of one event at ``node``, in order."""
         for effect in effects:
             match effect:
