@@ -59,7 +59,7 @@ def test_topic_without_members_is_not_healthy() -> None:
     inspection = Inspection(snapshot=Snapshot(topic="news", subscribers={}), statuses={})
     diagnosis = diagnose(inspection)
     assert not diagnosis.is_healthy
-    assert "Nobody subscribes to 'news'" in diagnosis.advice[0]
+    assert "'news' has no members" in diagnosis.advice[0]
 
 
 def test_advice_states_when_an_unresponsive_member_is_evicted() -> None:

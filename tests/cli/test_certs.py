@@ -140,11 +140,11 @@ def test_no_key_is_printed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["issue", "ann"], "Error: certs/ca.pem: there is no such file; make an authority first"),
-        (["init", "--days", "0"], "Error: a certificate lives from 1 to 36500 days, not 0"),
-        (["issue", "a b"], "Error: no name for a certificate: a node has 1 to 64 characters"),
+        (["issue", "ann"], "Error: certs/ca.pem: there is no such file; create an authority first"),
+        (["init", "--days", "0"], "Error: a certificate is valid for 1 to 36500 days, not 0"),
+        (["issue", "a b"], "Error: invalid name for a certificate: a node has 1 to 64 characters"),
         (["issue", "a", "--host", "b:1"], "Error: no host: 'b:1'; give an IP address or a name"),
-        (["issue", "a", "a"], "Error: the name a is given twice; give it once"),
+        (["issue", "a", "a"], "Error: the name a is given twice"),
     ],
 )
 def test_impossible_request_is_one_sentence_and_status_2(

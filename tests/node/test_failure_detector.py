@@ -24,7 +24,7 @@ def ticks_until_evicted(detector: FailureDetector, *accusers: str) -> int:
         for accuser in accusers:
             detector.report("news", "a", accuser)
         detector.tick()
-        if list(detector.take_evictions()):
+        if list(detector.pop_evictions()):
             return number + 1
     raise AssertionError("never evicted")
 
@@ -92,7 +92,7 @@ def test_unrepeated_accusation_is_forgotten() -> None:
     detector = FailureDetector()
     detector.report("news", "a", "b")
     for _ in range(FORGET_TICKS + 1):
-        assert list(detector.take_evictions()) == []
+        assert list(detector.pop_evictions()) == []
         detector.tick()
     assert detector.to_probe() == []
 
@@ -137,4 +137,4 @@ def test_reports_per_tick_are_limited(reports: int) -> None:
 def test_node_is_evicted_once() -> None:
     detector = FailureDetector()
     ticks_until_evicted(detector, "b", "c")
-    assert list(detector.take_evictions()) == []
+    assert list(detector.pop_evictions()) == []

@@ -224,7 +224,7 @@ def test_node_with_a_failed_commit_is_not_ready() -> None:
             node = cluster.node("n00")
             await until(lambda: not node_readings(node).unready)
             node.durability.error = StoreFullError("no room")
-            assert node_readings(node).unready == ("what came last is not on the disk: no room",)
+            assert node_readings(node).unready == ("the newest publications are not on disk: no room",)
 
     asyncio.run(scene())
 
@@ -259,7 +259,7 @@ def test_readings_do_not_read_the_trie() -> None:
             await cluster.wait_healthy()
             node = cluster.node("n00")
             with pytest.MonkeyPatch.context() as patch:
-                patch.delattr(Subscriber, "trie")  # reading the trie indexes what waits
+                patch.delattr(Subscriber, "index")  # it would index pending publications
                 assert node_readings(node).samples["skipring_publications"] == {TOPIC: 0}
 
     asyncio.run(scene())

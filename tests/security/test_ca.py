@@ -269,7 +269,7 @@ def test_directory_that_cannot_be_created_is_reported(
 
 @pytest.mark.parametrize("name", ["", "a b", "é", "a" * 65, "../a", "a\n", "a\0"])
 def test_invalid_node_name_is_refused_for_a_certificate(authority: Path, name: str) -> None:
-    with pytest.raises(IdentityError, match=r"no name for a certificate: .* 1 to 64 characters"):
+    with pytest.raises(IdentityError, match=r"invalid name for a certificate: .* 1 to 64 characters"):
         issued_by(authority, name)
     assert names_in(authority) == {"ca.pem", "ca.key"}
 

@@ -233,7 +233,7 @@ def test_node_is_explained_by_its_change_log() -> None:
         assert {"label", "member"} <= {each["field"] for each in told["journal"]}
         answer = await visitor.get("/api/node?topic=news&node=nobody")
         assert answer.status == 400
-        assert "no node called" in answer.value["error"]
+        assert "no node 'nobody' is known" in answer.value["error"]
 
     watching(scene, n=2)
 

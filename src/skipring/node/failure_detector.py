@@ -2,8 +2,8 @@
 
 In a legitimate ring it costs nothing, because neighbours exchange messages every interval. A node
 reports a neighbour that has been silent for some ticks. The supervisor pings the accused node and
-evicts it if it does not answer; with more reports it evicts sooner. A mistake does no harm: an
-evicted node subscribes again. Time is counted in ticks.
+evicts it if it does not answer; more reports lead to an earlier eviction. A wrong eviction is
+harmless: the evicted node subscribes again. Time is counted in ticks.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ EVICTION_TICKS: Final = 9  # with two accusers
 LONE_EVICTION_TICKS: Final = 18  # with one
 PROBES_PER_TICK: Final = 8
 REPORTS_PER_TICK: Final = 64
-FORGET_TICKS: Final = 6  # without another report an accusation is over
+FORGET_TICKS: Final = 6  # an accusation expires this long after its last report
 
 
 class NeighbourWatch:
-    """Which ring neighbours of one node have not been heard for too long."""
+    """Ring neighbours of one node, each with the number of ticks since its last message."""
 
     def __init__(self) -> None:
         self._silent: dict[tuple[TopicId, NodeId], int] = {}
         self._heard: set[tuple[TopicId, NodeId]] = set()
 
     def on_heard(self, topic: TopicId, node: NodeId) -> None:
-        """A node has said something in a topic."""
+        """Record a message from a node in a topic."""
         self._heard.add((topic, node))
 
     def silent_ticks(self, topic: TopicId) -> dict[NodeId, int]:
@@ -47,7 +47,7 @@ class NeighbourWatch:
     def tick(
         self, neighbours: Iterable[tuple[TopicId, NodeId]], *, is_late: bool
     ) -> list[tuple[TopicId, NodeId]]:
-        """Count one more tick; return whom to report. Who was late itself accuses nobody."""
+        """Count one tick; return the neighbours to report, none if this node's tick was late."""
         before, heard = self._silent, self._heard
         self._silent, self._heard = {}, set()
         if is_late:
@@ -58,7 +58,7 @@ class NeighbourWatch:
 
 
 class _Case(Struct):
-    """What is held against one node in one topic."""
+    """Accusation of one node in one topic."""
 
     since: int
     newest: int
@@ -67,7 +67,7 @@ class _Case(Struct):
 
 
 class FailureDetector:
-    """The supervisor's failure detector."""
+    """Failure detector of the supervisor."""
 
     def __init__(self) -> None:
         self._ticks = 0
@@ -76,14 +76,15 @@ class FailureDetector:
         self._unanswered: dict[NodeId, dict[TopicId, int]] = {}  # since which tick
 
     def expect(self, topic: TopicId, node: NodeId) -> None:
-        """We have told a node its configuration, and it should say that it has come.
+        """Expect an acknowledgement of the configuration that was sent to a node.
 
-        The backstop for those whom nobody is left to report: members are told in turn anyway.
+        This detects the crash of a member without live neighbours: the supervisor sends
+        configurations to all members in turn anyway.
         """
         self._unanswered.setdefault(node, {}).setdefault(topic, self._ticks)
 
     def report(self, topic: TopicId, node: NodeId, accuser: NodeId) -> None:
-        """Somebody has not heard a node for a while."""
+        """Record a report that a node is unresponsive, within the budget of this tick."""
         if self._reports_left > 0 and node != accuser:
             self._reports_left -= 1
             self._accuse(topic, node, accuser)
@@ -96,12 +97,12 @@ class FailureDetector:
         cases[topic].accusers.add(accuser)
 
     def on_heard(self, node: NodeId) -> None:
-        """A node has said something: it is alive, whatever others say."""
+        """Drop all accusations of a node after any message from it."""
         self._cases.pop(node, None)
         self._unanswered.pop(node, None)
 
     def tick(self) -> None:
-        """One more interval has passed."""
+        """Count one tick; accuse nodes without acknowledgement and drop old accusations."""
         self._ticks += 1
         self._reports_left = REPORTS_PER_TICK
         for node, topics in self._unanswered.items():
@@ -113,14 +114,14 @@ class FailureDetector:
                 self._close(topic, node)
 
     def to_probe(self) -> list[tuple[TopicId, NodeId]]:
-        """Whom to ask for a sign of life: all in turn, but not too many at once."""
+        """Return the accused nodes to ping now: all in turn, at most PROBES_PER_TICK."""
         in_turn = sorted(self._all(), key=lambda found: (found[2].probed, found[2].since))
         for _, _, case in in_turn[:PROBES_PER_TICK]:
             case.probed = self._ticks + 1
         return [(topic, node) for topic, node, _ in in_turn[:PROBES_PER_TICK]]
 
-    def take_evictions(self) -> Iterator[tuple[TopicId, NodeId]]:
-        """Who has been accused for too long; the case is closed with it."""
+    def pop_evictions(self) -> Iterator[tuple[TopicId, NodeId]]:
+        """Yield the nodes that were accused for too long, and close their cases."""
         for topic, node, case in self._all():
             patience = EVICTION_TICKS if len(case.accusers) > 1 else LONE_EVICTION_TICKS
             if self._ticks - case.since >= patience:
@@ -129,7 +130,7 @@ class FailureDetector:
 
     @property
     def suspects(self) -> int:
-        """How many are accused, in all topics."""
+        """Return the number of accused nodes, summed over topics."""
         return sum(map(len, self._cases.values()))
 
     def _all(self) -> list[tuple[TopicId, NodeId, _Case]]:

@@ -143,19 +143,19 @@ class _Signer(Struct, frozen=True):
         files = authority_files(directory)
         if not files.certificate.exists():
             raise InputError(
-                f"{files.certificate}: there is no such file; make an authority first: "
+                f"{files.certificate}: there is no such file; create an authority first: "
                 f"skipring certs init {shlex.quote(str(directory))}"
             )
         certificate, key = read_certificates(files.certificate)[0], read_key(files.key)
         if not certificate.is_authority or not isinstance(key, ec.EllipticCurvePrivateKey):
             raise InputError(
-                f"{directory}: its ca.pem and ca.key are not an authority such as "
-                "skipring certs init makes; give the directory of one"
+                f"{directory}: its ca.pem and ca.key are not an authority of "
+                "skipring certs init; use the directory of one"
             )
         if not belongs_to(key, certificate):
             raise InputError(
                 f"{files.key}: not the key of {files.certificate}; "
-                "put back the one that was made together with it"
+                "restore the key that was created with it"
             )
         certificate.check_time()
         return cls(certificate, key)
@@ -186,7 +186,7 @@ class _Signer(Struct, frozen=True):
 
 def _check_days(days: int) -> None:
     if not 1 <= days <= DAYS_MAX:
-        raise InputError(f"a certificate lives from 1 to {DAYS_MAX} days, not {days}")
+        raise InputError(f"a certificate is valid for 1 to {DAYS_MAX} days, not {days}")
 
 
 def _check_names(names: Sequence[NodeId]) -> None:
@@ -194,9 +194,9 @@ def _check_names(names: Sequence[NodeId]) -> None:
         try:
             check_node(name)
         except MessageError as error:
-            raise IdentityError(f"no name for a certificate: {error}") from None
+            raise IdentityError(f"invalid name for a certificate: {error}") from None
         if names.count(name) > 1:
-            raise IdentityError(f"the name {name} is given twice; give it once")
+            raise IdentityError(f"the name {name} is given twice")
 
 
 def _place(host: str) -> x509.GeneralName:

@@ -50,8 +50,8 @@ WORDS: Final[Mapping[str, str]] = {
     "adversary": "everything replaced",
     "database": "the database was wiped",
     "labels": "labels scrambled",
-    "tries": "tries spoilt, and half of the publications lost",
-    "partition": "parted into two halves",
+    "tries": "tries damaged, and half of the publications deleted",
+    "partition": "partitioned into two halves",
     "heal": "partitions ended",
 }
 
@@ -101,7 +101,7 @@ _PLANS: Final[Mapping[str, Callable[[Members, int], Damages]]] = {
 
 STATIC: Final = Path(str(files("skipring.web"))) / "static"
 BODY_BYTES_MAX: Final = 1 << 20  # Limit: the largest payload, as JSON.
-NO_TOPIC: Final = "say which topic: ?topic=..."
+NO_TOPIC: Final = "the topic is missing: ?topic=..."
 
 Given = TypeVar("Given")
 

@@ -50,7 +50,7 @@ TITLES = (
 # Run by Python before anything else: crashes are never noticed any more.
 NO_DETECTOR = """
 from skipring.node.failure_detector import FailureDetector
-FailureDetector.take_evictions = lambda detector: iter(())
+FailureDetector.pop_evictions = lambda detector: iter(())
 """
 # Nobody compares tries any more, so that nothing that is missing is ever brought.
 NO_REPAIR = """
