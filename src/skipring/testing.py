@@ -61,7 +61,7 @@ QUIET_TICKS_MAX: Final = 16
 POLL_S: Final = 0.01  # Guess: soon enough, and a large ring is still judged rarely.
 JUDGING_SHARE: Final = 4  # Guess: judging takes a quarter of the time at most.
 NAMED_MAX: Final = 5  # Guess: more violations in an error are not read.
-FOR_EVER: Final = 1 << 40  # ticks
+UNLIMITED_TICKS: Final = 1 << 40
 
 
 class Cluster:
@@ -296,7 +296,7 @@ class Cluster:
         nodes, half = list(self.nodes), len(self._nodes) // 2
         sides = [list(group) for group in groups] or [nodes[:half], nodes[half:]]
         sabotage.check_names(chain(*sides), nodes)
-        self._inflict(sabotage.partition(sides, FOR_EVER))
+        self._inflict(sabotage.partition(sides, UNLIMITED_TICKS))
         until_the_end = ExitStack()
         until_the_end.callback(self.heal)
         return until_the_end

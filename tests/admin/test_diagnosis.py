@@ -93,7 +93,7 @@ def test_missing_publications_are_distinguished_from_broken_ring() -> None:
     assert not diagnosis.has_all_publications
     assert not diagnosis.is_healthy
     assert [str(each) for each in diagnosis.violations] == ["PUB: d lacks 1 of 1 publications"]
-    assert "look again" in diagnosis.advice[0]
+    assert "check again" in diagnosis.advice[0]
 
 
 def test_advice_for_degraded_ring_says_that_it_heals() -> None:

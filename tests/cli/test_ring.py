@@ -543,7 +543,7 @@ def test_doctor_exits_with_1_for_broken_ring_and_lists_violations_by_layer(
     assert out.startswith("news: not healthy (4 members")
     assert "L1, labels:\n  n02 has label 0111, should be 01\n" in out
     assert "L2, ring neighbours:\n  n02.left is none" in out
-    assert "-> The ring heals by itself" in out
+    assert "-> The ring is degraded and heals by itself" in out
     result = invoked("doctor", TOPIC, "--supervisor", broken.address, "--json")
     said = json.loads(result.output)
     assert (said["healthy"], said["legitimate"], said["all_publications"]) == (False, False, True)
@@ -598,7 +598,7 @@ def test_explain_names_the_repair_of_each_violation(broken: Running[LiveRing]) -
     result = invoked("explain", TOPIC, "n02", "--supervisor", broken.address, "--json")
     said = json.loads(result.output)
     assert said["violations"][0]["text"] == "n02 has label 0111, should be 01"
-    assert said["violations"][0]["repair"].startswith("the supervisor tells every member")
+    assert said["violations"][0]["repair"].startswith("the supervisor sends every member")
     result = invoked("explain", TOPIC, "n01", "--supervisor", broken.address, "--json")
     assert {each["layer"] for each in json.loads(result.output)["violations"]} <= {"LINK", "NODE"}
 

@@ -283,9 +283,9 @@ def test_every_node_name_is_valid_for_a_certificate(authority: Path, name: str) 
 
 @pytest.mark.parametrize("days", [-1, 0, 36_501, 10**12])
 def test_lifetime_out_of_range_is_refused(authority: Path, tmp_path: Path, days: int) -> None:
-    with pytest.raises(InputError, match=f"from 1 to 36500 days, not {days}"):
+    with pytest.raises(InputError, match=f"valid for 1 to 36500 days, not {days}"):
         issued_by(authority, days=days)
-    with pytest.raises(InputError, match=f"from 1 to 36500 days, not {days}"):
+    with pytest.raises(InputError, match=f"valid for 1 to 36500 days, not {days}"):
         make_authority(tmp_path / "other", days=days)
     assert not (tmp_path / "other").exists()
 
@@ -380,7 +380,7 @@ def with_a_certificate_of_a_node(directory: Path) -> None:
         (with_a_damaged_key, r"ca.key: no unencrypted private key in PEM form"),
         (with_an_empty_certificate, r"ca.pem: no certificate in PEM form"),
         (with_files_exchanged, r"ca.pem: no certificate in PEM form"),
-        (with_the_key_of_another, r"ca.key: not the key of \S+ca.pem; put back"),
+        (with_the_key_of_another, r"ca.key: not the key of \S+ca.pem; restore the key"),
         (with_a_key_for_all, r"ca.key: others .*; chmod 600 \S+ca.key keeps them out"),
         (with_a_certificate_of_a_node, r"certs: its ca.pem and ca.key are not an authority"),
     ],
