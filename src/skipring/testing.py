@@ -192,7 +192,7 @@ class Cluster:
             names = map("n{:02d}".format, self._numbers)
             name = next(free for free in names if free not in self._delivered)
         elif name in self._delivered:
-            raise InputError(f"there is or was a node called {name}; take another name")
+            raise InputError(f"a node {name} exists or existed; choose another name")
         self._delivered[name] = []
         await self._start(name)
         return name
@@ -230,7 +230,7 @@ class Cluster:
     async def restart(self, name: NodeId) -> None:
         """Restart a killed node, with its disk if it has one."""
         if name not in self._killed:
-            raise InputError(f"no node called {name} was killed")
+            raise InputError(f"no killed node {name}")
         await self._killed.pop(name)
         await self._start(name)
 
@@ -445,7 +445,7 @@ class Cluster:
 
     def _known(self, name: NodeId) -> NodeId:
         if name not in self._nodes:
-            raise InputError(f"no node called {name} lives; there are {', '.join(self.nodes)}")
+            raise InputError(f"no live node {name}; there are {', '.join(self.nodes)}")
         return name
 
 

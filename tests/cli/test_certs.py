@@ -143,7 +143,10 @@ def test_no_key_is_printed(tmp_path: Path) -> None:
         (["issue", "ann"], "Error: certs/ca.pem: there is no such file; create an authority first"),
         (["init", "--days", "0"], "Error: a certificate is valid for 1 to 36500 days, not 0"),
         (["issue", "a b"], "Error: invalid name for a certificate: a node has 1 to 64 characters"),
-        (["issue", "a", "--host", "b:1"], "Error: no host: 'b:1'; give an IP address or a name"),
+        (
+            ["issue", "a", "--host", "b:1"],
+            "Error: invalid host: 'b:1'; give an IP address or a name",
+        ),
         (["issue", "a", "a"], "Error: the name a is given twice"),
     ],
 )
@@ -162,7 +165,7 @@ def test_second_authority_does_not_replace_the_first(tmp_path: Path) -> None:
     before = (tmp_path / "certs" / "ca.key").read_bytes()
     result = ran("init", directory=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("Error: certs/ca.pem: is there already")
+    assert result.stderr.startswith("Error: certs/ca.pem: exists already")
     assert (tmp_path / "certs" / "ca.key").read_bytes() == before
 
 

@@ -606,6 +606,4 @@ def test_explain_names_the_repair_of_each_violation(broken: Running[LiveRing]) -
 def test_explain_refuses_unknown_node_with_the_known_names(calm: Running[Cluster]) -> None:
     status, out, err = status_of("explain", TOPIC, "n99", "--supervisor", calm.address)
     assert (status, out) == (2, "")
-    assert err == (
-        "Error: no node 'n99' is known in 'news'; there are n00, n01, n02, n03, n04\n"
-    )
+    assert err == ("Error: no node 'n99' is known in 'news'; there are n00, n01, n02, n03, n04\n")

@@ -326,7 +326,7 @@ class Listener:
             raise
         except TROUBLES as error:
             reason, detail = classify_tls_error(error)
-            detail = detail or "gone in the middle of it"
+            detail = detail or "the peer closed the connection during the handshake"
             self._exchange.log_drop(
                 "connection_refused", reason or "handshake failed", visitor.address, detail
             )

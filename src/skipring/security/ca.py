@@ -27,7 +27,7 @@ from skipring.security.credentials import (
     belongs_to,
     read_certificates,
     read_key,
-    told,
+    time_text,
 )
 from skipring.security.deny_list import FILE_NAME, deny, parse_serial
 from skipring.storage.data_dir import sync_directory
@@ -120,7 +120,7 @@ def _denied(given: str) -> tuple[int, str]:
     """Return the serial number in a text, or of the certificate in the file that it names."""
     serial = parse_serial(given)
     if serial is not None and not Path(given).exists():
-        return serial, f"denied at {told(_now())}"
+        return serial, f"denied at {time_text(_now())}"
     certificate = read_certificates(Path(given))[0]
     if certificate.is_authority:
         raise InputError(
@@ -128,7 +128,7 @@ def _denied(given: str) -> tuple[int, str]:
             "of the authorities"
         )
     name = " ".join(certificate.common_names)
-    return certificate.serial, f"{name}, denied at {told(_now())}"
+    return certificate.serial, f"{name}, denied at {time_text(_now())}"
 
 
 class _Signer(Struct, frozen=True):
@@ -210,7 +210,7 @@ def _place(host: str) -> x509.GeneralName:
         if not (isinstance(address, IPv6Address) and address.scope_id):
             return x509.IPAddress(address)
     raise InputError(
-        f"no host: {shown(host)}; give an IP address or a name in ASCII, without a port"
+        f"invalid host: {shown(host)}; use an IP address or a name in ASCII, without a port"
     )
 
 
@@ -278,8 +278,8 @@ def _check_absent(files: Files) -> None:
 
 def _exists(path: Path | str) -> InputError:
     return InputError(
-        f"{path}: is there already and is never overwritten; "
-        "take another name or directory, or move it away first"
+        f"{path}: exists already and is never overwritten; "
+        "choose another name or directory, or move the file first"
     )
 
 
@@ -287,7 +287,7 @@ def _write(files: Files, certificate: x509.Certificate, key: ec.EllipticCurvePri
     """Write both files, or none."""
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     directory = files.key.parent
-    with _failures_told(directory), ExitStack() as undone:
+    with _translate_write_errors(directory), ExitStack() as undone:
         _make_directory(directory)
         _write_new(files.key, secret, _SECRET_MODE, undone)
         _write_new(files.certificate, certificate.public_bytes(Encoding.PEM), _PUBLIC_MODE, undone)
@@ -305,20 +305,20 @@ def _write_new(path: Path, data: bytes, mode: int, undone: ExitStack) -> None:
 
 
 def _make_directory(directory: Path) -> None:
-    """Make a directory and its parents; ``Path.mkdir`` would give parents a more open mode."""
+    """Create a directory and its parents; ``Path.mkdir`` would give parents a more open mode."""
     for each in (*reversed(directory.parents), directory):
         if not each.exists():
             each.mkdir(_DIRECTORY_MODE, exist_ok=True)
 
 
 @contextmanager
-def _failures_told(directory: Path) -> Iterator[None]:
+def _translate_write_errors(directory: Path) -> Iterator[None]:
     try:
         yield
-    except FileExistsError as error:  # it was made after the check
+    except FileExistsError as error:  # created after the check
         raise _exists(error.filename) from None
     except OSError as error:
         raise InputError(
             f"cannot write {error.filename or directory}: {error.strerror}; "
-            "take a directory that this user may write to, on a disk with room"
+            "choose a directory that this user may write to, on a disk with free space"
         ) from None
