@@ -145,7 +145,7 @@ def test_no_key_is_printed(tmp_path: Path) -> None:
         (["issue", "a b"], "Error: invalid name for a certificate: a node has 1 to 64 characters"),
         (
             ["issue", "a", "--host", "b:1"],
-            "Error: invalid host: 'b:1'; give an IP address or a name",
+            "Error: invalid host: 'b:1'; use an IP address or a name",
         ),
         (["issue", "a", "a"], "Error: the name a is given twice"),
     ],

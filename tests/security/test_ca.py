@@ -258,9 +258,9 @@ def test_directory_that_cannot_be_created_is_reported(
     authority: Path, tmp_path: Path, place: str
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot write .*file.*: Not a directory; take a"):
+    with pytest.raises(InputError, match=r"cannot write .*file.*: Not a directory; choose a"):
         issued_by(authority, out=tmp_path / place)
-    with pytest.raises(InputError, match=r"cannot write .*file.*: Not a directory; take a"):
+    with pytest.raises(InputError, match=r"cannot write .*file.*: Not a directory; choose a"):
         make_authority(tmp_path / place, days=1)
 
 
@@ -315,7 +315,7 @@ def test_longest_lifetime_is_possible(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_host_is_refused(authority: Path, host: str) -> None:
-    with pytest.raises(InputError, match=r"invalid host: .*; give an IP address or a name"):
+    with pytest.raises(InputError, match=r"invalid host: .*; use an IP address or a name"):
         issued_by(authority, hosts=["localhost", host])
     assert names_in(authority) == {"ca.pem", "ca.key"}
 

@@ -141,7 +141,7 @@ _ALL: Final = (
     ),
     Adversary(
         "A46",
-        "Everything is arbitrary, and some crash while it heals",
+        "Everything is arbitrary, and some nodes crash while it heals",
         arbitrary.arbitrary_world,
         crash_rounds=(2, 4, 6, 8),
     ),
