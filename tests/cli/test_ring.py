@@ -470,9 +470,9 @@ def test_invalid_topic_is_refused(topic: str) -> None:
 
 @pytest.mark.heavy
 def test_missing_supervisor_exits_with_4_and_advice() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
         status, out, err = status_of("doctor", TOPIC, "--supervisor", address)
     assert (status, out) == (4, "")
     assert f"nothing listens at {address}; start one with: skipring supervisor" in err
