@@ -108,7 +108,7 @@ class ChaosClient:
         told = [failure for failure in failures if failure is not None]
         if told:
             raise SkipringError(
-                f"not all of it was done: {'; '.join(told[:NAMED_MAX])}; what was done heals"
+                f"the damage is incomplete: {'; '.join(told[:NAMED_MAX])}; the applied part heals"
             )
 
     async def _hit(self, node: NodeId, damages: Sequence[Damage]) -> str | None:

@@ -222,7 +222,7 @@ def _advice(
         )
     layers = {each.layer for each in found}
     if layers & {Layer.LABELS, Layer.RING, Layer.SHORTCUTS, Layer.LEAVERS}:
-        yield "The ring is degraded and heals by itself, usually within 30 intervals: check then."
+        yield "The ring is degraded and heals by itself, usually within 30 intervals."
     if Layer.LINKS in layers:
         yield (
             "Some neighbours cannot reach each other: check the network and firewalls between "

@@ -114,7 +114,7 @@ class Cursor(Struct, frozen=True):
         if self.topic != topic:
             raise CursorError(
                 f"the cursor is one of topic {shown(self.topic)}, not of {shown(topic)}; "
-                f"take the one that was kept for this topic, or {_INSTEAD}"
+                f"use the cursor of this topic, or {_INSTEAD}"
             )
         if self.store != store.id:
             raise CursorError(

@@ -427,7 +427,7 @@ class Subscription:
             if node in self._confirmations and not links.is_linked(node)
         ]
         if self._host.is_failing_to_store:
-            reasons.append("what came last could not be written to the disk")
+            reasons.append("the newest publications could not be written to disk")
         if reasons:
             return self._health(HealthState.DEGRADED, reasons)
         reasons = [

@@ -236,7 +236,7 @@ _FARTHER: Final = "a node farther out replaces the end of the wrap edge (Introdu
 _CORRECTED: Final = "the other end of the line reports that it has another label now (B4)"
 _OF_THE_LINE: Final = "the wrap edge is an edge of the line (Introduce, Algorithm 2; B4)"
 _VOID: Final = "a reference to the node itself or to the supervisor is removed (B2)"
-_REMOVED: Final = "the other node has no label any more and left the ring (RemoveConnections; B7)"
+_REMOVED: Final = "the other node has no label, so no node refers to it (RemoveConnections; B7)"
 _WRONG_SIDE: Final = "a neighbour on the wrong side is moved to the other one (BuildListTimeout)"
 _FORGOTTEN: Final = "a leaving node without a label drops all its references (B8)"
 

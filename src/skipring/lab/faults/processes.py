@@ -181,7 +181,7 @@ class LiveProcesses(Processes):
         """Return the state of the topic, from ``skipring ring --json`` itself."""
         whom = ["--supervisor", self.running[SUPERVISOR].address]
         command = [sys.executable, "-m", "skipring", "ring", TOPIC, "--json", *whom]
-        done = subprocess.run(  # noqa: S603  (our own command)
+        done = subprocess.run(  # noqa: S603  (a fixed command)
             command, capture_output=True, timeout=DEADLINE_S, check=False
         )
         assert done.returncode == 0, done.stderr.decode()

@@ -140,7 +140,7 @@ class SecureRing(FaultRing):
 
 def _run(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "skipring", *words]
-    return subprocess.run(  # noqa: S603  (our own command)
+    return subprocess.run(  # noqa: S603  (a fixed command)
         command, capture_output=True, timeout=DEADLINE_S, check=False, text=True
     )
 
