@@ -407,7 +407,7 @@ class Cluster:
         deadline = asyncio.get_running_loop().time() + timeout
         async with RpcClient(self._settings.supervisors, rng=Random()) as outsider:
             while True:
-                await self._until(self._is_settled, timeout, deadline)
+                await self._until(self._is_healthy, timeout, deadline)
                 foreign = self._foreign(self.topic)
                 if not foreign:
                     return
@@ -419,7 +419,7 @@ class Cluster:
                     raise TimeoutError(f"not in {timeout:g} s: {'; '.join(wrong)}")
                 await asyncio.sleep(POLL_S)
 
-    def _is_settled(self) -> bool:
+    def _is_healthy(self) -> bool:
         nodes = (self._nodes[name] for name in self.nodes)
         # Readiness first: it costs nothing, while judging reads every publication.
         return not any(node.incompleteness(self.topic) for node in nodes) and not any(
