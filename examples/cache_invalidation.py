@@ -1,11 +1,11 @@
-"""Cache invalidation: whoever changes a row tells every cache to forget it.
+"""Cache invalidation: a writer that changes a row invalidates it in every cache.
 
     python examples/cache_invalidation.py                               # with a ring of its own
     python examples/cache_invalidation.py --supervisor 127.0.0.1:7400   # in a ring that runs
 
-Three caches stand in front of one database. A writer changes rows and publishes their keys. No
-cache asks the database again before it has to, and none serves an old row once it has heard of the
-change. It hears of it in the end whatever happens: what a node misses, its neighbours bring.
+Three caches serve rows of one database. A writer changes rows and publishes their keys. A cache
+queries the database only for rows that it does not have, and serves no old row after it has
+received the change. It receives every change: neighbours send a node the publications it missed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ PRICES = {"tea": 4, "coffee": 6, "cocoa": 5}
 
 
 class Cache:
-    """Rows of the database, kept until somebody says that they have changed."""
+    """Rows of the database, cached until a change of them is published."""
 
     def __init__(self, name: str, database: sqlite3.Connection) -> None:
         self.name = name
-        self.asked = 0  # how often the database was asked
+        self.asked = 0  # queries to the database
         self._database = database
         self._rows: dict[str, int] = {}
         self._heard: set[bytes] = set()  # ids of changes

@@ -3,9 +3,9 @@
     python examples/configuration.py                               # with a small ring of its own
     python examples/configuration.py --supervisor 127.0.0.1:7400   # in a ring that runs
 
-An operator changes settings. Four workers, each a process of its own, follow the topic and keep the
-newest value of every setting. Then a fifth worker starts, long after the changes, asks nobody in
-particular, and has the same settings: whoever joins a topic gets its history from its neighbours.
+An operator changes settings. Four workers, each in its own process, follow the topic and keep the
+newest value of every setting. Then a fifth worker starts, long after the changes, and gets the same
+settings: a node that joins a topic receives its history from its neighbours.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ CHANGES = [
 def worker(url: str, tick_s: float, name: str, run: str) -> dict[str, object]:
     """Follow the topic until all changes of this run are here; return the settings.
 
-    There is no order among what different nodes publish, and a repair may bring something late. So
-    the newest value wins by the time at which it was published, whatever comes first.
+    Publications of different nodes have no common order, and repair may deliver some late. So the
+    time of publication decides which value is the newest, not the order of arrival.
     """
     newest: dict[str, tuple[tuple[int, int], object]] = {}
     left = len(CHANGES)
@@ -55,7 +55,7 @@ def worker(url: str, tick_s: float, name: str, run: str) -> dict[str, object]:
 
 
 async def story(url: str, tick_s: float) -> None:
-    """Four workers that are there from the start, and one that is late."""
+    """Start four workers, publish the changes, then start a late worker."""
     run, names = token_hex(4), [f"worker-{number}" for number in range(1, 5)]
     with ProcessPoolExecutor(max_workers=4, mp_context=get_context("spawn")) as pool:
         work = partial(asyncio.get_running_loop().run_in_executor, pool, worker, url, tick_s)

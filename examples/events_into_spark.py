@@ -66,7 +66,7 @@ def copy(spark: SparkSession, supervisor: str, place: Path) -> int:
 async def story(spark: SparkSession, supervisor: str, tick_s: float, place: Path) -> None:
     """Publish, read as a table, copy as a stream, publish more, copy on."""
     url = f"skipring://{supervisor}"
-    # A data directory makes the shop a member that streams can be read from, whoever else is there.
+    # A data directory makes the shop a member from which streams can be read.
     async with (
         skipring.connect(url, tick_s=tick_s, name="shop", data_dir=place / "shop") as node,
         node.subscribe(TOPIC) as shop,

@@ -60,7 +60,7 @@ QUIET_TICKS_MAX: Final = 16
 POLL_S: Final = 0.01  # Guess: soon enough, and a large ring is still judged rarely.
 JUDGING_SHARE: Final = 4  # Guess: judging takes a quarter of the time at most.
 NAMED_MAX: Final = 5  # Guess: more violations in an error are not read.
-FOR_EVER: Final = 1 << 40  # ticks
+UNLIMITED_TICKS: Final = 1 << 40
 
 
 class Cluster:
@@ -190,7 +190,7 @@ class Cluster:
             names = map("n{:02d}".format, self._numbers)
             name = next(free for free in names if free not in self._delivered)
         elif name in self._delivered:
-            raise InputError(f"there is or was a node called {name}; take another name")
+            raise InputError(f"a node {name} exists or existed; choose another name")
         self._delivered[name] = []
         await self._start(name)
         return name
@@ -228,7 +228,7 @@ class Cluster:
     async def restart(self, name: NodeId) -> None:
         """Restart a killed node, with its disk if it has one."""
         if name not in self._killed:
-            raise InputError(f"no node called {name} was killed")
+            raise InputError(f"no killed node {name}")
         await self._killed.pop(name)
         await self._start(name)
 
@@ -294,7 +294,7 @@ class Cluster:
         nodes, half = list(self.nodes), len(self._nodes) // 2
         sides = [list(group) for group in groups] or [nodes[:half], nodes[half:]]
         sabotage.check_names(chain(*sides), nodes)
-        self._inflict(sabotage.partition(sides, FOR_EVER))
+        self._inflict(sabotage.partition(sides, UNLIMITED_TICKS))
         until_the_end = ExitStack()
         until_the_end.callback(self.heal)
         return until_the_end
@@ -405,7 +405,7 @@ class Cluster:
         deadline = asyncio.get_running_loop().time() + timeout
         async with RpcClient(self._settings.supervisors, rng=Random()) as outsider:
             while True:
-                await self._until(self._is_settled, timeout, deadline)
+                await self._until(self._is_healthy, timeout, deadline)
                 foreign = self._foreign(self.topic)
                 if not foreign:
                     return
@@ -417,7 +417,7 @@ class Cluster:
                     raise TimeoutError(f"not in {timeout:g} s: {'; '.join(wrong)}")
                 await asyncio.sleep(POLL_S)
 
-    def _is_settled(self) -> bool:
+    def _is_healthy(self) -> bool:
         nodes = (self._nodes[name] for name in self.nodes)
         # Readiness first: it costs nothing, while judging reads every publication.
         return not any(node.incompleteness(self.topic) for node in nodes) and not any(
@@ -443,7 +443,7 @@ class Cluster:
 
     def _known(self, name: NodeId) -> NodeId:
         if name not in self._nodes:
-            raise InputError(f"no node called {name} lives; there are {', '.join(self.nodes)}")
+            raise InputError(f"no live node {name}; there are {', '.join(self.nodes)}")
         return name
 
 

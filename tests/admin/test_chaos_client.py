@@ -198,7 +198,7 @@ def test_partly_applied_damage_is_reported() -> None:
         members = await saboteur.members()
         damages = plans.wrong_labels(members, seed=0)
         await cluster.node("n01").unsubscribe(TOPIC, 10)
-        with pytest.raises(SkipringError, match="not all of it was done: n01: not a member"):
+        with pytest.raises(SkipringError, match="the damage is incomplete: n01: not a member"):
             await saboteur.apply(damages)
 
     with_a_saboteur(scene, n=3)

@@ -59,7 +59,7 @@ def test_topic_without_members_is_not_healthy() -> None:
     inspection = Inspection(snapshot=Snapshot(topic="news", subscribers={}), statuses={})
     diagnosis = diagnose(inspection)
     assert not diagnosis.is_healthy
-    assert "Nobody subscribes to 'news'" in diagnosis.advice[0]
+    assert "'news' has no members" in diagnosis.advice[0]
 
 
 def test_advice_states_when_an_unresponsive_member_is_evicted() -> None:
@@ -93,7 +93,7 @@ def test_missing_publications_are_distinguished_from_broken_ring() -> None:
     assert not diagnosis.has_all_publications
     assert not diagnosis.is_healthy
     assert [str(each) for each in diagnosis.violations] == ["PUB: d lacks 1 of 1 publications"]
-    assert "look again" in diagnosis.advice[0]
+    assert "check again" in diagnosis.advice[0]
 
 
 def test_advice_for_degraded_ring_says_that_it_heals() -> None:

@@ -193,7 +193,7 @@ def test_second_ring_is_found_through_one_entry_and_unrecorded_node_by_reference
 
 def test_queued_and_unreachable_nodes_are_in_the_world_file() -> None:
     states = legitimate("ab")
-    states["a"] = replace(states["a"], shortcuts={Label.parse("01"): "nobody"})
+    states["a"] = replace(states["a"], shortcuts={Label.parse("01"): "missing"})
     entries = (*database_of("ab"), ("10", None))
 
     async def scene() -> None:
@@ -201,7 +201,7 @@ def test_queued_and_unreachable_nodes_are_in_the_world_file() -> None:
         async with standing_still(states, database) as (_, inspector):
             seen = await inspector.inspect(TopicContents.NOTHING)
         assert seen.snapshot.supervisor == database
-        assert seen.snapshot.crashed == ("gone", "nobody")
+        assert seen.snapshot.crashed == ("gone", "missing")
         assert parse_world(render_world(seen.snapshot)) == seen.snapshot
 
     ran(scene)
@@ -300,7 +300,7 @@ def test_change_log_of_known_node_is_read_and_of_unknown_node_is_none() -> None:
             page = await inspector.journal("n01")
             assert page is not None
             assert {entry.field for entry in page.entries} >= {"member", "label"}
-            assert await inspector.journal("nobody") is None
+            assert await inspector.journal("missing") is None
 
     ran(scene)
 

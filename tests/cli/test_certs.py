@@ -140,11 +140,14 @@ def test_no_key_is_printed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["issue", "ann"], "Error: certs/ca.pem: there is no such file; make an authority first"),
-        (["init", "--days", "0"], "Error: a certificate lives from 1 to 36500 days, not 0"),
-        (["issue", "a b"], "Error: no name for a certificate: a node has 1 to 64 characters"),
-        (["issue", "a", "--host", "b:1"], "Error: no host: 'b:1'; give an IP address or a name"),
-        (["issue", "a", "a"], "Error: the name a is given twice; give it once"),
+        (["issue", "ann"], "Error: certs/ca.pem: there is no such file; create an authority first"),
+        (["init", "--days", "0"], "Error: a certificate is valid for 1 to 36500 days, not 0"),
+        (["issue", "a b"], "Error: invalid name for a certificate: a node has 1 to 64 characters"),
+        (
+            ["issue", "a", "--host", "b:1"],
+            "Error: invalid host: 'b:1'; use an IP address or a name",
+        ),
+        (["issue", "a", "a"], "Error: the name a is given twice"),
     ],
 )
 def test_impossible_request_is_one_sentence_and_status_2(
@@ -162,7 +165,7 @@ def test_second_authority_does_not_replace_the_first(tmp_path: Path) -> None:
     before = (tmp_path / "certs" / "ca.key").read_bytes()
     result = ran("init", directory=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("Error: certs/ca.pem: is there already")
+    assert result.stderr.startswith("Error: certs/ca.pem: exists already")
     assert (tmp_path / "certs" / "ca.key").read_bytes() == before
 
 

@@ -145,7 +145,7 @@ def test_unknown_node_is_refused(words: tuple[str, ...]) -> None:
     async def scene(cluster: Cluster, chaos: Chaos) -> None:
         result = await chaos(*words)
         assert isinstance(result.exception, InputError)
-        assert "no node called n07" in str(result.exception)
+        assert "no live node n07" in str(result.exception)
         assert cluster.violations() == []
 
     against_a_ring(scene, n=2)

@@ -127,7 +127,7 @@ def test_closed_output_pipe_prints_no_error(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (UnreachableError("nobody answers"), Exit.UNREACHABLE, "Error: nobody answers"),
+        (UnreachableError("no answer"), Exit.UNREACHABLE, "Error: no answer"),
         (StorageError("no room"), Exit.NO, "Error: no room"),
         (InputError("w.json: that is no world"), Exit.BAD_INPUT, "Error: w.json: that is no world"),
         (click.UsageError("leave out --n"), Exit.BAD_INPUT, "Error: leave out --n"),

@@ -470,9 +470,9 @@ def test_invalid_topic_is_refused(topic: str) -> None:
 
 @pytest.mark.heavy
 def test_missing_supervisor_exits_with_4_and_advice() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
         status, out, err = status_of("doctor", TOPIC, "--supervisor", address)
     assert (status, out) == (4, "")
     assert f"nothing listens at {address}; start one with: skipring supervisor" in err
@@ -507,7 +507,7 @@ def test_doctor_exits_with_0_for_healthy_ring(calm: Running[Cluster]) -> None:
 def test_doctor_exits_with_1_for_topic_without_members(calm: Running[Cluster]) -> None:
     status, out, _ = status_of("doctor", "unheard of", "--supervisor", calm.address)
     assert status == 1
-    assert "Nobody subscribes to 'unheard of'" in out
+    assert "'unheard of' has no members" in out
 
 
 @asynccontextmanager
@@ -543,7 +543,7 @@ def test_doctor_exits_with_1_for_broken_ring_and_lists_violations_by_layer(
     assert out.startswith("news: not healthy (4 members")
     assert "L1, labels:\n  n02 has label 0111, should be 01\n" in out
     assert "L2, ring neighbours:\n  n02.left is none" in out
-    assert "-> The ring heals by itself" in out
+    assert "-> The ring is degraded and heals by itself" in out
     result = invoked("doctor", TOPIC, "--supervisor", broken.address, "--json")
     said = json.loads(result.output)
     assert (said["healthy"], said["legitimate"], said["all_publications"]) == (False, False, True)
@@ -572,7 +572,7 @@ def test_explain_shows_the_change_log_of_a_healthy_node(calm: Running[Cluster]) 
     assert status == 0
     label = calm.ring.snapshot().subscribers["n03"].label
     assert out.startswith(f"n03: a member under label {label}\n")
-    assert "the supervisor has given us our label (SetData, Algorithm 4)" in out
+    assert "the supervisor assigned a label (SetData, Algorithm 4)" in out
     assert "nothing is wrong with it" in out
     result = invoked("explain", TOPIC, "n03", "--supervisor", calm.address, "--json")
     said = json.loads(result.output)
@@ -585,7 +585,7 @@ def test_explain_shows_the_change_log_of_a_healthy_node(calm: Running[Cluster]) 
         "field": "member",
         "before": "no",
         "after": "yes",
-        "why": "the application wants to be in the topic (section 4.1)",
+        "why": "the application subscribes to the topic (section 4.1)",
     }
 
 
@@ -593,12 +593,12 @@ def test_explain_names_the_repair_of_each_violation(broken: Running[LiveRing]) -
     status, out, _ = status_of("explain", TOPIC, "n02", "--supervisor", broken.address)
     assert status == 1
     assert "L1, labels:\n  n02 has label 0111, should be 01\n" in out
-    assert "-> labels: the supervisor tells every member its place in turn" in out
+    assert "-> labels: the supervisor sends every member its configuration in turn" in out
     assert "n01" not in out.partition("wrong now")[2].partition("L2")[0]
     result = invoked("explain", TOPIC, "n02", "--supervisor", broken.address, "--json")
     said = json.loads(result.output)
     assert said["violations"][0]["text"] == "n02 has label 0111, should be 01"
-    assert said["violations"][0]["repair"].startswith("the supervisor tells every member")
+    assert said["violations"][0]["repair"].startswith("the supervisor sends every member")
     result = invoked("explain", TOPIC, "n01", "--supervisor", broken.address, "--json")
     assert {each["layer"] for each in json.loads(result.output)["violations"]} <= {"LINK", "NODE"}
 
@@ -606,6 +606,4 @@ def test_explain_names_the_repair_of_each_violation(broken: Running[LiveRing]) -
 def test_explain_refuses_unknown_node_with_the_known_names(calm: Running[Cluster]) -> None:
     status, out, err = status_of("explain", TOPIC, "n99", "--supervisor", calm.address)
     assert (status, out) == (2, "")
-    assert err == (
-        "Error: no node called 'n99' is known in 'news'; there are n00, n01, n02, n03, n04\n"
-    )
+    assert err == ("Error: no node 'n99' is known in 'news'; there are n00, n01, n02, n03, n04\n")

@@ -197,9 +197,9 @@ def test_json_and_plain_text_are_printed_once_on_a_pipe() -> None:
 
 @pytest.mark.heavy
 def test_missing_supervisor_exits_with_4_and_one_sentence() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as missing:
+        missing.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{missing.getsockname()[1]}"
         for more in ([], ["--json"]):
             words = [sys.executable, "-m", "skipring", "top", "--supervisor", address, *more]
             done = subprocess.run(

@@ -64,7 +64,7 @@ def stop_time(ring: LiveRing) -> None:
 def send_alone(sender: NodeHost, receiver: str, count: int, write: Callable[[], None]) -> None:
     """Send publications of another publisher, one frame each."""
     for seq in range(count):
-        made = Publication(publisher="somebody", seq=seq, payload=bytes(100))
+        made = Publication(publisher="maker", seq=seq, payload=bytes(100))
         sender.links.send(receiver, encode(TOPIC, PublishNew(made, 0)))
         write()
 

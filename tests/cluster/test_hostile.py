@@ -194,7 +194,7 @@ def test_mutations_over_sockets_do_no_harm(loop: LoopFactory) -> None:
 @pytest.mark.parametrize("name", ["stranger", "n3"], ids=["of a stranger", "of an impostor"])
 def test_lies_do_no_lasting_harm(name: str, loop: LoopFactory) -> None:
     liar = Liar(Random(4), [*NAMES, SUPERVISOR])
-    topics = [TOPIC] * 9 + ["nobody's"]
+    topics = [TOPIC] * 9 + ["unknown"]
 
     async def scene() -> None:
         async with attacked_ring() as ring:

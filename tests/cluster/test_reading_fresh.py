@@ -48,7 +48,7 @@ class Noting(MemoryLog):
         self._read: list[int] = []
 
     def read(self, offset: int) -> StoredPublication | None:
-        assert offset < self.end, "nobody looks for what is not stored yet"
+        assert offset < self.end, "an offset that is not stored yet is never read"
         self._read.append(offset)
         return super().read(offset)
 

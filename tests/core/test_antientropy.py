@@ -445,7 +445,7 @@ def test_T18_request_is_sent_in_every_tick_by_default() -> None:
 
 
 DIFFERENCES = {
-    "a publication that has come": Publications((P("1"),)),
+    "a publication that has arrived": Publications((P("1"),)),
     "a claim that we have to answer": CheckTrie(
         "w", (RangeSummary.make(ALL, [Summary(ALL, JUNK)]),), session=300
     ),

@@ -1,9 +1,9 @@
-"""Transcripts: commands to a world, and the conversation that follows.
+"""Transcripts: commands to a world, and the messages that follow.
 
 A transcript is a list of blocks with empty lines between them. A block has commands and remarks
-(from ``#`` to the end of the line), then, if anything comes of them, a line of dashes and what is
-said. Messages are delivered first in, first out, and nobody asks the supervisor by chance unless
-told to, so the same commands always give the same conversation.
+(from ``#`` to the end of the line), then, if messages follow, a line of dashes and the messages.
+Messages are delivered first in, first out, and no node asks the supervisor by chance unless a
+command requests it, so the same commands always produce the same messages.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ NOBODY: Final = Snapshot(subscribers={})
 DASHES: Final = "----"
 CALM_ROUNDS: Final = 12  # more than log n + 4 in a ring of sixteen
 
-ASK, REFRAIN = 0, 1  # what chance has to say for a node to ask the supervisor, and to let it be
+ASK, REFRAIN = 0, 1  # random values with which a node asks the supervisor, and with which not
 
 
 def played(transcript: str) -> str:
-    """The transcript as it is when its commands are carried out now."""
+    """Run the commands of a transcript; return it with the current output."""
     stage = Stage()
     blocks = ["\n".join(_played_block(block, stage)) for block in _blocks(transcript)]
     return "\n\n".join(blocks) + "\n"
@@ -60,11 +60,11 @@ def _played_block(block: list[str], stage: Stage) -> Iterator[str]:
     answers = [line for command in commands for line in stage.obey(command)]
     if answers or DASHES in block:
         yield DASHES
-        yield from answers or ["(nothing is said)"]
+        yield from answers or ["(no message)"]
 
 
 class Stage:
-    """The world of one transcript."""
+    """World of one transcript."""
 
     def __init__(self) -> None:
         self._luck = Scripted(REFRAIN)
@@ -78,11 +78,11 @@ class Stage:
         return world
 
     def obey(self, command: str) -> list[str]:
-        """Carry out a command; what comes of it, line by line."""
+        """Run a command; return its output, line by line."""
         name, *arguments = command.partition("#")[0].split() or ("",)
         return list(COMMANDS[name](self, *arguments)) if name else []
 
-    # -- what there is to begin with; nobody hears of it -------------------------------------
+    # -- initial state; no message is sent ---------------------------------------------------
 
     def mode(self, mode: str, *without: str) -> Iterator[str]:
         """``mode fast without R14``: the rules of an empty world."""
@@ -96,7 +96,7 @@ class Stage:
         yield from ()
 
     def database(self, *entries: str) -> Iterator[str]:
-        """``database a@0 b@1``: all that the supervisor remembers."""
+        """``database a@0 b@1``: the database of the supervisor."""
         records = (entry.partition("@") for entry in entries)
         database = tuple((bits, node if node != "-" else None) for node, _, bits in records)
         self._world.supervisor.handle(Overwritten(SupervisorState(database=database)))
@@ -117,13 +117,13 @@ class Stage:
         yield from ()
 
     def spread(self, way: str) -> Iterator[str]:
-        """``spread tree``: how the ring that follows spreads what is new."""
+        """``spread tree``: the kind of broadcast of the next ring."""
         settings = replace(self._world.config, spread=Spread(way))
         self._world = self._world_of(NOBODY, settings)
         yield from ()
 
     def hold(self, node: NodeId, *texts: str) -> Iterator[str]:
-        """``hold a red blue``: a node has these publications of its own, and nobody else."""
+        """``hold a red blue``: a node has these own publications, and no other node has them."""
         publications = tuple(
             Publication(publisher=node, seq=seq, payload=text.encode()).with_id(self._world.topic)
             for seq, text in enumerate(texts)
@@ -133,7 +133,7 @@ class Stage:
         yield from ()
 
     def calm(self) -> Iterator[str]:
-        """``calm``: so many quiet Timeouts go by that everybody trusts its view; none is heard."""
+        """``calm``: Timeouts without output, until all nodes regard their view as stable."""
         for _ in range(CALM_ROUNDS):
             for node in self._world.processes():
                 self._world.tick(node)
@@ -151,7 +151,7 @@ class Stage:
     def _any_peer(self, rng: Random) -> Peer:
         return Peer(_any_label(rng), rng.choice(sorted(self._world.subscribers)))
 
-    # -- what happens ------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------
 
     def subscribe(self, *nodes: NodeId) -> Iterator[str]:
         """``subscribe a b``: the applications ask to be members."""
@@ -168,22 +168,22 @@ class Stage:
         yield from self._heard_from(lambda: self._world.publish(node, text.encode()))
 
     def tick(self, node: NodeId, *asking: str) -> Iterator[str]:
-        """``tick a``, ``tick a asking``: a Timeout, without and with the luck to ask."""
+        """``tick a``, ``tick a asking``: a Timeout, without and with a request by chance."""
         self._luck.answer = ASK if asking == ("asking",) else REFRAIN
         yield from self._heard_from(lambda: self._world.tick(node))
         self._luck.answer = REFRAIN
 
     def crash(self, node: NodeId) -> Iterator[str]:
-        """``crash c``: it ceases to exist, without a word."""
+        """``crash c``: the node crashes without a message."""
         self._world.crash(node)
         yield from ()
 
     def suspect(self, node: NodeId) -> Iterator[str]:
-        """``suspect c``: the supervisor's failure detector speaks."""
+        """``suspect c``: the supervisor's failure detector suspects a node."""
         yield from self._heard_from(lambda: self._world.suspect(node))
 
     def deliver(self, *to: str) -> Iterator[str]:
-        """``deliver``, ``deliver to a``: what is in flight now; the answers are set in."""
+        """``deliver``, ``deliver to a``: the messages in flight; replies are indented."""
         channels = self._world.channels
         now = [parcel for parcel in channels if not to or parcel.to == to[1]]
         channels[:] = [parcel for parcel in channels if parcel not in now]
@@ -215,13 +215,13 @@ class Stage:
         return f"{', '.join(f'{count} {name}' for name, count in sent)}; {verdict}"
 
     def _heard_from(self, act: Callable[[], None]) -> Iterator[str]:
-        """What is said when something happens."""
+        """Run an action; return the messages that it sends."""
         channels = self._world.channels
         known = len(channels)
         act()
         return (_line(parcel) for parcel in channels[known:])
 
-    # -- what can be seen --------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------
 
     def show(self, *nodes: NodeId) -> Iterator[str]:
         """``show``, ``show a supervisor``: the variables."""
@@ -231,7 +231,7 @@ class Stage:
     def _variables(self, node: NodeId) -> str:
         if node == SUPERVISOR:
             entries = [f"{who or '-'}@{bits}" for bits, who in self._world.roster.database()]
-            return " ".join(entries) or "nobody recorded"
+            return " ".join(entries) or "no node recorded"
         seen = self._world.subscribers[node]
         edges = " ".join(f"{name}={text_of(getattr(seen, name))}" for name in EDGES)
         slots = "".join(f" {slot}={who or '-'}" for slot, who in sorted(seen.shortcuts.items()))

@@ -47,7 +47,7 @@ AT = "12:00:00"
 
 def compare(name: str, picture: str, is_rewriting: bool) -> None:
     path = IMAGES / f"terminal-{name}.svg"
-    # Whoever reads the docs is not to be sent to fetch a font from somewhere.
+    # A reader of the docs must not load a font from another site.
     picture = re.sub(r",\s*url\([^)]*\) format\([^)]*\)|<!--.*?-->", "", picture)
     if is_rewriting:
         path.write_text(picture, encoding="utf-8")
@@ -62,7 +62,7 @@ def drawn(content: RenderableType, title: str) -> str:
 
 
 def damaged(rounds: int) -> Simulation:
-    """A ring in which everything was arbitrary some rounds ago."""
+    """Return a ring some rounds after an arbitrary state."""
     simulation = Simulation(Scenario(adversary="A15", publications=40))
     for _ in range(rounds):
         simulation.run_round()
@@ -70,7 +70,7 @@ def damaged(rounds: int) -> Simulation:
 
 
 def seen(rounds: int) -> Inspection:
-    """The same as somebody sees it who looks at the nodes."""
+    """Return an inspection of the same ring."""
     snapshot = damaged(rounds).world.snapshot()
     statuses = {node: status_of(state) for node, state in snapshot.subscribers.items()}
     return Inspection(snapshot=snapshot, statuses=statuses)

@@ -16,7 +16,7 @@ from tests.house.test_house import ROOT, run
 
 DOCS = ROOT / "docs"
 PATIENCE_S = 300.0
-# What a page loads when it is opened; links that somebody follows are another matter.
+# Resources that a page loads when it is opened, without the links that a reader may follow.
 LOADED = re.compile(r"<(?:script|img|link|iframe)\b[^>]*?\b(?:src|href)=\"(?P<target>[^\"]+)\"")
 
 

@@ -306,7 +306,7 @@ def counted_reasons() -> Iterator[str]:
 
 
 def node_reasons() -> Iterator[str]:
-    """Why a node takes something from nobody but the right one, or not now."""
+    """Yield the reasons for which a node refuses a message."""
     for function in ast.walk(ast.parse(read(Path(node_module.__file__)))):
         if isinstance(function, ast.FunctionDef) and function.name == "_why_refused":
             for each in ast.walk(function):
@@ -366,7 +366,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert said["topic; node's name"].startswith(f"{values.TOPIC_BYTES_MAX} bytes; ")
 
 
-def test_what_is_said_about_the_code_is_so() -> None:
+def test_figures_of_the_page_match_the_code() -> None:
     text = " ".join(read(PAGE).split())
     assert f"names the version of the protocol, now {greeting.VERSION}" in text
     assert f"and {publications.CACHE_BYTES >> 20} MiB of them cached" in text

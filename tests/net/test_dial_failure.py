@@ -264,7 +264,7 @@ def test_plain_process_learns_that_the_supervisor_uses_tls(
             await until(lambda: a.links.why_unreachable(name) is not None)
             assert a.links.why_unreachable(name) == (
                 f"{supervisor.address} speaks TLS, and this process has no certificate; "
-                "set the CA, the certificate and its key (`skipring certs` makes them)"
+                "set the CA, the certificate and its key (`skipring certs` creates them)"
             )
 
     play(scene, loop)

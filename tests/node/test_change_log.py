@@ -83,7 +83,7 @@ def test_change_log_begins_with_the_subscription() -> None:
         field="member",
         before="no",
         after="yes",
-        why="the application wants to be in the topic (section 4.1)",
+        why="the application subscribes to the topic (section 4.1)",
     )
 
 
@@ -118,7 +118,7 @@ def test_nearer_neighbour_that_introduces_itself_is_explained_by_algorithm_1() -
     stage.load(SubscriberState(label=label("0"), right=peer("1", "b"), ring=peer("1", "b")))
     found = stage.give(Received(Introduce(peer("01", "c"), EdgeKind.LINE, first_hand=True), "c"))
     assert fields(found) == {"right": ("(1, b)", "(01, c)")}
-    assert found[0].why == "a nearer neighbour spoke for itself (Linearize, Algorithm 1; R2)"
+    assert found[0].why == "a nearer neighbour introduced itself (Linearize, Algorithm 1; R2)"
 
 
 def test_neighbour_with_another_label_is_distinguished_from_another_neighbour() -> None:

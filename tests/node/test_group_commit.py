@@ -394,7 +394,7 @@ def test_publication_is_sent_once_written_and_acknowledged_once_durable(
                     publishing = asyncio.create_task(publish(node, 1))
                     await until(lambda: held(ring, "other") == 1)
                     assert not publishing.done()
-                    assert store.archive(TOPIC).durable_end == 0, "nobody may count on it yet"
+                    assert store.archive(TOPIC).durable_end == 0, "not durable yet"
                 finally:
                     gate.set()
                 await publishing

@@ -224,7 +224,9 @@ def test_node_with_a_failed_commit_is_not_ready() -> None:
             node = cluster.node("n00")
             await until(lambda: not node_readings(node).unready)
             node.durability.error = StoreFullError("no room")
-            assert node_readings(node).unready == ("what came last is not on the disk: no room",)
+            assert node_readings(node).unready == (
+                "the newest publications are not on disk: no room",
+            )
 
     asyncio.run(scene())
 

@@ -236,7 +236,7 @@ def test_skip_ring_is_preserved_bit_by_bit(mode: str, n: int) -> None:
 STALE: dict[str, tuple[NodeId, Message]] = {
     "an old configuration": ("b", place("a@0", "1", "a@0")),
     "an old label": ("b", place("a@0", "01", "d@11")),
-    "a permission nobody gave": ("b", SetConfiguration(None, None, None)),
+    "a forged permission": ("b", SetConfiguration(None, None, None)),
     "an old pair": ("a", Introduce(at("d@001"), EdgeKind.LINE, first_hand=True)),
     "an old shortcut": ("a", IntroduceShortcut(at("d@1"))),
     "a request to forget": ("a", RemoveConnections("c")),

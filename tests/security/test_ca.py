@@ -194,7 +194,7 @@ def test_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
 @pytest.mark.parametrize("there", ["ca.pem", "ca.key"])
 def test_authority_is_never_overwritten(tmp_path: Path, there: str) -> None:
     (tmp_path / there).write_text("precious")
-    with pytest.raises(InputError, match=rf"{there}: is there already.*move it away"):
+    with pytest.raises(InputError, match=rf"{there}: exists already.*move the file"):
         make_authority(tmp_path, days=1)
     assert names_in(tmp_path) == {there}
     assert (tmp_path / there).read_text() == "precious"
@@ -205,7 +205,7 @@ def test_certificate_is_never_overwritten(authority: Path, tmp_path: Path, there
     out = tmp_path / "out"
     out.mkdir()
     (out / there).write_text("precious")
-    with pytest.raises(InputError, match=rf"{there}: is there already"):
+    with pytest.raises(InputError, match=rf"{there}: exists already"):
         issued_by(authority, out=out)
     assert names_in(out) == {there}
     assert (out / there).read_text() == "precious"
@@ -213,7 +213,7 @@ def test_certificate_is_never_overwritten(authority: Path, tmp_path: Path, there
 
 def test_dangling_link_is_not_followed(authority: Path, tmp_path: Path) -> None:
     (authority / "ann.key").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match=r"ann.key: is there already"):
+    with pytest.raises(InputError, match=r"ann.key: exists already"):
         issued_by(authority)
     assert not (tmp_path / "elsewhere").exists()
 
@@ -224,7 +224,7 @@ def test_file_that_appears_at_the_last_moment_is_not_overwritten(
 ) -> None:
     (authority / there).write_text("precious")
     monkeypatch.setattr(certificates, "_check_absent", lambda files: None)
-    with pytest.raises(InputError, match=rf"{there}: is there already"):
+    with pytest.raises(InputError, match=rf"{there}: exists already"):
         issued_by(authority)
     assert names_in(authority) == {"ca.pem", "ca.key", there}
     assert (authority / there).read_text() == "precious"
@@ -232,7 +232,7 @@ def test_file_that_appears_at_the_last_moment_is_not_overwritten(
 
 def test_node_called_ca_does_not_replace_the_authority(authority: Path) -> None:
     before = (authority / "ca.pem").read_bytes()
-    with pytest.raises(InputError, match=r"ca.pem: is there already"):
+    with pytest.raises(InputError, match=r"ca.pem: exists already"):
         issued_by(authority, "ca")
     assert (authority / "ca.pem").read_bytes() == before
 
@@ -258,9 +258,9 @@ def test_directory_that_cannot_be_created_is_reported(
     authority: Path, tmp_path: Path, place: str
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot write .*file.*: Not a directory; take a"):
+    with pytest.raises(InputError, match=r"cannot write .*file.*: Not a directory; choose a"):
         issued_by(authority, out=tmp_path / place)
-    with pytest.raises(InputError, match=r"cannot write .*file.*: Not a directory; take a"):
+    with pytest.raises(InputError, match=r"cannot write .*file.*: Not a directory; choose a"):
         make_authority(tmp_path / place, days=1)
 
 
@@ -269,7 +269,9 @@ def test_directory_that_cannot_be_created_is_reported(
 
 @pytest.mark.parametrize("name", ["", "a b", "é", "a" * 65, "../a", "a\n", "a\0"])
 def test_invalid_node_name_is_refused_for_a_certificate(authority: Path, name: str) -> None:
-    with pytest.raises(IdentityError, match=r"no name for a certificate: .* 1 to 64 characters"):
+    with pytest.raises(
+        IdentityError, match=r"invalid name for a certificate: .* 1 to 64 characters"
+    ):
         issued_by(authority, name)
     assert names_in(authority) == {"ca.pem", "ca.key"}
 
@@ -283,9 +285,9 @@ def test_every_node_name_is_valid_for_a_certificate(authority: Path, name: str) 
 
 @pytest.mark.parametrize("days", [-1, 0, 36_501, 10**12])
 def test_lifetime_out_of_range_is_refused(authority: Path, tmp_path: Path, days: int) -> None:
-    with pytest.raises(InputError, match=f"from 1 to 36500 days, not {days}"):
+    with pytest.raises(InputError, match=f"valid for 1 to 36500 days, not {days}"):
         issued_by(authority, days=days)
-    with pytest.raises(InputError, match=f"from 1 to 36500 days, not {days}"):
+    with pytest.raises(InputError, match=f"valid for 1 to 36500 days, not {days}"):
         make_authority(tmp_path / "other", days=days)
     assert not (tmp_path / "other").exists()
 
@@ -313,14 +315,14 @@ def test_longest_lifetime_is_possible(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_host_is_refused(authority: Path, host: str) -> None:
-    with pytest.raises(InputError, match=r"no host: .*; give an IP address or a name"):
+    with pytest.raises(InputError, match=r"invalid host: .*; use an IP address or a name"):
         issued_by(authority, hosts=["localhost", host])
     assert names_in(authority) == {"ca.pem", "ca.key"}
 
 
 def test_nothing_is_issued_if_one_of_several_is_refused(authority: Path) -> None:
     (authority / "c.key").write_text("")
-    with pytest.raises(InputError, match=r"c.key: is there already"):
+    with pytest.raises(InputError, match=r"c.key: exists already"):
         issue_each(authority, ["a", "b", "c"], authority, days=1, hosts=[])
     with pytest.raises(IdentityError, match="the name b is given twice"):
         issue_each(authority, ["a", "b", "b"], authority, days=1, hosts=[])
@@ -380,8 +382,8 @@ def with_a_certificate_of_a_node(directory: Path) -> None:
         (with_a_damaged_key, r"ca.key: no unencrypted private key in PEM form"),
         (with_an_empty_certificate, r"ca.pem: no certificate in PEM form"),
         (with_files_exchanged, r"ca.pem: no certificate in PEM form"),
-        (with_the_key_of_another, r"ca.key: not the key of \S+ca.pem; put back"),
-        (with_a_key_for_all, r"ca.key: others .*; chmod 600 \S+ca.key keeps them out"),
+        (with_the_key_of_another, r"ca.key: not the key of \S+ca.pem; restore the key"),
+        (with_a_key_for_all, r"ca.key: other users .* with chmod 600 \S+ca.key"),
         (with_a_certificate_of_a_node, r"certs: its ca.pem and ca.key are not an authority"),
     ],
 )

@@ -153,7 +153,7 @@ def test_flipped_bits_are_an_input_error_or_do_no_harm(files: Files, which: str)
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o610, 0o602])
 def test_key_readable_by_others_is_refused_with_the_remedy(files: Files, mode: int) -> None:
     files[2].chmod(mode)
-    with pytest.raises(InputError, match=r"ann.key: others .*; chmod 600 \S+/ann.key keeps"):
+    with pytest.raises(InputError, match=r"ann.key: other users .* with chmod 600 \S+/ann.key"):
         Credentials.load(*files)
     files[2].chmod(0o400)
     assert Credentials.load(*files).name == "ann"
@@ -198,7 +198,7 @@ def test_authority_of_the_same_name_with_another_key_is_refused(
 
 
 def test_node_certificate_is_no_authority(files: Files, cluster: Path) -> None:
-    with pytest.raises(InputError, match=r"bob.pem: not an authority's certificate; give the ca"):
+    with pytest.raises(InputError, match=r"bob.pem: not an authority's certificate; use the ca"):
         Credentials.load(cluster / "bob.pem", *files[1:])
     with files[0].open("ab") as several:
         several.write((cluster / "bob.pem").read_bytes())
@@ -230,7 +230,7 @@ def test_certificate_without_one_usable_name_is_refused(
     cluster: Path, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     files = odd(cluster, tmp_path, names=names)
-    with pytest.raises(InputError, match=r"odd.pem: its common name is not that of a node"):
+    with pytest.raises(InputError, match=r"odd.pem: its common name is not a valid node name"):
         Credentials.load(*files)
 
 
@@ -239,13 +239,15 @@ def test_certificate_for_one_end_only_is_refused(
     cluster: Path, tmp_path: Path, purpose: str
 ) -> None:
     files = odd(cluster, tmp_path, purposes=(getattr(ExtendedKeyUsageOID, purpose),))
-    with pytest.raises(InputError, match=r"odd.pem: not made for both ends"):
+    with pytest.raises(InputError, match=r"odd.pem: not valid for both ends"):
         Credentials.load(*files)
 
 
 def test_key_too_short_for_tls_is_refused(cluster: Path, tmp_path: Path) -> None:
     files = odd(cluster, tmp_path, secret=rsa.generate_private_key(65537, 1024))
-    with pytest.raises(InputError, match=r"odd.pem: cannot be used for TLS: .*; take one of"):
+    with pytest.raises(
+        InputError, match=r"odd.pem: cannot be used for TLS: .*; use a certificate of"
+    ):
         Credentials.load(*files)
 
 

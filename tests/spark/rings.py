@@ -66,7 +66,7 @@ class Ring:
             await self.cluster.publish(node, payload)
 
     def settle(self) -> None:
-        """Wait until everybody has everything."""
+        """Wait until all members are in sync."""
         self.run(self.cluster.wait_healthy(timeout=SETTLE_S))
 
 
@@ -101,7 +101,7 @@ def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def made(count: int, size_bytes: int = 100, publisher: str = "maker") -> list[Publication]:
-    """Publications as somebody may have made them, each with another payload."""
+    """Return publications with different payloads."""
     start = 1_700_000_000_000_000
     publications = (
         Publication(

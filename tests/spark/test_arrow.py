@@ -37,7 +37,7 @@ def test_all_that_have_the_ids_of_their_fields_are_taken() -> None:
 
 
 @pytest.mark.parametrize("field", ["publisher", "seq", "payload", "time", "key", "headers"])
-def test_one_that_is_not_what_its_id_says_is_left_out(field: str) -> None:
+def test_publication_that_does_not_match_its_id_is_omitted(field: str) -> None:
     other = {"headers": {"x": "y"}, "publisher": "other", "key": b"x", "payload": b"x"}
     spoilt = replace(MADE[3], **{field: other.get(field, 99_999)})
     rows = ArrowRows.of(TOPIC, page([*MADE[:3], spoilt, *MADE[4:]], [each.id for each in MADE]))

@@ -140,7 +140,7 @@ def test_several_topics_are_read_together(tmp_path: Path) -> None:
         stop_readers()
 
 
-def test_a_topic_that_nobody_has_is_told(ring: Ring) -> None:
+def test_topic_without_members_is_reported(ring: Ring) -> None:
     with pytest.raises(UnreachableError, match="'nothing' has no members"):
         batch_reader(ring, subscribe=f"{TOPIC},nothing").partitions()
 
@@ -217,7 +217,7 @@ def test_chain_value_of_a_given_position_is_checked(ring: Ring) -> None:
 
 
 @pytest.mark.heavy
-def test_a_member_that_goes_after_the_planning_is_replaced_by_one_that_agreed(
+def test_member_that_stops_after_planning_is_replaced_by_an_agreeing_member(
     tmp_path: Path,
 ) -> None:
     fill(tmp_path, NODES, MADE)
@@ -255,7 +255,7 @@ def spoilt(page: LogPage) -> LogPage:
 
 
 def invented(page: LogPage) -> LogPage:
-    """Publications that nobody has published, under ids that fit."""
+    """Return a page of invented publications with matching ids."""
     changed = page.publications.replace(b"00000", b"00001")
     ids = (each.id_in(TOPIC) for each in Decoder(list[Publication]).decode(changed))
     return replace(page, publications=changed, ids=b"".join(ids))
@@ -301,7 +301,7 @@ def test_a_read_fails_if_a_member_invents_something(
         rows_of(reader, partitions)
 
 
-def test_a_read_fails_if_nobody_has_what_was_agreed_on(
+def test_read_fails_if_no_member_has_the_agreed_snapshot(
     ring: Ring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lying(monkeypatch, {ring.store_of(node) for node in NODES}, without_the_first)

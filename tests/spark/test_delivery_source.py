@@ -1,4 +1,4 @@
-"""The deliveries of a live ring as tables and streams: every member tells what came to it."""
+"""Deliveries of a live ring as tables and streams, recorded by every member."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_store_that_is_gone_is_left_out(ring: Ring) -> None:
     assert again is end  # and it is remembered where it was
 
 
-def test_nobody_who_could_be_asked_is_an_error_that_says_so(ring: Ring) -> None:
+def test_topic_without_members_is_an_error_that_names_it(ring: Ring) -> None:
     reader = stream_reader(ring.supervisor, subscribe="nowhere")
     with pytest.raises(UnreachableError, match="nowhere"):
         reader.initialOffset()
@@ -160,7 +160,7 @@ def test_spark_reads_deliveries_as_a_table(spark: SparkSession, ring: Ring) -> N
         ({"subscribe": ""}, "subscribe"),
     ],
 )
-def test_an_option_that_cannot_be_is_told(options: dict[str, str], said: str) -> None:
+def test_invalid_option_is_refused(options: dict[str, str], said: str) -> None:
     with pytest.raises(InputError, match=said):
         stream_reader("127.0.0.1:1", **options)
 
@@ -187,7 +187,7 @@ def test_a_store_in_another_epoch_is_read_anew() -> None:
     assert advanced(before, ends, 2) == {TOPIC: {"a": TracePosition(1, 2)}}
 
 
-def test_a_limit_is_shared_and_everybody_goes_on() -> None:
+def test_limit_is_shared_and_every_store_advances() -> None:
     ends = {
         TOPIC: {"a": TracePosition(0, 900), "b": TracePosition(0, 99), "c": TracePosition(0, 1)}
     }

@@ -52,9 +52,9 @@ def sources(kind: str) -> list[str]:
 
 
 def run(cells: list[str], directory: Path, mark: str) -> tuple[int, str, str]:
-    """Exit status, output and errors of cells in a process of their own.
+    """Run cells in a process; return exit status, output and errors.
 
-    They go to files: a pipe would stay open for as long as somebody is left.
+    The output goes to files: a pipe would stay open as long as any child process runs.
     """
     between = f"\n# {token_hex(8)}\n"
     said, errors = directory / "said", directory / "errors"
@@ -158,7 +158,7 @@ class Definitions(GraphElementRegistry):
 
 @pytest.fixture
 def definitions(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Definitions]:
-    monkeypatch.setenv("SKIPRING_SUPERVISOR", "127.0.0.1:1")  # nobody is asked
+    monkeypatch.setenv("SKIPRING_SUPERVISOR", "127.0.0.1:1")  # no request is sent
     found = Definitions()
     spec = importlib.util.spec_from_file_location("orders", DEFINITIONS)
     assert spec is not None

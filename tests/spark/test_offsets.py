@@ -126,7 +126,7 @@ class Scene:
         self.theirs.sort(key=lambda each: int.from_bytes(each, "big") + rng.uniform(0, 6))
 
     def moved(self, standby: Standby, ours: range, theirs: int) -> Standby:
-        """The standby after reading some of ours, when they have stored so many."""
+        """Return the standby after a read of ``ours``, when the other store has ``theirs``."""
         arrived = [(offset, self.theirs[offset]) for offset in range(standby.offset, theirs)]
         moved = standby.moved((self.ours[offset] for offset in ours), arrived, place(theirs))
         assert moved is not None
@@ -157,7 +157,7 @@ START = Standby(store="b0", epoch=0, offset=0)
 
 
 @given(st.data())
-def test_whoever_goes_on_at_a_standby_reads_the_rest_and_nothing_twice(data: DataObject) -> None:
+def test_query_that_continues_at_a_standby_reads_the_rest_once(data: DataObject) -> None:
     count = data.draw(st.integers(0, 60))
     scene = Scene(count, Random(data.draw(st.integers(0, 1000))))
     standby, read = START, 0

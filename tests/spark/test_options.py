@@ -108,7 +108,9 @@ BATCH_TROUBLES = {
 
 
 @pytest.mark.parametrize(("sentence", "options"), BATCH_TROUBLES.items(), ids=BATCH_TROUBLES)
-def test_what_is_wrong_in_a_batch_is_said(sentence: str, options: dict[str, str]) -> None:
+def test_invalid_batch_options_are_refused_with_the_reason(
+    sentence: str, options: dict[str, str]
+) -> None:
     with pytest.raises(InputError) as caught:
         parsed(**options)
     assert sentence in str(caught.value)
@@ -121,7 +123,9 @@ STREAM_TROUBLES = {
 
 
 @pytest.mark.parametrize(("sentence", "options"), STREAM_TROUBLES.items(), ids=STREAM_TROUBLES)
-def test_what_is_wrong_in_a_stream_is_said(sentence: str, options: dict[str, str]) -> None:
+def test_invalid_stream_options_are_refused_with_the_reason(
+    sentence: str, options: dict[str, str]
+) -> None:
     with pytest.raises(InputError) as caught:
         parsed(is_stream=True, **options)
     assert sentence in str(caught.value)
@@ -145,7 +149,9 @@ def test_rows_are_published_as_sparks_unless_told_otherwise() -> None:
         ("unknown option 'subscribe'", {"subscribe": "orders"}),
     ],
 )
-def test_what_is_wrong_in_a_write_is_said(sentence: str, options: dict[str, str]) -> None:
+def test_invalid_write_options_are_refused_with_the_reason(
+    sentence: str, options: dict[str, str]
+) -> None:
     with pytest.raises(InputError) as caught:
         WriteOptions.parse({"supervisor": "127.0.0.1:7400", **options})
     assert sentence in str(caught.value)

@@ -127,19 +127,19 @@ def test_rows_that_cannot_be_published_are_told(
     assert sentence in str(caught.value)
 
 
-def test_a_row_without_a_topic_is_told(ring: Ring) -> None:
+def test_row_without_a_topic_is_refused(ring: Ring) -> None:
     writing = WriteOptions.parse({"supervisor": ring.supervisor})
     with pytest.raises(InputError, match="a topic has 1 to 255 bytes"):
         publish_rows(writing, "w", "", iter([table(1, topic=pa.array([None], pa.string()))]))
 
 
-def test_a_time_before_1970_is_told(ring: Ring) -> None:
+def test_time_before_1970_is_refused(ring: Ring) -> None:
     early = pa.array([datetime(1969, 1, 1, tzinfo=UTC)], pa.timestamp("us", tz="UTC"))
     with pytest.raises(InputError, match="before 1970"):
         publish_rows(options(ring), "w", "", iter([table(1, timestamp=early)]))
 
 
-def test_a_header_that_is_no_text_is_told(ring: Ring) -> None:
+def test_header_that_is_not_text_is_refused(ring: Ring) -> None:
     headers = pa.array([[("name", b"\xff")]], pa.map_(pa.string(), pa.binary()))
     with pytest.raises(InputError, match="headers are texts"):
         publish_rows(options(ring), "w", "", iter([table(1, headers=headers)]))

@@ -37,7 +37,7 @@ def test_the_snapshot_is_the_one_of_a_single_member_also_if_all_disagree_somewhe
     assert all(part.sources for part in parts)
 
 
-def test_whoever_has_most_is_believed_before_many_who_have_less() -> None:
+def test_member_with_most_publications_outweighs_many_with_fewer() -> None:
     holders = [holder("a", "..", 0), holder("b", "..", 0), holder("c", "wx", 10)]
     assert sources(holders) == [["c"], ["c"]]
     assert not is_shared(agreed_parts(holders))

@@ -45,7 +45,7 @@ def all_ids(ring: Ring, node: str = "n00") -> list[bytes]:
 
 
 def publish(ring: Ring, first: int, count: int = 10) -> None:
-    """Publish at all nodes in turn, and wait until everybody has it on the disk."""
+    """Publish at all nodes in turn, and wait until all members have it on disk."""
     nodes = ring.cluster.nodes
     for number in range(first, first + count):
         ring.publish([b"new %d" % number], nodes[number % len(nodes)])
@@ -197,7 +197,7 @@ def test_a_first_batch_that_is_run_again_begins_where_it_began(ring: Ring, start
     assert query.batch() == 10
 
 
-def test_a_first_batch_may_be_run_again_by_somebody_who_would_begin_elsewhere(ring: Ring) -> None:
+def test_first_batch_can_be_rerun_from_another_start_position(ring: Ring) -> None:
     query = Query(ring)
     end = query.reader.latestOffset(query.offset, ReadAllAvailable())
     elsewhere = next(n for n in NODES if ring.store_of(n) != from_json(end)[TOPIC].store)

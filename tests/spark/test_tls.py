@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 
 class Secured:
-    """A supervisor and a node that believe nobody without a certificate."""
+    """Supervisor and node that require certificates."""
 
     def __init__(self, directory: Path, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -49,7 +49,7 @@ class Secured:
         return Credentials.load(*(Path(file) for file in self.options(name).values()))
 
     def options(self, name: str) -> dict[str, str]:
-        """The files that somebody shows, as options."""
+        """Return the files of a certificate as options."""
         files = {"ca": "ca.pem", "cert": f"{name}.pem", "key": f"{name}.key"}
         return {option: str(self._papers / file) for option, file in files.items()}
 
@@ -88,7 +88,7 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
         secured.run(secured.stop())
 
 
-def test_whoever_shows_a_certificate_reads_and_writes(secured: Secured) -> None:
+def test_client_with_a_certificate_reads_and_writes(secured: Secured) -> None:
     access = {"supervisor": secured.supervisor.address, **secured.options("spark")}
     rows = pa.RecordBatch.from_pydict({"value": [b"more"]})
     publish_rows(WriteOptions.parse({**access, "topic": TOPIC}), "w", "", iter([rows]))
@@ -98,14 +98,14 @@ def test_whoever_shows_a_certificate_reads_and_writes(secured: Secured) -> None:
     assert values == [*(b"%d" % number for number in range(10)), b"more"]
 
 
-def test_whoever_shows_none_is_told_what_may_be_wrong(secured: Secured) -> None:
+def test_client_without_a_certificate_gets_the_likely_cause(secured: Secured) -> None:
     given = {"supervisor": secured.supervisor.address, "subscribe": TOPIC}
     reader = BatchReader(ReadOptions.parse(given, is_stream=False))
     with pytest.raises(UnreachableError, match="speaks TLS, and this process has no certificate"):
         reader.partitions()
 
 
-def test_a_file_that_is_no_certificate_is_told(secured: Secured, tmp_path: Path) -> None:
+def test_file_that_is_not_a_certificate_is_refused(secured: Secured, tmp_path: Path) -> None:
     given = {"supervisor": secured.supervisor.address, "subscribe": TOPIC}
     files = {**secured.options("spark"), "cert": str(tmp_path / "none.pem")}
     reader = BatchReader(ReadOptions.parse({**given, **files}, is_stream=False))

@@ -142,7 +142,7 @@ LATER: dict[str, bytes] = {
     "hops beyond counting": data(14, ["a", 0, b"x"], 256),
     "a seq below 0": data(14, ["a", -1, b"x"], 0),
     "a publication with a payload of text": data(14, ["a", 0, "text"], 0),
-    "a publication of nobody": data(14, ["", 0, b"x"], 0),
+    "a publication without a publisher": data(14, ["", 0, b"x"], 0),
     "a payload too long": data(14, ["a", 0, bytes(600_000)], 0),
     "a bad name": control(1, "a b"),
     "a count of 0": control(64, 1, 0),

@@ -109,7 +109,7 @@ def test_topic_is_listed_with_members_publications_and_lag() -> None:
                 assert (topic.lag, topic.roots, topic.differs) == (0, 1, ())
                 assert topic.legitimate
                 with cluster.partition(["n00"], ["n01", "n02", "n03"]):
-                    await cluster.publish("n00", b"nobody hears it")
+                    await cluster.publish("n00", b"not delivered")
                     (topic,) = (await observer.overview()).topics
                 assert (topic.lag, topic.roots, topic.differs) == (1, 2, ("n00",))
 

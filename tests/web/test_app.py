@@ -172,7 +172,7 @@ def test_damage_is_applied_with_chaos_enabled_and_violations_have_reasons() -> N
     ("damage", "why"),
     [
         ({"damage": "kill"}, "names no node to kill"),
-        ({"damage": "kill", "nodes": ["nobody"]}, "nobody"),
+        ({"damage": "kill", "nodes": ["missing"]}, "missing"),
         ({"damage": "adversary", "code": "A99"}, "A99"),
         ({"damage": "everything"}, "invalid request"),
         ([], "invalid request"),
@@ -231,9 +231,9 @@ def test_node_is_explained_by_its_change_log() -> None:
         told = (await visitor.get("/api/node?topic=news&node=n01")).value
         assert told["standing"].startswith("a member under label")
         assert {"label", "member"} <= {each["field"] for each in told["journal"]}
-        answer = await visitor.get("/api/node?topic=news&node=nobody")
+        answer = await visitor.get("/api/node?topic=news&node=missing")
         assert answer.status == 400
-        assert "no node called" in answer.value["error"]
+        assert "no node 'missing' is known" in answer.value["error"]
 
     watching(scene, n=2)
 
@@ -244,7 +244,7 @@ def test_node_explanation_names_missing_publications_without_supervisor() -> Non
         await cluster.stop_supervisor()
         await until(visitor, "trouble", lambda each: each["text"] is not None)
         with cluster.partition(["n00"], ["n01", "n02"]):
-            await cluster.publish("n00", b"nobody hears it")
+            await cluster.publish("n00", b"not delivered")
             ahead = (await visitor.get("/api/node?topic=news&node=n00")).value
             told = (await visitor.get("/api/node?topic=news&node=n01")).value
         assert ahead["violations"] == []

@@ -219,10 +219,10 @@ def test_refused_publication_is_reported_beside_its_input(browser: Browser, calm
         page.click("#publish-send")
         expect(page.locator("#publish-outcome")).to_have_text("Type a text first.")
         page.route("**/api/publish**", lambda route: route.abort())
-        page.fill("#publish-text", "nobody gets this")
+        page.fill("#publish-text", "not delivered")
         page.click("#publish-send")
         expect(page.locator("#publish-outcome")).to_contain_text("does not answer")
-        assert page.input_value("#publish-text") == "nobody gets this"
+        assert page.input_value("#publish-text") == "not delivered"
         reader.complaints.clear()  # the browser complains about the aborted request
 
 

@@ -248,7 +248,7 @@ OUTSIDE: dict[str, WireMessage] = {
     "more publications than a chunk has": Publications((PUBLICATION,) * 8193),
     "more than a data frame": Publications((LONG, LONG)),
     "more short ids than a control frame": IHave("a", bytes(8 * 2000), bytes(2000)),
-    "a question for nobody": FindMembers(0, 0),
+    "a request for no members": FindMembers(0, 0),
     "a question for too many": FindMembers(0, 33),
     "a request below 0": FindMembers(-1, 1),
     "too many members": MemberList(0, {str(number): ADDRESS for number in range(33)}),

@@ -142,7 +142,7 @@ SHORTCUTS = [
     (changed("a", shortcuts={}), ["a lacks its shortcut to 1"]),
     (
         changed("a", shortcuts={label("1"): None}),
-        ["a has a shortcut to 1 at nobody, should be at b"],
+        ["a has a shortcut to 1 at no node, should be at b"],
     ),
     (changed("a", shortcuts={label("1"): "c"}), ["a has a shortcut to 1 at c, should be at b"]),
     (
@@ -523,7 +523,7 @@ def test_ids_in_the_trie_only_or_in_the_rows_only_are_found() -> None:
     lost = ReplicaState(index={b"x" * ID_BYTES: 3})
     hidden = ReplicaState(index={NEWS[0].id: None})
     for holdings, text in (
-        (lost, "has lost 1 publications and not noticed"),
+        (lost, "has lost 1 publications that its trie still has"),
         (hidden, "has 1 publications that its trie lacks"),
     ):
         memory = SubscriberMemory(holdings=holdings)
@@ -536,7 +536,7 @@ def test_ids_with_wrong_offsets_in_the_trie_are_found() -> None:
     memory = SubscriberMemory(holdings=ReplicaState(index={NEWS[0].id: 1}))
     start = with_states(holding(*NEWS), lambda _, state: replace(state, memory=memory))
     for world in (start, World(start, seed=0, config=ProtocolConfig())):
-        texts = [f"PUB: {node} looks 1 publications up at wrong offsets" for node in "abcd"]
+        texts = [f"PUB: {node} has wrong offsets of 1 publications" for node in "abcd"]
         assert wrong_publications(world) == texts
 
 

@@ -105,10 +105,10 @@ class ChaosClient:
 
     async def _hit_all(self, damages: Damages) -> None:
         failures = await asyncio.gather(*(self._hit(node, damages[node]) for node in damages))
-        told = [failure for failure in failures if failure is not None]
-        if told:
+        reasons = [failure for failure in failures if failure is not None]
+        if reasons:
             raise SkipringError(
-                f"not all of it was done: {'; '.join(told[:NAMED_MAX])}; what was done heals"
+                f"the damage is incomplete: {'; '.join(reasons[:NAMED_MAX])}; applied damage heals"
             )
 
     async def _hit(self, node: NodeId, damages: Sequence[Damage]) -> str | None:

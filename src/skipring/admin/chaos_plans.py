@@ -56,7 +56,7 @@ def check_names(names: Iterable[NodeId], members: Iterable[NodeId]) -> None:
     known = {*members, SUPERVISOR}
     for name in names:
         if name not in known:
-            raise InputError(f"no node called {name} lives in the topic; look with skipring ring")
+            raise InputError(f"the topic has no live node {name}; skipring ring lists the nodes")
 
 
 # -- plans -----------------------------------------------------------------------------------

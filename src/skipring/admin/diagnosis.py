@@ -29,7 +29,7 @@ LAYERS: Final[Mapping[Layer, str]] = {
     Layer.LABELS: "labels",
     Layer.RING: "ring neighbours",
     Layer.SHORTCUTS: "shortcuts",
-    Layer.LEAVERS: "those who leave",
+    Layer.LEAVERS: "leaving nodes",
     Layer.LINKS: "links between ring neighbours",
     Layer.PROCESSES: "processes",
     Layer.PUBLICATIONS: "publications",
@@ -38,31 +38,31 @@ LAYERS: Final[Mapping[Layer, str]] = {
 # How each layer is repaired, once the layers before it are correct.
 REPAIRS: Final[Mapping[Layer, str]] = {
     Layer.DATABASE: (
-        "the supervisor mends its database before it does anything else (section 3.1), evicts whom "
-        "neighbours report silent (section 3.3), and records whoever subscribes again (S2)"
+        "the supervisor repairs its database first (section 3.1), evicts members that neighbours "
+        "report as unresponsive (section 3.3), and records nodes that subscribe again (S2)"
     ),
     Layer.LABELS: (
-        "the supervisor tells every member its place in turn (Algorithm 3), and at once if a "
-        "neighbour asks about it (R9, R10)"
+        "the supervisor sends every member its configuration in turn (Algorithm 3), and at once "
+        "if a neighbour asks for it (R9, R10)"
     ),
     Layer.RING: (
-        "each interval neighbours say who they are (Algorithm 1), and the supervisor's "
-        "configuration overwrites what is wrong (B13)"
+        "neighbours introduce themselves each interval (Algorithm 1), and the supervisor's "
+        "configuration replaces wrong neighbours (B13)"
     ),
     Layer.SHORTCUTS: (
-        "each interval neighbours of a level introduce each other, one level after the other "
-        "from the ring up (section 3.2.2)"
+        "each node introduces its neighbours of a level to each other, each interval, one level "
+        "after another from the ring up (section 3.2.2)"
     ),
-    Layer.LEAVERS: "it asks for permission to leave each interval, until it has it (S2)",
+    Layer.LEAVERS: "the node asks for permission to leave each interval until it gets it (S2)",
     Layer.LINKS: (
         "each node dials its neighbours again, and the supervisor evicts members that stay silent "
         "(section 3.3)"
     ),
     Layer.PROCESSES: (
-        "a backfill goes on by itself; a clone must be stopped, and a disk repaired, by hand"
+        "a backfill completes by itself; an operator must stop a clone and repair a disk"
     ),
     Layer.PUBLICATIONS: (
-        "ring neighbours compare their tries and send each other what is missing (Algorithm 5)"
+        "ring neighbours compare their tries and exchange missing publications (Algorithm 5)"
     ),
 }
 
@@ -160,8 +160,8 @@ def explain(inspection: Inspection, node: NodeId, journal: ChangePage | None) ->
     snapshot = inspection.snapshot
     known = snapshot.subscribers.keys() | set(snapshot.crashed)
     if node not in known:
-        there = f"there are {_listed(sorted(known))}" if known else "nobody is in it"
-        raise InputError(f"no node called {node[:64]!r} is known in {snapshot.topic!r}; {there}")
+        there = f"there are {_listed(sorted(known))}" if known else "the topic has no nodes"
+        raise InputError(f"no node {node[:64]!r} is known in {snapshot.topic!r}; {there}")
     found = (*live_violations(inspection), *publication_violations(snapshot))
     return Explanation(
         node=node,
@@ -200,42 +200,44 @@ def _advice(
         yield (
             f"Two live processes have the name {clone.name}: {_process(clone.holder)} holds it, "
             f"{_process(clone.refused)} was refused. Is it a copy of the data directory? Stop one "
-            "of them, or give it another name and a data directory of its own."
+            "of them, or give it another name and its own data directory."
         )
     if not members:
-        yield f"Nobody subscribes to {snapshot.topic!r}: is the name right, and is a node running?"
+        yield (
+            f"{snapshot.topic!r} has no members: check the name, and that a node of it is running."
+        )
     recorded = {node for _, node in snapshot.supervisor.database if node is not None}
     silent = [node for node in snapshot.crashed if node in recorded]
     if silent:
         yield (
-            f"{_listed(silent)}: no answer. If stopped for good, there is nothing to do: the "
-            "supervisor drops whoever is silent for 9 to 18 intervals. Else look at the log there, "
-            "and start it again with the same data directory."
+            f"{_listed(silent)}: no answer. If it was stopped for good, there is nothing to do: "
+            "the supervisor evicts members that are silent for 9 to 18 intervals. Otherwise check "
+            "its log, and start it again with the same data directory."
         )
     unrecorded = [node for node in members if node not in recorded]
     if unrecorded:
         yield (
-            f"{_listed(unrecorded)}: a member that the supervisor does not know. It subscribes "
-            "again by itself; if not, compare its list of supervisors with yours: all processes "
-            "must have the same."
+            f"{_listed(unrecorded)}: not recorded by the supervisor. It rejoins by itself; if not, "
+            "compare its list of supervisors with yours: all processes must have the same list."
         )
     layers = {each.layer for each in found}
     if layers & {Layer.LABELS, Layer.RING, Layer.SHORTCUTS, Layer.LEAVERS}:
-        yield "The ring heals by itself, mostly within 30 intervals: look again then."
+        yield "The ring is degraded and heals by itself, usually within 30 intervals."
     if Layer.LINKS in layers:
         yield (
-            "Neighbours that cannot reach each other: check the network and firewalls between "
+            "Some neighbours cannot reach each other: check the network and firewalls between "
             "them, and the addresses that they advertise."
         )
     if Layer.PROCESSES in layers:
         yield (
-            "Wait for a backfill. Stop a clone, or give it a data directory and a name of its own. "
-            "Make room on a full disk, or replace a broken one."
+            "Wait for a backfill. Stop a clone, or give it its own name and data directory. "
+            "Free space on a full disk, or replace a broken one."
         )
     if Layer.PUBLICATIONS in layers:
         yield (
-            "What is missing is on its way or will be repaired: look again in a few intervals; "
-            "if the same node still lacks as many, look at its log and at the room on its disk."
+            "Not all members are in sync. Missing publications arrive by themselves: check again "
+            "in a few intervals. If the same node still lacks as many, check its log and the free "
+            "space on its disk."
         )
 
 

@@ -192,7 +192,7 @@ class Inspector:
             pages = await self._pages(is_last=last)
             if pages is not None:
                 break
-        assert pages is not None, "the last reading is taken as it is"
+        assert pages is not None, "the last read is used, even if the database changed during it"
         self._clones = {each.name: each for page in pages for each in page.conflicts}
         return SupervisorState(
             database=tuple(entry for page in pages for entry in page.entries),

@@ -37,8 +37,8 @@ class AddressBook:
     def __init__(self) -> None:
         self._proven: dict[NodeId, Address] = {}
         self._own: dict[NodeId, Address] = {}  # by the node itself, over the connection in use
-        self._told: dict[NodeId, Address] = {}  # by a supervisor, or by this process
-        self._heard: dict[NodeId, tuple[Address, NodeId]] = {}  # by a member, with its name
+        self._from_supervisors: dict[NodeId, Address] = {}  # by a supervisor, or by this process
+        self._from_members: dict[NodeId, tuple[Address, NodeId]] = {}  # by a member, with its name
         self._doubted: dict[NodeId, Address] = {}  # claims of supervisors that a dial disproved
 
     def find(self, node: NodeId) -> Address | None:
@@ -46,19 +46,19 @@ class AddressBook:
         found = self._proven.get(node) or self._own.get(node)
         if found:
             return found
-        told, heard = self._told.get(node), self._heard.get(node)
-        if heard is not None and (told is None or told == self._doubted.get(node)):
-            return heard[0]
-        return told or None
+        trusted, claimed = self._from_supervisors.get(node), self._from_members.get(node)
+        if claimed is not None and (trusted is None or trusted == self._doubted.get(node)):
+            return claimed[0]
+        return trusted or None
 
     def claimant(self, node: NodeId, address: Address) -> NodeId | None:
         """Return the member that claims an address; None if it is proven or from a supervisor."""
-        if address in (self._proven.get(node), self._told.get(node)):
+        if address in (self._proven.get(node), self._from_supervisors.get(node)):
             return None
         if self._own.get(node) == address:
             return node
-        heard, member = self._heard.get(node, ("", node))
-        return member if heard == address else None
+        claimed, member = self._from_members.get(node, ("", node))
+        return member if claimed == address else None
 
     def is_proven(self, node: NodeId, address: Address) -> bool:
         """Return True if a dial to the address found the node and none has failed since."""
@@ -74,9 +74,9 @@ class AddressBook:
         """Set claims about other nodes, of a member; None: of a supervisor or this process."""
         for node, address in hints.items():
             if member is None:
-                _put(self._told, node, address)
+                _put(self._from_supervisors, node, address)
             else:
-                _put(self._heard, node, (address, member))
+                _put(self._from_members, node, (address, member))
 
     def prove(self, node: NodeId, address: Address) -> None:
         """Record that a dial to an address found the node."""
@@ -92,9 +92,9 @@ class AddressBook:
         for slot in (self._proven, self._own):
             if slot.get(node) == address:
                 del slot[node]
-        if self._heard.get(node, ("", ""))[0] == address:
-            del self._heard[node]
-        if self._told.get(node) == address:
+        if self._from_members.get(node, ("", ""))[0] == address:
+            del self._from_members[node]
+        if self._from_supervisors.get(node) == address:
             _put(self._doubted, node, address)
 
     def hints(self, nodes: Iterable[NodeId]) -> dict[NodeId, Address]:

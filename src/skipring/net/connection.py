@@ -314,7 +314,7 @@ class PeerConnection(asyncio.Protocol):
             while waiting and self._can_serve:
                 came_s, frame = waiting.popleft()
                 if clock() - came_s > REQUEST_WAIT_S:
-                    self._take_late(frame)
+                    self._on_late_frame(frame)
                 else:
                     self._on_frame(frame)
                 if clock() >= end_s:
@@ -370,7 +370,7 @@ class PeerConnection(asyncio.Protocol):
 
     # -- input -------------------------------------------------------------------------------
 
-    def _take_late(self, frame: Frame) -> None:
+    def _on_late_frame(self, frame: Frame) -> None:
         """Refuse a late request without work: its sender has given up, or sends too many."""
         if self.sender is not None and self._owner is not None:
             envelope = decode(frame)

@@ -51,7 +51,7 @@ _SENTENCES: Final = {
     Cause.STRANGER: "{address} is not {what}: it is {detail}",
     Cause.SECURED: (
         "{address} speaks TLS, and this process has no certificate; set the CA, the certificate "
-        "and its key (`skipring certs` makes them)"
+        "and its key (`skipring certs` creates them)"
     ),
     Cause.PLAIN: (
         "{address} does not speak TLS; it is not {what}, or it was started without certificates"

@@ -267,7 +267,7 @@ class Listener:
             refused = handshakes.add(visitor, source_of(where[0]), loop.time())
             if refused is not None:
                 self._refuse(refused)
-        self._take_turns(handshakes)
+        self._begin_due_handshakes(handshakes)
 
     def _refuse(self, visitor: _Visitor) -> None:
         """Close a connection: its source address has too many that have not greeted."""
@@ -282,7 +282,7 @@ class Listener:
             "connection_refused", "too many handshakes", visitor.address, detail
         )
 
-    def _take_turns(self, handshakes: Handshakes[_Visitor]) -> None:
+    def _begin_due_handshakes(self, handshakes: Handshakes[_Visitor]) -> None:
         """Begin the handshakes that are due; schedule the rest."""
         loop = asyncio.get_running_loop()
         if self._next_turn is not None:
@@ -290,11 +290,11 @@ class Listener:
             self._next_turn = None
         for visitor in handshakes.begin(loop.time()):
             self._waiting.discard(visitor)
-            visitor.task = loop.create_task(self._let_in(visitor))
+            visitor.task = loop.create_task(self._shake_hands(visitor))
             self._entering[visitor.task] = visitor
             visitor.task.add_done_callback(self._on_entered)
         if handshakes.is_waited_for:
-            self._next_turn = loop.call_later(TURNS_S, self._take_turns, handshakes)
+            self._next_turn = loop.call_later(TURNS_S, self._begin_due_handshakes, handshakes)
 
     def _on_entered(self, task: asyncio.Task[None]) -> None:
         """Free the place of a connection that has greeted or is closed."""
@@ -302,7 +302,7 @@ class Listener:
         if self._handshakes is not None:
             self._handshakes.remove(visitor)
 
-    async def _let_in(self, visitor: _Visitor) -> None:
+    async def _shake_hands(self, visitor: _Visitor) -> None:
         """Perform the handshake and wait for the greeting."""
         came, link = visitor.came, PeerConnection(self._exchange, None)
         credentials = self._exchange.credentials
@@ -326,7 +326,7 @@ class Listener:
             raise
         except TROUBLES as error:
             reason, detail = classify_tls_error(error)
-            detail = detail or "gone in the middle of it"
+            detail = detail or "the peer closed the connection during the handshake"
             self._exchange.log_drop(
                 "connection_refused", reason or "handshake failed", visitor.address, detail
             )

@@ -352,8 +352,8 @@ class Transport:
         """Handle a message that arrived in a frame; learn the addresses in its hints."""
         self.frames_received += 1
         if envelope.hints and self.dials and not sender.startswith(CLIENTS):
-            is_told = sender.startswith(SUPERVISORS)
-            self.book.learn(envelope.hints, None if is_told else sender)
+            is_from_supervisor = sender.startswith(SUPERVISORS)
+            self.book.learn(envelope.hints, None if is_from_supervisor else sender)
         self._receive(sender, envelope, frame)
 
     def on_bytes(self, count: int) -> None:

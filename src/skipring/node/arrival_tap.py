@@ -1,6 +1,6 @@
 """Live feed of arrivals for monitors: sender, hops, and whether the publication was new.
 
-The node records arrivals only while a monitor asks for them, and keeps the last ones only.
+The node records arrivals only while a monitor asks for them, and keeps only the last KEPT.
 """
 
 from __future__ import annotations
@@ -21,44 +21,42 @@ from skipring.wire.monitor_rpc import Arrival, ArrivalPage, FetchArrivals
 from skipring.wire.rpc import WireMessage, is_runtime
 from skipring.world.snapshot import publications_in
 
-KEPT: Final = 2048  # Limit of ours: messages of a topic that are remembered.
-PATIENCE_TICKS: Final = 120  # Our guess: whoever watches asks more often than this.
+KEPT: Final = 2048  # Limit: recorded arrivals of a topic.
+PATIENCE_TICKS: Final = 120  # Guess: a monitor asks more often than this.
 
 NEW: Final = (PublishNew, PublishMany)
 _PLACES: Final = {origin: place for place, origin in enumerate(Origin)}
 
 
 class ArrivalTap:
-    """The last arrivals in each topic that is watched."""
+    """Last arrivals in each topic that a monitor watches."""
 
     def __init__(self, clock_us: Callable[[], int] = time_us) -> None:
         self._clock_us = clock_us
         self._watched: dict[TopicId, _Log] = {}
-        self._fresh: int | None = (
-            None  # of the message that is being handled; None if there is none
-        )
+        self._fresh: int | None = None  # new publications of the current message; None: no message
 
     @property
     def is_watched(self) -> bool:
-        """True if somebody wants to know."""
+        """Return True if a monitor watches a topic."""
         return bool(self._watched)
 
     def answer(self, topic: TopicId, question: FetchArrivals) -> ArrivalPage:
-        """What has come since a number; from now on what comes is noted."""
+        """Return the arrivals since a number, and record arrivals in the topic from now on."""
         log = self._watched.setdefault(topic, _Log())
         return log.page(question)
 
     def on_tick(self) -> None:
-        """Forget the topics of which nobody wants to know any more."""
+        """Drop topics without a request for PATIENCE_TICKS ticks."""
         for topic, log in list(self._watched.items()):
             if log.on_tick() > PATIENCE_TICKS:
                 del self._watched[topic]
 
     @contextmanager
     def handling(self, topic: TopicId, sender: NodeId, message: WireMessage) -> Iterator[None]:
-        """While a message is handled, count what of it is new, and note its arrival."""
-        came = () if is_runtime(message) else publications_in(cast("Message", message))
-        self._fresh = 0 if came else None
+        """Count the new publications while a message is handled, then record its arrival."""
+        publications = () if is_runtime(message) else publications_in(cast("Message", message))
+        self._fresh = 0 if publications else None
         try:
             yield
         finally:
@@ -66,38 +64,39 @@ class ArrivalTap:
         if fresh is not None and topic in self._watched:
             origin = Origin.REPAIR if isinstance(message, Publications) else Origin.SPREAD
             hops = min(message.hops + 1, HOPS_MAX) if isinstance(message, NEW) else 0
-            self._note(topic, came, sender=sender, hops=hops, origin=origin, fresh=fresh)
+            self._record(topic, publications, sender=sender, hops=hops, origin=origin, fresh=fresh)
 
     def on_delivered(self, topic: TopicId, delivery: Deliver) -> None:
-        """Publications were new: those of the message that is handled, or they came by no message.
+        """Count new publications of the current message, or record them without a sender.
 
-        That is so of our own, and of a history that is read in pages.
+        The node's own publications and those of a backfill have no message.
         """
+        new = delivery.publications
         if self._fresh is not None:
-            self._fresh += len(delivery.publications)
+            self._fresh += len(new)
         elif topic in self._watched:
-            came, hops, origin = delivery.publications, delivery.hops, delivery.origin
-            self._note(topic, came, sender=None, hops=hops, origin=origin, fresh=len(came))
+            hops, origin = delivery.hops, delivery.origin
+            self._record(topic, new, sender=None, hops=hops, origin=origin, fresh=len(new))
 
-    def _note(
+    def _record(
         self,
         topic: TopicId,
-        came: tuple[Publication, ...],
+        publications: tuple[Publication, ...],
         *,
         sender: NodeId | None,
         hops: int,
         origin: Origin,
         fresh: int,
     ) -> None:
-        first = came[0]
+        first = publications[0]
         self._watched[topic].add(
             Arrival(
                 time=self._clock_us(),
                 sender=sender,
                 hops=hops,
                 origin=_PLACES[origin],
-                count=len(came),
-                fresh=min(fresh, len(came)),
+                count=len(publications),
+                fresh=min(fresh, len(publications)),
                 publisher=first.publisher,
                 seq=first.seq,
                 published=first.time,
@@ -106,7 +105,7 @@ class ArrivalTap:
 
 
 class _Log:
-    """The last arrivals in one topic, numbered from 0."""
+    """Last arrivals in one topic, numbered from 0."""
 
     def __init__(self) -> None:
         self._ticks = 0  # since the last request
@@ -125,7 +124,8 @@ class _Log:
     def page(self, question: FetchArrivals) -> ArrivalPage:
         self._ticks = 0
         begin = self._end - len(self._arrivals)
-        since = question.since if question.since <= self._end else 0  # of a node that was restarted
+        # A larger number is from an earlier run of this node.
+        since = question.since if question.since <= self._end else 0
         first = max(since, begin)
         found = tuple(islice(self._arrivals, first - begin, first - begin + ARRIVALS_MAX))
         return ArrivalPage(question.request, first + len(found), found)

@@ -1,7 +1,7 @@
 """Log of the last changes of a node's place in the ring, with the rule behind each.
 
-It inspects only events that can change the place; publications cannot. The sentences are those of
-the paper's procedures and of the decision records.
+It inspects only events that can change the place; publications cannot. Each sentence cites a
+procedure of the paper or a decision record.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from skipring.core.topics import SubscriberTopics
 from skipring.observability.clock import time_us
 from skipring.wire.rpc import ChangeEntry
 
-KEPT: Final = 64  # Our guess: a join, a crash nearby and a repair are about thirty changes.
+KEPT: Final = 64  # Guess: a join, a crash nearby and a repair are about thirty changes.
 
 # Messages and events that can change a place; after others the place is not compared.
 _CAUSES: Final = frozenset(
@@ -53,19 +53,19 @@ _CAUSES: Final = frozenset(
 
 
 class NodeChange(Enum):
-    """What has happened to a variable."""
+    """Kind of change of a variable."""
 
     GAINED = "it was empty"
     LOST = "it is empty now"
-    REPLACED = "it names another node, or another label of ours"
-    RELABELLED = "it names the same node under another label"
-    OPENED = "a shortcut that nobody holds yet"
-    CLOSED = "a shortcut that is not wanted any more"
-    VOID = "it led to ourselves or to the supervisor"
+    REPLACED = "it has another node, or the node itself another label"
+    RELABELLED = "it has the same node under another label"
+    OPENED = "a new shortcut without a known holder"
+    CLOSED = "a shortcut that is no longer wanted"
+    VOID = "it referred to the node itself or to the supervisor"
 
 
 class _Place(Struct, frozen=True, gc=False):
-    """The variables of a machine that the ring is made of."""
+    """Variables of a machine that define its place in the ring."""
 
     member: bool
     label: Label | None
@@ -78,7 +78,7 @@ _EDGES: Final = ("left", "right", "ring")
 
 
 class _Found(Struct, frozen=True, gc=False):
-    """One variable that is not what it was."""
+    """Change of one variable."""
 
     kind: str
     change: NodeChange
@@ -87,7 +87,7 @@ class _Found(Struct, frozen=True, gc=False):
     after: str
 
 
-# -- the journals of a node ------------------------------------------------------------------
+# -- record ----------------------------------------------------------------------------------
 
 
 class ChangeLog:
@@ -115,7 +115,7 @@ class ChangeLog:
         return effects
 
     def on_tick(self) -> None:
-        """Count ticks, which changes are dated by."""
+        """Count one tick; each entry has the number of its tick."""
         self.ticks += 1
 
     def _place(self, topic: TopicId) -> _Place:
@@ -125,7 +125,7 @@ class ChangeLog:
     def _record(self, topic: TopicId, before: _Place, cause: str, sender: NodeId | None) -> None:
         machine = self._topics.machine(topic)
         if machine is None:
-            self._entries.pop(topic, None)  # we have left
+            self._entries.pop(topic, None)  # the node has left
             return
         after = _place_of(machine)
         if after == before:
@@ -155,7 +155,7 @@ def _place_of(machine: Subscriber) -> _Place:
 
 
 def _differences(before: _Place, after: _Place, me: NodeId) -> Iterator[_Found]:
-    """Each variable that has changed, and how."""
+    """Yield each variable that has changed, with the kind of change."""
     if before.member != after.member:
         change = NodeChange.GAINED if after.member else NodeChange.LOST
         yield _Found("member", change, "member", _yes(before.member), _yes(after.member))
@@ -226,19 +226,19 @@ def _yes(value: bool) -> str:
 # -- why -------------------------------------------------------------------------------------
 
 _OVERWRITTEN: Final = (
-    "the supervisor's configuration overwrites what we believed (SetData, Algorithm 4; B13)"
+    "the supervisor's configuration replaces the node's own values (SetData, Algorithm 4; B13)"
 )
-_NEARER: Final = "a nearer neighbour spoke for itself (Linearize, Algorithm 1; R2)"
-_MOVED: Final = "the neighbour says that it has another label now (Check, Algorithm 1)"
-_AWAY: Final = "the neighbour's new label is not next to ours any more (Linearize; R10)"
-_CLOSES: Final = "the other end of the line spoke for itself (Introduce with CYC, Algorithm 2)"
-_FARTHER: Final = "one that stands farther out takes the wrap edge (Introduce, Algorithm 2)"
-_CORRECTED: Final = "the other end of the line says that it has another label now (B4)"
-_OF_THE_LINE: Final = "the wrap edge turned out to belong to the line (Introduce, Algorithm 2; B4)"
-_VOID: Final = "a reference to ourselves or to the supervisor leads nowhere (B2)"
-_REMOVED: Final = "the node has no label any more, so nobody refers to it (RemoveConnections; B7)"
-_WRONG_SIDE: Final = "a neighbour stood on the wrong side and is put right (BuildListTimeout)"
-_FORGOTTEN: Final = "who leaves and has no label forgets everybody (B8)"
+_NEARER: Final = "a nearer neighbour introduced itself (Linearize, Algorithm 1; R2)"
+_MOVED: Final = "the neighbour reports that it has another label now (Check, Algorithm 1)"
+_AWAY: Final = "the neighbour's new label is no longer adjacent to the node's (Linearize; R10)"
+_CLOSES: Final = "the other end of the line introduced itself (Introduce with CYC, Algorithm 2)"
+_FARTHER: Final = "a node farther out replaces the end of the wrap edge (Introduce, Algorithm 2)"
+_CORRECTED: Final = "the other end of the line reports that it has another label now (B4)"
+_OF_THE_LINE: Final = "the wrap edge is an edge of the line (Introduce, Algorithm 2; B4)"
+_VOID: Final = "a reference to the node itself or to the supervisor is removed (B2)"
+_REMOVED: Final = "the other node has no label, so no node refers to it (RemoveConnections; B7)"
+_WRONG_SIDE: Final = "a neighbour on the wrong side is moved to the other one (BuildListTimeout)"
+_FORGOTTEN: Final = "a leaving node without a label drops all its references (B8)"
 
 _FIRST_HAND: Final[Mapping[tuple[str, NodeChange], str]] = {
     ("neighbour", NodeChange.GAINED): _NEARER,
@@ -251,22 +251,22 @@ _FIRST_HAND: Final[Mapping[tuple[str, NodeChange], str]] = {
     ("ring", NodeChange.LOST): _OF_THE_LINE,
 }
 
-# By the type of the event, the variable and what happened to it.
+# Key: type of the event, kind of the variable, kind of the change.
 WHY: Final[Mapping[tuple[str, str, NodeChange], str]] = {
     ("SubscribeRequested", "member", NodeChange.GAINED): (
-        "the application wants to be in the topic (section 4.1)"
+        "the application subscribes to the topic (section 4.1)"
     ),
     ("UnsubscribeRequested", "member", NodeChange.LOST): (
-        "the application wants to leave; the supervisor is asked for permission (S2)"
+        "the application unsubscribes; the node asks the supervisor for permission (S2)"
     ),
     ("SetConfiguration", "label", NodeChange.GAINED): (
-        "the supervisor has given us our label (SetData, Algorithm 4)"
+        "the supervisor assigned a label (SetData, Algorithm 4)"
     ),
     ("SetConfiguration", "label", NodeChange.REPLACED): (
-        "the supervisor has given us another label (SetData, Algorithm 4)"
+        "the supervisor assigned another label (SetData, Algorithm 4)"
     ),
     ("SetConfiguration", "label", NodeChange.LOST): (
-        "the supervisor does not know us, so we subscribe again (S2)"
+        "the supervisor has no record of the node, which has to subscribe again (S2)"
     ),
     **{
         ("SetConfiguration", kind, change): _OVERWRITTEN
@@ -284,23 +284,23 @@ WHY: Final[Mapping[tuple[str, str, NodeChange], str]] = {
         for (kind, change), why in _FIRST_HAND.items()
     },
     ("IntroduceShortcut", "shortcut", NodeChange.GAINED): (
-        "a neighbour of our level said who holds the label (IntroduceShortcut, Algorithm 4)"
+        "a neighbour of the same level introduced the holder (IntroduceShortcut, Algorithm 4)"
     ),
     ("IntroduceShortcut", "shortcut", NodeChange.REPLACED): (
-        "the newest holder is taken for right, the old one is asked who it is "
+        "the newest holder replaces the old one, which is asked for its label "
         "(IntroduceShortcut, Algorithm 4; R1)"
     ),
     ("RemoveConnections", "neighbour", NodeChange.LOST): _REMOVED,
     ("RemoveConnections", "ring", NodeChange.LOST): _REMOVED,
     ("RemoveConnections", "shortcut", NodeChange.LOST): (
-        "the node has no label any more; the place stays open for the next (B9)"
+        "the other node has no label any more; the shortcut waits for another holder (B9)"
     ),
     ("Tick", "shortcut", NodeChange.OPENED): (
-        "the chain from our ring neighbours leads over this label (section 3.2.2)"
+        "the chain from the ring neighbours contains this label (section 3.2.2)"
     ),
     ("Tick", "shortcut", NodeChange.CLOSED): (
-        "no chain from our ring neighbours leads over this label any more; "
-        "its holder is asked who it is (section 3.2.2; C5, R1)"
+        "no chain from the ring neighbours contains this label any more; "
+        "its holder is asked for its label (section 3.2.2; C5, R1)"
     ),
     **{
         ("Tick", "neighbour", change): _WRONG_SIDE
@@ -312,7 +312,7 @@ WHY: Final[Mapping[tuple[str, str, NodeChange], str]] = {
         )
     },
     ("Tick", "ring", NodeChange.LOST): (
-        "we are no end of the line, so the wrap edge is not ours (BuildRingTimeout; R13)"
+        "the node is not an end of the line, so it has no wrap edge (BuildRingTimeout; R13)"
     ),
     **{
         ("UnsubscribeRequested", kind, change): _FORGOTTEN
@@ -320,11 +320,11 @@ WHY: Final[Mapping[tuple[str, str, NodeChange], str]] = {
         for change in (NodeChange.LOST, NodeChange.CLOSED)
     },
 }
-UNEXPLAINED: Final = "no rule of ours does this: please report it"
+UNEXPLAINED: Final = "no rule explains this change: please report it"
 
 
 def explanation(cause: str, kind: str, change: NodeChange) -> str:
-    """Which rule explains a change, in one sentence with its citation."""
+    """Return the sentence that explains a change, with its citation."""
     if change is NodeChange.VOID:
         return _VOID
     return WHY.get((cause, kind, change), UNEXPLAINED)

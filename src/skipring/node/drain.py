@@ -22,7 +22,7 @@ from skipring.core.topics import SubscriberTopics
 DRAIN_S: Final = 10.0  # Guess: the wait of a program at its end; ``drain_s`` of connect.
 UNLINKED_S: Final = 0.3  # Guess: a live process accepts a connection sooner.
 POLL_S: Final = 0.05  # Guess: short beside UNLINKED_S.
-OWN_MAX: Final = 4096  # Limit of ours: of further ids only the number is kept.
+OWN_MAX: Final = 4096  # Limit: further ids are only counted.
 
 Dispatch = Callable[[TopicId, Event], list[Effect]]
 

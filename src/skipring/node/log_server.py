@@ -35,12 +35,12 @@ from skipring.wire.rpc import (
     Refused,
 )
 
-# Our guess: large pages are read fastest; with one more, the largest there is, they still fit.
+# Guess: large pages are read fastest; one more record of maximal size still fits into the frame.
 PAGE_BYTES: Final = 384 * 1024
-PAGE_ROWS_MAX: Final = 2048  # with contents; so many offsets and ids leave room in the frame
-SCANNED_BYTES_MAX: Final = 4 << 20  # Our guess: so much is looked through in some milliseconds.
+PAGE_ROWS_MAX: Final = 2048  # with contents; this many offsets and ids leave room in the frame
+SCANNED_BYTES_MAX: Final = 4 << 20  # Guess: a scan of this size takes some milliseconds.
 DELIVERIES_MAX: Final = 4096  # Measured: four times as many took 35 ms of the loop.
-MEMORY_SEGMENT: Final = 1024  # of an archive in memory, which has no segments of its own
+MEMORY_SEGMENT: Final = 1024  # publications of a log in memory, which has no segments of its own
 BYTE_BITS: Final = 8
 ANY_BYTE: Final = range(1 << BYTE_BITS)
 ARRAY_HEAD: Final = b"\xdd"  # of MessagePack: an array with a length of four bytes
@@ -52,7 +52,7 @@ Piece = bytes | memoryview  # of one publication or many
 def handle_log_request(
     store: str, machine: Subscriber | None, question: Question, is_spent: Spent = never_spent
 ) -> LogInfo | LogPage | Refused:
-    """What a node says to one who reads from it; one that is not in the topic refuses."""
+    """Return the response to a log request; a node outside the topic refuses."""
     if machine is None:
         return Refused(question.request, NOT_A_MEMBER)
     match question:
@@ -65,12 +65,12 @@ def handle_log_request(
 
 
 def log_info(store: str, machine: Subscriber, question: GetLogInfo) -> LogInfo:
-    """How far a topic is stored, and the digests of what is."""
+    """Return the ends of a log and, if requested, the digests of its prefixes."""
     archive = machine.archive
     name, epoch = _place(store, archive)
     durable_end, chain = 0, b""
     if isinstance(archive, TopicLog):
-        durable_end = archive.durable_end  # once: a commit may end meanwhile
+        durable_end = archive.durable_end  # read once: a commit may end in between
         offset = durable_end if question.offset is None else question.offset
         chain = archive.chain_at(offset) if offset <= durable_end else b""
     return LogInfo(
@@ -86,7 +86,7 @@ def log_info(store: str, machine: Subscriber, question: GetLogInfo) -> LogInfo:
 
 
 def _place(store: str, archive: Log) -> tuple[str, int]:
-    """Which offsets those of an archive are: of which store, in which epoch; none in memory."""
+    """Return the store and epoch that the offsets of a log belong to; none for a log in memory."""
     return (store, archive.epoch) if isinstance(archive, TopicLog) else ("", 0)
 
 
@@ -95,18 +95,18 @@ def _digests(trie: PublicationTrie, bits: int) -> Iterator[bytes]:
 
 
 def stored_page(archive: Log, question: FetchLog, is_spent: Spent = never_spent) -> LogPage:
-    """What is stored between two offsets under a prefix: as much as a page holds.
+    """Return the records between two offsets under a prefix, up to the size of a page.
 
-    A scan ends early once its time is spent; the page then says where to continue.
+    A scan ends early once its time is spent; ``next`` of the page is the offset to continue from.
     """
     end = min(question.end, archive.end)
     return _whole_page(archive, question, end) or _chosen_page(archive, question, end, is_spent)
 
 
 def _whole_page(archive: Log, question: FetchLog, end: int) -> LogPage | None:
-    """All that lies in a store from an offset on; None if only some of it is wanted, or intact.
+    """Return all records of a store from an offset on; None if some are damaged or not wanted.
 
-    It goes out in few pieces: nobody looks for where each publication begins.
+    The page consists of few ranges of bytes; single records are not located.
     """
     is_all = question.contents and _firsts(question) == ANY_BYTE
     if not is_all or not isinstance(archive, TopicLog):
@@ -114,21 +114,21 @@ def _whole_page(archive: Log, question: FetchLog, end: int) -> LogPage | None:
     start = question.start
     parts = archive.contiguous_ranges(start, end, PAGE_ROWS_MAX, PAGE_BYTES)
     if sum(len(part.data) for part in parts) + len(ARRAY_HEAD) + 4 > STORED_BYTES_MAX:
-        return None  # a row among them is longer than any that is accepted
+        return None  # a row exceeds the largest size that readers accept
     reached = start + sum(part.length for part in parts)
     ids, data = [part.ids for part in parts], [part.data for part in parts]
     return _page(question, range(start, reached), ids, data, (reached, end)) if parts else None
 
 
 def _chosen_page(archive: Log, question: FetchLog, end: int, is_spent: Spent) -> LogPage:
-    """What is to be looked at one by one."""
+    """Return the records under a prefix, chosen one by one."""
     rows_max, bytes_max = (
         (PAGE_ROWS_MAX, PAGE_BYTES) if question.contents else (STORED_MAX, math.inf)
     )
     rows = EncodedRecords([], [], [])
     size = scanned = 0
-    # Whoever reads under a prefix proves by its digest that it has everything, and nothing else. To
-    # check whole packs for the part of them that goes out would cost more than all the rest.
+    # A reader of a prefix verifies the content by the digest of the prefix. Verifying whole
+    # segments here, of which only a part is sent, would cost more than the rest of the request.
     is_checked = question.bits == 0 or not question.contents
     segments = _segments(
         archive,
@@ -160,7 +160,7 @@ def _chosen_page(archive: Log, question: FetchLog, end: int, is_spent: Spent) ->
 
 
 def _servable(rows: EncodedRecords) -> EncodedRecords:
-    """Leave out rows that no reader accepts; the scrub quarantines them (T12)."""
+    """Return the rows that readers accept; the scrub quarantines the others (T12)."""
     return rows.chosen(len(data) <= RECORD_BYTES_MAX for data in rows.data)
 
 
@@ -169,7 +169,7 @@ def _page(
     offsets: Sequence[int],
     ids: Iterable[Piece],
     data: Iterable[Piece],
-    place: tuple[int, int],  # how far it has reached, and where all ends
+    place: tuple[int, int],  # end of this page, and end of the requested range
 ) -> LogPage:
     reached, end = place
     head = ARRAY_HEAD + len(offsets).to_bytes(4, "big")
@@ -183,7 +183,7 @@ def _page(
 
 
 def _firsts(question: FetchLog) -> range:
-    """The first bytes of ids under a prefix; none under one that is none."""
+    """Return the first bytes of ids under a prefix; outside 0 to 255 for an invalid prefix."""
     width = 1 << (BYTE_BITS - question.bits)
     return range(question.prefix * width, (question.prefix + 1) * width)
 
@@ -207,7 +207,7 @@ def _segments(
 
 
 def _segment_in_memory(archive: Log, start: int, end: int, firsts: range) -> Stored:
-    """Some publications from an offset on, by number and size, as if they lay in one pack."""
+    """Return publications of a log in memory as one segment, limited in number and size."""
     found: list[Publication | None] = []
     size = 0
     for offset in range(start, min(end, start + MEMORY_SEGMENT)):
@@ -242,7 +242,7 @@ def handle_deliveries_request(
     question: FetchDeliveries,
     is_spent: Spent = never_spent,
 ) -> DeliveryPage | Refused:
-    """How publications came to a node; one that is not in the topic refuses."""
+    """Return a page of the delivery log; a node outside the topic refuses."""
     if machine is None:
         return Refused(question.request, NOT_A_MEMBER)
     return delivery_page(trace, topic, machine.archive, question, is_spent)
@@ -255,29 +255,29 @@ def delivery_page(
     question: FetchDeliveries,
     is_spent: Spent = never_spent,
 ) -> DeliveryPage:
-    """Deliveries between two offsets of which something is known: as many as a page holds.
+    """Return the recorded deliveries between two offsets, up to the size of a page.
 
-    Where there is a disk only of what is durable on it: a crash takes back no offset that was told.
+    With a disk, only durable offsets are returned: a crash never revokes a returned offset.
     """
     kept_end = archive.durable_end if isinstance(archive, TopicLog) else archive.end
     end = min(question.end, kept_end, trace.end(topic))
-    page = _Gathered()
-    scanned = looked = 0
+    page = _DeliveryColumns()
+    scanned = inspected = 0
     for known in trace.read(topic, question.start, end, DELIVERIES_MAX):
         for segment in _segments(archive, known.start, known.end, ANY_BYTE):
             for offset, key in zip(segment.rows.offsets, segment.rows.ids, strict=True):
-                page.take(known, offset, key)
+                page.add(known, offset, key)
             scanned += segment.size_bytes
             if scanned >= SCANNED_BYTES_MAX or is_spent():
-                return page.told(question, min(segment.end, known.end), end)
-        looked += len(known.times)
-        if looked >= DELIVERIES_MAX:
-            return page.told(question, known.end, end)
-    return page.told(question, end, end)
+                return page.finished(question, min(segment.end, known.end), end)
+        inspected += len(known.times)
+        if inspected >= DELIVERIES_MAX:
+            return page.finished(question, known.end, end)
+    return page.finished(question, end, end)
 
 
-class _Gathered:
-    """The columns of a page of deliveries."""
+class _DeliveryColumns:
+    """Columns of a page of deliveries."""
 
     def __init__(self) -> None:
         self._offsets: list[int] = []
@@ -285,8 +285,8 @@ class _Gathered:
         self._hops, self._origins = bytearray(), bytearray()
         self._ids: list[bytes] = []
 
-    def take(self, known: DeliveryRows, offset: int, key: bytes) -> None:
-        """Add the delivery at an offset, of the publication that is stored there."""
+    def add(self, known: DeliveryRows, offset: int, key: bytes) -> None:
+        """Add the delivery of the publication that is stored at an offset."""
         place = offset - known.start
         self._offsets.append(offset)
         self._times.append(known.times[place])
@@ -294,8 +294,8 @@ class _Gathered:
         self._origins.append(known.origins[place])
         self._ids.append(key)
 
-    def told(self, question: FetchDeliveries, reached: int, end: int) -> DeliveryPage:
-        """The page; the rest comes from where it has reached."""
+    def finished(self, question: FetchDeliveries, reached: int, end: int) -> DeliveryPage:
+        """Return the page; the next one starts at ``reached``."""
         return DeliveryPage(
             request=question.request,
             next=reached if reached < end else None,

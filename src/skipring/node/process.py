@@ -101,8 +101,8 @@ async def serve_supervisor(
     host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
     if settings.credentials is not None and not may_act_as("supervisor", settings.credentials.name):
         raise IdentityError(
-            f"the certificate is called {settings.credentials.name}, and a supervisor's is called "
-            "supervisor; make one with skipring certs issue supervisor"
+            f"the certificate has the name {settings.credentials.name}; that of a supervisor must "
+            "be supervisor; create it with skipring certs issue supervisor"
         )
     stop = _stop_signal()
     async with AsyncExitStack() as stack:
@@ -232,8 +232,8 @@ def _name_of(data: Path | None, name: NodeId | None, credentials: Credentials | 
     called = node_id(data, name) if data is not None else name or _any_name()
     if credentials is not None and not may_act_as(credentials.name, called):
         raise IdentityError(
-            f"the node is called {called}, and its certificate {credentials.name}; it may only be "
-            f"called that, or {credentials.name}.something"
+            f"the name of the node is {called}, but that of its certificate {credentials.name}; "
+            f"the node must have that name or {credentials.name}.something"
         )
     return called
 
@@ -290,7 +290,7 @@ def _read_again(links: Transport, reload: Callable[[], None] | None) -> None:
     if reload is not None:
         reload()
     elif links.credentials is None:
-        reason = "there are no certificates, and no list of supervisors is from a file"
+        reason = "no certificates and no settings file to reload"
         _LOG.warning("settings_rejected", reason=reason)
 
 

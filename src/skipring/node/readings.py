@@ -98,7 +98,7 @@ def _node_unready(node: NodeHost) -> tuple[str, ...]:
         elif (missing := node.incompleteness(topic)) is not None:
             reasons.append(f"not all of {shown(topic)} is here yet: {missing}")
     if node.durability.error is not None:
-        reasons.append(f"what came last is not on the disk: {node.durability.error}")
+        reasons.append(f"the newest publications are not on disk: {node.durability.error}")
     return tuple(reasons)
 
 

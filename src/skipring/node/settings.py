@@ -13,20 +13,20 @@ if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.security.credentials import Credentials
 
 
-ANSWER_S: Final = 0.02  # Our guess, of a supervisor process: who comes together is told together.
+ANSWER_S: Final = 0.02  # Guess: a supervisor answers requests of 20 ms together.
 
 
 class NodeSettings(Struct, frozen=True, kw_only=True):
-    """Where the supervisors are, how fast time goes, and how the protocol is set."""
+    """Addresses of the supervisors, intervals, and the protocol configuration of a process."""
 
     supervisors: tuple[Address, ...] = ()
     allowed_topics: tuple[str, ...] = ()  # patterns such as "orders.*"; none: all topics
-    tick_s: float = 1.0  # Our guess; the paper only says "periodically".
-    flush_s: float = 0.1  # Our guess: soon for a person, late for a network.
-    # How soon a supervisor answers between its ticks; None: only at them. They may be short enough.
+    tick_s: float = 1.0  # Guess; the paper only says "periodically".
+    flush_s: float = 0.1  # Guess: short for a person, long for a network.
+    # Delay of a supervisor's answers between two ticks; None: it answers at ticks only.
     answer_s: float | None = None
-    advertised: Address | None = None  # where others find us, if not where we listen
-    credentials: Credentials | None = None  # without them everything stays on this machine
+    advertised: Address | None = None  # address for peers, if not the listen address
+    credentials: Credentials | None = None  # required for addresses other than loopback
     drain_s: float = 30.0  # Guess: 480 MB at the credits of a tick (decision 0049).
-    is_chaotic: bool = False  # others may damage this process, to see it heal
+    is_chaotic: bool = False  # chaos requests may damage this process
     config: ProtocolConfig = ProtocolConfig.live()

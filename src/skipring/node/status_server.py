@@ -1,4 +1,4 @@
-"""Status requests: from a machine and a request to a response.
+"""Server for status requests about the machines of a node or supervisor.
 
 Each response costs a bounded amount of work and fits into its frame.
 """
@@ -39,10 +39,10 @@ from skipring.wire.rpc import (
     Refused,
 )
 
-# Limits of ours: pages stay below what their frames hold, hints and all.
+# Limits: pages stay below the size of their frames, address hints included.
 LABELS_BYTES_MAX: Final = 128 * 1024
-PUBLICATIONS_BYTES_MAX: Final = 128 * 1024  # and one more, which may be the largest there is
-READ_BYTES_MAX: Final = 4 << 20  # Our guess: what may be read for one answer.
+PUBLICATIONS_BYTES_MAX: Final = 128 * 1024  # and one more publication, of any size
+READ_BYTES_MAX: Final = 4 << 20  # Guess: bytes to read for one response.
 
 NOT_A_MEMBER: Final = "not a member of the topic"
 
@@ -55,7 +55,7 @@ Question = FetchPublications | FetchChanges
 def database_page(
     machine: Supervisor | None, question: FetchDatabase, conflicts: Iterable[Conflict] = ()
 ) -> DatabasePage:
-    """A part of the database of a topic, then of those who wait; nothing of an unknown topic."""
+    """Return a page of a topic's database and then its queue; empty for an unknown topic."""
     if machine is None:
         return DatabasePage(question.request, 0, 0, 0, None, (), ())
     roster = machine.roster
@@ -74,14 +74,14 @@ def database_page(
         digest=roster.digest,
         cursor=_believable_cursor(roster),
         next=after if after < total + len(queue) else None,
-        entries=tuple(entry for entry in entries if _can_be_said(*entry)),
-        queue=tuple(node for node in waiting if _can_be_said("", node)),
+        entries=tuple(entry for entry in entries if _is_valid_entry(*entry)),
+        queue=tuple(node for node in waiting if _is_valid_entry("", node)),
         conflicts=tuple(each for each in conflicts if each.name in roster)[:CONFLICTS_MAX],
     )
 
 
 def _entries(roster: Roster, start: int) -> Iterator[tuple[str, NodeId | None]]:
-    """Some entries of the database in the paper's form; only these are made."""
+    """Yield the entries of one page in the paper's form; only these are created."""
     if roster.is_loaded:
         yield from roster.database()[start : start + ENTRIES_MAX]
         return
@@ -92,7 +92,7 @@ def _entries(roster: Roster, start: int) -> Iterator[tuple[str, NodeId | None]]:
 def _within_bytes(
     entries: Iterable[tuple[str, NodeId | None]],
 ) -> Iterator[tuple[str, NodeId | None]]:
-    """The first entries, up to as many characters as a page has room for, but one in any case."""
+    """Yield the first entries, up to LABELS_BYTES_MAX characters, but at least one."""
     size = 0
     for label, node in entries:
         if size and size + len(label) > LABELS_BYTES_MAX:
@@ -101,8 +101,8 @@ def _within_bytes(
         yield label, node
 
 
-def _can_be_said(label: str, node: NodeId | None) -> bool:
-    """False for what only a damaged file can hold, and no world file may."""
+def _is_valid_entry(label: str, node: NodeId | None) -> bool:
+    """Return False for entries that only a damaged file contains; a world file may not."""
     try:
         check_entry(label, node)
     except MessageError:
@@ -111,7 +111,7 @@ def _can_be_said(label: str, node: NodeId | None) -> bool:
 
 
 def _believable_cursor(roster: Roster) -> int:
-    """Where the round robin is; what is no number of ours is taken modulo n (S6)."""
+    """Return the cursor of the round robin; modulo n if it is out of range (S6)."""
     if 0 <= roster.cursor <= NUMBER_MAX:
         return roster.cursor
     return roster.cursor % max(1, len(roster))
@@ -127,7 +127,7 @@ def handle_status_request(
     question: Question,
     is_spent: Spent = never_spent,
 ) -> PublicationPage | ChangePage | Refused:
-    """What a node says to one who looks at it; one that is not in the topic refuses."""
+    """Return the response to a status request; a node outside the topic refuses."""
     if machine is None:
         return Refused(question.request, NOT_A_MEMBER)
     match question:
@@ -138,7 +138,7 @@ def handle_status_request(
 
 
 def node_status(machine: Subscriber, request: int, health: NodeHealth | None = None) -> NodeStatus:
-    """Return the variables of a subscriber; of too many (corrupted memory) the first."""
+    """Return the variables of a subscriber; collections (corrupt memory) are cut to the limits."""
     silence, heard = machine.silence, machine.digests
     return NodeStatus(
         request=request,
@@ -158,7 +158,7 @@ def node_status(machine: Subscriber, request: int, health: NodeHealth | None = N
 
 
 def _clamped(state: LivenessState) -> LivenessState:
-    """Counters as far as they can be written: corrupted ones may have any size."""
+    """Return the counters, limited to the range of the wire; corrupt ones may have any value."""
     ticks, threshold = (
         min(max(number, -NUMBER_MAX), NUMBER_MAX) for number in (state.ticks, state.threshold)
     )
@@ -168,9 +168,9 @@ def _clamped(state: LivenessState) -> LivenessState:
 def publication_page(
     archive: Log, question: FetchPublications, is_spent: Spent = never_spent
 ) -> PublicationPage:
-    """What is stored from an offset on: so many offsets are looked at, and so many bytes sent.
+    """Return the publications from an offset on, limited in offsets and in bytes.
 
-    A scan ends early once its time is spent; the page then says where to continue.
+    A scan ends early once its time is spent; ``next`` of the page is the offset to continue from.
     """
     end = min(question.end, archive.end)
     stop = min(question.start + LISTED_MAX, end)
@@ -203,7 +203,7 @@ def _without_content(publication: Publication) -> Publication:
 
 
 def _can_be_listed(publication: Publication) -> bool:
-    """False for what could not travel: it is left out, and the rest is shown."""
+    """Return False for a publication that no message may carry; the page omits it."""
     try:
         check_listed(publication)
     except MessageError:

@@ -61,14 +61,14 @@ from skipring.wire.rpc import (
     is_runtime,
 )
 
-REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)  # what the paper's bound is about
+REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)  # requests of the paper's bound
 NOT_ALLOWED: Final = "this supervisor does not allow the topic"
 
 _LOG: Final = logger("supervisor")
 
 
 class SupervisorHost:
-    """Serves the topics of one supervisor over sockets."""
+    """Host of one supervisor, which serves its topics over sockets."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class SupervisorHost:
         self._store = store
         self._allowed = settings.allowed_topics
         self._advertised = settings.advertised
-        self.counts: Counter[str] = Counter()  # of what it was asked for, and what it did
-        self._requests: Counter[TopicId] = Counter()  # of the protocol, in topics we have
+        self.counts: Counter[str] = Counter()  # received messages, probes and evictions
+        self._requests: Counter[TopicId] = Counter()  # protocol requests in known topics
         self._topics = SupervisorTopics(config=settings.config)
         self._quotas = Quotas()
-        self._accounts: dict[TopicId, NodeId] = {}  # that the topics are charged to
-        self._stored: dict[TopicId, tuple[int, int]] = {}  # how large, and which sum (R14)
+        self._accounts: dict[TopicId, NodeId] = {}  # account that each topic is charged to
+        self._stored: dict[TopicId, tuple[int, int]] = {}  # size and digest on disk (R14)
         self._rng = rng
         book = self._book = AddressBook()
         greeting = Hello(node=SUPERVISOR, address="", role=Role.SUPERVISOR)
@@ -99,12 +99,12 @@ class SupervisorHost:
         )
         self.ticker = Timer(self._tick, settings.tick_s, rng)
         self._answer_s = settings.answer_s
-        self._asked: set[TopicId] = set()  # topics in which somebody waits for an answer
-        self._flushing: asyncio.TimerHandle | None = None  # when they are answered
+        self._asked: set[TopicId] = set()  # topics with unanswered requests
+        self._flushing: asyncio.TimerHandle | None = None  # timer of their answers
         self.address: Address = ""
 
     async def start(self, host: str, port: int) -> Self:
-        """Listen; port 0 picks a free one. What the store remembers may be wrong: it is mended."""
+        """Listen, on a free port if it is 0; stored databases may be corrupt and are repaired."""
         for topic, state in (self._store.load() if self._store is not None else {}).items():
             self.dispatch(topic, Overwritten(state))
         self._quotas.on_tick(self._owners())
@@ -115,7 +115,7 @@ class SupervisorHost:
     def _receive(self, sender: NodeId, envelope: Envelope[WireMessage], _: Frame) -> None:
         message = envelope.message
         self.counts[type(message).__name__] += 1
-        if isinstance(message, GetSupervisorStatus):  # it is about no topic
+        if isinstance(message, GetSupervisorStatus):  # concerns no topic
             self._sender.send_message(envelope.topic, sender, self._status(message))
             return
         if self._allowed and not any(fnmatchcase(envelope.topic, glob) for glob in self._allowed):
@@ -161,7 +161,7 @@ class SupervisorHost:
         return effects
 
     def _is_over_quota(self, sender: NodeId, envelope: Envelope[WireMessage]) -> bool:
-        """Return True, and say why, if a name uses more than its share of this supervisor."""
+        """Return True, and send the reason, if a name exceeds its quota at this supervisor."""
         message, account = envelope.message, self.links.account_of(sender)
         if envelope.topic not in self._topics and not is_runtime(message):
             why = self._quotas.refuse_topic(account)
@@ -194,7 +194,7 @@ class SupervisorHost:
                 yield account
 
     def _status(self, question: GetSupervisorStatus) -> SupervisorStatus:
-        """How we fare, and some of our topics."""
+        """Return the counters of this supervisor and a page of its topics."""
         topics = sorted((topic, len(each.roster)) for topic, each in self._topics.machines())
         end = question.start + TOPICS_IN_A_PAGE
         return SupervisorStatus(
@@ -213,7 +213,7 @@ class SupervisorHost:
     def _turn_away(
         self, sender: NodeId, envelope: Envelope[WireMessage], counted: str, why: str
     ) -> None:
-        """We do not serve such topics; who asks should know why nothing happens."""
+        """Count a refused message; send the reason if its sender waits for a response."""
         self.links.counts[counted] += 1
         message = envelope.message
         if isinstance(message, Subscribe | FindMembers | FetchDatabase):
@@ -232,10 +232,10 @@ class SupervisorHost:
             case _ if isinstance(message, DAMAGES):
                 self._sender.send_message(topic, sender, self.chaos.handle(topic, message))
             case _:
-                pass  # an answer to nobody
+                pass  # a response without a request
 
     def _members(self, topic: TopicId, count: int) -> dict[NodeId, Address]:
-        """Some members of a topic and where they listen, by chance."""
+        """Return random members of a topic with their addresses."""
         machine = self._topics.machine(topic)
         nodes = list(machine.roster.nodes) if machine is not None else []
         chosen = self._rng.sample(nodes, min(count, len(nodes)))
@@ -252,7 +252,7 @@ class SupervisorHost:
         self.links.sweep()
 
     def _flush_soon(self, topic: TopicId) -> None:
-        """Answer whoever waits a little later, many at once, if nobody is to wait for a tick."""
+        """Schedule the answers of a topic after ``answer_s``; without it they wait for a tick."""
         if self._answer_s is None:
             return
         self._asked.add(topic)
@@ -272,34 +272,34 @@ class SupervisorHost:
         self._flush_soon(topic)
 
     def _remember(self) -> None:
-        """Keep the databases: a supervisor that comes back with them disturbs nobody."""
+        """Store changed databases: a restart with them does not disturb the rings."""
         if self._store is None:
             return
         try:
             rosters = {topic: machine.roster for topic, machine in self._topics.machines()}
             marks = {topic: (len(each), each.digest) for topic, each in rosters.items()}
             for topic, mark in marks.items():
-                if self._stored.get(topic) != mark:  # where the cursor is may be lost
+                if self._stored.get(topic) != mark:  # the cursor may be lost
                     self._store.save(topic, self.state(topic))
             for topic in self._stored.keys() - marks.keys():
                 self._store.forget(topic)
             self._stored = marks
         except StorageError:
-            self.links.counts["not stored"] += 1  # it may be lost: the ring tells it again
+            self.links.counts["not stored"] += 1  # a lost database is rebuilt from the ring
 
-    # -- what can be seen --------------------------------------------------------------------
+    # -- inspection --------------------------------------------------------------------------
 
     @property
     def suspects(self) -> int:
-        """How many members are held for silent, in all topics."""
+        """Return the number of accused members, summed over topics."""
         return sum(machine.accused for _, machine in self._topics.machines())
 
     def members(self) -> dict[TopicId, int]:
-        """How many members each topic has."""
+        """Return the number of members of each topic."""
         return {topic: len(machine.roster) for topic, machine in self._topics.machines()}
 
     def state(self, topic: TopicId) -> SupervisorState:
-        """The database of a topic as a value."""
+        """Return the database of a topic as a value."""
         machine = self._topics.machine(topic)
         return machine.state() if machine is not None else SupervisorState()
 

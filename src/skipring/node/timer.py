@@ -7,11 +7,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-JITTER: Final = 0.1  # Our guess: enough that those who started together do not stay together.
+JITTER: Final = 0.1  # Guess: enough to spread the ticks of processes that start together.
 
 
 class Timer:
-    """Calls a function every so many seconds, give or take a tenth, until it is stopped."""
+    """Timer that calls a function once per period, with 10 % jitter, until it is stopped."""
 
     def __init__(self, call: Callable[[], None], period_s: float, rng: Random) -> None:
         self._call = call
@@ -20,16 +20,16 @@ class Timer:
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = 0.0
         self.calls = 0
-        self.late_calls = 0  # by more than a period
+        self.late_calls = 0  # late by more than a period
         self.lag_s = 0.0  # of the last call
 
     def start(self) -> None:
-        """Call for the first time after a part of the period."""
+        """Start the timer; the first call follows after a random part of the period."""
         self.stop()
         self._schedule(self._rng.uniform(0, self._period_s))
 
     def stop(self) -> None:
-        """Call no more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

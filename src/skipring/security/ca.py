@@ -27,7 +27,7 @@ from skipring.security.credentials import (
     belongs_to,
     read_certificates,
     read_key,
-    told,
+    time_text,
 )
 from skipring.security.deny_list import FILE_NAME, deny, parse_serial
 from skipring.storage.data_dir import sync_directory
@@ -120,7 +120,7 @@ def _denied(given: str) -> tuple[int, str]:
     """Return the serial number in a text, or of the certificate in the file that it names."""
     serial = parse_serial(given)
     if serial is not None and not Path(given).exists():
-        return serial, f"denied at {told(_now())}"
+        return serial, f"denied at {time_text(_now())}"
     certificate = read_certificates(Path(given))[0]
     if certificate.is_authority:
         raise InputError(
@@ -128,7 +128,7 @@ def _denied(given: str) -> tuple[int, str]:
             "of the authorities"
         )
     name = " ".join(certificate.common_names)
-    return certificate.serial, f"{name}, denied at {told(_now())}"
+    return certificate.serial, f"{name}, denied at {time_text(_now())}"
 
 
 class _Signer(Struct, frozen=True):
@@ -143,19 +143,19 @@ class _Signer(Struct, frozen=True):
         files = authority_files(directory)
         if not files.certificate.exists():
             raise InputError(
-                f"{files.certificate}: there is no such file; make an authority first: "
+                f"{files.certificate}: there is no such file; create an authority first: "
                 f"skipring certs init {shlex.quote(str(directory))}"
             )
         certificate, key = read_certificates(files.certificate)[0], read_key(files.key)
         if not certificate.is_authority or not isinstance(key, ec.EllipticCurvePrivateKey):
             raise InputError(
-                f"{directory}: its ca.pem and ca.key are not an authority such as "
-                "skipring certs init makes; give the directory of one"
+                f"{directory}: its ca.pem and ca.key are not an authority of "
+                "skipring certs init; use the directory of one"
             )
         if not belongs_to(key, certificate):
             raise InputError(
                 f"{files.key}: not the key of {files.certificate}; "
-                "put back the one that was made together with it"
+                "restore the key that was created with it"
             )
         certificate.check_time()
         return cls(certificate, key)
@@ -186,7 +186,7 @@ class _Signer(Struct, frozen=True):
 
 def _check_days(days: int) -> None:
     if not 1 <= days <= DAYS_MAX:
-        raise InputError(f"a certificate lives from 1 to {DAYS_MAX} days, not {days}")
+        raise InputError(f"a certificate is valid for 1 to {DAYS_MAX} days, not {days}")
 
 
 def _check_names(names: Sequence[NodeId]) -> None:
@@ -194,9 +194,9 @@ def _check_names(names: Sequence[NodeId]) -> None:
         try:
             check_node(name)
         except MessageError as error:
-            raise IdentityError(f"no name for a certificate: {error}") from None
+            raise IdentityError(f"invalid name for a certificate: {error}") from None
         if names.count(name) > 1:
-            raise IdentityError(f"the name {name} is given twice; give it once")
+            raise IdentityError(f"the name {name} is given twice")
 
 
 def _place(host: str) -> x509.GeneralName:
@@ -210,7 +210,7 @@ def _place(host: str) -> x509.GeneralName:
         if not (isinstance(address, IPv6Address) and address.scope_id):
             return x509.IPAddress(address)
     raise InputError(
-        f"no host: {shown(host)}; give an IP address or a name in ASCII, without a port"
+        f"invalid host: {shown(host)}; use an IP address or a name in ASCII, without a port"
     )
 
 
@@ -278,8 +278,8 @@ def _check_absent(files: Files) -> None:
 
 def _exists(path: Path | str) -> InputError:
     return InputError(
-        f"{path}: is there already and is never overwritten; "
-        "take another name or directory, or move it away first"
+        f"{path}: exists already and is never overwritten; "
+        "choose another name or directory, or move the file first"
     )
 
 
@@ -287,7 +287,7 @@ def _write(files: Files, certificate: x509.Certificate, key: ec.EllipticCurvePri
     """Write both files, or none."""
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     directory = files.key.parent
-    with _failures_told(directory), ExitStack() as undone:
+    with _translate_write_errors(directory), ExitStack() as undone:
         _make_directory(directory)
         _write_new(files.key, secret, _SECRET_MODE, undone)
         _write_new(files.certificate, certificate.public_bytes(Encoding.PEM), _PUBLIC_MODE, undone)
@@ -305,20 +305,20 @@ def _write_new(path: Path, data: bytes, mode: int, undone: ExitStack) -> None:
 
 
 def _make_directory(directory: Path) -> None:
-    """Make a directory and its parents; ``Path.mkdir`` would give parents a more open mode."""
+    """Create a directory and its parents; ``Path.mkdir`` would give parents a more open mode."""
     for each in (*reversed(directory.parents), directory):
         if not each.exists():
             each.mkdir(_DIRECTORY_MODE, exist_ok=True)
 
 
 @contextmanager
-def _failures_told(directory: Path) -> Iterator[None]:
+def _translate_write_errors(directory: Path) -> Iterator[None]:
     try:
         yield
-    except FileExistsError as error:  # it was made after the check
+    except FileExistsError as error:  # created after the check
         raise _exists(error.filename) from None
     except OSError as error:
         raise InputError(
             f"cannot write {error.filename or directory}: {error.strerror}; "
-            "take a directory that this user may write to, on a disk with room"
+            "choose a directory that this user may write to, on a disk with free space"
         ) from None

@@ -146,7 +146,7 @@ class Credentials:
             sentence = f"the certificate {serial_text(peer.serial)} of {peer.name} is denied"
             return Distrust("certificate denied", sentence)
         if now_s >= peer.ends_s:
-            ends = told(datetime.fromtimestamp(peer.ends_s, UTC))
+            ends = time_text(datetime.fromtimestamp(peer.ends_s, UTC))
             return Distrust(
                 "certificate expired", f"the certificate of {peer.name} expired at {ends}"
             )
@@ -185,13 +185,13 @@ class Credentials:
         for each in errors:
             _LOG.error("credentials_rejected", reason=str(each), denied=len(self._denied))
         if not errors:
-            expires = told(self.expires)
+            expires = time_text(self.expires)
             _LOG.info("credentials_reloaded", expires=expires, denied=len(self._denied))
 
     def _check_name(self, name: NodeId) -> None:
         if name != self.name:
             raise InputError(
-                f"{self._files[1]}: called {name}, and this process was started with the "
+                f"{self._files[1]}: has the name {name}, but this process was started with the "
                 f"certificate of {self.name}; restart it to change its name"
             )
 
@@ -204,7 +204,7 @@ class Credentials:
         certificate = read_certificates(cert)[0]
         name = _usable_name(certificate)
         if not belongs_to(read_key(key), certificate):
-            raise InputError(f"{key}: not the key of {cert}; give the two that were made together")
+            raise InputError(f"{key}: not the key of {cert}; use the key created with it")
         issuer = _issuer(certificate, authorities)
         for each in (issuer, certificate):
             each.check_time()
@@ -236,13 +236,13 @@ def _usable_name(certificate: Certificate) -> NodeId:
     name = name_in(certificate.common_names)
     if name is None:
         raise InputError(
-            f"{certificate.path}: its common name is not that of a node; "
-            "take a certificate of skipring certs issue"
+            f"{certificate.path}: its common name is not a valid node name; "
+            "use a certificate of skipring certs issue"
         )
     if not set(PURPOSES) <= certificate.purposes:
         raise InputError(
-            f"{certificate.path}: not made for both ends of a connection, serverAuth and "
-            "clientAuth; take a certificate of skipring certs issue"
+            f"{certificate.path}: not valid for both ends of a connection, serverAuth and "
+            "clientAuth; use a certificate of skipring certs issue"
         )
     return name
 
@@ -253,14 +253,14 @@ def _issuer(certificate: Certificate, authorities: Sequence[Certificate]) -> Cer
         if not authority.is_authority:
             raise InputError(
                 f"{authority.path}: not an authority's certificate; "
-                "give the ca.pem of skipring certs init"
+                "use the ca.pem of skipring certs init"
             )
     for authority in authorities:
         if certificate.is_signed_by(authority):
             return authority
     raise InputError(
         f"{certificate.path}: not signed by the authority in {authorities[0].path}; "
-        "all processes of a cluster have certificates of the same one"
+        "all processes of a cluster need certificates of the same authority"
     )
 
 
@@ -271,19 +271,19 @@ def _prepare(
     context.check_hostname = False  # addresses change; the caller checks peer_name
     context.verify_mode = ssl.CERT_REQUIRED
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    with _refusal_told(authorities[0].path):
+    with _translate_tls_errors(authorities[0].path):
         context.load_verify_locations(cadata="".join(each.pem for each in authorities))
-    with _refusal_told(cert):
+    with _translate_tls_errors(cert):
         context.load_cert_chain(cert, key)
 
 
 @contextmanager
-def _refusal_told(path: Path) -> Iterator[None]:
+def _translate_tls_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:  # ssl.SSLError is one; a key may be too short, for example
         raise InputError(
-            f"{path}: cannot be used for TLS: {error.strerror}; take one of skipring certs"
+            f"{path}: cannot be used for TLS: {error.strerror}; use a certificate of skipring certs"
         ) from None
 
 
@@ -326,16 +326,16 @@ class Certificate(Struct, frozen=True):
         if now >= self.ends:
             remedy = "init in a new directory" if self.is_authority else "issue"
             raise InputError(
-                f"{self.path}: expired at {told(self.ends)}; "
-                f"make a new one with skipring certs {remedy}"
+                f"{self.path}: expired at {time_text(self.ends)}; "
+                f"create a new one with skipring certs {remedy}"
             )
         if now < self.starts:
             raise InputError(
-                f"{self.path}: valid from {told(self.starts)} only; check this machine's clock"
+                f"{self.path}: valid from {time_text(self.starts)} only; check this machine's clock"
             )
 
 
-def told(moment: datetime) -> str:
+def time_text(moment: datetime) -> str:
     """Format a time for a reader."""
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
@@ -343,14 +343,14 @@ def told(moment: datetime) -> str:
 def read_certificates(path: Path) -> list[Certificate]:
     """Read all certificates of a PEM file; there is at least one."""
     data = _read(path)
-    with _damage_told(path, "certificate"):
+    with _translate_parse_errors(path, "certificate"):
         return [_certificate(path, each) for each in x509.load_pem_x509_certificates(data)]
 
 
 def read_key(path: Path) -> PrivateKeyTypes:
     """Read a key from a PEM file that only its owner may read."""
     data = _read(path, is_secret=True)
-    with _damage_told(path, "unencrypted private key"):
+    with _translate_parse_errors(path, "unencrypted private key"):
         return load_pem_private_key(data, password=None)
 
 
@@ -385,18 +385,18 @@ def _read(path: Path, *, is_secret: bool = False) -> bytes:
         with path.open("rb") as file:
             if is_secret and os.fstat(file.fileno()).st_mode & _OF_OTHERS:
                 raise InputError(
-                    f"{path}: others than its owner may use this key; "
-                    f"chmod 600 {shlex.quote(str(path))} keeps them out"
+                    f"{path}: other users may read this key; "
+                    f"restrict it with chmod 600 {shlex.quote(str(path))}"
                 )
             return file.read(_FILE_BYTES_MAX)
     except OSError as error:
         raise InputError(
-            f"cannot read {path}: {error.strerror}; check the path and who may read it"
+            f"cannot read {path}: {error.strerror}; check the path and its permissions"
         ) from None
 
 
 @contextmanager
-def _damage_told(path: Path, what: str) -> Iterator[None]:
+def _translate_parse_errors(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except (
@@ -409,7 +409,7 @@ def _damage_told(path: Path, what: str) -> Iterator[None]:
     ):
         raise InputError(
             f"{path}: no {what} in PEM form can be read from it; "
-            "check that it is the right file, and whole"
+            "check that it is the right file and complete"
         ) from None
 
 

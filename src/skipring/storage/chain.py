@@ -2,7 +2,7 @@
 
 The digest works in blocks of 64 ids: C(0) is zeros, C(k) = H(C(k-1) || ids of block k). The value
 at offset n is the first 8 bytes of H(C(n // 64) || ids from 64 * (n // 64) to n). It depends on
-every id before n and on their order, not on pack boundaries.
+every id before n and on their order, not on segment boundaries.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LogChain:
         """Return the value at an offset up to the end.
 
         ``ids_between`` returns the ids from one offset to before another. It is called for at most
-        63 ids, and not for those of the last block.
+        63 ids, never for ids of the last block.
         """
         assert 0 <= offset <= self.end, f"offset {offset} beyond {self.end}"
         block = offset // BLOCK_IDS
@@ -81,7 +81,7 @@ class LogChain:
 def _hashed(digest: bytes, ids: bytes | memoryview) -> bytes:
     state = _HASH.copy()
     state.update(digest)
-    # In halves: an update with 2,048 bytes releases the GIL, which others may keep for 5 ms.
+    # In halves: an update of 2,048 bytes releases the GIL, which other threads may hold for 5 ms.
     state.update(ids[:_HALF_BYTES])
     state.update(ids[_HALF_BYTES:])
     return state.digest()

@@ -23,7 +23,7 @@ COMMAND_CHARACTERS_MAX: Final = 60  # Guess: enough to recognise a command.
 def process_text(pid: int) -> str | None:
     """Return "process 123 (python -m skipring node)"; None if no such process runs.
 
-    The command is left out where /proc does not show it.
+    The command is omitted if /proc does not show it.
     """
     if not _is_running(pid):
         return None
@@ -44,14 +44,14 @@ def process_text(pid: int) -> str | None:
 def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except PermissionError:  # another user's
+    except PermissionError:  # a process of another user
         return True
     except (OSError, OverflowError):
         return False
     return True
 
 
-DAMAGED_MAX: Final = 2  # Limit of ours: each may be as large as the store.
+DAMAGED_MAX: Final = 2  # Limit: each damaged file may be as large as the store.
 
 _SURROUNDINGS: Final = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
@@ -61,13 +61,13 @@ _PROCESS_ID_BYTES_MAX: Final = 20
 _PRIMARY_CODE: Final = 0xFF  # SQLite's extended codes keep the kind of error in the lowest byte
 
 
-# What SQLite complains with. It quotes a damaged table, and that may be no text any more.
+# Exceptions of SQLite. An error text may quote a damaged table, which may be invalid UTF-8.
 COMPLAINTS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 @contextmanager
 def translate_os_errors(place: Path) -> Iterator[None]:
-    """Turn what the system and SQLite complain about into our errors, with what to do."""
+    """Translate errors of the system and of SQLite into errors of skipring with a remedy."""
     try:
         yield
     except OSError as error:
@@ -106,13 +106,13 @@ def _busy(place: Path, holder: int | None = None) -> StoreBusyError:
 
 
 def code_of(error: sqlite3.Error) -> int:
-    """The kind of an error of SQLite; 0 if it did not come from SQLite itself."""
+    """Return the primary result code of an SQLite error; 0 if SQLite itself did not raise it."""
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & _PRIMARY_CODE
 
 
 def is_damage(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> bool:
-    """True if an error is the fault of a database itself, and not of its surroundings."""
+    """Return True if the database itself caused an error, and not its environment."""
     if isinstance(error, UnicodeDecodeError):
         return True
     may_use = os.access(path.parent, os.W_OK) and (
@@ -122,15 +122,15 @@ def is_damage(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> bool:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a data directory that only its owner can look into; one that is there stays as it is."""
+    """Create a data directory with access for its owner only; keep an existing one unchanged."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 class Lock:
-    """Keeps other processes out of a data directory; ends with the process, however it ends.
+    """Lock of a data directory against other processes; the end of the process releases it.
 
-    The lock of the system decides. The process id in the file is only for error messages: after a
-    crash it is that of a process that has ended.
+    The lock of the system decides. The process id in the file is for error messages only: after a
+    crash it is the id of a process that has ended.
     """
 
     __slots__ = ("_file",)
@@ -149,12 +149,12 @@ class Lock:
         self._write(f"{os.getpid()}\n".encode())
 
     def _write(self, text: bytes) -> None:
-        with suppress(OSError):  # a full disk keeps no process from its data
+        with suppress(OSError):  # a process opens its data even on a full disk
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, text, 0)
 
     def release(self) -> None:
-        """Let others in; a second time does nothing."""
+        """Release the lock; a second call does nothing."""
         if self._file >= 0:
             self._write(b"")
             os.close(self._file)
@@ -162,7 +162,7 @@ class Lock:
 
 
 def _process_id(lock_file: int) -> int | None:
-    """Return the process id in a lock file; None if there is none that can be read."""
+    """Return the process id in a lock file; None if it is missing or unreadable."""
     try:
         text = os.pread(lock_file, _PROCESS_ID_BYTES_MAX, 0).strip()
     except OSError:
@@ -171,7 +171,7 @@ def _process_id(lock_file: int) -> int | None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make names durable: of files that were made, replaced or removed."""
+    """Make the creation, replacement or removal of files in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -180,7 +180,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Replace a file by another, at once; readable by its owner only."""
+    """Replace the content of a file atomically; only its owner may read it."""
     fresh = path.with_name(path.name + ".new")
     with suppress(FileNotFoundError):
         fresh.unlink()
@@ -194,15 +194,15 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def sibling(path: Path, suffix: str) -> Path:
-    """The file whose name has a suffix more."""
+    """Return the path with a suffix appended to the file name."""
     return path.with_name(path.name + suffix)
 
 
 def quarantine_file(path: Path, wal: bytes | None = None) -> Path | None:
-    """Rename a damaged database, with its log, and forget the oldest of those kept.
+    """Rename a damaged database with its write-ahead log; delete the oldest beyond DAMAGED_MAX.
 
-    Return its new name; None if there was nothing. A log that SQLite may have removed meanwhile is
-    given as it was.
+    Return the new path; None if there was no file. ``wal`` is the content of a write-ahead log
+    that SQLite may have removed since.
     """
     log = sibling(path, "-wal")
     if wal is None:
@@ -230,7 +230,7 @@ def _damaged(path: Path) -> set[int]:
 
 
 FILE: Final = "node-id"
-RANDOM_CHARACTERS: Final = 12  # Our guess: 62 bits, so that two of a million never meet.
+RANDOM_CHARACTERS: Final = 12  # Guess: 62 bits, so that a million names do not collide.
 
 _FORM: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _FILE_BYTES_MAX: Final = 1024
@@ -238,9 +238,9 @@ _ALPHABET: Final = ascii_lowercase + digits
 
 
 def node_id(directory: Path, name: str | None = None) -> NodeId:
-    """The node's own id: the one kept, or else the name given, or else a random one, then kept.
+    """Return the stored node id; if there is none, store ``name`` or else a random name.
 
-    IdentityError if one of them is no name for a node, or if they differ.
+    Raise IdentityError if a name is invalid, or if ``name`` differs from the stored one.
     """
     if name is not None:
         check_name(name, parameter="name")
@@ -270,7 +270,7 @@ def _read(path: Path) -> str | None:
 
 
 def check_name(name: str, *, parameter: str) -> None:
-    """Refuse a name that no node can have; ``parameter`` states where it comes from."""
+    """Raise IdentityError for an invalid node name; ``parameter`` states its source."""
     if not _FORM.fullmatch(name):
         raise IdentityError(
             f"{name[:80]!r} is no name for a node; "

@@ -31,27 +31,27 @@ _TIME_BYTES: Final = 8
 
 
 class Body(Struct, frozen=True, array_like=True, kw_only=True):
-    """A chunk as it is in the file."""
+    """Chunk in the form of the file."""
 
     store: str
     topic: TopicId
     epoch: int
     start: int
-    times: bytes  # eight each, little-endian
+    times: bytes  # eight bytes each, little-endian
     hops: bytes
     origins: bytes
 
     @property
     def end(self) -> int:
-        """The offset after the last one."""
+        """Return the offset after the last delivery."""
         return self.start + len(self.hops)
 
     def unpacked(self) -> Sequence[int]:
-        """The times."""
+        """Return the times as integers."""
         return unpack(f"<{len(self.hops)}q", self.times)
 
     def sealed(self) -> bytes:
-        """As it is written."""
+        """Return the encoded chunk with its checksum."""
         content = _ENCODER.encode(self)
         return content + _seal(content)
 
@@ -61,7 +61,7 @@ _DECODER: Final = Decoder(Body)
 
 
 def parsed(data: object) -> Body | None:
-    """What was written; None if it is something else."""
+    """Return the chunk in a row; None if it is damaged or of another version."""
     if not isinstance(data, bytes):
         return None
     content, seal = data[: -_SEAL.digest_size], data[-_SEAL.digest_size :]
@@ -83,24 +83,24 @@ def _seal(content: bytes) -> bytes:
 
 
 class DeliveryFile:
-    """The SQLite file of a trace, made when it is first used; what it says may be anything."""
+    """SQLite file of a delivery log, created on first use; its content may be damaged."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._db: sqlite3.Connection | None = None
-        self._reading: sqlite3.Connection | None = None  # its own: it does not wait for a write
-        self._lock = Lock()  # of reading, while another thread closes
-        self._writing = Lock()  # of writing, likewise
+        self._reading: sqlite3.Connection | None = None  # separate, so reads do not wait for writes
+        self._lock = Lock()  # held during a read: another thread may close the file
+        self._writing = Lock()  # held during a write, for the same reason
 
     def rows(self) -> Iterator[tuple[int, object]]:
-        """All chunks, the oldest first; at the end an error if the file is damaged."""
+        """Yield all chunks, the oldest first; raise at the end if the file is damaged."""
         db = self._connected()
         yield from db.execute("SELECT chunk, body FROM chunks ORDER BY chunk")
         if db.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
             raise sqlite3.DatabaseError("its pages do not fit together")
 
     def read(self, row: int) -> object:
-        """What is in a row; None if it is not there."""
+        """Return the content of a row; None if there is no such row."""
         with self._lock:
             if self._reading is None:
                 self._reading = connect(self._path)
@@ -110,19 +110,19 @@ class DeliveryFile:
     def write(
         self, bodies: Iterable[tuple[int | None, bytes]], obsolete: Iterable[int]
     ) -> list[int]:
-        """Add or replace chunks and remove some, all or nothing; return the rows of the former."""
+        """Write and delete chunks in one transaction; return the rows of the written ones."""
         with self._writing, transaction(db := self._connected()):
             db.executemany("DELETE FROM chunks WHERE chunk = ?", ((row,) for row in obsolete))
             return [_replaced(db, row, body) for row, body in bodies]
 
     def is_damaged(self, error: Exception) -> bool:
-        """True if a failure is the fault of the file itself."""
+        """Return True if damage of the file itself caused an error."""
         if not isinstance(error, COMPLAINTS) or isinstance(error, sqlite3.ProgrammingError):
-            return False  # the second: it is closed
+            return False  # ProgrammingError: the file is closed
         return is_damage(error, self._path)
 
     def discard(self) -> None:
-        """Remove the file; the next use makes another one."""
+        """Remove the file; the next use creates a new one."""
         self.close()
         for suffix in ("", "-wal", "-shm", "-journal"):
             sibling(self._path, suffix).unlink(missing_ok=True)
@@ -150,7 +150,7 @@ class DeliveryFile:
 
 
 def _check_tables(db: sqlite3.Connection) -> None:
-    """Make the tables, if there are none; an error if there are others."""
+    """Create the tables if there are none; raise DatabaseError if there are others."""
     query = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
     tables = dict(db.execute(query))
     if not tables:

@@ -1,7 +1,6 @@
 """Delivery log of a node: when, over how many hops and in which way publications arrived.
 
-The content is telemetry beside the publications. A damaged file costs figures only, so no method
-raises.
+The content is telemetry. A damaged file loses no publication, so no method raises.
 """
 
 from __future__ import annotations
@@ -22,54 +21,55 @@ from skipring.storage.delivery_file import FAILURES, FILE, Body, DeliveryFile, p
 from skipring.storage.store import PublicationStore
 from skipring.storage.topic_log import TopicLog
 
-ON_DISK_MAX: Final = 1_000_000  # Limit of ours: the last offsets of a topic, about 10 MB.
-IN_MEMORY_MAX: Final = 100_000  # Limit of ours: without a disk, or with one that takes nothing.
-CHUNK_MAX: Final = 1024  # Our guess: the last chunk is written again and again until it is full.
+ON_DISK_MAX: Final = 1_000_000  # Limit: the last offsets of a topic, about 10 MB.
+IN_MEMORY_MAX: Final = 100_000  # Limit: without a disk, or while writes fail.
+CHUNK_MAX: Final = 1024  # Guess: the last chunk is rewritten until it is full.
 
 _PLACES: Final = {origin: place for place, origin in enumerate(Origin)}
 
 
 class DeliveryRows(NamedTuple):
-    """Deliveries at consecutive offsets, the first of them ``start``."""
+    """Deliveries at consecutive offsets from ``start``."""
 
     start: int
     times: Sequence[int]  # microseconds since the epoch
-    hops: bytes  # one each
-    origins: bytes  # one each: the place in Origin
+    hops: bytes  # one byte each
+    origins: bytes  # one byte each: the place in Origin
 
     @property
     def end(self) -> int:
-        """The offset after the last one."""
+        """Return the offset after the last delivery."""
         return self.start + len(self.times)
 
 
 class DeliveryLog:
-    """The deliveries of a node, in all its topics; without a file they are in memory.
+    """Deliveries of a node in all its topics; without a file they are in memory.
 
-    ``write`` may run in a thread of its own, one at a time; noting and reading go on meanwhile.
+    ``write`` may run in another thread, one call at a time, concurrently with ``record`` and
+    ``read``.
     """
 
     def __init__(
         self, store: PublicationStore | None = None, file: DeliveryFile | None = None
     ) -> None:
-        self.failures = 0  # of the file
-        self.error: str | None = None  # why the last write failed
+        self.failures = 0  # failed accesses to the file
+        self.error: str | None = None  # reason of the last failed write; None after a success
         self._store = store
         self._file = file
         self._topics: dict[TopicId, list[_Chunk]] = {}  # in the order of their offsets
-        self._latest: dict[TopicId, _Chunk] = {}  # to which the next delivery is added
-        self._obsolete: list[int] = []  # rows
-        self._lock = Lock()  # of what a write in another thread changes
+        self._latest: dict[TopicId, _Chunk] = {}  # the chunk that gets the next delivery
+        self._obsolete: list[int] = []  # rows to delete
+        self._lock = Lock()  # for state that a write in another thread changes
 
     @classmethod
     def open(cls, directory: Path, store: PublicationStore) -> Self:
-        """The trace beside a store; what of it cannot be used is forgotten."""
+        """Open the delivery log beside a store; drop unusable content."""
         trace = cls(store, DeliveryFile(directory / FILE))
         trace._load({topic: store.archive(topic) for topic in store.topics})
         return trace
 
     def close(self) -> None:
-        """Close the file; what is not written is dropped. A second time does nothing."""
+        """Close the file and drop unwritten deliveries; a second call does nothing."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -77,14 +77,14 @@ class DeliveryLog:
     def record(
         self, topic: TopicId, offset: int, time_us: int, hops: int, origin: Origin, count: int = 1
     ) -> None:
-        """Publications have come; what was known of their offsets and of later ones is obsolete."""
+        """Record deliveries; earlier records of these offsets and of later ones become obsolete."""
         end = offset + count
         while offset < end:
             chunk = self._latest.get(topic)
             if chunk is None or chunk.end != offset or offset - chunk.start >= CHUNK_MAX:
                 chunk = self._begun(topic, offset)
             part = min(end - offset, chunk.start + CHUNK_MAX - offset)
-            if part == 1:  # as most come
+            if part == 1:  # the usual case
                 chunk.times.append(time_us)
                 chunk.hops.append(hops)
                 chunk.origins.append(_PLACES[origin])
@@ -93,22 +93,22 @@ class DeliveryLog:
                 chunk.hops.extend(bytes((hops,)) * part)
                 chunk.origins.extend(bytes((_PLACES[origin],)) * part)
             offset += part
-            chunk.end = offset  # last: a write in another thread takes what is before the end
+            chunk.end = offset  # last: a write in another thread reads up to the end
 
     def forget(self, topic: TopicId) -> None:
-        """Nothing is known of a topic any more."""
+        """Drop all deliveries of a topic."""
         with self._lock:
             self._cut(topic, 0)
             self._topics.pop(topic, None)
             self._latest.pop(topic, None)
 
     def end(self, topic: TopicId) -> int:
-        """The offset after the last delivery that is known."""
+        """Return the offset after the last recorded delivery."""
         chunks = self._topics.get(topic)
         return chunks[-1].end if chunks else 0
 
     def read(self, topic: TopicId, start: int, end: int, count: int) -> Iterator[DeliveryRows]:
-        """Known deliveries between two offsets, in order: the first ones, up to a number."""
+        """Yield the first ``count`` recorded deliveries between two offsets, in order."""
         with self._lock:
             known = self._topics.get(topic, [])
             chunks = known[bisect_right(known, start, key=_end_of) :]
@@ -124,7 +124,7 @@ class DeliveryLog:
                 yield DeliveryRows(first, found.times[part], found.hops[part], found.origins[part])
 
     def _contents(self, topic: TopicId, chunk: _Chunk) -> DeliveryRows | None:
-        """All that is in a chunk; None if it cannot be read."""
+        """Return the content of a chunk; None if it is unreadable."""
         with self._lock:
             if chunk.times:
                 hops, origins = bytes(chunk.hops), bytes(chunk.origins)
@@ -138,12 +138,12 @@ class DeliveryLog:
         try:
             return parsed(self._file.read(row)) if self._file is not None else None
         except FAILURES:
-            return None  # if the file is damaged, the next write finds it
+            return None  # the next write detects a damaged file
 
     # -- chunks --------------------------------------------------------------------------------
 
     def _begun(self, topic: TopicId, offset: int) -> _Chunk:
-        """A new chunk for what comes from an offset on; the oldest ones go."""
+        """Start a chunk at an offset; drop the oldest chunks beyond the limit."""
         with self._lock:
             latest = self._latest.get(topic)
             if latest is not None and latest.written >= latest.end:
@@ -158,7 +158,7 @@ class DeliveryLog:
             return begun
 
     def _cut(self, topic: TopicId, offset: int) -> None:
-        """Forget what is known of a topic from an offset on."""
+        """Drop the deliveries of a topic from an offset on."""
         chunks = self._topics.get(topic, [])
         while chunks and chunks[-1].end > offset:
             last = chunks[-1]
@@ -173,14 +173,14 @@ class DeliveryLog:
 
     @property
     def is_behind(self) -> bool:
-        """True if there is a file, and not all is in it."""
+        """Return True if there is a file that lacks some deliveries."""
         unwritten = (chunk.written < chunk.end for chunk in self._latest.values())
         return self._file is not None and any(unwritten)
 
     def write(self) -> None:
-        """Write the deliveries of publications that are durable.
+        """Write the deliveries of durable publications.
 
-        So the file never tells of a publication that a crash takes back.
+        The file never contains the delivery of a publication that a crash revokes.
         """
         file = self._file
         if file is None:
@@ -201,7 +201,7 @@ class DeliveryLog:
                 self._commit(each, row)
 
     def _due(self, topic: TopicId) -> list[_Due]:
-        """What of a topic is in memory only, in the order of the offsets."""
+        """Return the chunks of a topic that the file lacks, in the order of offsets."""
         assert self._store is not None
         durable_end = self._store.archive(topic).durable_end
         newest = takewhile(lambda chunk: chunk.times, reversed(self._topics[topic]))
@@ -224,14 +224,14 @@ class DeliveryLog:
     def _commit(self, due: _Due, row: int) -> None:
         chunk = due.chunk
         chunk.row, chunk.written = row, due.end
-        if chunk.end == chunk.start:  # it was cut meanwhile
+        if chunk.end == chunk.start:  # it was cut during the write
             self._drop([chunk])
         is_full = chunk.end - chunk.start >= CHUNK_MAX
         if chunk.written >= chunk.end and (is_full or self._latest.get(due.topic) is not chunk):
             chunk.release()
 
     def _fail(self, file: DeliveryFile, error: Exception, obsolete: Iterable[int]) -> None:
-        """Go on without what was in the file, if that is damaged; else it is tried again."""
+        """Count a failure; discard the file if it is damaged, otherwise keep it for a retry."""
         self.failures += 1
         self.error = str(error)
         if not file.is_damaged(error):
@@ -255,10 +255,10 @@ class DeliveryLog:
         except FAILURES as error:
             self._topics.clear()
             self._fail(self._file, error, ())
-        self.write()  # obsolete rows go at once, before their offsets are given anew
+        self.write()  # deletes obsolete rows before their offsets are assigned again
 
     def _take(self, row: int, body: Body | None, archives: Mapping[TopicId, TopicLog]) -> None:
-        """Use a chunk of the file if it is of this store, in this epoch; one written later wins."""
+        """Use a chunk of the file if its store and epoch match; later chunks take precedence."""
         archive = archives.get(body.topic) if body is not None else None
         if body is None or archive is None or not self._is_of(archive, body):
             self._obsolete.append(row)
@@ -279,24 +279,24 @@ class _Chunk:
 
     def __init__(self, start: int, end: int, row: int | None = None) -> None:
         self.start = start
-        self.end = end  # what is known from there on is obsolete
+        self.end = end  # records from there on are obsolete
         self.row = row
-        self.written = start if row is None else end  # all before this offset is in the file
+        self.written = start if row is None else end  # the file has all before this offset
         self.release()
 
     def release(self) -> None:
-        """Keep nothing in memory."""
+        """Drop the content from memory."""
         self.times = array("q")
         self.hops, self.origins = bytearray(), bytearray()
 
     @property
     def limit(self) -> int:
-        """How many offsets may come after it before it goes."""
+        """Return the number of newer offsets after which the chunk is dropped."""
         return IN_MEMORY_MAX if self.times else ON_DISK_MAX
 
 
 class _Due(NamedTuple):
-    """What of a chunk is to be written: all before ``end``."""
+    """Part of a chunk to be written: all deliveries before ``end``."""
 
     topic: TopicId
     chunk: _Chunk

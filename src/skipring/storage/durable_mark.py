@@ -1,7 +1,7 @@
 """Durable mark of each topic, stored outside of the database that may lose it.
 
-Two files are overwritten in turn, in place, with one fsync each. A torn write spoils one file; the
-other still holds the previous mark.
+Two files are overwritten in turn, in place, with one fsync each. A torn write damages one file; the
+other still has the previous mark.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ _NAMES: Final = ("publications.promise-a", "publications.promise-b")
 _MAGIC: Final = b"SRD1"  # the last byte is the version
 _SIZE_BYTES: Final = 4
 _DIGEST_BYTES: Final = 16
-_sync: Final = getattr(os, "fdatasync", os.fsync)  # not everywhere
-_BYTES_MAX: Final = 1 << 26  # Limit of ours: about a million topics.
+_sync: Final = getattr(os, "fdatasync", os.fsync)  # not on every platform
+_BYTES_MAX: Final = 1 << 26  # Limit: about a million topics.
 
 
-_RANDOM_BITS: Final = 32  # of an epoch; Guess: two that were drawn for one topic never meet
+_RANDOM_BITS: Final = 32  # of an epoch. Guess: two epochs of one topic do not collide.
 
 
 def new_epoch(before: int | None = None) -> int:
-    """Return the epoch of a new topic, or the one that follows ``before``.
+    """Return the epoch of a new topic, or the next epoch after ``before``.
 
-    An epoch is a counter of losses and 32 random bits: later ones are larger, and a directory that
-    was restored does not repeat those it had.
+    An epoch is a counter of losses and 32 random bits: later epochs are larger, and a restored
+    directory does not reuse an epoch.
     """
     losses = 0 if before is None else losses_of(before) + 1
     return losses << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
 
 
 def losses_of(epoch: int) -> int:
-    """Return how often a recovery has ended below what was promised."""
+    """Return the number of recoveries that ended below the durable mark."""
     return epoch >> _RANDOM_BITS
 
 
 class DurableMark(Struct, frozen=True, array_like=True, order=True, gc=False):
-    """Everything of a topic below ``end`` is durable; the offsets count in an epoch."""
+    """Durable mark of a topic: all offsets below ``end``, in an epoch, are on disk."""
 
     epoch: int = 0
     end: int = 0
 
 
 class DurableMarks(Struct, frozen=True, array_like=True):
-    """All promises of a store."""
+    """Durable marks of all topics of a store."""
 
     store: str
-    number: int  # of the write: the later one counts
+    number: int  # of the write; the file with the larger number is valid
     topics: dict[TopicId, DurableMark]
 
 
@@ -65,7 +65,7 @@ _DECODER: Final = Decoder(DurableMarks)
 
 
 class DurableMarkFile:
-    """The two files; damaged or missing ones are as if nothing had been promised."""
+    """Two files with the durable marks; a damaged or missing file counts as empty."""
 
     __slots__ = ("_descriptors", "_number")
 
@@ -87,7 +87,7 @@ class DurableMarkFile:
             os.close(self._descriptors.pop())
 
     def read(self) -> DurableMarks | None:
-        """What was promised last; None if that cannot be read."""
+        """Return the newest readable marks; None if there are none."""
         found = [promises for d in self._descriptors if (promises := _read(d)) is not None]
         if not found:
             return None
@@ -96,7 +96,7 @@ class DurableMarkFile:
         return newest
 
     def write(self, store: str, topics: Mapping[TopicId, DurableMark]) -> None:
-        """Promise; after this has returned, it is remembered."""
+        """Write marks; they are on disk when the call returns."""
         number = self._number + 1
         data = _framed(_ENCODER.encode(DurableMarks(store, number, dict(topics))))
         descriptor = self._descriptors[number % len(self._descriptors)]

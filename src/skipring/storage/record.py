@@ -17,7 +17,7 @@ from skipring.wire.limits import RECORD_BYTES_MAX
 
 
 class _Numbered(Struct, frozen=True, array_like=True, gc=False):
-    """The first fields of a publication: the others are skipped."""
+    """First fields of a record; the decoder skips the others."""
 
     publisher: NodeId
     seq: int
@@ -28,27 +28,27 @@ _PUBLICATIONS: Final = Decoder(Publication)
 _NUMBERS: Final = Decoder(_Numbered)
 _PAGE: Final = Decoder(list[Publication])
 _RAW_PAGE: Final = Decoder(list[Raw])
-# Stands for a row that no member accepts. Without a payload it has no id, so no reader keeps it.
+# Placeholder of a row that no member accepts. It has no payload and no id: no reader keeps it.
 UNREADABLE: Final = Publication(publisher="", seq=0)
 
 
 def encoded(publication: Publication) -> bytes:
-    """A publication without its id."""
+    """Encode a publication without its id."""
     p = publication
     return _ENCODER.encode((p.publisher, p.seq, p.payload, p.time, p.key, p.headers))
 
 
 def encoded_all(publications: Iterable[Publication]) -> list[bytes]:
-    """As ``encoded``: this is done for every one that comes."""
+    """Encode publications as ``encoded`` does, inlined because it is on the hot path."""
     encode = _ENCODER.encode
     return [encode((p.publisher, p.seq, p.payload, p.time, p.key, p.headers)) for p in publications]
 
 
 def restored(data: bytes, key: bytes, topic: TopicId) -> Publication | None:
-    """Return the publication stored under an id; None if its fields do not give the id.
+    """Return the publication stored under an id; None if the id does not follow from its fields.
 
-    None also for a row that no member accepts: too long, or with unknown fields. An opaque one has
-    nothing that its id could follow from.
+    Return None also for a row that no member accepts: too long, or with unknown fields. The id of
+    an opaque publication (without payload) cannot be verified.
     """
     publication = _row(data)
     if publication is UNREADABLE:
@@ -60,7 +60,7 @@ def restored(data: bytes, key: bytes, topic: TopicId) -> Publication | None:
 
 
 def _row(data: bytes | Raw) -> Publication:
-    """Decode one row; UNREADABLE if no member accepts it."""
+    """Decode one row; return UNREADABLE if no member accepts it."""
     if len(data) > RECORD_BYTES_MAX:
         return UNREADABLE
     try:
@@ -72,7 +72,7 @@ def _row(data: bytes | Raw) -> Publication:
 def decoded_page(data: bytes) -> list[Publication]:
     """Decode the publications of a page, with UNREADABLE for each row that no member accepts.
 
-    MessageError if the page is no array.
+    Raise MessageError if the page is not an array.
     """
     try:
         return _PAGE.decode(data)
@@ -81,7 +81,7 @@ def decoded_page(data: bytes) -> list[Publication]:
 
 
 def rows_of_page(data: bytes) -> list[Raw]:
-    """Cut a page into its rows; MessageError if it is no array."""
+    """Split a page into its rows; raise MessageError if it is not an array."""
     try:
         return _RAW_PAGE.decode(data)
     except (MsgspecError, ValueError, RecursionError) as error:
@@ -89,25 +89,25 @@ def rows_of_page(data: bytes) -> list[Raw]:
 
 
 def number_in(data: bytes) -> tuple[NodeId, int]:
-    """Whose publication it is, and which number it has there."""
+    """Return the publisher and the sequence number of a record."""
     numbered = _NUMBERS.decode(data)
     return numbered.publisher, numbered.seq
 
 
 class EncodedRecords(NamedTuple):
-    """Publications as they are stored, in order: of each its offset, its id and its data."""
+    """Encoded publications in order: offset, id and data of each."""
 
     offsets: list[int]
     ids: list[bytes]
     data: list[bytes]
 
     def first(self, count: int | None) -> EncodedRecords:
-        """So many of them; None: all."""
+        """Return the first ``count`` records; None: all."""
         offsets, ids, data = self
         return EncodedRecords(offsets[:count], ids[:count], data[:count])
 
     def chosen(self, marks: Iterable[object]) -> EncodedRecords:
-        """Some of them: those with a mark that is true."""
+        """Return the records whose mark is true."""
         marks = list(marks)
         offsets, ids, data = self
         return EncodedRecords(
@@ -116,8 +116,8 @@ class EncodedRecords(NamedTuple):
 
 
 class RecordRun(NamedTuple):
-    """Publications with consecutive offsets, as they lie in a pack."""
+    """Encoded publications with consecutive offsets, contiguous in a segment."""
 
-    length: int  # how many they are
+    length: int  # number of publications
     ids: memoryview
     data: memoryview

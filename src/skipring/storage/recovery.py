@@ -57,19 +57,19 @@ INCOMPLETE = ".rebuilding"
 
 
 class Rebuilt(NamedTuple):
-    """What a new file lacks."""
+    """Losses of a rebuilt file."""
 
-    lost: int  # offsets that hold nothing now, and did before
+    lost: int  # offsets that are empty now and were not before
     raised: tuple[TopicId, ...]  # topics with a new epoch
 
 
 def rebuild(
     path: Path, wal: bytes, promises: DurableMarks | None, new_id: Callable[[], str]
 ) -> Rebuilt:
-    """Write what is intact into a new file beside the damaged one."""
+    """Write the intact records into a new file beside the damaged one."""
     old = _Remembered.read(path)
     if promises is not None and old.store not in (None, promises.store):
-        promises = None  # another store's
+        promises = None  # marks of another store
     said_store = promises.store if promises is not None else None
     fresh = sibling(path, INCOMPLETE)
     discard_incomplete(path)
@@ -90,7 +90,7 @@ def rebuild(
 
 
 def _sizes(file: BinaryIO, wal: bytes) -> list[int]:
-    """How large the pages may be, the likeliest first; if it cannot be told, as more is found."""
+    """Return the possible page sizes, most likely first; on a tie, the one with more records."""
     votes = page_sizes(file, wal)
     if len(set(votes.values())) == len(votes):
         return [size for size, _ in votes.most_common()]
@@ -103,15 +103,15 @@ def _sizes(file: BinaryIO, wal: bytes) -> list[int]:
 
 
 def discard_incomplete(path: Path) -> None:
-    """Remove what an attempt that was cut short has left."""
+    """Remove the files of an interrupted attempt."""
     for suffix in ("", "-journal"):
         sibling(path, INCOMPLETE + suffix).unlink(missing_ok=True)
 
 
 def is_short(end: int, own: DurableMark | None, said: DurableMark | None) -> bool:
-    """True if a topic ends below what was promised, by the file itself or beside it.
+    """Return True if a topic ends below a durable mark, in the file itself or beside it.
 
-    A promise of a later epoch than the file's own: the file is an old copy of itself.
+    A mark of a later epoch than that of the file shows that the file is an old copy.
     """
     own, said = own or DurableMark(), said or DurableMark()
     return said.epoch > own.epoch or end < max(own, said).end
@@ -125,7 +125,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 class _Remembered(NamedTuple):
-    """What SQLite can still read of the small tables."""
+    """Content of the small tables, as far as SQLite can read it."""
 
     store: str | None
     promises: dict[TopicId, DurableMark]
@@ -133,7 +133,7 @@ class _Remembered(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> _Remembered:
-        """As much as there is."""
+        """Read the tables of a file; unreadable or missing ones are empty."""
         if not path.is_file():
             return cls(None, {}, [])
         try:
@@ -146,16 +146,16 @@ class _Remembered(NamedTuple):
 
 
 def _readable(rows: Iterator[T]) -> list[T]:
-    """The rows before the first that cannot be read."""
+    """Return the rows before the first unreadable one."""
     found: list[T] = []
     with suppress(*COMPLAINTS, DamageError):
         for row in rows:
-            found.append(row)  # noqa: PERF402  (what came before an error is kept)
+            found.append(row)  # noqa: PERF402  (keeps the rows before an error)
     return found
 
 
 class _GatheredRecords:
-    """Packs that were found, in any order, some of them several times."""
+    """Segments found by carving, in any order, some of them several times."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -163,15 +163,15 @@ class _GatheredRecords:
         self._whole: dict[TopicId, list[tuple[Head, int]]] = {}
         self._damaged: list[Segment] = []
         self.epochs: dict[TopicId, int] = {}
-        self.claimed: dict[TopicId, dict[int, bytes]] = {}  # ids in damaged packs, right or wrong
+        self.claimed: dict[TopicId, dict[int, bytes]] = {}  # ids in damaged segments, unverified
 
     @property
     def has_something(self) -> bool:
-        """True if there was a pack, whole or not."""
+        """Return True if a segment was found, intact or damaged."""
         return bool(self._whole or self._damaged)
 
     def take(self, body: bytes) -> None:
-        """Keep a pack if it is whole; look at it later if it is not."""
+        """Store an intact segment; keep a damaged one for ``settled``."""
         pack = Segment.parse(body)
         if pack is None or pack.digest in self._digests:
             return
@@ -182,7 +182,7 @@ class _GatheredRecords:
             self._damaged.append(pack)
 
     def settled(self) -> dict[TopicId, SegmentIndex]:
-        """Where everything is in the end."""
+        """Return the index of each topic, after salvage and without overlaps."""
         places = {topic: self._without_overlaps(packs) for topic, packs in self._whole.items()}
         for draft, epoch in self._salvaged(places):
             head = Head(draft.topic, epoch, draft.start, draft.end - draft.start)
@@ -200,7 +200,7 @@ class _GatheredRecords:
         return row
 
     def _without_overlaps(self, packs: list[tuple[Head, int]]) -> SegmentIndex:
-        """One pack for each offset: of the later epoch, or the larger one."""
+        """Return one segment for each offset: of the later epoch, then the larger one."""
         kept: list[tuple[Head, int]] = []
         dropped: list[int] = []
         for head, row in sorted(packs, key=lambda item: (item[0].start, item[1])):
@@ -222,7 +222,7 @@ class _GatheredRecords:
     def _salvaged(
         self, places: dict[TopicId, SegmentIndex]
     ) -> Iterator[tuple[SegmentBuilder, int]]:
-        """What is intact in damaged packs and nowhere else, as new packs."""
+        """Yield new segments of the intact records that only damaged segments contain."""
         found: dict[tuple[TopicId, int], tuple[bytes, Segment]] = {}
         for pack in self._damaged:
             topic, ids = pack.head.topic, bytes(pack.ids)
@@ -246,7 +246,7 @@ class _GatheredRecords:
 
 
 def _ids_between(start: int, end: int, ids: Mapping[int, bytes]) -> bytes:
-    """The ids at lost offsets, zeros for those that are not known; nothing if none is."""
+    """Return the ids at lost offsets, zeros for unknown ones; empty if none is known."""
     if not any(start <= offset < end for offset in ids):
         return b""
     return b"".join(ids.get(offset, LOST_ID) for offset in range(start, end))
@@ -259,7 +259,7 @@ def _account(
     old: _Remembered,
     promises: DurableMarks | None,
 ) -> Rebuilt:
-    """Note what is lost, and raise the epochs of topics that end below what was promised."""
+    """Record the losses, and raise the epochs of topics that end below their durable mark."""
     lost, raised = 0, []
     known = lost_offsets(old.marks)
     said = promises.topics if promises is not None else {}
@@ -288,13 +288,13 @@ def _account(
 
 
 class Recovery(Struct, frozen=True, kw_only=True):
-    """What was found when a store was opened."""
+    """Result of opening a store."""
 
-    publications: int = 0  # how many there are
-    lost: int = 0  # how many are known to have been there besides
-    raised: tuple[TopicId, ...] = ()  # topics whose epoch is a new one
+    publications: int = 0  # present
+    lost: int = 0  # known to be missing
+    raised: tuple[TopicId, ...] = ()  # topics with a new epoch
     damage: str | None = None
-    aside: str | None = None  # the name of the damaged file now
+    aside: str | None = None  # new name of the quarantined file
 
     def __str__(self) -> str:
         words = [f"{self.publications} publications"]
@@ -309,7 +309,7 @@ class Recovery(Struct, frozen=True, kw_only=True):
 
 
 class Opened(NamedTuple):
-    """A store in which nothing is damaged any more."""
+    """Open database without damage, its content, and the recovery."""
 
     db: sqlite3.Connection
     contents: StoreContents
@@ -319,13 +319,13 @@ class Opened(NamedTuple):
 def open_database(
     directory: Path, promises: DurableMarks | None, new_id: Callable[[], str]
 ) -> Opened:
-    """Open the database of a directory, made anew if there is none or if it is damaged."""
+    """Open the database of a directory; rebuild a damaged one and create a missing one."""
     path = directory / FILE
     discard_incomplete(path)
     if sibling(path, COMPLETE).exists():
         _take_over(path, None)
     log = sibling(path, "-wal")
-    wal = log.read_bytes() if log.exists() else b""  # SQLite removes it, all read or not
+    wal = log.read_bytes() if log.exists() else b""  # SQLite removes it even if it is damaged
     damage = None
     if path.exists():
         try:
@@ -348,7 +348,7 @@ def open_database(
 
 
 def _take_over(path: Path, wal: bytes | None) -> Path | None:
-    """Give the new file its name; what had it before is put aside."""
+    """Rename the rebuilt file to its final name; quarantine the old file."""
     aside = quarantine_file(path, wal)
     sibling(path, COMPLETE).replace(path)
     sync_directory(path.parent)
@@ -356,14 +356,14 @@ def _take_over(path: Path, wal: bytes | None) -> Path | None:
 
 
 def _open_sound(path: Path, promises: DurableMarks | None, recovery: Recovery) -> Opened:
-    """Open a database; DamageError if anything in it is wrong or missing."""
+    """Open a database; raise DamageError if any content is wrong or missing."""
     db = None
     try:
         db = connect_durably(path)
         contents = contents_of(db)
         _check_promises(contents, promises)
         with transaction(db):
-            db.execute("DELETE FROM quarantine WHERE 0")  # it can be written to: BEGIN does not ask
+            db.execute("DELETE FROM quarantine WHERE 0")  # tests write access, which BEGIN does not
     except (*COMPLAINTS, DamageError) as error:
         if db is not None:
             db.close()

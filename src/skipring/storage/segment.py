@@ -27,7 +27,7 @@ from skipring.storage.record import EncodedRecords, RecordRun, number_in, restor
 
 
 class SegmentIndex:
-    """First offset, end and row of each pack, in the order of the offsets."""
+    """Index of segments: first offset, end and row of each, in the order of offsets."""
 
     __slots__ = ("_ends", "_rows", "_starts")
 
@@ -35,13 +35,13 @@ class SegmentIndex:
         self._starts, self._ends, self._rows = array("q"), array("q"), array("q")
 
     def add(self, start: int, end: int, row: int) -> None:
-        """Add a pack; behind all others, or ``settle`` has to follow."""
+        """Add a segment; if it is not the last, ``sort_and_check`` has to follow."""
         self._starts.append(start)
         self._ends.append(end)
         self._rows.append(row)
 
     def sort_and_check(self) -> bool:
-        """Put what was added into order; False if two packs have the same offsets."""
+        """Sort the segments; return False if two have the same offsets."""
         if any(this > after for this, after in pairwise(self._starts)):
             rows = sorted(zip(self._starts, self._ends, self._rows, strict=True))
             self._starts, self._ends, self._rows = (
@@ -52,27 +52,27 @@ class SegmentIndex:
 
     @property
     def end(self) -> int:
-        """The offset after the last one."""
+        """Return the offset after the last publication."""
         return self._ends[-1] if self._ends else 0
 
     @property
     def count(self) -> int:
-        """How many publications the packs hold."""
+        """Return the number of publications in the segments."""
         return sum(self._ends) - sum(self._starts)
 
     def after(self, offset: int) -> tuple[int, int, int] | None:
-        """First offset, end and row of the first pack that ends after an offset."""
+        """Return first offset, end and row of the first segment that ends after an offset."""
         index = bisect_right(self._ends, offset)
         if index == len(self._ends):
             return None
         return self._starts[index], self._ends[index], self._rows[index]
 
     def rows(self) -> Iterator[tuple[int, int]]:
-        """First offset and row of each pack, in the order of the offsets."""
+        """Return first offset and row of each segment, in the order of offsets."""
         return zip(self._starts, self._rows, strict=True)
 
     def gaps(self) -> Iterator[tuple[int, int]]:
-        """Offsets before the end that are in no pack."""
+        """Yield the ranges of offsets before the end that are in no segment."""
         end = 0
         for start, following in zip(self._starts, self._ends, strict=True):
             if start > end:
@@ -80,29 +80,29 @@ class SegmentIndex:
             end = following
 
     def covers(self, offset: int) -> bool:
-        """True if an offset is in a pack."""
+        """Return True if an offset is in a segment."""
         found = self.after(offset)
         return found is not None and found[0] <= offset
 
 
-PACK_BYTES: Final = 1 << 18  # Our guess: a repair reads one publication of many packs.
+PACK_BYTES: Final = 1 << 18  # Guess: a repair reads one publication of many segments.
 DIGEST_BYTES: Final = 32
 
 _MAGIC: Final = b"SRP1"  # the last byte is the version
 _SIZE: Final = Layout("<I")
-_SPAN: Final = Layout("<II")  # begin, counted from the first publication's, and length
-_RECORD_BYTES: Final = ID_BYTES + _SPAN.size  # of a publication, besides itself
+_SPAN: Final = Layout("<II")  # begin, relative to the first record, and length
+_RECORD_BYTES: Final = ID_BYTES + _SPAN.size  # overhead of a record
 _IDS_AT_ONCE: Final = 64
 _IDS: Final = Layout(f"{ID_BYTES}s" * _IDS_AT_ONCE)
 _CHECK_BYTES: Final = 8
 _DIGEST: Final = blake2b(digest_size=DIGEST_BYTES, person=b"skipring pack")
 _CHECK: Final = blake2b(digest_size=_CHECK_BYTES, person=b"skipring head")
 
-_Natural = Annotated[int, Meta(ge=0, lt=1 << 62)]  # Limit of ours: sums stay below 2^63.
+_Natural = Annotated[int, Meta(ge=0, lt=1 << 62)]  # Limit: sums stay below 2^63.
 
 
 class Head(Struct, frozen=True, array_like=True, gc=False):
-    """Whose publications are in a pack, and at which offsets."""
+    """Head of a segment: topic, epoch and offsets."""
 
     topic: TopicId
     epoch: _Natural
@@ -111,7 +111,7 @@ class Head(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def end(self) -> int:
-        """The offset after the last one."""
+        """Return the offset after the last publication."""
         return self.start + self.count
 
 
@@ -121,47 +121,44 @@ _HEADS: Final = Decoder(Head)
 
 @lru_cache(maxsize=256)
 def _marks(firsts: range) -> bytes:
-    """A byte for each that there is: 1 if an id may begin with it."""
+    """Return a translation table of bytes: 1 for the first bytes in the range, else 0."""
     return bytes(value in firsts for value in range(256))
 
 
 class SegmentBuilder:
-    """A pack in the making: publications that are only in memory."""
+    """Segment under construction: publications that are in memory only."""
 
     __slots__ = ("_begins", "_data", "_ids", "_sizes", "start", "topic")
 
     def __init__(self, topic: TopicId, start: int) -> None:
         self.topic = topic
         self.start = start
-        self._ids = bytearray()  # one behind the other, as they will lie in the pack
-        self._data = bytearray()  # as are the publications
+        self._ids = bytearray()  # concatenated, as in the segment
+        self._data = bytearray()  # records, concatenated
         self._begins: list[int] = []
         self._sizes: list[int] = []
 
     @property
     def end(self) -> int:
-        """The offset after the last one."""
+        """Return the offset after the last publication."""
         return self.start + len(self._sizes)
 
     @property
     def size_bytes(self) -> int:
-        """What it takes, about."""
+        """Return the approximate size of the segment."""
         return len(self._data) + _RECORD_BYTES * len(self._sizes)
 
     @property
     def is_full(self) -> bool:
-        """True if the next publication belongs into another pack."""
+        """Return True if the next publication belongs to another segment."""
         return self.size_bytes >= PACK_BYTES
 
     def append(self, key: bytes, data: bytes) -> None:
-        """Take an encoded publication."""
+        """Append an encoded publication."""
         self.fill(key, data, [len(data)])
 
     def fill(self, ids: bytes | memoryview, data: bytes | memoryview, sizes: list[int]) -> int:
-        """Take encoded publications that lie one behind the other, as do their ids.
-
-        As many as belong here; return how many.
-        """
+        """Append concatenated records and ids until the segment is full; return the number."""
         assert len(ids) == ID_BYTES * len(sizes), "an id that is none"
         held, count = len(self._sizes), len(sizes)
         begins = list(accumulate(sizes, initial=len(self._data)))
@@ -179,19 +176,19 @@ class SegmentBuilder:
 
     @property
     def ids(self) -> memoryview:
-        """The ids of all its publications, one behind the other."""
+        """Return the concatenated ids."""
         return memoryview(bytes(self._ids))
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
-        """Ids and their offsets."""
+        """Yield ids and their offsets."""
         return ((self._id(offset), offset) for offset in range(self.start, self.end))
 
     def numbers(self) -> Iterator[tuple[NodeId, int]]:
-        """Publishers and their numbers."""
+        """Yield publisher and sequence number of each publication."""
         return (number_in(self.data(offset)) for offset in range(self.start, self.end))
 
     def data(self, offset: int) -> bytes:
-        """What is stored of a publication."""
+        """Return the record at an offset."""
         place = offset - self.start
         begin = self._begins[place]
         return bytes(self._data[begin : begin + self._sizes[place]])
@@ -205,15 +202,15 @@ class SegmentBuilder:
         count_max: int | None = None,
         is_checked: bool = True,
     ) -> EncodedRecords:
-        """Those between two offsets whose ids begin with such a byte; the first, up to a number."""
-        del is_checked  # memory is what was written
+        """Return the first ``count_max`` records between two offsets, by first byte of the id."""
+        del is_checked  # records in memory are intact
         offsets = range(max(start, self.start), min(end, self.end))
         chosen = [o for o in offsets if self._ids[ID_BYTES * (o - self.start)] in firsts]
         chosen = chosen[:count_max]
         return EncodedRecords(chosen, [self._id(o) for o in chosen], [self.data(o) for o in chosen])
 
     def publication(self, offset: int) -> Publication | None:
-        """The publication at an offset."""
+        """Return the publication at an offset."""
         return restored(self.data(offset), self._id(offset), self.topic)
 
     def _id(self, offset: int) -> bytes:
@@ -221,7 +218,7 @@ class SegmentBuilder:
         return bytes(self._ids[place : place + ID_BYTES])
 
     def packed(self, epoch: int) -> bytearray:
-        """The pack."""
+        """Return the segment as bytes."""
         head = _framed(Head(self.topic, epoch, self.start, len(self._sizes)))
         spans = [0] * (2 * len(self._sizes))
         spans[::2], spans[1::2] = self._begins, self._sizes
@@ -232,68 +229,68 @@ class SegmentBuilder:
 
 
 class Segment:
-    """A pack as it was read, damaged or not."""
+    """Segment read from the disk, possibly damaged."""
 
     __slots__ = ("_body", "_ids", "_is_whole", "head")
 
     def __init__(self, head: Head, head_bytes: int, body: bytes) -> None:
         self.head = head
         self._body = body
-        self._ids = head_bytes  # where the ids begin
+        self._ids = head_bytes  # position of the ids
         self._is_whole: bool | None = None
 
     @classmethod
     def parse(cls, body: bytes) -> Segment | None:
-        """The pack, however damaged, if one of its heads is intact."""
+        """Return the segment, even if damaged; None unless one of its heads is intact."""
         found = _head_at(body, 0) or _head_at(body, body.rfind(_MAGIC))
         return cls(*found, body) if found is not None else None
 
     @property
     def start(self) -> int:
-        """The first offset."""
+        """Return the first offset."""
         return self.head.start
 
     @property
     def end(self) -> int:
-        """The offset after the last one."""
+        """Return the offset after the last publication."""
         return self.head.end
 
     @property
     def size_bytes(self) -> int:
-        """What it takes."""
+        """Return the size of the segment."""
         return len(self._body)
 
     @property
     def ids(self) -> memoryview:
-        """The ids of all its publications, one behind the other, right or wrong."""
+        """Return the concatenated ids, unverified."""
         return memoryview(self._body)[self._ids : self._ids + ID_BYTES * self.head.count]
 
     @property
     def digest(self) -> bytes:
-        """What is written at its end."""
+        """Return the digest at the end of the segment."""
         return self._body[-DIGEST_BYTES:]
 
     @property
     def is_whole(self) -> bool:
-        """True if it is what was written."""
+        """Return True if the digest matches the content."""
         if self._is_whole is None:
             content = memoryview(self._body)[:-DIGEST_BYTES]
             self._is_whole = _digest(content) == self.digest
         return self._is_whole
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
-        """Ids and offsets of what is intact."""
+        """Yield ids and offsets of the intact records."""
         offsets = range(self.start, self.end)
         if self.is_whole:
             return zip(_ids_from(self._body, self._ids, len(offsets)), offsets, strict=True)
         return ((self._id(o), o) for o in offsets if self.publication(o) is not None)
 
     def numbers(self) -> Iterator[tuple[NodeId, int]]:
-        """Publishers and their numbers, of what is intact."""
+        """Yield publisher and sequence number of each intact record."""
         return (number_in(self.data(offset)) for _, offset in self.entries())
 
     def publication(self, offset: int) -> Publication | None:
-        """The publication at an offset; None if it is not what was written."""
+        """Return the publication at an offset; None if the record is damaged."""
         data, key = self.data(offset), self._id(offset)
         publication = restored(data, key, self.head.topic)
         if publication is not None and publication.payload is None and not self.is_whole:
@@ -301,7 +298,7 @@ class Segment:
         return publication
 
     def data(self, offset: int) -> bytes:
-        """What is stored of a publication, right or wrong."""
+        """Return the record at an offset, unverified."""
         spans = self._ids + ID_BYTES * self.head.count
         place = spans + _SPAN.size * (offset - self.start)
         if place + _SPAN.size > len(self._body):
@@ -319,9 +316,9 @@ class Segment:
         count_max: int | None = None,
         is_checked: bool = True,
     ) -> EncodedRecords:
-        """Those between two offsets whose ids begin with such a byte; the first, up to a number.
+        """Return the first ``count_max`` records between two offsets, by first byte of the id.
 
-        Only what is intact; unless whoever asks checks that itself.
+        With ``is_checked`` only intact records; otherwise the caller verifies them.
         """
         first, count = max(start, self.start) - self.start, min(end, self.end) - self.start
         begin, stop = self._ids + ID_BYTES * first, self._ids + ID_BYTES * max(count, first)
@@ -333,7 +330,7 @@ class Segment:
         return EncodedRecords(intact, [self._id(o) for o in intact], [self.data(o) for o in intact])
 
     def stretch(self, start: int, end: int, bytes_max: int) -> RecordRun | None:
-        """All between two offsets, up to the one with which they are so long; None if damaged."""
+        """Return the records between two offsets, up to ``bytes_max``; None if damaged."""
         if not self.is_whole:
             return None
         body, first = memoryview(self._body), start - self.start
@@ -352,15 +349,17 @@ class Segment:
 
     @property
     def _has_room(self) -> bool:
-        """True if it is as long as its head says, at least up to the publications."""
+        """Return True if the segment is long enough for its ids and spans."""
         return len(self._body) >= self._ids + (ID_BYTES + _SPAN.size) * self.head.count
 
     def _rows(self, first: int, chosen: bytes, offsets: list[int]) -> EncodedRecords:
-        """What lies at some offsets: for each place from one on there is a byte, 1 or 0."""
+        """Return the records at some offsets; ``chosen`` has a byte, 1 or 0, per place."""
         if not offsets:
             return EncodedRecords([], [], [])
         body, ids, count = self._body, self._ids, self.head.count
-        chosen = chosen[: offsets[-1] + 1 - self.start - first]  # nothing is read in vain
+        chosen = chosen[
+            : offsets[-1] + 1 - self.start - first
+        ]  # read no span after the last offset
         spans_at = ids + ID_BYTES * count
         spans_format = f"<{2 * len(chosen)}I"
         spans = iter(unpack_from(spans_format, body, spans_at + _SPAN.size * first))
@@ -382,7 +381,7 @@ AnySegment: TypeAlias = (
 
 
 def _ids_from(body: bytes, at: int, count: int) -> Iterator[bytes]:
-    """So many ids that lie one behind the other; mostly many are cut out at once."""
+    """Return ``count`` concatenated ids, split in blocks of 64 for speed."""
     blocks = count // _IDS_AT_ONCE * _IDS.size
     rest = range(at + blocks, at + ID_BYTES * count, ID_BYTES)
     return chain(
@@ -398,7 +397,7 @@ def _framed(head: Head) -> bytes:
 
 
 def _head_at(body: bytes, place: int) -> tuple[Head, int] | None:
-    """The head that begins at a place, and how long it is."""
+    """Return the head at a position and its length; None if it is damaged."""
     begin = place + len(_MAGIC) + _SIZE.size
     if body[place : place + len(_MAGIC)] != _MAGIC or len(body) < begin:
         return None

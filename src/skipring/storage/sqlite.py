@@ -19,7 +19,7 @@ from skipring.storage.page_scan import PAGE_BYTES, PAGE_SIZES
 from skipring.storage.segment import Segment, SegmentIndex
 
 FILE: Final = "publications.sqlite3"
-LOG_BYTES: Final = 1 << 22  # SQLite's own guess, in pages of 4 KiB: a longer log is written back
+LOG_BYTES: Final = 1 << 22  # SQLite's default for pages of 4 KiB: a longer log is checkpointed
 
 # Rows of `packs` are told from all others by their form when SQLite cannot read them: page_scan.py.
 SCHEMA: Final = {
@@ -36,17 +36,17 @@ SCHEMA: Final = {
     ),
 }
 
-LOST: Final = "could not be read any more"  # why a mark is there; its body has the ids, or nothing
+LOST: Final = "could not be read any more"  # reason of an entry; its body has the ids or is empty
 _SEAL_BYTES: Final = 8
 _ENCODER: Final = Encoder()
 
 
 class DamageError(Exception):
-    """Something in a file is not what was written; the store is made anew from what is intact."""
+    """Damage in a file; recovery rebuilds the store from the intact records."""
 
 
 class QuarantineEntry(NamedTuple):
-    """Offsets that are not served: of what was put aside, or lost."""
+    """Range of offsets that are not served: quarantined or lost records."""
 
     topic: TopicId
     start: int
@@ -56,28 +56,28 @@ class QuarantineEntry(NamedTuple):
 
 
 class StoreContents(NamedTuple):
-    """What is in a file, by topic."""
+    """Content of a file by topic."""
 
     store: str
     promises: dict[TopicId, DurableMark]
     places: dict[TopicId, SegmentIndex]
-    epochs: dict[TopicId, int]  # as the packs have them
+    epochs: dict[TopicId, int]  # largest epoch of the segments
     marks: list[QuarantineEntry]
     chains: dict[TopicId, LogChain]
 
     def epoch_of(self, topic: TopicId) -> int:
-        """The latest that is known."""
+        """Return the latest known epoch of a topic."""
         return max(self.promises.get(topic, DurableMark()).epoch, self.epochs.get(topic, 0))
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection that starts no transactions by itself and waits for nobody."""
-    path.touch(mode=0o600)  # SQLite would let others read what it makes
+    """Open a connection with explicit transactions only and without waiting for locks."""
+    path.touch(mode=0o600)  # SQLite would create a file that other users may read
     return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
 
 
 def connect_durably(path: Path) -> sqlite3.Connection:
-    """A connection that writes: whatever it has committed is on the disk."""
+    """Open a connection for writing, whose commits are on the disk when they return."""
     db = connect(path)
     try:
         db.execute("PRAGMA journal_mode=WAL").fetchall()
@@ -90,12 +90,12 @@ def connect_durably(path: Path) -> sqlite3.Connection:
 
 
 def create(path: Path, store: str) -> sqlite3.Connection:
-    """A new file without publications, in a transaction that is still to be committed."""
+    """Create a file without publications, in a transaction that the caller commits."""
     db = connect(path)
     try:
         db.execute(f"PRAGMA page_size={PAGE_BYTES}")
         db.execute("PRAGMA synchronous=FULL")
-        db.execute("PRAGMA secure_delete=ON")  # a row that was removed is never found again
+        db.execute("PRAGMA secure_delete=ON")  # carving must not find deleted rows
         db.execute("BEGIN IMMEDIATE")
         for statement in SCHEMA.values():
             db.execute(statement)
@@ -113,7 +113,7 @@ def _page_bytes(db: sqlite3.Connection) -> int:
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing."""
+    """Run the block in a transaction; roll back if it raises."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -127,34 +127,34 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def checksum(*fields: str | int) -> bytes:
-    """What shows that a row is as it was written."""
+    """Return the checksum of the fields of a row."""
     data = _ENCODER.encode(fields)
     return blake2b(data, digest_size=_SEAL_BYTES, person=b"skipring seal").digest()
 
 
 def insert_pack(db: sqlite3.Connection, body: bytes | bytearray) -> int:
-    """Add a pack; return its row."""
+    """Insert a segment; return its row."""
     row = db.execute("INSERT INTO packs(body) VALUES (?)", (body,)).lastrowid
     assert row is not None
     return row
 
 
 def insert_mark(db: sqlite3.Connection, mark: QuarantineEntry) -> None:
-    """Put something aside."""
+    """Insert a quarantine entry."""
     seal = checksum(mark.topic, mark.start, mark.length)
     columns = "topic, start, count, reason, body, seal"
     db.execute(f"INSERT INTO quarantine({columns}) VALUES (?, ?, ?, ?, ?, ?)", (*mark, seal))  # noqa: S608
 
 
 def replace_promise(db: sqlite3.Connection, topic: TopicId, promise: DurableMark) -> None:
-    """Note what is promised with the transaction."""
+    """Set the durable mark of a topic in the transaction."""
     seal = checksum(topic, promise.epoch, promise.end)
     values = (topic, promise.epoch, promise.end, seal)
     db.execute("INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)", values)
 
 
 def read_pack(db: sqlite3.Connection, row: int) -> Segment | None:
-    """The pack in a row; None if it cannot be read."""
+    """Return the segment in a row; None if it is unreadable."""
     try:
         rows = db.execute("SELECT body FROM packs WHERE pack = ?", (row,)).fetchall()
     except sqlite3.Error:
@@ -162,11 +162,11 @@ def read_pack(db: sqlite3.Connection, row: int) -> Segment | None:
     return Segment.parse(rows[0][0]) if rows and isinstance(rows[0][0], bytes) else None
 
 
-# -- all of it -----------------------------------------------------------------------------
+# -- whole file ----------------------------------------------------------------------------
 
 
 def contents_of(db: sqlite3.Connection) -> StoreContents:
-    """All that is in a sound file; DamageError, or an error of SQLite, if it is not sound."""
+    """Return the content of an intact file; otherwise raise DamageError or an SQLite error."""
     tables = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
     if tables != SCHEMA or _page_bytes(db) not in PAGE_SIZES:
         raise DamageError("its tables are not those of a store")
@@ -185,7 +185,7 @@ def contents_of(db: sqlite3.Connection) -> StoreContents:
 
 
 def stores_of(db: sqlite3.Connection) -> Iterator[str]:
-    """The id of the store: one, or nothing."""
+    """Yield the id of the store; raise DamageError if there is none."""
     rows = db.execute("SELECT id, seal FROM store LIMIT 1").fetchall()
     if not rows:
         raise DamageError("it has no id")
@@ -195,14 +195,14 @@ def stores_of(db: sqlite3.Connection) -> Iterator[str]:
 
 
 def promises_of(db: sqlite3.Connection) -> Iterator[tuple[TopicId, DurableMark]]:
-    """What the file itself remembers to have promised."""
+    """Yield the durable marks that the file itself contains."""
     for topic, epoch, promised, seal in db.execute("SELECT * FROM topics ORDER BY topic"):
         _check_seal(seal, topic, epoch, promised)
         yield topic, DurableMark(epoch, promised)
 
 
 def marks_of(db: sqlite3.Connection) -> Iterator[QuarantineEntry]:
-    """What was put aside, oldest first."""
+    """Yield the quarantine entries, oldest first."""
     query = "SELECT topic, start, count, reason, body, seal FROM quarantine ORDER BY entry"
     for topic, start, count, reason, body, seal in db.execute(query):
         _check_seal(seal, topic, start, count)
@@ -211,7 +211,7 @@ def marks_of(db: sqlite3.Connection) -> Iterator[QuarantineEntry]:
         )
 
 
-def _check_seal(seal: object, *fields: Any) -> None:  # noqa: ANN401  (damage gives anything)
+def _check_seal(seal: object, *fields: Any) -> None:  # noqa: ANN401  (damaged fields may have any type)
     if not all(isinstance(field, str | int) for field in fields) or seal != checksum(*fields):
         raise DamageError("a row does not fit its seal")
 
@@ -238,7 +238,7 @@ def _packs(
 
 
 def _chain_of(db: sqlite3.Connection, places: SegmentIndex, lost: dict[int, bytes]) -> LogChain:
-    """Return the chain of a topic whose packs were rebuilt: out of order, or with gaps."""
+    """Return the chain of a topic whose segments were rebuilt: out of order, or with gaps."""
     chain = LogChain()
     for start, row in places.rows():
         pack = read_pack(db, row)
@@ -251,7 +251,7 @@ def _chain_of(db: sqlite3.Connection, places: SegmentIndex, lost: dict[int, byte
 
 
 def _check_offsets(contents: StoreContents) -> None:
-    """Every offset is in one pack, or known to be lost."""
+    """Check that every offset is in exactly one segment or known to be lost."""
     known = lost_offsets(contents.marks)
     for topic, places in contents.places.items():
         if not places.sort_and_check():
@@ -261,9 +261,9 @@ def _check_offsets(contents: StoreContents) -> None:
 
 
 def lost_ids(topic: TopicId, marks: Iterable[QuarantineEntry]) -> dict[int, bytes]:
-    """Ids that lost publications of a topic had, as far as they are known, by offset.
+    """Return the known ids of lost publications of a topic, by offset.
 
-    They count for the chain alone: a wrong one leads to another chain, as no id does.
+    They serve the chain only: a wrong id leads to another chain, as an unknown one does.
     """
     return {
         mark.start + place: mark.body[ID_BYTES * place : ID_BYTES * (place + 1)]
@@ -274,7 +274,7 @@ def lost_ids(topic: TopicId, marks: Iterable[QuarantineEntry]) -> dict[int, byte
 
 
 def lost_offsets(marks: Iterable[QuarantineEntry]) -> dict[TopicId, set[tuple[int, int]]]:
-    """First and last offset of what is marked, by topic."""
+    """Return start and end of each quarantine entry, by topic."""
     lost: dict[TopicId, set[tuple[int, int]]] = {}
     for mark in marks:
         lost.setdefault(mark.topic, set()).add((mark.start, mark.start + mark.length))

@@ -32,14 +32,14 @@ from skipring.storage.topic_log import Batch, TopicLog
 
 LOCK_FILE: Final = "publications.lock"
 ID_BYTES: Final = 16
-CACHE_BYTES: Final = 1 << 23  # Our guess: a scrub and a repair read many publications of few packs.
+CACHE_BYTES: Final = 1 << 23  # Guess: a scrub or repair reads many records of few segments.
 
 
 class PublicationStore:
-    """The publications of a node, of all its topics, in one file.
+    """Publications of all topics of a node, in one file.
 
-    ``commit`` may run in a thread of its own, one at a time; reading and writing go on meanwhile,
-    and closing waits for it.
+    ``commit`` may run in another thread, one call at a time, concurrently with reads and writes;
+    ``close`` waits for it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -53,10 +53,10 @@ class PublicationStore:
             opened = open_database(directory, self._promise_file.read(), _new_id)
             self._db = opened.db
             resources.callback(self._db.close)
-            self._cache = _Cache(connect(self._path))  # its own: it does not wait for a commit
+            self._cache = _Cache(connect(self._path))  # separate, so reads do not wait for commits
             resources.callback(self._cache.close)
-            self.id = opened.contents.store  # made once
-            self.recovery = opened.recovery  # what was found
+            self.id = opened.contents.store  # constant since the creation of the store
+            self.recovery = opened.recovery
             self._archives = self._archives_of(opened.contents)
             self._promised: dict[TopicId, DurableMark] | None = None
             self._promise()
@@ -64,17 +64,17 @@ class PublicationStore:
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """Open the store in a data directory, made if there is none; damage is no obstacle.
+        """Open the store, creating the directory if missing; rebuild a damaged file.
 
-        StorageError if the directory cannot be used, StoreBusyError if another process uses it,
-        StoreFullError if there is no room.
+        Raise StorageError if the directory cannot be used, StoreBusyError if another process uses
+        it, StoreFullError if the disk is full.
         """
         with translate_os_errors(directory):
             make_directory(directory)
             return cls(directory)
 
     def close(self) -> None:
-        """Close the files; what is not committed is dropped. A second time does nothing."""
+        """Close the files and drop uncommitted publications; a second call does nothing."""
         with self._committing, translate_os_errors(self._path):
             self._resources.close()
 
@@ -86,16 +86,16 @@ class PublicationStore:
 
     @property
     def topics(self) -> list[TopicId]:
-        """The topics of which something is stored, or was."""
+        """Return the topics with a log, sorted; the log may be empty."""
         return sorted(self._archives)
 
     @property
     def unwritten(self) -> int:
-        """How many publications are only in memory."""
+        """Return the number of publications that are in memory only."""
         return sum(archive.unwritten for archive in self._archives.values())
 
     def archive(self, topic: TopicId) -> TopicLog:
-        """The publications of one topic."""
+        """Return the log of a topic, created if it is missing."""
         if topic not in self._archives:
             self._archives[topic] = TopicLog(
                 topic,
@@ -108,11 +108,11 @@ class PublicationStore:
         return self._archives[topic]
 
     def commit(self, on_durable: Callable[[], object] = lambda: None) -> None:
-        """Make durable whatever was written or put aside, in one transaction.
+        """Make all written and quarantined publications durable in one transaction.
 
-        Once it is durable somebody can be told, and then it is promised, which needs the disk once
-        more. If it fails, StoreFullError or StorageError, everything is still in memory and can be
-        read; the next commit tries again.
+        ``on_durable`` is called after the transaction; then the durable marks are written, which
+        needs a second sync. On StoreFullError or StorageError all publications remain readable in
+        memory, and the next commit retries.
         """
         with self._committing, translate_os_errors(self._path):
             prepared = [
@@ -145,7 +145,7 @@ class PublicationStore:
         return rows
 
     def _promise(self) -> None:
-        """Remember outside of the database how far each topic is durable."""
+        """Write the durable mark of each topic outside of the database, if one has changed."""
         archives = [archive for archive in list(self._archives.values()) if archive.is_known]
         promised = {a.topic: DurableMark(a.epoch, a.written_end) for a in archives}
         if promised != self._promised:
@@ -172,7 +172,7 @@ class PublicationStore:
 
 
 class _Cache:
-    """Packs that were read last."""
+    """Cache of the segments that were read last."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -180,11 +180,11 @@ class _Cache:
         self._bytes = 0
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the connection."""
         self._db.close()
 
     def pack(self, row: int) -> Segment | None:
-        """The pack in a row; None if it cannot be read."""
+        """Return the segment in a row; None if it is unreadable."""
         pack = self._packs.get(row)
         if pack is not None:
             self._packs.move_to_end(row)

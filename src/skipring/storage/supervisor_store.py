@@ -37,15 +37,15 @@ _DECODER: Final = Decoder(SupervisorState)
 
 
 class SupervisorStore:
-    """The states of a supervisor's topics; one that is damaged is as if it had never been saved.
+    """States of a supervisor's topics; a damaged state counts as never saved.
 
-    Nothing is promised: a supervisor that has lost its database learns it again from the ring.
+    There is no durable mark: a supervisor that has lost its database rebuilds it from the ring.
     """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
         self._saved: dict[TopicId, bytes] = {}
-        self.damage: str | None = None  # what was found last, in words
+        self.damage: str | None = None  # description of the last damage
         with ExitStack() as resources:
             resources.callback(Lock(directory / LOCK_FILE).release)
             resources.callback(self._close)
@@ -55,16 +55,17 @@ class SupervisorStore:
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """Open the store in a data directory, made if there is none; damage is no obstacle.
+        """Open the store, creating the directory if missing; replace a damaged file.
 
-        StorageError if the directory cannot be used, StoreBusyError if another process uses it.
+        Raise StorageError if the directory cannot be used, StoreBusyError if another process uses
+        it.
         """
         with translate_os_errors(directory):
             make_directory(directory)
             return cls(directory)
 
     def close(self) -> None:
-        """Close the file. A second time does nothing."""
+        """Close the file; a second call does nothing."""
         with translate_os_errors(self._path):
             self._resources.close()
 
@@ -75,11 +76,11 @@ class SupervisorStore:
         self.close()
 
     def load(self) -> dict[TopicId, SupervisorState]:
-        """What was saved last of each topic, as far as it is intact."""
+        """Return the last saved state of each topic; damaged states are omitted."""
         return {topic: _DECODER.decode(body) for topic, body in sorted(self._saved.items())}
 
     def save(self, topic: TopicId, state: SupervisorState) -> None:
-        """Keep the state of a topic; one that has not changed costs nothing."""
+        """Save the state of a topic; an unchanged state is not written."""
         body = _ENCODER.encode(state)
         if self._saved.get(topic) != body:
             with translate_os_errors(self._path):
@@ -87,20 +88,20 @@ class SupervisorStore:
             self._saved[topic] = body
 
     def forget(self, topic: TopicId) -> None:
-        """Keep nothing of a topic."""
+        """Delete the state of a topic."""
         if topic in self._saved:
             with translate_os_errors(self._path):
                 self._carry_out(lambda db: _delete(db, topic))
             del self._saved[topic]
 
     def _carry_out(self, action: Callable[[sqlite3.Connection], None]) -> None:
-        """Do something with the file; if that is damaged, with a new one."""
+        """Run an action on the file; if it is damaged, quarantine it and use a new one."""
         try:
             action(self._connected())
         except COMPLAINTS as error:
             if not is_damage(error, self._path):
                 raise
-            self.damage = f"{self._path.name} was damaged ({error}) and is put aside"
+            self.damage = f"{self._path.name} was damaged ({error}) and is quarantined"
             self._close()
             quarantine_file(self._path)
             _write(self._connected(), self._saved)
@@ -143,7 +144,7 @@ def _is_intact(topic: object, body: object, seal: object) -> bool:
     try:
         _DECODER.decode(body)
     except (DecodeError, ValidationError, ValueError):
-        return False  # of another version
+        return False  # a state of another version
     return True
 
 

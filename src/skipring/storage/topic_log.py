@@ -20,25 +20,25 @@ SPOILT: Final = "not what was stored there (T12)"
 
 
 class Batch(NamedTuple):
-    """What of a topic goes to the disk with the next commit."""
+    """Segments and quarantine entries of a topic for the next commit."""
 
     drafts: list[SegmentBuilder]
     marks: list[QuarantineEntry]
 
 
 class Stored(NamedTuple):
-    """Rows of one segment."""
+    """Records of one segment."""
 
     end: int  # of the segment
-    size_bytes: int  # of all of it
+    size_bytes: int  # of the whole segment
     rows: EncodedRecords
 
 
 class TopicLog:
-    """The publications of one topic that a subscriber has stored (``core.archive.Archive``).
+    """Stored log of one topic (implements ``core.log.Log``).
 
-    What is written can be read at once, and is durable after the next commit of its store. That
-    may run in another thread; everything else belongs to one.
+    A written publication is readable at once, and durable after the next commit of its store. The
+    commit may run in another thread; all other methods are called in one thread.
     """
 
     __slots__ = (
@@ -69,50 +69,50 @@ class TopicLog:
     ) -> None:
         assert chain.end == places.end, "a chain of another log"
         self.topic = topic
-        self.epoch = epoch  # another one when a recovery ends below what was promised
+        self.epoch = epoch  # new after a recovery that ends below the durable mark
         self._chain = chain
-        self.durable_end = places.end  # everything before this offset is on the disk
+        self.durable_end = places.end  # the disk has everything before this offset
         self._end = places.end
         self._fetch = fetch
         self._places = places
         self._lost_ids = lost_ids(topic, marks)
         self._put_aside: set[int] = set()
         for mark in marks:
-            if places.covers(mark.start):  # else nothing is there
+            if places.covers(mark.start):  # otherwise the offset is a gap
                 self._put_aside.update(range(mark.start, mark.start + mark.length))
         self._drafts: list[SegmentBuilder] = []
         self._marks: list[QuarantineEntry] = []
         self._on_the_way = Batch([], [])
-        self._lock = Lock()  # of what a commit in another thread changes
+        self._lock = Lock()  # for state that a commit in another thread changes
 
-    # -- the archive of core ---------------------------------------------------------------
+    # -- log interface of core -------------------------------------------------------------
 
     @property
     def is_durable(self) -> bool:
-        """True: publications are on the disk after the next commit."""
+        """Return True: publications are on the disk after the next commit."""
         return True
 
     @property
     def end(self) -> int:
-        """The offset after the last one."""
+        """Return the offset after the last publication."""
         return self._end
 
     def read(self, offset: int) -> Publication | None:
-        """The publication at an offset, or None if it cannot be read."""
+        """Return the publication at an offset; None if it is unreadable."""
         if offset in self._put_aside:
             return None
         segment = self._segment(offset)
         return segment.publication(offset) if segment is not None else None
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
-        """The id of each publication, as it was stored, and its offset."""
+        """Yield the stored id and the offset of each publication."""
         aside = self._put_aside
         for segment in self._segments(0):
             entries = segment.entries()
             yield from (entry for entry in entries if entry[1] not in aside) if aside else entries
 
     def publications(self) -> Iterator[Publication]:
-        """All publications that can be read, in the order in which they came."""
+        """Return all readable publications in the order of arrival."""
         return (publication for _, publication in self.read_range(0, self.end))
 
     def newest(self) -> dict[SequenceId, int]:
@@ -122,10 +122,10 @@ class TopicLog:
         """
         return newest_of(number for segment in self._segments(0) for number in segment.numbers())
 
-    # -- besides ---------------------------------------------------------------------------
+    # -- ranges, writes and the chain ------------------------------------------------------
 
     def read_range(self, start: int, end: int) -> Iterator[tuple[int, Publication]]:
-        """The publications between two offsets that can be read, in order, each with its own."""
+        """Yield the readable publications between two offsets, each with its offset."""
         for segment in self._segments(start):
             for offset in range(max(start, segment.start), min(end, segment.end)):
                 publication = None if offset in self._put_aside else segment.publication(offset)
@@ -143,16 +143,16 @@ class TopicLog:
         count_max: int | None = None,
         is_checked: bool = True,
     ) -> Iterator[Stored]:
-        """What is stored between two offsets, of ids with such a first byte; nothing is decoded.
+        """Yield encoded records between two offsets, by first byte of the id, per segment.
 
-        The first so many, if a number is given; then more may follow in the last segment. Only what
-        is intact; unless whoever asks checks that itself.
+        With ``count_max`` only the first ones; the last segment may contain more. With
+        ``is_checked`` only intact records; otherwise the caller verifies them.
         """
         aside = self._put_aside
         for segment in self._segments(start):
             if segment.start >= end or count_max == 0:
                 return
-            # What was put aside does not count, so all is looked at.
+            # Quarantined records do not count, so the segment returns all records.
             wanted = None if aside else count_max
             rows = segment.stored(start, end, firsts, count_max=wanted, is_checked=is_checked)
             if aside:
@@ -164,9 +164,10 @@ class TopicLog:
     def contiguous_ranges(
         self, start: int, end: int, count_max: int, bytes_max: int
     ) -> list[RecordRun]:
-        """What is on the disk from an offset on, about so much, as it lies there.
+        """Return contiguous ranges of stored records from an offset on, of about this size.
 
-        As far as it is intact and nothing of it is missing: it may be nothing at all.
+        They end before the first damaged segment, gap or uncommitted record; after a quarantine
+        there are none.
         """
         found: list[RecordRun] = []
         for segment in self._segments(start) if not self._put_aside else ():
@@ -189,10 +190,10 @@ class TopicLog:
     def write(
         self, offset: int, *publications: Publication, encoded: Encoded | None = None
     ) -> None:
-        """Carry out a Store: offsets come in order; what is encoded already is kept as it is."""
+        """Apply a Store effect at the end of the log; ``encoded`` avoids encoding again."""
         assert offset == self._end, f"offset {offset} after {self._end}"
         rows = encoded or Encoded.of(encoded_all(publications))
-        # Views: what is left for the next pack is not copied each time.
+        # Views: the rest for the next segment is not copied each time.
         all_ids = ids = memoryview(b"".join([publication.id for publication in publications]))
         data, sizes = memoryview(rows.data), rows.sizes
         with self._lock:
@@ -210,7 +211,7 @@ class TopicLog:
         return self._chain.at(offset, self._ids)
 
     def _ids(self, start: int, end: int) -> bytes:
-        """The ids between two offsets; zeros for those that are not known any more."""
+        """Return the ids between two offsets; zeros for unknown ids."""
         lost = (self._lost_ids.get(offset, LOST_ID) for offset in range(start, end))
         found = bytearray(b"".join(lost))
         for segment in self._segments(start):
@@ -223,10 +224,10 @@ class TopicLog:
         return bytes(found)
 
     def discard(self, offset: int, reason: str = SPOILT) -> None:
-        """Carry out a Discard: put aside what is at an offset, never to be served again."""
+        """Apply a Discard effect: quarantine the record at an offset."""
         place = self._located(offset)
         if offset in self._put_aside or place is None or offset < place[0]:
-            return  # nothing is there
+            return  # no record at this offset
         segment = self._opened(*place)
         data = segment.data(offset) if segment is not None else b""
         self._put_aside.add(offset)
@@ -235,13 +236,13 @@ class TopicLog:
 
     @property
     def unwritten(self) -> int:
-        """How many publications are only in memory."""
+        """Return the number of publications that are in memory only."""
         return self._end - self._places.end
 
     # -- commits ---------------------------------------------------------------------------
 
     def prepare(self) -> Batch | None:
-        """What is to be written now; None if there is nothing."""
+        """Return the batch to write; None if there is nothing to write."""
         with self._lock:
             if not self._drafts and not self._marks:
                 return None
@@ -250,14 +251,14 @@ class TopicLog:
             return self._on_the_way
 
     def abort(self) -> None:
-        """What was prepared could not be written."""
+        """Return the prepared batch to memory after a failed write."""
         with self._lock:
             self._drafts = self._on_the_way.drafts + self._drafts
             self._marks = self._on_the_way.marks + self._marks
             self._on_the_way = Batch([], [])
 
     def committed(self, rows: Iterable[int]) -> None:
-        """What was prepared is written, each draft in a row of its own."""
+        """Record the rows of the prepared batch after a successful write."""
         with self._lock:
             for draft, row in zip(self._on_the_way.drafts, rows, strict=True):
                 self._places.add(draft.start, draft.end, row)
@@ -265,18 +266,18 @@ class TopicLog:
 
     @property
     def written_end(self) -> int:
-        """Everything before this offset is written; when that is promised, it is durable."""
+        """Return the end of the written part; it is durable once the mark is written."""
         return self._places.end
 
     @property
     def is_known(self) -> bool:
-        """True if there is anything to remember: publications, or that some were lost."""
+        """Return True if the topic has written publications or has lost some."""
         return self.written_end > 0 or losses_of(self.epoch) > 0
 
-    # -- where things are ------------------------------------------------------------------
+    # -- lookup ----------------------------------------------------------------------------
 
     def _located(self, offset: int) -> tuple[int, int, int | SegmentBuilder] | None:
-        """The first draft or row of a pack that ends after an offset, with its first and end."""
+        """Return start, end and source (row or draft) of the first segment after an offset."""
         with self._lock:
             place = self._places.after(offset)
             if place is not None:
@@ -287,7 +288,7 @@ class TopicLog:
             return None
 
     def _opened(self, start: int, end: int, source: int | SegmentBuilder) -> AnySegment | None:
-        """A draft itself, or the pack in a row, if it is still the one that was written there."""
+        """Return a draft, or the segment in a row if it has the expected topic and offsets."""
         if isinstance(source, SegmentBuilder):
             return source
         pack = self._fetch(source)
@@ -296,12 +297,12 @@ class TopicLog:
         return pack if (pack.start, pack.end) == (start, end) else None
 
     def _segment(self, offset: int) -> AnySegment | None:
-        """Where the publication with an offset is."""
+        """Return the segment that contains an offset; None if there is none."""
         place = self._located(offset)
         return self._opened(*place) if place is not None and place[0] <= offset else None
 
     def _segments(self, start: int) -> Iterator[AnySegment]:
-        """All that can be read from an offset on, in order."""
+        """Yield the readable segments from an offset on, in order."""
         place = self._located(start)
         while place is not None:
             segment = self._opened(*place)

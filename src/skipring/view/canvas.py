@@ -27,16 +27,16 @@ class Canvas:
     def __init__(self, size: Size) -> None:
         self.size = size
         self._cells = [[(" ", "")] * size.columns for _ in range(size.rows)]
-        self._taken: set[Spot] = set()
+        self._reserved: set[Spot] = set()
 
-    def put(self, at: Spot, text: str, style: str, *, take: bool = False) -> None:
+    def put(self, at: Spot, text: str, style: str, *, is_reserved: bool = False) -> None:
         """Write to the right of a spot; later calls overwrite it."""
         column, row = at
         for offset, character in enumerate(text):
             if 0 <= column + offset < self.size.columns and 0 <= row < self.size.rows:
                 self._cells[row][column + offset] = (character, style)
-                if take:
-                    self._taken.add((column + offset, row))
+                if is_reserved:
+                    self._reserved.add((column + offset, row))
 
     def put_beside(self, at: Spot, text: str, style: str) -> None:
         """Write on the outer side of a spot, with a blank on each side, if there is room."""
@@ -45,8 +45,8 @@ class Canvas:
         start = column - 1 - len(text) if is_left else column + 2
         fits = start >= 0 and start + len(text) <= self.size.columns
         around = range(start - 1, start + len(text) + 1)
-        if fits and not any((place, row) in self._taken for place in around):
-            self.put((start - 1, row), f" {text} ", style, take=True)
+        if fits and not any((place, row) in self._reserved for place in around):
+            self.put((start - 1, row), f" {text} ", style, is_reserved=True)
 
     def lines(self) -> list[Text]:
         """Return the drawing, row by row."""

@@ -189,7 +189,7 @@ class TopicMonitor:
         self._scenes: OrderedDict[int, bytes] = OrderedDict()  # compressed
         self._scenes_bytes = 0
         self._journeys = DeliveryPaths()
-        self._heard: dict[NodeId, int] = {}  # last arrival read, by node
+        self._read_ends: dict[NodeId, int] = {}  # last arrival read, by node
         self._read: tuple[NodeId, int] | None = None  # node and next offset
         self._known: set[str] = set()  # ids of ``messages``
 
@@ -259,21 +259,21 @@ class TopicMonitor:
             return []
         nodes = [each.node for each in self.scene.nodes if each.mark not in ("dead", "outside")]
         slots = asyncio.Semaphore(ASKED_AT_ONCE)
-        heard = await asyncio.gather(*(self._arrivals(node, slots) for node in nodes))
-        self._heard = {node: self._heard[node] for node in nodes if node in self._heard}
-        pulses = sorted((pulse for found in heard for pulse in found), key=lambda each: each.time)
+        pages = await asyncio.gather(*(self._arrivals(node, slots) for node in nodes))
+        self._read_ends = {node: self._read_ends[node] for node in nodes if node in self._read_ends}
+        pulses = sorted((pulse for found in pages for pulse in found), key=lambda each: each.time)
         self._journeys.add(pulses)
         return pulses
 
     async def _arrivals(self, node: NodeId, slots: asyncio.Semaphore) -> list[HopEvent]:
-        since = self._heard.get(node, 0)
+        since = self._read_ends.get(node, 0)
         async with slots:
             page = await self._observer.outsider.request(
                 self.topic, node, partial(FetchArrivals, since=since), ArrivalPage, ANSWER_S
             )
         if not isinstance(page, ArrivalPage):
             return []
-        self._heard[node] = page.next
+        self._read_ends[node] = page.next
         return [pulse_of(node, arrival) for arrival in page.arrivals]
 
     def journey(self, publisher: NodeId, seq: int) -> DeliveryPath | None:

@@ -283,7 +283,7 @@ def _put_places(canvas: Canvas, portrait: RingLayout, glyphs: Glyphs) -> None:
     for label in portrait.places:
         canvas.put(spot(label, canvas.size), glyphs.vacant, "dim")
     for label in portrait.dead:
-        canvas.put(spot(label, canvas.size), glyphs.dead, DEAD_STYLE, take=True)
+        canvas.put(spot(label, canvas.size), glyphs.dead, DEAD_STYLE, is_reserved=True)
 
 
 def _put_dots(canvas: Canvas, portrait: RingLayout, glyphs: Glyphs) -> None:
@@ -297,7 +297,7 @@ def _put_dots(canvas: Canvas, portrait: RingLayout, glyphs: Glyphs) -> None:
         captions[spot(label, canvas.size)] = (_short(label, glyphs), "dim")
     for at, dots in crowd.items():
         mark = max((dot.mark for dot in dots), key=_SEVERITY.__getitem__)
-        canvas.put(at, glyphs.marks[mark], STYLES[mark], take=True)
+        canvas.put(at, glyphs.marks[mark], STYLES[mark], is_reserved=True)
         captions[at] = (_caption(dots, glyphs), STYLES[mark] if mark is GlyphState.LABEL else "")
     for at, (text, style) in sorted(captions.items(), key=lambda item: len(item[1][0])):
         canvas.put_beside(at, text, style)

@@ -50,8 +50,8 @@ WORDS: Final[Mapping[str, str]] = {
     "adversary": "everything replaced",
     "database": "the database was wiped",
     "labels": "labels scrambled",
-    "tries": "tries spoilt, and half of the publications lost",
-    "partition": "parted into two halves",
+    "tries": "tries damaged, and half of the publications deleted",
+    "partition": "partitioned into two halves",
     "heal": "partitions ended",
 }
 
@@ -101,7 +101,7 @@ _PLANS: Final[Mapping[str, Callable[[Members, int], Damages]]] = {
 
 STATIC: Final = Path(str(files("skipring.web"))) / "static"
 BODY_BYTES_MAX: Final = 1 << 20  # Limit: the largest payload, as JSON.
-NO_TOPIC: Final = "say which topic: ?topic=..."
+NO_TOPIC: Final = "the topic is missing: ?topic=..."
 
 Given = TypeVar("Given")
 
@@ -188,12 +188,12 @@ class App:
             while True:
                 try:
                     async with asyncio.timeout(KEEP_ALIVE_S):
-                        told = await page.get()
+                        event = await page.get()
                 except TimeoutError:
-                    told = b": still here\n\n"
-                if told is None:
+                    event = b": still here\n\n"
+                if event is None:
                     return
-                yield told
+                yield event
 
     # -- recorded state --------------------------------------------------------------------------
 
@@ -228,20 +228,20 @@ class App:
         journal = None
         if node in inspection.statuses:
             journal = await Inspector(outsider, topic).journal(node)
-        told = explain(inspection, node, journal)
+        explanation = explain(inspection, node, journal)
         lacking = (each for each in content_violations(inspection) if is_about(each, node))
         return _json(
             {
                 "node": node,
-                "standing": told.standing,
-                "tick": told.tick,
+                "standing": explanation.standing,
+                "tick": explanation.tick,
                 "journal": [
                     msgspec.structs.asdict(entry) | {"time": entry.time / 1000}
-                    for entry in told.journal
+                    for entry in explanation.journal
                 ],
                 "violations": [
                     {"layer": each.layer, "text": each.text, "repair": REPAIRS[each.layer]}
-                    for each in (*told.violations, *lacking)
+                    for each in (*explanation.violations, *lacking)
                 ],
             }
         )

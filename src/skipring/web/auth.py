@@ -44,7 +44,7 @@ HEADERS: Final = {
 NOT_OUR_HOST: Final = "this address is not one of the dashboard's; use the one it printed"
 FOREIGN: Final = "the request comes from a page that is not the dashboard's"
 NO_COOKIE: Final = "this browser has no access; open the address that skipring printed last"
-USED: Final = "this address has been used, or never was one; skipring printed a new one"
+USED: Final = "this address was used already or is invalid; skipring printed a new one"
 
 
 class TokenAuth:

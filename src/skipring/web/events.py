@@ -53,16 +53,16 @@ class SseClient:
         """Return True if the page reads too slowly."""
         return self._waiting.qsize() >= WAITING_MAX or self._bytes >= WAITING_BYTES_MAX
 
-    def put(self, told: Event | None) -> None:
+    def put(self, data: Event | None) -> None:
         """Queue an event; None ends the stream."""
-        self._bytes += len(told or b"")
-        self._waiting.put_nowait(told)
+        self._bytes += len(data or b"")
+        self._waiting.put_nowait(data)
 
     async def get(self) -> Event | None:
         """Wait for the next event; return None at the end of the stream."""
-        told = await self._waiting.get()
-        self._bytes -= len(told or b"")
-        return told
+        data = await self._waiting.get()
+        self._bytes -= len(data or b"")
+        return data
 
     def clear(self) -> None:
         """Drop the unread events."""
@@ -203,19 +203,19 @@ class EventStream:
         page.put(self._trouble(audience))
         if self._overview is not None:
             page.put(self._overview)
-        for told in audience.now():
-            page.put(told)
+        for data in audience.now():
+            page.put(data)
 
-    def _send(self, audience: _Audience, told: Event | None) -> None:
+    def _send(self, audience: _Audience, data: Event | None) -> None:
         for page in audience.pages:
             if page.is_behind:  # it gets the current state instead of all changes
                 page.clear()
                 self._greet(page, audience)
-            page.put(told)
+            page.put(data)
 
-    def _send_all(self, told: Event | None) -> None:
+    def _send_all(self, data: Event | None) -> None:
         for audience in (self._undecided, *self._channels.values()):
-            self._send(audience, told)
+            self._send(audience, data)
 
     # -- errors ----------------------------------------------------------------------------------
 
@@ -280,8 +280,10 @@ class EventStream:
                 trouble = f"{what} cannot be shown, internal error: {error!r}"
                 _LOG.error("monitor_failed", what=what, error=repr(error))
             self._record_error(audience, what, trouble)
-            taken = monotonic() - begun
-            await asyncio.sleep(max(period_s - taken, min(WATCHING_SHARE * taken, PAUSE_S_MAX)))
+            elapsed_s = monotonic() - begun
+            await asyncio.sleep(
+                max(period_s - elapsed_s, min(WATCHING_SHARE * elapsed_s, PAUSE_S_MAX))
+            )
 
 
 def _shown(overview: Overview) -> dict[str, object]:

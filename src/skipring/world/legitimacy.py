@@ -150,11 +150,11 @@ def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> It
     stored = {publication.id for publication in publications}
     indexed = set(seen.index().keys())
     if lost := len(indexed - stored):
-        yield _publications(f"{node} has lost {lost} publications and not noticed")
+        yield _publications(f"{node} has lost {lost} publications that its trie still has")
     if hidden := len(stored - indexed):
         yield _publications(f"{node} has {hidden} publications that its trie lacks")
     if misplaced := seen.misplaced - lost:
-        yield _publications(f"{node} looks {misplaced} publications up at wrong offsets")
+        yield _publications(f"{node} has wrong offsets of {misplaced} publications")
 
 
 def _publications(text: str) -> Violation:
@@ -296,7 +296,7 @@ def _shortcut_violations(node: NodeId, seen: SubscriberView, roster: Roster) -> 
         if label not in seen.shortcuts:
             yield Violation(Layer.SHORTCUTS, f"{node} lacks its shortcut to {label}")
         elif seen.shortcuts[label] != holder:
-            has = seen.shortcuts[label] or "nobody"
+            has = seen.shortcuts[label] or "no node"
             yield Violation(Layer.SHORTCUTS, f"{wrong} to {label} at {has}, should be at {holder}")
 
 

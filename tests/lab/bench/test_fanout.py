@@ -156,7 +156,7 @@ def test_incomplete_run_is_marked_as_failed() -> None:
     job = Job(name=THROUGHPUT, n=4, size=128, count=50, repeats=2)
     row = delivery_row(job, "nats", [_outcome(delivered=200.0), outcome])
     assert (row["delivered"], row["expected"]) == (199, 200)
-    assert row["failed"] == "in 1 of 2 runs 199 came of 200"
+    assert row["failed"] == "in 1 of 2 runs 199 of 200 arrived"
     assert "failed" not in delivery_row(job, "nats", [_outcome(delivered=200.0)])
 
 

@@ -91,7 +91,7 @@ def test_only_the_longest_history_has_goals() -> None:
 
 
 def test_incomplete_fetch_is_not_compared() -> None:
-    early = _row("jetstream", 100, 1.0) | {"failed": "in 1 of 1 runs 6 came of 100"}
+    early = _row("jetstream", 100, 1.0) | {"failed": "in 1 of 1 runs 6 of 100 arrived"}
     assert ratios([_row("skipring", 100, 2.0), early]) == {}
 
 

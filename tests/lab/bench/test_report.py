@@ -54,7 +54,7 @@ def test_programming_error_is_raised() -> None:
 @pytest.mark.parametrize("count", [6, 8])
 def test_wrong_count_marks_row_as_failed(count: int) -> None:
     row = check_count([7, count], 7)
-    assert row["failed"] == f"in 1 of 2 runs {count} came of 7"
+    assert row["failed"] == f"in 1 of 2 runs {count} of 7 arrived"
     assert not is_measured(row)
     assert check_count([7, 7], 7) == {"delivered": 7, "expected": 7}
     assert is_measured(check_count([7, 7], 7))

@@ -47,12 +47,12 @@ TITLES = (
     "Try next:",
 )
 
-# Run by Python before anything else: crashes are never noticed any more.
+# Python runs it first: crashes are never detected.
 NO_DETECTOR = """
 from skipring.core.failure_detector import FailureDetector
 FailureDetector.take_evictions = lambda detector, now: []
 """
-# Nobody compares tries any more, so that nothing that is missing is ever brought.
+# No node compares tries, so missing publications are never repaired.
 NO_REPAIR = """
 from skipring.core.antientropy import AntiEntropy
 AntiEntropy.on_tick = lambda *given, **named: None
@@ -167,7 +167,7 @@ def check_the_scoreboard(text: str) -> None:
 
 
 @pytest.mark.heavy
-def test_the_story_is_told_to_its_end_with_spark_and_nothing_is_left_but_the_report(
+def test_demo_with_spark_completes_and_leaves_only_the_report(
     tmp_path: Path,
 ) -> None:
     with running(tmp_path) as demo:
@@ -228,7 +228,7 @@ def test_a_node_that_is_stuck_is_named_and_the_demo_fails(tmp_path: Path) -> Non
         (NO_DETECTOR, "15", r"step 3: L0: database: n\d\d under label '\d+' is no live"),
         pytest.param(NO_REPAIR, "30", r"PUB: n\d\d lacks \d+ of \d+", marks=pytest.mark.slow),
     ],
-    ids=["crashes are not noticed", "what is missing is not brought"],
+    ids=["crashes are not detected", "missing publications are not repaired"],
 )
 def test_if_healing_is_broken_the_demo_fails_and_says_what_is_wrong(
     tmp_path: Path, broken: str, deadline: str, said: str

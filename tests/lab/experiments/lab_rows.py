@@ -49,7 +49,7 @@ def run(kind: str, n: int, **values: object) -> Row:
 
 
 def healed(n: int, rounds: int | None, **values: object) -> Row:
-    """A run of kind converge that was through after so many rounds, or never."""
+    """Return a run of kind converge that converged after this number of rounds, or never."""
     ends = dict.fromkeys(("rounds_explicit", "rounds_strict", "rounds_publications"), rounds)
     told = {"messages": 50 * n, "supervisor_requests": 2 * n, "max_rounds": 100, "closure": 10}
     closure = None if rounds is None else True
@@ -58,7 +58,7 @@ def healed(n: int, rounds: int | None, **values: object) -> Row:
 
 
 def seen(run_id: str, layers: Sequence[int], strict_from: int | None = None) -> list[Row]:
-    """The rounds of a run in which so many layers held, one after the other."""
+    """Return the rounds of a run, given the number of layers that held in each."""
     strict_from = len(layers) - 1 if strict_from is None else strict_from
     return [
         {

@@ -117,7 +117,7 @@ def test_layers_are_counted_up_to_the_first_that_does_not_hold(code: str, layers
     assert done("converge", 16, adversary=code).samples[0]["layers"] == layers
 
 
-def test_one_that_does_not_heal_is_no_error() -> None:
+def test_run_that_does_not_heal_is_not_an_error() -> None:
     outcome = done("converge", 16, adversary="A15", max_rounds=1)
     assert not outcome.row["converged"]
     assert outcome.row["closure_ok"] is None
@@ -154,7 +154,7 @@ def test_a_legitimate_ring_does_not_change_and_costs_little(mode: Mode) -> None:
 def test_an_operation_costs_the_supervisor_what_the_theorem_says(
     kind: str, n: int, in_paper: int, with_push: int
 ) -> None:
-    """Section 4.1. One less if the round robin would have said it anyway, or nobody moves."""
+    """Section 4.1. One less if the round robin sends it anyway, or no node moves."""
     for mode, cost in (("paper", in_paper), ("fixed", in_paper), ("fast", with_push)):
         costs = [
             done(kind, n, mode=mode, seed=seed, max_rounds=0).row["measures"]["supervisor_messages"]
@@ -182,7 +182,7 @@ def test_after_an_operation_the_ring_is_legitimate_again(kind: str, least: int) 
 
 @pytest.mark.parametrize("n", [8, 33, 64])
 def test_a_flood_has_its_number_of_messages_and_at_most_log_n_hops(n: int) -> None:
-    """Section 4.3, when no message overtakes another; whoever a repair reaches first is silent."""
+    """Section 4.3, if no message overtakes another; a node that repair reaches first is silent."""
     row = done("spread", n, spread="flood", scheduler="sync", publications=1).row
     messages, repaired = row["measures"]["spreading_messages"], row["delivered_by_repair"]
     assert messages == 4 * n - 6 if repaired == 0 else n <= messages < 4 * n - 6

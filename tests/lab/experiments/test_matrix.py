@@ -156,7 +156,7 @@ def test_a_file_that_is_no_matrix_is_refused(tmp_path: Path, text: str, words: s
     assert str(caught.value).startswith(f"{path}: {words}")
 
 
-def test_a_file_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot read the matrix .*: No such file"):
         read_matrix(tmp_path / "m.toml")
 

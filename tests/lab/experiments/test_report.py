@@ -69,14 +69,14 @@ def test_every_section_reads_its_figure_and_every_axis_has_a_title(page: HtmlRep
 
 
 @pytest.mark.heavy
-def test_what_failed_is_told_as_text(page: HtmlReport) -> None:
+def test_failures_are_reported_as_text(page: HtmlReport) -> None:
     html = render(page)
     assert "1 run raised an error" in html
     assert "&lt;b&gt;broken&lt;/b&gt;" in html
 
 
 @pytest.mark.heavy
-def test_a_rules_cost_is_held_against_the_same_runs(page: HtmlReport) -> None:
+def test_cost_of_a_rule_is_compared_with_the_same_runs(page: HtmlReport) -> None:
     (rules,) = [it for _, sections in page.parts for it in sections if it.key == "rules-rounds"]
     assert rules.table is not None
     assert {row[0] for row in rules.table.rows} == {"fast without R9", "fast without S11"}
@@ -84,7 +84,7 @@ def test_a_rules_cost_is_held_against_the_same_runs(page: HtmlReport) -> None:
 
 
 @pytest.mark.heavy
-def test_what_the_matrix_does_not_have_is_said(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_kinds_of_a_matrix_are_named(spark: SparkSession, tmp_path: Path) -> None:
     one = healed(8, 4, adversary="<A99>")
     lab = write_lab(tmp_path / "lab", [one], seen(one["run_id"], [0, 5]))
     write_report(spark, lab, tmp_path / "sub" / "page.html", None, tmp_path / "doc.md")
@@ -109,7 +109,7 @@ def test_a_directory_without_tables_is_refused(spark: SparkSession, tmp_path: Pa
     assert not (tmp_path / "page.html").exists()
 
 
-def test_a_page_that_cannot_be_written_is_told_with_its_place(
+def test_page_that_cannot_be_written_is_reported_with_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -119,7 +119,7 @@ def test_a_broken_description_is_refused(tmp_path: Path, text: str) -> None:
         require_format(tmp_path)
 
 
-def test_somebody_else_s_directory_is_left_alone(tmp_path: Path) -> None:
+def test_foreign_directory_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(InputError, match=r"there is thesis.tex, but no lab.json"):
         opened(tmp_path, MATRIX).__enter__()
@@ -169,7 +169,7 @@ def test_a_chunk_without_a_number_is_named_with_what_to_do(tmp_path: Path, name:
     assert str(told.value).startswith(f"{path} cannot be read")
 
 
-def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, table: pa.Table) -> None:
         raise OSError(28, "No space left on device")
 

@@ -12,7 +12,7 @@ from skipring.world.snapshot import Snapshot
 
 
 def test_a_degree_counts_every_other_node_once() -> None:
-    """However often somebody is referred to, and under whatever labels; oneself does not count."""
+    """Several references to one node, under any labels, count once; a node's own do not count."""
     zero, one, two, three = (Label.nth(index) for index in range(4))
     state = SubscriberState(
         label=zero,

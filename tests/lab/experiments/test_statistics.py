@@ -1,4 +1,4 @@
-"""What runs have in common, worked out on rows made by hand."""
+"""Statistics of runs, computed from rows made by hand."""
 
 from __future__ import annotations
 

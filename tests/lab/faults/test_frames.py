@@ -37,7 +37,7 @@ def test_some_mutations_publish_something_else_than_the_sample() -> None:
     assert set().union(*found) - {PUBLICATION.payload}
 
 
-def test_stream_to_nobody_does_not_arrive() -> None:
+def test_stream_to_a_closed_port_does_not_arrive() -> None:
     assert asyncio.run(hurl(NOBODY, stream(b"one"))) is False
     assert asyncio.run(hurl_all([NOBODY], [b""] * 3)) == 0
 

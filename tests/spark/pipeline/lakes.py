@@ -24,7 +24,7 @@ Row = tuple[Any, ...]
 
 
 def settle_on_disks(ring: Ring, count: int) -> None:
-    """Wait until every member has so many on its disk, for only of those it tells."""
+    """Wait until every member has ``count`` on disk; it reports deliveries of durable ones only."""
     ring.settle()
     given = {"supervisor": ring.supervisor, "subscribe": TOPIC}
     reader = TraceStreamReader(parse_options(given, is_stream=True))

@@ -1,4 +1,4 @@
-"""What a lake remembers, what is told of it, and what Spark's failures become; without Spark."""
+"""Manifest and progress of a lake, and the translation of Spark's errors; without Spark."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def test_another_directory_is_not_taken_for_a_lake(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 7}', '{"x": 1}'])
-def test_a_damaged_memory_is_told(tmp_path: Path, text: str) -> None:
+def test_damaged_manifest_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / "lake.json").write_text(text)
     with pytest.raises(InputError, match=r"lake\.json cannot be read"):
         read_about(tmp_path)
 
 
-def test_a_lake_of_another_form_is_told(tmp_path: Path) -> None:
+def test_lake_of_another_format_is_refused(tmp_path: Path) -> None:
     write_about(tmp_path, replace(ABOUT, format="skipring-lake/9"))
     with pytest.raises(InputError, match="we know only 'skipring-lake/1'"):
         read_about(tmp_path)
@@ -157,9 +157,7 @@ def position(offset: int, store: str = "a") -> dict[str, Any]:
         ({}, position(8), None),
     ],
 )
-def test_how_far_it_is_behind_is_told_where_it_is_known(
-    read: object, there: object, expected: int | None
-) -> None:
+def test_lag_is_returned_if_it_is_known(read: object, there: object, expected: int | None) -> None:
     assert behind({"sources": [{"endOffset": read, "latestOffset": there}]}) == expected
 
 
@@ -180,14 +178,14 @@ skipring.errors.DataLossError: the store is gone; bring it back
     ("text", "kind", "sentence"),
     [
         (TRACEBACK, DataLossError, "the store is gone; bring it back"),
-        ("pickled: skipring.errors.UnreachableError: nobody", UnreachableError, "nobody"),
+        ("pickled: skipring.errors.UnreachableError: away", UnreachableError, "away"),
         ("x\nskipring.errors.Unheard: of", SkipringError, "Spark has failed: x"),
         ("a\nCaused by: java.io.IOException: disk\n\tat x", SkipringError,
          "Spark has failed: IOException: disk"),
         ("[A] one\ntwo", SkipringError, "Spark has failed: [A] one"),
     ],
 )  # fmt: skip
-def test_what_spark_raises_is_told_in_one_sentence(
+def test_spark_errors_become_one_sentence(
     text: str, kind: type[SkipringError], sentence: str
 ) -> None:
     error = to_skipring_error(PySparkException(text))

@@ -105,7 +105,7 @@ def test_what_is_bad_is_in_rejected_with_the_reason_and_in_no_other_place(lake: 
     assert id_of(4) not in ids(lake, Name.SILVER)
 
 
-def test_gold_has_the_figures_that_were_worked_out_by_hand(lake: Path) -> None:
+def test_gold_has_the_figures_computed_by_hand(lake: Path) -> None:
     found = gold(lake)
     assert set(found) == {("ann", NOON), ("ann", NOON + MINUTE), ("bob", NOON), ("ann", None)}
     # Latencies of 1 and 2 at n2 and n3: 10, 20, 30 and 4000 ms.
@@ -176,7 +176,7 @@ def test_duplicates_and_late_news_change_only_what_they_should(
 
 
 class Killed(BaseException):
-    """Nobody catches it, as nobody catches a kill."""
+    """Simulated kill, which no handler catches."""
 
 
 def contents(lake: Path) -> dict[Name, list[str]]:

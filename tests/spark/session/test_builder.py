@@ -73,12 +73,12 @@ def test_on_a_real_cluster_little_is_chosen_for_the_user(master: str) -> None:
 @pytest.mark.parametrize(
     "master", ["lokal", "http://x:1", "spark://x", "spark://x:99999", "spark://:1"]
 )
-def test_what_is_no_master_is_told(master: str) -> None:
+def test_invalid_master_is_refused(master: str) -> None:
     with pytest.raises(InputError, match="no Spark master"):
         require_usable(master)
 
 
-def test_a_master_that_does_not_answer_is_told_at_once() -> None:
+def test_master_that_does_not_answer_is_reported_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"spark://127.0.0.1:{server.getsockname()[1]}"
         require_usable(url)
@@ -207,7 +207,7 @@ def test_a_command_gets_master_and_settings_as_one() -> None:
 
 
 @pytest.mark.parametrize("text", ["spark.a", "=1", "", "a=1"])
-def test_a_setting_of_another_form_is_told(text: str) -> None:
+def test_setting_of_another_form_is_refused(text: str) -> None:
     result = CliRunner().invoke(shown, ["--conf", text])
     assert result.exit_code == 2
     assert f"{text!r} is not of the form spark.KEY=VALUE" in result.output
@@ -274,7 +274,7 @@ def test_spark_says_nothing_of_its_own_and_ends_when_we_are_killed(tmp_path: Pat
         told = program.stderr.read()
     assert re.fullmatch("Spark does not start: .*'many'.*\n", said[0])
     assert said[1] == "told True\n"
-    assert len(running) > 1  # a JVM besides, which nobody stops
+    assert len(running) > 1  # also a JVM, which is not stopped
     assert left_of(str(tmp_path)) == []
     assert told == ""
     assert list(tmp_path.iterdir()) == []

@@ -115,7 +115,7 @@ def test_the_wrapper_passes_on_all_but_what_no_java_needs(
     assert ran.stdout.decode().split("\0")[:-1] == [*odd[:-1], *kept]
 
 
-def test_a_wrapper_is_of_nobody_else_and_two_made_at_once_do_not_meet(tmp_path: Path) -> None:
+def test_wrapper_is_private_and_concurrent_wrappers_do_not_collide(tmp_path: Path) -> None:
     real = fake_java(tmp_path / "real", "echo $$")
     make = (
         "import sys; from pathlib import Path; from skipring.spark.session.java import *;"

@@ -173,7 +173,7 @@ class _SupervisorPhases:
 
     @property
     def has_supervisor(self) -> bool:
-        """True if the run has a supervisor."""
+        """Return True if the run has a supervisor."""
         return self._server is not None
 
     def end(self, phase: str) -> None:

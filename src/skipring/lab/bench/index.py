@@ -111,7 +111,7 @@ class ReferenceTrie:
 
     @property
     def root(self) -> bytes:
-        """The digest of all ids; a constant if there are none (T2)."""
+        """Return the digest of all ids; a constant if there are none (T2)."""
         if self._root is None:
             return blake2b(digest_size=16, person=b"skipring empty").digest()
         return _digest(self._root)

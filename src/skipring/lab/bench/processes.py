@@ -120,7 +120,7 @@ def process(
     """Run a process that writes stderr to ``log``; stop it when the block ends."""
     with ExitStack() as stack:
         with _signals_deferred(), log.open("wb") as errors:
-            running = subprocess.Popen(  # noqa: S603  (programs from our own tables)
+            running = subprocess.Popen(  # noqa: S603  (programs of a fixed table)
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=errors if out is None else out,

@@ -39,7 +39,7 @@ def check_count(delivered: Sequence[int], expected: int) -> Row:
     row: Row = {"delivered": min(delivered), "expected": expected}
     wrong = [count for count in delivered if count != expected]
     if wrong:
-        row["failed"] = f"in {len(wrong)} of {len(delivered)} runs {wrong[0]} came of {expected}"
+        row["failed"] = f"in {len(wrong)} of {len(delivered)} runs {wrong[0]} of {expected} arrived"
     return row
 
 

@@ -144,7 +144,7 @@ class Board:
 
     @property
     def pids(self) -> list[int]:
-        """The processes whose CPU time is read."""
+        """Return the processes whose CPU time is read."""
         return self._numbers[_PIDS : _PIDS + self[Slot.PROCESSES]].tolist()
 
     def clocks(self) -> list[int]:

@@ -181,7 +181,7 @@ class LiveProcesses(Processes):
         """Return the state of the topic, from ``skipring ring --json`` itself."""
         whom = ["--supervisor", self.running[SUPERVISOR].address]
         command = [sys.executable, "-m", "skipring", "ring", TOPIC, "--json", *whom]
-        done = subprocess.run(  # noqa: S603  (our own command)
+        done = subprocess.run(  # noqa: S603  (a fixed command)
             command, capture_output=True, timeout=DEADLINE_S, check=False
         )
         assert done.returncode == 0, done.stderr.decode()
@@ -196,7 +196,7 @@ class LiveProcesses(Processes):
         return requests.stored_at(self.place(name))
 
     def until_legitimate(
-        self, look: Callable[[], Snapshot] | None = None, *, with_publications: bool = True
+        self, inspect: Callable[[], Snapshot] | None = None, *, with_publications: bool = True
     ) -> Snapshot:
         """Wait until all running nodes are members of a legitimate ring and in sync."""
         seen: Snapshot | None = None
@@ -205,7 +205,7 @@ class LiveProcesses(Processes):
         def is_legitimate() -> bool:
             nonlocal seen, wrong
             try:
-                seen = (look or self.world)()
+                seen = (inspect or self.world)()
             except UnreachableError as error:
                 seen, wrong = None, [str(error)]
                 return False

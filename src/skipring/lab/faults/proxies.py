@@ -136,7 +136,7 @@ class Proxy:
             writer.transport.abort()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        caller, said = await _first_words(reader)
+        caller, received = await _read_greeting(reader)
         if not self.target:
             raise ConnectionRefusedError("the process has not printed its address yet")
         host, _, port = self.target.rpartition(":")
@@ -145,7 +145,7 @@ class Proxy:
         self._network.add(line)
         try:
             await line.forth.wait()
-            forth.write(said)
+            forth.write(received)
             await asyncio.gather(
                 line.pump(reader, forth, line.forth), line.pump(back, writer, line.back)
             )
@@ -163,13 +163,13 @@ class Proxy:
         await asyncio.gather(*self._calls, return_exceptions=True)
 
 
-async def _first_words(reader: asyncio.StreamReader) -> tuple[NodeId, bytes]:
+async def _read_greeting(reader: asyncio.StreamReader) -> tuple[NodeId, bytes]:
     """Return the caller that a greeting names, and all bytes read so far."""
-    frames, said = FrameReader(), b""
+    frames, received = FrameReader(), b""
     while chunk := await reader.read(CHUNK_BYTES):
-        said += chunk
+        received += chunk
         if found := frames.feed(chunk):
-            return check_greeting(found[0]).node, said
+            return check_greeting(found[0]).node, received
     raise ConnectionResetError("closed before the greeting")
 
 

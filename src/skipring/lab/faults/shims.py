@@ -90,8 +90,8 @@ def _key(path: Path) -> str:
     """Return the name of a file's durable content: inode and birth, as the shim writes it."""
     form = "%i-%W %w"
     command = ["stat", "--format", form, str(path)]
-    told = subprocess.run(command, capture_output=True, check=True, text=True).stdout  # noqa: S603
-    number, _, birth = told.strip().partition(" ")
+    output = subprocess.run(command, capture_output=True, check=True, text=True).stdout  # noqa: S603
+    number, _, birth = output.strip().partition(" ")
     fraction = birth.split()[1].partition(".")[2] if " " in birth else "0" * 9
     return f"{number}.{fraction}"
 

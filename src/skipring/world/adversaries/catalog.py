@@ -34,25 +34,27 @@ class Adversary(Struct, frozen=True):
 
 
 _ALL: Final = (
-    Adversary("A00", "Nobody is recorded, has a label or knows anybody", builders.clean_world),
+    Adversary("A00", "No node is recorded, has a label or has references", builders.clean_world),
     Adversary("A01", "Database entries have lost their subscriber", database_states.vacant_entries),
-    Adversary("A02", "The database has subscribers twice", database_states.duplicate_entries),
+    Adversary("A02", "The database has duplicate subscribers", database_states.duplicate_entries),
     Adversary("A03", "Database entries are missing", database_states.missing_entries),
     Adversary(
         "A04",
         "Database labels are too large, too long or not canonical",
         database_states.wrong_labels,
     ),
-    Adversary("A05", "The database is empty, the ring stands", database_states.empty_database),
+    Adversary("A05", "The database is empty, the ring is intact", database_states.empty_database),
     Adversary(
-        "A06", "The database is permuted against the subscribers", database_states.permuted_database
+        "A06",
+        "The database is a permutation of the subscribers' labels",
+        database_states.permuted_database,
     ),
     Adversary(
-        "A07", "One sorted ring of 60-bit labels, nobody recorded", ring_states.unrecorded_ring
+        "A07", "One sorted ring of 60-bit labels, no node recorded", ring_states.unrecorded_ring
     ),
     Adversary(
         "A08",
-        "Rings of about four with 60-bit labels, nobody recorded",
+        "Rings of about four with 60-bit labels, no node recorded",
         ring_states.unrecorded_components,
     ),
     Adversary(
@@ -66,7 +68,7 @@ _ALL: Final = (
         partial(ring_states.twin_rings, unrecorded_first=True),
     ),
     Adversary(
-        "A10", "Neighbours are believed to have wrong labels", ring_states.mislabelled_neighbours
+        "A10", "Nodes have wrong labels of their neighbours", ring_states.mislabelled_neighbours
     ),
     Adversary("A11", "Left, right and ring are permuted", ring_states.permuted_edges),
     Adversary("A12", "Shortcuts are stale, and there are too many", ring_states.stale_shortcuts),
@@ -85,26 +87,26 @@ _ALL: Final = (
     ),
     Adversary(
         "A18",
-        "Unrecorded nodes with long labels know only a dead left neighbour",
+        "Unrecorded nodes with long labels have only a dead left neighbour",
         ring_states.dead_left_neighbours,
     ),
     Adversary(
         "A18b",
-        "Unrecorded nodes with long labels will wait far too long for a dead left neighbour",
+        "As A18, with a timeout that is far too long",
         partial(ring_states.dead_left_neighbours, threshold=1024),
     ),
     Adversary(
-        "A19", "Publications are scattered over a sound ring", builders.scattered_publications
+        "A19", "Publications are scattered over a legitimate ring", builders.scattered_publications
     ),
     Adversary("A20", "Left and right are exchanged", ring_states.reversed_list),
     Adversary(
         "A21",
-        "Everybody knows only itself and the supervisor",
+        "Each node has references only to itself and the supervisor",
         ring_states.references_to_self_and_supervisor,
     ),
     Adversary(
         "A22",
-        "Pairs know each other only as the other end of a ring",
+        "Pairs of nodes with references only by their wrap edges",
         ring_states.pairs_linked_by_wrap_edges,
     ),
     Adversary(
@@ -130,30 +132,32 @@ _ALL: Final = (
     ),
     Adversary("A43", "Two database entries are swapped", database_states.swapped_entries),
     Adversary(
-        "A44", "The round robin's next is huge, the database permuted", database_states.huge_next
+        "A44",
+        "The round robin's next is huge, and the database is permuted",
+        database_states.huge_next,
     ),
     Adversary(
         "A45", "Permissions to leave are forged while a quarter leaves", ring_states.forged_grants
     ),
     Adversary(
         "A46",
-        "Everything is arbitrary, and some crash while it heals",
+        "Everything is arbitrary, and some nodes crash while it heals",
         arbitrary.arbitrary_world,
         crash_rounds=(2, 4, 6, 8),
     ),
     Adversary(
         "A47",
-        "As A19, with stored hashes and ids that are wrong and all roots alike",
+        "As A19, with wrong stored hashes and ids, and equal roots",
         builders.corrupted_caches,
     ),
     Adversary(
         "A60",
-        "Two database entries are swapped, the sum over the database is that of before",
+        "Two database entries are swapped, the digest of the database is the old one",
         memory_states.swapped_under_an_old_digest,
     ),
     Adversary(
         "A61",
-        "The supervisor looks members up at wrong places of its list",
+        "The supervisor's index of its members is wrong",
         memory_states.wrong_index,
     ),
     Adversary(
@@ -173,12 +177,12 @@ _ALL: Final = (
     ),
     Adversary(
         "A65",
-        "As A19, with arbitrary publications to be kept, indexed and announced",
+        "As A19, with arbitrary publications to be stored, indexed and announced",
         memory_states.arbitrary_deferred_work,
     ),
     Adversary(
         "A66",
-        "As A15, with publications, and all that machines remember is arbitrary",
+        "As A15, with publications and arbitrary memory of the machines",
         memory_states.arbitrary_memory,
     ),
 )

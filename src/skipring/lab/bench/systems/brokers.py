@@ -208,7 +208,7 @@ class MessageStore:
 
     @property
     def count(self) -> int:
-        """The number of messages."""
+        """Return the number of messages."""
         return int(self._db.execute("SELECT count(*) FROM messages").fetchone()[0])
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ class System(Struct, frozen=True):
 
     @property
     def missing(self) -> str | None:
-        """The command that installs what this system needs; None if nothing is missing."""
+        """Return the command that installs missing requirements; None if there are none."""
         commands = []
         if self.broker is not None and shutil.which(program := BROKERS[self.broker][0]) is None:
             commands.append(f"apt-get install {program}")
@@ -43,7 +43,7 @@ class System(Struct, frozen=True):
 
     @property
     def skipped(self) -> Row | None:
-        """The row of a system that is not installed; None if it is."""
+        """Return the row of a system that is not installed; None if it is."""
         return None if self.missing is None else {"skipped": f"not installed: {self.missing}"}
 
 

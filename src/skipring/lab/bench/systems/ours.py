@@ -87,7 +87,7 @@ class TopicMember:
 
     @property
     def root(self) -> bytes:
-        """The digest of all publications."""
+        """Return the digest of all publications."""
         return self._machine.index().root
 
     @property
@@ -130,12 +130,12 @@ class BenchMember:
 
     @property
     def subscriptions(self) -> list[Subscription]:
-        """The subscriptions to all topics."""
+        """Return the subscriptions to all topics."""
         return [topic.subscription for topic in self._topics]
 
     @property
     def subscription(self) -> Subscription:
-        """The subscription to the first topic."""
+        """Return the subscription to the first topic."""
         return self._topics[0].subscription
 
     async def join(self) -> None:
@@ -159,7 +159,7 @@ class BenchMember:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes sent since begin()."""
+        """Return the bytes sent since begin()."""
         return self.node.links.bytes_sent - self._bytes_before
 
     def _count_messages(self) -> None:
@@ -179,18 +179,18 @@ class BenchMember:
 
     @property
     def is_calm(self) -> bool:
-        """True if new publications take the tree in all topics."""
+        """Return True if new publications take the tree in all topics."""
         found = [topic.is_calm for topic in self._topics]  # each must be polled
         return all(found)
 
     @property
     def root(self) -> bytes:
-        """The digests of all topics."""
+        """Return the digests of all topics."""
         return b"".join(topic.root for topic in self._topics)
 
     @property
     def is_durable(self) -> bool:
-        """True if all deliveries are read and on disk."""
+        """Return True if all deliveries are read and on disk."""
         return self.node.durability.unwritten == 0 and all(topic.is_read for topic in self._topics)
 
 

@@ -53,7 +53,7 @@ class SecureRing(FaultRing):
         self._published = 0
 
     def issue(self, into: Path, *names: str) -> None:
-        """Make certificates."""
+        """Create certificates."""
         self._certs("issue", *names, "--dir", str(self.authority), "--out", str(into))
 
     def deny(self, certificate: Path) -> None:
@@ -61,7 +61,7 @@ class SecureRing(FaultRing):
         self._certs("deny", str(certificate), "--dir", str(self.authority))
 
     def shorten(self, name: str, life_s: float) -> None:
-        """Replace the certificate of a process by one that expires after some seconds."""
+        """Replace the certificate of a process by a certificate that expires after some seconds."""
         path = self.certificate(name)
         old = x509.load_pem_x509_certificate(path.read_bytes())
         key = load_pem_private_key((self.authority / "ca.key").read_bytes(), None)
@@ -140,7 +140,7 @@ class SecureRing(FaultRing):
 
 def _run(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "skipring", *words]
-    return subprocess.run(  # noqa: S603  (our own command)
+    return subprocess.run(  # noqa: S603  (a fixed command)
         command, capture_output=True, timeout=DEADLINE_S, check=False, text=True
     )
 

@@ -51,8 +51,8 @@ def before_1970(trial: FaultTrial) -> None:
             set_clock(ring.data(name), BEFORE_1970_S)
             run_publisher(ring, name, str(ring.data(name)), 1)
             assert ring.exit_status(name) == 1
-            said = " ".join(ring.lines(name))
-            assert "before 1970" in said, f"the error is: {said}"
+            error = " ".join(ring.lines(name))
+            assert "before 1970" in error, f"the error is: {error}"
             record_publisher(ring, name)
             set_clock(ring.data("a"), BEFORE_1970_S)
             ring.publish_some(20)

@@ -90,7 +90,7 @@ def arbitrary_state(trial: FaultTrial) -> None:
 def _chaos(ring: FaultRing, *words: str) -> None:
     supervisor = ("--supervisor", ring.running[SUPERVISOR].address)
     command = [sys.executable, "-m", "skipring", "chaos", *words, *supervisor]
-    done = subprocess.run(  # noqa: S603  (our own command)
+    done = subprocess.run(  # noqa: S603  (a fixed command)
         command, capture_output=True, timeout=DEADLINE_S, check=False, text=True
     )
     assert done.returncode == 0, done.stderr
