@@ -193,7 +193,6 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any]] = {
     "closure": (SMALL, 0),
     "detector_delay": (DEAD, 9),
     "supervisor_restarts": (SMALL, [3]),
-    "publisher_crashes": (SMALL, [2]),
     "delay": (SMALL, {"share": 0.5, "rounds_max": 3}),
     "partition": (SMALL, {"share": 0.5, "from_round": 0, "to_round": 9}),
     "crash": (SMALL, {"rounds": [2], "share": 0.5}),

@@ -4,8 +4,8 @@ In a legitimate state every ring neighbour sends one CheckLabel per interval. A 
 not is dead or no longer a neighbour; only the supervisor knows. The timeout doubles only after the
 supervisor has confirmed the neighbour, so a lost reply never slows the node down.
 
-A crashed neighbour sends nothing at all: the node reports one that it has not heard for three
-ticks, whatever message it expects.
+A crashed neighbour sends nothing at all: the node reports a neighbour after three ticks without
+any message.
 """
 
 from __future__ import annotations
