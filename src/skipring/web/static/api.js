@@ -1,4 +1,4 @@
-/** Questions to the server; whatever goes wrong becomes an Error with a sentence for the reader. */
+/** Requests to the server; every failure becomes an Error with a sentence for the reader. */
 
 async function ask(path, parameters, options) {
   const query = new URLSearchParams(parameters);
@@ -17,7 +17,7 @@ async function refusalOf(response) {
   return error ?? `The dashboard answered with status ${response.status}.`;
 }
 
-/** Why the server refuses a stream, in a sentence; null if it does not, or does not answer. */
+/** Return why the server refuses a stream; null if it does not, or does not answer. */
 export async function whyRefused(address) {
   const end = new AbortController();
   try {

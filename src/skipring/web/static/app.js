@@ -1,4 +1,4 @@
-/** The dashboard: what comes from the server goes to the views, what the reader does goes back. */
+/** Dashboard: passes events of the server to the views, and actions of the reader to the server. */
 
 import { get } from "./api.js";
 import { Chaos } from "./chaos.js";
@@ -162,7 +162,7 @@ class Dashboard {
     showSupervisor(scene.supervisor);
   }
 
-  /** Show a moment of the past; null for the present. */
+  /** Show an earlier scene; null for the current one. */
   async #replay(sample) {
     this.past = sample;
     this.#noteReplay(sample && `Replaying ${clock(sample.time)}: ${verdictOf(sample)}`);

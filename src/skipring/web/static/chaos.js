@@ -1,4 +1,4 @@
-/** Buttons that damage the topic; the card is only made where the server allows it. */
+/** Buttons for fault injection; the card exists only if the server allows it. */
 
 import { post } from "./api.js";
 import { byId, element, keyed, setAttribute, setText } from "./dom.js";
@@ -16,7 +16,7 @@ const DAMAGES = [
   },
   {
     damage: "tries",
-    name: "Spoil the tries",
+    name: "Corrupt the tries",
     text: "Nodes lose publications and get wrong hashes; at least one node keeps each publication.",
   },
   {
@@ -28,7 +28,7 @@ const DAMAGES = [
 ];
 
 export class Chaos {
-  /** Make the card; `topic()` is the topic to damage. */
+  /** Create the card; `topic()` is the topic to damage. */
   constructor(adversaries, topic) {
     this.topic = topic;
     this.nodes = element("select", { "aria-label": "Node to kill", id: "chaos-node" });
@@ -88,7 +88,7 @@ export class Chaos {
     return element("div", { class: "damage" }, button, ...(choice ? [choice] : []), what);
   }
 
-  /** Offer the nodes that live. */
+  /** List the live nodes. */
   offer(nodes) {
     const living = nodes.filter(({ mark }) => mark !== "dead").map(({ node }) => node);
     keyed(this.nodes, living.sort(), {

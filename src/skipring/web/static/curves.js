@@ -1,10 +1,10 @@
-/** How the lines between nodes run: as a path of SVG, traced by a pen, or point by point. */
+/** Curves between nodes: as an SVG path, traced by a pen, or point by point. */
 
 const TURN = 2 * Math.PI;
 const BEND = 0.3; // How far a shortcut bends inwards, as a share of its length.
 const NEAR = 1; // so near to the circle a node stands on it; on its way to it, it does not
 
-/** The curve of an edge: along the circle for ring neighbours, else bent towards the centre. */
+/** Return the curve of an edge: along the circle for ring neighbours, else bent to the centre. */
 export function edgeCurve(edge, a, b, frame) {
   const isRing = edge.kind === "ring" && edge.state !== "wrong";
   const isAlong = isRing && isOnCircle(a, frame) && isOnCircle(b, frame);
@@ -14,7 +14,7 @@ export function edgeCurve(edge, a, b, frame) {
 const isOnCircle = ({ x, y }, { centre, radius }) =>
   Math.abs(Math.hypot(x - centre.x, y - centre.y) - radius) < NEAR;
 
-/** A curve along the circle, the short way round. */
+/** Return the shorter arc along the circle. */
 class Arc {
   constructor(a, b, { centre, radius }) {
     Object.assign(this, { a, b, centre, radius });
@@ -42,7 +42,7 @@ class Arc {
   }
 }
 
-/** A chord bent towards the centre, the more the longer it is. */
+/** Return a chord bent towards the centre; longer chords bend more. */
 export class Bow {
   constructor(a, b, { centre }) {
     const middle = mix(a, b, 0.5);
@@ -66,7 +66,7 @@ export class Bow {
   }
 }
 
-/** A curve of the rooted drawing, from parent down to child. */
+/** Return a curve of the rooted drawing, from parent to child. */
 export class Drop {
   constructor(a, b) {
     const middle = (a.y + b.y) / 2;
@@ -91,10 +91,10 @@ export class Drop {
   }
 }
 
-/** A curve the other way round. */
+/** Return the reversed curve. */
 export const reversed = (curve) => ({ path: curve.path, at: (share) => curve.at(1 - share) });
 
-/** The point between two points. */
+/** Return the midpoint of two points. */
 export const mix = (a, b, share) => ({
   x: a.x + (b.x - a.x) * share,
   y: a.y + (b.y - a.y) * share,

@@ -1,16 +1,16 @@
-/** Making and changing elements; what is already so is not touched. */
+/** Creation and update of elements; unchanged values are not written. */
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** The element with an id that the page has for certain. */
+/** Return the element with an id that the page always has. */
 export const byId = (id) => document.getElementById(id);
 
-/** A new HTML element with attributes and children (elements or text). */
+/** Create an HTML element with attributes and children (elements or text). */
 export function element(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** A new SVG element. */
+/** Create an SVG element. */
 export function drawing(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -21,7 +21,7 @@ function fill(made, attributes, children) {
   return made;
 }
 
-/** Set an attribute if it differs; null takes it away. */
+/** Set an attribute if it differs; null removes it. */
 export function setAttribute(target, name, value) {
   if (value === null) target.removeAttribute(name);
   else if (target.getAttribute(name) !== String(value)) target.setAttribute(name, value);
@@ -32,13 +32,13 @@ export function setText(target, text) {
   if (target.textContent !== text) target.textContent = text;
 }
 
-/** Show or hide a banner: a sentence, or null for nothing to say. */
+/** Show a banner with a sentence; null hides it. */
 export function setBanner(target, text) {
   target.hidden = text === null;
   setText(target, text ?? "");
 }
 
-/** Make the children of a parent follow a list of keyed values, reusing what is there. */
+/** Update the children of a parent to a list of keyed values, reusing existing elements. */
 export function keyed(parent, values, { key, make, change }) {
   const present = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   let place = parent.firstElementChild;

@@ -1,4 +1,4 @@
-/** The drawer of one node: where it stands, what is wrong and what mends it, its journal. */
+/** Drawer of one node: its place, its violations with their repair, its journal. */
 
 import { get } from "./api.js";
 import { byId, element, setText } from "./dom.js";
@@ -6,7 +6,7 @@ import { clock, count as whole } from "./format.js";
 import { meaningOf } from "./nodes.js";
 
 export class Drawer {
-  /** `onClose` is called when it closes. */
+  /** `onClose` is called when the drawer closes. */
   constructor(onClose) {
     this.box = byId("drawer");
     this.body = byId("drawer-body");
@@ -15,7 +15,7 @@ export class Drawer {
     byId("drawer-close").addEventListener("click", () => this.close());
   }
 
-  /** Open with what the scene says of a node, then with what the node says itself. */
+  /** Open with the scene's data about a node, then add the node's own response. */
   async open(topic, seen) {
     this.node = seen.node;
     setText(byId("drawer-title"), seen.node);
@@ -36,7 +36,7 @@ export class Drawer {
     if (this.node === seen.node) this.body.replaceChildren(...facts(seen), ...told);
   }
 
-  /** Close it. */
+  /** Close the drawer. */
   close() {
     if (this.box.hidden) return;
     this.node = null;
@@ -62,7 +62,7 @@ function facts({ label, turn, mark, count, root }) {
 }
 
 function verdictOn(mark, label) {
-  if (mark === "right") return "everything about it is right";
+  if (mark === "right") return "label and edges are correct";
   return mark === "label" && label === null ? "it has no label" : meaningOf(mark);
 }
 

@@ -1,4 +1,4 @@
-// Runs before the page is drawn, so that a chosen theme does not flash up as the other one.
+// Runs before the first paint, so the other theme does not flash up.
 {
   const chosen = localStorage.getItem("skipring-theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;

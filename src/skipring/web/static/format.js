@@ -12,7 +12,7 @@ export const counted = (number, one, many = `${one}s`) =>
 /** A number with at most `places` decimals, without trailing zeros. */
 export const decimal = (number, places = 2) => String(Number(number.toFixed(places)));
 
-/** The time of day; a publisher may have given none. */
+/** Return the time of day; a publication may have none. */
 export const clock = (time) =>
   time ? new Date(time).toLocaleTimeString("en-GB") : "––:––:––";
 

@@ -1,4 +1,4 @@
-/** Where nodes stand; nothing here touches the page. */
+/** Layout of the nodes; this module does not access the page. */
 
 const TURN = 2 * Math.PI;
 const NAMES_MAX = 64; // Our guess: with more nodes their names would touch.
@@ -7,7 +7,7 @@ const BELOW = { x: 0, y: 1 };
 const BESIDE = { x: 1, y: 0 };
 const TRAY_GAP = 34;
 
-/** What the stage gives room for: centre and radius of the ring, and the tray beside it. */
+/** Frame of the stage: centre and radius of the ring, and the tray beside it. */
 export function frameOf(width, height, count) {
   const isTall = width < height * 1.1;
   const margin = count <= BITS_MAX ? 66 : count <= NAMES_MAX ? 62 : 40;
@@ -20,7 +20,7 @@ export function frameOf(width, height, count) {
   return { width, height, count, radius, centre, tray };
 }
 
-/** Radius of a dot: those with short labels, who have the long shortcuts, are larger. */
+/** Return the radius of a dot; nodes with short labels, which have long shortcuts, are larger. */
 export function dotRadius(frame, label, levels) {
   const room = (TURN * frame.radius) / Math.max(1, frame.count);
   const plain = Math.min(10, Math.max(1.7, room * 0.36));
@@ -28,11 +28,11 @@ export function dotRadius(frame, label, levels) {
   return plain * (1 + (plain < 5 ? 0.9 : 0.45) * (1 - rank));
 }
 
-/** True if names, or names and labels, can be read beside this many nodes. */
+/** Return whether names, or names and labels, are readable beside this number of nodes. */
 export const hasNames = (count) => count <= NAMES_MAX;
 export const hasBits = (count) => count <= BITS_MAX;
 
-/** Spots on the circle, label 0 on top and clockwise; equal labels stand one behind the other. */
+/** Return spots on the circle, label 0 on top, clockwise; equal labels are stacked inwards. */
 export function ringSpots(nodes, frame) {
   const spots = new Map();
   const crowd = new Map();
@@ -52,7 +52,7 @@ function onCircle(turn, { centre, radius }, share) {
   return { x: centre.x + out.x * radius * share, y: centre.y + out.y * radius * share, out };
 }
 
-/** Spots in a rooted drawing of the broadcast tree, the root on top. */
+/** Return spots of the broadcast tree, the root on top. */
 export function treeSpots(nodes, tree, frame) {
   const depths = rowsOf(tree);
   const rows = Math.max(1, ...depths.map(({ depth }) => depth));
@@ -70,7 +70,7 @@ export function treeSpots(nodes, tree, frame) {
   return spots;
 }
 
-/** Depth of each node of a tree, and its place across it: leaves side by side, parents amid. */
+/** Return depth and horizontal place of each node: leaves side by side, parents centred. */
 function rowsOf(tree) {
   const children = new Map();
   const below = new Set();

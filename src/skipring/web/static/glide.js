@@ -1,11 +1,11 @@
-/** A crowd that moves is drawn on a canvas: hundreds of moving SVG elements would stutter. */
+/** Canvas for many moving nodes: hundreds of moving SVG elements would stutter. */
 
 import { byId } from "./dom.js";
 import { tints } from "./theme.js";
 
 const CROWD = 100; // Measured: with fewer nodes the SVG itself moves smoothly.
 
-/** True if this many nodes are better moved on the canvas. */
+/** Return true if this number of nodes should move on the canvas. */
 export const isCrowd = (count) => count > CROWD;
 
 export class Glide {
@@ -22,7 +22,7 @@ export class Glide {
     this.canvas.height = Math.round(this.canvas.clientHeight * devicePixelRatio);
   }
 
-  /** Draw lines and nodes where they are just now. */
+  /** Draw lines and nodes at their current spots. */
   draw(lines, nodes, spots, { scale, x, y }) {
     const density = devicePixelRatio;
     this.pen.setTransform(1, 0, 0, 1, 0, 0);
@@ -50,7 +50,7 @@ export class Glide {
     return groups;
   }
 
-  /** The colour of a level. */
+  /** Return the colour of a level. */
   tint(level) {
     return this.tints.levels[Math.min(level, this.levels) - 1];
   }

@@ -1,4 +1,4 @@
-/** The journey of one publication: who got it when, from whom, and how. */
+/** Journey of one publication: time, sender and origin of each arrival. */
 
 import { get } from "./api.js";
 import { byId, drawing, element, setText } from "./dom.js";
@@ -9,7 +9,7 @@ const AGAIN_MS = 1500; // arrivals still come in for a while
 const ATTEMPTS = 20; // and what was just published may not have been seen anywhere yet
 
 export class Journey {
-  /** `onShow` is called with the journey, or null; `onReplay` to fly it once more. */
+  /** `onShow` is called with the journey, or null; `onReplay` to replay it. */
   constructor({ onShow, onReplay }) {
     this.onShow = onShow;
     this.chosen = null;
@@ -46,7 +46,7 @@ export class Journey {
     }
   }
 
-  /** Show none. */
+  /** Hide the journey. */
   close() {
     this.chosen = null;
     setText(byId("journey-name"), "\u00a0");
@@ -64,7 +64,7 @@ export class Journey {
   }
 }
 
-/** Where the publisher gave no time, latencies count from the first arrival. */
+/** Latencies start at the first arrival if the publication has no time. */
 function timed(journey) {
   const [first] = journey.arrivals;
   const latencyOf = (arrival) => arrival.latency ?? arrival.time - first.time;

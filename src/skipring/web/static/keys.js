@@ -1,4 +1,4 @@
-/** Keys that work anywhere on the page, but not while one types. */
+/** Keys that work on the whole page, except in input fields. */
 
 import { byId } from "./dom.js";
 

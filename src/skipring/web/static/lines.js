@@ -1,10 +1,10 @@
-/** A layer of lines between nodes, one path each, kept from scene to scene. */
+/** Layer of lines between nodes, one path each, reused between scenes. */
 
 import { reversed } from "./curves.js";
 import { drawing, setAttribute } from "./dom.js";
 
 export class Lines {
-  /** `curveOf(value, a, b, frame)` says how a line runs; `dress(path, value)` how it looks. */
+  /** `curveOf(value, a, b, frame)` returns the curve of a line; `dress(path, value)` styles it. */
   constructor(className, { curveOf, dress }) {
     this.group = drawing("g", { class: `${className}s` });
     this.className = className;
@@ -48,7 +48,7 @@ export class Lines {
     return item;
   }
 
-  /** Work out anew how the lines of these nodes run; all lines without names. */
+  /** Compute the curves of these nodes again; of all nodes without names. */
   bend(spots, frame, names = null) {
     const touched = names === null ? [...this.items.values()] : this.#touched(names);
     for (const item of touched) {
@@ -62,14 +62,14 @@ export class Lines {
     return [...new Set(names.flatMap((name) => this.byNode.get(name) ?? []))];
   }
 
-  /** The same, and draw them so. */
+  /** Compute the curves again, and draw them. */
   place(spots, frame, names = null) {
     for (const { path, curve } of this.bend(spots, frame, names)) {
       setAttribute(path, "d", curve?.path ?? null);
     }
   }
 
-  /** The curve from one node to another; null if there is none. */
+  /** Return the curve from one node to another; null if there is none. */
   between(from, to) {
     const forth = this.items.get(`${from} ${to}`)?.curve;
     if (forth) return forth;
@@ -77,7 +77,7 @@ export class Lines {
     return back ? reversed(back) : null;
   }
 
-  /** Mark the lines of one node, and of no other; null for none. */
+  /** Mark the lines of one node only; null for none. */
   highlight(node) {
     for (const path of this.group.querySelectorAll(".hot")) path.classList.remove("hot");
     for (const { path } of this.byNode.get(node) ?? []) path.classList.add("hot");

@@ -1,4 +1,4 @@
-/** The message viewer, and the publisher below it. */
+/** Message list, and the input line below it. */
 
 import { post } from "./api.js";
 import { byId, element, setAttribute, setText } from "./dom.js";
@@ -8,7 +8,7 @@ const SHOWN_MAX = 200; // as many as the server keeps
 const STEPS = { ArrowDown: 1, ArrowUp: -1 };
 
 export class Messages {
-  /** `topic()` is the topic to publish in; `onChoose` is called with the message chosen. */
+  /** `topic()` is the topic to publish in; `onChoose` is called with the chosen message. */
   constructor({ topic, onChoose }) {
     this.topic = topic;
     this.onChoose = onChoose;
@@ -32,14 +32,14 @@ export class Messages {
 
   // -- reading --------------------------------------------------------------------------------
 
-  /** Forget everything, for another topic. */
+  /** Reset for another topic. */
   clear() {
     this.known.clear();
     this.log.replaceChildren(element("p", { class: "empty" }, "No publications yet."));
     setText(byId("publish-outcome"), "\u00a0");
   }
 
-  /** Append messages that are not there yet. */
+  /** Append new messages. */
   add(messages) {
     const fresh = messages.filter(({ id }) => !this.known.has(id));
     if (!fresh.length) return;

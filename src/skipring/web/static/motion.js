@@ -1,15 +1,15 @@
-/** Spots that glide to where they should be. */
+/** Spots that move to their targets. */
 
 import { mix } from "./curves.js";
 
 const GLIDE_MS = 750;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** True if the reader wants nothing to move. */
+/** Return true if the reader has requested reduced motion. */
 export const isStill = () => still.matches;
 
 export class Motion {
-  /** `onMove` is given the names of the spots that moved, until `isMoving` is false. */
+  /** `onMove` receives the names of the moved spots, until `isMoving` is false. */
   constructor(onMove) {
     this.spots = new Map();
     this.onMove = onMove;
@@ -17,7 +17,7 @@ export class Motion {
     this.frame = null;
   }
 
-  /** Let every spot go to its target; new ones appear there, others that are gone vanish. */
+  /** Set the target of every spot; new spots start at their target, missing ones are removed. */
   go(targets) {
     const began = performance.now();
     const placed = [];
@@ -33,7 +33,7 @@ export class Motion {
     if (this.isMoving && this.frame === null) this.#next();
   }
 
-  /** True while something is on its way. */
+  /** Return true while a spot moves. */
   get isMoving() {
     return this.moves.size > 0;
   }

@@ -1,17 +1,17 @@
-/** The layer of nodes: a dot with its name, kept from scene to scene. */
+/** Layer of nodes: a dot with its name, reused between scenes. */
 
 import { drawing, setAttribute, setText } from "./dom.js";
 import { dotRadius } from "./geometry.js";
 
 const MARKS = {
   right: "right",
-  edges: "its label is right, its edges are not",
-  label: "its label is wrong",
+  edges: "label correct, edges wrong",
+  label: "label wrong",
   dead: "does not answer",
-  outside: "has no place in the topic",
+  outside: "not in the topic",
 };
 
-/** What a mark means, in words. */
+/** Return the meaning of a mark. */
 export const meaningOf = (mark) => MARKS[mark];
 
 export class Nodes {
@@ -20,7 +20,7 @@ export class Nodes {
     this.items = new Map();
   }
 
-  /** Show these nodes and no others. */
+  /** Show exactly these nodes. */
   show(nodes, frame, levels) {
     const present = new Set(nodes.map(({ node }) => node));
     for (const [name, { g }] of this.items) {
@@ -79,13 +79,13 @@ export class Nodes {
     }
   }
 
-  /** The element of a node, if it is shown. */
+  /** Return the element of a node, if it is shown. */
   element(name) {
     return this.items.get(name)?.g ?? null;
   }
 }
 
-/** Those with short labels are drawn last, above the crowd. */
+/** Nodes with short labels are drawn last, above the others. */
 const byRank = (a, b) => (b.label?.length ?? 0) - (a.label?.length ?? 0);
 
 function spoken({ node, label, mark, reasons }) {
@@ -93,7 +93,7 @@ function spoken({ node, label, mark, reasons }) {
   return [`${node}, ${place}, ${meaningOf(mark)}`, ...reasons].join(". ");
 }
 
-/** Put a node's name outside of the ring, or beside it where there is no outside. */
+/** Place a node's name on the outer side, or below the node where there is none. */
 function putText(item, out) {
   item.out = out;
   const away = out ?? { x: 0, y: 1 };

@@ -23,7 +23,7 @@ export class Pulses {
     this.repaint();
   }
 
-  /** Take the colours of the theme. */
+  /** Read the colours of the theme. */
   repaint() {
     this.ink = colours("spread", "repair", "own");
   }
@@ -34,7 +34,7 @@ export class Pulses {
     this.canvas.height = Math.round(this.canvas.clientHeight * density);
   }
 
-  /** Let pulses fly; those of one publication set off hop by hop. */
+  /** Start pulses; those of one publication start hop by hop. */
   add(pulses) {
     if (document.hidden) return;
     const now = performance.now();
@@ -53,7 +53,7 @@ export class Pulses {
     return Math.max(now, this.started.get(name) + Math.max(0, hops - 1) * HOP_MS);
   }
 
-  /** Fly the way of a publication again, slowly, hop by hop. */
+  /** Replay the path of a publication slowly, hop by hop. */
   replay(journey) {
     this.clear();
     const begin = performance.now() + 200;
@@ -70,7 +70,7 @@ export class Pulses {
     this.#wake();
   }
 
-  /** Let nothing fly any more. */
+  /** Remove all pulses. */
   clear() {
     this.flying = [];
     this.started.clear();
@@ -99,7 +99,7 @@ export class Pulses {
     this.pen.lineCap = "round";
   }
 
-  /** Draw one pulse; false when it is over. */
+  /** Draw one pulse; return false when it has ended. */
   #drawOne(pulse, now) {
     const hop = pulse.from === null || isStill() ? 0 : HOP_MS * (pulse.slow ?? 1);
     const age = now - pulse.begins;

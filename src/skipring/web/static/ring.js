@@ -14,7 +14,7 @@ const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 const NEAR = [[0, 0], [4, 0], [-4, 0], [0, 4], [0, -4]]; // a thin line is met by a pointer near it
 
 export class Ring {
-  /** `onOpen` is called with the name of a node that was chosen. */
+  /** `onOpen` is called with the name of the chosen node. */
   constructor(onOpen) {
     this.svg = byId("ring");
     this.stage = byId("stage");
@@ -62,9 +62,9 @@ export class Ring {
     this.svg.addEventListener("pointerleave", () => this.#point(null));
   }
 
-  // -- what is shown ------------------------------------------------------------------------
+  // -- content ------------------------------------------------------------------------------
 
-  /** Show a scene; what has not changed stays as it is. */
+  /** Show a scene; unchanged elements stay. */
   show(scene) {
     this.scene = scene;
     const sound = scene.edges.filter(({ state }) => state !== "wrong");
@@ -80,7 +80,7 @@ export class Ring {
     if (this.pointed !== null && !this.known.has(this.pointed)) this.#point(null);
   }
 
-  /** Forget everything, for another topic. */
+  /** Reset for another topic. */
   clear() {
     this.showJourney(null);
     this.show({ nodes: [], edges: [], tree: [] });
@@ -94,7 +94,7 @@ export class Ring {
     this.#arrange();
   }
 
-  /** Emphasise the way of one publication; null for none. */
+  /** Emphasise the path of one publication; null for none. */
   showJourney(journey) {
     const arrivals = journey?.arrivals.filter(({ from }) => from !== null) ?? [];
     this.trails.show(arrivals.map(({ from, node, way }) => ({ a: from, b: node, way })));
@@ -127,7 +127,7 @@ export class Ring {
     });
   }
 
-  // -- where it is ----------------------------------------------------------------------------
+  // -- positions ------------------------------------------------------------------------------
 
   #arrange() {
     if (this.scene === null) return;
@@ -147,7 +147,7 @@ export class Ring {
     if (!this.isGliding) this.#placeAll();
   }
 
-  /** True while a crowd is on its way: then the canvas shows it and the SVG waits. */
+  /** Return true while many nodes move: the canvas shows them, the SVG waits. */
   get isGliding() {
     return this.motion.isMoving && isCrowd(this.scene.nodes.length);
   }
@@ -196,17 +196,17 @@ export class Ring {
     this.#name(scale);
   }
 
-  /** Where a node is drawn now. */
+  /** Return the current spot of a node. */
   spot(node) {
     return this.motion.spots.get(node) ?? null;
   }
 
-  /** Radius of the dot of a node. */
+  /** Return the radius of the dot of a node. */
   radius(node) {
     return this.nodes.items.get(node)?.radius ?? 3;
   }
 
-  /** The curve from one node to another; null if one of them is not there. */
+  /** Return the curve from one node to another; null if one of them is missing. */
   way(from, to) {
     const [a, b] = [this.spot(from), this.spot(to)];
     if (!a || !b) return null;
@@ -214,7 +214,7 @@ export class Ring {
     return this.edges.between(from, to) ?? new Bow(a, b, this.frame);
   }
 
-  // -- pointing and walking -------------------------------------------------------------------
+  // -- pointer and keys -----------------------------------------------------------------------
 
   /** Put the focus on the ring. */
   focus() {

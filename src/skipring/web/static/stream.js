@@ -1,4 +1,4 @@
-/** The server's events of one topic; it comes back by itself when the connection is lost. */
+/** Event stream of one topic; it reconnects by itself. */
 
 import { whyRefused } from "./api.js";
 
@@ -13,7 +13,7 @@ export class Stream {
     this.timer = null;
   }
 
-  /** Follow a topic, and no other any more; null for what is known of all topics. */
+  /** Follow one topic; null for the overview of all topics. */
   follow(topic) {
     this.close();
     const query = topic === null ? "" : `?${new URLSearchParams({ topic })}`;

@@ -1,4 +1,4 @@
-/** The supervisor's card: its load against the bound, and the state of its database. */
+/** Card of the supervisor: its load beside the bound, and the state of its database. */
 
 import { byId, element, keyed, setAttribute, setText } from "./dom.js";
 import { count, counted, decimal } from "./format.js";
@@ -11,7 +11,7 @@ const CONDITIONS = {
 };
 const ROOM = 2.5; // the bound stands here in the bar, and what exceeds it has room
 
-/** Show what a scene says about its supervisor. */
+/** Show the supervisor of a scene. */
 export function showSupervisor(card) {
   setAttribute(byId("supervisor"), "data-answers", card.answers);
   setText(byId("supervisor-address"), card.address);

@@ -1,4 +1,4 @@
-/** Light, dark, or as the system has it. */
+/** Theme: light, dark, or that of the system. */
 
 import { byId, setText } from "./dom.js";
 
@@ -6,7 +6,7 @@ const KEY = "skipring-theme";
 const CHOICES = ["system", "light", "dark"];
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** Make the button work; `onChange` is called whenever colours may have changed. */
+/** Bind the button; `onChange` is called when colours may have changed. */
 export function startTheme(onChange) {
   const button = byId("theme");
   const show = () => {
@@ -35,7 +35,7 @@ function choose(theme) {
   }
 }
 
-/** The colours behind names of custom properties, for canvases. */
+/** Return the colours of custom properties, for canvases. */
 export function colours(...names) {
   return probed((probe) =>
     Object.fromEntries(names.map((name) => [name, colourOf(probe, `var(--${name})`)])),

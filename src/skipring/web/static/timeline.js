@@ -1,4 +1,4 @@
-/** The healing timeline: what was wrong in each layer over time, and the scrubber that replays. */
+/** Healing timeline: violations of each layer over time, and the scrubber for replay. */
 
 import { byId, element, keyed, setAttribute, setText } from "./dom.js";
 import { clock, count, seconds, verdictOf } from "./format.js";
@@ -18,7 +18,7 @@ const LAYERS = {
 const SAMPLES_MAX = 600; // as many as the server keeps
 
 export class Timeline {
-  /** `onMoment` is called with a sample to replay, or null for the present. */
+  /** `onMoment` is called with a sample to replay, or null for the current scene. */
   constructor(onMoment) {
     this.onMoment = onMoment;
     this.samples = [];
@@ -52,7 +52,7 @@ export class Timeline {
     down.preventDefault();
   }
 
-  /** Name the layers, with the server's words for what they are. */
+  /** Set the names of the layers, as sent by the server. */
   name(meanings) {
     const rows = Object.entries(LAYERS);
     const key = ([layer]) => layer;
@@ -61,19 +61,19 @@ export class Timeline {
     keyed(byId("counts"), rows, { key, make: () => element("li", { class: "number" }, "–") });
   }
 
-  /** Take the colours of the theme. */
+  /** Read the colours of the theme. */
   repaint() {
     this.tracks.ink = colours("wrong", "right", "line", "faint", "accent", "ink", "wash");
     this.#draw();
   }
 
-  /** Take what the server had kept when it was asked, after scene `since` had come. */
+  /** Replace all samples up to scene `since` by those that the server kept. */
   load(samples, since) {
     this.samples = [...samples, ...this.samples.filter(({ number }) => number > since)];
     this.#refresh();
   }
 
-  /** Take a scene that has just come; the server keeps those that differ from the one before. */
+  /** Add a new scene; the server keeps scenes that differ from the previous one. */
   add(scene) {
     const { number, time, wrong, members, legitimate } = scene;
     const content = contentOf(scene);
@@ -84,19 +84,19 @@ export class Timeline {
     this.#refresh();
   }
 
-  /** Let the time go on while nothing changes. */
+  /** Advance the time axis while nothing changes. */
   tick() {
     if (this.samples.length) this.#draw();
   }
 
-  /** Forget everything, for another topic. */
+  /** Reset for another topic. */
   clear() {
     this.samples = [];
     this.content = this.chosen = null;
     this.#refresh();
   }
 
-  /** Show the present. */
+  /** Show the current scene. */
   goLive() {
     this.chosen = null;
     this.#refresh();
@@ -152,7 +152,7 @@ export class Timeline {
   }
 }
 
-/** What can be seen of a scene, but for the time and the supervisor's load. */
+/** Return the visible content of a scene, without time and the supervisor's load. */
 function contentOf(scene) {
   const supervisor = { ...scene.supervisor, ticks: 0, requests: 0 };
   return JSON.stringify({ ...scene, number: 0, time: 0, supervisor });

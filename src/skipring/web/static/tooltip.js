@@ -1,4 +1,4 @@
-/** The tooltip: what the pointer or the focus is on, and what is wrong with it. */
+/** Tooltip of the element under the pointer or focus, with its violations. */
 
 import { byId, element } from "./dom.js";
 import { counted } from "./format.js";
@@ -28,7 +28,7 @@ export class Tooltip {
   }
 }
 
-/** What is to be said about a node. */
+/** Return the tooltip of a node. */
 export function aboutNode({ node, label, mark, reasons, count, root }) {
   const place = label === null ? "no label" : `label ${label}`;
   const stored = counted(count, "publication");
@@ -39,7 +39,7 @@ export function aboutNode({ node, label, mark, reasons, count, root }) {
   ];
 }
 
-/** What is to be said about an edge. */
+/** Return the tooltip of an edge. */
 export function aboutEdge({ a, b, level, kind, state, reason }) {
   const name = kind === "ring" ? "ring edge" : `shortcut of level ${level}`;
   return [title(`${a} – ${b}`, name), ...sentences(state, reason ? [`${state}: ${reason}`] : [])];

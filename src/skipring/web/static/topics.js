@@ -1,4 +1,4 @@
-/** The table of topics; choosing one shows it. */
+/** Table of topics; a click selects a topic. */
 
 import { byId, element, keyed, setAttribute, setBanner, setText } from "./dom.js";
 import { count, counted, decimal } from "./format.js";
@@ -14,7 +14,7 @@ export class Topics {
     });
   }
 
-  /** Mark the topic that is shown. */
+  /** Mark the selected topic. */
   mark(topic) {
     this.current = topic;
     for (const row of byId("topic-rows").children) this.#mark(row);
@@ -24,7 +24,7 @@ export class Topics {
     setAttribute(row, "aria-current", row.dataset.topic === this.current ? "true" : null);
   }
 
-  /** Show what is known of all topics. */
+  /** Show the overview of all topics. */
   show({ topics, supervisors, unlisted = 0 }) {
     const silent = supervisors.filter(({ answers }) => !answers).length;
     const asked = counted(supervisors.length, "supervisor");

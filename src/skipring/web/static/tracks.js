@@ -1,4 +1,4 @@
-/** The drawing of the timeline: one row a layer, time from left to right. */
+/** Drawing of the timeline: one row per layer, time from left to right. */
 
 import { seconds } from "./format.js";
 
@@ -59,7 +59,7 @@ export class Tracks {
     return 6 + ((time - this.start) / (this.end - this.start)) * (this.width - 12);
   }
 
-  /** The place of the sample nearest to a point of the window. */
+  /** Return the index of the sample nearest to a point of the window. */
   nearest(clientX, samples) {
     const x = clientX - this.canvas.getBoundingClientRect().left;
     const distances = samples.map(({ time }) => Math.abs(this.#x(time) - x));

@@ -6,7 +6,7 @@ const CLOSEST = 12;
 const STEP = 1.5;
 
 export class Viewport {
-  /** `pivot()` is the spot to zoom at; `onChange` is called whenever another part is shown. */
+  /** `pivot()` is the spot to zoom at; `onChange` is called when the visible part changes. */
   constructor(stage, { pivot, onChange }) {
     this.stage = stage;
     this.pivot = pivot;
@@ -44,7 +44,7 @@ export class Viewport {
     this.stage.addEventListener("pointercancel", end, { once: true });
   }
 
-  /** Zoom by a factor around a point of the stage, the pivot if none is given. */
+  /** Zoom by a factor around a point of the stage, by default the pivot. */
   zoom(factor, point = this.#seen(this.pivot())) {
     const scale = Math.min(CLOSEST, Math.max(1, this.scale * factor));
     const gain = scale / this.scale;
@@ -56,7 +56,7 @@ export class Viewport {
     this.#set(1, 0, 0);
   }
 
-  /** Bring a spot into sight if it is not. */
+  /** Scroll a spot into view if necessary. */
   reveal({ x, y }) {
     const { clientWidth: width, clientHeight: height } = this.stage;
     const seen = this.#seen({ x, y });
