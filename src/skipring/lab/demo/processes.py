@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -76,6 +77,13 @@ class Processes:
 
     def __enter__(self) -> Self:
         multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOAD))
+        resource_tracker.ensure_running()  # first: it unblocks SIGINT when it starts
+        # Processes inherit the mask: Ctrl-C must not reach one before it has its own session.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return self
 
     def __exit__(
@@ -252,6 +260,9 @@ def run_command(words: list[str], stdout: str, stderr: str) -> None:
         opened = os.open(path, flags, 0o600)
         os.dup2(opened, number)
         os.close(opened)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # drops a Ctrl-C for the parent's session
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in [name for name in os.environ if name.startswith("SKIPRING_")]:
         del os.environ[name]  # they are options of the command line
     if words[0].endswith(".py"):
