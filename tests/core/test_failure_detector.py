@@ -156,9 +156,10 @@ def test_member_acknowledges_configurations_and_pings_of_the_supervisor_only() -
 
 def test_eager_configuration_sends_no_messages_of_the_detector() -> None:
     machine = member(ProtocolConfig.eager())
+    configuration = SetConfiguration(None, label("0"), None)
     found = [each for _ in range(9) for each in sent(machine.handle(Tick()))]
-    found += sent(machine.handle(Received(Ping(7), SUPERVISOR)))
-    assert not any(isinstance(each, ReportUnresponsive | Pong) for _, each in found)
+    found += sent(machine.handle(Received(configuration, SUPERVISOR)))
+    assert not any(isinstance(each, ReportUnresponsive | ConfigurationAck) for _, each in found)
 
 
 # -- at the supervisor -------------------------------------------------------------------------

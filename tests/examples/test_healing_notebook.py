@@ -23,7 +23,10 @@ def sources(kind: str) -> list[str]:
 
 
 @pytest.mark.heavy
-def test_notebook_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notebook_runs_from_top_to_bottom(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(NOTEBOOK.parent)  # where a reader starts it
     names: dict[str, Any] = {"__name__": "__main__"}
     for number, cell in enumerate(sources("code")):
         exec(compile(cell, f"code cell {number}", "exec"), names)

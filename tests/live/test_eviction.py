@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from skipring.core.events import NodeSuspected
+from skipring.core.messages import UNRECORDED
 from skipring.lab.faults.processes import numbered
 from tests.support.rings import TOPIC, LiveRing, live_ring
 
@@ -26,6 +28,7 @@ async def ticks_until_back(ring: LiveRing) -> int:
     last = ring.supervisor.state(TOPIC).database[-1][1]
     assert last is not None
     evicted = ring.supervisor.ticker.calls
-    ring.supervisor._evict(TOPIC, last)
+    ring.supervisor.dispatch(TOPIC, NodeSuspected(last))
+    ring.supervisor._sender.send_message(TOPIC, last, UNRECORDED)
     await ring.settle()
     return ring.supervisor.ticker.calls - evicted

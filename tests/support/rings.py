@@ -45,7 +45,7 @@ class LiveRing:
             supervisors=(self.supervisor.address,),
             tick_s=self._tick_s,
             flush_s=self._tick_s / 10,
-            config=ProtocolConfig(),
+            config=ProtocolConfig(detects_failures=True),
         )
 
     async def restart_supervisor(self) -> None:

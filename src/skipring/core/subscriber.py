@@ -140,8 +140,14 @@ class Subscriber:
 
     def _on_received(self, event: Received, out: Outbox) -> None:
         message, kind = event.message, type(event.message)
+        if kind is Ping:
+            if event.sender == SUPERVISOR:
+                out.send(SUPERVISOR, Pong(message.nonce))  # type: ignore[union-attr]
+            return
         if self._config.detects_failures and event.sender is not None:
-            self._on_sign_of_life(event, event.sender, out)
+            self._silence.on_message(event.sender)
+            if kind is SetConfiguration and event.sender == SUPERVISOR:
+                out.send(SUPERVISOR, ConfigurationAck())  # section 3.3
         if kind in Replication.HANDLERS:
             if self.wants or self._ring.me is not None:
                 self._circulation.on_message(message, event.sender, out)
@@ -151,18 +157,6 @@ class Subscriber:
             self._HANDLERS[kind](self, message, out)
             self._circulation.spreading.invalidate_view()
         # Drop any other message: it is a request to a supervisor.
-
-    def _on_sign_of_life(self, event: Received, sender: NodeId, out: Outbox) -> None:
-        """Record that a peer is alive, and answer the failure detector (section 3.3)."""
-        self._silence.on_message(sender)
-        if sender == SUPERVISOR:
-            match event.message:
-                case SetConfiguration():
-                    out.send(SUPERVISOR, ConfigurationAck())
-                case Ping(nonce=nonce):
-                    out.send(SUPERVISOR, Pong(nonce))
-                case _:
-                    pass
 
     # -- periodic actions ------------------------------------------------------------------
 

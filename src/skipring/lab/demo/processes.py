@@ -13,6 +13,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -43,6 +44,8 @@ PRELOAD: Final = (
 # -P: the current directory is no source of modules
 PROGRAM: Final = ("-P", "-c", f"from {__name__} import run_from_argv; run_from_argv()")
 PR_SET_PDEATHSIG: Final = 1  # Linux
+# The path of a Unix socket has at most 107 bytes; the fork server adds about 40.
+TEMPORARY_PATH_MAX: Final = 60
 
 Poll = Callable[[], int | None]  # exit status, negative for a signal; None while the process runs
 
@@ -77,13 +80,7 @@ class Processes:
 
     def __enter__(self) -> Self:
         multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOAD))
-        resource_tracker.ensure_running()  # first: it unblocks SIGINT when it starts
-        # Processes inherit the mask: Ctrl-C must not reach one before it has its own session.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            forkserver.ensure_running()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _start_fork_server()
         return self
 
     def __exit__(
@@ -210,6 +207,23 @@ def numbered(count: int) -> list[NodeId]:
 
 
 # --- start of a process ----------------------------------------------------------------
+
+
+def _start_fork_server() -> None:
+    """Start the server with SIGINT blocked, and with a short path for its socket.
+
+    Processes inherit the mask: Ctrl-C must not reach one before it has its own session.
+    """
+    resource_tracker.ensure_running()  # first: it unblocks SIGINT when it starts
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    directory = tempfile.tempdir
+    if len(tempfile.gettempdir()) > TEMPORARY_PATH_MAX:
+        tempfile.tempdir = "/tmp"  # noqa: S108  (the server makes a directory of its own in it)
+    try:
+        forkserver.ensure_running()
+    finally:
+        tempfile.tempdir = directory
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _fork(words: Sequence[str], out: Path, err: Path) -> tuple[int, Poll]:
