@@ -56,7 +56,7 @@ class Killing:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("repeats", [10, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("repeats", [3, pytest.param(100, marks=pytest.mark.slow)])
 def test_killed_nodes_are_evicted_and_return_with_their_acknowledged_publications(
     tmp_path: Path, repeats: int
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.spark.rings import TOPIC, Ring, running_ring
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 PROGRAM = Path(__file__).with_name("following.py")
 ROOT = PROGRAM.parents[2]

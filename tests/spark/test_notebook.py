@@ -73,7 +73,7 @@ def run(cells: list[str], directory: Path, mark: str) -> tuple[int, str, str]:
     return done.returncode, said.read_text("utf-8"), errors.read_text("utf-8")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom_and_leaves_nothing_behind(tmp_path: Path) -> None:
     mark = token_hex(8)
     with nothing_left(mark):

@@ -11,7 +11,7 @@ from tests.spark.rings import TOPIC, running_ring
 from tests.spark.standalone import bare_python, standalone
 from tests.support.processes import QUICK_JVM, left_of
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 DRIVER = """
 import sys, time

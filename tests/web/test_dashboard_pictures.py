@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, expect
 from tests.web.browsing import N, Reader, Stage, await_drawn, whole
 from tests.web.scenes import imagining, scene_of, tell
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 PICTURE_BYTES_MAX = 200_000
 PNG_HEAD_BYTES = 8
