@@ -35,7 +35,7 @@ from tests.support.disks import Disk
 
 TICK_S = 0.05
 DEADLINE_S = 60.0  # for operations that take a second or two
-NOBODY = "skipring://127.0.0.1:9"  # no supervisor listens here
+UNUSED_URL = "skipring://127.0.0.1:9"  # no supervisor listens here
 
 
 @contextmanager
@@ -238,6 +238,8 @@ def test_retry_publishes_the_same_publications_again(
         with pytest.raises(StorageError) as refused:
             orders.publish(b"three")
         assert not refused.value.may_be_published
+        with pytest.raises(InputError, match="the failed call sent nothing; publish again"):
+            orders.retry(refused.value)
         with pytest.raises(StorageError) as again:
             orders.retry(failed.value)
         disk.error = None
@@ -293,13 +295,13 @@ def test_errors_keep_their_type(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="a payload is bytes"):
             orders.publish("text")  # type: ignore[arg-type]
         with pytest.raises(StoreBusyError):
-            skipring.blocking.connect(NOBODY, data_dir=tmp_path).open()
+            skipring.blocking.connect(UNUSED_URL, data_dir=tmp_path).open()
 
 
 @pytest.mark.usefixtures("impatient")
 def test_timeout_names_the_missing_part() -> None:
     with (
-        skipring.blocking.connect(NOBODY, tick_s=TICK_S, drain_s=0) as node,
+        skipring.blocking.connect(UNUSED_URL, tick_s=TICK_S, drain_s=0) as node,
         node.subscribe("orders") as orders,
         pytest.raises(TimeoutError, match=r"supervisor at|nothing listens at"),
     ):

@@ -190,8 +190,9 @@ class Subscription:
     def retry(self, error: StorageError) -> list[bytes]:
         """Send the publications of a failed call again; return their ids once they are durable.
 
-        They keep their ids, so no member gets one twice. If ``may_be_published`` is False there are
-        no ids, and nothing is sent: publish again. Raise StorageError if the disk still fails.
+        They keep their ids, so no member gets one twice. Raise InputError if ``may_be_published``
+        is False: the call sent nothing, so publish again. Raise StorageError if the disk still
+        fails.
         """
         self._session.check_opened()
         return self._thread.call(self._subscription.retry, error)

@@ -23,7 +23,7 @@ from skipring.testing import Cluster
 from tests.support.connections import DEADLINE_S, TICK_S, to
 from tests.support.rings import until
 
-NOBODY = "skipring://127.0.0.1:9"  # no supervisor listens here
+UNUSED_URL = "skipring://127.0.0.1:9"  # no supervisor listens here
 
 
 async def read_some(source: Subscription, count: int) -> list[Publication]:
@@ -83,7 +83,7 @@ def test_member_of_larger_ring_reads_every_publication_once() -> None:
 
 def test_publishing_works_without_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
-        async with connect(NOBODY, tick_s=TICK_S, drain_s=0) as node:
+        async with connect(UNUSED_URL, tick_s=TICK_S, drain_s=0) as node:
             orders = await node.subscribe("orders").__aenter__()
             made = [await orders.publish(b"%d" % number) for number in range(3)]
             assert [publication.id for publication in await read_some(orders, 3)] == made
@@ -253,7 +253,7 @@ def test_invalid_publications_are_refused_before_any_effect() -> None:
 def test_awaiting_a_connection_names_the_correct_form() -> None:
     async def scene() -> None:
         with pytest.raises(SkipringError, match=r"async with skipring.connect\(...\) as node:"):
-            await connect(NOBODY)
+            await connect(UNUSED_URL)
 
     asyncio.run(scene())
 

@@ -13,7 +13,7 @@ from skipring.api.session import new_session
 from skipring.errors import IdentityError, InputError, SkipringError
 from tests.support.connections import TICK_S
 
-NOBODY = "skipring://127.0.0.1:9"  # no supervisor listens here
+UNUSED_URL = "skipring://127.0.0.1:9"  # no supervisor listens here
 
 
 @pytest.mark.parametrize(
@@ -24,12 +24,12 @@ NOBODY = "skipring://127.0.0.1:9"  # no supervisor listens here
         (lambda: connect("127.0.0.1:0"), "supervisor: port 0 cannot be dialled"),
         (lambda: connect(7400), "url: expected a text"),  # type: ignore[arg-type]
         (lambda: connect("skipring://10.0.0.1:7400"), "there are no certificates"),
-        (lambda: connect(NOBODY, listen="0.0.0.0:0"), "there are no certificates"),
-        (lambda: connect(NOBODY, listen="127.0.0.1"), "listen: expected HOST:PORT"),
-        (lambda: connect(NOBODY, tick_s=0), "seconds above 0"),
-        (lambda: connect(NOBODY).subscribe(""), "a topic has 1 to 255 bytes"),
-        (lambda: connect(NOBODY).subscribe(3), "a topic is a text"),  # type: ignore[arg-type]
-        (lambda: connect(NOBODY).subscribe("t", start="old"), '"all" or "new"'),
+        (lambda: connect(UNUSED_URL, listen="0.0.0.0:0"), "there are no certificates"),
+        (lambda: connect(UNUSED_URL, listen="127.0.0.1"), "listen: expected HOST:PORT"),
+        (lambda: connect(UNUSED_URL, tick_s=0), "seconds above 0"),
+        (lambda: connect(UNUSED_URL).subscribe(""), "a topic has 1 to 255 bytes"),
+        (lambda: connect(UNUSED_URL).subscribe(3), "a topic is a text"),  # type: ignore[arg-type]
+        (lambda: connect(UNUSED_URL).subscribe("t", start="old"), '"all" or "new"'),
     ],
 )
 def test_invalid_addresses_and_topics_are_refused_immediately(
@@ -42,12 +42,12 @@ def test_invalid_addresses_and_topics_are_refused_immediately(
 @pytest.mark.parametrize("name", ["", "a b", "supervisor"])
 def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(IdentityError):
-        connect(NOBODY, name=name)
+        connect(UNUSED_URL, name=name)
 
 
 def test_connection_refuses_use_outside_its_block() -> None:
     async def scene() -> None:
-        node = connect(NOBODY)
+        node = connect(UNUSED_URL)
         with pytest.raises(SkipringError, match="not connected"):
             await node.subscribe("t").__aenter__()
         async with node:
@@ -67,7 +67,7 @@ def test_session_names_the_publications_that_no_member_has_confirmed(
     drain_s: float, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene() -> None:
-        session = new_session(NOBODY, tick_s=TICK_S, drain_s=drain_s)
+        session = new_session(UNUSED_URL, tick_s=TICK_S, drain_s=drain_s)
         node = await Connection(session).__aenter__()
         orders = await node.subscribe("orders").__aenter__()
         await orders.publish_many([b"one", b"two"])
@@ -82,7 +82,7 @@ def test_session_names_the_publications_that_no_member_has_confirmed(
 
 def test_session_reads_its_name_from_the_data_directory(tmp_path: Path) -> None:
     async def name(given: str | None) -> str:
-        session = new_session(NOBODY, data_dir=tmp_path, name=given)
+        session = new_session(UNUSED_URL, data_dir=tmp_path, name=given)
         before = session.name
         async with Connection(session) as node:
             assert node.name == session.name

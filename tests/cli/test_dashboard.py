@@ -14,12 +14,12 @@ from click.testing import CliRunner
 from skipring.cli import skipring
 
 PATIENCE_S = 60
-NOBODY = "127.0.0.1:9"
+UNUSED_ADDRESS = "127.0.0.1:9"
 
 
 @pytest.mark.heavy
 def test_first_line_is_the_address_and_ctrl_c_ends_the_command() -> None:
-    command = [sys.executable, "-m", "skipring", "dashboard", "--supervisor", NOBODY]
+    command = [sys.executable, "-m", "skipring", "dashboard", "--supervisor", UNUSED_ADDRESS]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -54,7 +54,7 @@ def test_first_line_is_the_address_and_ctrl_c_ends_the_command() -> None:
     ],
 )
 def test_unusable_options_are_refused(words: list[str], why: str) -> None:
-    given = words if "--supervisor" in words else ["--supervisor", NOBODY, *words]
+    given = words if "--supervisor" in words else ["--supervisor", UNUSED_ADDRESS, *words]
     done = CliRunner().invoke(skipring, ["dashboard", *given])
     assert done.exit_code != 0
     assert why in str(done.exception) + done.output

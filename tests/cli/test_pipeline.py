@@ -19,14 +19,14 @@ from skipring.spark.pipeline import runner as running
 from skipring.spark.pipeline.manifest import Manifest, write_about
 from skipring.testing import Cluster
 
-NOBODY = "127.0.0.1:1"
+UNUSED_ADDRESS = "127.0.0.1:1"
 
 
 def invoked(*words: str) -> Result:
     return CliRunner().invoke(skipring, ["pipeline", *words], standalone_mode=False)
 
 
-def run(lake: Path, *words: str, supervisor: str = NOBODY) -> Result:
+def run(lake: Path, *words: str, supervisor: str = UNUSED_ADDRESS) -> Result:
     given = ("--supervisor", supervisor, "--subscribe", "orders", "--lake", str(lake))
     return invoked("run", *given, *words)
 
@@ -86,7 +86,7 @@ def test_topic_without_members_or_without_disks_is_reported(tmp_path: Path) -> N
 def test_lake_of_another_pipeline_is_refused(
     tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
-    write_about(tmp_path, Manifest(supervisors=(NOBODY,), topics=("orders",)))
+    write_about(tmp_path, Manifest(supervisors=(UNUSED_ADDRESS,), topics=("orders",)))
     result = run(tmp_path, *words)
     assert isinstance(result.exception, InputError)
     assert said in str(result.exception)
@@ -132,7 +132,7 @@ def test_report_on_a_directory_without_lake_is_refused(tmp_path: Path) -> None:
 
 def test_error_is_one_sentence_with_an_exit_status(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "skipring", "pipeline", "run", "--subscribe", "orders"]
-    command += ["--supervisor", NOBODY, "--lake", str(tmp_path / "lake")]
+    command += ["--supervisor", UNUSED_ADDRESS, "--lake", str(tmp_path / "lake")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 4
     assert done.stderr.startswith("Error: nothing listens at")

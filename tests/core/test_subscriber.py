@@ -82,7 +82,7 @@ A, Z = peer("001", "a"), peer("011", "z")
 QUARTER = SubscriberState(
     label=label("01"), left=A, right=Z, shortcuts={label("0"): "r", label("1"): "s"}
 )
-NOBODY = SubscriberState(member=False)
+FORMER_MEMBER = SubscriberState(member=False)
 SUBSCRIBE, UNSUBSCRIBE = (SUPERVISOR, Subscribe(ME)), (SUPERVISOR, Unsubscribe(ME))
 CONFIGURATION = SetConfiguration(peer("0", "b"), label("01"), peer("1", "y"))
 
@@ -114,7 +114,7 @@ def test_S2_leaver_answers_a_configuration_with_unsubscribe() -> None:
 def test_S2_leaver_with_permission_drops_everything() -> None:
     machine = subscriber(leaving(QUARTER))
     assert machine.handle(Received(UNRECORDED)) == [Unsubscribed()]
-    assert machine.state() == NOBODY
+    assert machine.state() == FORMER_MEMBER
 
 
 def test_S2_unrecorded_node_that_wants_to_stay_keeps_references_and_subscribes() -> None:
@@ -130,14 +130,14 @@ def test_S2_unrecorded_node_that_wants_to_stay_keeps_references_and_subscribes()
 def test_S2_node_that_has_left_answers_a_check_with_unsubscribe() -> None:
     message = CheckLabel(A, label("01"), EdgeKind.LINE)
     remove = ("a", RemoveConnections(ME))
-    assert deliver(subscriber(NOBODY), message) == [remove, UNSUBSCRIBE]
+    assert deliver(subscriber(FORMER_MEMBER), message) == [remove, UNSUBSCRIBE]
     # A leaver with a label sends it at its timeouts; a node that wants to stay never sends it.
     assert UNSUBSCRIBE not in deliver(subscriber(leaving(QUARTER)), message)
     assert deliver(subscriber(SubscriberState()), message) == [remove]
 
 
 def test_S2_request_to_subscribe_makes_an_unlabelled_node_subscribe_at_once() -> None:
-    machine = subscriber(NOBODY)
+    machine = subscriber(FORMER_MEMBER)
     assert give(machine, SubscribeRequested()) == [SUBSCRIBE]
     assert machine.wants
     assert give(subscriber(leaving(QUARTER)), SubscribeRequested()) == []
@@ -149,13 +149,13 @@ def test_S2_request_to_leave_sends_unsubscribe_at_once_even_without_a_label() ->
     assert machine.state() == leaving(QUARTER)  # until the supervisor permits it
     machine = subscriber(unlabelled(QUARTER))
     assert give(machine, UnsubscribeRequested()) == [UNSUBSCRIBE]
-    assert machine.state() == NOBODY
+    assert machine.state() == FORMER_MEMBER
 
 
 def test_S2_node_that_has_left_is_silent_and_drops_its_references() -> None:
     machine = subscriber(leaving(unlabelled(QUARTER)))
     assert tick(machine) == []
-    assert machine.state() == NOBODY
+    assert machine.state() == FORMER_MEMBER
 
 
 # -- labels ------------------------------------------------------------------------------------

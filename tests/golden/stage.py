@@ -34,7 +34,7 @@ from tests.support.conversations import (
 from tests.support.machines import Scripted
 
 EDGES: Final = ("left", "right", "ring")
-NOBODY: Final = Snapshot(subscribers={})
+NO_SUBSCRIBERS: Final = Snapshot(subscribers={})
 DASHES: Final = "----"
 CALM_ROUNDS: Final = 12  # more than log n + 4 in a ring of sixteen
 
@@ -68,7 +68,7 @@ class Stage:
 
     def __init__(self) -> None:
         self._luck = Scripted(REFRAIN)
-        self._world = self._world_of(NOBODY, ProtocolConfig())
+        self._world = self._world_of(NO_SUBSCRIBERS, ProtocolConfig())
 
     def _world_of(self, start: Snapshot, settings: ProtocolConfig) -> World:
         world = World(replace(start, subscribers={}), seed=0, config=settings)
@@ -87,7 +87,7 @@ class Stage:
     def mode(self, mode: str, *without: str) -> Iterator[str]:
         """``mode fast without R14``: the rules of an empty world."""
         config = ProtocolConfig.of(Mode(mode), map(Rule, without[1:]))
-        self._world = self._world_of(NOBODY, config)
+        self._world = self._world_of(NO_SUBSCRIBERS, config)
         yield from ()
 
     def ring(self, *nodes: NodeId) -> Iterator[str]:
@@ -119,7 +119,7 @@ class Stage:
     def spread(self, way: str) -> Iterator[str]:
         """``spread tree``: the kind of broadcast of the next ring."""
         settings = replace(self._world.config, spread=Spread(way))
-        self._world = self._world_of(NOBODY, settings)
+        self._world = self._world_of(NO_SUBSCRIBERS, settings)
         yield from ()
 
     def hold(self, node: NodeId, *texts: str) -> Iterator[str]:

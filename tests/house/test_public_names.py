@@ -14,7 +14,7 @@ from skipring import blocking
 from tests.house.test_house import ROOT
 
 REFERENCE = ROOT / "docs" / "reference.md"
-NOBODY = "skipring://127.0.0.1:9"  # no supervisor listens here
+UNUSED_URL = "skipring://127.0.0.1:9"  # no supervisor listens here
 
 BOTH_TWINS = {
     *("topic", "publish", "publish_many", "retry", "read", "read_many", "read_available"),
@@ -38,7 +38,7 @@ def publication() -> skipring.Publication:
 
 def objects() -> dict[str, object]:
     """Return an object of each class."""
-    connection, twin = skipring.connect(NOBODY), blocking.connect(NOBODY)
+    connection, twin = skipring.connect(UNUSED_URL), blocking.connect(UNUSED_URL)
     return {
         "skipring.Connection": connection,
         "skipring.Subscription": connection.subscribe("t"),
@@ -80,7 +80,7 @@ def test_publication_has_its_public_name_in_texts_and_pickles() -> None:
 
 def test_connection_closes_without_a_block() -> None:
     async def scene() -> int:
-        node = skipring.connect(NOBODY)
+        node = skipring.connect(UNUSED_URL)
         await node.__aenter__()
         return await node.close()
 

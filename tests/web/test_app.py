@@ -20,7 +20,7 @@ from skipring.web.server import Dashboard
 from tests.web.asking import PATIENCE_S, Visitor
 
 N = 8
-NOBODY = ("127.0.0.1:9",)  # no supervisor listens here: the dashboard reports it and serves
+UNUSED = ("127.0.0.1:9",)  # no supervisor listens here: the dashboard reports it and serves
 Scene = Callable[[Visitor, Cluster], Awaitable[None]]
 
 
@@ -314,7 +314,7 @@ def test_slow_page_receives_the_current_state() -> None:
 
 def test_queue_of_a_page_is_bounded_in_bytes() -> None:
     async def scene() -> None:
-        async with Dashboard(NOBODY) as dashboard:
+        async with Dashboard(UNUSED) as dashboard:
             stream = dashboard._feed
             with stream.listening(None) as page:
                 large = feed.WAITING_BYTES_MAX // 2
@@ -334,7 +334,7 @@ def test_excess_topic_or_page_is_refused_in_a_sentence(
     monkeypatch.setattr(feed, "PAGES_MAX", feed.WATCHED_MAX + 1)
 
     async def scene() -> None:
-        async with Dashboard(NOBODY) as dashboard:
+        async with Dashboard(UNUSED) as dashboard:
             visitor = Visitor(dashboard)
             await visitor.enter()
             async with AsyncExitStack() as stack:
@@ -358,7 +358,7 @@ def test_topic_without_a_page_is_dropped_after_a_while_except_the_chosen_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene() -> None:
-        async with Dashboard(NOBODY, topic="chosen") as dashboard:
+        async with Dashboard(UNUSED, topic="chosen") as dashboard:
             stream = dashboard._feed
             stream.watcher("other")
             with stream.listening("shown"):
@@ -428,7 +428,7 @@ def test_refused_topic_is_reported_and_its_supervisor_still_answers() -> None:
 
 def test_closed_dashboard_accepts_no_stream_and_leaves_no_task() -> None:
     async def scene() -> None:
-        async with Dashboard(NOBODY, topic="news") as dashboard:
+        async with Dashboard(UNUSED, topic="news") as dashboard:
             stream = dashboard._feed
             await stream.close()
             for topic in ("news", "late", None):

@@ -12,12 +12,12 @@ from skipring.web.auth import FOREIGN, NO_COOKIE, NOT_OUR_HOST, USED, TokenAuth
 from skipring.web.server import Dashboard
 from tests.web.asking import Answer, Visitor
 
-NOBODY = ("127.0.0.1:9",)  # no supervisor listens here: the dashboard reports it and serves
+UNUSED = ("127.0.0.1:9",)  # no supervisor listens here: the dashboard reports it and serves
 
 
 def visiting(scene) -> None:  # noqa: ANN001  (a coroutine function)
     async def visit() -> None:
-        async with Dashboard(NOBODY) as dashboard:
+        async with Dashboard(UNUSED) as dashboard:
             await scene(Visitor(dashboard), dashboard)
 
     asyncio.run(visit())
@@ -54,7 +54,7 @@ def test_one_time_address_works_once_and_is_replaced() -> None:
     entered = []
 
     async def visit() -> None:
-        async with Dashboard(NOBODY, on_entered=lambda: entered.append(dashboard.url)) as dashboard:
+        async with Dashboard(UNUSED, on_entered=lambda: entered.append(dashboard.url)) as dashboard:
             first = Visitor(dashboard)
             await first.enter()
             again = Visitor(dashboard)
@@ -75,7 +75,7 @@ def test_visitor_enters_although_the_output_is_closed() -> None:
         raise BrokenPipeError
 
     async def visit() -> None:
-        async with Dashboard(NOBODY, on_entered=fail) as dashboard:
+        async with Dashboard(UNUSED, on_entered=fail) as dashboard:
             visitor = Visitor(dashboard)
             assert (await visitor.enter()).status == 303
             assert (await visitor.get("/api/settings")).status == 200
@@ -226,19 +226,19 @@ def test_foreign_page_may_link_but_cannot_load_anything(site: str) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
 def test_dashboard_listens_on_loopback_only(host: str) -> None:
     with pytest.raises(InputError, match="this machine only"):
-        Dashboard(NOBODY, host=host)
+        Dashboard(UNUSED, host=host)
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 300, "a\nb"])
 def test_invalid_topic_is_refused_at_the_start(topic: str) -> None:
     with pytest.raises(InputError, match="a topic has"):
-        Dashboard(NOBODY, topic=topic)
+        Dashboard(UNUSED, topic=topic)
 
 
 def test_port_in_use_is_refused() -> None:
     async def scene(visitor: Visitor, _: Dashboard) -> None:
         with pytest.raises(InputError, match="cannot listen"):
-            async with Dashboard(NOBODY, port=visitor.address.port):
+            async with Dashboard(UNUSED, port=visitor.address.port):
                 pass
 
     visiting(scene)
@@ -246,7 +246,7 @@ def test_port_in_use_is_refused() -> None:
 
 def test_two_dashboards_do_not_accept_each_others_cookies() -> None:
     async def visit() -> None:
-        async with Dashboard(NOBODY) as one, Dashboard(NOBODY) as two:
+        async with Dashboard(UNUSED) as one, Dashboard(UNUSED) as two:
             visitor, other = Visitor(one), Visitor(two)
             await visitor.enter()
             other.cookie = visitor.cookie
@@ -257,7 +257,7 @@ def test_two_dashboards_do_not_accept_each_others_cookies() -> None:
 
 def test_two_dashboards_work_in_one_browser() -> None:
     async def visit() -> None:
-        async with Dashboard(NOBODY) as one, Dashboard(NOBODY) as two:
+        async with Dashboard(UNUSED) as one, Dashboard(UNUSED) as two:
             visitor, other = Visitor(one), Visitor(two)
             jar: SimpleCookie = SimpleCookie()  # one jar for all ports, as in a browser
             for each in (visitor, other):

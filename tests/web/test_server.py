@@ -13,7 +13,7 @@ from skipring.web.server import LOOPBACK, Dashboard
 
 DEADLINE_S = 20.0
 HEAD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-NOBODY = "127.0.0.1:9"
+UNUSED_ADDRESS = "127.0.0.1:9"
 
 Scene = Callable[[int], Awaitable[None]]
 
@@ -22,7 +22,7 @@ def at_dashboard(scene: Scene) -> None:
     """Run a scene with the port of a dashboard."""
 
     async def run() -> None:
-        async with asyncio.timeout(DEADLINE_S), Dashboard([NOBODY]) as dashboard:
+        async with asyncio.timeout(DEADLINE_S), Dashboard([UNUSED_ADDRESS]) as dashboard:
             port = dashboard.url.partition("/?")[0].rpartition(":")[2]
             await scene(int(port))
 

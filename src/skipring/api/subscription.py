@@ -147,11 +147,13 @@ class Subscription:
         """Send the publications of a failed call again; return their ids once they are durable.
 
         They keep their ids, so no member gets one twice. After a failed ``publish_many`` the ids
-        are those of the first records; publish the other records afterwards. If
-        ``may_be_published`` is False there are no ids, and nothing is sent: publish again. Raise
-        StorageError if the disk still fails.
+        are those of the first records; publish the other records afterwards. Raise InputError if
+        ``may_be_published`` is False: the call sent nothing, so publish again. Raise StorageError
+        if the disk still fails.
         """
         self._session.check_open()
+        if not error.may_be_published:
+            raise InputError("the failed call sent nothing; publish again", parameter="error")
         await self._session.host.resend(self.topic, error.ids)
         return list(error.ids)
 

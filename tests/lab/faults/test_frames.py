@@ -14,7 +14,7 @@ from skipring.wire.codec import encode
 from tests.support.exchanges import play
 from tests.support.rings import live_ring
 
-NOBODY = "127.0.0.1:1"
+UNUSED_ADDRESS = "127.0.0.1:1"
 
 
 def stream(*payloads: bytes) -> bytes:
@@ -38,8 +38,8 @@ def test_some_mutations_publish_something_else_than_the_sample() -> None:
 
 
 def test_stream_to_a_closed_port_does_not_arrive() -> None:
-    assert asyncio.run(hurl(NOBODY, stream(b"one"))) is False
-    assert asyncio.run(hurl_all([NOBODY], [b""] * 3)) == 0
+    assert asyncio.run(hurl(UNUSED_ADDRESS, stream(b"one"))) is False
+    assert asyncio.run(hurl_all([UNUSED_ADDRESS], [b""] * 3)) == 0
 
 
 def test_stream_to_a_node_arrives() -> None:

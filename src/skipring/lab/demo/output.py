@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -47,9 +48,9 @@ Sleep = Callable[[float], Awaitable[None]]
 class DemoOutput(AbstractContextManager["DemoOutput", None]):
     """Output of the events of a run, inside a ``with`` block."""
 
+    @abstractmethod
     async def show(self, event: Event) -> None:
         """Show one event."""
-        raise NotImplementedError
 
     def __exit__(
         self,
