@@ -11,6 +11,7 @@ from random import Random
 from time import time_ns
 
 import pytest
+from skipring.node.log_server import delivery_page, handle_deliveries_request
 
 from skipring.core.effects import Origin
 from skipring.core.events import PublishRequested
@@ -20,7 +21,6 @@ from skipring.core.publications import ID_BYTES
 from skipring.node import log_server as offering
 from skipring.node.group_commit import DeliveryLogFlusher
 from skipring.node.host import NodeHost
-from skipring.node.log_server import delivery_page, handle_deliveries_request
 from skipring.rpc.client import RpcClient
 from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import PublicationStore

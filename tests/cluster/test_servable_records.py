@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import DecodeError, msgpack
+from skipring.node.backfill import part_of
+from skipring.node.log_server import PAGE_BYTES, stored_page
 
 from skipring.core.effects import Discard, Outbox
 from skipring.core.log import Log, MemoryLog
 from skipring.core.messages import NUMBER_MAX, PublishNew
 from skipring.core.publications import ID_BYTES, Encoded, Publication
+from skipring.core.records import decoded_page, encoded, restored
 from skipring.core.replica import Replica
 from skipring.core.scrub import Scrubber
 from skipring.errors import MessageError
-from skipring.node.backfill import part_of
-from skipring.node.log_server import PAGE_BYTES, stored_page
 from skipring.node.status_server import publication_page
-from skipring.storage.record import decoded_page, encoded, restored
 from skipring.storage.store import PublicationStore
 from skipring.storage.topic_log import TopicLog
 from skipring.wire.codec import decode, encode

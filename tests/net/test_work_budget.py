@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import fields
+from skipring.node.log_server import stored_page
 
 from skipring.core.events import IndexRequested, PublishRequested
 from skipring.core.log import MemoryLog
@@ -16,7 +17,6 @@ from skipring.core.publications import Publication
 from skipring.net import connection as link_module
 from skipring.net import work_budget
 from skipring.net.work_budget import SLICE_S, TURN_S, WorkBudget, time_limit
-from skipring.node.log_server import stored_page
 from skipring.node.status_server import publication_page
 from skipring.storage.store import PublicationStore
 from skipring.wire.chaos import Damage

@@ -13,6 +13,8 @@ import pytest
 from msgspec import Raw, msgpack
 from msgspec.msgpack import encode as packed
 from msgspec.structs import replace
+from skipring.node.backfill import SHARE, SOURCES_MAX, BackfillClient
+from skipring.node.log_server import stored_page
 
 from skipring.core.backfill import PATIENCE_TICKS, READ_TICKS_MAX
 from skipring.core.events import HistoryRead
@@ -20,14 +22,12 @@ from skipring.core.labels import Label
 from skipring.core.log import MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Encoded, Publication
+from skipring.core.records import encoded
 from skipring.core.subscriber import Subscriber
 from skipring.node import backfill as catching_up
 from skipring.node import log_server as offering
-from skipring.node.backfill import SHARE, SOURCES_MAX, BackfillClient
 from skipring.node.host import NodeHost
-from skipring.node.log_server import stored_page
 from skipring.node.settings import NodeSettings
-from skipring.storage.record import encoded
 from skipring.storage.store import PublicationStore
 from skipring.wire.limits import PUBLICATIONS_MAX
 from skipring.wire.rpc import (

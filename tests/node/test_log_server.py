@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 from msgspec.msgpack import Decoder
+from skipring.node.log_server import handle_log_request, log_info, stored_page
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.log import Log, MemoryLog
@@ -18,7 +19,6 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import digest_of
 from skipring.net.work_budget import never_spent
 from skipring.node import log_server as offering
-from skipring.node.log_server import handle_log_request, log_info, stored_page
 from skipring.storage.store import PublicationStore
 from skipring.storage.topic_log import TopicLog
 from skipring.wire.codec import decode, encode

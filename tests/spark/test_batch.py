@@ -17,12 +17,12 @@ from msgspec.msgpack import Decoder
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadMaxRows
+from skipring.node.log_server import handle_log_request
 
 import skipring.node.request_server
 from skipring.core.events import PublishRequested
 from skipring.core.publications import Publication
 from skipring.errors import DataLossError, InputError, UnreachableError
-from skipring.node.log_server import handle_log_request
 from skipring.spark import register
 from skipring.spark.batch import BatchReader
 from skipring.wire.rpc import FetchLog, LogInfo, LogPage, Refused

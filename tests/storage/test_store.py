@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from skipring.core.log import Log, MemoryLog
 from skipring.core.publications import SEQ_BELIEVED_MAX, Encoded, Publication
+from skipring.core.records import encoded
 from skipring.errors import StorageError, StoreBusyError, StoreFullError
 from skipring.storage import sqlite as database
 from skipring.storage.durable_mark import losses_of
 from skipring.storage.page_scan import PAGE_SIZES
-from skipring.storage.record import encoded
 from skipring.storage.segment import PACK_BYTES
 from skipring.storage.store import PublicationStore
 from tests.storage.stored import (

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
 
 from skipring.core.effects import PeerInSync
 from skipring.core.peers import NodeId
-
-ASK_TICKS_MAX: Final = 64  # as quiet_ticks_max in NodeSettings
 
 Neighbours = Callable[[], list[NodeId] | None]
 
@@ -18,48 +15,33 @@ Neighbours = Callable[[], list[NodeId] | None]
 class SyncTracker:
     """Confirmations of the ring neighbours since the last repair."""
 
-    def __init__(self, neighbours: Neighbours, ask: Callable[[], None], tick_s: float) -> None:
+    def __init__(
+        self,
+        neighbours: Neighbours,
+        confirmed: Callable[[], frozenset[NodeId]],
+        ask: Callable[[], None],
+        tick_s: float,
+    ) -> None:
         self._neighbours = neighbours  # returns None while this node has no label
+        self._confirmed = confirmed
         self._ask = ask
         self._tick_s = tick_s
-        self._nodes: set[NodeId] = set()
         self._rounds: list[_Round] = []  # one for each waiting caller
-        self._ask_ticks = 0  # until the next question
-        self._ask_period = 1
 
     def __contains__(self, node: NodeId) -> bool:
-        return node in self._nodes
+        return node in self._confirmed()
 
     @property
     def are_complete(self) -> bool:
         """Return True if all neighbours have confirmed; a node that is alone has no neighbours."""
         neighbours = self._neighbours()
-        return neighbours is not None and self._nodes.issuperset(neighbours)
+        return neighbours is not None and self._confirmed().issuperset(neighbours)
 
     def on_confirmed(self, confirmed: PeerInSync) -> None:
-        """Record that a ring neighbour is in sync."""
-        self._nodes.add(confirmed.node)
+        """Record the root of a ring neighbour for the waiting callers."""
         for answers in self._rounds:
             answers.roots[confirmed.node] = confirmed.root
             answers.arrived.set()
-
-    def on_repair(self) -> None:
-        """Reset the confirmations: a repair has brought publications that were missing here."""
-        self._nodes.clear()
-        self._ask_ticks, self._ask_period = 0, 1
-
-    def on_tick(self) -> None:
-        """Ask the neighbours until all have confirmed, with doubling intervals."""
-        neighbours = self._neighbours() or []
-        self._nodes.intersection_update(neighbours)
-        if len(self._nodes) == len(neighbours):
-            self._ask_ticks, self._ask_period = 0, 1
-        elif self._ask_ticks > 0:
-            self._ask_ticks -= 1
-        else:
-            self._ask_ticks = self._ask_period - 1
-            self._ask_period = min(2 * self._ask_period, ASK_TICKS_MAX)
-            self._ask()
 
     async def all_equal(self, timeout_s: float) -> str | None:
         """Wait until all neighbours have confirmed one state; return the reason after a timeout."""

@@ -12,7 +12,7 @@ from msgspec import Struct
 from skipring.api.reader import Cursor, Reader, Start, checked_start
 from skipring.api.session import Session
 from skipring.api.sync import SyncTracker
-from skipring.core.effects import Deliver, Origin, PeerInSync
+from skipring.core.effects import Deliver, PeerInSync
 from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import CursorError, InputError, MessageError, SkipringError
@@ -78,8 +78,8 @@ class TopicSession:
         self._is_open = False
         self._has_been_opened = False
         tick_s = session.settings.tick_s
-        self._sync = SyncTracker(self._neighbours, self._ask_neighbours, tick_s)
-        self._ticker = Timer(self._on_tick, tick_s, Random())
+        self._sync = SyncTracker(self._neighbours, self._confirmed, self._ask_neighbours, tick_s)
+        self._ticker = Timer(self._end_history_in_sync, tick_s, Random())
         if session.is_connected:  # otherwise ``open`` fails
             self._check_start()
 
@@ -190,17 +190,11 @@ class TopicSession:
 
     def on_deliver(self, delivery: Deliver) -> None:
         """Pass publications that were stored here to the reader."""
-        if delivery.origin is Origin.REPAIR:
-            self._sync.on_repair()
         self._reader.on_deliver(delivery)
 
     def on_confirmed(self, confirmed: PeerInSync) -> None:
         """Record that a ring neighbour is in sync."""
         self._sync.on_confirmed(confirmed)
-        self._end_history_in_sync()
-
-    def _on_tick(self) -> None:
-        self._sync.on_tick()
         self._end_history_in_sync()
 
     def _end_history_in_sync(self) -> None:
@@ -262,6 +256,11 @@ class TopicSession:
     def _ask_neighbours(self) -> None:
         self.check_open()  # a caller that waits gets an error when the topic is left
         self.host.confirm(self.topic)
+
+    def _confirmed(self) -> frozenset[NodeId]:
+        """Return the ring neighbours that are in sync."""
+        machine = self.host.machine(self.topic) if self._is_open else None
+        return machine.in_sync if machine is not None else frozenset()
 
     def _neighbours(self) -> list[NodeId] | None:
         """Return the distinct ring neighbours; None while this node has no label."""

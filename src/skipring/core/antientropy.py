@@ -15,8 +15,7 @@ from typing import Final
 
 from skipring.core.backfill import TransferTracker
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Origin, Outbox, PeerInSync
-from skipring.core.events import HistoryRead
+from skipring.core.effects import Origin, Outbox
 from skipring.core.messages import CheckAndPublish, CheckTrie, Publications, TrieEqual
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL, Prefix, are_disjoint
@@ -57,7 +56,13 @@ class AntiEntropy:
         "_session",
     )
 
-    def __init__(self, node: NodeId, holdings: Replica, config: ProtocolConfig) -> None:
+    def __init__(
+        self,
+        node: NodeId,
+        holdings: Replica,
+        transfers: TransferTracker,
+        config: ProtocolConfig,
+    ) -> None:
         self._node = node
         self._holdings = holdings
         self._config = config
@@ -67,7 +72,7 @@ class AntiEntropy:
         self._quiet_ticks = 0  # ticks until the next session (T18)
         self._period = 1
         self._claims: tuple[RangeSummary, ...] = ()  # cached, about the root
-        self._histories = TransferTracker(config)
+        self._histories = transfers
         self._scrubbing: Scrubber | None = None  # None until there is something to scrub
 
     # -- periodic actions ------------------------------------------------------------------
@@ -264,26 +269,15 @@ class AntiEntropy:
             self._end()
         return taken
 
-    def on_history(self, part: HistoryRead, out: Outbox) -> None:
-        """Store one page of a backfill; the last page is empty."""
-        if part.is_awaited:
-            self._histories.on_page(is_last=False)
-            return
-        is_new = self._holdings.add_backfill(part, out)
-        if is_new or not part.publications:
-            self.reset_backoff()
-            self._histories.on_page(is_last=not part.publications)
-
     def _end(self) -> None:
         """End this node's session; wait for a shorter time in the next one."""
         self._open_ticks = 0
         self._patience //= 2
 
-    def on_trie_equal(self, message: TrieEqual, out: Outbox) -> None:
-        """Report a peer with the same root, if the root has not changed here since (T19)."""
+    def is_equal(self, message: TrieEqual) -> bool:
+        """Return True if a peer has the same root, and the root has not changed since (T19)."""
         trie = self._holdings.index()
-        if trie.is_fresh and message.root == trie.root:
-            out.effects.append(PeerInSync(message.sender, message.root))
+        return trie.is_fresh and message.root == trie.root
 
     # -- state as a value --------------------------------------------------------------------
 
@@ -300,11 +294,6 @@ class AntiEntropy:
             period=self._period,
             claims=self._claims if is_wrong else None,
         )
-
-    @property
-    def histories(self) -> TransferTracker:
-        """Return the tracker of the histories that this node sends or receives."""
-        return self._histories
 
     @property
     def scrub(self) -> ScrubState | None:

@@ -1,25 +1,57 @@
-"""Progress of one source of a backfill; the node replaces a source that is too slow (P6).
+"""Backfill of a new member: pages from the logs of several neighbours, each of other prefixes.
+
+Anti-entropy finds every missing publication, but if nearly all are missing there is nothing to
+compare. A node that has joined a topic asks its neighbours for the size of their logs. If a log is
+much larger than its own, it reads the log in pages. It replaces a source that does not answer or
+that is too slow (P6). Anti-entropy supplies the publications that are new or that the backfill has
+missed.
 
 ``TransferTracker`` records which histories a node sends and receives, so that no other session
 transfers the same publications (T8).
 
-``SourceProgress`` rates one source. A source earns credit with each page and pays one tick of
-credit for each tick in which a request is open. It is too slow once its credit is below 0. Only
-publications count: new ones, and known ones up to the number that the node holds. So a source earns
-nothing with offsets or with repeated rows. A share of the count that it claims is progress too, for
-at most ``SHARES`` ticks per prefix.
+The node rates each source (``SourceProgress``). A source earns credit with each page and pays one
+tick of credit for each tick in which a request is open. It is too slow once its credit is below 0.
+Only publications count: new ones, and known ones up to the number that the node holds. So a source
+earns nothing with offsets or with repeated rows. A share of the count that it claims is progress
+too, for at most ``SHARES`` ticks per prefix.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Backfilled, Outbox
+from skipring.core.limits import NUMBER_MAX
+from skipring.core.messages import (
+    SURVEY_BITS_MAX,
+    FetchLog,
+    GetLogInfo,
+    LogInfo,
+    LogPage,
+    Refused,
+)
 from skipring.core.peers import NodeId
-from skipring.core.state import TransferState
+from skipring.core.records import decode_page
+from skipring.core.replica import Replica
+from skipring.core.state import (
+    PATIENCE_TICKS,
+    BackfillRunState,
+    BackfillSourceState,
+    BackfillState,
+    LogExtent,
+    SourceProgress,
+    TransferState,
+)
+from skipring.core.trie import OFFSET_MAX
+
+SOURCES_MAX: Final = 4  # Guess: more sources do not fill a link faster.
+SHARE: Final = 2  # A node with less than 1/SHARE of a log needs a backfill.
+PAGES_MAX: Final = 1 << 16  # Limit for one neighbour: some gigabytes.
 
 
 class _Served(Struct, frozen=True, gc=False):
@@ -56,7 +88,7 @@ class TransferTracker:
 
     @property
     def is_reading(self) -> bool:
-        """Return True while the host reads a backfill from several sources at once."""
+        """Return True during a backfill, from several sources at once."""
         return self.is_receiving and self._source is None
 
     def on_tick(self) -> None:
@@ -92,11 +124,11 @@ class TransferTracker:
             self._source_ticks = 0
 
     def on_page(self, *, is_last: bool) -> None:
-        """Record a page of a backfill that the host reads from several sources."""
+        """Record a page of a backfill, which has several sources."""
         if self._rest_ticks > 0:
             return
         self._source = None
-        # After the last page, wait for the next tick: the host is still busy with the pages.
+        # After the last page, wait for the next tick: other pages of this turn come first.
         self._source_ticks = 1 if is_last else self._config.history_ticks
 
     def is_other(self, sender: NodeId, session: int) -> bool:
@@ -124,10 +156,9 @@ class TransferTracker:
         self._served = {node: _Served(*each) for node, each in state.served.items()}
 
 
-PATIENCE_TICKS: Final = 3  # Guess: a source without progress for longer is replaced.
 TICK_BYTES_MIN: Final = 64 * 1024  # Guess: a slower link is useless for a history.
 SHARES: Final = 256  # Guess: 1/256 of the log is progress too, however small its rows are.
-READ_TICKS_MAX: Final = 64  # Guess: after that, a node asks for handovers while it still reads.
+READ_TICKS_MAX: Final = 64  # Guess: after that, a node asks for handovers during the backfill.
 
 
 class PageRead(Struct, frozen=True, gc=False):
@@ -138,35 +169,251 @@ class PageRead(Struct, frozen=True, gc=False):
     new: int
 
 
-class SourceProgress(Struct, frozen=True, gc=False):
-    """Credit of one source, in ticks."""
+def after_page(progress: SourceProgress, page: PageRead, held: int, count: int) -> SourceProgress:
+    """Return the progress of a source after a page.
 
-    credit: float = float(PATIENCE_TICKS)
-    rows: int = 0  # publications that have counted
-    known: int = 0  # of these, the ones that the node held already
+    ``held``: publications that the node holds now. ``count``: publications that the source claims
+    to have.
+    """
+    known = min(page.rows - page.new, max(held - progress.known, 0))
+    counted = page.new + known
+    shared = min(counted, max(count - progress.rows, 0))
+    size_bytes = page.size_bytes * counted / max(page.rows, 1)
+    earned = max(size_bytes / TICK_BYTES_MIN, SHARES * shared / max(count, 1))
+    return SourceProgress(
+        credit=min(progress.credit + earned, float(PATIENCE_TICKS)),
+        rows=progress.rows + counted,
+        known=progress.known + known,
+    )
+
+
+class BackfillClient:
+    """Backfill of one topic at one node."""
+
+    __slots__ = ("_config", "_is_expected", "_replica", "_requests", "_run", "_transfers")
+
+    def __init__(
+        self, replica: Replica, transfers: TransferTracker, config: ProtocolConfig
+    ) -> None:
+        self._config = config
+        self._replica = replica
+        self._transfers = transfers
+        self._is_expected = False  # from joining until the node has neighbours
+        self._requests = 0
+        self._run: BackfillRunState | None = None
 
     @property
-    def is_too_slow(self) -> bool:
-        """Return True if the node should ask another source."""
-        return self.credit < 0
+    def is_running(self) -> bool:
+        """Return True during a backfill."""
+        return self._run is not None
 
-    def after_tick(self) -> SourceProgress:
-        """Return the progress after a tick in which a request was open."""
-        return replace(self, credit=self.credit - 1)
+    @property
+    def is_awaited(self) -> bool:
+        """Return True while handovers should wait for the backfill (READ_TICKS_MAX ticks)."""
+        return self._run is not None and self._run.ticks < READ_TICKS_MAX
 
-    def after_page(self, page: PageRead, held: int, count: int) -> SourceProgress:
-        """Return the progress after a page.
+    @property
+    def is_first(self) -> bool:
+        """Return True during a backfill of a node without publications of an earlier run."""
+        return self._run is not None and not self._run.held
 
-        ``held``: publications that the node holds now. ``count``: publications that the source
-        claims to have.
+    def expect(self) -> None:
+        """Start a backfill as soon as the node has neighbours: it has joined the topic."""
+        self._is_expected = self._config.backfills
+
+    def forget(self) -> None:
+        """Drop the backfill: the node leaves the topic."""
+        self._is_expected, self._run = False, None
+
+    def maybe_start(self, neighbours: Sequence[NodeId], out: Outbox) -> None:
+        """Start an expected backfill, if there are neighbours."""
+        if not self._is_expected or not neighbours:
+            return
+        self._is_expected = False
+        sources: dict[NodeId, BackfillSourceState] = {}
+        for node in neighbours[:SOURCES_MAX]:
+            sources[node] = BackfillSourceState(request=self._next_request())
+            out.send(node, GetLogInfo(sources[node].request, None, None))
+        self._run = BackfillRunState(sources=sources, held=self._replica.count)
+        self._transfers.on_page(is_last=False)  # anti-entropy would send the same publications
+
+    def _next_request(self) -> int:
+        self._requests = max(self._requests, 0) % NUMBER_MAX + 1
+        return self._requests
+
+    def on_tick(self, neighbours: Sequence[NodeId], out: Outbox, *, is_throttled: bool) -> None:
+        """Replace sources that do not respond or are too slow."""
+        self.maybe_start(neighbours, out)
+        run = self._sound_run()
+        if run is None:
+            return
+        run.ticks += 1
+        for node, source in list(run.sources.items()):
+            if source.is_asked:
+                source.progress = replace(source.progress, credit=source.progress.credit - 1)
+            if source.progress.credit < 0:
+                self._give_up(run, node)
+        self._advance(run, out, is_throttled=is_throttled)
+
+    def _sound_run(self) -> BackfillRunState | None:
+        """Return the current run; drop it if corrupted memory has made it unusable."""
+        run = self._run
+        if run is not None and not _is_sound(run):
+            self._run = run = None
+        return run
+
+    def on_answer(
+        self,
+        sender: NodeId | None,
+        message: LogInfo | LogPage | Refused,
+        out: Outbox,
+        *,
+        is_throttled: bool,
+    ) -> bool:
+        """Handle the response of a source; return True after new publications or the end.
+
+        Ignore responses to other requests.
         """
-        known = min(page.rows - page.new, max(held - self.known, 0))
-        counted = page.new + known
-        shared = min(counted, max(count - self.rows, 0))
-        size_bytes = page.size_bytes * counted / max(page.rows, 1)
-        earned = max(size_bytes / TICK_BYTES_MIN, SHARES * shared / max(count, 1))
-        return SourceProgress(
-            credit=min(self.credit + earned, float(PATIENCE_TICKS)),
-            rows=self.rows + counted,
-            known=self.known + known,
+        run = self._sound_run()
+        source = run.sources.get(sender) if run is not None and sender is not None else None
+        if run is None or sender is None or source is None or source.request != message.request:
+            return False
+        is_new = False
+        if isinstance(message, LogInfo) and source.extent is None:
+            extent = LogExtent(message.store, message.epoch, message.end, message.count)
+            source.extent, source.progress = extent, SourceProgress()
+        elif isinstance(message, LogPage) and source.extent is not None and source.is_asked:
+            is_new = self._on_page(run, sender, message, out, is_throttled=is_throttled)
+        else:
+            self._give_up(run, sender)
+        self._advance(run, out, is_throttled=is_throttled)
+        return is_new or self._run is None
+
+    def _give_up(self, run: BackfillRunState, node: NodeId) -> None:
+        """Remove a source; another source reads its prefix."""
+        source = run.sources.pop(node)
+        if source.prefix is not None:
+            run.prefixes.append(source.prefix)
+
+    def _on_page(
+        self,
+        run: BackfillRunState,
+        node: NodeId,
+        page: LogPage,
+        out: Outbox,
+        *,
+        is_throttled: bool,
+    ) -> bool:
+        source = run.sources[node]
+        assert source.extent is not None
+        part = decode_page(page.publications, page.ids)
+        source.pages += 1
+        is_onward = page.next is None or source.start < page.next <= source.extent.end
+        if part is None or not is_onward or source.pages > PAGES_MAX:
+            self._give_up(run, node)
+            return False
+        if page.next is None:
+            source.prefix, source.progress = None, SourceProgress()
+        else:  # requested at once: the source prepares it while this node stores the current page
+            source.start, source.is_held = page.next, True
+            self._ask(run, node, out, is_throttled=is_throttled)
+        if not part.publications:
+            return False
+        before = self._replica.count
+        is_new = self._replica.add_backfill(part, out)
+        if is_new:
+            self._transfers.on_page(is_last=False)
+        count = self._replica.count
+        read = PageRead(len(page.publications), len(part.publications), count - before)
+        source.progress = after_page(source.progress, read, count, source.extent.count)
+        return is_new
+
+    def _advance(self, run: BackfillRunState, out: Outbox, *, is_throttled: bool) -> None:
+        """Assign prefixes to idle sources; end the backfill when no prefix remains."""
+        if not run.is_reading:
+            if any(source.extent is None for source in run.sources.values()):
+                return  # the size of a log is not known yet
+            _choose(run, self._replica.count, self._config.backfill_min)
+        for node, source in run.sources.items():
+            if source.prefix is None and run.prefixes:
+                source.prefix, source.start = run.prefixes.pop(0), 0
+                source.is_held = True
+            self._ask(run, node, out, is_throttled=is_throttled)
+        if all(source.prefix is None for source in run.sources.values()):
+            self._run = None
+            self._transfers.on_page(is_last=True)
+            out.effects.append(Backfilled())
+
+    def _ask(self, run: BackfillRunState, node: NodeId, out: Outbox, *, is_throttled: bool) -> None:
+        """Request the next page of a source, if none is outstanding and the disk keeps up."""
+        source = run.sources[node]
+        extent, prefix = source.extent, source.prefix
+        if extent is None or prefix is None or not source.is_held or is_throttled:
+            return
+        source.request, source.is_held = self._next_request(), False
+        request = FetchLog(
+            source.request,
+            extent.store,
+            extent.epoch,
+            source.start,
+            min(max(extent.end, 0), OFFSET_MAX),
+            run.bits,
+            prefix,
+            contents=True,
         )
+        out.send(node, request)
+
+    # -- state as a value --------------------------------------------------------------------
+
+    def state(self) -> BackfillState:
+        """Return the variables as a value."""
+        return BackfillState(
+            expected=self._is_expected,
+            requests=self._requests,
+            run=_copied(self._run) if self._run is not None else None,
+        )
+
+    def load(self, state: BackfillState) -> None:
+        """Replace the variables; the value may be corrupted."""
+        self._is_expected, self._requests = state.expected, state.requests
+        self._run = _copied(state.run) if state.run is not None else None
+
+
+def _copied(run: BackfillRunState) -> BackfillRunState:
+    sources = {node: replace(source) for node, source in run.sources.items()}
+    return replace(run, sources=sources, prefixes=list(run.prefixes))
+
+
+def _is_sound(run: BackfillRunState) -> bool:
+    """Return False if the memory of a run is corrupted; the checks cost less than a page."""
+    if not 0 <= run.bits <= SURVEY_BITS_MAX or len(run.sources) > SOURCES_MAX or run.ticks < 0:
+        return False
+    prefixes = range(1 << run.bits)
+    return all(prefix in prefixes for prefix in run.prefixes) and all(
+        (source.prefix is None or source.prefix in prefixes)
+        and 0 <= source.start <= OFFSET_MAX
+        and 0 <= source.pages <= PAGES_MAX
+        and source.progress.credit <= PATIENCE_TICKS
+        and min(source.progress.rows, source.progress.known) >= 0
+        for source in run.sources.values()
+    )
+
+
+def _choose(run: BackfillRunState, held: int, backfill_min: int) -> None:
+    """Keep the sources with a much larger log, and split the prefixes among them."""
+    counts = {
+        node: source.extent.count
+        for node, source in run.sources.items()
+        if source.extent is not None
+    }
+    # The second largest count: a single source with a false count excludes no other source.
+    usual = sorted(counts.values())[-2:][:1]
+    for node, number in counts.items():
+        is_less = any(SHARE * number < each for each in usual)
+        if number - held < backfill_min or SHARE * held > number or is_less:
+            del run.sources[node]
+    # Few prefixes: a source scans its whole log for each prefix.
+    run.bits = max(len(run.sources) - 1, 0).bit_length()
+    if run.sources:
+        run.prefixes.extend(range(1 << run.bits))
+    run.is_reading = True

@@ -200,6 +200,12 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     news_ticks: int = 1
     # Guess: more publications than this in one repair message are history, not news.
     repair_announce_max: int = 64
+    # Read large logs of neighbours in pages after joining, ask neighbours for a handover (decision
+    # 0049), and ask them to confirm that they are in sync (T19).
+    backfills: bool = False
+    backfill_min: int = 2048  # Guess: anti-entropy transfers fewer publications as quickly.
+    requests_handover: bool = False
+    confirms_sync: bool = False
     # Section 3.3: report neighbours that are not heard, ping and evict members. Off where an oracle
     # suspects crashed nodes.
     detects_failures: bool = False
@@ -222,6 +228,9 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
             want_flushes=2,
             announced_max=64,
             defers_storage=True,
+            backfills=True,
+            requests_handover=True,
+            confirms_sync=True,
             detects_failures=True,
         )
 

@@ -90,6 +90,10 @@ class Drained(Struct, frozen=True, gc=False):
     absent: bool = False  # receivers remain, but none of them is reachable
 
 
+class Backfilled(Struct, frozen=True, gc=False):
+    """End of a backfill: the host commits early what it has stored."""
+
+
 class Evicted(Struct, frozen=True, gc=False):
     """Removal of a member by the supervisor's failure detector (section 3.3)."""
 
@@ -106,6 +110,7 @@ Effect: TypeAlias = (
     | SendSynced
     | HeldBy
     | Drained
+    | Backfilled
     | Evicted
 )
 

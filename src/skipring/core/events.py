@@ -9,7 +9,6 @@ from msgspec import Struct
 from skipring.core.messages import Message
 from skipring.core.peers import NodeId
 from skipring.core.prefix import Prefix
-from skipring.core.publications import Encoded, Publication
 from skipring.core.state import SubscriberState, SupervisorState
 
 
@@ -20,6 +19,7 @@ class Tick(Struct, frozen=True, gc=False):
     """
 
     late: bool = False
+    throttled: bool = False  # the disk cannot keep up: request no more pages of a backfill
 
 
 class Received(Struct, frozen=True, gc=False):
@@ -28,6 +28,7 @@ class Received(Struct, frozen=True, gc=False):
     message: Message
     sender: NodeId | None = None
     frame: object = None  # of the host, opaque here: the received bytes
+    throttled: bool = False  # as in Tick
 
 
 class SubscribeRequested(Struct, frozen=True, gc=False):
@@ -68,19 +69,6 @@ class ResendRequested(Struct, frozen=True, gc=False):
     """Request to broadcast stored publications again: their first broadcast may be lost."""
 
     ids: tuple[bytes, ...]
-
-
-class HistoryRead(Struct, frozen=True, gc=False):
-    """Page of a backfill that the host has read; an empty page ends the backfill.
-
-    ``ids`` are the ids under which the neighbour stores the publications. A publication that has
-    another id is corrupt. ``encoded`` is the stored form, if the host has it.
-    """
-
-    publications: tuple[Publication, ...]
-    ids: bytes = b""  # concatenated
-    encoded: Encoded | None = None
-    is_awaited: bool = False  # an empty page that starts the backfill instead
 
 
 class Flush(Struct, frozen=True, gc=False):
@@ -141,7 +129,6 @@ Event: TypeAlias = (
     | PublishRequested
     | PublishManyRequested
     | ResendRequested
-    | HistoryRead
     | Flush
     | Shutdown
     | Overwritten

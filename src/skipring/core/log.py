@@ -6,14 +6,34 @@ Offsets only grow. The trie is the index over the log.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 from skipring.core.publications import Encoded, Publication
+from skipring.core.records import EncodedRecords, RecordRun, encoded_all
 from skipring.core.sequences import SequenceId, newest_of
+
+MEMORY_SEGMENT_RECORDS: Final = 1024  # Guess: as many as a segment on disk has.
+MEMORY_SEGMENT_BYTES: Final = 4 << 20  # Guess: a page contains less.
+
+
+class StoredSegment(NamedTuple):
+    """Records of one segment."""
+
+    end: int  # of the segment
+    size_bytes: int  # of the whole segment
+    rows: EncodedRecords
 
 
 class Log(Protocol):
     """Publications of one topic that a subscriber has stored."""
+
+    @property
+    def store(self) -> str:
+        """Return the id of the store that offsets refer to; empty in memory."""
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of the store that offsets refer to; 0 in memory."""
 
     @property
     def is_durable(self) -> bool:
@@ -23,8 +43,38 @@ class Log(Protocol):
     def end(self) -> int:
         """Return the offset after the last publication."""
 
+    @property
+    def durable_end(self) -> int:
+        """Return the durable mark; 0 in memory."""
+
+    def chain_at(self, offset: int) -> bytes:
+        """Return the running digest over all ids before an offset; empty in memory."""
+
     def read(self, offset: int) -> Publication | None:
         """Return the publication at an offset, or None if it cannot be read."""
+
+    def read_range(self, start: int, end: int) -> Iterator[tuple[int, Publication]]:
+        """Yield the readable publications between two offsets, each with its offset."""
+
+    def stored(
+        self,
+        start: int,
+        end: int,
+        firsts: range,
+        *,
+        count_max: int | None = None,
+        is_checked: bool = True,
+    ) -> Iterator[StoredSegment]:
+        """Yield encoded records between two offsets, by first byte of the id, per segment.
+
+        With ``count_max`` only the first ones; the last segment may contain more. With
+        ``is_checked`` only intact records; otherwise the caller verifies them.
+        """
+
+    def contiguous_ranges(
+        self, start: int, end: int, count_max: int, bytes_max: int
+    ) -> list[RecordRun]:
+        """Return contiguous ranges of stored records from an offset on; none in memory."""
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
         """Yield the id of each publication, as it was stored, and its offset."""
@@ -44,10 +94,10 @@ class MemoryLog:
     def __init__(self, publications: Iterable[Publication] = ()) -> None:
         self._rows: list[Publication | None] | None = list(publications) or None
 
-    @property
-    def is_durable(self) -> bool:
-        """Return False: nothing is on disk."""
-        return False
+    store: Final = ""
+    epoch: Final = 0
+    durable_end: Final = 0
+    is_durable: Final = False
 
     @property
     def end(self) -> int:
@@ -57,6 +107,59 @@ class MemoryLog:
     def read(self, offset: int) -> Publication | None:
         """Return the publication at an offset, or None if there is none."""
         return self._rows[offset] if self._rows is not None and offset < len(self._rows) else None
+
+    def chain_at(self, offset: int) -> bytes:
+        """Return nothing: positions in memory are not kept."""
+        del offset
+        return b""
+
+    def read_range(self, start: int, end: int) -> Iterator[tuple[int, Publication]]:
+        """Yield the publications between two offsets, each with its offset."""
+        for offset, publication in enumerate((self._rows or ())[start:end], start):
+            if publication is not None:
+                yield offset, publication
+
+    def stored(
+        self,
+        start: int,
+        end: int,
+        firsts: range,
+        *,
+        count_max: int | None = None,
+        is_checked: bool = True,
+    ) -> Iterator[StoredSegment]:
+        """Yield encoded records between two offsets, limited in number and size."""
+        del count_max, is_checked  # a segment in memory is small and intact
+        end = min(end, self.end)
+        while start < end:
+            segment = self._segment(start, end, firsts)
+            yield segment
+            start = segment.end
+
+    def _segment(self, start: int, end: int, firsts: range) -> StoredSegment:
+        stop, size = start, 0
+        chosen: list[tuple[int, Publication]] = []
+        for publication in (self._rows or ())[start : min(end, start + MEMORY_SEGMENT_RECORDS)]:
+            if publication is not None:
+                size += publication.size_bytes
+                if publication.id and publication.id[0] in firsts:
+                    chosen.append((stop, publication))
+            stop += 1
+            if size >= MEMORY_SEGMENT_BYTES:
+                break
+        rows = EncodedRecords(
+            [offset for offset, _ in chosen],
+            [publication.id for _, publication in chosen],
+            encoded_all(publication for _, publication in chosen),
+        )
+        return StoredSegment(stop, size, rows)
+
+    def contiguous_ranges(
+        self, start: int, end: int, count_max: int, bytes_max: int
+    ) -> list[RecordRun]:
+        """Return none: a log in memory has no segments."""
+        del start, end, count_max, bytes_max
+        return []
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
         """Yield the id of each publication, as it was stored, and its offset."""

@@ -12,15 +12,26 @@ from typing import Annotated, Final, TypeAlias
 from msgspec import Meta, Struct
 
 from skipring.core.labels import Label, Word
+from skipring.core.limits import NUMBER_MAX
 from skipring.core.peers import EdgeKind, NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.summaries import SHORT_BYTES, RangeSummary, TrieDigest
+from skipring.core.trie import Offset
 
 HOPS_MAX: Final = 255  # Limit: a hop count is one byte beside a short id.
-NUMBER_MAX: Final = (1 << 63) - 1  # Limit: the integers of SQLite and Spark.
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=NUMBER_MAX, description="0 to 2^63-1")]
 SESSION_MAX: Final = (1 << 16) - 1  # Limit: a session is a small number in every message.
 Session: TypeAlias = Annotated[int, Meta(ge=0, le=SESSION_MAX, description=f"0 to {SESSION_MAX}")]
+STORED_BYTES_MAX: Final = 960 * 1024  # of contents in one page
+STORED_MAX: Final = 16_384  # publications, ids or deliveries in one page
+SURVEY_BITS_MAX: Final = 8  # so a survey has 256 digests at most
+SurveyBits: TypeAlias = Annotated[
+    int, Meta(ge=0, le=SURVEY_BITS_MAX, description=f"0 to {SURVEY_BITS_MAX}")
+]
+SURVEY_PREFIX_MAX: Final = (1 << SURVEY_BITS_MAX) - 1
+SurveyPrefix: TypeAlias = Annotated[
+    int, Meta(ge=0, le=SURVEY_PREFIX_MAX, description=f"0 to {SURVEY_PREFIX_MAX}")
+]
 Hops: TypeAlias = Annotated[int, Meta(ge=0, le=HOPS_MAX, description=f"0 to {HOPS_MAX}")]
 
 
@@ -287,6 +298,77 @@ class ConfigurationAck(Struct, frozen=True, array_like=True, gc=False, tag=69):
     """Acknowledgement of a SetConfiguration, which shows that the sender is alive (section 3.3)."""
 
 
+class Refused(Struct, frozen=True, array_like=True, gc=False, tag=72):
+    """Refusal of a request, with the reason in one sentence."""
+
+    request: Number
+    reason: str
+
+
+class GetLogInfo(Struct, frozen=True, array_like=True, gc=False, tag=81):
+    """Request for the extent and digests of a node's log; answered by LogInfo or Refused.
+
+    With ``bits`` the answer has the digests of all 2^``bits`` prefixes of ids, else none. It has
+    the chain value at ``offset``, or at the durable mark.
+    """
+
+    request: Number
+    bits: SurveyBits | None
+    offset: Offset | None
+
+
+class LogInfo(Struct, frozen=True, array_like=True, gc=False, tag=82):
+    """Extent of the sender's log: ``count`` publications at offsets below ``end``, with digests.
+
+    Offsets are those of its ``store`` in this ``epoch``; below ``durable_end`` they are on its
+    disk. A node without a disk has no store. A prefix without ids has an empty digest. The value
+    ``chain`` depends on all ids before the requested offset and on their order; it is empty if the
+    offset is beyond ``durable_end``, or without a disk.
+    """
+
+    request: Number
+    store: str
+    epoch: Number
+    durable_end: Offset
+    end: Offset
+    count: Number
+    digests: tuple[bytes, ...]
+    chain: bytes
+
+
+class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
+    """Request for a node's log: the paper's CheckAndPublish with nothing to compare.
+
+    It requests publications at offsets from ``start`` to before ``end`` whose ids begin with the
+    ``bits`` bits of ``prefix``; without ``contents``, only their ids. The offsets are those of a
+    ``store`` in an ``epoch``: a node with another store or epoch refuses. Answered by LogPage or
+    Refused.
+    """
+
+    request: Number
+    store: str
+    epoch: Number
+    start: Offset
+    end: Offset
+    bits: SurveyBits
+    prefix: SurveyPrefix
+    contents: bool
+
+
+class LogPage(Struct, frozen=True, array_like=True, gc=False, tag=84):
+    """Part of a log in the order of its offsets; the rest starts at ``next``.
+
+    The publications are an array in MessagePack, copied from the store unchanged: the receiver
+    computes their ids (T10) and rejects a publication whose id differs from ``ids``.
+    """
+
+    request: Number
+    next: Offset | None
+    offsets: tuple[int, ...]
+    ids: bytes
+    publications: bytes
+
+
 Message: TypeAlias = (
     Subscribe
     | Unsubscribe
@@ -314,6 +396,11 @@ Message: TypeAlias = (
     | Ping
     | Pong
     | ConfigurationAck
+    | GetLogInfo
+    | LogInfo
+    | FetchLog
+    | LogPage
+    | Refused
 )
 
 MESSAGE_TYPES: Final[tuple[type[Message], ...]] = (
@@ -343,6 +430,15 @@ MESSAGE_TYPES: Final[tuple[type[Message], ...]] = (
     Ping,
     Pong,
     ConfigurationAck,
+    GetLogInfo,
+    LogInfo,
+    FetchLog,
+    LogPage,
+    Refused,
 )
+
+# Reasons of a Refused that clients compare.
+NOT_A_MEMBER: Final = "not a member of the topic"
+ANOTHER_STORE: Final = "another store by now"
 
 UNRECORDED: Final = SetConfiguration(None, None, None)

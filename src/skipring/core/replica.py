@@ -8,7 +8,6 @@ from operator import itemgetter
 from typing import Final
 
 from skipring.core.effects import Deliver, Discard, Origin, Outbox, Store
-from skipring.core.events import HistoryRead
 from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.prefix import Prefix
@@ -21,6 +20,7 @@ from skipring.core.publications import (
     ids_of,
     with_id,
 )
+from skipring.core.records import HistoryPage
 from skipring.core.sequences import COUNTER_BITS, OwnSequence, SequenceId
 from skipring.core.state import NumberState, ReplicaState
 from skipring.core.trie import PublicationTrie
@@ -170,7 +170,7 @@ class Replica:
         some = with_id((p for p in publications if p.seq >= 0 and p.time >= 0), self.topic)
         return self._add_unknown(some, out, origin, hops)
 
-    def add_backfill(self, part: HistoryRead, out: Outbox) -> bool:
+    def add_backfill(self, part: HistoryPage, out: Outbox) -> bool:
         """Store publications of a backfill, except those that the source stores under a wrong id.
 
         Return True if at least one is new.

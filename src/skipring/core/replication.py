@@ -12,15 +12,17 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
+from skipring.core import log_pages
 from skipring.core.antientropy import AntiEntropy
+from skipring.core.backfill import BackfillClient, TransferTracker
 from skipring.core.broadcast import Broadcast
 from skipring.core.completeness import Completeness
 from skipring.core.config import ProtocolConfig
+from skipring.core.confirmations import SyncConfirmations
 from skipring.core.drain import Drain
-from skipring.core.effects import Outbox
+from skipring.core.effects import Outbox, PeerInSync
 from skipring.core.events import (
     DrainRequested,
-    HistoryRead,
     PublishManyRequested,
     PublishRequested,
     ReplicationRequested,
@@ -32,12 +34,17 @@ from skipring.core.messages import (
     CheckHeld,
     CheckTrie,
     Draining,
+    FetchLog,
+    GetLogInfo,
     HandoverDone,
     Held,
     IHave,
+    LogInfo,
+    LogPage,
     Publications,
     PublishMany,
     PublishNew,
+    Refused,
     RequestHandover,
     TrieEqual,
     Want,
@@ -59,10 +66,13 @@ class Replication:
         "_handovers",
         "_repair",
         "_ring",
+        "_transfers",
+        "backfill",
         "completeness",
         "drain",
         "holdings",
         "spreading",
+        "sync",
     )
 
     def __init__(
@@ -71,7 +81,10 @@ class Replication:
         self.holdings = holdings
         self.spreading = Broadcast(ring, shortcuts, holdings, config)
         self._config = config
-        self._repair = AntiEntropy(ring.node, holdings, config)
+        self._transfers = TransferTracker(config)
+        self._repair = AntiEntropy(ring.node, holdings, self._transfers, config)
+        self.backfill = BackfillClient(holdings, self._transfers, config)
+        self.sync = SyncConfirmations(config)
         self._ring = ring
         self._handovers = Handovers(ring.node, holdings, config)
         self.drain = Drain(ring.node, holdings, self._handovers)
@@ -90,11 +103,6 @@ class Replication:
         requests = event.requests if isinstance(event, PublishManyRequested) else (event,)
         self.spreading.publish(requests, out)
         self._repair.reset_backoff()
-
-    def on_history(self, part: HistoryRead, out: Outbox) -> None:
-        """Store publications that the host has read from a neighbour's log (backfill)."""
-        self.persist_deferred(out)
-        self._repair.on_history(part, out)
 
     def ask_to_confirm(self, partners: Iterable[NodeId], out: Outbox) -> None:
         """Ask partners whether their tries equal this node's (T19)."""
@@ -117,7 +125,7 @@ class Replication:
 
     def request_completeness(self, out: Outbox) -> None:
         """Ask a ring neighbour to hand everything over, except while a history arrives."""
-        if not self._repair.histories.is_receiving:
+        if not self._transfers.is_receiving:
             neighbours = self._ring.neighbour_nodes()
             leaving = frozenset(filter(self.drain.is_known_to_leave, neighbours))
             self.completeness.request(self._ring.node, neighbours, leaving, out)
@@ -134,7 +142,9 @@ class Replication:
 
     # -- periodic actions ---------------------------------------------------------------------
 
-    def on_tick(self, ring_neighbours: list[NodeId], rng: Random, out: Outbox) -> None:
+    def on_tick(
+        self, ring_neighbours: list[NodeId], rng: Random, out: Outbox, *, is_throttled: bool
+    ) -> None:
         """Run PublishTimeout, and the periodic actions of handovers and drain."""
         self.spreading.on_tick()
         if self._config.repairs:
@@ -144,6 +154,11 @@ class Replication:
         self._handovers.on_tick(out)
         self.drain.on_tick(self.spreading.neighbours() if self.drain.is_leaving else (), out)
         self._finish_handovers(out)
+        self.backfill.on_tick(self.spreading.neighbours(), out, is_throttled=is_throttled)
+        if self._config.requests_handover and not self.backfill.is_awaited:
+            self.request_completeness(out)
+        if self._config.confirms_sync and self.sync.on_tick(ring_neighbours):
+            self.ask_to_confirm(ring_neighbours, out)
 
     def drop_derived(self) -> None:
         """Drop derived values, which may be corrupted; the next use derives them again."""
@@ -193,12 +208,14 @@ class Replication:
             spreading=self.spreading.state(),
             announcing=self.spreading.announced(),
             repair=self._repair.state(),
-            histories=self._repair.histories.state(),
+            histories=self._transfers.state(),
             scrub=self._repair.scrub,
             holdings=self.holdings.state(),
             handovers=self._handovers.state(),
             drain=self.drain.state(),
             completeness=self.completeness.state(),
+            backfill=self.backfill.state(),
+            sync=self.sync.state(),
         )
 
     def load(self, memory: SubscriberMemory) -> None:
@@ -206,10 +223,12 @@ class Replication:
         self.holdings.load(memory.holdings)
         self.spreading.load(memory.spreading, memory.announcing)
         self._repair.load(memory.repair, memory.scrub)
-        self._repair.histories.load(memory.histories)
+        self._transfers.load(memory.histories)
         self._handovers.load(memory.handovers)
         self.drain.load(memory.drain)
         self.completeness.load(memory.completeness)
+        self.backfill.load(memory.backfill)
+        self.sync.load(memory.sync)
 
     # -- messages ----------------------------------------------------------------------------
 
@@ -238,6 +257,8 @@ class Replication:
         self.persist_deferred(out)
         shown = with_payload(message.publications, opaque=self._config.accepts_opaque_ids)
         taken = self._repair.on_publications(Publications(shown, message.session), sender, out)
+        if taken:
+            self.sync.reset()
         self.spreading.announce(taken, sender)
 
     def _on_check(
@@ -250,7 +271,9 @@ class Replication:
     def _on_trie_equal(self, message: TrieEqual, sender: NodeId | None, out: Outbox) -> None:
         del sender
         self.persist_deferred(out)
-        self._repair.on_trie_equal(message, out)
+        if self._repair.is_equal(message):
+            self.sync.add(message.sender)
+            out.effects.append(PeerInSync(message.sender, message.root))
 
     def _on_ihave(self, message: IHave, sender: NodeId | None, out: Outbox) -> None:
         del sender, out
@@ -267,7 +290,7 @@ class Replication:
             self._refuse(message.sender, out)
             return
         self.persist_deferred(out)
-        if self._repair.histories.is_reading:  # comparing waits for the backfill; single ids do not
+        if self._transfers.is_reading:  # comparing waits for the backfill; single ids do not
             message = replace(message, claims=())
         self._handovers.on_check_held(message, out)
 
@@ -294,7 +317,7 @@ class Replication:
         del sender
         if self.drain.is_leaving:
             self._refuse(message.sender, out)
-        elif not self._repair.histories.is_reading:
+        elif not self._transfers.is_reading:
             self.persist_deferred(out)
             self._handovers.on_request(message, self.spreading.neighbours(), out)
             self._finish_handovers(out)
@@ -302,6 +325,27 @@ class Replication:
     def _on_handover_done(self, message: HandoverDone, sender: NodeId | None, out: Outbox) -> None:
         del sender, out
         self.completeness.on_done(message, self._ring.neighbour_nodes())
+
+    # -- backfill ----------------------------------------------------------------------------
+
+    def on_log_request(self, message: GetLogInfo | FetchLog, sender: NodeId, out: Outbox) -> None:
+        """Send the extent or a page of the log."""
+        self.persist_deferred(out)
+        out.send(sender, log_pages.answer(self.holdings, message))
+
+    def on_log_answer(
+        self,
+        message: LogInfo | LogPage | Refused,
+        sender: NodeId | None,
+        out: Outbox,
+        *,
+        is_throttled: bool,
+    ) -> None:
+        """Store a page of a backfill and request the next one."""
+        self.persist_deferred(out)
+        if self.backfill.on_answer(sender, message, out, is_throttled=is_throttled):
+            self.sync.reset()
+            self._repair.reset_backoff()
 
     # Hot path: one lookup from the type of a message to its method.
     HANDLERS: ClassVar[Mapping[type, Callable[[Replication, Any, NodeId | None, Outbox], None]]] = (

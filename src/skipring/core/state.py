@@ -6,6 +6,7 @@ The fields have the paper's names, because the world file has them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from msgspec import Struct
 
@@ -99,6 +100,70 @@ class TransferState(Struct, frozen=True, kw_only=True, gc=False):
     served: dict[NodeId, tuple[int, int]] = {}
 
 
+PATIENCE_TICKS: Final = 3  # Guess: a source without progress for longer is replaced.
+
+
+class SourceProgress(Struct, frozen=True, gc=False):
+    """Credit of one source of a backfill, in ticks."""
+
+    credit: float = float(PATIENCE_TICKS)
+    rows: int = 0  # publications that have counted
+    known: int = 0  # of these, the ones that the node held already
+
+
+class LogExtent(Struct, frozen=True, array_like=True, gc=False):
+    """Extent of a neighbour's log: offsets below ``end`` of a store in an epoch."""
+
+    store: str
+    epoch: int
+    end: int
+    count: int  # publications
+
+
+class BackfillSourceState(Struct, kw_only=True, gc=False):
+    """Neighbour that serves a backfill: the extent of its log, and the open request to it."""
+
+    request: int
+    extent: LogExtent | None = None  # None until the first response
+    prefix: int | None = None  # prefix that this source reads
+    start: int = 0  # offset of the next page
+    is_held: bool = False  # the next page is not requested yet
+    progress: SourceProgress = SourceProgress()
+    pages: int = 0
+
+    @property
+    def is_asked(self) -> bool:
+        """Return True while a response is outstanding."""
+        return self.extent is None or (self.prefix is not None and not self.is_held)
+
+
+class BackfillRunState(Struct, kw_only=True):
+    """Backfill in progress."""
+
+    sources: dict[NodeId, BackfillSourceState] = {}
+    prefixes: list[int] = []  # not assigned to a source
+    bits: int = 0  # length of the prefixes
+    is_reading: bool = False
+    held: int = 0  # publications of an earlier run
+    ticks: int = 0  # since the start
+
+
+class BackfillState(Struct, frozen=True, kw_only=True, gc=False):
+    """Backfill of a subscriber."""
+
+    expected: bool = False  # joined, without neighbours yet
+    requests: int = 0  # number of the last request
+    run: BackfillRunState | None = None
+
+
+class SyncState(Struct, frozen=True, kw_only=True, gc=False):
+    """Ring neighbours that have confirmed to be in sync (T19)."""
+
+    confirmed: tuple[NodeId, ...] = ()
+    ask_ticks: int = 0
+    period: int = 1
+
+
 class HandoverState(Struct, frozen=True, array_like=True, gc=False):
     """Ranges and ids that one receiver has not confirmed (decision 0049)."""
 
@@ -188,6 +253,8 @@ class SubscriberMemory(Struct, frozen=True, kw_only=True, gc=False):
     handovers: HandoversState = HandoversState()
     drain: DrainState = DrainState()
     completeness: CompletenessState = CompletenessState()
+    backfill: BackfillState = BackfillState()
+    sync: SyncState = SyncState()
     unheard: dict[NodeId, int] | None = None
 
 

@@ -17,7 +17,6 @@ from skipring.core.events import (
     DrainRequested,
     Event,
     Flush,
-    HistoryRead,
     IndexRequested,
     NodeSuspected,
     Overwritten,
@@ -35,17 +34,23 @@ from skipring.core.events import (
 from skipring.core.labels import Label
 from skipring.core.log import Log
 from skipring.core.messages import (
+    NOT_A_MEMBER,
     CheckAndPublish,
     CheckHeld,
     CheckLabel,
     CheckTrie,
     ConfigurationAck,
     Digest,
+    FetchLog,
     GetConfiguration,
+    GetLogInfo,
     Introduce,
     IntroduceShortcut,
+    LogInfo,
+    LogPage,
     Ping,
     Pong,
+    Refused,
     RemoveConnections,
     ReportUnresponsive,
     RequestHandover,
@@ -128,8 +133,6 @@ class Subscriber:
                 self._on_unsubscribe_requested(out)
             case PublishRequested() | PublishManyRequested() | ResendRequested():
                 self._circulation.publish(event, out)
-            case HistoryRead():
-                self._circulation.on_history(event, out)
             case SyncRequested():
                 self._circulation.ask_to_confirm(self.ring_neighbours(), out)
             case Shutdown() | IndexRequested() | Overwritten() | Corrupted():
@@ -156,7 +159,8 @@ class Subscriber:
         elif kind in self._HANDLERS:
             self._HANDLERS[kind](self, message, out)
             self._circulation.spreading.invalidate_view()
-        # Drop any other message: it is a request to a supervisor.
+        else:
+            self._on_log_message(event, out)
 
     # -- periodic actions ------------------------------------------------------------------
 
@@ -183,7 +187,7 @@ class Subscriber:
         if self._asks_by_chance(me.label) or alarmed:
             out.send(SUPERVISOR, GetConfiguration(self.node, digest))
         neighbours = self.ring_neighbours()
-        self._circulation.on_tick(neighbours, self._rng, out)
+        self._circulation.on_tick(neighbours, self._rng, out, is_throttled=event.throttled)
         if self._config.detects_failures:
             for node in self._silence.unresponsive(neighbours, is_late=event.late):
                 out.send(SUPERVISOR, ReportUnresponsive(node))
@@ -228,6 +232,7 @@ class Subscriber:
         self._circulation.persist_deferred(out)
         self.wants = True
         self._circulation.drain.stay()
+        self._circulation.backfill.expect()
         if self._ring.me is None:
             out.send(SUPERVISOR, Subscribe(self.node))
 
@@ -235,6 +240,7 @@ class Subscriber:
         self._circulation.persist_deferred(out)
         self.wants = False
         self._circulation.drain.leave()
+        self._circulation.backfill.forget()
         if self._ring.me is None:
             self._forget_all()
         # A node without a label may be recorded: its Subscribe may be in flight.
@@ -290,6 +296,8 @@ class Subscriber:
             self._ring.configure(message.label, message, out)
             named = (message.pred, message.succ)
             self._silence.confirm(peer.node for peer in named if peer is not None)
+            self._circulation.spreading.invalidate_view()
+            self._circulation.backfill.maybe_start(self.neighbours(), out)
 
     def _on_unrecorded(self, out: Outbox) -> None:
         """Leave if the application wants to, else subscribe at once (SetData(⊥, ⊥, ⊥), S2).
@@ -334,6 +342,20 @@ class Subscriber:
         del out
         if self._config.rules.digest:
             self._digest.on_digest(message)
+
+    def _on_log_message(self, event: Received, out: Outbox) -> None:
+        """Handle a request for the log, or a response; drop requests to a supervisor."""
+        message, sender = event.message, event.sender
+        match message:
+            case GetLogInfo() | FetchLog() if sender is not None:
+                if self.wants or self._ring.me is not None:
+                    self._circulation.on_log_request(message, sender, out)
+                else:
+                    out.send(sender, Refused(message.request, NOT_A_MEMBER))
+            case LogInfo() | LogPage() | Refused():
+                self._circulation.on_log_answer(message, sender, out, is_throttled=event.throttled)
+            case _:
+                pass
 
     def _on_check_after_leaving(
         self, message: CheckTrie | CheckAndPublish | CheckHeld | RequestHandover, out: Outbox
@@ -449,6 +471,21 @@ class Subscriber:
     def is_complete(self) -> bool:
         """Return True if neighbours have handed over everything that they held when asked."""
         return self._circulation.completeness.is_complete
+
+    @property
+    def is_backfilling(self) -> bool:
+        """Return True during a backfill."""
+        return self._circulation.backfill.is_running
+
+    @property
+    def is_first_backfill(self) -> bool:
+        """Return True during a backfill of a node without publications of an earlier run."""
+        return self._circulation.backfill.is_first
+
+    @property
+    def in_sync(self) -> frozenset[NodeId]:
+        """Return the ring neighbours that have confirmed to be in sync since the last repair."""
+        return self._circulation.sync.nodes
 
     @property
     def is_leaving(self) -> bool:

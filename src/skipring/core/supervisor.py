@@ -14,7 +14,6 @@ from skipring.core.events import (
     DrainRequested,
     Event,
     Flush,
-    HistoryRead,
     IndexRequested,
     NodeSuspected,
     Overwritten,
@@ -126,7 +125,6 @@ class Supervisor:
                 | UnsubscribeRequested()
                 | PublishRequested()
                 | PublishManyRequested()
-                | HistoryRead()
                 | SyncRequested()
                 | DrainRequested()
                 | CompletenessRequested()

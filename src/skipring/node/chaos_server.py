@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, cast
 
 from skipring.core.effects import Effect
 from skipring.core.events import Corrupted, Event, IndexRequested, Overwritten, Received
-from skipring.core.messages import MESSAGE_TYPES, Message
+from skipring.core.messages import MESSAGE_TYPES, NOT_A_MEMBER, Message
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.state import SubscriberState, SupervisorState
@@ -24,7 +24,6 @@ from skipring.core.topics import SubscriberTopics
 from skipring.core.trie import PublicationTrie
 from skipring.errors import WireError
 from skipring.net.transport import Transport
-from skipring.node.status_server import NOT_A_MEMBER
 from skipring.node.topic_logs import TopicLogs
 from skipring.observability.logs import logger
 from skipring.wire.chaos import (

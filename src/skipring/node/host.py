@@ -12,6 +12,7 @@ from time import time_ns
 from typing import Final, Self, assert_never, cast
 
 from skipring.core.effects import (
+    Backfilled,
     Deliver,
     Discard,
     Drained,
@@ -26,10 +27,8 @@ from skipring.core.effects import (
     Unsubscribed,
 )
 from skipring.core.events import (
-    CompletenessRequested,
     Event,
     Flush,
-    HistoryRead,
     PublishManyRequested,
     PublishRequested,
     Received,
@@ -61,7 +60,6 @@ from skipring.errors import SkipringError, StorageError
 from skipring.net.addresses import AddressBook
 from skipring.net.transport import Transport
 from skipring.node.arrival_tap import ArrivalTap
-from skipring.node.backfill import BackfillClient
 from skipring.node.change_log import ChangeLog
 from skipring.node.chaos_server import DAMAGES, NodeChaos, PartitionableTransport, kill_process
 from skipring.node.drain import Departure, Departures
@@ -90,13 +88,10 @@ from skipring.wire.rpc import (
     Address,
     FetchChanges,
     FetchDeliveries,
-    FetchLog,
     FetchPublications,
     FindMembers,
     GetLogInfo,
     GetNodeStatus,
-    LogInfo,
-    LogPage,
     MemberList,
     NodeHealth,
     Publish,
@@ -171,11 +166,6 @@ class NodeHost:
         self.membership = Membership(name, self._topics, self.links, settings.supervisors)
         self._sender = Sender(self.links, node=name, supervisor_of=self.membership.supervisor_of)
         self._after_commit: deque[tuple[int, TopicId, Send]] = deque()
-        self._catching_up = BackfillClient(
-            self._sender.send_message,
-            self._on_history,
-            lambda: not self.durability.is_backpressured,
-        )
         self._departures = Departures(
             self._topics,
             self.dispatch,
@@ -237,7 +227,7 @@ class NodeHost:
 
     # -- events and effects ----------------------------------------------------------------------
 
-    def dispatch(self, topic: TopicId, event: Event) -> list[Effect]:  # noqa: C901  (one match)
+    def dispatch(self, topic: TopicId, event: Event) -> list[Effect]:  # noqa: C901, PLR0912  (one match)
         """Run one event and apply its effects, in order; return them."""
         effects = self._changes.handle(topic, event)
         for effect in effects:
@@ -262,6 +252,8 @@ class NodeHost:
                     self._departures.on_drained(topic, effect)
                 case Unsubscribed():
                     self._on_unsubscribed(topic)
+                case Backfilled():
+                    self.durability.request_commit()
                 case Evicted():
                     raise AssertionError("only a supervisor evicts")
                 case _:
@@ -280,7 +272,6 @@ class NodeHost:
             self._sender.send_message(topic, send.to, send.message)
 
     def _on_unsubscribed(self, topic: TopicId) -> None:
-        self._catching_up.forget(topic)
         self._logs.forget(topic)
         self._departures.on_unsubscribed(topic)
 
@@ -293,11 +284,7 @@ class NodeHost:
         is_late = last_s is None or now_s - last_s > LATE_TICKS * self._tick_s
         self._changes.on_tick()
         for topic in self._topics.names():
-            self.dispatch(topic, Tick(is_late))
-        for topic, machine in self._topics.machines():
-            self._catching_up.on_tick(topic, machine)
-            if not self._catching_up.is_awaited(topic):
-                self.dispatch(topic, CompletenessRequested())
+            self.dispatch(topic, Tick(is_late, self.durability.is_backpressured))
         for topic in self.membership.on_tick():
             self._sender.send_message(topic, SUPERVISOR, GetConfiguration(self.name))
         self.links.sweep()
@@ -328,18 +315,18 @@ class NodeHost:
         if claim is not None and not claim(message, sender):  # decision 0045
             self.links.counts["speaks for another"] += 1
             return
-        if is_runtime(message):
+        if is_runtime(message) or isinstance(message, GetLogInfo):
             self._on_request(sender, topic, message)
             return
-        event = Received(cast("Message", message), sender, frame)
+        throttled = self.durability.is_backpressured
+        event = Received(cast("Message", message), sender, frame, throttled)
         if self.arrivals.is_watched:
             with self.arrivals.handling(topic, sender, message):
                 self.dispatch(topic, event)
         else:
             self.dispatch(topic, event)
-        if sender == SUPERVISOR and isinstance(message, SetConfiguration):
-            self.membership.on_configured(topic)
-            self._catching_up.maybe_start(topic, self._topics.machine(topic))
+        if sender == SUPERVISOR:
+            self.membership.on_message(topic, message)
 
     def _why_refused(self, sender: NodeId, message: WireMessage) -> str | None:
         """Return the reason why a message of this type is dropped now, or None."""
@@ -354,37 +341,23 @@ class NodeHost:
             return "not the supervisor"
         return None
 
-    def _on_request(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
+    def _on_request(
+        self, sender: NodeId, topic: TopicId, message: RuntimeMessage | GetLogInfo
+    ) -> None:
         match message:
             case Publish():
                 self.errands.begin(sender, topic, message)
             case GetNodeStatus() | GetLogInfo():
                 self._requests.send_status(sender, topic, message)
-            case (
-                FetchPublications()
-                | FetchChanges()
-                | FetchLog()
-                | FetchDeliveries()
-                | FetchArrivals()
-            ):
+            case FetchPublications() | FetchChanges() | FetchDeliveries() | FetchArrivals():
                 self._requests.send_page(sender, topic, message)
-            case Refused(reason=reason) if sender == SUPERVISOR:
-                self.membership.on_refused(topic, reason)
             case MemberList(members=members) if sender == SUPERVISOR:
                 self.links.book.learn(members)
                 self.replications.on_members(topic, members)
-            case LogInfo() | LogPage() | Refused():
-                self._catching_up.on_answer(sender, topic, message, self._topics.machine(topic))
             case _ if isinstance(message, DAMAGES):
                 self._sender.send_message(topic, sender, self.chaos.handle(topic, message))
             case _:
                 pass  # a response without a request
-
-    def _on_history(self, topic: TopicId, part: HistoryRead) -> None:
-        """Dispatch a page of a backfill; commit after the last one, which is empty."""
-        self.dispatch(topic, part)
-        if not part.publications:
-            self.durability.request_commit()
 
     def _on_unreachable(self, name: NodeId) -> None:
         self.membership.on_unreachable(name)
@@ -394,8 +367,6 @@ class NodeHost:
     def subscribe(self, topic: TopicId) -> None:
         """Become a member of a topic."""
         self.dispatch(topic, SubscribeRequested())
-        machine = self._topics.machine(topic)
-        self._catching_up.on_joined(topic, machine.count if machine is not None else 0)
 
     async def drain(
         self, topic: TopicId, timeout_s: float, *, waits_alone: bool = False
@@ -404,7 +375,8 @@ class NodeHost:
 
         ``waits_alone``: with own publications and without a disk, wait for a neighbour.
         """
-        is_first = self._catching_up.is_first(topic)
+        machine = self._topics.machine(topic)
+        is_first = machine is not None and machine.is_first_backfill
         return await self._departures.drain(
             topic, timeout_s, waits_alone=waits_alone, only_own=is_first
         )
@@ -513,7 +485,7 @@ class NodeHost:
         machine = self._topics.machine(topic)
         if machine is None or machine.is_complete:
             return None
-        if self._catching_up.is_reading(topic):
+        if machine.is_backfilling:
             return "the backfill is in progress"
         return "no neighbour has confirmed yet that this node has everything"
 

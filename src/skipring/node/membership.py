@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from skipring.core.messages import SetConfiguration, Unsubscribe
+from skipring.core.messages import Refused, SetConfiguration, Unsubscribe
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.topics import SubscriberTopics
 from skipring.net.addresses import supervisor_at, supervisor_of
@@ -70,12 +70,17 @@ class Membership:
             self._transport.send(sender, encode(topic, Unsubscribe(self._node)))
         return False
 
-    def on_configured(self, topic: TopicId) -> None:
-        """Forget a refusal: the topic's supervisor has sent a configuration."""
-        self.refusals.pop(topic, None)
+    def on_message(self, topic: TopicId, message: WireMessage) -> None:
+        """Record that the topic's supervisor refuses the join, or accepts it."""
+        match message:
+            case SetConfiguration():
+                self.refusals.pop(topic, None)
+            case Refused(reason=reason):
+                self._on_refused(topic, reason)
+            case _:
+                pass
 
-    def on_refused(self, topic: TopicId, reason: str) -> None:
-        """Record that the topic's supervisor refuses the join."""
+    def _on_refused(self, topic: TopicId, reason: str) -> None:
         if self.refusals.get(topic) != reason:
             _LOG.warning("join_refused", topic=topic, reason=reason)
         self.refusals[topic] = reason
@@ -126,7 +131,7 @@ class Membership:
         """Record that another live process has this name: no topic of the supervisor is joined."""
         for topic in self._topics.names():
             if self.supervisor_of(topic) == address:
-                self.on_refused(topic, why)
+                self._on_refused(topic, why)
 
     def _report(self, address: Address) -> None:
         """Log that a supervisor is not connected, once for each reason; not while leaving."""

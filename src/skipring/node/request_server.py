@@ -12,29 +12,29 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from skipring.core.effects import Effect
-from skipring.core.events import Event, IndexRequested
+from skipring.core.events import Event, IndexRequested, Received
+from skipring.core.messages import NOT_A_MEMBER
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
 from skipring.net.work_budget import time_limit
 from skipring.node.arrival_tap import ArrivalTap
 from skipring.node.change_log import ChangeLog
-from skipring.node.log_server import handle_deliveries_request, handle_log_request
+from skipring.node.delivery_server import handle_deliveries_request
 from skipring.node.sender import Sender
-from skipring.node.status_server import NOT_A_MEMBER, handle_status_request, node_status
+from skipring.node.status_server import handle_status_request, node_status
 from skipring.node.topic_logs import TopicLogs
 from skipring.wire.monitor_rpc import FetchArrivals
 from skipring.wire.rpc import (
     BUSY,
     FetchChanges,
     FetchDeliveries,
-    FetchLog,
     FetchPublications,
     GetLogInfo,
     GetNodeStatus,
     NodeHealth,
     Refused,
-    RuntimeMessage,
+    WireMessage,
 )
 
 WAITING_MAX: Final = 256  # Limit: requests that wait for the index of one topic.
@@ -42,9 +42,7 @@ WAITING_MAX: Final = 256  # Limit: requests that wait for the index of one topic
 SPARE_SLICES: Final = 8
 
 IndexQuestion: TypeAlias = GetNodeStatus | GetLogInfo
-PageQuestion: TypeAlias = (
-    FetchPublications | FetchChanges | FetchLog | FetchDeliveries | FetchArrivals
-)
+PageQuestion: TypeAlias = FetchPublications | FetchChanges | FetchDeliveries | FetchArrivals
 Dispatch: TypeAlias = Callable[[TopicId, Event], list[Effect]]
 HealthOf: TypeAlias = Callable[[TopicId, Subscriber], NodeHealth]
 
@@ -84,11 +82,9 @@ class RequestServer:
         """Send a page; a scan stops at its time limit, and the page says where to continue."""
         self._sender.send_message(topic, to, self._page(topic, question))
 
-    def _page(self, topic: TopicId, question: PageQuestion) -> RuntimeMessage:
+    def _page(self, topic: TopicId, question: PageQuestion) -> WireMessage:
         machine, is_spent = self._topics.machine(topic), time_limit()
         match question:
-            case FetchLog():
-                return handle_log_request(self._logs.store_id, machine, question, is_spent)
             case FetchDeliveries():
                 trace = self._logs.trace
                 return handle_deliveries_request(trace, topic, machine, question, is_spent)
@@ -140,10 +136,11 @@ class RequestServer:
     def _answer(
         self, to: NodeId, topic: TopicId, machine: Subscriber | None, question: IndexQuestion
     ) -> None:
-        answer: RuntimeMessage
+        answer: WireMessage
         if isinstance(question, GetLogInfo):
-            answer = handle_log_request(self._logs.store_id, machine, question)
-        elif machine is None:
+            self._dispatch(topic, Received(question, to))
+            return
+        if machine is None:
             answer = Refused(question.request, NOT_A_MEMBER)
         else:
             health = self._health_of(topic, machine)

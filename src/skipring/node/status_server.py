@@ -12,8 +12,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from skipring.core.labels import Label
+from skipring.core.limits import NUMBER_MAX
 from skipring.core.log import Log
-from skipring.core.messages import NUMBER_MAX
+from skipring.core.messages import NOT_A_MEMBER
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
@@ -24,7 +25,6 @@ from skipring.core.supervisor import Supervisor
 from skipring.errors import MessageError
 from skipring.net.work_budget import Spent, never_spent
 from skipring.node.change_log import ChangeLog
-from skipring.storage.topic_log import TopicLog
 from skipring.wire.fields import check_entry
 from skipring.wire.limits import CONFLICTS_MAX, ENTRIES_MAX, LISTED_MAX, SHORTCUTS_MAX, check_listed
 from skipring.wire.rpc import (
@@ -44,7 +44,6 @@ LABELS_BYTES_MAX: Final = 128 * 1024
 PUBLICATIONS_BYTES_MAX: Final = 128 * 1024  # and one more publication, of any size
 READ_BYTES_MAX: Final = 4 << 20  # Guess: bytes to read for one response.
 
-NOT_A_MEMBER: Final = "not a member of the topic"
 
 Question = FetchPublications | FetchChanges
 
@@ -176,7 +175,7 @@ def publication_page(
     stop = min(question.start + LISTED_MAX, end)
     chosen: list[Publication] = []
     size = read = 0
-    for offset, stored in _stored(archive, question.start, stop):
+    for offset, stored in archive.read_range(question.start, stop):
         shown = stored if question.payloads else _without_content(stored)
         if _can_be_listed(shown):
             chosen.append(shown)
@@ -186,16 +185,6 @@ def publication_page(
             stop = offset + 1
             break
     return PublicationPage(question.request, stop if stop < end else None, tuple(chosen))
-
-
-def _stored(archive: Log, start: int, stop: int) -> Iterator[tuple[int, Publication]]:
-    if isinstance(archive, TopicLog):
-        yield from archive.read_range(start, stop)
-        return
-    for offset in range(start, stop):
-        publication = archive.read(offset)
-        if publication is not None:
-            yield offset, publication
 
 
 def _without_content(publication: Publication) -> Publication:

@@ -10,6 +10,7 @@ from random import Random
 from typing import Final, Self, assert_never, cast
 
 from skipring.core.effects import (
+    Backfilled,
     Deliver,
     Discard,
     Drained,
@@ -153,6 +154,7 @@ class SupervisorHost:
                     | PeerInSync()
                     | HeldBy()
                     | Drained()
+                    | Backfilled()
                     | Unsubscribed()
                 ):
                     raise AssertionError(f"a supervisor only sends, not {effect}")

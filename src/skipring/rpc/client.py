@@ -36,7 +36,6 @@ from skipring.wire.rpc import (
     Publish,
     PublishAck,
     Refused,
-    RuntimeMessage,
     WireMessage,
 )
 
@@ -215,7 +214,7 @@ class RpcClient:
         self,
         topic: TopicId,
         to: NodeId,
-        question: Callable[[int], RuntimeMessage],
+        question: Callable[[int], WireMessage],
         kind: type[Wanted],
         timeout_s: float = ANSWER_S,
     ) -> Wanted | Refused | None:
@@ -232,7 +231,7 @@ class RpcClient:
     async def request_supervisor(
         self,
         address: Address,
-        question: Callable[[int], RuntimeMessage],
+        question: Callable[[int], WireMessage],
         kind: type[Wanted],
         timeout_s: float = ANSWER_S,
     ) -> Wanted | Refused | None:
@@ -243,7 +242,7 @@ class RpcClient:
         self,
         address: Address,
         topic: TopicId,
-        question: Callable[[int], RuntimeMessage],
+        question: Callable[[int], WireMessage],
         kind: type[Wanted],
         timeout_s: float,
     ) -> Wanted | Refused | None:
@@ -255,7 +254,7 @@ class RpcClient:
         asked: NodeId,
         send: Callable[[bytes], None],
         topic: TopicId,
-        question: Callable[[int], RuntimeMessage],
+        question: Callable[[int], WireMessage],
         kind: type[Wanted],
         timeout_s: float,
     ) -> Wanted | Refused | None:

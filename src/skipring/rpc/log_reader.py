@@ -23,14 +23,14 @@ from skipring.wire.rpc import (
     LogInfo,
     LogPage,
     Refused,
-    RuntimeMessage,
+    WireMessage,
 )
 
 SURVEY_S: Final = 2.5  # Guess: a member on a busy machine answers within this time.
 PAGE_S: Final = 10.0  # Guess: a page may be read from a slow disk.
 ATTEMPTS: Final = 2  # an answer may be lost
 
-Question = Callable[[int], RuntimeMessage]  # argument: the number of the request
+Question = Callable[[int], WireMessage]  # argument: the number of the request
 Page = TypeVar("Page", LogPage, DeliveryPage)
 
 

@@ -16,15 +16,15 @@ from typing import Final
 
 from msgspec import Struct
 
-from skipring.core.messages import NUMBER_MAX
+from skipring.core.limits import NUMBER_MAX
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES, Publication, assign_ids, ids_of
+from skipring.core.records import decoded_page
 from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
 from skipring.net.access import Access
 from skipring.observability.clock import time_us
 from skipring.rpc.client import RpcClient, WaitReport, locate_s, nobody_in
 from skipring.rpc.log_reader import LogRange, MemberLog, pages, survey_of
-from skipring.storage.record import decoded_page
 from skipring.wire.limits import LOCATED_MAX, check_topic
 from skipring.wire.rpc import LogPage
 

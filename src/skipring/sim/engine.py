@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import (
+    Backfilled,
     Deliver,
     Discard,
     Drained,
@@ -127,6 +128,7 @@ class World:
         self.drained: dict[NodeId, NodeId | None] = {}  # who confirmed everything (0049)
         self.drained_absent: dict[NodeId, bool] = {}  # True: members remain that are unreachable
         self.held_by: dict[bytes, set[NodeId]] = {}  # the nodes that have confirmed an id
+        self.backfilled: list[NodeId] = []  # nodes whose backfill has ended
         self.evicted: list[NodeId] = []  # by the supervisor's failure detector
         self.supervisor = Supervisor(config=config, state=start.supervisor)
         self.subscribers: dict[NodeId, Subscriber] = {}
@@ -284,6 +286,8 @@ class World:
                     self.drained_absent[node] = effect.absent
                 case HeldBy():
                     self._on_held(effect)
+                case Backfilled():
+                    self.backfilled.append(node)
                 case Evicted():
                     self.evicted.append(effect.node)
                 case Unsubscribed():

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES, Publication, ids_of
+from skipring.core.records import decoded_page
 from skipring.errors import MessageError
 from skipring.spark.offsets import Entry
-from skipring.storage.record import decoded_page
 from skipring.wire.rpc import LogPage
 
 # Kafka's columns first, as Spark users know them. The partition is the number of the prefix in a

@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from msgspec import Struct
 
-from skipring.core.messages import NUMBER_MAX
+from skipring.core.limits import NUMBER_MAX
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import InputError, MessageError
 from skipring.net.access import Access

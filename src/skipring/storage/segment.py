@@ -23,7 +23,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.storage.record import EncodedRecords, RecordRun, number_in, restored
+from skipring.core.records import EncodedRecords, RecordRun, number_in, restored
 
 
 class SegmentIndex:

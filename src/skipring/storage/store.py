@@ -104,6 +104,7 @@ class PublicationStore:
                 epoch=new_epoch(),
                 marks=(),
                 chain=LogChain(),
+                store=self.id,
             )
         return self._archives[topic]
 
@@ -166,6 +167,7 @@ class PublicationStore:
                 epoch=contents.epoch_of(topic),
                 marks=marks.get(topic, ()),
                 chain=contents.chains.get(topic) or LogChain(),
+                store=contents.store,
             )
             for topic in sorted({*contents.places, *contents.promises})
         }

@@ -7,12 +7,13 @@ from itertools import chain
 from threading import Lock
 from typing import Final, NamedTuple
 
+from skipring.core.log import StoredSegment
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES, Encoded, Publication
+from skipring.core.records import RecordRun, encoded_all
 from skipring.core.sequences import SequenceId, newest_of
 from skipring.storage.chain import LOST_ID, LogChain
 from skipring.storage.durable_mark import losses_of
-from skipring.storage.record import EncodedRecords, RecordRun, encoded_all
 from skipring.storage.segment import AnySegment, Segment, SegmentBuilder, SegmentIndex
 from skipring.storage.sqlite import QuarantineEntry, lost_ids
 
@@ -24,14 +25,6 @@ class Batch(NamedTuple):
 
     drafts: list[SegmentBuilder]
     marks: list[QuarantineEntry]
-
-
-class Stored(NamedTuple):
-    """Records of one segment."""
-
-    end: int  # of the segment
-    size_bytes: int  # of the whole segment
-    rows: EncodedRecords
 
 
 class TopicLog:
@@ -54,10 +47,11 @@ class TopicLog:
         "_put_aside",
         "durable_end",
         "epoch",
+        "store",
         "topic",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (keyword-only)
         self,
         topic: TopicId,
         fetch: Callable[[int], Segment | None],
@@ -66,9 +60,11 @@ class TopicLog:
         epoch: int,
         marks: Sequence[QuarantineEntry],
         chain: LogChain,
+        store: str = "",
     ) -> None:
         assert chain.end == places.end, "a chain of another log"
         self.topic = topic
+        self.store = store  # id of the store
         self.epoch = epoch  # new after a recovery that ends below the durable mark
         self._chain = chain
         self.durable_end = places.end  # the disk has everything before this offset
@@ -142,7 +138,7 @@ class TopicLog:
         *,
         count_max: int | None = None,
         is_checked: bool = True,
-    ) -> Iterator[Stored]:
+    ) -> Iterator[StoredSegment]:
         """Yield encoded records between two offsets, by first byte of the id, per segment.
 
         With ``count_max`` only the first ones; the last segment may contain more. With
@@ -159,7 +155,7 @@ class TopicLog:
                 rows = rows.chosen(offset not in aside for offset in rows.offsets).first(count_max)
             if count_max is not None:
                 count_max -= len(rows.ids)
-            yield Stored(segment.end, segment.size_bytes, rows)
+            yield StoredSegment(segment.end, segment.size_bytes, rows)
 
     def contiguous_ranges(
         self, start: int, end: int, count_max: int, bytes_max: int

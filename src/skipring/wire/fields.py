@@ -9,7 +9,8 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct
 
 from skipring.core.labels import CIRCLE, Label
-from skipring.core.messages import HOPS_MAX, NUMBER_MAX, SESSION_MAX
+from skipring.core.limits import NUMBER_MAX
+from skipring.core.messages import HOPS_MAX, SESSION_MAX
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication

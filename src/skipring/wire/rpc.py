@@ -13,6 +13,11 @@ from msgspec import Struct
 
 from skipring.core.labels import Label, Word
 from skipring.core.messages import MESSAGE_TYPES, Message, Number
+from skipring.core.messages import FetchLog as FetchLog
+from skipring.core.messages import GetLogInfo as GetLogInfo
+from skipring.core.messages import LogInfo as LogInfo
+from skipring.core.messages import LogPage as LogPage
+from skipring.core.messages import Refused as Refused
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, Peer
 from skipring.core.publications import Publication
@@ -29,7 +34,7 @@ from skipring.wire.chaos import (
     Overwrite,
     OverwriteDatabase,
 )
-from skipring.wire.limits import MemberCount, SurveyBits, SurveyPrefix
+from skipring.wire.limits import MemberCount
 from skipring.wire.monitor_rpc import (
     ArrivalPage,
     FetchArrivals,
@@ -74,13 +79,6 @@ class PublishAck(Struct, frozen=True, array_like=True, gc=False, tag=71):
     request: Number
     id: bytes
     offset: Offset
-
-
-class Refused(Struct, frozen=True, array_like=True, gc=False, tag=72):
-    """Refusal of a request, with the reason in one sentence."""
-
-    request: Number
-    reason: str
 
 
 # -- inspection ------------------------------------------------------------------------------
@@ -207,70 +205,6 @@ class ChangePage(Struct, frozen=True, array_like=True, gc=False, tag=80):
 # -- reading as a client -------------------------------------------------------------------
 
 
-class GetLogInfo(Struct, frozen=True, array_like=True, gc=False, tag=81):
-    """Request for the extent and digests of a node's log; answered by LogInfo or Refused.
-
-    With ``bits`` the answer has the digests of all 2^``bits`` prefixes of ids, else none. It has
-    the chain value at ``offset``, or at the durable mark.
-    """
-
-    request: Number
-    bits: SurveyBits | None
-    offset: Offset | None
-
-
-class LogInfo(Struct, frozen=True, array_like=True, gc=False, tag=82):
-    """Extent of the sender's log: ``count`` publications at offsets below ``end``, with digests.
-
-    Offsets are those of its ``store`` in this ``epoch``; below ``durable_end`` they are on its
-    disk. A node without a disk has no store. A prefix without ids has an empty digest. The value
-    ``chain`` depends on all ids before the requested offset and on their order; it is empty if the
-    offset is beyond ``durable_end``, or without a disk.
-    """
-
-    request: Number
-    store: str
-    epoch: Number
-    durable_end: Offset
-    end: Offset
-    count: Number
-    digests: tuple[bytes, ...]
-    chain: bytes
-
-
-class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
-    """Request for a node's log: the paper's CheckAndPublish with nothing to compare.
-
-    It requests publications at offsets from ``start`` to before ``end`` whose ids begin with the
-    ``bits`` bits of ``prefix``; without ``contents``, only their ids. The offsets are those of a
-    ``store`` in an ``epoch``: a node with another store or epoch refuses. Answered by LogPage or
-    Refused.
-    """
-
-    request: Number
-    store: str
-    epoch: Number
-    start: Offset
-    end: Offset
-    bits: SurveyBits
-    prefix: SurveyPrefix
-    contents: bool
-
-
-class LogPage(Struct, frozen=True, array_like=True, gc=False, tag=84):
-    """Part of a log in the order of its offsets; the rest starts at ``next``.
-
-    The publications are an array in MessagePack, copied from the store unchanged: the receiver
-    computes their ids (T10) and rejects a publication whose id differs from ``ids``.
-    """
-
-    request: Number
-    next: Offset | None
-    offsets: tuple[int, ...]
-    ids: bytes
-    publications: bytes
-
-
 class FetchDeliveries(Struct, frozen=True, array_like=True, gc=False, tag=85):
     """Request for how publications reached a node, from offset ``start`` to before ``end``.
 
@@ -303,7 +237,6 @@ RuntimeMessage: TypeAlias = (
     | MemberList
     | Publish
     | PublishAck
-    | Refused
     | FetchDatabase
     | DatabasePage
     | GetNodeStatus
@@ -312,10 +245,6 @@ RuntimeMessage: TypeAlias = (
     | PublicationPage
     | FetchChanges
     | ChangePage
-    | GetLogInfo
-    | LogInfo
-    | FetchLog
-    | LogPage
     | FetchDeliveries
     | DeliveryPage
     | GetSupervisorStatus
@@ -340,7 +269,6 @@ RUNTIME_TYPES: Final[tuple[type[RuntimeMessage], ...]] = (
     MemberList,
     Publish,
     PublishAck,
-    Refused,
     FetchDatabase,
     DatabasePage,
     GetNodeStatus,
@@ -349,10 +277,6 @@ RUNTIME_TYPES: Final[tuple[type[RuntimeMessage], ...]] = (
     PublicationPage,
     FetchChanges,
     ChangePage,
-    GetLogInfo,
-    LogInfo,
-    FetchLog,
-    LogPage,
     FetchDeliveries,
     DeliveryPage,
     GetSupervisorStatus,

@@ -15,12 +15,13 @@ from statistics import median
 from time import process_time
 from typing import Final
 
-from msgspec import Struct
 from msgspec.msgpack import Encoder
 
 from skipring.core.antientropy import AntiEntropy
+from skipring.core.backfill import TransferTracker
 from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
 from skipring.core.effects import Outbox, Send, Store
+from skipring.core.log import MemoryLog
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
 from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BYTES, Publication
@@ -121,17 +122,24 @@ def _ratios(rows: list[Row]) -> dict[str, float]:
 # -- two subscribers ---------------------------------------------------------------------------
 
 
-class _ComputedLog(Struct, frozen=True):
+class _ComputedLog(MemoryLog):
     """A log of publications without payload, each computed from its offset."""
 
-    seed: int
-    end: int
-    written: dict[int, Publication]
-    is_durable: bool = False
+    __slots__ = ("_computed_end", "_seed", "written")
+
+    def __init__(self, seed: int, end: int, written: dict[int, Publication]) -> None:
+        super().__init__()
+        self._seed = seed
+        self._computed_end = end
+        self.written = written
+
+    @property
+    def end(self) -> int:
+        return self._computed_end
 
     def read(self, offset: int) -> Publication | None:
         if offset < self.end:
-            return Publication(publisher=_PUBLISHER, seq=offset, id=_id_of(offset, self.seed))
+            return Publication(publisher=_PUBLISHER, seq=offset, id=_id_of(offset, self._seed))
         return self.written.get(offset)
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
@@ -171,7 +179,7 @@ class _Party:
         self.replica = Replica(_TOPIC, log)
         self.replica.recover({})
         self.replica.adopt(_fresh(trie))
-        self.antientropy = AntiEntropy(node, self.replica, config)
+        self.antientropy = AntiEntropy(node, self.replica, TransferTracker(config), config)
         self.seconds = 0.0
         self.stored = 0
         self._log = log

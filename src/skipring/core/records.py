@@ -10,10 +10,10 @@ from msgspec import DecodeError, MsgspecError, Raw, Struct, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import replace
 
+from skipring.core.limits import RECORD_BYTES_MAX, check_publications
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import Publication
+from skipring.core.publications import ID_BYTES, Encoded, Publication
 from skipring.errors import MessageError
-from skipring.wire.limits import RECORD_BYTES_MAX
 
 
 class _Numbered(Struct, frozen=True, array_like=True, gc=False):
@@ -121,3 +121,57 @@ class RecordRun(NamedTuple):
     length: int  # number of publications
     ids: memoryview
     data: memoryview
+
+
+class HistoryPage(Struct, frozen=True, gc=False):
+    """Publications of a page in a neighbour's log, with the ids that the neighbour stores.
+
+    A publication that has another id is corrupt. ``encoded`` is the stored form.
+    """
+
+    publications: tuple[Publication, ...]
+    ids: bytes = b""  # concatenated
+    encoded: Encoded | None = None
+
+
+def decode_page(data: bytes, ids: bytes) -> HistoryPage | None:
+    """Return the publications of a page with their stored ids, or None for an invalid page.
+
+    Rows that no member accepts are omitted.
+    """
+    try:
+        publications = decoded_page(data)
+        # A second pass over the same bytes is the only reliable way to find the end of each row.
+        sizes = list(map(len, rows_of_page(data)))
+        rows = memoryview(data)[len(data) - sum(sizes) :]
+        page = HistoryPage(tuple(publications), ids, Encoded(rows, sizes))
+        if len(ids) != ID_BYTES * len(publications):
+            return None
+        if not _is_acceptable(page.publications, sizes):
+            page = _readable(page, sizes)
+            check_publications(page.publications)
+    except MessageError:
+        return None
+    return page
+
+
+def _is_acceptable(publications: tuple[Publication, ...], sizes: list[int]) -> bool:
+    """Return True if a member accepts all rows of a page, which is the usual case."""
+    try:
+        check_publications(publications)
+    except MessageError:
+        return False
+    return max(sizes, default=0) <= RECORD_BYTES_MAX
+
+
+def _readable(page: HistoryPage, sizes: list[int]) -> HistoryPage:
+    """Return the page without rows that are unreadable or too long."""
+    assert page.encoded is not None, "a page has rows"
+    pairs = zip(page.publications, sizes, strict=True)
+    chosen = [each is not UNREADABLE and size <= RECORD_BYTES_MAX for each, size in pairs]
+    ids = (page.ids[at : at + ID_BYTES] for at in range(0, len(page.ids), ID_BYTES))
+    return HistoryPage(
+        tuple(compress(page.publications, chosen)),
+        b"".join(compress(ids, chosen)),
+        page.encoded.chosen(chosen),
+    )
