@@ -293,7 +293,7 @@ class BackfillClient:
         """Remove a source; another source reads its prefix."""
         source = run.sources.pop(node)
         if source.prefix is not None:
-            run.prefixes.append(source.prefix)
+            run.prefixes += (source.prefix,)
 
     def _on_page(
         self,
@@ -336,7 +336,8 @@ class BackfillClient:
             _choose(run, self._replica.count, self._config.backfill_min)
         for node, source in run.sources.items():
             if source.prefix is None and run.prefixes:
-                source.prefix, source.start = run.prefixes.pop(0), 0
+                (source.prefix, *rest), source.start = run.prefixes, 0
+                run.prefixes = tuple(rest)
                 source.is_held = True
             self._ask(run, node, out, is_throttled=is_throttled)
         if all(source.prefix is None for source in run.sources.values()):
@@ -381,7 +382,7 @@ class BackfillClient:
 
 def _copied(run: BackfillRunState) -> BackfillRunState:
     sources = {node: replace(source) for node, source in run.sources.items()}
-    return replace(run, sources=sources, prefixes=list(run.prefixes))
+    return replace(run, sources=sources)
 
 
 def _is_sound(run: BackfillRunState) -> bool:
@@ -415,5 +416,5 @@ def _choose(run: BackfillRunState, held: int, backfill_min: int) -> None:
     # Few prefixes: a source scans its whole log for each prefix.
     run.bits = max(len(run.sources) - 1, 0).bit_length()
     if run.sources:
-        run.prefixes.extend(range(1 << run.bits))
+        run.prefixes += tuple(range(1 << run.bits))
     run.is_reading = True

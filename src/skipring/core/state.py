@@ -141,7 +141,7 @@ class BackfillRunState(Struct, kw_only=True):
     """Backfill in progress."""
 
     sources: dict[NodeId, BackfillSourceState] = {}
-    prefixes: list[int] = []  # not assigned to a source
+    prefixes: tuple[int, ...] = ()  # not assigned to a source
     bits: int = 0  # length of the prefixes
     is_reading: bool = False
     held: int = 0  # publications of an earlier run

@@ -18,6 +18,9 @@ from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import (
     AnnouncementState,
     ArrivalState,
+    BackfillRunState,
+    BackfillSourceState,
+    BackfillState,
     BroadcastState,
     CaseState,
     CompletenessState,
@@ -26,14 +29,17 @@ from skipring.core.state import (
     HandoversState,
     HandoverState,
     LazyPushState,
+    LogExtent,
     NumberState,
     PendingWantState,
     RepairState,
     ReplicaState,
     ScrubState,
+    SourceProgress,
     SubscriberMemory,
     SubscriberState,
     SupervisorMemory,
+    SyncState,
     TransferState,
 )
 from skipring.core.summaries import RangeSummary, Summary
@@ -156,7 +162,50 @@ class Memories:
                 asked_times=self.counter(),
                 confirmed=tuple(dict.fromkeys(draw.some(draw.node))),
             ),
+            backfill=BackfillState(
+                expected=draw.chance(0.5), requests=self.counter(), run=draw.maybe(0.5, self._run)
+            ),
+            sync=SyncState(
+                confirmed=tuple(sorted(set(draw.some(draw.node)))),
+                ask_ticks=self.counter(),
+                period=self.counter(),
+            ),
             unheard={node: self.counter() for node in draw.some(draw.node)} or None,
+        )
+
+    def _run(self) -> BackfillRunState:
+        """Return a backfill in progress; half of them have possible prefixes."""
+        draw = self._draw
+        is_plausible = draw.chance(0.5)
+        bits = draw.rng.randrange(3) if is_plausible else self.counter()
+        prefixes = range(1 << bits) if is_plausible else (self.counter(),)
+        return BackfillRunState(
+            sources={
+                node: self._source(draw.rng.choice(prefixes)) for node in draw.some(draw.node)
+            },
+            prefixes=tuple(prefix for prefix in prefixes if draw.chance(0.5)),
+            bits=bits,
+            is_reading=draw.chance(0.5),
+            held=self.counter(),
+            ticks=self.counter(),
+        )
+
+    def _source(self, prefix: int) -> BackfillSourceState:
+        draw = self._draw
+        is_plausible = draw.chance(0.5)
+
+        def number() -> int:
+            return draw.rng.randrange(_PUBLICATIONS) if is_plausible else self.counter()
+
+        extent = LogExtent("", 0, number(), number())
+        return BackfillSourceState(
+            request=number(),
+            extent=draw.maybe(0.5, lambda: extent),
+            prefix=draw.maybe(0.5, lambda: prefix),
+            start=number(),
+            is_held=draw.chance(0.5),
+            progress=SourceProgress(float(min(number(), 3)), number(), number()),
+            pages=number(),
         )
 
     def deferred(self, state: SubscriberState) -> SubscriberMemory:

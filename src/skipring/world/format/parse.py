@@ -19,11 +19,23 @@ from msgspec import NODEFAULT, Meta, Struct, ValidationError, convert, defstruct
 from msgspec.structs import FieldInfo
 
 from skipring.core.labels import CIRCLE, Label, Word
-from skipring.core.messages import MESSAGE_TYPES, CheckHeld, Held, Hops, IHave, Want
+from skipring.core.messages import (
+    MESSAGE_TYPES,
+    CheckHeld,
+    FetchLog,
+    Held,
+    Hops,
+    IHave,
+    LogInfo,
+    LogPage,
+    Refused,
+    Want,
+)
 from skipring.core.peers import SUPERVISOR, NodeId, Peer, TopicId
 from skipring.core.prefix import Prefix
 from skipring.core.publications import ID_BITS, ID_BYTES, Publication
 from skipring.core.state import (
+    LogExtent,
     SubscriberMemory,
     SubscriberState,
     SupervisorMemory,
@@ -276,6 +288,9 @@ def _same(value: Value, _: _Reader) -> Value:
 _SHORT_IDS: Final = _packed(_SHORT)
 _HOPS: Final = _packed(Hops, bytes)
 _IDS: Final = _packed(_hex(ID_BYTES))
+_BYTES: Final = _form(
+    Annotated[str, Meta(pattern=r"\A(?:[0-9A-Fa-f]{2})*\Z")], lambda text, _: bytes.fromhex(text)
+)
 
 # Fields whose type in the core does not determine their form.
 _FIELDS: Final[Mapping[type[Struct], Mapping[str, Any]]] = {
@@ -283,6 +298,11 @@ _FIELDS: Final[Mapping[type[Struct], Mapping[str, Any]]] = {
     Want: {"ids": _SHORT_IDS, "hops": _HOPS},
     CheckHeld: {"ids": _IDS},
     Held: {"held": _IDS, "missing": _IDS},
+    LogInfo: {"store": _TEXT, "digests": _array(_BYTES, ...), "chain": _BYTES},
+    FetchLog: {"store": _TEXT},
+    LogPage: {"ids": _BYTES, "publications": _BYTES},
+    Refused: {"reason": _TEXT},
+    LogExtent: {"store": _TEXT},
     Publication: {"id": _hex(ID_BYTES) | None, "headers": _map(str, _TEXT, _TEXT)},
     SupervisorState: {"database": _array(_array(_BITS, _KNOWN | None), ...)},
 }
