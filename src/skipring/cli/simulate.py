@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 # The defaults are those of the scenario: a missing option must not override a scenario file.
 _RUN_OPTIONS: Final = (
     click.option("--mode", help="Set of rules: fast, fixed or paper.  [default: fast]"),
+    click.option(
+        "--eager",
+        "config",
+        flag_value="eager",
+        default=None,
+        help="Without deferral, for proofs.  [default: the settings of a live node]",
+    ),
     click.option("--without", metavar="RULES", help="Rules to switch off, e.g. R9,S11."),
     click.option("--scheduler", help="random, sync, delay or swizzle.  [default: random]"),
     click.option("--loss", type=float, metavar="P", help="Share of messages that are lost."),
@@ -52,6 +59,9 @@ def _replay(words: list[str], found: dict[str, object]) -> str:
     """Return the ``skipring simulate`` command that repeats a run."""
     command = ["skipring", "simulate", *words]
     for name, value in found.items():
+        if name == "config":
+            command.append("--eager")
+            continue
         text = ",".join(value) if isinstance(value, list) else str(value)
         command += [f"--{name.replace('_', '-')}", text]
     return shlex.join(command)

@@ -240,7 +240,7 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
         mode: Mode,
         without: Iterable[Rule] = (),
         spread: Spread | None = None,
-        preset: Preset = Preset.EAGER,
+        preset: Preset = Preset.LIVE,
     ) -> Self:
         """Return the configuration of a mode except some rules; ``spread`` overrides the mode's.
 

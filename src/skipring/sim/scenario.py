@@ -99,7 +99,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     duplicate: Share = 0.0
     churn: Share = 0.0
     spread: Spread | None = None  # None: the default of the mode
-    config: Preset = Preset.EAGER
+    config: Preset = Preset.LIVE
     publications: Annotated[int, Meta(ge=0, le=PUBLICATIONS_MAX)] = 0
     seed: int = 0
     max_rounds: Rounds = 2000

@@ -136,7 +136,7 @@ def _measure_healing(n: int, seed: int) -> Row:
 
 
 def _world(n: int, seed: int) -> World:
-    return World(legitimate_world(n, Random(seed)), seed=seed, config=ProtocolConfig())
+    return World(legitimate_world(n, Random(seed)), seed=seed, config=ProtocolConfig.live())
 
 
 def _skeleton_world(n: int, seed: int) -> World:

@@ -221,7 +221,7 @@ def _standing_ring(run: Trial) -> Simulation:
 
 def calm_rounds(n: int) -> int:
     """Rounds after which a legitimate ring knows that it is one: sums and tree have settled."""
-    config = ProtocolConfig()
+    config = ProtocolConfig.live()
     settled = 2 * levels(n) + config.digest_settle_ticks  # R14
     return max(settled, levels(n) + config.calm_ticks) + 1
 

@@ -83,7 +83,7 @@ class TopicMember:
             return False
         levels = max([machine.label.length, *(each.label.length for each in peers)])
         # One more than needed: a change may be some time older than the first poll that sees it.
-        return ticks - self._seen_at > levels + ProtocolConfig().calm_ticks
+        return ticks - self._seen_at > levels + ProtocolConfig.live().calm_ticks
 
     @property
     def root(self) -> bytes:
