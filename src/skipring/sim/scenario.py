@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from skipring.core.config import Mode, Preset, ProtocolConfig, Rule, Spread
 from skipring.core.peers import NodeId
@@ -106,7 +107,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     closure: Rounds = 20
 
     title: str = ""
-    detector_delay: Rounds = 0
+    detector_delay: Rounds | None = None  # an oracle suspects crashed nodes, this much later
     supervisor_restarts: tuple[Rounds, ...] = ()
     delay: DelaySpan | None = None
     partition: PartitionSpan | None = None
@@ -123,7 +124,10 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def protocol(self) -> ProtocolConfig:
         """Return the protocol configuration of this scenario."""
-        return ProtocolConfig.of(self.mode, self.without, self.spread, self.config)
+        config = ProtocolConfig.of(self.mode, self.without, self.spread, self.config)
+        if self.detector_delay is not None:
+            config = replace(config, detects_failures=False)
+        return config
 
     @property
     def warm_up_rounds(self) -> int:
@@ -174,7 +178,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.supervisor_restarts:
             found.append(SupervisorRestart(self.supervisor_restarts))
         if not self.protocol.detects_failures:
-            found.append(OracleDetector(self.detector_delay))
+            found.append(OracleDetector(self.detector_delay or 0))
         return tuple(found)
 
 
