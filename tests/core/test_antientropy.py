@@ -34,19 +34,16 @@ from skipring.core.summaries import (
     Truncation,
     leaf_digest,
 )
+from tests.support.fake_host import Sent
 from tests.support.machines import (
     FAST,
     ME,
     PAPER,
     Scripted,
-    Sent,
-    deliver,
-    give,
     label,
     only,
     peer,
     subscriber,
-    tick,
     unhurried,
     without,
 )
@@ -378,16 +375,16 @@ def test_T16_member_without_partners_sends_nothing() -> None:
 
 
 def test_T16_member_alone_in_its_ring_sends_no_request() -> None:
-    machine = subscriber(SubscriberState(label=label("0"), publications=(P("0"),)))
-    assert questions(tick(machine)) == []
+    host = subscriber(SubscriberState(label=label("0"), publications=(P("0"),)))
+    assert questions(host.tick()) == []
 
 
 @pytest.mark.parametrize("node", [ME, SUPERVISOR])
 def test_T16_node_itself_and_the_supervisor_are_no_partners(node: NodeId) -> None:
     """Corrupted edges; the sync request arrives before a Timeout has repaired the ring."""
     state = SubscriberState(label=label("0"), right=peer("1", node), ring=peer("1", node))
-    assert give(subscriber(state), SyncRequested()) == []
-    assert questions(tick(subscriber(state))) == []
+    assert subscriber(state).request(SyncRequested()) == []
+    assert questions(subscriber(state).tick()) == []
 
 
 @pytest.mark.parametrize("node", [ME, SUPERVISOR])
@@ -395,8 +392,8 @@ def test_T16_node_itself_and_the_supervisor_are_no_partners_as_shortcut_holders(
     node: NodeId,
 ) -> None:
     for share in range(10):
-        machine = subscriber(with_shortcuts(**{"1": node, "01": "b"}), rng=Chance(share / 10))
-        assert questions(tick(machine)) in (["a"], ["b"], ["z"])
+        host = subscriber(with_shortcuts(**{"1": node, "01": "b"}), rng=Chance(share / 10))
+        assert questions(host.tick()) in (["a"], ["b"], ["z"])
 
 
 def with_shortcuts(**holders: NodeId) -> SubscriberState:
@@ -412,19 +409,19 @@ def with_shortcuts(**holders: NodeId) -> SubscriberState:
 def test_T16_peer_with_two_edges_is_asked_as_often_as_a_peer_with_one() -> None:
     """Each of the three peers has a share of one third, although one has two edges."""
     state = with_shortcuts(**{"01": "a", "11": "b"})
-    asked = [questions(tick(subscriber(state, rng=Chance(share / 9)))) for share in range(9)]
+    asked = [questions(subscriber(state, rng=Chance(share / 9)).tick()) for share in range(9)]
     assert sorted(asked) == [["a"]] * 3 + [["b"]] * 3 + [["z"]] * 3
 
 
 def test_T16_neighbour_on_both_sides_is_asked_to_confirm_once() -> None:
     state = SubscriberState(label=label("0"), right=peer("1", "a"), ring=peer("1", "a"))
-    assert questions(give(subscriber(state), SyncRequested())) == ["a"]
+    assert questions(subscriber(state).request(SyncRequested())) == ["a"]
 
 
 def test_T16_other_member_of_a_ring_of_two_is_asked_once() -> None:
     state = SubscriberState(label=label("0"), right=peer("1", "a"), ring=peer("1", "a"))
     for share in (0.0, 0.5, 0.99):
-        assert questions(tick(subscriber(state, rng=Chance(share)))) == ["a"]
+        assert questions(subscriber(state, rng=Chance(share)).tick()) == ["a"]
 
 
 # -- T18 ---------------------------------------------------------------------------------------
@@ -528,7 +525,7 @@ def test_T19_sync_request_goes_to_the_ring_neighbours_only() -> None:
         shortcuts={label("001"): "c"},
         publications=(P("0"),),
     )
-    asked = give(subscriber(state), SyncRequested())
+    asked = subscriber(state).request(SyncRequested())
     assert [to for to, _ in asked] == ["a", "b"]
     assert all(isinstance(m, CheckTrie) and m.confirm for _, m in asked)
 
@@ -548,7 +545,7 @@ def test_R16_tries_are_compared_over_shortcuts_too(on: bool) -> None:
     rules = without(*(() if on else (Rule.REPAIR_OVER_SHORTCUTS,)))
     asked = set()
     for share in range(20):
-        asked.update(questions(tick(subscriber(state, rules=rules, rng=Chance(share / 20)))))
+        asked.update(questions(subscriber(state, rules=rules, rng=Chance(share / 20)).tick()))
     assert asked == ({"a", "b", "c", "d", "e"} if on else {"a", "b"})
 
 
@@ -561,12 +558,12 @@ def test_request_in_the_name_of_the_receiver_or_the_supervisor_is_dropped(sender
 
 
 def test_member_that_has_left_asks_to_be_forgotten_and_stores_nothing() -> None:
-    machine = subscriber(SubscriberState(member=False))
-    machine.wants = False
+    host = subscriber(SubscriberState(member=False))
+    host.machine.wants = False
     question = CheckTrie("a", (RangeSummary.make(ALL),))
-    assert deliver(machine, question) == [("a", RemoveConnections(ME))]
-    deliver(machine, Publications((P("0"),)))
-    assert machine.publications == ()
+    assert host.receive(question) == [("a", RemoveConnections(ME))]
+    host.receive(Publications((P("0"),)))
+    assert host.machine.publications == ()
 
 
 def test_request_covers_a_part_of_the_trie_until_all_ids_are_hashed() -> None:

@@ -39,7 +39,8 @@ from skipring.world.adversaries.builders import node_names
 from skipring.world.legitimacy import has_all_publications
 from skipring.world.snapshot import Parcel
 from tests.support.conversations import at, standing_ring
-from tests.support.machines import ME, TOPIC, Scripted, Sent, receivers, sent, unhurried
+from tests.support.fake_host import Sent, receivers, sent
+from tests.support.machines import ME, TOPIC, Scripted, unhurried
 
 # In a ring of 16, m has the label 01. Its parent is a@0, its children are j@0011 and k@0101;
 # the other neighbours, b@1, e@001 and f@011, are not beside it in the tree.

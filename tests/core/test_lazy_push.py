@@ -13,7 +13,8 @@ from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.core.replica import Replica
 from skipring.core.state import LazyPushState, PendingWantState
-from tests.support.machines import ME, TOPIC, sent
+from tests.support.fake_host import sent
+from tests.support.machines import ME, TOPIC
 
 NEIGHBOURS = ["a", "b"]
 SOME = tuple(

@@ -1,9 +1,11 @@
-"""Failure detection of ring neighbours by their silence (R9)."""
+"""Liveness of ring neighbours: requests after silence (R9) and reports to the supervisor."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skipring.core.config import ProtocolConfig
+from skipring.core.failure_detector import UNHEARD_TICKS
 from skipring.core.neighbour_liveness import NeighbourLiveness
 from skipring.core.state import LivenessState
 from tests.support.machines import peer, unhurried
@@ -144,3 +146,51 @@ def test_R9_silent_neighbour_is_detected_within_64_timeouts_from_any_memory(
 @given(st.dictionaries(st.sampled_from("abc"), states))
 def test_loaded_memory_can_be_read_back(loaded: dict[str, LivenessState]) -> None:
     assert watching(**loaded).states() == loaded
+
+
+# -- reports to the supervisor (decision 32) ----------------------------------------------------
+
+
+def test_neighbour_is_reported_after_three_silent_ticks() -> None:
+    silence = watching()
+    reported = [silence.unresponsive(["a", "b"], is_late=False) for _ in range(UNHEARD_TICKS + 1)]
+    assert reported == [[]] * (UNHEARD_TICKS - 1) + [["a", "b"]] * 2
+
+
+def test_active_neighbour_is_not_reported() -> None:
+    silence = watching()
+    for _ in range(2 * UNHEARD_TICKS):
+        silence.on_message("a")
+        assert "a" not in silence.unresponsive(["a", "b"], is_late=False)
+
+
+def test_late_node_reports_no_neighbour_and_starts_again() -> None:
+    silence = watching()
+    for _ in range(UNHEARD_TICKS):
+        silence.unresponsive(["a"], is_late=False)
+    assert silence.unresponsive(["a"], is_late=True) == []
+    assert silence.unresponsive(["a"], is_late=False) == []
+
+
+def test_former_neighbour_is_not_reported() -> None:
+    silence = watching()
+    for _ in range(UNHEARD_TICKS):
+        silence.unresponsive(["a"], is_late=False)
+    assert silence.unresponsive(["b"], is_late=False) == []
+    assert silence.unresponsive(["a"], is_late=False) == []
+
+
+def test_messages_of_other_nodes_use_no_memory() -> None:
+    silence = watching()
+    for number in range(1000):
+        silence.on_message(f"x{number}")
+    assert silence.unheard == {}
+
+
+@pytest.mark.parametrize("ticks", [-(10**9), 10**9])
+def test_corrupted_counter_lasts_one_tick_after_a_message(ticks: int) -> None:
+    silence = watching()
+    silence.load_unheard({"a": ticks})
+    silence.on_message("a")
+    assert silence.unresponsive(["a"], is_late=False) == []
+    assert silence.unheard == {"a": 0}

@@ -12,12 +12,12 @@ from skipring.core.messages import CheckLabel, IntroduceShortcut, RemoveConnecti
 from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, Peer
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
+from tests.support.fake_host import Sent
 from tests.support.machines import (
     FAST,
     FIXED,
     ME,
     PAPER,
-    Sent,
     asked,
     edges,
     label,

@@ -33,7 +33,8 @@ from skipring.world.adversaries.builders import node_names
 from skipring.world.legitimacy import violations
 from skipring.world.snapshot import Snapshot
 from tests.support.conversations import place
-from tests.support.machines import Scripted, sent
+from tests.support.fake_host import sent
+from tests.support.machines import Scripted
 from tests.support.strategies import messages
 
 CONFIG = ProtocolConfig()

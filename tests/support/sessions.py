@@ -28,7 +28,8 @@ from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BITS, ID_BYTES, Publication
 from skipring.core.replica import Replica
 from skipring.core.summaries import RangeSummary
-from tests.support.machines import FAST, TOPIC, Sent
+from tests.support.fake_host import Sent
+from tests.support.machines import FAST, TOPIC
 
 Check: TypeAlias = CheckTrie | CheckAndPublish
 MESSAGES_MAX = 10_000  # of one session; one with more does not end
