@@ -1,24 +1,32 @@
-"""Replica: the stored publications of one topic and their ids (section 4.2)."""
+"""Replica: the stored publications of one topic and their index (section 4.2; decision 41)."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from skipring.core import replica as holdings_module
 from skipring.core.effects import Deliver, Discard, Effect, Origin, Outbox, Store
 from skipring.core.log import MemoryLog
 from skipring.core.prefix import ALL
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.replica import Replica
+from skipring.core.replica import UNINDEXED_MAX, Replica
+from skipring.core.scrub import Scrubber
 from skipring.core.sequences import COUNTERS
 from skipring.core.state import NumberState, ReplicaState
 from skipring.core.summaries import DIGEST_BYTES, EMPTY_ROOT
 from skipring.core.trie import PublicationTrie
+from tests.support.fake_host import kinds
 from tests.support.machines import TOPIC, unhurried
+from tests.support.publications import made_many, store
 
 WRONG_ID = b"x" * ID_BYTES
+
+
 WRONG_DIGEST = b"x" * DIGEST_BYTES
 
 
@@ -28,11 +36,6 @@ def publication(seq: int, publisher: str = "ann", **fields: object) -> Publicati
 
 def settled(seq: int, **fields: object) -> Publication:
     return publication(seq, **fields).with_id(TOPIC)
-
-
-def store(offset: int, *rows: Publication) -> Store:
-    """Return the Store effect of rows with their total size."""
-    return Store(offset, rows, sum(row.size_bytes for row in rows))
 
 
 class Kept:
@@ -284,3 +287,177 @@ def test_numbers_of_incarnation_0_continue_after_own_publications_received_from_
     assert kept.holdings.next_seq(0) == 0
     kept.take(publication(1))
     assert kept.holdings.next_seq(0) > 1
+
+
+# -- index backlog (decision 41) ---------------------------------------------------------------
+
+
+TURNS_MAX = 10_000  # a run that needs more does not end
+
+
+def eager(publications: tuple[Publication, ...]) -> PublicationTrie:
+    """Return a trie with all publications inserted at once."""
+    trie = PublicationTrie()
+    trie.add_many((each.id, offset) for offset, each in enumerate(publications))
+    return trie
+
+
+def take(holdings: Replica, publications: tuple[Publication, ...]) -> list[Effect]:
+    """Add publications to a replica and store the new ones."""
+    out = Outbox()
+    holdings.add(publications, out, origin=Origin.REPAIR)
+    for effect in out.effects:
+        if isinstance(effect, Store):
+            assert isinstance(holdings.archive, MemoryLog)
+            holdings.archive.write(effect.offset, *effect.publications)
+    return out.effects
+
+
+def waiting(holdings: Replica) -> int:
+    """Return the number of publications that are not in the trie yet."""
+    return holdings.count - len(holdings.indexed_trie)
+
+
+def turns(holdings: Replica, ids: int) -> int:
+    """Return how often the replica has to index until it has no backlog."""
+    for turn in range(TURNS_MAX):
+        if not holdings.is_behind:
+            return turn
+        holdings.index_some(ids)
+    raise AssertionError(f"no end after {TURNS_MAX} turns")
+
+
+def test_added_publications_are_counted_and_known_before_they_are_indexed() -> None:
+    holdings = Replica(TOPIC, None)
+    take(holdings, made_many(10))
+    assert (holdings.count, waiting(holdings), holdings.is_behind) == (10, 10, True)
+    assert take(holdings, made_many(10)) == []
+    assert kinds(take(holdings, made_many(12))) == [Store, Deliver]
+    assert (holdings.count, waiting(holdings)) == (12, 12)
+
+
+def test_reader_of_the_trie_sees_all_publications() -> None:
+    holdings = Replica(TOPIC, None)
+    take(holdings, made_many(10))
+    assert sorted(holdings.index().entries()) == sorted(eager(made_many(10)).entries())
+    assert (holdings.count, waiting(holdings)) == (10, 0)
+
+
+def test_backlog_is_indexed_in_slices_first_into_the_trie_and_then_as_digests() -> None:
+    holdings = Replica(TOPIC, None)
+    take(holdings, made_many(100))
+    for left in (70, 40, 10, 0):
+        assert holdings.is_behind
+        holdings.index_some(30)
+        assert (holdings.count, waiting(holdings)) == (100, left)
+    assert holdings.is_behind  # no digest is known yet
+    assert turns(holdings, 30) > 0
+    assert holdings.index().is_fresh
+    assert holdings.index().root == eager(made_many(100)).root
+
+
+def test_indexing_an_empty_backlog_has_no_effect() -> None:
+    holdings = Replica(TOPIC, None)
+    assert not holdings.is_behind
+    holdings.index_some(10)
+    assert (holdings.count, holdings.is_behind) == (0, False)
+    assert Replica(TOPIC, None).count == 0
+
+
+def test_publications_that_arrive_during_indexing_are_indexed_too() -> None:
+    holdings = Replica(TOPIC, None)
+    take(holdings, made_many(50))
+    holdings.index_some(20)
+    take(holdings, made_many(80))  # 50 of them are known, in the trie or not
+    assert (holdings.count, waiting(holdings)) == (80, 60)
+    turns(holdings, 20)
+    assert sorted(holdings.index().entries()) == sorted(eager(made_many(80)).entries())
+
+
+def test_backlog_is_limited_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holdings_module, "UNINDEXED_MAX", 10)
+    holdings, most = Replica(TOPIC, None), 0
+    for start, count in ((0, 4), (4, 4), (8, 4), (12, 1), (13, 25), (38, 3), (41, 9)):
+        before = waiting(holdings)
+        take(holdings, made_many(count, start))
+        most = max(most, waiting(holdings))
+        assert before + count - waiting(holdings) <= 2 * count  # no single step takes long
+    assert 0 < most <= 10
+    assert holdings.count == 50
+    assert holdings.index().root == eager(made_many(50)).root
+
+
+def test_backlog_limit_is_at_least_100_000() -> None:
+    assert UNINDEXED_MAX >= 100_000
+
+
+def test_recovery_indexes_the_stored_publications_and_nothing_else() -> None:
+    holdings = Replica(TOPIC, MemoryLog())
+    take(holdings, made_many(10))
+    holdings.add(made_many(5, 10), Outbox(), origin=Origin.REPAIR)  # never stored
+    holdings.recover({})
+    assert (holdings.count, waiting(holdings)) == (10, 0)
+    assert holdings.index().root == eager(made_many(10)).root
+
+
+def test_loaded_index_replaces_the_backlog() -> None:
+    holdings = Replica(TOPIC, None)
+    take(holdings, made_many(10))
+    holdings.adopt(eager(made_many(10)))
+    assert (holdings.count, waiting(holdings)) == (10, 0)
+    assert take(holdings, made_many(10)) == []
+
+
+def find(holdings: Replica, out: Outbox) -> None:
+    assert [holdings.find(each.id[:8], out) for each in made_many(10)] == list(made_many(10))
+
+
+def read_all(holdings: Replica, out: Outbox) -> None:
+    assert len(list(holdings.read_many(holdings.index().entries(), out))) == 10
+
+
+def scrub(holdings: Replica, out: Outbox) -> None:
+    scrubbing = Scrubber(holdings)
+    for _ in range(5):
+        scrubbing.step(4, out)
+
+
+@pytest.mark.parametrize("look", [find, read_all, scrub])
+@pytest.mark.parametrize("worked_off", [0, 4])
+def test_backlog_is_never_quarantined(
+    look: Callable[[Replica, Outbox], None], worked_off: int
+) -> None:
+    holdings, out = Replica(TOPIC, None), Outbox()
+    take(holdings, made_many(10))
+    if worked_off:
+        holdings.index_some(worked_off)
+    look(holdings, out)
+    assert out.effects == []
+    assert holdings.index().root == eager(made_many(10)).root
+
+
+@unhurried
+@given(
+    packs=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30)), max_size=12),
+    slices=st.lists(st.integers(0, 20), min_size=1, max_size=12),
+    limit=st.integers(1, 50),
+)
+def test_digest_does_not_depend_on_the_slices_of_indexing(
+    packs: list[tuple[int, int]], slices: list[int], limit: int
+) -> None:
+    holdings, taken = Replica(TOPIC, MemoryLog()), dict[bytes, Publication]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(holdings_module, "UNINDEXED_MAX", limit)
+        for turn, (start, count) in enumerate(packs):
+            take(holdings, made_many(count, start))
+            taken |= {each.id: each for each in made_many(count, start) if each.id not in taken}
+            assert waiting(holdings) <= limit
+            assert holdings.count == len(taken)
+            ids = slices[turn % len(slices)]
+            if ids and holdings.is_behind:
+                holdings.index_some(ids)
+    turns(holdings, 7)
+    every = tuple(taken.values())
+    assert tuple(holdings.archive.publications()) == every
+    assert sorted(holdings.index().entries()) == sorted(eager(every).entries())
+    assert holdings.index().root == eager(every).root
