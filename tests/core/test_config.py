@@ -423,17 +423,17 @@ def test_T6_empty_answer_is_not_sent(on: bool) -> None:
 def test_T8_party_with_an_open_session_asks_no_other(on: bool) -> None:
     u = Party("u", [P("0"), P("10")], limited(switched(Rule.ONE_SESSION, on)))
     v = Party("v", [P("0"), P("11")])
-    ((_, question),) = u.tick("v")
+    ((_, question),) = u.ask("v")
     for _, answer in v.receive(question):
         u.receive(answer)
-    assert (u.tick("v") == []) is on
+    assert (u.ask("v") == []) is on
 
 
 @both_ways
 def test_T10_wrong_digest_is_found_and_corrected(on: bool) -> None:
     party = Party("u", [P("00"), P("01")], limited(switched(Rule.SCRUB, on)))
     party.holdings.index().corrupt({ALL: bytes(DIGEST_BYTES)})
-    party.tick("v")
+    party.ask("v")
     assert (party.holdings.index().wrong_digests() == {}) is on
 
 

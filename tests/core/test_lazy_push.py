@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from skipring.core import lazy_push as announcing_module
 from skipring.core.config import ProtocolConfig, Spread
-from skipring.core.effects import Deliver, Outbox
+from skipring.core.effects import Deliver
 from skipring.core.events import (
     Flush,
     Received,
@@ -17,7 +17,6 @@ from skipring.core.events import (
 from skipring.core.lazy_push import Announcement, LazyPush
 from skipring.core.messages import (
     IHave,
-    Message,
     Publications,
     PublishMany,
     PublishNew,
@@ -55,29 +54,28 @@ from tests.support.publications import (
 SOME = made_many(6)
 
 
-class Edges:
-    """Lazy push of a node with a replica."""
+class Edges(FakeHost[LazyPush]):
+    """Lazy push of a node with a replica and a host."""
 
     def __init__(self, **constants: int) -> None:
         self.holdings = Replica(TOPIC, None)
-        self.announcing = LazyPush(ME, self.holdings, ProtocolConfig(**constants))
+        super().__init__(LazyPush(ME, self.holdings, ProtocolConfig(**constants)))
 
     def keep(self, *publications: Publication, is_noted: bool = True) -> None:
         """Store publications as after their delivery; index nothing."""
         size_bytes = sum(each.size_bytes for each in publications)
-        self.holdings.persist(publications, Outbox(), size_bytes=size_bytes)
+        self.run(lambda out: self.holdings.persist(publications, out, size_bytes=size_bytes))
         if is_noted:
-            self.announcing.mark_stored(publications)
+            self.machine.mark_stored(publications)
 
     def hear(self, sender: NodeId, *publications: Publication, is_all_kept: bool = True) -> None:
         ids = b"".join(each.id[:8] for each in publications)
         message = IHave(sender, ids, bytes(len(publications)))
-        self.announcing.on_ihave(message, is_all_kept=is_all_kept)
+        self.machine.on_ihave(message, is_all_kept=is_all_kept)
 
-    def flush(self) -> list[tuple[NodeId, Message]]:
-        out = Outbox()
-        self.announcing.on_flush(["a", "b"], out)
-        return sent(out.effects)
+    def flush(self) -> Sent:
+        """Flush with two neighbours; return the messages sent."""
+        return sent(self.run(lambda out: self.machine.on_flush(["a", "b"], out)))
 
     def wanted(self) -> list[set[bytes]]:
         """Return the ids that a Flush requests, one set per message."""
@@ -95,14 +93,14 @@ def short(*publications: Publication) -> set[bytes]:
 
 def test_new_node_has_nothing_to_announce() -> None:
     edges = Edges()
-    assert not edges.announcing.has_something
+    assert not edges.machine.has_something
     assert edges.flush() == []
 
 
 def test_new_publication_is_announced_once_to_nodes_that_may_lack_it() -> None:
     edges = Edges()
-    edges.announcing.queue(SOME[:2], Announcement(3, frozenset({"a"})))
-    assert edges.announcing.has_something
+    edges.machine.queue(SOME[:2], Announcement(3, frozenset({"a"})))
+    assert edges.machine.has_something
     ids = b"".join(each.id[:8] for each in SOME[:2])
     assert edges.flush() == [("b", IHave(ME, ids, bytes([3, 3])))]
     assert edges.flush() == []
@@ -147,7 +145,7 @@ def test_trie_is_used_if_more_is_stored_than_is_remembered(monkeypatch: pytest.M
 def test_announcement_during_deferred_storage_is_evaluated_after_it() -> None:
     edges = Edges()
     edges.hear("a", *SOME[:2], is_all_kept=False)
-    assert edges.announcing.has_something
+    assert edges.machine.has_something
     edges.keep(SOME[0])
     assert edges.wanted() == [short(SOME[1])]
 
@@ -163,8 +161,8 @@ def test_empty_announcement_is_not_remembered() -> None:
     edges = Edges()
     for _ in range(1000):
         edges.hear("a", is_all_kept=False)
-    assert not edges.announcing.has_something
-    assert edges.announcing.state().heard == ()
+    assert not edges.machine.has_something
+    assert edges.machine.state().heard == ()
 
 
 def test_publication_that_arrives_before_its_request_is_not_looked_up() -> None:
@@ -179,8 +177,8 @@ def test_publication_that_arrives_before_its_request_is_not_looked_up() -> None:
 def test_only_stored_publications_count_after_a_recovery() -> None:
     edges = Edges()
     edges.keep(*SOME[:2], is_noted=False)
-    edges.announcing.mark_stored(SOME)  # including publications that are gone
-    edges.announcing.forget_kept()
+    edges.machine.mark_stored(SOME)  # including publications that are gone
+    edges.machine.forget_kept()
     edges.hear("a", *SOME[:3])
     assert edges.wanted() == [short(SOME[2])]
 
@@ -526,7 +524,7 @@ def test_T14_answer_in_packs_uses_credit_that_a_tick_restores() -> None:
 
 def test_wrong_count_of_announcements_is_gone_after_a_flush() -> None:
     edges = Edges()
-    edges.announcing._heard_of = 10**9
+    edges.machine._heard_of = 10**9
     edges.flush()
     edges.hear("a", SOME[0], is_all_kept=False)
     assert edges.wanted() == [short(SOME[0])]
@@ -535,5 +533,5 @@ def test_wrong_count_of_announcements_is_gone_after_a_flush() -> None:
 def test_number_of_flushes_to_wait_is_limited_to_the_configured_one() -> None:
     edges = Edges(want_flushes=2)
     start = SOME[0].id[:8]
-    edges.announcing.load(LazyPushState(missing={start: PendingWantState("a", 3, 10**9)}))
+    edges.machine.load(LazyPushState(missing={start: PendingWantState("a", 3, 10**9)}))
     assert [edges.wanted() for _ in range(3)] == [[], [{start}], []]

@@ -20,7 +20,7 @@ from skipring.core.sequences import COUNTERS
 from skipring.core.state import NumberState, ReplicaState
 from skipring.core.summaries import DIGEST_BYTES, EMPTY_ROOT
 from skipring.core.trie import PublicationTrie
-from tests.support.fake_host import kinds
+from tests.support.fake_host import FakeHost, kinds
 from tests.support.machines import TOPIC, unhurried
 from tests.support.publications import made_many, store
 
@@ -38,27 +38,17 @@ def settled(seq: int, **fields: object) -> Publication:
     return publication(seq, **fields).with_id(TOPIC)
 
 
-class Kept:
-    """Replica whose effects are applied as by a host."""
+class Kept(FakeHost[Replica]):
+    """Replica of the node ann with its host."""
 
     def __init__(self, rows: Iterable[Publication] | MemoryLog = ()) -> None:
-        self.archive = rows if isinstance(rows, MemoryLog) else MemoryLog(rows)
-        self.holdings = Replica(TOPIC, self.archive, node="ann")
-        self.holdings.recover({})
+        log = rows if isinstance(rows, MemoryLog) else MemoryLog(rows)
+        super().__init__(Replica(TOPIC, log, node="ann"), log)
+        self.machine.recover({})
 
-    def carry_out(self, out: Outbox) -> list[Effect]:
-        for effect in out.effects:
-            match effect:
-                case Store(offset=offset, publications=rows):
-                    self.archive.write(offset, *rows)
-                case Discard(offset=offset):
-                    self.archive.discard(offset)
-        return out.effects
-
-    def take(self, one: Publication, *, hops: int = 0) -> list[Effect]:
-        out = Outbox()
-        self.holdings.add([one], out, origin=Origin.SPREAD, hops=hops)
-        return self.carry_out(out)
+    def add(self, *rows: Publication, hops: int = 0) -> list[Effect]:
+        """Add publications that a broadcast has brought; return the effects."""
+        return self.run(lambda out: self.machine.add(rows, out, origin=Origin.SPREAD, hops=hops))
 
 
 # -- adding ------------------------------------------------------------------------------------
@@ -68,8 +58,8 @@ def test_publication_is_stored_and_then_delivered() -> None:
     kept = Kept()
     one = settled(0)
     delivered = Deliver((one,), 0, Origin.SPREAD, 3, one.size_bytes)
-    assert kept.take(one, hops=3) == [store(0, one), delivered]
-    assert kept.holdings.index().offset_of(one.id) == 0
+    assert kept.add(one, hops=3) == [store(0, one), delivered]
+    assert kept.machine.index().offset_of(one.id) == 0
 
 
 class Noting(MemoryLog):
@@ -101,18 +91,18 @@ def test_publications_are_read_in_order_of_offsets_and_returned_in_order_of_ids(
 def test_offsets_grow_by_one() -> None:
     kept = Kept([settled(0), settled(1)])
     for seq in (2, 3, 4):
-        store, deliver = kept.take(publication(seq))
+        store, deliver = kept.add(publication(seq))
         assert isinstance(store, Store)
         assert isinstance(deliver, Deliver)
         assert store.offset == deliver.offset == seq
-    assert [row.seq for row in kept.archive.publications()] == [0, 1, 2, 3, 4]
+    assert [row.seq for row in kept.log.publications()] == [0, 1, 2, 3, 4]
 
 
 def test_add_returns_the_publication_as_it_is_stored() -> None:
     kept = Kept()
     out = Outbox()
-    assert kept.holdings.add([publication(0)], out, origin=Origin.OWN) == (settled(0),)
-    assert kept.holdings.add([publication(0)], out, origin=Origin.OWN) == ()
+    assert kept.machine.add([publication(0)], out, origin=Origin.OWN) == (settled(0),)
+    assert kept.machine.add([publication(0)], out, origin=Origin.OWN) == ()
 
 
 @pytest.mark.parametrize("claimed", [b"", WRONG_ID, b"short", WRONG_ID * 2])
@@ -121,43 +111,43 @@ def test_T10_id_derives_from_the_fields_whatever_id_a_message_carries(
 ) -> None:
     kept = Kept()
     right = settled(0)
-    assert kept.take(publication(0, id=claimed))[0] == store(0, right)
-    assert list(kept.holdings.index().keys()) == [right.id]
+    assert kept.add(publication(0, id=claimed))[0] == store(0, right)
+    assert list(kept.machine.index().keys()) == [right.id]
 
 
 @pytest.mark.parametrize("claimed", [None, b"", WRONG_ID])
 def test_T10_known_publication_is_dropped_whatever_id_it_carries(claimed: bytes | None) -> None:
     kept = Kept([settled(0)])
     again = settled(0) if claimed is None else publication(0, id=claimed)
-    assert kept.take(again) == []
-    assert len(kept.holdings.index()) == 1
+    assert kept.add(again) == []
+    assert len(kept.machine.index()) == 1
 
 
 def test_T10_publication_with_the_id_of_another_is_stored_and_does_not_replace_it() -> None:
     kept = Kept([settled(0)])
-    kept.take(publication(1, id=settled(0).id))
-    assert [kept.archive.read(offset) for offset in (0, 1)] == [settled(0), settled(1)]
+    kept.add(publication(1, id=settled(0).id))
+    assert [kept.log.read(offset) for offset in (0, 1)] == [settled(0), settled(1)]
 
 
 def test_equal_fields_in_another_topic_are_another_publication() -> None:
     kept = Kept()
     elsewhere = publication(0).with_id("elsewhere")
-    assert kept.take(elsewhere)[0] == store(0, settled(0))
+    assert kept.add(elsewhere)[0] == store(0, settled(0))
 
 
 def test_opaque_publication_is_stored_under_its_own_id() -> None:
     kept = Kept()
     opaque = publication(0, payload=None, id=WRONG_ID)
-    assert kept.take(opaque)[0] == store(0, opaque)
-    assert WRONG_ID in kept.holdings.index()
+    assert kept.add(opaque)[0] == store(0, opaque)
+    assert WRONG_ID in kept.machine.index()
 
 
 @pytest.mark.parametrize("size", [1, 31, 33])
 def test_T10_opaque_publication_with_an_invalid_id_does_no_harm(size: int) -> None:
     kept = Kept([settled(seq) for seq in range(3)])
-    kept.take(publication(0, payload=None, id=b"x" * size))
-    kept.take(publication(9))
-    assert all(settled(seq).id in kept.holdings.index() for seq in (0, 1, 2, 9))
+    kept.add(publication(0, payload=None, id=b"x" * size))
+    kept.add(publication(9))
+    assert all(settled(seq).id in kept.machine.index() for seq in (0, 1, 2, 9))
 
 
 def test_two_replicas_without_a_log_do_not_share_publications() -> None:
@@ -171,10 +161,10 @@ def test_two_replicas_without_a_log_do_not_share_publications() -> None:
 def test_log_and_trie_hold_the_same_publications(numbers: list[int]) -> None:
     kept = Kept()
     for seq in numbers:
-        kept.take(publication(seq))
+        kept.add(publication(seq))
     first = list(dict.fromkeys(numbers))
-    assert [row.seq for row in kept.archive.publications()] == first
-    assert sorted(kept.holdings.index().entries()) == sorted(kept.archive.entries())
+    assert [row.seq for row in kept.log.publications()] == first
+    assert sorted(kept.machine.index().entries()) == sorted(kept.log.entries())
 
 
 # -- reading back ------------------------------------------------------------------------------
@@ -182,7 +172,7 @@ def test_log_and_trie_hold_the_same_publications(numbers: list[int]) -> None:
 
 def test_stored_publication_is_found_by_its_id_or_a_prefix_of_it() -> None:
     rows = [settled(seq) for seq in range(40)]
-    holdings = Kept(rows).holdings
+    holdings = Kept(rows).machine
     out = Outbox()
     for offset, row in enumerate(rows):
         assert holdings.read(row.id, offset, out) == row
@@ -203,32 +193,32 @@ def test_stored_publication_is_found_by_its_id_or_a_prefix_of_it() -> None:
 )
 def test_T12_corrupt_row_is_quarantined(corrupted: Publication | None) -> None:
     kept = Kept([settled(0), settled(1)])
-    assert kept.archive._rows is not None
-    kept.archive._rows[1] = corrupted
+    assert kept.log._rows is not None
+    kept.log._rows[1] = corrupted
     out = Outbox()
-    assert kept.holdings.read(settled(1).id, 1, out) is None
-    assert kept.carry_out(out) == [Discard(1)]
-    assert list(kept.holdings.index().keys()) == [settled(0).id]
+    assert kept.machine.read(settled(1).id, 1, out) is None
+    assert kept.apply(out.effects) == [Discard(1)]
+    assert list(kept.machine.index().keys()) == [settled(0).id]
 
 
 def test_T12_quarantined_publication_can_be_added_again() -> None:
     kept = Kept([settled(0), settled(1)])
-    kept.archive.discard(0)
+    kept.log.discard(0)
     out = Outbox()
-    assert kept.holdings.find(settled(0).id, out) is None
-    kept.carry_out(out)
-    assert kept.take(settled(0))[0] == store(2, settled(0))
-    assert kept.holdings.find(settled(0).id, Outbox()) == settled(0)
+    assert kept.machine.find(settled(0).id, out) is None
+    kept.apply(out.effects)
+    assert kept.add(settled(0))[0] == store(2, settled(0))
+    assert kept.machine.find(settled(0).id, Outbox()) == settled(0)
 
 
 def test_T12_row_stored_under_a_wrong_id_is_quarantined_on_read() -> None:
     wrong = publication(0, id=WRONG_ID)
     kept = Kept([wrong])
-    assert WRONG_ID in kept.holdings.index()
+    assert WRONG_ID in kept.machine.index()
     out = Outbox()
-    assert kept.holdings.find(WRONG_ID, out) is None
+    assert kept.machine.find(WRONG_ID, out) is None
     assert out.effects == [Discard(0)]
-    assert len(kept.holdings.index()) == 0
+    assert len(kept.machine.index()) == 0
 
 
 # -- recovery ----------------------------------------------------------------------------------
@@ -236,7 +226,7 @@ def test_T12_row_stored_under_a_wrong_id_is_quarantined_on_read() -> None:
 
 def test_recovery_indexes_the_log_without_reading_the_rows() -> None:
     rows = [settled(0), publication(1, id=WRONG_ID), settled(2)]
-    holdings = Kept(rows).holdings
+    holdings = Kept(rows).machine
     assert sorted(holdings.index().entries()) == sorted((row.id, row.seq) for row in rows)
 
 
@@ -271,7 +261,7 @@ def test_wrong_numbers_of_two_sequences_of_one_publisher_survive_state_and_load(
 
 
 def test_numbers_of_incarnation_0_continue_after_stored_ones() -> None:
-    holdings = Kept([settled(0), settled(4), publication(9, "bob").with_id(TOPIC)]).holdings
+    holdings = Kept([settled(0), settled(4), publication(9, "bob").with_id(TOPIC)]).machine
     assert [holdings.next_seq(0) for _ in range(3)] == [5, 6, 7]
     holdings.recover({})
     assert holdings.next_seq(0) == 5
@@ -284,9 +274,9 @@ def test_numbers_of_incarnation_0_start_at_zero() -> None:
 
 def test_numbers_of_incarnation_0_continue_after_own_publications_received_from_others() -> None:
     kept = Kept()
-    assert kept.holdings.next_seq(0) == 0
-    kept.take(publication(1))
-    assert kept.holdings.next_seq(0) > 1
+    assert kept.machine.next_seq(0) == 0
+    kept.add(publication(1))
+    assert kept.machine.next_seq(0) > 1
 
 
 # -- index backlog (decision 41) ---------------------------------------------------------------
