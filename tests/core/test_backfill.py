@@ -168,11 +168,11 @@ def test_T8_every_part_restarts_the_wait() -> None:
 
 
 def test_corrupted_counters_delay_other_sessions_for_a_bounded_time_only() -> None:
-    histories = serving("a", 5)
-    histories.on_received("b", MANY, is_last=False)
-    histories._source_ticks = 10**9
-    (served,) = histories._served.values()
-    histories._served["a"] = type(served)(5, 10**9)
+    histories = TransferTracker(CONFIG)
+    served = {"a": (5, 10**9)}
+    histories.load(TransferState(source="b", source_ticks=10**9, served=served))
+    assert histories.is_receiving
+    assert histories.is_other("a", 6)
     after(CONFIG.history_ticks, histories)
     assert not histories.is_receiving
     assert not histories.is_other("a", 6)
@@ -231,7 +231,8 @@ def test_T8_read_has_priority_over_a_transfer() -> None:
 
 def test_corrupted_counter_extends_a_read_for_a_bounded_time_only() -> None:
     histories = reading()
-    histories._source_ticks = 10**9
+    histories.load(replace(histories.state(), source_ticks=10**9))
+    assert histories.is_reading
     assert not after(CONFIG.history_ticks, histories).is_reading
 
 

@@ -300,7 +300,7 @@ def test_receiver_that_refuses_a_publication_is_abandoned() -> None:
     side.keep(made(0))
     out = Outbox()
     side.machine.start("r", out, everything=True)
-    effects: list[Effect] = side.perform(out)
+    effects: list[Effect] = side.apply(out.effects)
     ticks = 0
     while "r" in side.machine:
         questions = [e.message for e in effects if isinstance(e, Send)]

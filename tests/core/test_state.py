@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from skipring.core.events import Overwritten
 from skipring.core.labels import Label
+from skipring.core.messages import Digest, RemoveConnections
 from skipring.core.peers import SUPERVISOR
 from skipring.core.prefix import ALL
 from skipring.core.state import SubscriberState, SupervisorState
@@ -52,16 +53,16 @@ def test_supervisor_loads_any_state_unchanged(state: SupervisorState) -> None:
 def test_state_that_was_read_does_not_change_with_the_machine() -> None:
     host = subscriber(SubscriberState(label=Label(0), shortcuts={Label.nth(1): "a"}))
     before = host.machine.state()
-    host.machine._shortcuts.on_remove_connections("a")
-    host.machine._digest.heard["a"] = 1
+    host.receive(RemoveConnections("a"))
+    host.receive(Digest("a", 1))
     assert before == SubscriberState(label=Label(0), shortcuts={Label.nth(1): "a"})
 
 
 def test_machine_does_not_change_the_state_it_has_loaded() -> None:
     state = SubscriberState(label=Label(0), shortcuts={Label.nth(1): "a"}, digests={"a": 1})
     host = subscriber(state)
-    host.machine._shortcuts.on_remove_connections("a")
-    host.machine._digest.heard.clear()
+    host.receive(RemoveConnections("a"))
+    host.receive(Digest("a", 2))
     assert state.shortcuts == {Label.nth(1): "a"}
     assert state.digests == {"a": 1}
 

@@ -16,7 +16,7 @@ from skipring.world.adversaries.builders import node_names, with_states
 from skipring.world.legitimacy import is_legitimate
 from skipring.world.snapshot import Snapshot
 from tests.support.conversations import at, simulation, standing_ring
-from tests.support.machines import FAST, FIXED, PAPER, edges, label, subscriber
+from tests.support.machines import FAST, FIXED, PAPER, label, subscriber
 
 every_mode = pytest.mark.parametrize("rules", [PAPER, FIXED, FAST], ids=["paper", "fixed", "fast"])
 
@@ -167,7 +167,8 @@ def test_introduction_of_a_shortcut_changes_no_edge_of_the_ring(rules: Rules) ->
     for bits in ("001", "0", "011", "1", "00101", "0100001", "11"):
         host = subscriber(QUARTER, rules=rules)
         host.receive(IntroduceShortcut(at(f"x@{bits}")))
-        assert edges(host.machine._ring) == (QUARTER.left, QUARTER.right, QUARTER.ring)
+        after = host.machine.state()
+        assert (after.left, after.right, after.ring) == (QUARTER.left, QUARTER.right, QUARTER.ring)
 
 
 def test_introduction_can_change_an_edge_of_the_ring_in_the_paper() -> None:
