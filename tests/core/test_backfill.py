@@ -155,16 +155,19 @@ def test_T8_other_members_may_send_after_the_last_part() -> None:
 
 
 @pytest.mark.parametrize(("ticks", "is_over"), [(2, False), (3, True)])
-def test_T8_transfer_that_stops_ends_after_some_ticks(ticks: int, is_over: bool) -> None:
+def test_T8_transfer_or_read_that_stops_ends_after_some_ticks(ticks: int, is_over: bool) -> None:
     assert after(ticks, receiving()).is_receiving is not is_over
+    assert after(ticks, reading()).is_reading is not is_over
     assert after(ticks, serving("a", 5)).is_other("a", 6) is not is_over
 
 
-def test_T8_every_part_restarts_the_wait() -> None:
-    histories = receiving("a")
+def test_T8_every_part_and_every_page_restarts_the_wait() -> None:
+    parts, pages = receiving("a"), reading()
     for _ in range(5):
-        after(2, histories).on_received("a", MANY, is_last=False)
-    assert histories.is_receiving
+        after(2, parts).on_received("a", MANY, is_last=False)
+        after(2, pages).on_page(is_last=False)
+    assert parts.is_receiving
+    assert pages.is_reading
 
 
 def test_corrupted_counters_delay_other_sessions_for_a_bounded_time_only() -> None:
@@ -208,18 +211,6 @@ def test_T8_reader_accepts_other_histories_in_the_tick_after_the_last_page() -> 
     assert not histories.is_reading
     assert not histories.is_receiving
     assert not histories.is_other("a", 1)
-
-
-@pytest.mark.parametrize(("ticks", "is_over"), [(2, False), (3, True)])
-def test_T8_read_that_stops_ends_after_some_ticks(ticks: int, is_over: bool) -> None:
-    assert after(ticks, reading()).is_reading is not is_over
-
-
-def test_T8_every_page_restarts_the_wait() -> None:
-    histories = reading()
-    for _ in range(5):
-        after(2, histories).on_page(is_last=False)
-    assert histories.is_reading
 
 
 def test_T8_read_has_priority_over_a_transfer() -> None:

@@ -73,6 +73,7 @@ from tests.support.machines import TOPIC
 from tests.support.publications import arrive, arriving, deferring, made, made_many, news, store
 from tests.wire.samples import SAMPLES
 
+WRONG_ID = b"x" * ID_BYTES
 LATE = ProtocolConfig(defers_storage=True)
 
 
@@ -208,10 +209,10 @@ def test_tries_are_compared_in_every_tick_by_default() -> None:
 TURNS_MAX = 10_000  # a run that needs more does not end
 
 
-def page(publications: tuple[Publication, ...]) -> HistoryRead:
+def page(publications: tuple[Publication, ...], **fields: object) -> HistoryRead:
     """Return the page of a valid store; a publication that cannot have an id has zeros."""
     ids = (each.id_in(TOPIC) if each.seq >= 0 else bytes(ID_BYTES) for each in publications)
-    return HistoryRead(publications, b"".join(ids))
+    return HistoryRead(tuple(replace(each, **fields) for each in publications), b"".join(ids))
 
 
 def backlog(host: FakeHost[Subscriber]) -> int:
@@ -306,48 +307,33 @@ def test_backfilled_publication_is_not_delivered_again_when_it_arrives_as_new() 
     assert host.stored == [*made_many(4)]
 
 
-def test_T10_ids_derive_from_the_fields_whatever_ids_a_page_carries() -> None:
+FIRST, SECOND, THIRD = made_many(3)
+UNNUMBERED = replace(made(1), seq=-1)  # cannot have an id
+NAMELESS = Publication(publisher="p", seq=0, id=WRONG_ID)  # has no payload
+PAGES = {
+    "wrong ids in the rows": (page((FIRST, SECOND), id=WRONG_ID), [FIRST, SECOND]),
+    "a row without a payload, a row without an id": (page((NAMELESS, UNNUMBERED, FIRST)), [FIRST]),
+    "a corrupt duplicate": (
+        HistoryRead((FIRST,) * 3, WRONG_ID + FIRST.id + FIRST.id),
+        [FIRST],
+    ),
+    "a wrong id": (
+        HistoryRead((FIRST, SECOND, THIRD), FIRST.id + WRONG_ID + THIRD.id),
+        [FIRST, THIRD],
+    ),
+    "fewer ids than rows": (HistoryRead((UNNUMBERED, FIRST), FIRST.id), []),
+    "a duplicate": (page((FIRST, SECOND, FIRST)), [FIRST, SECOND]),
+}
+
+
+@pytest.mark.parametrize(("read", "stored"), PAGES.values(), ids=PAGES)
+def test_T10_rows_of_a_page_are_stored_once_under_the_ids_of_their_fields(
+    read: HistoryRead, stored: list[Publication]
+) -> None:
     host = deferring()
-    host.handle(page(tuple(replace(each, id=b"x" * 32) for each in made_many(3))))
-    assert host.stored == [*made_many(3)]
-
-
-def test_publication_without_a_payload_in_a_page_is_dropped() -> None:
-    host = deferring()
-    nameless = Publication(publisher="p", seq=0, id=b"x" * 32)
-    below = replace(arriving(1), seq=-1)
-    host.handle(page((nameless, below, *made_many(1))))
-    assert host.stored == [*made_many(1)]
-
-
-def test_corrupt_duplicate_in_a_page_does_not_hide_the_valid_one() -> None:
-    host = deferring()
-    (row,) = made_many(1)
-    host.handle(HistoryRead((row, row, row), b"x" * 32 + row.id + row.id))
-    assert host.stored == [row]
-
-
-def test_publication_with_a_wrong_id_is_dropped_from_a_page_and_the_rest_is_stored() -> None:
-    host = deferring()
-    first, spoilt, last = made_many(3)
-    host.handle(HistoryRead((first, spoilt, last), first.id + b"x" * 32 + last.id))
-    assert host.stored == [first, last]
-
-
-def test_publication_that_cannot_have_an_id_is_not_stored() -> None:
-    host = deferring()
-    (row,) = made_many(1)
-    host.handle(HistoryRead((replace(arriving(1), seq=-1), row), row.id))
-    assert host.stored == []
-    assert host.machine.count == 0
-
-
-def test_duplicates_in_a_page_are_stored_once_and_the_others_too() -> None:
-    host = deferring()
-    first, second = made_many(2)
-    host.handle(page((first, second, first)))
-    assert host.stored == [first, second]
-    assert host.machine.count == 2
+    host.handle(read)
+    assert host.stored == stored
+    assert host.machine.count == len(stored)
 
 
 @pytest.mark.parametrize("is_indexed", [False, True])
