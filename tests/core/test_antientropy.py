@@ -142,12 +142,6 @@ def halfway(config: ProtocolConfig) -> Party:
     return talk.u
 
 
-@pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
-def test_T8_party_with_an_open_session_does_not_start_another(on: bool) -> None:
-    party = halfway(limited(without(*(() if on else (Rule.ONE_SESSION,)))))
-    assert (party.ask("v") == []) is on
-
-
 @pytest.mark.parametrize("ticks", [1, 3, 7])
 def test_T8_open_session_ends_after_session_ticks_without_an_answer(ticks: int) -> None:
     party = halfway(limited(session_ticks=ticks))
@@ -262,6 +256,7 @@ def test_T12_corrupt_row_is_never_sent() -> None:
 
 
 # -- T14 ---------------------------------------------------------------------------------------
+
 
 SMALL = {"chunk_bytes": 4096, "hashed_ids": 1 << 16}
 

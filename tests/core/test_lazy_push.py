@@ -30,7 +30,6 @@ from skipring.core.state import (
     PendingWantState,
 )
 from skipring.core.subscriber import Subscriber
-from skipring.core.summaries import SHORT_BYTES
 from tests.support.fake_host import FakeHost, Sent, distinct, sent
 from tests.support.machines import ME, TOPIC
 from tests.support.publications import (
@@ -69,9 +68,8 @@ class Edges(FakeHost[LazyPush]):
             self.machine.mark_stored(publications)
 
     def hear(self, sender: NodeId, *publications: Publication, is_all_kept: bool = True) -> None:
-        ids = b"".join(each.id[:8] for each in publications)
-        message = IHave(sender, ids, bytes(len(publications)))
-        self.machine.on_ihave(message, is_all_kept=is_all_kept)
+        """Receive an announcement, while storage is deferred or not."""
+        self.machine.on_ihave(i_have(sender, *publications), is_all_kept=is_all_kept)
 
     def flush(self) -> Sent:
         """Flush with two neighbours; return the messages sent."""
@@ -91,18 +89,13 @@ def short(*publications: Publication) -> set[bytes]:
     return {each.id[:8] for each in publications}
 
 
-def test_new_node_has_nothing_to_announce() -> None:
+def test_new_publication_is_announced_once_to_nodes_that_may_lack_it() -> None:
     edges = Edges()
     assert not edges.machine.has_something
     assert edges.flush() == []
-
-
-def test_new_publication_is_announced_once_to_nodes_that_may_lack_it() -> None:
-    edges = Edges()
     edges.machine.queue(SOME[:2], Announcement(3, frozenset({"a"})))
     assert edges.machine.has_something
-    ids = b"".join(each.id[:8] for each in SOME[:2])
-    assert edges.flush() == [("b", IHave(ME, ids, bytes([3, 3])))]
+    assert edges.flush() == [("b", i_have(ME, *SOME[:2], hops=3))]
     assert edges.flush() == []
 
 
@@ -126,13 +119,6 @@ def test_publications_stored_earlier_are_looked_up_and_found() -> None:
     assert edges.wanted() == []
 
 
-def test_missing_publications_are_requested() -> None:
-    edges = Edges()
-    edges.keep(*SOME[:3])
-    edges.hear("a", *SOME)
-    assert edges.wanted() == [short(*SOME[3:])]
-
-
 def test_trie_is_used_if_more_is_stored_than_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announcing_module, "RECENT_MAX", 2)
     edges = Edges()
@@ -140,14 +126,6 @@ def test_trie_is_used_if_more_is_stored_than_is_remembered(monkeypatch: pytest.M
     edges.hear("a", *SOME[:4])
     assert edges.is_indexed
     assert edges.wanted() == [short(SOME[3])]
-
-
-def test_announcement_during_deferred_storage_is_evaluated_after_it() -> None:
-    edges = Edges()
-    edges.hear("a", *SOME[:2], is_all_kept=False)
-    assert edges.machine.has_something
-    edges.keep(SOME[0])
-    assert edges.wanted() == [short(SOME[1])]
 
 
 def test_number_of_announcements_kept_during_deferred_storage_is_bounded() -> None:
@@ -206,6 +184,7 @@ def announced(*publications: Publication, hops: int = 1, to: list[NodeId] = LAZY
 def test_only_adaptive_mode_announces(spread: Spread) -> None:
     host = calm_quarter(spread=spread)
     host.publish()
+    host.receive(Publications((made(0),)))
     assert not host.machine.has_to_flush
     assert host.flush() == []
 
@@ -296,13 +275,6 @@ def test_repair_of_more_than_a_few_publications_is_not_announced() -> None:
     assert host.flush() == []
     host.receive(Publications((made(3), made(4))))
     assert host.flush() == announced(made(3), made(4), hops=0, to=NEIGHBOURS)
-
-
-@pytest.mark.parametrize("spread", [Spread.TREE, Spread.FLOOD])
-def test_only_adaptive_mode_announces_publications_from_repair(spread: Spread) -> None:
-    host = calm_quarter(spread=spread)
-    host.receive(Publications((made(0),)))
-    assert host.flush() == []
 
 
 # -- requests of a machine ---------------------------------------------------------------------
@@ -404,26 +376,6 @@ def test_publication_announced_during_deferred_storage_is_requested_if_it_is_mis
     arrive(host, news(0), "b")
     arrive(host, i_have("e", arriving(0), arriving(1)))
     assert distinct(host.handle(Flush()), Want) == [want(ME, arriving(1))]
-
-
-def test_number_of_remembered_announcements_is_bounded() -> None:
-    host = deferring(announced_max=3)
-    arrive(host, news(0), "b")
-    for seq in range(1, 7):
-        arrive(host, i_have("e", arriving(seq)))
-    (asked,) = distinct(host.handle(Flush()), Want)
-    assert isinstance(asked, Want)
-    assert asked.shorts() == {arriving(seq).with_id(TOPIC).id[:SHORT_BYTES] for seq in (1, 2, 3)}
-
-
-def test_recent_publications_are_not_looked_up_in_the_trie() -> None:
-    host = deferring()
-    arrive(host, news(0), "b")
-    host.handle(Flush())  # announced by now
-    arrive(host, news(1), "b")
-    arrive(host, i_have("e", arriving(0), arriving(1)))
-    assert distinct(host.handle(Flush()), Want) == []
-    assert len(host.machine.indexed_trie) == 0  # nothing was indexed
 
 
 def test_lost_publication_is_requested_once_no_new_ones_arrive() -> None:

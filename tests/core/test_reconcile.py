@@ -27,8 +27,12 @@ from tests.support.machines import FAST, FIXED, PAPER, only, rule_sets, unhurrie
 from tests.support.sessions import P, Party, Talk, id_at, limited, opaque
 
 JUNK = bytes(DIGEST_BYTES)
+
+
 # Small sets are listed at once, which hides the levels; these configurations have shorter lists.
 LEVELS = limited(listed_ids_max=0, batch_levels=1)
+
+
 CONFIGS = {
     "fast": limited(),
     "fixed": limited(FIXED),
@@ -37,7 +41,11 @@ CONFIGS = {
     "unbatched": limited(without(Rule.BATCH)),
     "only T4": limited(only(Rule.COVER)),
 }
+
+
 SETTINGS = ["fast", "fixed", "lists of one", "unbatched"]
+
+
 SOME = range(0, 256, 15)  # of all 256 sets over three bits, small and large
 
 
@@ -177,13 +185,6 @@ def test_T4_list_hides_a_difference_permanently_without_the_rule(on: bool) -> No
 
 
 # -- T6 ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
-def test_T6_empty_publications_message_is_not_sent(on: bool) -> None:
-    party = Party("v", [P("0")], limited(without(*(() if on else (Rule.NO_NOISE,)))))
-    wanted = CheckAndPublish("u", (), 0, (RangeSummary.make(Prefix.parse("1")),))
-    assert party.receive(wanted) == ([] if on else [("u", Publications(()))])
 
 
 @pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
