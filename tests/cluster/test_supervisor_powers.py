@@ -13,7 +13,7 @@ from skipring.core.peers import SUPERVISOR, Peer
 from skipring.core.state import SubscriberState
 from skipring.net.addresses import supervisor_at
 from skipring.testing import Cluster
-from tests.support.machines import give, subscriber
+from tests.support.machines import subscriber
 
 CARRIERS = {"PublishNew", "PublishMany", "Publications", "CheckTrie", "CheckAndPublish", "IHave"}
 
@@ -61,7 +61,7 @@ def test_supervisor_is_not_obeyed_in_topics_of_another_supervisor() -> None:
 def test_evicted_or_misplaced_member_publishes_over_its_existing_edges(
     order: SetConfiguration,
 ) -> None:
-    machine = subscriber(
+    host = subscriber(
         SubscriberState(
             label=Label.nth(2),
             left=Peer(Label.nth(0), "a"),
@@ -69,7 +69,7 @@ def test_evicted_or_misplaced_member_publishes_over_its_existing_edges(
             shortcuts={Label.nth(3): "c"},
         )
     )
-    give(machine, Received(order, SUPERVISOR))
-    sent = give(machine, PublishRequested(payload=b"news", time=1)) + give(machine, Flush())
+    host.request(Received(order, SUPERVISOR))
+    sent = host.request(PublishRequested(payload=b"news", time=1)) + host.request(Flush())
     reached = {to for to, message in sent if isinstance(message, PublishNew | PublishMany)}
     assert reached & {"a", "b", "c"}

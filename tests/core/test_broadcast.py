@@ -1,24 +1,34 @@
-"""Broadcast: over all edges, over the tree, and lazy push over the others (section 4.3)."""
+"""Broadcast: over all edges, over the tree, and before storage (section 4.3; decisions 26, 40)."""
 
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from random import Random
-from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from skipring.core.broadcast import HOPS_MAX
 from skipring.core.config import ProtocolConfig, Spread
-from skipring.core.effects import Deliver, Effect, Origin, Send, Store
-from skipring.core.events import Event, Flush, Overwritten, PublishRequested, Received, Tick
+from skipring.core.effects import Deliver, Discard, Origin, Send, Store, Unsubscribed
+from skipring.core.events import (
+    Event,
+    Flush,
+    Overwritten,
+    PublishManyRequested,
+    PublishRequested,
+    Received,
+    Shutdown,
+    Tick,
+)
 from skipring.core.labels import Label
-from skipring.core.log import MemoryLog
 from skipring.core.messages import (
-    IHave,
+    UNRECORDED,
+    CheckTrie,
     IntroduceShortcut,
     Message,
     Publications,
@@ -28,155 +38,96 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.publications import Publication
+from skipring.core.prefix import ALL
+from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
 from skipring.core.state import SubscriberState, legitimate_state, legitimate_states
 from skipring.core.subscriber import Subscriber
+from skipring.core.summaries import RangeSummary
 from skipring.core.topology import chains_around, levels
+from skipring.node.settings import NodeSettings
 from skipring.sim.engine import World
 from skipring.sim.network_faults import DELIVERED, LOST, Verdict
 from skipring.sim.schedulers import RandomOrder, run_rounds
+from skipring.storage.store import PublicationStore
 from skipring.world.adversaries.builders import node_names
 from skipring.world.legitimacy import has_all_publications
 from skipring.world.snapshot import Parcel
 from tests.support.conversations import at, standing_ring
-from tests.support.machines import ME, TOPIC, Scripted, Sent, receivers, sent, unhurried
+from tests.support.fake_host import FakeHost, distinct, kinds, receivers, sent
+from tests.support.machines import ME, TOPIC, subscriber, unhurried
+from tests.support.publications import (
+    CALM,
+    NEIGHBOURS,
+    NODES,
+    QUARTER,
+    TREE,
+    Losing,
+    addressed,
+    arrive,
+    arriving,
+    calm_quarter,
+    deferring,
+    genuine,
+    i_have,
+    made,
+    made_many,
+    news,
+    quarter,
+    store,
+    want,
+    want_each,
+)
 
-# In a ring of 16, m has the label 01. Its parent is a@0, its children are j@0011 and k@0101;
-# the other neighbours, b@1, e@001 and f@011, are not beside it in the tree.
-NODES = ["a", "b", ME, *"defghijklnopq"]
-QUARTER = legitimate_state(2, NODES)
-TREE, LAZY = ["a", "j", "k"], ["b", "e", "f"]
-ALL = sorted([*TREE, *LAZY])
-CALM = 4 + 4  # the longest label that m knows, plus calm_ticks
-
-
-def made(seq: int, publisher: NodeId = "z") -> Publication:
-    """Return a publication of another node."""
-    return Publication(publisher=publisher, seq=seq, payload=b"news").with_id(TOPIC)
-
-
-Said: TypeAlias = list[tuple[NodeId, Any]]
-
-
-class Host:
-    """Machine and the log that its host keeps for it."""
-
-    def __init__(self, state: SubscriberState = QUARTER, **constants: object) -> None:
-        self.archive = MemoryLog(state.publications)
-        config = replace(ProtocolConfig(repairs=False), **constants)
-        rng = Scripted(1)  # never asks the supervisor by chance
-        self.machine = Subscriber(ME, topic=TOPIC, rng=rng, config=config, archive=self.archive)
-        self.machine.handle(Overwritten(state))
-
-    def act(self, event: Event) -> list[Effect]:
-        """Handle an event and apply the Store effects."""
-        effects = self.machine.handle(event)
-        for effect in effects:
-            if isinstance(effect, Store):
-                self.archive.write(effect.offset, *effect.publications)
-        return effects
-
-    def hear(self, message: Message, sender: NodeId | None = None) -> Said:
-        return sent(self.act(Received(message, sender)))
-
-    def flush(self) -> Said:
-        """Flush the deferred messages; return them in the order of receivers."""
-        return sorted(sent(self.act(Flush())), key=lambda item: item[0])
-
-    def publish(self, payload: bytes = b"own") -> Said:
-        return sent(self.act(PublishRequested(payload=payload)))
-
-    def wait(self, ticks: int) -> None:
-        for _ in range(ticks):
-            self.act(Tick())
-
-
-def calm_host(state: SubscriberState = QUARTER, **constants: object) -> Host:
-    """Return a host whose view has not changed for long enough."""
-    host = Host(state, **constants)
-    host.wait(CALM)
-    return host
-
-
-def to(messages: Sent, kind: type[Message] = PublishNew) -> list[NodeId]:
-    """Return the receivers of messages of a type, sorted by name."""
-    return sorted(receivers(messages, kind))
-
-
-def i_have(sender: NodeId, *publications: Publication, hops: int = 1) -> IHave:
-    return IHave(sender, *_shorts(publications, hops))
-
-
-def want(sender: NodeId, *publications: Publication, hops: int = 1) -> Want:
-    return Want(sender, *_shorts(publications, hops))
-
-
-def told(*publications: Publication, hops: int = 1, to: list[NodeId] = LAZY) -> Sent:
-    """Return the announcements of publications to all neighbours outside the tree."""
-    return [(node, i_have(ME, *publications, hops=hops)) for node in to]
-
-
-def _shorts(publications: tuple[Publication, ...], hops: int) -> tuple[bytes, bytes]:
-    return b"".join(p.id[:8] for p in publications), bytes([hops] * len(publications))
+LEAVING = replace(QUARTER, member=False)
 
 
 # -- publishing --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spread", list(Spread))
-def test_own_publication_is_stored_then_delivered_then_sent(
-    spread: Spread,
+@pytest.mark.parametrize("event", [PublishRequested(payload=b"own"), Received(news(0), "a")])
+def test_publication_is_stored_then_delivered_then_sent(spread: Spread, event: Event) -> None:
+    assert kinds(calm_quarter(spread=spread).handle(event)) == [Store, Deliver, Send]
+
+
+@pytest.mark.parametrize(
+    ("event", "origin", "hops", "publisher"),
+    [
+        (PublishRequested(payload=b"own"), Origin.OWN, 0, ME),
+        (Received(PublishNew(made(0), 4), "a"), Origin.SPREAD, 5, "z"),
+    ],
+)
+def test_delivery_and_messages_state_origin_and_hops(
+    event: Event, origin: Origin, hops: int, publisher: NodeId
 ) -> None:
-    effects = calm_host(spread=spread).act(PublishRequested(payload=b"own"))
-    kinds = [type(effect) for effect in effects]
-    assert kinds[:2] == [Store, Deliver]
-    assert set(kinds[2:]) == {Send}
-
-
-@pytest.mark.parametrize("spread", list(Spread))
-def test_new_publication_is_stored_then_delivered_then_forwarded(
-    spread: Spread,
-) -> None:
-    effects = calm_host(spread=spread).act(Received(PublishNew(made(0)), "a"))
-    kinds = [type(effect) for effect in effects]
-    assert kinds[:2] == [Store, Deliver]
-    assert set(kinds[2:]) == {Send}
-
-
-def test_own_publication_is_delivered_as_own_with_zero_hops() -> None:
-    effects = Host().act(PublishRequested(payload=b"own"))
-    delivered = next(effect for effect in effects if isinstance(effect, Deliver))
-    assert (delivered.origin, delivered.hops) == (Origin.OWN, 0)
-    assert delivered.publications[0].publisher == ME
-
-
-def test_received_publication_is_delivered_as_broadcast_with_one_more_hop() -> None:
-    effects = Host().act(Received(PublishNew(made(0), 4), "a"))
-    delivered = next(effect for effect in effects if isinstance(effect, Deliver))
-    assert (delivered.origin, delivered.hops) == (Origin.SPREAD, 5)
-    passed_on: Said = sent(effects)
-    assert {message.hops for _, message in passed_on} == {5}
+    effects = quarter().handle(event)
+    (delivered,) = [effect for effect in effects if isinstance(effect, Deliver)]
+    assert (delivered.origin, delivered.hops) == (origin, hops)
+    assert delivered.publications[0].publisher == publisher
+    assert {message.hops for _, message in sent(effects)} == {hops}
 
 
 def test_own_publications_are_numbered() -> None:
-    host = Host()
+    host = quarter()
     for _ in range(3):
         host.publish(b"the same")
-    assert [publication.seq for publication in host.archive.publications()] == [0, 1, 2]
+    assert [publication.seq for publication in host.stored] == [0, 1, 2]
 
 
 def test_numbers_continue_after_a_restart() -> None:
     own = tuple(made(seq, ME) for seq in (0, 1, 4))
-    host = Host(SubscriberState(label=Label.parse("01"), publications=(*own, made(9))))
+    host = quarter(SubscriberState(label=Label.parse("01"), publications=(*own, made(9))))
     host.publish()
     host.publish()
-    assert [publication.seq for publication in host.archive.publications()][4:] == [5, 6]
+    assert [publication.seq for publication in host.stored][4:] == [5, 6]
 
 
 def test_given_publisher_and_number_are_kept() -> None:
-    host = Host()
-    host.act(PublishRequested(payload=b"for x", publisher="x", seq=7, time=3, headers={"k": "v"}))
-    assert list(host.archive.publications()) == [
+    host = quarter()
+    host.handle(
+        PublishRequested(payload=b"for x", publisher="x", seq=7, time=3, headers={"k": "v"})
+    )
+    assert host.stored == [
         Publication(publisher="x", seq=7, payload=b"for x", time=3, headers={"k": "v"}).with_id(
             TOPIC
         )
@@ -185,23 +136,47 @@ def test_given_publisher_and_number_are_kept() -> None:
 
 def test_publication_for_another_publisher_does_not_change_the_own_numbers() -> None:
     own = tuple(made(seq, ME) for seq in range(5))
-    host = Host(SubscriberState(label=Label.parse("01"), publications=own))
-    host.act(PublishRequested(payload=b"for x", publisher="x", seq=0))
+    host = quarter(SubscriberState(label=Label.parse("01"), publications=own))
+    host.handle(PublishRequested(payload=b"for x", publisher="x", seq=0))
     host.publish()
-    assert [publication.seq for publication in host.archive.publications()][5:] == [0, 5]
+    assert [publication.seq for publication in host.stored][5:] == [0, 5]
 
 
 def test_publication_repeated_under_the_same_number_is_ignored() -> None:
-    host = Host()
+    host = quarter()
     event = PublishRequested(payload=b"p", publisher="x", seq=1)
-    assert host.act(event) != []
-    assert host.act(event) == []
+    assert host.handle(event) != []
+    assert host.handle(event) == []
 
 
 def test_node_without_a_label_stores_its_own_publications() -> None:
-    host = Host(SubscriberState())
+    host = quarter(SubscriberState())
     assert host.publish() == []
     assert len(host.machine.index()) == 1
+
+
+# -- packs of own publications -----------------------------------------------------------------
+
+
+def test_own_publications_are_packed_up_to_the_chunk_size() -> None:
+    payloads = [b"%d" % number for number in range(7)]
+    requests = tuple(PublishRequested(payload=payload) for payload in payloads)
+    size = arriving(0, ME, b"0").size_bytes
+    host = deferring(chunk_bytes=3 * size)
+    effects = host.handle(PublishManyRequested(requests))
+    assert kinds(effects) == [Store, Deliver, Send]
+    packs = distinct(effects, PublishMany)
+    assert [len(pack.publications) for pack in packs] == [3, 3]
+    [last] = distinct(effects, PublishNew)
+    every = [*(each for pack in packs for each in pack.publications), last.publication]
+    assert [(each.seq, each.payload) for each in every] == list(enumerate(payloads))
+    assert every == host.stored
+
+
+def test_publication_larger_than_a_chunk_is_sent_alone() -> None:
+    requests = tuple(PublishRequested(payload=bytes(size)) for size in (1, 999, 1))
+    effects = deferring(chunk_bytes=500).act(PublishManyRequested(requests))
+    assert [each.publication.seq for each in distinct(effects, PublishNew)] == [0, 1, 2]
 
 
 # -- incoming publications ---------------------------------------------------------------------
@@ -209,43 +184,42 @@ def test_node_without_a_label_stores_its_own_publications() -> None:
 
 @pytest.mark.parametrize("spread", list(Spread))
 def test_known_publication_is_dropped(spread: Spread) -> None:
-    host = calm_host(spread=spread)
-    host.hear(PublishNew(made(0)), "a")
-    assert host.act(Received(PublishNew(made(0)), "e")) == []
+    host = calm_quarter(spread=spread)
+    host.receive(PublishNew(made(0)), "a")
+    assert host.handle(Received(PublishNew(made(0)), "e")) == []
 
 
 def test_id_of_a_received_publication_is_recomputed() -> None:
     """T10: the id derives from the fields only."""
-    host = Host()
+    host = quarter()
     forged = Publication(publisher="z", seq=0, payload=b"news", id=b"\0" * 32)
-    host.hear(PublishNew(forged), "a")
+    host.receive(PublishNew(forged), "a")
     assert host.machine.publications == (made(0),)
-    assert host.hear(PublishNew(made(0)), "e") == []
+    assert host.receive(PublishNew(made(0)), "e") == []
 
 
 def test_node_that_has_left_drops_publications() -> None:
-    host = Host(SubscriberState(member=False))
+    host = quarter(SubscriberState(member=False))
     for message in (PublishNew(made(0)), i_have("a", made(1)), want("a", made(2))):
-        assert host.act(Received(message, "a")) == []
+        assert host.handle(Received(message, "a")) == []
     assert host.flush() == []
     assert len(host.machine.index()) == 0
 
 
 def test_node_that_waits_for_its_label_stores_publications() -> None:
-    host = Host(SubscriberState())
-    host.hear(PublishNew(made(0)), "a")
+    host = quarter(SubscriberState())
+    host.receive(PublishNew(made(0)), "a")
     assert len(host.machine.index()) == 1
 
 
 def test_node_that_waits_for_permission_to_leave_forwards_publications() -> None:
-    leaver = SubscriberState(
-        member=False,
-        label=QUARTER.label,
-        left=QUARTER.left,
-        right=QUARTER.right,
-        shortcuts=QUARTER.shortcuts,
-    )
-    assert to(Host(leaver).hear(PublishNew(made(0)), "a")) == ["b", "e", "f", "j", "k"]
+    assert addressed(quarter(LEAVING).receive(PublishNew(made(0)), "a")) == [
+        "b",
+        "e",
+        "f",
+        "j",
+        "k",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -253,8 +227,8 @@ def test_node_that_waits_for_permission_to_leave_forwards_publications() -> None
 )
 @pytest.mark.parametrize("spread", list(Spread))
 def test_forged_hops_are_clamped(spread: Spread, forged: int, counted: int) -> None:
-    host = calm_host(spread=spread)
-    passed_on = host.hear(PublishNew(made(0), forged), "a")
+    host = calm_quarter(spread=spread)
+    passed_on = host.receive(PublishNew(made(0), forged), "a")
     assert {message.hops for _, message in passed_on} == {counted}
     announced = {message.hops for _, message in host.flush()}
     assert announced == ({bytes([counted])} if spread is Spread.ADAPTIVE else set())
@@ -263,15 +237,17 @@ def test_forged_hops_are_clamped(spread: Spread, forged: int, counted: int) -> N
 @unhurried
 @given(
     st.lists(
-        st.tuples(st.integers(0, 3), st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from(ALL)),
+        st.tuples(
+            st.integers(0, 3), st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from(NEIGHBOURS)
+        ),
         max_size=12,
     )
 )
 def test_publication_is_never_forwarded_twice(parcels: list[tuple[int, int, NodeId]]) -> None:
-    host = calm_host()
+    host = calm_quarter()
     said: Counter[tuple[NodeId, bytes]] = Counter()
     for seq, hops, sender in parcels:
-        for receiver, message in host.hear(PublishNew(made(seq), hops), sender):
+        for receiver, message in host.receive(PublishNew(made(seq), hops), sender):
             said[receiver, message.publication.id] += 1
     for receiver, message in host.flush():
         for short, _ in message.short_ids():
@@ -280,19 +256,27 @@ def test_publication_is_never_forwarded_twice(parcels: list[tuple[int, int, Node
     assert host.flush() == []
 
 
+def test_publication_without_a_payload_is_not_stored() -> None:
+    """A forged publication without a payload could keep out the real one permanently."""
+    host = calm_quarter()
+    forged = replace(made(0), publisher="evil", payload=None)
+    assert host.receive(PublishNew(forged), "a") == []
+    host.receive(Publications((forged,)), "a")
+    assert host.stored == []
+    host.receive(PublishNew(made(0)), "a")
+    assert host.stored == [made(0)]
+
+
 # -- the tree ----------------------------------------------------------------------------------
 
 
 def tree_of(n: int) -> dict[NodeId, list[NodeId]]:
-    """Return the tree edges of every node of SR(n), as each node computes them."""
-    edges: dict[NodeId, list[NodeId]] = {}
-    for node, state in legitimate_states(node_names(n)):
-        machine = Subscriber(node, topic=TOPIC, rng=Random(0), config=ProtocolConfig())
-        machine.handle(Overwritten(state))
-        found = machine._circulation.spreading.tree_edges()
-        assert found is not None
-        edges[node] = found
-    return edges
+    """Return the tree edges of every node of SR(n): the receivers of its own publication."""
+    config = ProtocolConfig(spread=Spread.TREE)
+    return {
+        node: addressed(subscriber(state, node=node, config=config).publish())
+        for node, state in legitimate_states(node_names(n))
+    }
 
 
 def distances(edges: dict[NodeId, list[NodeId]], start: NodeId) -> dict[NodeId, int]:
@@ -311,14 +295,11 @@ def test_every_node_but_the_root_has_one_parent_and_is_its_child(n: int) -> None
     names = node_names(n)
     chains = {}
     for node, state in legitimate_states(names):
-        machine = Subscriber(node, topic=TOPIC, rng=Random(0), config=ProtocolConfig())
-        machine.handle(Overwritten(state))
-        pred, succ = machine._ring.pred, machine._ring.succ
-        chains[node] = chains_around(
-            Label.nth(names.index(node)),
-            pred.label if pred is not None else None,
-            succ.label if succ is not None else None,
-        )
+        around = [
+            peer.label if peer is not None else None
+            for peer in (state.left or state.ring, state.right or state.ring)
+        ]
+        chains[node] = chains_around(Label.nth(names.index(node)), *around)
     parents = {node: found.parent for node, found in chains.items()}
     assert [node for node, parent in parents.items() if parent is None] == ["n0000"]
     below = [(names[parent.index], node) for node, parent in parents.items() if parent is not None]
@@ -383,54 +364,43 @@ def test_n_minus_1_messages_reach_all_in_larger_calm_rings(n: int) -> None:
         assert world.deliveries.hops_max <= 2 * levels(n)
 
 
-def test_tree_edges_of_one_quarter_are_zero_and_both_ring_neighbours() -> None:
-    assert sorted(Host().machine._circulation.spreading.tree_edges() or ()) == TREE
-
-
 def test_tree_mode_uses_the_tree_in_any_view() -> None:
-    assert to(Host(spread=Spread.TREE).publish()) == TREE
+    assert addressed(quarter(spread=Spread.TREE).publish()) == TREE
 
 
 def test_tree_mode_uses_the_known_edges() -> None:
-    host = calm_host(spread=Spread.TREE)
-    host.hear(RemoveConnections("a"))
-    assert to(host.publish()) == [node for node in TREE if node != "a"]
+    host = calm_quarter(spread=Spread.TREE)
+    assert addressed(host.publish()) == TREE
+    host.receive(RemoveConnections("a"))
+    assert addressed(host.publish()) == [node for node in TREE if node != "a"]
 
 
 def test_flood_mode_uses_all_edges_including_the_one_to_the_sender() -> None:
-    host = calm_host(spread=Spread.FLOOD)
-    assert to(host.publish()) == ALL
-    assert to(host.hear(PublishNew(made(0)), "a")) == ALL
-
-
-@pytest.mark.parametrize("spread", [Spread.TREE, Spread.FLOOD])
-def test_only_adaptive_mode_announces(spread: Spread) -> None:
-    host = calm_host(spread=spread)
-    host.publish()
-    assert not host.machine.has_to_flush
-    assert host.flush() == []
+    host = calm_quarter(spread=Spread.FLOOD)
+    assert addressed(host.publish()) == NEIGHBOURS
+    assert addressed(host.receive(PublishNew(made(0)), "a")) == NEIGHBOURS
 
 
 # -- choice between tree and flood -------------------------------------------------------------
 
 
 def test_stable_view_uses_the_tree() -> None:
-    assert to(calm_host().publish()) == TREE
+    assert addressed(calm_quarter().publish()) == TREE
 
 
 @pytest.mark.parametrize("ticks", [0, 1, CALM - 1])
 def test_new_view_uses_all_edges(ticks: int) -> None:
-    host = Host()
-    host.wait(ticks)
-    assert to(host.publish()) == ALL
+    host = quarter()
+    host.tick(ticks)
+    assert addressed(host.publish()) == NEIGHBOURS
 
 
 def test_required_age_of_a_view_depends_on_the_longest_known_label() -> None:
-    host = Host(legitimate_state(2, [*NODES, *(f"r{number:02d}" for number in range(16))]))
-    host.wait(5 + 4 - 1)
-    assert len(to(host.publish())) == 8
-    host.wait(1)
-    assert len(to(host.publish(b"later"))) < 8
+    host = quarter(legitimate_state(2, [*NODES, *(f"r{number:02d}" for number in range(16))]))
+    host.tick(5 + 4 - 1)
+    assert len(addressed(host.publish())) == 8
+    host.tick(1)
+    assert len(addressed(host.publish(b"later"))) < 8
 
 
 @pytest.mark.parametrize(
@@ -445,58 +415,46 @@ def test_required_age_of_a_view_depends_on_the_longest_known_label() -> None:
 def test_changed_view_uses_all_edges_until_it_is_old_enough(
     change: Message,
 ) -> None:
-    host = calm_host()
-    assert to(host.publish(b"before")) == TREE
-    host.hear(change)
-    edges = sorted(host.machine._circulation.spreading.neighbours())
-    assert to(host.publish()) == edges
-    assert edges != ALL
-    host.wait(CALM - 1)
-    assert to(host.publish(b"later")) == sorted(host.machine._circulation.spreading.neighbours())
+    host = calm_quarter()
+    assert addressed(host.publish(b"before")) == TREE
+    host.receive(change)
+    edges = sorted(host.machine.neighbours())
+    assert addressed(host.publish()) == edges
+    assert edges != NEIGHBOURS
+    host.tick(CALM - 1)
+    assert addressed(host.publish(b"later")) == sorted(host.machine.neighbours())
 
 
 def test_reverted_change_of_the_view_still_counts_as_a_change() -> None:
-    host = calm_host()
-    host.hear(IntroduceShortcut(at("x@1")))
+    host = calm_quarter()
+    host.receive(IntroduceShortcut(at("x@1")))
     host.publish()
-    host.hear(IntroduceShortcut(at("b@1")))
-    assert to(host.publish(b"later")) == ALL
+    host.receive(IntroduceShortcut(at("b@1")))
+    assert addressed(host.publish(b"later")) == NEIGHBOURS
 
 
 def test_introduction_of_a_known_peer_does_not_change_the_view() -> None:
-    host = calm_host()
-    host.hear(IntroduceShortcut(at("b@1")))
-    assert to(host.publish()) == TREE
+    host = calm_quarter()
+    host.receive(IntroduceShortcut(at("b@1")))
+    assert addressed(host.publish()) == TREE
 
 
-def test_unknown_holder_of_a_tree_edge_causes_a_flood() -> None:
-    unknown = SubscriberState(
-        label=QUARTER.label,
-        left=QUARTER.left,
-        right=QUARTER.right,
-        shortcuts={**QUARTER.shortcuts, Label.parse("0"): None},
-    )
-    host = calm_host(unknown)
-    host.wait(100)
-    assert to(host.publish()) == ["b", "e", "f", "j", "k"]
+@pytest.mark.parametrize(("bits", "edges"), [("0", ["b", "e", "f", "j", "k"]), ("1", TREE)])
+def test_unknown_holder_of_a_tree_edge_causes_a_flood_and_of_another_edge_does_not(
+    bits: str, edges: list[NodeId]
+) -> None:
+    shortcuts = {**QUARTER.shortcuts, Label.parse(bits): None}
+    host = calm_quarter(replace(QUARTER, shortcuts=shortcuts))
+    host.tick(100)
+    assert addressed(host.publish()) == edges
 
 
-def test_unknown_holder_of_another_edge_does_not_prevent_the_tree() -> None:
-    unknown = SubscriberState(
-        label=QUARTER.label,
-        left=QUARTER.left,
-        right=QUARTER.right,
-        shortcuts={**QUARTER.shortcuts, Label.parse("1"): None},
-    )
-    assert to(calm_host(unknown).publish()) == TREE
-
-
-@pytest.mark.parametrize("sender", ALL)
+@pytest.mark.parametrize("sender", NEIGHBOURS)
 def test_publication_is_not_sent_back_to_its_sender(sender: NodeId) -> None:
-    calm = calm_host().hear(PublishNew(made(0)), sender)
-    assert to(calm) == [node for node in TREE if node != sender]
-    young = Host().hear(PublishNew(made(0)), sender)
-    assert to(young) == [node for node in ALL if node != sender]
+    calm = calm_quarter().receive(PublishNew(made(0)), sender)
+    assert addressed(calm) == [node for node in TREE if node != sender]
+    young = quarter().receive(PublishNew(made(0)), sender)
+    assert addressed(young) == [node for node in NEIGHBOURS if node != sender]
 
 
 @pytest.mark.parametrize("spread", list(Spread))
@@ -507,7 +465,7 @@ def test_publication_is_never_sent_to_the_supervisor_or_to_the_node_itself(sprea
         right=at(f"{ME}@0101"),
         shortcuts={Label.parse("0"): ME, Label.parse("1"): SUPERVISOR},
     )
-    assert Host(strange, spread=spread).publish() == []
+    assert quarter(strange, spread=spread).publish() == []
 
 
 def test_adaptive_mode_reaches_all_by_flooding_in_a_new_ring() -> None:
@@ -518,226 +476,382 @@ def test_adaptive_mode_reaches_all_by_flooding_in_a_new_ring() -> None:
     assert world.sent[PublishNew] == 4 * 64 - 6 - 63
 
 
-# -- lazy push: announcements --------------------------------------------------------------------
+# -- deferred storage: deliver and forward, then store (decision 40) ---------------------------
 
 
-def test_nothing_is_announced_before_the_flush() -> None:
-    host = calm_host()
-    assert to(host.publish(), IHave) == []
-    assert host.machine.has_to_flush
-    assert to(host.hear(PublishNew(made(0)), "a"), IHave) == []
-
-
-def test_flush_announces_once_on_edges_outside_the_tree() -> None:
-    host = calm_host()
-    host.hear(PublishNew(made(0), 3), "a")
-    assert host.flush() == told(made(0), hops=4)
-    assert not host.machine.has_to_flush
-    assert host.flush() == []
-
-
-def test_one_message_announces_all_publications_since_the_last_flush() -> None:
-    host = calm_host()
-    for seq in range(5):
-        host.hear(PublishNew(made(seq)), "a")
-    assert host.flush() == told(*(made(seq) for seq in range(5)))
-
-
-def test_publication_is_not_announced_to_its_sender() -> None:
-    host = calm_host()
-    host.hear(PublishNew(made(0)), "b")
-    host.hear(PublishNew(made(1)), "a")
-    assert host.flush() == [
-        *told(made(1), to=["b"]),
-        *told(made(0), made(1), to=["e", "f"]),
-    ]
-    host.hear(PublishNew(made(2)), "b")
-    assert host.flush() == told(made(2), to=["e", "f"])
-
-
-def test_own_publication_is_announced_with_zero_hops() -> None:
-    host = calm_host()
-    host.publish()
-    own = next(host.archive.publications())
-    assert host.flush() == told(own, hops=0)
-
-
-def test_number_of_announced_publications_is_bounded() -> None:
-    host = calm_host(announced_max=2)
-    for seq in range(5):
-        host.hear(PublishNew(made(seq)), "a")
-    assert host.flush() == told(made(0), made(1))
-    host.hear(PublishNew(made(5)), "a")
-    assert host.flush() == told(made(5))
-
-
-def test_publication_is_not_announced_to_nodes_that_were_sent_it() -> None:
-    """A new view: the publication went over all edges."""
-    host = Host()
-    host.hear(PublishNew(made(0)), "b")
-    assert host.flush() == []
-
-
-def test_publication_from_repair_is_announced_to_all_neighbours() -> None:
-    host = calm_host()
-    assert host.hear(Publications((made(0), made(1)))) == []
-    assert host.flush() == told(made(0), made(1), hops=0, to=ALL)
-
-
-def test_publication_from_repair_is_not_announced_to_its_sender() -> None:
-    host = calm_host()
-    host.hear(Publications((made(0),)), "e")
-    assert host.flush() == told(made(0), hops=0, to=[node for node in ALL if node != "e"])
-
-
-def test_known_publication_from_repair_is_not_announced() -> None:
-    host = calm_host()
-    host.hear(PublishNew(made(0)), "a")
-    host.flush()
-    host.hear(Publications((made(0),)))
-    assert host.flush() == []
-
-
-def test_repair_of_more_than_a_few_publications_is_not_announced() -> None:
-    host = calm_host(repair_announce_max=2)
-    host.hear(Publications(tuple(made(seq) for seq in range(3))))
-    assert len(host.machine.index()) == 3
-    assert host.flush() == []
-    host.hear(Publications((made(3), made(4))))
-    assert host.flush() == told(made(3), made(4), hops=0, to=ALL)
-
-
-@pytest.mark.parametrize("spread", [Spread.TREE, Spread.FLOOD])
-def test_only_adaptive_mode_announces_publications_from_repair(spread: Spread) -> None:
-    host = calm_host(spread=spread)
-    host.hear(Publications((made(0),)))
-    assert host.flush() == []
-
-
-# -- lazy push: requests -------------------------------------------------------------------------
-
-
-def test_announced_publication_that_is_missing_at_the_flush_is_requested() -> None:
-    host = calm_host()
-    assert host.hear(i_have("b", made(0), made(1), hops=2)) == []
-    assert host.machine.has_to_flush
-    assert host.flush() == [("b", want(ME, made(0), made(1), hops=2))]
-    assert host.flush() == []
-
-
-def test_announced_publication_that_arrived_before_the_flush_is_not_requested() -> None:
-    host = calm_host()
-    host.hear(i_have("b", made(0), made(1)))
-    host.hear(PublishNew(made(0)), "b")
-    assert ("b", want(ME, made(1))) in host.flush()
-
-
-def test_known_publication_is_not_requested() -> None:
-    host = calm_host()
-    host.hear(PublishNew(made(0)), "b")
-    host.flush()
-    host.hear(i_have("b", made(0)))
-    assert host.flush() == []
-
-
-def test_publication_is_requested_from_the_first_announcer() -> None:
-    host = calm_host()
-    host.hear(i_have("b", made(0), hops=3))
-    host.hear(i_have("x", made(0), made(1), hops=1))
-    assert host.flush() == [("b", want(ME, made(0), hops=3)), ("x", want(ME, made(1)))]
-
-
-def test_publication_is_requested_from_the_next_announcer_if_the_first_does_not_answer() -> None:
-    host = calm_host()
-    host.hear(i_have("b", made(0)))
-    host.flush()
-    host.hear(i_have("x", made(0)))
-    assert host.flush() == [("x", want(ME, made(0)))]
-
-
-def test_number_of_requested_publications_is_bounded() -> None:
-    host = calm_host(announced_max=2)
-    host.hear(i_have("b", *(made(seq) for seq in range(5))))
-    host.hear(i_have("x", made(7)))
-    assert host.flush() == [("b", want(ME, made(0), made(1)))]
-
-
-@pytest.mark.parametrize("forged", [ME, SUPERVISOR])
-def test_request_in_the_name_of_the_node_itself_or_the_supervisor_is_ignored(
-    forged: NodeId,
+@pytest.mark.parametrize("spread", list(Spread))
+@pytest.mark.parametrize(
+    "message", [PublishNew(arriving(0), 2), PublishMany((arriving(0), arriving(1), arriving(4)), 2)]
+)
+def test_new_publication_is_delivered_and_sent_before_it_is_stored(
+    spread: Spread, message: PublishNew | PublishMany
 ) -> None:
-    host = calm_host()
-    host.hear(PublishNew(made(0)), "b")
-    host.flush()
-    assert host.hear(i_have(forged, made(1))) == []
-    assert host.flush() == []
-    assert host.hear(want(forged, made(0))) == []
+    host = deferring(spread=spread)
+    effects = arrive(host, message)
+    assert kinds(effects) == [Deliver, Send]
+    delivered = effects[0]
+    assert isinstance(delivered, Deliver)
+    assert (delivered.offset, delivered.origin, delivered.hops) == (0, Origin.SPREAD, 3)
+    assert distinct(effects, type(message)) == [replace(message, hops=3)]
+    assert (host.stored, len(host.machine.index())) == ([], 0)
+    assert host.machine.has_to_flush
+    flushed = host.handle(Flush())
+    assert flushed[0] == store(0, *delivered.publications)
+    assert Store not in kinds(flushed[1:])
+    assert {publication.id for publication in host.stored} == set(host.machine.index().keys())
 
 
-# -- lazy push: answers --------------------------------------------------------------------------
+def test_delivery_states_the_size_of_its_publications() -> None:
+    plain, rich = arriving(0), replace(arriving(1), key=b"k" * 9, headers={"a": "b"})
+    [delivered, *_] = arrive(deferring(), PublishMany((plain, rich)))
+    assert isinstance(delivered, Deliver)
+    assert delivered.size_bytes == plain.size_bytes + rich.size_bytes
 
 
-def test_requested_publication_is_sent_to_the_requester_only() -> None:
-    host = calm_host()
-    host.hear(PublishNew(made(0), 2), "a")
-    assert host.hear(want("x", made(0), hops=3)) == [("x", PublishNew(made(0), 3))]
+def test_deferred_publications_are_stored_at_their_offsets_in_delivery_order() -> None:
+    before = tuple(genuine(arriving(0, "y"), arriving(1, "y")))
+    host = deferring(replace(QUARTER, publications=before), busy_arrivals=32)
+    packs = [
+        (arriving(0), arriving(3)),
+        (arriving(2, "y"),),
+        (arriving(0, "x"), arriving(1, "x")),
+        (arriving(9),),
+    ]
+    for pack in packs:
+        arrive(host, PublishMany(pack))
+    every = genuine(*(each for pack in packs for each in pack))
+    assert host.stored == [*before]
+    host.handle(Flush())
+    assert host.stored == [*before, *every]
+    assert [offset for offset, _ in host.delivered] == [2, 3, 4, 5, 6, 7]
+    assert genuine(*(each for _, each in host.delivered)) == every
 
 
-def test_request_for_an_unknown_publication_is_not_answered() -> None:
-    host = calm_host()
-    host.hear(PublishNew(made(0)), "a")
-    assert to(host.hear(want("x", made(0), made(1)))) == ["x"]
-    assert host.hear(want("x", made(1))) == []
+def test_publication_checked_by_id_is_stored_after_deferred_ones() -> None:
+    host = deferring()
+    arrive(host, news(5))
+    effects = arrive(host, news(3))
+    assert kinds(effects) == [Store, Store, Deliver, Send]
+    assert host.stored == [made(5), made(3)]
+    assert [offset for offset, _ in host.delivered] == [0, 1]
 
 
-def test_T14_answer_is_limited_to_one_chunk() -> None:
-    host = calm_host(chunk_bytes=made(0).size_bytes + 1)
-    for seq in range(5):
-        host.hear(PublishNew(made(seq)), "a")
-    answers = host.hear(want("x", *(made(seq) for seq in range(5))))
-    assert [message.publication.seq for _, message in answers] == [0, 1]
+def test_deferred_storage_announces_the_same_as_immediate_storage() -> None:
+    late, eager = deferring(), deferring(defers_storage=False)
+    for host in (late, eager):
+        for _ in range(8):
+            host.handle(Tick())
+        arrive(host, PublishMany((arriving(0), arriving(1)), 1))
+        arrive(host, PublishNew(arriving(0, "y")), "b")
+    announced = [sent(host.handle(Flush())) for host in (late, eager)]
+    assert announced[0] == announced[1] != []
 
 
-def test_T14_repeated_requests_use_up_the_credit() -> None:
-    host = calm_host(credit_chunks=2)
-    host.hear(PublishNew(made(0)), "a")
-    answers = [to(host.hear(want("x", made(0)))) for _ in range(3)]
-    assert answers == [["x"], ["x"], []]
-    assert to(host.hear(want("b", made(0)))) == ["b"]
+# -- deferred storage: publications that may be known ------------------------------------------
 
 
-def test_publication_without_a_payload_is_not_stored() -> None:
-    """A forged publication without a payload could keep out the real one permanently."""
-    host = calm_host()
-    forged = replace(made(0), publisher="evil", payload=None)
-    assert host.hear(PublishNew(forged), "a") == []
-    host.hear(Publications((forged,)), "a")
-    assert list(host.archive.publications()) == []
-    host.hear(PublishNew(made(0)), "a")
-    assert list(host.archive.publications()) == [made(0)]
+NOT_CERTAIN = {
+    "the same": ((arriving(5),), ()),
+    "a lower number": ((arriving(3),), (arriving(3),)),
+    "the same number of something else": (
+        (arriving(5, payload=b"x"),),
+        (arriving(5, payload=b"x"),),
+    ),
+    "a pack that overlaps": ((arriving(5), arriving(6)), (arriving(6),)),
+    "a pack whose numbers fall": ((arriving(7), arriving(6)), (arriving(7), arriving(6))),
+    "a pack with one twice": ((arriving(6), arriving(6)), (arriving(6),)),
+    "a pack of two publishers": ((arriving(6), arriving(0, "y")), (arriving(6), arriving(0, "y"))),
+    "a pack with an id alone": ((arriving(6), replace(arriving(7), payload=None)), (arriving(6),)),
+    "an incredible number": ((arriving(SEQ_BELIEVED_MAX),), (arriving(SEQ_BELIEVED_MAX),)),
+    "a pack up to an incredible number": (
+        (arriving(6), arriving(SEQ_BELIEVED_MAX)),
+        (arriving(6), arriving(SEQ_BELIEVED_MAX)),
+    ),
+}
 
 
-def test_hops_continue_after_a_lazy_push() -> None:
-    """It reached b after two hops; b announces it, is asked and sends it: three hops."""
-    host = calm_host()
-    host.hear(i_have("b", made(0), hops=2))
-    assert host.flush() == [("b", want(ME, made(0), hops=2))]
-    effects = host.act(Received(PublishNew(made(0), 2), "b"))
-    assert [effect.hops for effect in effects if isinstance(effect, Deliver)] == [3]
-    assert to(sent(effects)) == TREE  # other nodes may be missing it too
+@pytest.mark.parametrize("is_settled", [True, False])
+@pytest.mark.parametrize(("pack", "new"), NOT_CERTAIN.values(), ids=NOT_CERTAIN)
+def test_id_decides_if_the_number_does_not_prove_a_publication_new(
+    pack: tuple[Publication, ...], new: tuple[Publication, ...], is_settled: bool
+) -> None:
+    host = deferring()
+    arrive(host, news(5))
+    if is_settled:
+        host.handle(Shutdown())
+    effects = arrive(host, PublishMany(pack))
+    before = [] if is_settled else [Store]
+    assert kinds(effects) == [*before, *([Store, Deliver, Send] if new else [])]
+    assert host.stored == genuine(arriving(5), *new)
+    assert arrive(host, PublishMany(pack)) == []  # repeated
+    assert genuine(*(each for _, each in host.delivered)) == host.stored
 
 
-# -- whole rings ---------------------------------------------------------------------------------
+def test_publication_with_a_negative_time_is_dropped() -> None:
+    host = deferring()
+    assert arrive(host, PublishMany((arriving(0), replace(arriving(1), time=-1)))) != []
+    assert host.stored == [made(0)]
 
 
-class Losing:
-    """Scheduler that loses every message of some types."""
+def test_own_publication_that_returns_is_known() -> None:
+    host = deferring()
+    host.handle(PublishRequested(payload=b"own"))
+    [own] = host.stored
+    assert arrive(host, PublishNew(replace(own, id=b""))) == []
+    assert len(host.delivered) == 1
 
-    def __init__(self, *kinds: type[Message]) -> None:
-        self.kinds = kinds
 
-    def verdict(self, parcel: Parcel, now: int, rng: Random) -> Verdict:
-        return LOST if isinstance(parcel.message, self.kinds) else DELIVERED
+def test_number_of_a_lost_own_publication_that_returns_is_not_used_again() -> None:
+    host = deferring()
+    assert kinds(arrive(host, PublishNew(arriving(7, ME)))) == [Deliver, Send]
+    host.handle(PublishRequested(payload=b"own"))
+    assert [publication.seq for publication in host.stored] == [7, 8]
+
+
+def test_publication_from_repair_counts_as_seen() -> None:
+    host = deferring()
+    arrive(host, news(0))
+    arrive(host, Publications((arriving(4),)))
+    assert arrive(host, news(4)) == []
+    assert kinds(arrive(host, news(5))) == [Deliver, Send]
+
+
+def test_implausible_number_does_not_hide_later_numbers() -> None:
+    host = deferring()
+    arrive(host, PublishNew(arriving(SEQ_BELIEVED_MAX + 5)))
+    assert kinds(arrive(host, news(0))) == [Deliver, Send]
+
+
+def test_storage_is_not_deferred_by_default() -> None:
+    host = deferring(defers_storage=False)
+    assert kinds(arrive(host, news(0, 1))) == [Store, Deliver, Send]
+
+
+def test_empty_pack_has_no_effect() -> None:
+    host = deferring()
+    assert arrive(host, PublishMany(())) == []
+    assert not host.machine.has_to_flush
+
+
+def test_stored_publications_are_known_and_later_ones_new_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    with PublicationStore.open(tmp_path) as store:
+        archive = store.archive(TOPIC)
+        archive.write(
+            0, *genuine(arriving(0), arriving(8), arriving(3, "y"), arriving(SEQ_BELIEVED_MAX, "y"))
+        )
+        store.commit()
+        archive.write(4, *genuine(arriving(2), arriving(1, "x")))
+        store.commit()
+        archive.discard(1)
+    with PublicationStore.open(tmp_path) as store:
+        archive = store.archive(TOPIC)
+        archive.write(6, *genuine(arriving(4, "y"), arriving(1)))  # not committed
+        assert archive.newest() == {("z", 0): 8, ("y", 0): 4, ("x", 0): 1}
+        host = deferring(log=archive)
+        for known in (
+            arriving(2),
+            arriving(4, "y"),
+            arriving(1, "x"),
+            arriving(SEQ_BELIEVED_MAX, "y"),
+        ):
+            assert arrive(host, PublishNew(known)) == []
+        for unseen in (arriving(9), arriving(5, "y"), arriving(2, "x"), arriving(0, "w")):
+            assert kinds(arrive(host, PublishNew(unseen))) == [Deliver, Send]
+
+
+def test_numbers_of_a_pending_commit_count(tmp_path: Path) -> None:
+    with PublicationStore.open(tmp_path) as store:
+        archive = store.archive(TOPIC)
+        archive.write(0, *[made(7)])
+        assert archive.prepare() is not None
+        archive.write(1, *genuine(arriving(3, "y")))
+        assert archive.newest() == {("z", 0): 7, ("y", 0): 3}
+        archive.abort()
+
+
+# -- deferred storage: its end and its limits --------------------------------------------------
+
+
+def test_deferred_publications_survive_a_load_and_are_not_delivered_again() -> None:
+    host = deferring()
+    arrive(host, news(0))
+    arrive(host, news(1, 2))
+    host.machine.handle(Overwritten(QUARTER))
+    assert arrive(host, news(1, 2)) == [store(0, made(0), made(1), made(2))]
+    arrive(host, news(3))
+    host.handle(Shutdown())
+    assert host.delivered == list(enumerate([made(0), made(1), made(2), made(3)]))
+    assert host.stored == [each for _, each in host.delivered]
+
+
+def test_leaver_stores_all_deliveries_before_it_is_unsubscribed() -> None:
+    host = deferring(LEAVING)
+    assert kinds(arrive(host, news(0))) == [Deliver, Send]
+    effects = arrive(host, UNRECORDED)
+    assert kinds(effects)[-2:] == [Store, Unsubscribed]
+    assert host.stored == [made(0)]
+
+
+def test_host_can_request_storage_at_any_time() -> None:
+    host = deferring()
+    arrive(host, news(0))
+    host.handle(Shutdown())
+    assert host.stored == [made(0)]
+    assert host.machine.handle(Shutdown()) == []
+
+
+def test_number_of_deferred_publications_is_bounded() -> None:
+    host = deferring(deferred_max=3)
+    assert kinds(arrive(host, news(0, 1, 2))) == [
+        Deliver,
+        Send,
+    ]
+    assert kinds(arrive(host, news(3))) == [Deliver, Send, Store]
+    assert host.stored == [*made_many(4)]
+    assert kinds(arrive(host, news(4))) == [
+        Deliver,
+        Send,
+    ]  # counted from zero again
+    assert [offset for offset, _ in host.delivered] == [0, 1, 2, 3, 4]
+
+
+def test_bytes_of_deferred_publications_are_bounded() -> None:
+    host = deferring(deferred_bytes_max=2 * arriving(0).size_bytes)
+    assert kinds(arrive(host, news(0))) == [Deliver, Send]
+    assert kinds(arrive(host, news(1))) == [Deliver, Send]
+    assert kinds(arrive(host, news(2))) == [Deliver, Send, Store]
+    assert kinds(arrive(host, news(3))) == [Deliver, Send]
+    assert len(host.stored) == 3
+
+
+def kept_at(host: FakeHost[Subscriber], count: int, flushes: int) -> list[bool]:
+    """Return for each Flush whether it stores, if ``count`` publications arrive before each."""
+    kept = []
+    for number in range(flushes):
+        several = range(count * number, count * (number + 1))
+        arrive(host, news(*several))
+        kept.append(Store in kinds(host.handle(Flush())))
+    return kept
+
+
+def test_flush_is_deferred_under_load_a_bounded_number_of_times() -> None:
+    host = deferring(busy_arrivals=1, flush_deferrals_max=4)
+    assert kept_at(host, 8, flushes=8) == [False, False, False, True] * 2
+    assert host.stored == [*made_many(64)]
+
+
+@pytest.mark.parametrize(("count", "put_off"), [(1, 1), (2, 2), (3, 3), (5, 5)])
+def test_flush_is_deferred_longer_under_higher_load(count: int, put_off: int) -> None:
+    host = deferring(busy_arrivals=1, flush_deferrals_max=30)
+    assert kept_at(host, count, flushes=put_off + 1) == [False] * put_off + [True]
+
+
+def test_flush_is_no_longer_deferred_when_the_load_falls() -> None:
+    host = deferring(busy_arrivals=2, flush_deferrals_max=30)
+    arrive(host, news(0, 1, 2))
+    assert host.handle(Flush()) == []
+    assert host.machine.has_to_flush
+    assert Store in kinds(host.handle(Flush()))
+
+
+def test_few_publications_are_stored_at_the_next_flush() -> None:
+    host = deferring(busy_arrivals=3)
+    arrive(host, news(0, 1))
+    assert kinds(host.handle(Flush()))[:1] == [Store]
+
+
+# -- deferred storage: reads and any interleaving ----------------------------------------------
+
+
+def test_requested_publication_is_sent_before_its_deferred_storage() -> None:
+    host = deferring()
+    arrive(host, news(0, 1))
+    effects = arrive(host, want_each("x", (arriving(1), 1)))
+    assert kinds(effects) == [Store, Send]
+    assert sent(effects) == [("x", PublishNew(arriving(1).with_id(TOPIC), 1))]
+    assert len(host.machine.index()) == 2
+
+
+def test_missing_publication_is_sent_by_anti_entropy_before_its_deferred_storage() -> None:
+    host = deferring()
+    arrive(host, news(0, 1))
+    effects = arrive(host, CheckTrie("x", (RangeSummary.make(ALL),), 1))
+    [answer] = distinct(effects, Publications)
+    assert sorted(answer.publications, key=number) == [made(0), made(1)]
+    assert len(host.machine.index()) == 2
+
+
+def test_scrub_removes_nothing_that_was_stored_in_the_same_tick() -> None:
+    host = deferring(repairs=True)
+    for seq in range(0, 40, 4):
+        arrive(host, news(*range(seq, seq + 4)))
+        assert Store in kinds(host.handle(Tick()))
+        assert len(host.machine.index()) == seq + 4
+    for _ in range(10):
+        assert kinds(host.handle(Tick())) in ([], [Send])  # no Store and no Discard
+    assert len(host.machine.index()) == 40
+
+
+def number(publication: Publication) -> tuple[NodeId, int]:
+    return publication.publisher, publication.seq
+
+
+def some() -> SearchStrategy[tuple[Publication, ...]]:
+    """Draw publications of few publishers with few numbers, sometimes with other contents."""
+    one = st.builds(
+        arriving,
+        st.sampled_from([0, 1, 2, 3, 4, 5, SEQ_BELIEVED_MAX]),
+        st.sampled_from(["z", "y", ME]),
+        st.sampled_from([b"news", b"news", b"other"]),
+    )
+    rising = st.builds(
+        lambda start, count: tuple(arriving(seq) for seq in range(start, start + count)),
+        st.integers(0, 8),
+        st.integers(1, 4),
+    )
+    return rising | st.lists(one, min_size=1, max_size=4).map(tuple)
+
+
+def histories() -> SearchStrategy[list[Event]]:
+    """Draw events of a machine in any order."""
+    hops = st.integers(0, 3)
+    messages = st.one_of(
+        st.builds(lambda several, hops: PublishNew(several[0], hops), some(), hops),
+        st.builds(PublishMany, some(), hops),
+        st.builds(PublishMany, some(), hops),
+        st.builds(Publications, some()),
+        st.builds(lambda several: want_each("x", *((each, 1) for each in several)), some()),
+    )
+    received = st.builds(Received, messages, st.sampled_from(["a", "b", "x"]))
+    own: list[Event] = [Flush(), Flush(), Tick(), PublishRequested(payload=b"own")]
+    others = st.sampled_from(own)
+    return st.lists(st.one_of(received, received, others), max_size=24)
+
+
+@unhurried
+@given(histories(), st.integers(1, 8), st.integers(1, 4))
+def test_deferred_storage_delivers_once_and_stores_the_same_as_immediate_storage(
+    events: list[Event], deferred_max: int, busy: int
+) -> None:
+    late = deferring(
+        repairs=True, deferred_max=deferred_max, busy_arrivals=busy, flush_deferrals_max=3
+    )
+    eager = deferring(repairs=True, defers_storage=False)
+    for event in events:
+        late.handle(event)
+        eager.handle(event)
+    late.handle(Shutdown())
+    assert late.stored == eager.stored
+    assert late.all(Discard) == []
+    assert [offset for offset, _ in late.delivered] == list(range(len(late.stored)))
+    assert genuine(*(each for _, each in late.delivered)) == late.stored
+    assert len({publication.id for publication in late.stored}) == len(late.stored)
+    assert sorted(late.machine.index().keys()) == sorted(p.id for p in late.stored)
+
+
+# -- whole rings -------------------------------------------------------------------------------
 
 
 class LosingTo:
@@ -772,7 +886,7 @@ def test_node_cut_off_from_the_tree_requests_and_forwards_to_its_subtree() -> No
 @pytest.mark.parametrize("spread", list(Spread))
 def test_anti_entropy_reaches_all_if_every_PublishNew_is_lost(spread: Spread) -> None:
     config = ProtocolConfig(spread=spread)
-    faults = (Losing(PublishNew), Losing(PublishMany))
+    faults = (Losing(PublishNew, PublishMany),)
     world = World(standing_ring(16), seed=0, config=config, faults=faults)
     for number in range(5):
         world.publish(f"n{3 * number:04d}", b"p")
@@ -797,29 +911,55 @@ def test_anti_entropy_completes_a_broadcast_over_a_broken_tree() -> None:
     assert world.deliveries.by_origin[Origin.REPAIR] > 0
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_all_members_get_all_publications_once_with_live_settings_and_losses(
+    share: float, seed: int
+) -> None:
+    config, rng = NodeSettings().config, Random(seed)
+    assert config.defers_storage
+    world = World(
+        standing_ring(16),
+        seed=seed,
+        config=config,
+        faults=(Losing(PublishNew, PublishMany, share=share),),
+    )
+    for number in range(60):
+        world.publish(rng.choice(node_names(16)[:3]), b"%d" % number)
+        if number % 2:
+            run_rounds(world, RandomOrder(), 1)
+    for _ in range(100):
+        if has_all_publications(world):
+            break
+        run_rounds(world, RandomOrder(), 1)
+    assert has_all_publications(world)
+    assert world.deliveries.by_origin.total() == 60 * 16
+    assert share == 0 or world.deliveries.by_origin[Origin.REPAIR] > 0
+
+
 # -- corrupted memory --------------------------------------------------------------------------
 
 
 def test_wrong_count_of_arrivals_is_gone_after_a_tick() -> None:
-    host = Host(defers_storage=True)
+    host = quarter(defers_storage=True)
     spreading = host.machine._circulation.spreading
     spreading._arrived, spreading._arrived_bytes = 10**9, -(10**9)
-    host.act(Tick())
-    effects = [*host.act(Received(PublishNew(made(0)), "j")), *host.act(Flush())]
+    host.handle(Tick())
+    effects = [*host.handle(Received(PublishNew(made(0)), "j")), *host.handle(Flush())]
     (delivery,) = [each for each in effects if isinstance(each, Deliver)]
     (stored,) = [each for each in effects if isinstance(each, Store)]
     assert delivery.offset == stored.offset == 0
 
 
 def test_wrong_view_and_routes_are_gone_after_a_tick() -> None:
-    host = Host()
-    host.wait(CALM)
+    host = quarter()
+    host.tick(CALM)
     spreading = host.machine._circulation.spreading
     route = type(spreading._route(None))
     spreading._routes = {None: route(("x",), frozenset())}
     spreading._is_view_sure, spreading._view = True, 7
-    host.act(Tick())
+    host.handle(Tick())
     assert receivers(host.publish(), PublishNew) != ["x"]
-    assert sorted(receivers(host.publish(), PublishNew)) == ALL  # the view seems new: flood
-    host.wait(CALM)
+    assert sorted(receivers(host.publish(), PublishNew)) == NEIGHBOURS  # the view seems new: flood
+    host.tick(CALM)
     assert sorted(receivers(host.publish(), PublishNew)) == TREE

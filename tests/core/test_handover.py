@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Discard, Effect, HeldBy, Origin, Outbox, Send, SendSynced, Store
+from skipring.core.effects import Effect, HeldBy, Origin, Outbox, Send, SendSynced
 from skipring.core.handover import (
     HANDOVERS_MAX,
     IDS_ASKED,
@@ -28,6 +29,7 @@ from skipring.core.messages import (
 from skipring.core.publications import Publication
 from skipring.core.replica import Replica
 from skipring.core.state import HandoversState, HandoverState
+from tests.support.fake_host import FakeHost
 
 TOPIC = "news"
 MESSAGES_MAX = 20_000
@@ -46,56 +48,49 @@ class DurableArchive(MemoryLog):
         return True
 
 
-class Side:
-    """One side of a handover."""
+class Side(FakeHost[Handovers]):
+    """One side of a handover with its host."""
 
     def __init__(self, name: str, config: ProtocolConfig, *, is_durable: bool = False) -> None:
-        self.archive = DurableArchive() if is_durable else MemoryLog()
-        self.holdings = Replica(TOPIC, self.archive)
-        self.handovers = Handovers(name, self.holdings, config)
-        self.name = name
+        log = DurableArchive() if is_durable else MemoryLog()
+        self.holdings = Replica(TOPIC, log)
+        super().__init__(Handovers(name, self.holdings, config), log)
         self.neighbours: tuple[str, ...] = ()
 
     def keep(self, *publications: Publication) -> Side:
-        out = Outbox()
-        self.holdings.add(publications, out, origin=Origin.REPAIR)
-        self.perform(out)
+        """Store publications that arrived by other means."""
+        self.act(lambda out: self.holdings.add(publications, out, origin=Origin.REPAIR))
         return self
 
     def hear(self, message: Message) -> list[Effect]:
-        out = Outbox()
-        self.holdings.end_event()
+        """Handle a message; return the effects."""
         match message:
             case CheckHeld():
-                self.handovers.on_check_held(message, out)
+                return self.act(lambda out: self.machine.on_check_held(message, out))
             case Held():
-                self.handovers.on_held(message, out)
+                return self.act(lambda out: self.machine.on_held(message, out))
             case Publications(publications=publications):
-                self.holdings.add(publications, out, origin=Origin.REPAIR)
+                self.keep(*publications)
             case RequestHandover():
-                self.handovers.on_request(message, self.neighbours, out)
-        self.handovers.finished(out, is_complete=True)
-        return self.perform(out)
+                return self.act(lambda out: self.machine.on_request(message, self.neighbours, out))
+        return []
 
-    def tick(self) -> list[Effect]:
-        out = Outbox()
-        self.holdings.end_event()
+    def pass_tick(self) -> list[Effect]:
+        """Run one tick; return the effects."""
         self.holdings.renew_credits()
-        self.handovers.on_tick(out)
-        self.handovers.finished(out, is_complete=True)
-        return self.perform(out)
+        return self.act(self.machine.on_tick)
 
-    def perform(self, out: Outbox) -> list[Effect]:
-        for effect in out.effects:
-            match effect:
-                case Store(offset=offset, publications=publications):
-                    self.archive.write(offset, *publications)
-                case Discard(offset=offset):
-                    self.archive.discard(offset)
-                case _:
-                    pass
+    def act(self, action: Callable[[Outbox], object]) -> list[Effect]:
+        """Run one event of the replica; return the effects."""
+
+        def whole(out: Outbox) -> None:
+            action(out)
+            self.machine.finished(out, is_complete=True)
+
         self.holdings.end_event()
-        return out.effects
+        effects = self.run(whole)
+        self.holdings.end_event()
+        return effects
 
 
 class Pair:
@@ -110,10 +105,7 @@ class Pair:
         self.rng = Random(0)
 
     def start(self, **wanted: object) -> None:
-        out = Outbox()
-        self.h.handovers.start("r", out, **wanted)  # type: ignore[arg-type]
-        self.h.handovers.finished(out, is_complete=True)
-        self.carry(self.h.perform(out))
+        self.carry(self.h.act(lambda out: self.h.machine.start("r", out, **wanted)))
 
     def carry(self, effects: list[Effect], loss: float = 0.0) -> None:
         """Deliver messages until both sides are silent."""
@@ -133,9 +125,9 @@ class Pair:
     def run(self, ticks: int, loss: float = 0.0) -> int:
         """Run ticks until the handover has ended; return their number."""
         for tick in range(ticks):
-            if "r" not in self.h.handovers:
+            if "r" not in self.h.machine:
                 return tick
-            self.carry(self.h.tick(), loss)
+            self.carry(self.h.pass_tick(), loss)
         return ticks
 
     def confirmed(self) -> set[bytes]:
@@ -148,7 +140,7 @@ class Pair:
 
 
 def is_over(pair: Pair) -> bool:
-    return "r" not in pair.h.handovers
+    return "r" not in pair.h.machine
 
 
 @pytest.mark.parametrize("count", [0, 1, 64, 65, 3000])
@@ -227,8 +219,8 @@ def test_handover_ends_while_both_sides_keep_growing() -> None:
     pair.h.keep(*map(made, range(2000)))
     held = set(pair.h.holdings.index().keys())
     out = Outbox()
-    pair.h.handovers.start("r", out, everything=True)
-    effects = pair.h.perform(out)
+    pair.h.machine.start("r", out, everything=True)
+    effects = pair.h.apply(out.effects)
     for number in range(MESSAGES_MAX):  # one message, and one publication on either side
         waiting = [e for e in effects if isinstance(e, Send | SendSynced)]
         effects = [
@@ -239,7 +231,7 @@ def test_handover_ends_while_both_sides_keep_growing() -> None:
         if is_over(pair):
             break
         if not waiting:
-            effects = pair.h.tick()
+            effects = pair.h.pass_tick()
     assert is_over(pair)
     assert held <= set(pair.r.holdings.index().keys())
 
@@ -258,11 +250,11 @@ def test_handover_keeps_to_the_credits_of_a_tick() -> None:
 def test_silent_receiver_is_abandoned_after_eight_ticks() -> None:
     side = Side("h", ProtocolConfig())
     side.keep(made(0))
-    side.handovers.start("r", Outbox(), everything=True)
-    asked = [len(side.tick()) for _ in range(PATIENCE_TICKS)]
+    side.machine.start("r", Outbox(), everything=True)
+    asked = [len(side.pass_tick()) for _ in range(PATIENCE_TICKS)]
     assert sum(asked) == PATIENCE_TICKS // 2  # the request is repeated
-    side.tick()
-    assert "r" not in side.handovers
+    side.pass_tick()
+    assert "r" not in side.machine
 
 
 def test_receiver_whose_answers_confirm_nothing_is_abandoned_after_eight_ticks() -> None:
@@ -270,12 +262,12 @@ def test_receiver_whose_answers_confirm_nothing_is_abandoned_after_eight_ticks()
     side.keep(*map(made, range(100)))
     effects = side.hear(RequestHandover("r", 7))
     ticks = 0
-    while "r" in side.handovers:
+    while "r" in side.machine:
         questions = [e.message for e in effects if isinstance(e, Send)]
         for question in questions:
             assert isinstance(question, CheckHeld)
             assert side.hear(Held("r", question.session, True)) == []  # no immediate request
-        effects, ticks = side.tick(), ticks + 1
+        effects, ticks = side.pass_tick(), ticks + 1
         assert ticks <= PATIENCE_TICKS + 1
 
 
@@ -284,11 +276,11 @@ def test_handovers_on_request_leave_places_for_own_ones_and_for_a_drain() -> Non
     side.keep(made(0))
     for number in range(HANDOVERS_MAX + 1):
         side.hear(RequestHandover(f"x{number}", 7))
-    assert f"x{HANDOVERS_MAX}" not in side.handovers
+    assert f"x{HANDOVERS_MAX}" not in side.machine
     for number in range(HANDOVERS_MAX):
-        assert side.handovers.start(f"y{number}", Outbox(), ids=[made(0).id])
-    assert not side.handovers.start("z", Outbox(), ids=[made(0).id])
-    assert side.handovers.start("z", Outbox(), everything=True, is_drain=True)
+        assert side.machine.start(f"y{number}", Outbox(), ids=[made(0).id])
+    assert not side.machine.start("z", Outbox(), ids=[made(0).id])
+    assert side.machine.start("z", Outbox(), everything=True, is_drain=True)
 
 
 def test_neighbour_takes_the_place_of_a_node_that_is_no_neighbour() -> None:
@@ -298,21 +290,21 @@ def test_neighbour_takes_the_place_of_a_node_that_is_no_neighbour() -> None:
     for number in range(HANDOVERS_MAX):
         side.hear(RequestHandover(f"x{number}", 7))
     side.hear(RequestHandover("r", 7))
-    assert "r" in side.handovers
-    assert "x0" in side.handovers
-    assert "x1" not in side.handovers
+    assert "r" in side.machine
+    assert "x0" in side.machine
+    assert "x1" not in side.machine
 
 
 def test_receiver_that_refuses_a_publication_is_abandoned() -> None:
     side = Side("h", ProtocolConfig())
     side.keep(made(0))
     out = Outbox()
-    side.handovers.start("r", out, everything=True)
-    effects: list[Effect] = side.perform(out)
+    side.machine.start("r", out, everything=True)
+    effects: list[Effect] = side.apply(out.effects)
     ticks = 0
-    while "r" in side.handovers:
+    while "r" in side.machine:
         questions = [e.message for e in effects if isinstance(e, Send)]
-        effects = side.tick() if not questions else []
+        effects = side.pass_tick() if not questions else []
         ticks += not questions
         for question in questions:
             if isinstance(question, CheckHeld):
@@ -327,13 +319,13 @@ def test_answer_to_an_earlier_request_is_not_counted() -> None:
     side = Side("h", ProtocolConfig())
     side.keep(made(0))
     out = Outbox()
-    side.handovers.start("r", out, everything=True)
+    side.machine.start("r", out, everything=True)
     (asked,) = out.effects
     assert isinstance(asked, Send)
     assert isinstance(asked.message, CheckHeld)
-    side.handovers.start("r", Outbox(), everything=True)  # asked again, about more ids
+    side.machine.start("r", Outbox(), everything=True)  # asked again, about more ids
     side.hear(Held("r", asked.message.session, True, asked.message.claims))
-    assert "r" in side.handovers
+    assert "r" in side.machine
 
 
 def test_node_that_requests_a_handover_is_informed_of_its_end() -> None:
@@ -368,19 +360,19 @@ def test_corrupted_handovers_end() -> None:
         -7, (), {made(3).id: -(1 << 40), made(50).id: 1 << 40}, -7, True, -(1 << 40)
     )
     state = HandoversState(session=-3, to={"x": wrong, "supervisor": wrong})
-    side.handovers.load(state)
-    assert side.handovers.state() == state
+    side.machine.load(state)
+    assert side.machine.state() == state
     for _ in range(2 * PATIENCE_TICKS):
-        side.tick()
-    assert side.handovers.state().to == {}
+        side.pass_tick()
+    assert side.machine.state().to == {}
 
 
 def test_receiver_that_confirms_ids_it_does_not_hold_is_believed() -> None:
     pair = Pair()
     pair.h.keep(made(0))
     out = Outbox()
-    pair.h.handovers.start("r", out, ids=[made(0).id])
-    question = next(e.message for e in pair.h.perform(out) if isinstance(e, Send))
+    pair.h.machine.start("r", out, ids=[made(0).id])
+    question = next(e.message for e in pair.h.apply(out.effects) if isinstance(e, Send))
     assert isinstance(question, CheckHeld)
     pair.effects += pair.h.hear(Held("r", question.session, True, (), question.ids))
     assert is_over(pair)

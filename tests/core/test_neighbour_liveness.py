@@ -1,9 +1,11 @@
-"""Failure detection of ring neighbours by their silence (R9)."""
+"""Liveness of ring neighbours: requests after silence (R9) and reports to the supervisor."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skipring.core.config import ProtocolConfig
+from skipring.core.failure_detector import UNHEARD_TICKS
 from skipring.core.neighbour_liveness import NeighbourLiveness
 from skipring.core.state import LivenessState
 from tests.support.machines import peer, unhurried
@@ -78,7 +80,6 @@ def test_R9_configuration_with_other_neighbours_confirms_nothing() -> None:
     ticks_to_alarm(silence)
     silence.confirm(["b"])
     assert silence.states() == {"a": LivenessState(0, 8, pending=True)}
-    assert ticks_to_alarm(silence) == 8
 
 
 def test_R9_configuration_without_a_request_confirms_nothing() -> None:
@@ -110,22 +111,11 @@ def test_R9_impossible_tick_counts_are_read_as_zero() -> None:
     assert ticks_to_alarm(watching(a=LivenessState(10**9, 8, pending=False))) == 1
 
 
-def test_R9_node_that_is_no_longer_a_neighbour_is_forgotten() -> None:
+def test_R9_only_current_neighbours_are_remembered_each_once() -> None:
     silence = watching(b=LivenessState(3, 32, pending=True))
-    silence.on_tick([A])
-    assert silence.states() == {"a": LivenessState(1, 8, pending=False)}
-
-
-def test_R9_neighbour_on_both_sides_is_counted_once() -> None:
-    silence = watching()
-    silence.on_tick([A, A])
-    assert silence.states()["a"].ticks == 1
-
-
-def test_R9_message_of_another_node_is_not_remembered() -> None:
-    silence = watching()
     silence.on_heard("c")
-    assert silence.states() == {}
+    silence.on_tick([A, A])
+    assert silence.states() == {"a": LivenessState(1, 8, pending=False)}
 
 
 counters = st.integers(-(10**6), 10**6)
@@ -144,3 +134,51 @@ def test_R9_silent_neighbour_is_detected_within_64_timeouts_from_any_memory(
 @given(st.dictionaries(st.sampled_from("abc"), states))
 def test_loaded_memory_can_be_read_back(loaded: dict[str, LivenessState]) -> None:
     assert watching(**loaded).states() == loaded
+
+
+# -- reports to the supervisor (decision 32) ----------------------------------------------------
+
+
+def test_neighbour_is_reported_after_three_silent_ticks() -> None:
+    silence = watching()
+    reported = [silence.unresponsive(["a", "b"], is_late=False) for _ in range(UNHEARD_TICKS + 1)]
+    assert reported == [[]] * (UNHEARD_TICKS - 1) + [["a", "b"]] * 2
+
+
+def test_active_neighbour_is_not_reported() -> None:
+    silence = watching()
+    for _ in range(2 * UNHEARD_TICKS):
+        silence.on_message("a")
+        assert "a" not in silence.unresponsive(["a", "b"], is_late=False)
+
+
+def test_late_node_reports_no_neighbour_and_starts_again() -> None:
+    silence = watching()
+    for _ in range(UNHEARD_TICKS):
+        silence.unresponsive(["a"], is_late=False)
+    assert silence.unresponsive(["a"], is_late=True) == []
+    assert silence.unresponsive(["a"], is_late=False) == []
+
+
+def test_former_neighbour_is_not_reported() -> None:
+    silence = watching()
+    for _ in range(UNHEARD_TICKS):
+        silence.unresponsive(["a"], is_late=False)
+    assert silence.unresponsive(["b"], is_late=False) == []
+    assert silence.unresponsive(["a"], is_late=False) == []
+
+
+def test_messages_of_other_nodes_use_no_memory() -> None:
+    silence = watching()
+    for number in range(1000):
+        silence.on_message(f"x{number}")
+    assert silence.unheard == {}
+
+
+@pytest.mark.parametrize("ticks", [-(10**9), 10**9])
+def test_corrupted_counter_lasts_one_tick_after_a_message(ticks: int) -> None:
+    silence = watching()
+    silence.load_unheard({"a": ticks})
+    silence.on_message("a")
+    assert silence.unresponsive(["a"], is_late=False) == []
+    assert silence.unheard == {"a": 0}

@@ -1,24 +1,32 @@
-"""Replica: the stored publications of one topic and their ids (section 4.2)."""
+"""Replica: the stored publications of one topic and their index (section 4.2; decision 41)."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from skipring.core import replica as holdings_module
 from skipring.core.effects import Deliver, Discard, Effect, Origin, Outbox, Store
 from skipring.core.log import MemoryLog
 from skipring.core.prefix import ALL
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.replica import Replica
+from skipring.core.replica import UNINDEXED_MAX, Replica
+from skipring.core.scrub import Scrubber
 from skipring.core.sequences import COUNTERS
 from skipring.core.state import NumberState, ReplicaState
 from skipring.core.summaries import DIGEST_BYTES, EMPTY_ROOT
 from skipring.core.trie import PublicationTrie
+from tests.support.fake_host import FakeHost, kinds
 from tests.support.machines import TOPIC, unhurried
+from tests.support.publications import made_many, store
 
 WRONG_ID = b"x" * ID_BYTES
+
+
 WRONG_DIGEST = b"x" * DIGEST_BYTES
 
 
@@ -30,32 +38,17 @@ def settled(seq: int, **fields: object) -> Publication:
     return publication(seq, **fields).with_id(TOPIC)
 
 
-def store(offset: int, *rows: Publication) -> Store:
-    """Return the Store effect of rows with their total size."""
-    return Store(offset, rows, sum(row.size_bytes for row in rows))
-
-
-class Kept:
-    """Replica whose effects are applied as by a host."""
+class Kept(FakeHost[Replica]):
+    """Replica of the node ann with its host."""
 
     def __init__(self, rows: Iterable[Publication] | MemoryLog = ()) -> None:
-        self.archive = rows if isinstance(rows, MemoryLog) else MemoryLog(rows)
-        self.holdings = Replica(TOPIC, self.archive, node="ann")
-        self.holdings.recover({})
+        log = rows if isinstance(rows, MemoryLog) else MemoryLog(rows)
+        super().__init__(Replica(TOPIC, log, node="ann"), log)
+        self.machine.recover({})
 
-    def carry_out(self, out: Outbox) -> list[Effect]:
-        for effect in out.effects:
-            match effect:
-                case Store(offset=offset, publications=rows):
-                    self.archive.write(offset, *rows)
-                case Discard(offset=offset):
-                    self.archive.discard(offset)
-        return out.effects
-
-    def take(self, one: Publication, *, hops: int = 0) -> list[Effect]:
-        out = Outbox()
-        self.holdings.add([one], out, origin=Origin.SPREAD, hops=hops)
-        return self.carry_out(out)
+    def add(self, *rows: Publication, hops: int = 0) -> list[Effect]:
+        """Add publications that a broadcast has brought; return the effects."""
+        return self.run(lambda out: self.machine.add(rows, out, origin=Origin.SPREAD, hops=hops))
 
 
 # -- adding ------------------------------------------------------------------------------------
@@ -65,8 +58,8 @@ def test_publication_is_stored_and_then_delivered() -> None:
     kept = Kept()
     one = settled(0)
     delivered = Deliver((one,), 0, Origin.SPREAD, 3, one.size_bytes)
-    assert kept.take(one, hops=3) == [store(0, one), delivered]
-    assert kept.holdings.index().offset_of(one.id) == 0
+    assert kept.add(one, hops=3) == [store(0, one), delivered]
+    assert kept.machine.index().offset_of(one.id) == 0
 
 
 class Noting(MemoryLog):
@@ -98,18 +91,18 @@ def test_publications_are_read_in_order_of_offsets_and_returned_in_order_of_ids(
 def test_offsets_grow_by_one() -> None:
     kept = Kept([settled(0), settled(1)])
     for seq in (2, 3, 4):
-        store, deliver = kept.take(publication(seq))
+        store, deliver = kept.add(publication(seq))
         assert isinstance(store, Store)
         assert isinstance(deliver, Deliver)
         assert store.offset == deliver.offset == seq
-    assert [row.seq for row in kept.archive.publications()] == [0, 1, 2, 3, 4]
+    assert [row.seq for row in kept.log.publications()] == [0, 1, 2, 3, 4]
 
 
 def test_add_returns_the_publication_as_it_is_stored() -> None:
     kept = Kept()
     out = Outbox()
-    assert kept.holdings.add([publication(0)], out, origin=Origin.OWN) == (settled(0),)
-    assert kept.holdings.add([publication(0)], out, origin=Origin.OWN) == ()
+    assert kept.machine.add([publication(0)], out, origin=Origin.OWN) == (settled(0),)
+    assert kept.machine.add([publication(0)], out, origin=Origin.OWN) == ()
 
 
 @pytest.mark.parametrize("claimed", [b"", WRONG_ID, b"short", WRONG_ID * 2])
@@ -118,43 +111,43 @@ def test_T10_id_derives_from_the_fields_whatever_id_a_message_carries(
 ) -> None:
     kept = Kept()
     right = settled(0)
-    assert kept.take(publication(0, id=claimed))[0] == store(0, right)
-    assert list(kept.holdings.index().keys()) == [right.id]
+    assert kept.add(publication(0, id=claimed))[0] == store(0, right)
+    assert list(kept.machine.index().keys()) == [right.id]
 
 
 @pytest.mark.parametrize("claimed", [None, b"", WRONG_ID])
 def test_T10_known_publication_is_dropped_whatever_id_it_carries(claimed: bytes | None) -> None:
     kept = Kept([settled(0)])
     again = settled(0) if claimed is None else publication(0, id=claimed)
-    assert kept.take(again) == []
-    assert len(kept.holdings.index()) == 1
+    assert kept.add(again) == []
+    assert len(kept.machine.index()) == 1
 
 
 def test_T10_publication_with_the_id_of_another_is_stored_and_does_not_replace_it() -> None:
     kept = Kept([settled(0)])
-    kept.take(publication(1, id=settled(0).id))
-    assert [kept.archive.read(offset) for offset in (0, 1)] == [settled(0), settled(1)]
+    kept.add(publication(1, id=settled(0).id))
+    assert [kept.log.read(offset) for offset in (0, 1)] == [settled(0), settled(1)]
 
 
 def test_equal_fields_in_another_topic_are_another_publication() -> None:
     kept = Kept()
     elsewhere = publication(0).with_id("elsewhere")
-    assert kept.take(elsewhere)[0] == store(0, settled(0))
+    assert kept.add(elsewhere)[0] == store(0, settled(0))
 
 
 def test_opaque_publication_is_stored_under_its_own_id() -> None:
     kept = Kept()
     opaque = publication(0, payload=None, id=WRONG_ID)
-    assert kept.take(opaque)[0] == store(0, opaque)
-    assert WRONG_ID in kept.holdings.index()
+    assert kept.add(opaque)[0] == store(0, opaque)
+    assert WRONG_ID in kept.machine.index()
 
 
 @pytest.mark.parametrize("size", [1, 31, 33])
 def test_T10_opaque_publication_with_an_invalid_id_does_no_harm(size: int) -> None:
     kept = Kept([settled(seq) for seq in range(3)])
-    kept.take(publication(0, payload=None, id=b"x" * size))
-    kept.take(publication(9))
-    assert all(settled(seq).id in kept.holdings.index() for seq in (0, 1, 2, 9))
+    kept.add(publication(0, payload=None, id=b"x" * size))
+    kept.add(publication(9))
+    assert all(settled(seq).id in kept.machine.index() for seq in (0, 1, 2, 9))
 
 
 def test_two_replicas_without_a_log_do_not_share_publications() -> None:
@@ -168,10 +161,10 @@ def test_two_replicas_without_a_log_do_not_share_publications() -> None:
 def test_log_and_trie_hold_the_same_publications(numbers: list[int]) -> None:
     kept = Kept()
     for seq in numbers:
-        kept.take(publication(seq))
+        kept.add(publication(seq))
     first = list(dict.fromkeys(numbers))
-    assert [row.seq for row in kept.archive.publications()] == first
-    assert sorted(kept.holdings.index().entries()) == sorted(kept.archive.entries())
+    assert [row.seq for row in kept.log.publications()] == first
+    assert sorted(kept.machine.index().entries()) == sorted(kept.log.entries())
 
 
 # -- reading back ------------------------------------------------------------------------------
@@ -179,7 +172,7 @@ def test_log_and_trie_hold_the_same_publications(numbers: list[int]) -> None:
 
 def test_stored_publication_is_found_by_its_id_or_a_prefix_of_it() -> None:
     rows = [settled(seq) for seq in range(40)]
-    holdings = Kept(rows).holdings
+    holdings = Kept(rows).machine
     out = Outbox()
     for offset, row in enumerate(rows):
         assert holdings.read(row.id, offset, out) == row
@@ -200,32 +193,32 @@ def test_stored_publication_is_found_by_its_id_or_a_prefix_of_it() -> None:
 )
 def test_T12_corrupt_row_is_quarantined(corrupted: Publication | None) -> None:
     kept = Kept([settled(0), settled(1)])
-    assert kept.archive._rows is not None
-    kept.archive._rows[1] = corrupted
+    assert kept.log._rows is not None
+    kept.log._rows[1] = corrupted
     out = Outbox()
-    assert kept.holdings.read(settled(1).id, 1, out) is None
-    assert kept.carry_out(out) == [Discard(1)]
-    assert list(kept.holdings.index().keys()) == [settled(0).id]
+    assert kept.machine.read(settled(1).id, 1, out) is None
+    assert kept.apply(out.effects) == [Discard(1)]
+    assert list(kept.machine.index().keys()) == [settled(0).id]
 
 
 def test_T12_quarantined_publication_can_be_added_again() -> None:
     kept = Kept([settled(0), settled(1)])
-    kept.archive.discard(0)
+    kept.log.discard(0)
     out = Outbox()
-    assert kept.holdings.find(settled(0).id, out) is None
-    kept.carry_out(out)
-    assert kept.take(settled(0))[0] == store(2, settled(0))
-    assert kept.holdings.find(settled(0).id, Outbox()) == settled(0)
+    assert kept.machine.find(settled(0).id, out) is None
+    kept.apply(out.effects)
+    assert kept.add(settled(0))[0] == store(2, settled(0))
+    assert kept.machine.find(settled(0).id, Outbox()) == settled(0)
 
 
 def test_T12_row_stored_under_a_wrong_id_is_quarantined_on_read() -> None:
     wrong = publication(0, id=WRONG_ID)
     kept = Kept([wrong])
-    assert WRONG_ID in kept.holdings.index()
+    assert WRONG_ID in kept.machine.index()
     out = Outbox()
-    assert kept.holdings.find(WRONG_ID, out) is None
+    assert kept.machine.find(WRONG_ID, out) is None
     assert out.effects == [Discard(0)]
-    assert len(kept.holdings.index()) == 0
+    assert len(kept.machine.index()) == 0
 
 
 # -- recovery ----------------------------------------------------------------------------------
@@ -233,7 +226,7 @@ def test_T12_row_stored_under_a_wrong_id_is_quarantined_on_read() -> None:
 
 def test_recovery_indexes_the_log_without_reading_the_rows() -> None:
     rows = [settled(0), publication(1, id=WRONG_ID), settled(2)]
-    holdings = Kept(rows).holdings
+    holdings = Kept(rows).machine
     assert sorted(holdings.index().entries()) == sorted((row.id, row.seq) for row in rows)
 
 
@@ -268,7 +261,7 @@ def test_wrong_numbers_of_two_sequences_of_one_publisher_survive_state_and_load(
 
 
 def test_numbers_of_incarnation_0_continue_after_stored_ones() -> None:
-    holdings = Kept([settled(0), settled(4), publication(9, "bob").with_id(TOPIC)]).holdings
+    holdings = Kept([settled(0), settled(4), publication(9, "bob").with_id(TOPIC)]).machine
     assert [holdings.next_seq(0) for _ in range(3)] == [5, 6, 7]
     holdings.recover({})
     assert holdings.next_seq(0) == 5
@@ -281,6 +274,180 @@ def test_numbers_of_incarnation_0_start_at_zero() -> None:
 
 def test_numbers_of_incarnation_0_continue_after_own_publications_received_from_others() -> None:
     kept = Kept()
-    assert kept.holdings.next_seq(0) == 0
-    kept.take(publication(1))
-    assert kept.holdings.next_seq(0) > 1
+    assert kept.machine.next_seq(0) == 0
+    kept.add(publication(1))
+    assert kept.machine.next_seq(0) > 1
+
+
+# -- index backlog (decision 41) ---------------------------------------------------------------
+
+
+TURNS_MAX = 10_000  # a run that needs more does not end
+
+
+def eager(publications: tuple[Publication, ...]) -> PublicationTrie:
+    """Return a trie with all publications inserted at once."""
+    trie = PublicationTrie()
+    trie.add_many((each.id, offset) for offset, each in enumerate(publications))
+    return trie
+
+
+def take(holdings: Replica, publications: tuple[Publication, ...]) -> list[Effect]:
+    """Add publications to a replica and store the new ones."""
+    out = Outbox()
+    holdings.add(publications, out, origin=Origin.REPAIR)
+    for effect in out.effects:
+        if isinstance(effect, Store):
+            assert isinstance(holdings.archive, MemoryLog)
+            holdings.archive.write(effect.offset, *effect.publications)
+    return out.effects
+
+
+def waiting(holdings: Replica) -> int:
+    """Return the number of publications that are not in the trie yet."""
+    return holdings.count - len(holdings.indexed_trie)
+
+
+def turns(holdings: Replica, ids: int) -> int:
+    """Return how often the replica has to index until it has no backlog."""
+    for turn in range(TURNS_MAX):
+        if not holdings.is_behind:
+            return turn
+        holdings.index_some(ids)
+    raise AssertionError(f"no end after {TURNS_MAX} turns")
+
+
+def test_added_publications_are_counted_and_known_before_they_are_indexed() -> None:
+    holdings = Replica(TOPIC, None)
+    take(holdings, made_many(10))
+    assert (holdings.count, waiting(holdings), holdings.is_behind) == (10, 10, True)
+    assert take(holdings, made_many(10)) == []
+    assert kinds(take(holdings, made_many(12))) == [Store, Deliver]
+    assert (holdings.count, waiting(holdings)) == (12, 12)
+
+
+def test_reader_of_the_trie_sees_all_publications() -> None:
+    holdings = Replica(TOPIC, None)
+    take(holdings, made_many(10))
+    assert sorted(holdings.index().entries()) == sorted(eager(made_many(10)).entries())
+    assert (holdings.count, waiting(holdings)) == (10, 0)
+
+
+def test_backlog_is_indexed_in_slices_first_into_the_trie_and_then_as_digests() -> None:
+    holdings = Replica(TOPIC, None)
+    take(holdings, made_many(100))
+    for left in (70, 40, 10, 0):
+        assert holdings.is_behind
+        holdings.index_some(30)
+        assert (holdings.count, waiting(holdings)) == (100, left)
+    assert holdings.is_behind  # no digest is known yet
+    assert turns(holdings, 30) > 0
+    assert holdings.index().is_fresh
+    assert holdings.index().root == eager(made_many(100)).root
+
+
+def test_indexing_an_empty_backlog_has_no_effect() -> None:
+    holdings = Replica(TOPIC, None)
+    assert not holdings.is_behind
+    holdings.index_some(10)
+    assert (holdings.count, holdings.is_behind) == (0, False)
+    assert Replica(TOPIC, None).count == 0
+
+
+def test_publications_that_arrive_during_indexing_are_indexed_too() -> None:
+    holdings = Replica(TOPIC, None)
+    take(holdings, made_many(50))
+    holdings.index_some(20)
+    take(holdings, made_many(80))  # 50 of them are known, in the trie or not
+    assert (holdings.count, waiting(holdings)) == (80, 60)
+    turns(holdings, 20)
+    assert sorted(holdings.index().entries()) == sorted(eager(made_many(80)).entries())
+
+
+def test_backlog_is_limited_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holdings_module, "UNINDEXED_MAX", 10)
+    holdings, most = Replica(TOPIC, None), 0
+    for start, count in ((0, 4), (4, 4), (8, 4), (12, 1), (13, 25), (38, 3), (41, 9)):
+        before = waiting(holdings)
+        take(holdings, made_many(count, start))
+        most = max(most, waiting(holdings))
+        assert before + count - waiting(holdings) <= 2 * count  # no single step takes long
+    assert 0 < most <= 10
+    assert holdings.count == 50
+    assert holdings.index().root == eager(made_many(50)).root
+
+
+def test_backlog_limit_is_at_least_100_000() -> None:
+    assert UNINDEXED_MAX >= 100_000
+
+
+def test_recovery_indexes_the_stored_publications_and_nothing_else() -> None:
+    holdings = Replica(TOPIC, MemoryLog())
+    take(holdings, made_many(10))
+    holdings.add(made_many(5, 10), Outbox(), origin=Origin.REPAIR)  # never stored
+    holdings.recover({})
+    assert (holdings.count, waiting(holdings)) == (10, 0)
+    assert holdings.index().root == eager(made_many(10)).root
+
+
+def test_loaded_index_replaces_the_backlog() -> None:
+    holdings = Replica(TOPIC, None)
+    take(holdings, made_many(10))
+    holdings.adopt(eager(made_many(10)))
+    assert (holdings.count, waiting(holdings)) == (10, 0)
+    assert take(holdings, made_many(10)) == []
+
+
+def find(holdings: Replica, out: Outbox) -> None:
+    assert [holdings.find(each.id[:8], out) for each in made_many(10)] == list(made_many(10))
+
+
+def read_all(holdings: Replica, out: Outbox) -> None:
+    assert len(list(holdings.read_many(holdings.index().entries(), out))) == 10
+
+
+def scrub(holdings: Replica, out: Outbox) -> None:
+    scrubbing = Scrubber(holdings)
+    for _ in range(5):
+        scrubbing.step(4, out)
+
+
+@pytest.mark.parametrize("look", [find, read_all, scrub])
+@pytest.mark.parametrize("worked_off", [0, 4])
+def test_backlog_is_never_quarantined(
+    look: Callable[[Replica, Outbox], None], worked_off: int
+) -> None:
+    holdings, out = Replica(TOPIC, None), Outbox()
+    take(holdings, made_many(10))
+    if worked_off:
+        holdings.index_some(worked_off)
+    look(holdings, out)
+    assert out.effects == []
+    assert holdings.index().root == eager(made_many(10)).root
+
+
+@unhurried
+@given(
+    packs=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30)), max_size=12),
+    slices=st.lists(st.integers(0, 20), min_size=1, max_size=12),
+    limit=st.integers(1, 50),
+)
+def test_digest_does_not_depend_on_the_slices_of_indexing(
+    packs: list[tuple[int, int]], slices: list[int], limit: int
+) -> None:
+    holdings, taken = Replica(TOPIC, MemoryLog()), dict[bytes, Publication]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(holdings_module, "UNINDEXED_MAX", limit)
+        for turn, (start, count) in enumerate(packs):
+            take(holdings, made_many(count, start))
+            taken |= {each.id: each for each in made_many(count, start) if each.id not in taken}
+            assert waiting(holdings) <= limit
+            assert holdings.count == len(taken)
+            ids = slices[turn % len(slices)]
+            if ids and holdings.is_behind:
+                holdings.index_some(ids)
+    turns(holdings, 7)
+    every = tuple(taken.values())
+    assert tuple(holdings.archive.publications()) == every
+    assert sorted(holdings.index().entries()) == sorted(eager(every).entries())
+    assert holdings.index().root == eager(every).root

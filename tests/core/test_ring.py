@@ -348,17 +348,11 @@ def test_B13_pred_becomes_the_wrap_edge_at_the_left_end() -> None:
 
 
 def test_B13_succ_becomes_the_wrap_edge_at_the_right_end() -> None:
-    a, y = peer("0", "a"), peer("11", "y")
+    a, y, z = peer("0", "a"), peer("11", "y"), peer("1", "z")
     assert configured("111", y, a) == (y, None, a)
-
-
-def test_B13_each_of_two_nodes_is_neighbour_and_wrap_edge_of_the_other() -> None:
-    z, a = peer("1", "z"), peer("0", "a")
+    # Each of two nodes is neighbour and wrap edge of the other; a single node has no edges.
     assert configured("0", z, z) == (None, z, z)
     assert configured("1", a, a) == (a, None, a)
-
-
-def test_B13_node_that_is_alone_has_no_edges() -> None:
     assert configured("0", None, None) == (None, None, None)
 
 
@@ -380,8 +374,8 @@ def see_home(bits: str, old: Peer, pred: Peer, succ: Peer) -> list[tuple[str, ob
 
 def test_B11_old_neighbour_that_is_nearer_round_the_wrap_is_reported_to_the_supervisor() -> None:
     # From 0 leftwards: 111 comes before 11, though on the line it is farther away.
-    assert see_home("0", peer("111", "o"), peer("11", "z"), peer("001", "a")) == asked("o")
-    assert see_home("111", peer("0", "o"), peer("11", "z"), peer("001", "a")) == asked("o")
+    for bits, old in (("0", "111"), ("111", "0")):
+        assert see_home(bits, peer(old, "o"), peer("11", "z"), peer("001", "a")) == asked("o")
 
 
 def test_B11_old_neighbour_beyond_both_new_ones_is_forwarded_instead() -> None:
@@ -389,12 +383,9 @@ def test_B11_old_neighbour_beyond_both_new_ones_is_forwarded_instead() -> None:
     assert sent == [("a", Introduce(peer("1", "o"), LINE, first_hand=False))]
 
 
-def test_B12_old_neighbour_at_the_same_distance_is_reported_to_the_supervisor() -> None:
-    assert see_home("0", peer("11", "o"), peer("11", "z"), peer("001", "a")) == asked("o")
-
-
-def test_B12_old_right_neighbour_at_the_same_distance_is_reported_too() -> None:
-    assert see_home("0", peer("001", "o"), peer("11", "z"), peer("001", "a")) == asked("o")
+@pytest.mark.parametrize("bits", ["11", "001"])
+def test_B12_old_neighbour_at_the_same_distance_is_reported_to_the_supervisor(bits: str) -> None:
+    assert see_home("0", peer(bits, "o"), peer("11", "z"), peer("001", "a")) == asked("o")
 
 
 def test_B12_old_neighbour_that_the_configuration_names_is_not_reported() -> None:
@@ -422,22 +413,21 @@ def test_R2_second_hand_introduction_changes_no_edge(
         assert edges(ring) == before
 
 
-def test_R2_third_party_nearer_than_the_neighbour_is_probed() -> None:
-    ring = ring_at("01", left=peer("0", "a"))
-    sent = hear(ring, Introduce(peer("001", "b"), LINE, first_hand=False))
-    assert sent == [("b", CheckLabel(peer("01", ME), label("001"), LINE))]
-
-
-def test_R2_neighbour_with_another_label_by_hearsay_is_probed() -> None:
-    ring = ring_at("01", left=peer("001", "a"))
-    sent = hear(ring, Introduce(peer("0", "a"), LINE, first_hand=False))
-    assert sent == [("a", CheckLabel(peer("01", ME), label("0"), LINE))]
-
-
-def test_R2_candidate_for_the_wrap_edge_from_a_third_party_is_probed() -> None:
-    ring = ring_at("0", right=peer("001", "a"))
-    sent = hear(ring, Introduce(peer("111", "z"), WRAP, first_hand=False))
-    assert sent == [("z", CheckLabel(peer("0", ME), label("111"), WRAP))]
+@pytest.mark.parametrize(
+    ("own", "edge", "known", "told", "link"),
+    [
+        ("01", "left", peer("0", "a"), peer("001", "b"), LINE),  # nearer than the neighbour
+        ("01", "left", peer("001", "a"), peer("0", "a"), LINE),  # the neighbour under another label
+        ("0", "right", peer("001", "a"), peer("111", "z"), WRAP),  # a candidate for the wrap edge
+    ],
+    ids=["nearer", "moved", "wrap"],
+)
+def test_R2_peer_that_a_third_party_introduces_is_probed(
+    own: str, edge: str, known: Peer, told: Peer, link: EdgeKind
+) -> None:
+    ring = ring_at(own, **{edge: known})
+    sent = hear(ring, Introduce(told, link, first_hand=False))
+    assert sent == [(told.node, CheckLabel(peer(own, ME), told.label, link))]
     assert ring.wrap is None
 
 

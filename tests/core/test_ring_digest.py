@@ -4,7 +4,6 @@ import pytest
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Outbox
-from skipring.core.events import Received
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import Digest, GetConfiguration
 from skipring.core.peers import NodeId, Peer
@@ -13,7 +12,8 @@ from skipring.core.roster import Roster
 from skipring.core.shortcuts import Shortcuts
 from skipring.core.state import legitimate_states
 from skipring.core.topology import chains_around, levels
-from tests.support.machines import ME, Sent, label, peer, ring_at, subscriber, tick, written
+from tests.support.fake_host import Sent
+from tests.support.machines import ME, label, peer, ring_at, subscriber, written
 
 # In a ring of sixteen, the node with label 01 has the children 0011 and 0101 and the parent 0.
 OWN, A, Z = peer("01", ME), peer("0011", "a"), peer("0101", "z")
@@ -124,18 +124,18 @@ def test_R14_strangers_cannot_fill_the_memory() -> None:
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 13, 33, 100])
 def test_R14_label_0_computes_the_sum_over_the_roster_in_a_legitimate_ring(n: int) -> None:
     nodes = [f"n{number:03d}" for number in range(n)]
-    machines = {node: subscriber(state, node=node) for node, state in legitimate_states(nodes)}
+    hosts = {node: subscriber(state, node=node) for node, state in legitimate_states(nodes)}
     roster = Roster()
     for node in nodes:
         roster.add(node)
-    root = machines[nodes[0]]
+    root = hosts[nodes[0]]
     for _ in range(levels(n) + 2):
-        said = [parcel for machine in machines.values() for parcel in tick(machine)]
+        said = [parcel for host in hosts.values() for parcel in host.tick()]
         for to, message in said:
             if isinstance(message, Digest):
-                machines[to].handle(Received(message))
-    assert root.label == Label(0)
+                hosts[to].receive(message)
+    assert root.machine.label == Label(0)
     asked: list[object] = []
     for _ in range(50):  # its neighbours are silent, so it asks (R9)
-        asked += [message for _, message in tick(root) if isinstance(message, GetConfiguration)]
-    assert set(asked) == {GetConfiguration(root.node, roster.digest)}
+        asked += [message for _, message in root.tick() if isinstance(message, GetConfiguration)]
+    assert set(asked) == {GetConfiguration(nodes[0], roster.digest)}

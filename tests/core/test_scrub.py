@@ -12,71 +12,69 @@ from skipring.core.log import MemoryLog
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.scrub import ROWS_BYTES, Scrubber
-from tests.core.test_replica import WRONG_DIGEST, WRONG_ID, Noting, settled
-from tests.core.test_replica import Kept as KeptOnly
+from tests.core.test_replica import WRONG_DIGEST, WRONG_ID, Kept, Noting, settled
 
 
-class Kept(KeptOnly):
-    """Replica with a scrubber."""
+class Scrubbed(Kept):
+    """Replica with a scrubber and a host."""
 
     def __init__(self, rows: Iterable[Publication] | MemoryLog = ()) -> None:
         super().__init__(rows)
-        self.scrubbing = Scrubber(self.holdings)
+        self.scrubber = Scrubber(self.machine)
 
     def scrub(self, ids: int) -> list[Effect]:
-        out = Outbox()
-        self.scrubbing.step(ids, out)
-        return self.carry_out(out)
+        """Scrub a slice; return the effects."""
+        return self.run(lambda out: self.scrubber.step(ids, out))
 
 
 def test_T12_valid_row_with_a_wrong_trie_entry_stays_and_is_indexed_again() -> None:
-    kept = Kept([settled(0), settled(1)])
-    kept.holdings.index().remove(settled(1).id)
-    kept.holdings.index().add(settled(7).id, 1)
+    kept = Scrubbed([settled(0), settled(1)])
+    kept.machine.index().remove(settled(1).id)
+    kept.machine.index().add(settled(7).id, 1)
     out = Outbox()
-    assert kept.holdings.read(settled(7).id, 1, out) is None
-    kept.carry_out(out)
+    assert kept.machine.read(settled(7).id, 1, out) is None
+    kept.apply(out.effects)
     assert kept.scrub(16) == []
-    assert set(kept.holdings.index().keys()) == {settled(0).id, settled(1).id}
+    assert set(kept.machine.index().keys()) == {settled(0).id, settled(1).id}
 
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_T12_valid_row_of_two_under_one_id_stays(is_first: bool) -> None:
     spoilt = replace(settled(1), id=settled(0).id)
-    kept = Kept([settled(0), spoilt] if is_first else [spoilt, settled(0)])
+    kept = Scrubbed([settled(0), spoilt] if is_first else [spoilt, settled(0)])
     for _ in range(3):
         kept.scrub(16)
-    assert list(kept.archive.publications()) == [settled(0)]
-    assert list(kept.holdings.index().keys()) == [settled(0).id]
+    assert list(kept.log.publications()) == [settled(0)]
+    assert list(kept.machine.index().keys()) == [settled(0).id]
 
 
 def test_T12_duplicate_row_is_quarantined_once() -> None:
-    kept = Kept([settled(0), settled(0)])
+    kept = Scrubbed([settled(0), settled(0)])
     kept.scrub(16)
-    assert list(kept.archive.publications()) == [settled(0)]
+    assert list(kept.log.publications()) == [settled(0)]
 
 
 def test_T12_scrub_quarantines_every_corrupt_row_in_slices() -> None:
     rows = [settled(seq) for seq in range(200)]
     bad = {3, 77, 78, 150}
-    kept = Kept(replace(row, payload=b"changed") if row.seq in bad else row for row in rows)
+    kept = Scrubbed(replace(row, payload=b"changed") if row.seq in bad else row for row in rows)
     found: list[Effect] = []
     slices = [kept.scrub(16) for _ in range(20)]
     for effects in slices:
         found += effects
     assert sorted(effect.offset for effect in found if isinstance(effect, Discard)) == sorted(bad)
     assert len(found) == len(bad)
-    assert len(kept.holdings.index()) == len(rows) - len(bad)
+    assert len(kept.machine.index()) == len(rows) - len(bad)
 
 
 def test_T10_scrub_reads_one_slice_only() -> None:
-    kept = Kept(replace(settled(seq), payload=b"changed") for seq in range(400))
+    kept = Scrubbed(replace(settled(seq), payload=b"changed") for seq in range(400))
     assert 16 <= len(kept.scrub(16)) < 100
 
 
 def test_T12_scrub_reads_consecutive_rows_and_each_in_turn() -> None:
     archive = Noting([settled(seq) for seq in range(100)])
-    kept = Kept(archive)
+    kept = Scrubbed(archive)
     for _ in range(20):
         before = len(archive.offsets)
         assert kept.scrub(16) == []
@@ -88,7 +86,7 @@ def test_T12_scrub_reads_consecutive_rows_and_each_in_turn() -> None:
 
 def test_T12_scrub_reads_fewer_large_rows() -> None:
     archive = Noting([settled(seq, payload=bytes(ROWS_BYTES // 4)) for seq in range(20)])
-    kept = Kept(archive)
+    kept = Scrubbed(archive)
     assert kept.scrub(16) == []
     assert archive.offsets == [0, 1, 2, 3]
     for _ in range(4):
@@ -97,17 +95,17 @@ def test_T12_scrub_reads_fewer_large_rows() -> None:
 
 
 def test_T12_id_without_a_row_is_found_by_the_second_pass() -> None:
-    kept = Kept(settled(seq) for seq in range(40))
-    kept.holdings.index().add(WRONG_ID, 7)
+    kept = Scrubbed(settled(seq) for seq in range(40))
+    kept.machine.index().add(WRONG_ID, 7)
     found = [effect for _ in range(12) for effect in kept.scrub(16)]
     assert found == []  # the row at that offset is valid
-    assert set(kept.holdings.index().keys()) == {settled(seq).id for seq in range(40)}
-    assert list(kept.archive.publications()) == [settled(seq) for seq in range(40)]
+    assert set(kept.machine.index().keys()) == {settled(seq).id for seq in range(40)}
+    assert list(kept.log.publications()) == [settled(seq) for seq in range(40)]
 
 
 def test_T12_row_that_the_trie_has_at_another_offset_stays() -> None:
-    kept = Kept(settled(seq) for seq in range(40))
-    trie = kept.holdings.index()
+    kept = Scrubbed(settled(seq) for seq in range(40))
+    trie = kept.machine.index()
     trie.remove(settled(3).id)
     trie.add(settled(3).id, 17)
     assert [effect for _ in range(3) for effect in kept.scrub(16)] == []
@@ -115,8 +113,8 @@ def test_T12_row_that_the_trie_has_at_another_offset_stays() -> None:
 
 
 def test_T10_scrub_repairs_digests() -> None:
-    kept = Kept(settled(seq) for seq in range(100))
-    trie = kept.holdings.index()
+    kept = Scrubbed(settled(seq) for seq in range(100))
+    trie = kept.machine.index()
     root = trie.root
     trie.corrupt({ALL: WRONG_DIGEST, Prefix.parse("01"): WRONG_DIGEST})
     for _ in range(20):
@@ -126,47 +124,47 @@ def test_T10_scrub_repairs_digests() -> None:
 
 
 def test_T12_pass_ends_while_publications_keep_arriving() -> None:
-    kept = Kept(settled(seq) for seq in range(40))
-    kept.holdings.index().add(WRONG_ID, 7)
+    kept = Scrubbed(settled(seq) for seq in range(40))
+    kept.machine.index().add(WRONG_ID, 7)
     for tick in range(100):
         for seq in range(20):  # more than a slice
-            kept.take(settled(100 + 20 * tick + seq))
+            kept.add(settled(100 + 20 * tick + seq))
         kept.scrub(16)
-        if WRONG_ID not in kept.holdings.index():
+        if WRONG_ID not in kept.machine.index():
             return
     pytest.fail("an id without a row was not found")
 
 
 def test_scrub_does_not_index_waiting_publications() -> None:
-    kept = Kept(settled(seq) for seq in range(20))
+    kept = Scrubbed(settled(seq) for seq in range(20))
     for seq in range(20, 40):
-        kept.take(settled(seq))
+        kept.add(settled(seq))
     for _ in range(8):  # more than two passes
         assert kept.scrub(16) == []
-    assert len(kept.holdings._trie) == 20
-    assert kept.holdings.count == 40
+    assert len(kept.machine.indexed_trie) == 20
+    assert kept.machine.count == 40
 
 
 def test_T12_duplicate_row_that_waits_to_be_indexed_is_quarantined() -> None:
-    kept = Kept()
-    kept.take(settled(0))
-    kept.archive.write(1, settled(0))  # simulates a disk that returns a wrong row
-    kept.holdings.add([settled(1)], Outbox(), origin=Origin.SPREAD)
+    kept = Scrubbed()
+    kept.add(settled(0))
+    kept.log.write(1, settled(0))  # simulates a disk that returns a wrong row
+    kept.machine.add([settled(1)], Outbox(), origin=Origin.SPREAD)
     assert [effect for _ in range(4) for effect in kept.scrub(16)] == [Discard(1)]
 
 
 def test_T12_rows_are_indexed_again_even_if_no_id_is_left() -> None:
-    kept = Kept(settled(seq) for seq in range(20))
+    kept = Scrubbed(settled(seq) for seq in range(20))
     for seq in range(20):
-        kept.holdings.index().remove(settled(seq).id)
+        kept.machine.index().remove(settled(seq).id)
     for _ in range(2):
         assert kept.scrub(16) == []
-    assert set(kept.holdings.index().keys()) == {settled(seq).id for seq in range(20)}
+    assert set(kept.machine.index().keys()) == {settled(seq).id for seq in range(20)}
 
 
 def test_T12_id_of_an_unreadable_row_is_removed_within_two_passes() -> None:
-    kept = Kept(settled(seq) for seq in range(160))
-    kept.archive.discard(37)  # simulates a disk that loses a row silently
+    kept = Scrubbed(settled(seq) for seq in range(160))
+    kept.log.discard(37)  # simulates a disk that loses a row silently
     for _ in range(2 * 160 // 16):
         kept.scrub(16)
-    assert set(kept.holdings.index().keys()) == {settled(seq).id for seq in range(160) if seq != 37}
+    assert set(kept.machine.index().keys()) == {settled(seq).id for seq in range(160) if seq != 37}

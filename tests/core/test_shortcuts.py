@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from skipring.core.config import Rule, Rules
 from skipring.core.labels import Label
 from skipring.core.messages import CheckLabel, IntroduceShortcut, RemoveConnections
-from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, Peer
+from skipring.core.peers import LEFT, SUPERVISOR, EdgeKind, NodeId, Peer
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts
+from tests.support.fake_host import Sent
 from tests.support.machines import (
     FAST,
     FIXED,
     ME,
     PAPER,
-    Sent,
     asked,
     edges,
     label,
@@ -41,8 +41,9 @@ def quarter(slots: dict[str, NodeId | None] | None = None, *, rules: Rules = FAS
     return shortcuts
 
 
-def timeout(shortcuts: Shortcuts) -> Sent:
-    ring = shortcuts._ring
+def timeout(shortcuts: Shortcuts, ring: Ring | None = None) -> Sent:
+    """Run the part of Timeout under the label and neighbours of ``quarter`` or ``ring``."""
+    ring = ring if ring is not None else ring_at("01", left=A, right=Z)
     me = ring.me
     assert me is not None
     return written(lambda out: shortcuts.on_tick(me, ring.pred, ring.succ, out))
@@ -86,8 +87,7 @@ def test_C5_dropped_holders_are_probed() -> None:
 def test_C5_slots_follow_the_labels_of_the_ring_neighbours() -> None:
     shortcuts = quarter()
     timeout(shortcuts)
-    shortcuts._ring.neighbours = [peer("0011", "a"), peer("0101", "z")]
-    timeout(shortcuts)
+    timeout(shortcuts, ring_at("01", left=peer("0011", "a"), right=peer("0101", "z")))
     assert held(shortcuts) == {"001": None, "0": None, "011": None, "1": None}
 
 
@@ -146,27 +146,28 @@ def test_C3_last_nodes_of_both_chains_are_introduced_to_each_other() -> None:
 
 def test_C3_ring_neighbour_and_shortcut_are_introduced_in_the_mixed_case() -> None:
     # n = 5: 0 001 01 1 11; the right neighbour of 01 is no longer than 01 itself.
-    shortcuts = Shortcuts(ring_at("01", left=A, right=peer("1", "z")))
+    ring = ring_at("01", left=A, right=peer("1", "z"))
+    shortcuts = Shortcuts(ring)
     shortcuts.slots = {label("0"): "b"}
-    assert timeout(shortcuts) == [
+    assert timeout(shortcuts, ring) == [
         ("b", IntroduceShortcut(peer("1", "z"))),
         ("z", IntroduceShortcut(peer("0", "b"))),
     ]
 
 
-def test_C3_leaf_introduces_its_ring_neighbours_to_each_other() -> None:
-    shortcuts = Shortcuts(ring_at("011", left=peer("01", "a"), right=peer("1", "z")))
-    assert timeout(shortcuts) == [
-        ("a", IntroduceShortcut(peer("1", "z"))),
-        ("z", IntroduceShortcut(peer("01", "a"))),
-    ]
-
-
-def test_C3_introduction_uses_the_wrap_edge_too() -> None:
-    shortcuts = Shortcuts(ring_at("111", left=peer("11", "a"), wrap=peer("0", "z")))
-    assert timeout(shortcuts) == [
-        ("a", IntroduceShortcut(peer("0", "z"))),
-        ("z", IntroduceShortcut(peer("11", "a"))),
+@pytest.mark.parametrize(
+    ("bits", "edge", "left", "right"),
+    [("011", "right", "01", "1"), ("111", "wrap", "11", "0")],
+    ids=["line", "wrap"],
+)
+def test_C3_leaf_introduces_its_ring_neighbours_to_each_other(
+    bits: str, edge: str, left: str, right: str
+) -> None:
+    a, z = peer(left, "a"), peer(right, "z")
+    ring = ring_at(bits, left=a, **{edge: z})
+    assert timeout(Shortcuts(ring), ring) == [
+        ("a", IntroduceShortcut(z)),
+        ("z", IntroduceShortcut(a)),
     ]
 
 
@@ -188,8 +189,8 @@ def test_C4_no_node_is_introduced_to_itself_to_us_or_to_an_unknown_holder(
 
 def test_C4_two_nodes_alone_send_no_introductions() -> None:
     z = peer("1", "z")
-    shortcuts = Shortcuts(ring_at("0", right=z, wrap=z))
-    assert timeout(shortcuts) == []
+    ring = ring_at("0", right=z, wrap=z)
+    assert timeout(Shortcuts(ring), ring) == []
 
 
 # -- R1: displaced references --------------------------------------------------------------------
@@ -218,12 +219,13 @@ def test_R1_displaced_shortcut_is_linearized_under_the_label_of_the_slot_without
     beyond = peer("0", "b")
     fast = quarter({"0": "b"}, rules=without(Rule.PROBE))
     assert introduce(fast, peer("0", "c")) == asked("b")
-    paper = quarter({"0001": "b"}, rules=PAPER)
-    introduce(paper, peer("0001", "c"))
-    assert paper._ring.neighbours[0] == A  # farther than our neighbour: forwarded
-    near = quarter({"0011": "b"}, rules=PAPER)
-    introduce(near, peer("0011", "c"))
-    assert near._ring.neighbours[0] == peer("0011", "b"), "a label that is not b's"
+    # In the paper a farther node is forwarded; a nearer one is stored under another label.
+    for bits, stored in (("0001", A), ("0011", peer("0011", "b"))):
+        ring = ring_at("01", left=A, right=Z, rules=PAPER)
+        shortcuts = Shortcuts(ring)
+        shortcuts.slots = {label(bits): "b"}
+        introduce(shortcuts, peer(bits, "c"))
+        assert ring.neighbours[LEFT] == stored
     assert introduce(quarter({"0": "b"}), peer("0", "c")) == probed(beyond)
 
 
@@ -241,7 +243,7 @@ def test_R1_shortcuts_change_no_edge_of_the_ring(
     shortcuts.slots = dict(slots)
     before = edges(ring)
     introduce(shortcuts, subject)
-    timeout(shortcuts)
+    timeout(shortcuts, ring)
     assert edges(ring) == before
 
 

@@ -56,6 +56,7 @@ from skipring.core.publications import Publication
 from skipring.core.state import LivenessState, SubscriberState, legitimate_state
 from skipring.core.subscriber import Subscriber, asks_supervisor
 from skipring.core.summaries import RangeSummary, Summary
+from tests.support.fake_host import FakeHost, sent
 from tests.support.machines import (
     FAST,
     FIXED,
@@ -63,15 +64,10 @@ from tests.support.machines import (
     PAPER,
     Scripted,
     asked,
-    deliver,
-    give,
-    kept,
     label,
     peer,
     rule_sets,
-    sent,
     subscriber,
-    tick,
     unhurried,
     without,
 )
@@ -99,74 +95,74 @@ def unlabelled(state: SubscriberState) -> SubscriberState:
 
 
 def test_S2_leaver_sends_unsubscribe_at_every_timeout() -> None:
-    machine = subscriber(leaving(QUARTER))
+    host = subscriber(leaving(QUARTER))
     for _ in range(3):
-        assert UNSUBSCRIBE in tick(machine)
-    assert UNSUBSCRIBE not in tick(subscriber(QUARTER))
+        assert UNSUBSCRIBE in host.tick()
+    assert UNSUBSCRIBE not in subscriber(QUARTER).tick()
 
 
 def test_S2_leaver_answers_a_configuration_with_unsubscribe() -> None:
-    machine = subscriber(leaving(QUARTER))
-    assert deliver(machine, CONFIGURATION) == [UNSUBSCRIBE]
-    assert machine.state() == leaving(QUARTER)
+    host = subscriber(leaving(QUARTER))
+    assert host.receive(CONFIGURATION) == [UNSUBSCRIBE]
+    assert host.machine.state() == leaving(QUARTER)
 
 
 def test_S2_leaver_with_permission_drops_everything() -> None:
-    machine = subscriber(leaving(QUARTER))
-    assert machine.handle(Received(UNRECORDED)) == [Unsubscribed()]
-    assert machine.state() == FORMER_MEMBER
+    host = subscriber(leaving(QUARTER))
+    assert host.handle(Received(UNRECORDED)) == [Unsubscribed()]
+    assert host.machine.state() == FORMER_MEMBER
 
 
 def test_S2_unrecorded_node_that_wants_to_stay_keeps_references_and_subscribes() -> None:
-    machine = subscriber(QUARTER)
-    effects = machine.handle(Received(UNRECORDED))
+    host = subscriber(QUARTER)
+    effects = host.handle(Received(UNRECORDED))
     assert sent(effects)[-1] == SUBSCRIBE
     assert Unsubscribed() not in effects
-    assert machine.state() == unlabelled(QUARTER)
-    assert deliver(machine, UNRECORDED) == [SUBSCRIBE]
-    assert machine.state() == unlabelled(QUARTER)
+    assert host.machine.state() == unlabelled(QUARTER)
+    assert host.receive(UNRECORDED) == [SUBSCRIBE]
+    assert host.machine.state() == unlabelled(QUARTER)
 
 
 def test_S2_node_that_has_left_answers_a_check_with_unsubscribe() -> None:
     message = CheckLabel(A, label("01"), EdgeKind.LINE)
     remove = ("a", RemoveConnections(ME))
-    assert deliver(subscriber(FORMER_MEMBER), message) == [remove, UNSUBSCRIBE]
+    assert subscriber(FORMER_MEMBER).receive(message) == [remove, UNSUBSCRIBE]
     # A leaver with a label sends it at its timeouts; a node that wants to stay never sends it.
-    assert UNSUBSCRIBE not in deliver(subscriber(leaving(QUARTER)), message)
-    assert deliver(subscriber(SubscriberState()), message) == [remove]
+    assert UNSUBSCRIBE not in subscriber(leaving(QUARTER)).receive(message)
+    assert subscriber(SubscriberState()).receive(message) == [remove]
 
 
 def test_S2_request_to_subscribe_makes_an_unlabelled_node_subscribe_at_once() -> None:
-    machine = subscriber(FORMER_MEMBER)
-    assert give(machine, SubscribeRequested()) == [SUBSCRIBE]
-    assert machine.wants
-    assert give(subscriber(leaving(QUARTER)), SubscribeRequested()) == []
+    host = subscriber(FORMER_MEMBER)
+    assert host.request(SubscribeRequested()) == [SUBSCRIBE]
+    assert host.machine.wants
+    assert subscriber(leaving(QUARTER)).request(SubscribeRequested()) == []
 
 
 def test_S2_request_to_leave_sends_unsubscribe_at_once_even_without_a_label() -> None:
-    machine = subscriber(QUARTER)
-    assert give(machine, UnsubscribeRequested()) == [UNSUBSCRIBE]
-    assert machine.state() == leaving(QUARTER)  # until the supervisor permits it
-    machine = subscriber(unlabelled(QUARTER))
-    assert give(machine, UnsubscribeRequested()) == [UNSUBSCRIBE]
-    assert machine.state() == FORMER_MEMBER
+    host = subscriber(QUARTER)
+    assert host.request(UnsubscribeRequested()) == [UNSUBSCRIBE]
+    assert host.machine.state() == leaving(QUARTER)  # until the supervisor permits it
+    host = subscriber(unlabelled(QUARTER))
+    assert host.request(UnsubscribeRequested()) == [UNSUBSCRIBE]
+    assert host.machine.state() == FORMER_MEMBER
 
 
 def test_S2_node_that_has_left_is_silent_and_drops_its_references() -> None:
-    machine = subscriber(leaving(unlabelled(QUARTER)))
-    assert tick(machine) == []
-    assert machine.state() == FORMER_MEMBER
+    host = subscriber(leaving(unlabelled(QUARTER)))
+    assert host.tick() == []
+    assert host.machine.state() == FORMER_MEMBER
 
 
 # -- labels ------------------------------------------------------------------------------------
 
 
 def test_S8_configuration_sets_the_label() -> None:
-    machine = subscriber(SubscriberState())
-    assert deliver(machine, SetConfiguration(None, label("0"), None)) == []
-    assert machine.label == label("0")
-    deliver(machine, CONFIGURATION)
-    assert (machine.label, machine.left, machine.right, machine.ring) == (
+    host = subscriber(SubscriberState())
+    assert host.receive(SetConfiguration(None, label("0"), None)) == []
+    assert host.machine.label == label("0")
+    host.receive(CONFIGURATION)
+    assert (host.machine.label, host.machine.left, host.machine.right, host.machine.ring) == (
         label("01"),
         peer("0", "b"),
         peer("1", "y"),
@@ -178,26 +174,26 @@ def test_S8_configuration_sets_the_label() -> None:
 @given(data=st.data())
 @settings(unhurried, max_examples=25)
 def test_S8_no_other_message_changes_a_label(kind: type[Message], data: st.DataObject) -> None:
-    machine = subscriber(QUARTER)
-    deliver(machine, data.draw(messages(("a", ME, "z", SUPERVISOR), (kind,))))
-    assert machine.label == QUARTER.label
+    host = subscriber(QUARTER)
+    host.receive(data.draw(messages(("a", ME, "z", SUPERVISOR), (kind,))))
+    assert host.machine.label == QUARTER.label
 
 
 def test_B8_node_without_a_label_subscribes_and_does_nothing_else() -> None:
-    machine = subscriber(unlabelled(QUARTER))
-    assert tick(machine) == [SUBSCRIBE]
-    assert machine.state() == unlabelled(QUARTER)
+    host = subscriber(unlabelled(QUARTER))
+    assert host.tick() == [SUBSCRIBE]
+    assert host.machine.state() == unlabelled(QUARTER)
 
 
 def test_B7_node_without_a_label_answers_a_check_with_RemoveConnections_to_its_sender() -> None:
-    machine = subscriber(SubscriberState())
-    assert deliver(machine, CheckLabel(A, None, EdgeKind.LINE)) == [("a", RemoveConnections(ME))]
+    host = subscriber(SubscriberState())
+    assert host.receive(CheckLabel(A, None, EdgeKind.LINE)) == [("a", RemoveConnections(ME))]
 
 
 def test_B9_forgotten_node_is_removed_from_neighbours_and_shortcuts() -> None:
-    machine = subscriber(replace(QUARTER, left=peer("001", "r"), ring=peer("0", "r")))
-    assert deliver(machine, RemoveConnections("r")) == []
-    assert machine.state() == replace(
+    host = subscriber(replace(QUARTER, left=peer("001", "r"), ring=peer("0", "r")))
+    assert host.receive(RemoveConnections("r")) == []
+    assert host.machine.state() == replace(
         QUARTER, left=None, shortcuts={label("0"): None, label("1"): "s"}
     )
 
@@ -210,9 +206,9 @@ QUESTION = (SUPERVISOR, GetConfiguration(ME))
 def odds_of_asking(state: SubscriberState, rules: Rules = FAST) -> int:
     """Return the n for which the machine asks the supervisor in one of n timeouts by chance."""
     always = Scripted(0)
-    machine = subscriber(state, rng=always, rules=rules)
-    assert QUESTION in tick(machine)
-    assert QUESTION not in tick(subscriber(state))
+    host = subscriber(state, rng=always, rules=rules)
+    assert QUESTION in host.tick()
+    assert QUESTION not in subscriber(state).tick()
     return prod(always.odds)
 
 
@@ -257,12 +253,12 @@ def test_k_plus_1_is_the_exponent_of_the_machine_and_k_without_the_rule() -> Non
 
 def questions(machine_ticks: int, *heard: Message, rules: Rules = FAST) -> list[int]:
     """Return the timeouts in which the machine asks, with the same messages before each."""
-    machine = subscriber(QUARTER, rules=rules)
+    host = subscriber(QUARTER, rules=rules)
     found = []
     for count in range(1, machine_ticks + 1):
         for message in heard:
-            deliver(machine, message)
-        if QUESTION in tick(machine):
+            host.receive(message)
+        if QUESTION in host.tick():
             found.append(count)
     return found
 
@@ -288,132 +284,132 @@ def test_R9_second_hand_messages_about_a_neighbour_do_not_count() -> None:
 
 
 def test_R9_configuration_that_confirms_the_neighbour_doubles_the_wait() -> None:
-    machine = subscriber(QUARTER)
+    host = subscriber(QUARTER)
     found = []
     for count in range(1, 60):
-        if QUESTION in tick(machine):
+        if QUESTION in host.tick():
             found.append(count)
-            deliver(machine, SetConfiguration(A, label("01"), Z))
+            host.receive(SetConfiguration(A, label("01"), Z))
     assert found == [8, 8 + 16, 8 + 16 + 32]
 
 
 def test_R9_wrap_edge_is_watched_as_well() -> None:
-    machine = subscriber(SubscriberState(label=label("0"), right=A, ring=peer("111", "z")))
+    host = subscriber(SubscriberState(label=label("0"), right=A, ring=peer("111", "z")))
     for _ in range(8):
-        deliver(machine, CheckLabel(A, label("0"), EdgeKind.LINE))
-        tick(machine)
-    assert machine.state().silence["z"] == LivenessState(0, 8, pending=True)
-    assert machine.state().silence["a"].pending is False
+        host.receive(CheckLabel(A, label("0"), EdgeKind.LINE))
+        host.tick()
+    assert host.machine.state().silence["z"] == LivenessState(0, 8, pending=True)
+    assert host.machine.state().silence["a"].pending is False
 
 
 # -- derived values ----------------------------------------------------------------------------
 
 
-def wrong_chains(machine: Subscriber) -> None:
-    chains = machine._shortcuts._chains
+def wrong_chains(host: FakeHost[Subscriber]) -> None:
+    chains = host.machine._shortcuts._chains
     assert chains is not None
     surplus = (*chains.slots, label("0001"))
-    machine._shortcuts._chains = replace(chains, slots=surplus, parent=None, left_end=None)
+    host.machine._shortcuts._chains = replace(chains, slots=surplus, parent=None, left_end=None)
 
 
-def wrong_weight(machine: Subscriber) -> None:
-    machine._digest._weight += 1
+def wrong_weight(host: FakeHost[Subscriber]) -> None:
+    host.machine._digest._weight += 1
 
 
-def wrong_tree_edges(machine: Subscriber) -> None:
-    spreading = machine._circulation.spreading
+def wrong_tree_edges(host: FakeHost[Subscriber]) -> None:
+    spreading = host.machine._circulation.spreading
     spreading._edges, spreading._levels, spreading._view = ["x", None], 60, 7
 
 
-def wrong_claims(machine: Subscriber) -> None:
-    root = machine.index().root
-    machine._circulation._repair._claims = (RangeSummary.make(ALL, [Summary(Prefix(3, 5), root)]),)
+def wrong_claims(host: FakeHost[Subscriber]) -> None:
+    root = host.machine.index().root
+    host.machine._circulation._repair._claims = (
+        RangeSummary.make(ALL, [Summary(Prefix(3, 5), root)]),
+    )
 
 
 @pytest.mark.parametrize("corrupt", [wrong_chains, wrong_weight, wrong_tree_edges, wrong_claims])
 @pytest.mark.parametrize("ticks", [-(10**30), 0, 1, 15, 10**30])
 def test_wrong_derived_values_are_gone_after_16_ticks(
-    corrupt: Callable[[Subscriber], None], ticks: int
+    corrupt: Callable[[FakeHost[Subscriber]], None], ticks: int
 ) -> None:
     news = [Publication(publisher="p", seq=seq, payload=b"x").with_id("news") for seq in (0, 1)]
-    machines = [subscriber(replace(QUARTER, publications=tuple(news))) for _ in range(2)]
-    for machine in machines:
-        tick(machine)
-    right, wrong = machines
+    right, wrong = (subscriber(replace(QUARTER, publications=tuple(news))) for _ in range(2))
+    right.tick()
+    wrong.tick()
     corrupt(wrong)
-    wrong._audit_ticks = ticks
-    for _ in range(16 + 6):  # for 6 more ticks a node with a new view floods
-        tick(right)
-        tick(wrong)
-    assert wrong.state() == right.state()
+    wrong.machine._audit_ticks = ticks
+    right.tick(16 + 6)  # for 6 more ticks a node with a new view floods
+    wrong.tick(16 + 6)
+    assert wrong.machine.state() == right.machine.state()
     hello = PublishRequested(payload=b"hello")
-    assert give(wrong, hello) == give(right, hello)
-    assert tick(wrong) == tick(right)
+    assert wrong.request(hello) == right.request(hello)
+    assert wrong.tick() == right.tick()
 
 
 def test_end_of_the_log_is_current_at_every_event() -> None:
-    machine = subscriber(QUARTER)
-    holdings = machine._circulation.holdings
+    host = subscriber(QUARTER)
+    holdings = host.machine._circulation.holdings
     for offset in range(3):
         ghost = Publication(publisher="x", seq=9, payload=b"x").with_id("news")
         holdings._end, holdings._kept = 70, (0, (ghost,) * 70)
-        effects = kept(machine, machine.handle(PublishRequested(payload=b"hello")))
+        effects = host.handle(PublishRequested(payload=b"hello"))
         assert [each.offset for each in effects if isinstance(each, Store)] == [offset]
-    assert [each.publisher for each in machine.publications] == [ME] * 3
+    assert [each.publisher for each in host.machine.publications] == [ME] * 3
 
 
 # -- R11: reporting known nodes ----------------------------------------------------------------
 
 
 def test_R11_node_that_becomes_unrecorded_reports_all_known_nodes_and_then_subscribes() -> None:
-    machine = subscriber(replace(QUARTER, ring=peer("1", "y")))
-    assert deliver(machine, UNRECORDED) == [*asked("a", "z", "y", "r", "s"), SUBSCRIBE]
+    host = subscriber(replace(QUARTER, ring=peer("1", "y")))
+    assert host.receive(UNRECORDED) == [*asked("a", "z", "y", "r", "s"), SUBSCRIBE]
 
 
 def test_R11_each_node_is_reported_once_and_never_the_node_itself_or_the_supervisor() -> None:
     shortcuts = {label("0"): "a", label("1"): ME, label("11"): SUPERVISOR, label("111"): None}
-    machine = subscriber(replace(QUARTER, right=None, shortcuts=shortcuts))
-    assert deliver(machine, UNRECORDED) == [*asked("a"), SUBSCRIBE]
+    host = subscriber(replace(QUARTER, right=None, shortcuts=shortcuts))
+    assert host.receive(UNRECORDED) == [*asked("a"), SUBSCRIBE]
 
 
 def test_R11_node_without_a_label_reports_no_node() -> None:
-    assert deliver(subscriber(unlabelled(QUARTER)), UNRECORDED) == [SUBSCRIBE]
+    assert subscriber(unlabelled(QUARTER)).receive(UNRECORDED) == [SUBSCRIBE]
 
 
 def test_R11_leaver_reports_no_node() -> None:
-    assert deliver(subscriber(leaving(QUARTER)), UNRECORDED) == []
+    assert subscriber(leaving(QUARTER)).receive(UNRECORDED) == []
 
 
 @pytest.mark.parametrize("rules", [PAPER, FIXED, without(Rule.WAKE)])
 def test_without_R11_unrecorded_node_asks_about_left_right_and_ring(rules: Rules) -> None:
     state = replace(QUARTER, ring=peer("1", "y"))
-    machine = subscriber(state, rules=rules)
-    assert deliver(machine, UNRECORDED) == [*asked("a", "z", "y"), SUBSCRIBE]
-    assert deliver(machine, UNRECORDED) == [SUBSCRIBE]  # it has asked already
-    assert deliver(subscriber(leaving(state), rules=rules), UNRECORDED) == asked("a", "z", "y")
+    host = subscriber(state, rules=rules)
+    assert host.receive(UNRECORDED) == [*asked("a", "z", "y"), SUBSCRIBE]
+    assert host.receive(UNRECORDED) == [SUBSCRIBE]  # it has asked already
+    assert subscriber(leaving(state), rules=rules).receive(UNRECORDED) == asked("a", "z", "y")
 
 
 # -- R14: the digest ---------------------------------------------------------------------------
 
 
 def test_R14_digest_goes_to_the_parent_at_every_timeout() -> None:
-    machine = subscriber(QUARTER)
+    host = subscriber(QUARTER)
     for _ in range(3):
-        assert ("r", Digest(ME, peer("01", ME).weight)) in tick(machine)
+        assert ("r", Digest(ME, peer("01", ME).weight)) in host.tick()
     off = subscriber(QUARTER, rules=without(Rule.DIGEST))
-    assert not [message for _, message in tick(off) if type(message) is Digest]
+    assert not [message for _, message in off.tick() if type(message) is Digest]
 
 
 def test_R14_only_label_0_adds_the_digest_to_its_request() -> None:
     nodes = [ME, "a", "b", "c"]
-    machine = subscriber(legitimate_state(0, nodes), rng=Scripted(0))
+    host = subscriber(legitimate_state(0, nodes), rng=Scripted(0))
     for node in nodes[1:]:
-        deliver(machine, Digest(node, 1))
+        host.receive(Digest(node, 1))
     root, children = peer("0", ME).weight, 3
-    assert (SUPERVISOR, GetConfiguration(ME, (root + children) % 2**64)) in tick(machine)
-    assert QUESTION in tick(subscriber(QUARTER, rng=Scripted(0)))
+    assert (SUPERVISOR, GetConfiguration(ME, (root + children) % 2**64)) in host.tick()
+    assert QUESTION in subscriber(QUARTER, rng=Scripted(0)).tick()
     plain = subscriber(legitimate_state(0, nodes), rng=Scripted(0), rules=without(Rule.DIGEST))
-    assert QUESTION in tick(plain)
+    assert QUESTION in plain.tick()
 
 
 # -- messages for other machines -----------------------------------------------------------------
@@ -423,15 +419,15 @@ def test_R14_only_label_0_adds_the_digest_to_its_request() -> None:
 def test_requests_for_a_supervisor_are_dropped(
     request_type: type[Message],
 ) -> None:
-    machine = subscriber(QUARTER)
-    assert deliver(machine, request_type("a")) == []
-    assert machine.state() == QUARTER
+    host = subscriber(QUARTER)
+    assert host.receive(request_type("a")) == []
+    assert host.machine.state() == QUARTER
 
 
 def test_subscriber_ignores_suspicions() -> None:
-    machine = subscriber(QUARTER)
-    assert give(machine, NodeSuspected("a")) == []
-    assert machine.state() == QUARTER
+    host = subscriber(QUARTER)
+    assert host.request(NodeSuspected("a")) == []
+    assert host.machine.state() == QUARTER
 
 
 # -- any state, any message ----------------------------------------------------------------------
@@ -462,10 +458,10 @@ def test_no_state_and_no_message_can_break_a_subscriber(
     rules: Rules,
     seed: int,
 ) -> None:
-    machine = subscriber(without_void_edges(state), rules=rules, rng=Random(seed))
+    host = subscriber(without_void_edges(state), rules=rules, rng=Random(seed))
     for event in events:
-        before = machine.state()
-        effects = kept(machine, machine.handle(event))
+        before = host.machine.state()
+        effects = host.handle(event)
         addressed = [to for to, _ in sent(effects)]
         assert None not in addressed
         assert ME not in addressed
@@ -527,10 +523,10 @@ def bound_about_publications(  # noqa: PLR0911  (one a type)
 def test_timeout_sends_at_most_a_constant_and_two_for_each_dropped_shortcut(
     state: SubscriberState, rules: Rules
 ) -> None:
-    machine = subscriber(state, rules=rules)
-    assert len(tick(machine)) <= TIMEOUT_MAX + 2 * len(state.shortcuts)
-    held = len(machine.shortcuts)
-    assert len(tick(machine)) <= TIMEOUT_MAX + 2 * held
+    host = subscriber(state, rules=rules)
+    assert len(host.tick()) <= TIMEOUT_MAX + 2 * len(state.shortcuts)
+    held = len(host.machine.shortcuts)
+    assert len(host.tick()) <= TIMEOUT_MAX + 2 * held
 
 
 @given(subscriber_states(NODES), st.lists(messages(NODES), max_size=5))
@@ -538,15 +534,15 @@ def test_timeout_sends_at_most_a_constant_and_two_for_each_dropped_shortcut(
 def test_S2_no_message_changes_the_request_of_the_application(
     state: SubscriberState, received: list[Message]
 ) -> None:
-    machine = subscriber(state)
+    host = subscriber(state)
     for message in received:
-        deliver(machine, message)
-        tick(machine)
-    assert machine.wants is state.member
+        host.receive(message)
+        host.tick()
+    assert host.machine.wants is state.member
 
 
 @given(labels())
 @unhurried
 def test_node_alone_with_any_label_sends_at_most_its_request(own: Label) -> None:
-    machine = subscriber(SubscriberState(label=own), rng=Scripted(0))
-    assert [type(message) for _, message in tick(machine)] == [GetConfiguration]
+    host = subscriber(SubscriberState(label=own), rng=Scripted(0))
+    assert [type(message) for _, message in host.tick()] == [GetConfiguration]

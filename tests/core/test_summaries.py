@@ -1,4 +1,6 @@
-"""Range summaries: the content of CheckTrie messages (Algorithm 5)."""
+"""Range summaries, the content of CheckTrie messages (Algorithm 5), and the digests of the trie."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +14,34 @@ from hypothesis.strategies import SearchStrategy
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message
 from skipring.core.prefix import ALL, Prefix, apart
 from skipring.core.publications import ID_BITS, ID_BYTES
-from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, RangeSummary, Summary, Truncation
+from skipring.core.summaries import (
+    DIGEST_BYTES,
+    EMPTY,
+    EMPTY_ROOT,
+    SHORT_BYTES,
+    RangeSummary,
+    Summary,
+    Truncation,
+    digest_of,
+    inner_digest,
+    leaf_digest,
+)
 from tests.support.machines import unhurried
 
 KEY = bytes(range(ID_BYTES))
+
+
 DIGEST = bytes(range(100, 100 + DIGEST_BYTES))
+
+
 COVER = Prefix.parse("01")
+
+
 PACKED = COVER.pack()
+
+
 HALF = ID_BITS // 2
+
 
 decoder = msgspec.msgpack.Decoder(Message)
 
@@ -98,6 +120,7 @@ def test_empty_range_summary_takes_few_bytes() -> None:
 
 
 # -- invalid summaries ---------------------------------------------------------------------------
+
 
 REFUSED: dict[str, tuple[Any, ...]] = {
     "no cover": (b"",),
@@ -228,3 +251,44 @@ def test_digest_is_compared_in_the_length_in_which_it_was_sent(session: int) -> 
     assert not lens.is_equal(DIGEST, other)
     assert not lens.is_equal(DIGEST, lens.short_digest(other))
     assert not lens.is_equal(DIGEST, Truncation(session + 1).short_digest(DIGEST))
+
+
+# -- digests -----------------------------------------------------------------------------------
+
+
+keys = st.binary(min_size=ID_BYTES, max_size=ID_BYTES)
+
+
+# Includes ids with long common prefixes: plain hashes differ in their first bits.
+near_keys = st.integers(0, 255).map(lambda last: bytes(ID_BYTES - 1) + bytes((last,)))
+
+
+def digest_by_halves(chosen: list[bytes], bit: int = ID_BITS - 1) -> bytes:
+    """Return the digest of the Patricia trie by its definition: an empty side is skipped."""
+    if len(chosen) <= 1:
+        return leaf_digest(chosen[0]) if chosen else EMPTY
+    halves: tuple[list[bytes], list[bytes]] = ([], [])
+    for key in chosen:
+        halves[int.from_bytes(key, "big") >> bit & 1].append(key)
+    zero, one = (digest_by_halves(half, bit - 1) for half in halves)
+    return inner_digest(zero, one) if zero and one else zero or one
+
+
+@given(st.sets(keys | near_keys, max_size=40))
+def test_digest_of_sorted_ids_is_that_of_their_patricia_trie(
+    chosen: set[bytes],
+) -> None:
+    assert digest_of(sorted(chosen)) == digest_by_halves(sorted(chosen))
+
+
+def test_T1_leaves_and_inner_nodes_have_different_hashes() -> None:
+    zero, one = leaf_digest(bytes(ID_BYTES)), leaf_digest(b"\1" * ID_BYTES)
+    assert len(zero) == len(one) == DIGEST_BYTES
+    assert inner_digest(zero, one) != leaf_digest(zero + one)
+    assert inner_digest(zero, one) != inner_digest(one, zero)
+
+
+def test_T2_empty_trie_has_a_digest_and_an_empty_prefix_has_none() -> None:
+    assert digest_of([]) == EMPTY
+    assert len(EMPTY_ROOT) == DIGEST_BYTES
+    assert EMPTY_ROOT not in (leaf_digest(b""), inner_digest(b"", b""))

@@ -27,7 +27,8 @@ from skipring.core.messages import (
 from skipring.core.peers import SUPERVISOR, EdgeKind, TopicId
 from skipring.core.sequences import COUNTER_BITS, incarnation_at
 from skipring.core.topics import SubscriberTopics, SupervisorTopics
-from tests.support.machines import label, peer, sent
+from tests.support.fake_host import sent
+from tests.support.machines import label, peer
 
 ALONE = Received(SetConfiguration(None, label("0"), None))
 CHECK = Received(CheckLabel(peer("1", "z"), label("0"), EdgeKind.LINE))

@@ -1,14 +1,21 @@
-"""Topology of SR(n): its edges and the state of every node (section 2.1)."""
+"""Topology of SR(n) (section 2.1), and the slots, pairs and tree around a label (section 3.2.2)."""
+
+from __future__ import annotations
 
 from collections import Counter, deque
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipring.core.labels import Label
+from skipring.core.labels import LABEL_BITS, Label
+from skipring.core.peers import LEFT, RIGHT, SIDES, Side
 from skipring.core.state import SubscriberState, legitimate_state, legitimate_states
 from skipring.core.topology import (
+    Chains,
+    Edge,
+    chain,
     chains_around,
     level,
     levels,
@@ -16,7 +23,8 @@ from skipring.core.topology import (
     ring_edges,
     shortcut_edges,
 )
-from tests.support.machines import peer, unhurried
+from tests.support.machines import label, peer, unhurried
+from tests.support.strategies import labels
 
 LETTERS = "abcdefghijklmnop"
 
@@ -125,3 +133,145 @@ def test_shortcuts_refer_to_the_owners_of_their_labels() -> None:
     )
     assert all(LETTERS[Label.parse(own).index] == node for own, node in named)
     assert sum(named.values()) == 10
+
+
+# -- chains around a label (section 3.2.2) -----------------------------------------------------
+
+
+SIZES = [*range(2, 18), 31, 32, 33, 64, 100, 130]
+
+
+def bits(found: tuple[Label, ...]) -> list[str]:
+    return [each.bits for each in found]
+
+
+def ring_of(n: int) -> dict[Label, Chains]:
+    """Return the chains of every label of SR(n)."""
+    line = sorted(Label.nth(index) for index in range(n))
+    around = zip(line[-1:] + line[:-1], line, line[1:] + line[:1], strict=True)
+    return {own: chains_around(own, pred, succ) for pred, own, succ in around}
+
+
+def ends(chains: Chains) -> tuple[Label | None, Label | None]:
+    return chains.left_end, chains.right_end
+
+
+def level_neighbours(own: Label, n: int) -> tuple[Label, Label]:
+    """Return the neighbours of a label in the ring of its level (section 2.1)."""
+    line = sorted(x for x in map(Label.nth, range(n)) if x.length <= own.length)
+    place = line.index(own)
+    return line[place - 1], line[(place + 1) % len(line)]
+
+
+# -- chains ------------------------------------------------------------------------------------
+
+
+def test_C2_distance_doubles_until_a_label_is_no_longer_than_ours() -> None:
+    # The paper's own example: the shortcuts of 1/4 from the neighbour at 3/16 are 1/8 and 0.
+    assert bits(chain(label("01"), label("0011"), LEFT)) == ["0011", "001", "0"]
+    assert bits(chain(label("01"), label("0101"), RIGHT)) == ["0101", "011", "1"]
+
+
+def test_C2_neighbour_no_longer_than_us_is_the_whole_chain() -> None:
+    assert bits(chain(label("011"), label("01"), LEFT)) == ["01"]
+    assert bits(chain(label("1"), label("0"), RIGHT)) == ["0"]
+
+
+def test_C2_chain_crosses_the_wrap_from_1_to_0() -> None:
+    assert bits(chain(label("0"), label("1111"), LEFT)) == ["1111", "111", "11", "1"]
+    assert bits(chain(label("11"), label("1101"), RIGHT)) == ["1101", "111", "0"]
+    assert bits(chain(label("01"), label("0001"), LEFT)) == ["0001", "111", "1"]
+
+
+@unhurried
+@given(labels(), labels(), st.sampled_from(SIDES))
+def test_C2_chains_are_bounded_and_lead_outwards(own: Label, neighbour: Label, side: Side) -> None:
+    found = chain(own, neighbour, side)
+    assert found[0] == neighbour
+    assert len(found) <= LABEL_BITS + 1
+    distances = [side.distance(own, each) for each in found]
+    assert all(far == 2 * near for near, far in pairwise(distances[:-1]))
+    assert all(each.length > own.length for each in found[:-1])
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_C2_ring_neighbours_and_slots_are_the_edges_of_the_papers_definition(n: int) -> None:
+    ring, shortcuts = ring_edges(n), shortcut_edges(n)
+    for own, chains in ring_of(n).items():
+        assert set(chains.slots) <= ends_of(shortcuts, own)
+        assert {*chains.slots, chains.pred, chains.succ} == ends_of(ring | shortcuts, own)
+
+
+def ends_of(found: frozenset[Edge], own: Label) -> set[Label]:
+    """Return the other ends of the edges at a label."""
+    return {b if own == a else a for a, b in found if own in (a, b)}
+
+
+# -- pairs -------------------------------------------------------------------------------------
+
+
+def test_C3_introduced_pair_may_be_a_ring_neighbour_and_a_shortcut() -> None:
+    # n = 5: the labels are 0 001 01 1 11. The left chain of 01 ends with a shortcut, its right
+    # chain is the ring neighbour alone.
+    assert ends(ring_of(5)[label("01")]) == (label("0"), label("1"))
+    assert bits(ring_of(5)[label("01")].slots) == ["0"]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_C3_chain_ends_are_the_neighbours_in_the_ring_of_our_level(n: int) -> None:
+    for own, chains in ring_of(n).items():
+        assert ends(chains) == level_neighbours(own, n), own
+
+
+def test_C4_no_pair_exists_while_one_side_is_unknown() -> None:
+    own, other = label("01"), label("1")
+    assert ends(chains_around(own, other, None))[1] is None
+    assert ends(chains_around(own, None, other))[0] is None
+    assert ends(chains_around(own, None, None)) == (None, None)
+
+
+def test_chain_that_returns_to_the_node_makes_no_slot() -> None:
+    own = label("0")
+    assert own not in chains_around(own, own, own).slots
+
+
+@unhurried
+@given(labels(), labels(), labels())
+def test_own_label_is_neither_a_slot_nor_a_tree_edge(own: Label, pred: Label, succ: Label) -> None:
+    chains = chains_around(own, pred, succ)
+    assert own not in chains.slots
+    assert own not in chains.children
+    assert chains.parent != own
+    assert len(chains.slots) == len(set(chains.slots))
+
+
+# -- the tree ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_R14_tree_spans_the_ring_and_both_ends_of_an_edge_know_it(n: int) -> None:
+    ring = ring_of(n)
+    root = label("0")
+    assert [own for own, chains in ring.items() if chains.parent is None] == [root]
+    for own, chains in ring.items():
+        assert all(ring[child].parent == own for child in chains.children)
+        assert chains.parent is None or own in ring[chains.parent].children
+    assert sum(len(chains.children) for chains in ring.values()) == n - 1
+    assert max(depth(own, ring) for own in ring) <= levels(n) + 1
+
+
+def depth(own: Label, ring: dict[Label, Chains]) -> int:
+    """Return the number of hops from a label to the root."""
+    hops = 0
+    while (parent := ring[own].parent) is not None:
+        own, hops = parent, hops + 1
+        assert hops <= len(ring), "a tree has no circles"
+    return hops
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_R14_every_tree_edge_is_a_ring_edge_or_a_shortcut(n: int) -> None:
+    known = ring_edges(n) | shortcut_edges(n)
+    for own, chains in ring_of(n).items():
+        for child in chains.children:
+            assert (min(own, child), max(own, child)) in known

@@ -452,7 +452,9 @@ def test_T10_scrub_hashes_only_its_slice(slice_ids: int, monkeypatch: pytest.Mon
 def corruptible(trie: PublicationTrie) -> list[Prefix]:
     """Return all prefixes whose digests the trie keeps."""
     return [
-        Prefix(length, value) for length in range(trie._bits + 1) for value in range(1 << length)
+        Prefix(length, value)
+        for length in range(trie.bucket_bits + 1)
+        for value in range(1 << length)
     ]
 
 
@@ -491,7 +493,7 @@ def test_T10_any_corrupted_digests_are_listed_and_repaired(
         if digest != ((right.node(prefix.bits) or ("", EMPTY))[1])
     }
     assert trie.wrong_digests() == expected
-    for _ in range(len(trie._buckets)):
+    for _ in range(1 << trie.bucket_bits):
         trie.scrub(1)
     assert trie.wrong_digests() == {}
     assert trie.root == right.root
@@ -580,9 +582,9 @@ def test_T10_scrub_of_an_emptied_trie_is_a_slice() -> None:
     trie = trie_of(keys)
     for key in keys:
         trie.remove(key)
-    place = trie._scrubbed
+    place = trie.scrubbed
     assert trie.scrub(16) == []
-    assert trie._scrubbed - place <= 16
+    assert trie.scrubbed - place <= 16
 
 
 # -- wrong counts and sizes ----------------------------------------------------------------------

@@ -19,17 +19,8 @@ from skipring.core.state import SupervisorState
 from skipring.world.adversaries.builders import Database, database_of, node_names
 from skipring.world.legitimacy import Layer, violations
 from tests.support.conversations import at, place, standing_ring
-from tests.support.machines import (
-    FAST,
-    PAPER,
-    give,
-    loaded_supervisor,
-    sent,
-    supervisor,
-    tick,
-    told,
-    without,
-)
+from tests.support.fake_host import sent
+from tests.support.machines import FAST, PAPER, loaded_supervisor, supervisor, told, without
 from tests.support.strategies import label_texts, supervisor_states
 
 NOTHING_TO_DO = SubscribeRequested()  # an event that a supervisor ignores
@@ -72,9 +63,9 @@ def test_predecessor_and_successor_are_adjacent_in_the_sorted_database() -> None
 @pytest.mark.parametrize("n", [1, 2, 5, 16, 100])
 def test_round_robin_visits_each_member_once_in_n_timeouts(rules: Rules, n: int) -> None:
     """In Timeout the supervisor sends one subscriber its configuration, in turn."""
-    machine = supervisor(*node_names(n), rules=rules, cursor=3 * n + 1)
+    host = supervisor(*node_names(n), rules=rules, cursor=3 * n + 1)
     for _ in range(2):
-        visited = [told(machine, tick(machine)) for _ in range(n)]
+        visited = [told(host, host.tick()) for _ in range(n)]
         assert all(len(nodes) == 1 for nodes in visited)
         assert sorted(node for (node,) in visited) == node_names(n)
 
@@ -83,14 +74,14 @@ def test_round_robin_visits_each_member_once_in_n_timeouts(rules: Rules, n: int)
 @given(cursor=st.integers(0, 10**30), n=st.integers(1, 20))
 def test_round_robin_continues_from_any_next(cursor: int, n: int) -> None:
     """The variable next may be corrupted, too (S6)."""
-    machine = supervisor(*node_names(n), cursor=cursor)
-    assert {told(machine, tick(machine))[0] for _ in range(n)} == set(node_names(n))
+    host = supervisor(*node_names(n), cursor=cursor)
+    assert {told(host, host.tick())[0] for _ in range(n)} == set(node_names(n))
 
 
 @pytest.mark.parametrize("rules", [PAPER, FAST], ids=["paper", "fast"])
 def test_empty_database_causes_no_failure(rules: Rules) -> None:
     """Algorithm 3 takes next modulo n, and n may be 0 (S6)."""
-    assert tick(supervisor(rules=rules)) == []
+    assert supervisor(rules=rules).tick() == []
 
 
 # -- the four conditions ---------------------------------------------------------------------
@@ -143,16 +134,16 @@ def test_each_condition_is_detected_and_described(
 def test_each_condition_is_repaired_before_any_event(
     database: Database, words: str, result: str
 ) -> None:
-    machine = loaded_supervisor(SupervisorState(database=database))
-    machine.handle(NOTHING_TO_DO)
-    assert machine.roster.database() == database_of(result)
+    host = loaded_supervisor(SupervisorState(database=database))
+    host.handle(NOTHING_TO_DO)
+    assert host.machine.roster.database() == database_of(result)
 
 
 @every_condition
 def test_repair_generates_no_messages(database: Database, words: str, result: str) -> None:
     """The text: "All of these actions are performed locally, i.e., they generate no messages"."""
-    machine = loaded_supervisor(SupervisorState(database=database), rules=PAPER)
-    assert give(machine, NOTHING_TO_DO) == []
+    host = loaded_supervisor(SupervisorState(database=database), rules=PAPER)
+    assert host.request(NOTHING_TO_DO) == []
 
 
 @every_condition
@@ -160,11 +151,11 @@ def test_repair_informs_the_members_whose_configuration_it_changed_with_all_rule
     database: Database, words: str, result: str
 ) -> None:
     """S11: the configuration after the repair differs from the one before."""
-    machine = loaded_supervisor(SupervisorState(database=database), rules=without(Rule.QUEUE))
-    nodes = told(machine, give(machine, NOTHING_TO_DO))
+    host = loaded_supervisor(SupervisorState(database=database), rules=without(Rule.QUEUE))
+    nodes = told(host, host.request(NOTHING_TO_DO))
     assert len(set(nodes)) == len(nodes)
     assert set(nodes) <= set(result)
-    moved = {node for bits, node in machine.roster.database() if (bits, node) not in database}
+    moved = {node for bits, node in host.machine.roster.database() if (bits, node) not in database}
     assert moved <= set(nodes)
 
 

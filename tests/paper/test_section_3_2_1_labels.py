@@ -21,13 +21,11 @@ from tests.support.machines import (
     PAPER,
     Scripted,
     asked,
-    deliver,
     edges,
     hear,
     ring_at,
     subscriber,
     supervisor,
-    tick,
 )
 
 every_mode = pytest.mark.parametrize("rules", [PAPER, FIXED, FAST], ids=["paper", "fixed", "fast"])
@@ -43,15 +41,15 @@ MIDDLE = legitimate_state(2, "abm")  # m has the label 01 between a and b
 def test_i_subscriber_without_a_label_asks_to_be_integrated(rules: Rules) -> None:
     """(i): v.label = none. The node does nothing else, whatever it remembers (B8)."""
     state = SubscriberState(left=at("a@0"), right=at("b@1"), ring=at("c@11"))
-    assert tick(subscriber(state, rules=rules)) == [(SUPERVISOR, Subscribe("m"))]
+    assert subscriber(state, rules=rules).tick() == [(SUPERVISOR, Subscribe("m"))]
 
 
 @every_mode
 def test_i_supervisor_integrates_it_and_sends_its_configuration(rules: Rules) -> None:
-    machine = supervisor("a", "b", rules=rules)
-    said = deliver(machine, Subscribe("m"), "m") + tick(machine)
+    host = supervisor("a", "b", rules=rules)
+    said = host.receive(Subscribe("m"), "m") + host.tick()
     assert ("m", place("a@0", "01", "b@1")) in said
-    assert "m" in machine.roster
+    assert "m" in host.machine.roster
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
@@ -72,8 +70,8 @@ def test_ii_request_is_about_its_own_configuration(rules: Rules) -> None:
     lucky, unlucky = (
         subscriber(MIDDLE, rules=rules, rng=Scripted(draw)) for draw in (ASK, REFRAIN)
     )
-    assert asked("m")[0] in tick(lucky)
-    assert not any(to == SUPERVISOR for to, _ in tick(unlucky))
+    assert asked("m")[0] in lucky.tick()
+    assert not any(to == SUPERVISOR for to, _ in unlucky.tick())
 
 
 @pytest.mark.parametrize("rare", [False, True], ids=["k", "k+1"])
@@ -89,11 +87,11 @@ def test_ii_longest_labels_practically_never_ask_and_cause_no_overflow(rare: boo
 def test_ii_labelled_unrecorded_node_becomes_recorded_once_it_asks(rules: Rules) -> None:
     """The paper's supervisor integrates every node that asks; here the node decides (S1)."""
     stranger = subscriber(MIDDLE, rules=rules)
-    machine = supervisor("a", "b", rules=rules)
-    said = deliver(machine, GetConfiguration("m"), "m") + tick(machine)
+    host = supervisor("a", "b", rules=rules)
+    said = host.receive(GetConfiguration("m"), "m") + host.tick()
     assert ("m", UNRECORDED) in said
-    assert (SUPERVISOR, Subscribe("m")) in deliver(stranger, UNRECORDED)
-    said = deliver(machine, Subscribe("m"), "m") + tick(machine)
+    assert (SUPERVISOR, Subscribe("m")) in stranger.receive(UNRECORDED)
+    said = host.receive(Subscribe("m"), "m") + host.tick()
     assert ("m", place("a@0", "01", "b@1")) in said
 
 
@@ -143,7 +141,7 @@ def test_iv_node_that_seems_minimal_asks_with_probability_one_half(rules: Rules,
     state = SubscriberState(label=Label.parse(bits), right=at("b@1"), ring=at("c@11"))
     questions = [
         message
-        for to, message in tick(subscriber(state, rules=rules, rng=chance))
+        for to, message in subscriber(state, rules=rules, rng=chance).tick()
         if to == SUPERVISOR
     ]
     assert [question.node for question in questions] == ["m"]
@@ -153,7 +151,7 @@ def test_iv_node_that_seems_minimal_asks_with_probability_one_half(rules: Rules,
 @every_mode
 def test_iv_node_with_a_left_neighbour_does_not_seem_minimal(rules: Rules) -> None:
     chance = Scripted(REFRAIN)
-    tick(subscriber(MIDDLE, rules=rules, rng=chance))
+    subscriber(MIDDLE, rules=rules, rng=chance).tick()
     assert chance.odds == [2 ** (2 + rules.rare_requests)]  # (ii) for two bits
 
 
@@ -238,7 +236,7 @@ def test_expected_requests_agree_with_the_labels_of_a_legitimate_ring() -> None:
         for index in range(16):
             chance = Scripted(REFRAIN)
             state = legitimate_state(index, [*node_names(index), "m", *node_names(16)[index + 1 :]])
-            tick(subscriber(state, rules=rules, rng=chance))
+            subscriber(state, rules=rules, rng=chance).tick()
             drawn += chance.odds
         lengths = [Label.nth(x).length for x in range(1, 16)]
         assert drawn == [2, *(2 ** (length + rare) for length in lengths)]

@@ -16,7 +16,7 @@ from skipring.world.adversaries.builders import node_names, with_states
 from skipring.world.legitimacy import is_legitimate
 from skipring.world.snapshot import Snapshot
 from tests.support.conversations import at, simulation, standing_ring
-from tests.support.machines import FAST, FIXED, PAPER, deliver, edges, label, subscriber, tick
+from tests.support.machines import FAST, FIXED, PAPER, label, subscriber
 
 every_mode = pytest.mark.parametrize("rules", [PAPER, FIXED, FAST], ids=["paper", "fixed", "fast"])
 
@@ -86,8 +86,8 @@ def test_each_node_introduces_its_two_neighbours_on_its_own_level(rules: Rules, 
     """
     nodes = node_names(n)
     for index in range(n):
-        machine = subscriber(legitimate_state(index, nodes), rules=rules, node=nodes[index])
-        said = introductions(tick(machine))
+        host = subscriber(legitimate_state(index, nodes), rules=rules, node=nodes[index])
+        said = introductions(host.tick())
         low, high = (Peer(each, nodes[each.index]) for each in level_neighbours(index, n))
         if index < 2:
             assert said == []  # 0 and 1 have only each other on level 1 (C4)
@@ -101,15 +101,15 @@ def introductions(said: list[tuple[NodeId, Message]]) -> list[tuple[NodeId, Peer
 
 def test_mixed_case_of_sr_5_introduces_a_shortcut_and_a_neighbour() -> None:
     """01 is between 001 and 1: its level neighbours are the shortcut 0 and the neighbour 1."""
-    machine = subscriber(legitimate_state(2, "abcde"), node="c")
-    assert introductions(tick(machine)) == [("a", at("b@1")), ("b", at("a@0"))]
+    host = subscriber(legitimate_state(2, "abcde"), node="c")
+    assert introductions(host.tick()) == [("a", at("b@1")), ("b", at("a@0"))]
 
 
 @every_mode
 def test_unknown_holder_is_not_introduced(rules: Rules) -> None:
     """C4: v introduces them only if it has both."""
     state = replace(legitimate_state(2, "abcde"), shortcuts={label("0"): None})
-    assert introductions(tick(subscriber(state, rules=rules, node="c"))) == []
+    assert introductions(subscriber(state, rules=rules, node="c").tick()) == []
 
 
 # -- effects of an introduction --------------------------------------------------------------
@@ -120,25 +120,25 @@ QUARTER = legitimate_state(2, node_names(16))  # holds 001, 0, 011 and 1
 @every_mode
 def test_introduced_shortcut_fills_the_slot_of_its_label(rules: Rules) -> None:
     state = replace(QUARTER, shortcuts=dict.fromkeys(QUARTER.shortcuts))
-    machine = subscriber(state, rules=rules)
-    assert deliver(machine, IntroduceShortcut(at("x@001"))) == []
-    assert machine.shortcuts[label("001")] == "x"
+    host = subscriber(state, rules=rules)
+    assert host.receive(IntroduceShortcut(at("x@001"))) == []
+    assert host.machine.shortcuts[label("001")] == "x"
 
 
 @every_mode
 def test_introduced_shortcut_replaces_the_holder_of_its_label(rules: Rules) -> None:
     """u "replaces the existing node reference w' by w"."""
-    machine = subscriber(QUARTER, rules=rules)
-    deliver(machine, IntroduceShortcut(at("x@001")))
-    assert machine.shortcuts == {**QUARTER.shortcuts, label("001"): "x"}
+    host = subscriber(QUARTER, rules=rules)
+    host.receive(IntroduceShortcut(at("x@001")))
+    assert host.machine.shortcuts == {**QUARTER.shortcuts, label("001"): "x"}
 
 
 @every_mode
 def test_introduction_of_a_known_holder_changes_nothing(rules: Rules) -> None:
-    machine = subscriber(QUARTER, rules=rules)
+    host = subscriber(QUARTER, rules=rules)
     known = Peer(label("001"), QUARTER.shortcuts[label("001")])
-    assert deliver(machine, IntroduceShortcut(known)) == []
-    assert machine.shortcuts == QUARTER.shortcuts
+    assert host.receive(IntroduceShortcut(known)) == []
+    assert host.machine.shortcuts == QUARTER.shortcuts
 
 
 def test_displaced_shortcut_is_linearized_under_a_wrong_label_in_the_paper() -> None:
@@ -148,33 +148,34 @@ def test_displaced_shortcut_is_linearized_under_a_wrong_label_in_the_paper() -> 
     """
     displaced = QUARTER.shortcuts[label("001")]
     wrong = Introduce(Peer(label("001"), displaced), EdgeKind.LINE, first_hand=False)
-    machine = subscriber(QUARTER, rules=PAPER)
-    assert deliver(machine, IntroduceShortcut(at("x@001"))) == [(QUARTER.left.node, wrong)]
+    host = subscriber(QUARTER, rules=PAPER)
+    assert host.receive(IntroduceShortcut(at("x@001"))) == [(QUARTER.left.node, wrong)]
 
 
 @pytest.mark.parametrize("rules", [FIXED, FAST], ids=["fixed", "fast"])
 def test_displaced_shortcut_is_probed(rules: Rules) -> None:
     """R1: it answers first-hand, and only its own message changes an edge of the ring (R2)."""
     displaced = QUARTER.shortcuts[label("001")]
-    machine = subscriber(QUARTER, rules=rules)
+    host = subscriber(QUARTER, rules=rules)
     question = CheckLabel(at("m@01"), label("001"), EdgeKind.LINE)
-    assert deliver(machine, IntroduceShortcut(at("x@001"))) == [(displaced, question)]
+    assert host.receive(IntroduceShortcut(at("x@001"))) == [(displaced, question)]
 
 
 @pytest.mark.parametrize("rules", [FIXED, FAST], ids=["fixed", "fast"])
 def test_introduction_of_a_shortcut_changes_no_edge_of_the_ring(rules: Rules) -> None:
     """Ring Closure: they "do not modify the variables v.left, v.right and v.ring"."""
     for bits in ("001", "0", "011", "1", "00101", "0100001", "11"):
-        machine = subscriber(QUARTER, rules=rules)
-        deliver(machine, IntroduceShortcut(at(f"x@{bits}")))
-        assert edges(machine._ring) == (QUARTER.left, QUARTER.right, QUARTER.ring)
+        host = subscriber(QUARTER, rules=rules)
+        host.receive(IntroduceShortcut(at(f"x@{bits}")))
+        after = host.machine.state()
+        assert (after.left, after.right, after.ring) == (QUARTER.left, QUARTER.right, QUARTER.ring)
 
 
 def test_introduction_can_change_an_edge_of_the_ring_in_the_paper() -> None:
     """The sentence of the proof does not hold for Algorithm 4, which linearizes."""
-    machine = subscriber(QUARTER, rules=PAPER)
-    deliver(machine, IntroduceShortcut(at("x@00111")))
-    assert machine.left == at("x@00111")
+    host = subscriber(QUARTER, rules=PAPER)
+    host.receive(IntroduceShortcut(at("x@00111")))
+    assert host.machine.left == at("x@00111")
 
 
 # -- bottom-up -------------------------------------------------------------------------------
@@ -221,8 +222,8 @@ def test_node_opens_slots_for_exactly_the_labels_it_should_hold() -> None:
         right=at("b@0101"),
         shortcuts={label("0"): "z", label("111"): "y"},
     )
-    machine = subscriber(state)
-    said = tick(machine)
-    slots = {slot.bits: holder for slot, holder in machine.shortcuts.items()}
+    host = subscriber(state)
+    said = host.tick()
+    slots = {slot.bits: holder for slot, holder in host.machine.shortcuts.items()}
     assert slots == {"001": None, "0": "z", "011": None, "1": None}
     assert ("y", CheckLabel(at("m@01"), label("111"), EdgeKind.LINE)) in said  # probed, by R1

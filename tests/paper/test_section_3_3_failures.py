@@ -15,18 +15,7 @@ from skipring.world.adversaries import ADVERSARIES
 from skipring.world.adversaries.builders import database_of, node_names
 from skipring.world.legitimacy import is_legitimate
 from tests.support.conversations import simulation, standing_ring
-from tests.support.machines import (
-    FAST,
-    FIXED,
-    PAPER,
-    deliver,
-    give,
-    subscriber,
-    supervisor,
-    tick,
-    told,
-    without,
-)
+from tests.support.machines import FAST, FIXED, PAPER, subscriber, supervisor, told, without
 
 every_mode = pytest.mark.parametrize("rules", [PAPER, FIXED, FAST], ids=["paper", "fixed", "fast"])
 
@@ -54,32 +43,32 @@ def test_supervisor_only_removes_the_crashed_node_from_its_database(
 ) -> None:
     """Afterwards the database is correct for all others: the last node gets the free label."""
     nodes = node_names(6)
-    machine = supervisor(*nodes, rules=rules)
-    give(machine, NodeSuspected(victim))
+    host = supervisor(*nodes, rules=rules)
+    host.request(NodeSuspected(victim))
     left_over = [nodes[-1] if node == victim else node for node in nodes[:-1]]
-    assert machine.roster.database() == database_of(left_over)
+    assert host.machine.roster.database() == database_of(left_over)
 
 
 def test_crash_costs_the_supervisor_one_message_in_the_paper() -> None:
     """To the last node, which has moved; the crashed node gets none."""
-    machine = supervisor(*node_names(8), rules=PAPER)
-    assert told(machine, give(machine, NodeSuspected("n0002"))) == ["n0007"]
+    host = supervisor(*node_names(8), rules=PAPER)
+    assert told(host, host.request(NodeSuspected("n0002"))) == ["n0007"]
 
 
 def test_crash_informs_all_nodes_beside_the_two_places_with_all_rules() -> None:
     """S11: at most five; otherwise they would wait for the round robin."""
-    machine = supervisor(*node_names(8), rules=without(Rule.QUEUE))
-    nodes = told(machine, give(machine, NodeSuspected("n0002")))
+    host = supervisor(*node_names(8), rules=without(Rule.QUEUE))
+    nodes = told(host, host.request(NodeSuspected("n0002")))
     assert sorted(nodes) == ["n0000", "n0003", "n0004", "n0005", "n0007"]
 
 
 @every_mode
 def test_subscribers_need_no_failure_detector(rules: Rules) -> None:
     """The text: "it suffices to establish only one single failure detector at the supervisor"."""
-    machine = subscriber(legitimate_state(2, "abm"), rules=rules)
-    before = machine.state()
-    assert machine.handle(NodeSuspected("a")) == []
-    assert machine.state() == before
+    host = subscriber(legitimate_state(2, "abm"), rules=rules)
+    before = host.machine.state()
+    assert host.handle(NodeSuspected("a")) == []
+    assert host.machine.state() == before
 
 
 @pytest.mark.parametrize("mode", ["fixed", "fast"])
@@ -131,21 +120,21 @@ def test_ring_heals_after_a_crash_of_nearly_all_members(survivors: int) -> None:
 @every_mode
 def test_requests_about_dead_nodes_do_not_record_them_again(rules: Rules) -> None:
     """S10: neighbours still ask about v, and old messages of v may still arrive."""
-    machine = supervisor("a", "b", "c", rules=rules)
-    give(machine, NodeSuspected("c"))
+    host = supervisor("a", "b", "c", rules=rules)
+    host.request(NodeSuspected("c"))
     for request in (GetConfiguration("c"), Subscribe("c")):
-        said = deliver(machine, request, "a") + tick(machine)
-        assert "c" not in machine.roster
+        said = host.receive(request, "a") + host.tick()
+        assert "c" not in host.machine.roster
         assert "c" not in [to for to, _ in said]
 
 
 @every_mode
 def test_wrongly_suspected_member_rejoins_by_itself(rules: Rules) -> None:
     """The detector is only eventually correct (section 1.1); dead nodes send nothing."""
-    machine = supervisor("a", "b", "c", rules=rules)
-    give(machine, NodeSuspected("c"))
-    deliver(machine, Subscribe("c"), "c")
-    assert "c" in machine.roster
+    host = supervisor("a", "b", "c", rules=rules)
+    host.request(NodeSuspected("c"))
+    host.receive(Subscribe("c"), "c")
+    assert "c" in host.machine.roster
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -179,7 +168,7 @@ def test_dead_neighbour_is_detected_by_its_silence_without_a_detector() -> None:
 
 def test_dead_neighbours_are_checked_like_live_ones() -> None:
     """A node with a dead neighbour keeps introducing itself to it and gets no answer."""
-    machine = subscriber(legitimate_state(2, "abm"))
+    host = subscriber(legitimate_state(2, "abm"))
     for _ in range(3):
-        checked = [to for to, message in tick(machine) if isinstance(message, CheckLabel)]
+        checked = [to for to, message in host.tick() if isinstance(message, CheckLabel)]
         assert checked == ["a", "b"]

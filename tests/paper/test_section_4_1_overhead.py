@@ -15,7 +15,8 @@ from skipring.sim.runner import Simulation
 from skipring.world.adversaries.builders import database_of, node_names
 from skipring.world.legitimacy import is_strictly_legitimate
 from tests.support.conversations import simulation, standing_ring
-from tests.support.machines import FIXED, PAPER, deliver, give, supervisor, tick, told, without
+from tests.support.fake_host import FakeHost
+from tests.support.machines import FIXED, PAPER, supervisor, told, without
 
 AT_ONCE = without(Rule.QUEUE)  # all rules, but the supervisor answers without waiting for a Timeout
 
@@ -30,12 +31,12 @@ def leavers(n: int) -> list[NodeId]:
     return [node_names(n)[index] for index in sorted(indices)]
 
 
-def unsubscribe(machine: Supervisor, node: NodeId) -> list[NodeId]:
-    return told(machine, deliver(machine, Unsubscribe(node)))
+def unsubscribe(host: FakeHost[Supervisor], node: NodeId) -> list[NodeId]:
+    return told(host, host.receive(Unsubscribe(node)))
 
 
-def suspect(machine: Supervisor, node: NodeId) -> list[NodeId]:
-    return told(machine, give(machine, NodeSuspected(node)))
+def suspect(host: FakeHost[Supervisor], node: NodeId) -> list[NodeId]:
+    return told(host, host.request(NodeSuspected(node)))
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -44,8 +45,8 @@ def test_subscribe_costs_the_supervisor_one_message_in_the_paper_and_three_with_
 ) -> None:
     """The theorem: constant. With S11 at most two more messages than the one to the newcomer."""
     for rules, cost in ((PAPER, 1), (FIXED, 1), (AT_ONCE, 3)):
-        machine = supervisor(*node_names(n), rules=rules)
-        assert len(told(machine, deliver(machine, Subscribe("v")))) == cost
+        host = supervisor(*node_names(n), rules=rules)
+        assert len(told(host, host.receive(Subscribe("v")))) == cost
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -65,12 +66,12 @@ def test_departure_costs_the_supervisor_the_same_for_every_n(
 @pytest.mark.parametrize("n", [4, 16, 64, 256, 1024])
 def test_one_timeout_sends_all_configurations_with_all_rules(n: int) -> None:
     """R15 defers them until the Timeout, together with the one of the round robin."""
-    machine = supervisor(*node_names(n))
-    deliver(machine, Subscribe("v"))
-    assert len(told(machine, tick(machine))) <= 4
-    deliver(machine, Unsubscribe("n0002"))
-    assert len(told(machine, tick(machine))) <= 7
-    assert len(told(machine, tick(machine))) == 1
+    host = supervisor(*node_names(n))
+    host.receive(Subscribe("v"))
+    assert len(told(host, host.tick())) <= 4
+    host.receive(Unsubscribe("n0002"))
+    assert len(told(host, host.tick())) <= 7
+    assert len(told(host, host.tick())) == 1
 
 
 def messages_until_calm(n: int, mode: str, act: Callable[[Simulation], None]) -> int:
@@ -128,10 +129,10 @@ def test_forty_joins_and_twenty_leaves_in_one_round_are_handled_in_parallel(mode
 
 def test_burst_of_joins_is_recorded_in_the_order_of_the_requests() -> None:
     """Each newcomer gets l(n) for the current n; the database is correct after every join."""
-    machine = supervisor()
+    host = supervisor()
     for number, node in enumerate(node_names(100), 1):
-        deliver(machine, Subscribe(node))
-        assert machine.roster.database() == database_of(node_names(number))
+        host.receive(Subscribe(node))
+        assert host.machine.roster.database() == database_of(node_names(number))
 
 
 @pytest.mark.parametrize("mode", ["fixed", "fast"])

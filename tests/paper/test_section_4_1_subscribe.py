@@ -27,18 +27,7 @@ from skipring.core.state import SubscriberState, legitimate_state
 from skipring.core.topology import neighbours_of
 from skipring.world.adversaries.builders import database_of, node_names
 from tests.support.conversations import at, place, simulation, standing_ring
-from tests.support.machines import (
-    FAST,
-    FIXED,
-    PAPER,
-    deliver,
-    give,
-    subscriber,
-    supervisor,
-    tick,
-    told,
-    without,
-)
+from tests.support.machines import FAST, FIXED, PAPER, subscriber, supervisor, told, without
 
 every_mode = pytest.mark.parametrize("rules", [PAPER, FIXED, FAST], ids=["paper", "fixed", "fast"])
 
@@ -57,21 +46,21 @@ def recorded(*nodes: NodeId) -> Roster:
 
 @every_mode
 def test_subscribe_is_one_message_to_the_supervisor(rules: Rules) -> None:
-    machine = subscriber(SubscriberState(member=False), rules=rules)
-    assert give(machine, SubscribeRequested()) == [(SUPERVISOR, Subscribe("m"))]
+    host = subscriber(SubscriberState(member=False), rules=rules)
+    assert host.request(SubscribeRequested()) == [(SUPERVISOR, Subscribe("m"))]
 
 
 def test_supervisor_records_the_newcomer_and_sends_its_configuration() -> None:
     """Actions 1 and 2: insert (l(n), v), send v (pred, l(n), succ). No other message."""
-    machine = supervisor("a", "b", "c", rules=PAPER)
-    assert deliver(machine, Subscribe("v")) == [("v", place("b@1", "11", "a@0"))]
-    assert machine.roster.database() == database_of("abcv")
+    host = supervisor("a", "b", "c", rules=PAPER)
+    assert host.receive(Subscribe("v")) == [("v", place("b@1", "11", "a@0"))]
+    assert host.machine.roster.database() == database_of("abcv")
 
 
 def test_neighbours_of_the_newcomer_are_informed_with_all_rules() -> None:
     """S11: exactly the members whose (pred, label, succ) changed."""
-    machine = supervisor("a", "b", "c", rules=AT_ONCE)
-    assert deliver(machine, Subscribe("v")) == [
+    host = supervisor("a", "b", "c", rules=AT_ONCE)
+    assert host.receive(Subscribe("v")) == [
         ("b", place("c@01", "1", "v@11")),
         ("a", place("v@11", "0", "c@01")),
         ("v", place("b@1", "11", "a@0")),
@@ -80,37 +69,41 @@ def test_neighbours_of_the_newcomer_are_informed_with_all_rules() -> None:
 
 def test_answers_wait_for_the_timeout_with_all_rules() -> None:
     """R15: a request only marks its subject; many requests about one node get one answer."""
-    machine = supervisor("a", "b", "c")
-    assert [deliver(machine, Subscribe("v")) for _ in range(5)] == [[]] * 5
-    nodes = told(machine, tick(machine))
+    host = supervisor("a", "b", "c")
+    assert [host.receive(Subscribe("v")) for _ in range(5)] == [[]] * 5
+    nodes = told(host, host.tick())
     assert sorted(nodes) == ["a", "b", "v"]  # b is next in the round robin, too
 
 
 @every_mode
 def test_recorded_subscriber_only_gets_its_configuration(rules: Rules) -> None:
     """Algorithm 3: "just send all of v's connections to v"."""
-    machine = supervisor("a", "b", "c", rules=rules)
-    said = deliver(machine, Subscribe("c")) + tick(machine)
+    host = supervisor("a", "b", "c", rules=rules)
+    said = host.receive(Subscribe("c")) + host.tick()
     assert ("c", place("a@0", "01", "b@1")) in said
-    assert machine.roster.database() == database_of("abc")
+    assert host.machine.roster.database() == database_of("abc")
 
 
 @every_mode
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 100])
 def test_database_is_legitimate_as_soon_as_the_request_is_processed(rules: Rules, n: int) -> None:
     """The supervisor "does not rely on additional information from subscribers"."""
-    machine = supervisor(*node_names(n), rules=rules)
-    deliver(machine, Subscribe("v"))
-    assert machine.roster.database() == database_of([*node_names(n), "v"])
-    deliver(machine, Unsubscribe("n0000"))
-    assert machine.roster.database() == database_of(["v", *node_names(n)[1:]])
+    host = supervisor(*node_names(n), rules=rules)
+    host.receive(Subscribe("v"))
+    assert host.machine.roster.database() == database_of([*node_names(n), "v"])
+    host.receive(Unsubscribe("n0000"))
+    assert host.machine.roster.database() == database_of(["v", *node_names(n)[1:]])
 
 
 @every_mode
 def test_newcomer_adopts_its_configuration(rules: Rules) -> None:
-    machine = subscriber(SubscriberState(), rules=rules)
-    deliver(machine, place("a@0", "01", "b@1"))
-    assert (machine.label, machine.left, machine.right) == (Label.parse("01"), at("a@0"), at("b@1"))
+    host = subscriber(SubscriberState(), rules=rules)
+    host.receive(place("a@0", "01", "b@1"))
+    assert (host.machine.label, host.machine.left, host.machine.right) == (
+        Label.parse("01"),
+        at("a@0"),
+        at("b@1"),
+    )
 
 
 def test_sixteen_newcomers_to_sr_16_are_placed_between_consecutive_pairs() -> None:
@@ -152,52 +145,52 @@ def test_member_is_reconfigured_by_two_consecutive_joins_and_not_again_until_n_d
 @every_mode
 def test_unsubscribe_is_one_message_to_the_supervisor(rules: Rules) -> None:
     """The subscriber does not change until it gets the permission (section 4)."""
-    machine = subscriber(legitimate_state(2, "abm"), rules=rules)
-    before = machine.state()
-    assert give(machine, UnsubscribeRequested()) == [(SUPERVISOR, Unsubscribe("m"))]
-    after = machine.state()
+    host = subscriber(legitimate_state(2, "abm"), rules=rules)
+    before = host.machine.state()
+    assert host.request(UnsubscribeRequested()) == [(SUPERVISOR, Unsubscribe("m"))]
+    after = host.machine.state()
     assert (after.label, after.left, after.right) == (before.label, before.left, before.right)
 
 
 def test_supervisor_moves_the_last_node_and_permits_the_departure() -> None:
     """Actions 1 to 4: w with l(n-1) gets the label and place of v, v gets the permission."""
-    machine = supervisor(*"abcde", rules=PAPER)
-    assert deliver(machine, Unsubscribe("b")) == [
+    host = supervisor(*"abcde", rules=PAPER)
+    assert host.receive(Unsubscribe("b")) == [
         ("e", place("c@01", "1", "d@11")),
         ("b", UNRECORDED),
     ]
-    assert machine.roster.database() == database_of("aecd")
+    assert host.machine.roster.database() == database_of("aecd")
 
 
 def test_no_member_moves_if_the_leaver_is_the_last() -> None:
     """Algorithm 3: "just update database"."""
-    machine = supervisor(*"abcde", rules=PAPER)
-    assert deliver(machine, Unsubscribe("e")) == [("e", UNRECORDED)]
-    assert machine.roster.database() == database_of("abcd")
+    host = supervisor(*"abcde", rules=PAPER)
+    assert host.receive(Unsubscribe("e")) == [("e", UNRECORDED)]
+    assert host.machine.roster.database() == database_of("abcd")
 
 
 @every_mode
 def test_only_member_can_leave(rules: Rules) -> None:
     """Algorithm 3, n = 1."""
-    machine = supervisor("a", rules=rules)
-    said = deliver(machine, Unsubscribe("a")) + tick(machine)
+    host = supervisor("a", rules=rules)
+    said = host.receive(Unsubscribe("a")) + host.tick()
     assert said == [("a", UNRECORDED)]
-    assert machine.roster.database() == ()
+    assert host.machine.roster.database() == ()
 
 
 @every_mode
 def test_unrecorded_node_gets_the_permission_as_well(rules: Rules) -> None:
     """Algorithm 3 sends SetData(none, none, none) in any case."""
-    machine = supervisor("a", "b", rules=rules)
-    said = deliver(machine, Unsubscribe("x")) + tick(machine)
+    host = supervisor("a", "b", rules=rules)
+    said = host.receive(Unsubscribe("x")) + host.tick()
     assert ("x", UNRECORDED) in said
-    assert machine.roster.database() == database_of("ab")
+    assert host.machine.roster.database() == database_of("ab")
 
 
 def test_nodes_beside_the_two_places_are_informed_with_all_rules() -> None:
     """S11; the neighbours of the leaver are the new ones of the moved node."""
-    machine = supervisor(*"abcde", rules=AT_ONCE)
-    assert deliver(machine, Unsubscribe("b")) == [
+    host = supervisor(*"abcde", rules=AT_ONCE)
+    assert host.receive(Unsubscribe("b")) == [
         ("c", place("a@0", "01", "e@1")),
         ("d", place("e@1", "11", "a@0")),
         ("a", place("d@11", "0", "c@01")),
@@ -209,10 +202,10 @@ def test_nodes_beside_the_two_places_are_informed_with_all_rules() -> None:
 @every_mode
 def test_leaver_deletes_all_its_connections_after_the_permission(rules: Rules) -> None:
     """Proof of the lemma: its configuration is (none, none, none), so v.label = none."""
-    machine = subscriber(legitimate_state(0, ["m", *"abcdefg"]), rules=rules)
-    give(machine, UnsubscribeRequested())
-    assert machine.handle(Received(UNRECORDED))[-1] == Unsubscribed()
-    assert machine.state() == SubscriberState(member=False)
+    host = subscriber(legitimate_state(0, ["m", *"abcdefg"]), rules=rules)
+    host.request(UnsubscribeRequested())
+    assert host.handle(Received(UNRECORDED))[-1] == Unsubscribed()
+    assert host.machine.state() == SubscriberState(member=False)
 
 
 @every_mode
@@ -230,18 +223,18 @@ def test_leaver_answers_every_introduction_with_RemoveConnections(
     rules: Rules, introduction: Message
 ) -> None:
     """Proof of the lemma; it stores none of the references."""
-    machine = subscriber(SubscriberState(member=False), rules=rules)
-    assert ("a", RemoveConnections("m")) in deliver(machine, introduction)
-    assert machine.state() == SubscriberState(member=False)
+    host = subscriber(SubscriberState(member=False), rules=rules)
+    assert ("a", RemoveConnections("m")) in host.receive(introduction)
+    assert host.machine.state() == SubscriberState(member=False)
 
 
 @every_mode
 def test_receiver_of_RemoveConnections_forgets_the_leaver(rules: Rules) -> None:
     nodes = ["m", *"abcdefg"]
-    machine = subscriber(legitimate_state(0, nodes), rules=rules)
+    host = subscriber(legitimate_state(0, nodes), rules=rules)
     for leaver in "abcdefg":
-        deliver(machine, RemoveConnections(leaver))
-    state = machine.state()
+        host.receive(RemoveConnections(leaver))
+    state = host.machine.state()
     assert (state.left, state.right, state.ring) == (None, None, None)
     assert set(state.shortcuts.values()) == {None}
 
@@ -275,8 +268,8 @@ def test_triple_of_the_pseudocode_names_a_node_as_its_own_neighbour(n: int) -> N
 def test_no_configuration_names_a_node_as_its_own_neighbour(rules: Rules, n: int) -> None:
     """Any two members leave, one after the other: configurations are looked up afterwards."""
     for first, second in permutations(node_names(n), 2):
-        machine = supervisor(*node_names(n), rules=rules)
-        said = deliver(machine, Unsubscribe(first)) + deliver(machine, Unsubscribe(second))
+        host = supervisor(*node_names(n), rules=rules)
+        said = host.receive(Unsubscribe(first)) + host.receive(Unsubscribe(second))
         for to, message in said:
             assert isinstance(message, SetConfiguration)
             assert to not in {peer.node for peer in (message.pred, message.succ) if peer}

@@ -33,7 +33,8 @@ from skipring.world.adversaries.builders import node_names
 from skipring.world.legitimacy import violations
 from skipring.world.snapshot import Snapshot
 from tests.support.conversations import place
-from tests.support.machines import Scripted, sent
+from tests.support.fake_host import sent
+from tests.support.machines import Scripted
 from tests.support.strategies import messages
 
 CONFIG = ProtocolConfig()
@@ -79,8 +80,9 @@ class Host:
 
     def snapshot(self, topic: TopicId) -> Snapshot:
         """Return the state of one topic, as if it were the only one."""
-        machines = {node: topics._machines.get(topic) for node, topics in self.nodes.items()}
-        supervisor = self.supervisor._machines[topic]
+        machines = {node: topics.machine(topic) for node, topics in self.nodes.items()}
+        supervisor = self.supervisor.machine(topic)
+        assert supervisor is not None
         return Snapshot(
             topic=topic,
             supervisor=supervisor.state(),
@@ -188,7 +190,7 @@ def test_permission_implies_that_the_supervisor_has_removed_the_subscriber(
     for _ in range(10):
         host.run_round()
         if "news" not in host.nodes["b"]:
-            assert "b" not in host.supervisor._machines["news"].roster
+            assert "b" not in host.snapshot("news").roster.nodes
     assert "news" not in host.nodes["b"]
 
 

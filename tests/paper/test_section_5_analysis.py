@@ -99,9 +99,9 @@ def test_database_is_never_corrupted_after_the_first_event(code: str) -> None:
     """The lemma Supervisor Validity: the database will not be corrupted any more."""
     for seed in range(3):
         start = ADVERSARIES[code].build(9, Random(f"{code}/{seed}"))
-        machine = loaded_supervisor(start.supervisor)
-        machine.handle(SubscribeRequested())
-        database = machine.roster.database()
+        host = loaded_supervisor(start.supervisor)
+        host.handle(SubscribeRequested())
+        database = host.machine.roster.database()
         assert [bits for bits, _ in database] == [Label.nth(i).bits for i in range(len(database))]
         places = Counter(node for _, node in database)
         assert None not in places

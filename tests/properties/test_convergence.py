@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -18,8 +20,9 @@ from tests.support.runs import assert_heals, replay, run
 from tests.support.strategies import snapshots
 
 ALL = list(ADVERSARIES)
-SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 32, 64, 128)
+SMALL, LARGE = (1, 2, 3, 4, 5, 8, 16, 17), (32, 64, 128)
 SEEDS = range(5)
+in_full = pytest.mark.slow  # the complete table of a property; `make test` runs a part of it
 
 # A18b waits for a silence threshold that was corrupted to its largest value, 64 rounds.
 # Wrong chains stay for up to 16 ticks, the patience of a session for 64.
@@ -52,57 +55,63 @@ def test_any_state_becomes_legitimate_and_stays_so(start: Snapshot, seed: int) -
     assert report.is_good, f"replay: {how}, with this\n{render_world(start)}{report.violations}"
 
 
-@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("sizes", "seeds"),
+    [
+        pytest.param((32,), [7], id="32"),
+        pytest.param(SMALL, [0], id="small", marks=pytest.mark.heavy),
+        pytest.param(LARGE, [1], id="large", marks=pytest.mark.heavy),
+        pytest.param((*SMALL, *LARGE), SEEDS, id="all", marks=in_full),
+    ],
+)
 @pytest.mark.parametrize("adversary", ALL)
-def test_every_adversary_heals_at_every_size(adversary: str) -> None:
+def test_every_adversary_heals_at_every_size(
+    adversary: str, sizes: Sequence[int], seeds: Sequence[int]
+) -> None:
     rounds_max = ROUNDS_AT_128.get(adversary, 25)
-    for n in SIZES:
-        for seed in SEEDS:
-            assert_heals(rounds_max, n=n, adversary=adversary, seed=seed)
-
-
-@pytest.mark.parametrize("adversary", ALL)
-def test_every_adversary_heals_at_32(adversary: str) -> None:
-    assert_heals(ROUNDS_AT_128.get(adversary, 25), n=32, adversary=adversary, seed=7)
+    for n, seed in product(sizes, seeds):
+        assert_heals(rounds_max, n=n, adversary=adversary, seed=seed)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("adversary", ["A05", "A13", "A15", "A37", "A41"])
+@pytest.mark.parametrize(
+    "adversary",
+    ["A15", *(pytest.param(code, marks=in_full) for code in ("A05", "A13", "A37", "A41"))],
+)
 def test_thousand_subscribers_heal_in_thirty_rounds(adversary: str) -> None:
     assert_heals(30, n=1024, adversary=adversary, seed=0)
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("adversary", ALL)
+@pytest.mark.parametrize(
+    ("n", "seeds"),
+    [
+        pytest.param(24, 1, marks=pytest.mark.heavy),
+        *(pytest.param(n, 10, marks=in_full) for n in (5, 17, 64, 256)),
+    ],
+)
 def test_every_adversary_heals_under_every_scheduler_and_fault(
-    adversary: str, condition: str
+    adversary: str, condition: str, n: int, seeds: int
 ) -> None:
-    for seed in range(2):
-        assert_heals(1000, n=64, adversary=adversary, seed=seed, **CONDITIONS[condition])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("condition", CONDITIONS)
-@pytest.mark.parametrize("adversary", ALL)
-@pytest.mark.parametrize("n", [5, 17, 64, 256])
-def test_every_adversary_heals_in_the_large_table(adversary: str, condition: str, n: int) -> None:
-    for seed in range(10):
+    for seed in range(seeds):
         assert_heals(2000, n=n, adversary=adversary, seed=seed, **CONDITIONS[condition])
 
 
-@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("sizes", "seeds"),
+    [
+        pytest.param((2, 5, 17), 1, id="some", marks=pytest.mark.heavy),
+        pytest.param((1, 2, 3, 5, 8, 17, 32), 2, id="all", marks=in_full),
+        pytest.param((128,), 1, id="128", marks=in_full),
+    ],
+)
 @pytest.mark.parametrize("adversary", ALL)
-def test_every_adversary_heals_in_fixed_mode(adversary: str) -> None:
-    for n in (1, 2, 3, 5, 8, 17, 32):
-        for seed in range(2):
-            assert_heals(1000, n=n, adversary=adversary, seed=seed, mode=Mode.FIXED)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("adversary", ALL)
-def test_every_adversary_heals_in_fixed_mode_at_128(adversary: str) -> None:
-    assert_heals(3000, n=128, adversary=adversary, mode=Mode.FIXED)
+def test_every_adversary_heals_in_fixed_mode(
+    adversary: str, sizes: Sequence[int], seeds: int
+) -> None:
+    for n, seed in product(sizes, range(seeds)):
+        assert_heals(3000, n=n, adversary=adversary, seed=seed, mode=Mode.FIXED)
 
 
 @pytest.mark.heavy

@@ -74,7 +74,7 @@ def test_expected_number_of_requests_stays_below_its_bound_at_any_size() -> None
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("rounds", [500, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [150, pytest.param(3000, marks=pytest.mark.slow)])
 def test_legitimate_ring_of_256_does_not_change_at_constant_cost(rounds: int) -> None:
     costs = legitimate_costs(N, rounds, seed=1)
     assert costs.changes == 0

@@ -1,11 +1,11 @@
-"""Machines in a given state, their effects of one event, and scripted random numbers.
+"""Machines in a given state with their hosts, rings, and scripted random numbers.
 
 The machine under test is always called ``m``, so that other ids sort on both sides of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from random import Random
 from typing import TypeAlias
 
@@ -15,15 +15,14 @@ from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
-from skipring.core.effects import Discard, Effect, Outbox, Send, Store
-from skipring.core.events import Event, Overwritten, Received, Tick
+from skipring.core.effects import Outbox
+from skipring.core.events import Overwritten
 from skipring.core.labels import Label
-from skipring.core.log import MemoryLog
+from skipring.core.log import Log, MemoryLog
 from skipring.core.messages import (
     CheckLabel,
     GetConfiguration,
     Introduce,
-    Message,
     RemoveConnections,
     SetConfiguration,
 )
@@ -33,8 +32,8 @@ from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.supervisor import Supervisor
 from skipring.world.adversaries.builders import database_of
+from tests.support.fake_host import FakeHost, Sent, receivers, sent
 
-Sent: TypeAlias = list[tuple[NodeId, Message]]
 Edges: TypeAlias = tuple[Peer | None, Peer | None, Peer | None]
 
 ME = "m"
@@ -73,49 +72,9 @@ def peer(bits: str, node: NodeId) -> Peer:
 # -- effects -----------------------------------------------------------------------------------
 
 
-def kept(machine: Subscriber, effects: list[Effect]) -> list[Effect]:
-    """Return the effects after the log has applied its own."""
-    archive = machine.archive
-    assert isinstance(archive, MemoryLog)
-    for effect in effects:
-        match effect:
-            case Store(offset=offset, publications=publications):
-                archive.write(offset, *publications)
-            case Discard(offset=offset):
-                archive.discard(offset)
-    return effects
-
-
-def sent(effects: Iterable[Effect]) -> Sent:
-    """Return the messages among the effects, in order, with their receivers."""
-    return [(effect.to, effect.message) for effect in effects if isinstance(effect, Send)]
-
-
 def asked(*nodes: NodeId) -> Sent:
     """Return the messages that ask the supervisor for these nodes' configurations."""
     return [(SUPERVISOR, GetConfiguration(node)) for node in nodes]
-
-
-def receivers(messages: Sent, kind: type[Message]) -> list[NodeId]:
-    """Return the receivers of messages of a type."""
-    return [to for to, message in messages if type(message) is kind]
-
-
-def give(machine: Subscriber | Supervisor, event: Event) -> Sent:
-    """Let a machine handle an event; return the messages sent."""
-    return sent(machine.handle(event))
-
-
-def deliver(
-    machine: Subscriber | Supervisor, message: Message, sender: NodeId | None = None
-) -> Sent:
-    """Let a machine receive a message; return the messages sent."""
-    return give(machine, Received(message, sender))
-
-
-def tick(machine: Subscriber | Supervisor) -> Sent:
-    """Let a machine run its Timeout; return the messages sent."""
-    return give(machine, Tick())
 
 
 def written(action: Callable[[Outbox], object]) -> Sent:
@@ -195,36 +154,41 @@ class Scripted(Random):
 
 
 def subscriber(
-    state: SubscriberState, *, rules: Rules = FAST, rng: Random | None = None, node: NodeId = ME
-) -> Subscriber:
-    """Return a subscriber in a given state, by default without random requests."""
-    chance = rng if rng is not None else Scripted(1)
+    state: SubscriberState,
+    *,
+    rules: Rules = FAST,
+    rng: Random | None = None,
+    node: NodeId = ME,
+    config: ProtocolConfig | None = None,
+    log: Log | None = None,
+) -> FakeHost[Subscriber]:
+    """Return the host of a subscriber in a given state, by default without random requests."""
     machine = Subscriber(
         node,
         topic=TOPIC,
-        rng=chance,
-        config=ProtocolConfig(rules=rules),
-        archive=MemoryLog(state.publications),
+        rng=rng if rng is not None else Scripted(1),
+        config=config if config is not None else ProtocolConfig(rules=rules),
+        archive=log if log is not None else MemoryLog(state.publications),
     )
     machine.handle(Overwritten(state))
-    return machine
+    return FakeHost(machine)
 
 
-def supervisor(*nodes: NodeId, rules: Rules = FAST, cursor: int = 0) -> Supervisor:
-    """Return a supervisor that has recorded these nodes, in this order."""
+def supervisor(*nodes: NodeId, rules: Rules = FAST, cursor: int = 0) -> FakeHost[Supervisor]:
+    """Return the host of a supervisor that has recorded these nodes, in this order."""
     return loaded_supervisor(SupervisorState(database=database_of(nodes), next=cursor), rules=rules)
 
 
-def loaded_supervisor(state: SupervisorState, *, rules: Rules = FAST) -> Supervisor:
-    """Return a supervisor in a given state, its database not yet repaired."""
+def loaded_supervisor(state: SupervisorState, *, rules: Rules = FAST) -> FakeHost[Supervisor]:
+    """Return the host of a supervisor in a given state, its database not yet repaired."""
     machine = Supervisor(config=ProtocolConfig(rules=rules))
     machine.handle(Overwritten(state))
-    return machine
+    return FakeHost(machine)
 
 
-def told(machine: Supervisor, messages: Sent) -> list[NodeId]:
+def told(host: FakeHost[Supervisor], messages: Sent) -> list[NodeId]:
     """Return the nodes that a supervisor sent their current configuration, and nothing else."""
     nodes = receivers(messages, SetConfiguration)
-    expected = [(node, machine.roster.configuration_of(node)) for node in nodes]
-    assert messages == expected
+    roster = host.machine.roster
+    assert messages == [(node, roster.configuration_of(node)) for node in nodes]
     return nodes

@@ -71,8 +71,8 @@ def _is_carried(kind: str, attribute: str, path: Path, one: State, two: State) -
 def machine(state: State) -> Subscriber | Supervisor:
     """Return a machine that has loaded a state."""
     if isinstance(state, SupervisorState):
-        return loaded_supervisor(state)
-    return subscriber(state)
+        return loaded_supervisor(state).machine
+    return subscriber(state).machine
 
 
 def shown(made: Subscriber | Supervisor) -> State:

@@ -6,7 +6,7 @@ place in the trie: ``P("101")`` has an id that begins with these bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from skipring.core.antientropy import AntiEntropy
 from skipring.core.config import ProtocolConfig, Rules
-from skipring.core.effects import Deliver, Discard, Origin, Outbox, PeerInSync, Send, Store
+from skipring.core.effects import Origin
 from skipring.core.log import MemoryLog
 from skipring.core.messages import (
     CheckAndPublish,
@@ -28,7 +28,9 @@ from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BITS, ID_BYTES, Publication
 from skipring.core.replica import Replica
 from skipring.core.summaries import RangeSummary
-from tests.support.machines import FAST, TOPIC, Sent
+from skipring.core.trie import PublicationTrie
+from tests.support.fake_host import FakeHost, Sent, sent
+from tests.support.machines import FAST, TOPIC
 
 Check: TypeAlias = CheckTrie | CheckAndPublish
 MESSAGES_MAX = 10_000  # of one session; one with more does not end
@@ -74,35 +76,29 @@ def limited(rules: Rules = FAST, **limits: int) -> ProtocolConfig:
 # -- one side ----------------------------------------------------------------------------------
 
 
-class Party:
-    """Anti-entropy of one subscriber, and a host that applies its effects."""
+class Party(FakeHost[AntiEntropy]):
+    """Anti-entropy of one subscriber with its host."""
 
     def __init__(
         self,
         node: NodeId,
         publications: Iterable[Publication] = (),
         config: ProtocolConfig | None = None,
+        index: PublicationTrie | None = None,
     ) -> None:
         self.node = node
         self.config = config if config is not None else ProtocolConfig()
-        self.archive = MemoryLog(publications)
-        self.holdings = Replica(TOPIC, self.archive)
+        log = MemoryLog(publications)
+        self.holdings = Replica(TOPIC, log)
         self.holdings.recover({})
-        self.repair = AntiEntropy(node, self.holdings, self.config)
-        self.delivered: list[Publication] = []
-        self.confirmed: list[NodeId] = []
+        if index is not None:
+            self.holdings.adopt(index)
+        super().__init__(AntiEntropy(node, self.holdings, self.config), log)
 
     def copy(self) -> Party:
         """Return another party that holds the same, with a copy of the trie."""
-        twin = Party.__new__(Party)
-        twin.node, twin.config = self.node, self.config
-        twin.archive = MemoryLog(self.archive.publications())
-        twin.holdings = Replica(TOPIC, twin.archive)
-        twin.holdings.adopt(self.holdings.index().snapshot())
-        twin.holdings._end = self.holdings._end
-        twin.repair = AntiEntropy(twin.node, twin.holdings, twin.config)
-        twin.delivered, twin.confirmed = [], []
-        return twin
+        trie = self.holdings.index().snapshot()
+        return Party(self.node, self.stored, self.config, index=trie)
 
     @property
     def ids(self) -> set[bytes]:
@@ -114,50 +110,36 @@ class Party:
         """Return the digest of the whole trie."""
         return self.holdings.index().root
 
-    def take(self, publication: Publication) -> None:
-        """Add a publication that arrived by other means, such as a flood."""
-        self._do(
-            lambda out: self.holdings.add([publication], out, origin=Origin.SPREAD),
-        )
+    @property
+    def session(self) -> int:
+        """Return the number of the session that this party has started last."""
+        return self.machine.state().session
 
-    def tick(self, *partners: NodeId, rng: Random | None = None) -> Sent:
+    def add(self, publication: Publication) -> None:
+        """Add a publication that arrived by other means, such as a flood."""
+        self.run(lambda out: self.holdings.add([publication], out, origin=Origin.SPREAD))
+
+    def ask(self, *partners: NodeId, rng: Random | None = None) -> Sent:
         """Run PublishTimeout with these neighbours; return the messages sent."""
         chance = rng if rng is not None else Random(0)
-        return self._do(lambda out: self.repair.on_tick(partners, chance, out))
+        return sent(self.run(lambda out: self.machine.on_tick(partners, chance, out)))
 
     def confirm(self, *partners: NodeId) -> Sent:
         """Ask the partners whether their tries are equal; return the messages sent."""
-        return self._do(lambda out: self.repair.ask_to_confirm(partners, out))
+        return sent(self.run(lambda out: self.machine.ask_to_confirm(partners, out)))
 
     def receive(self, message: Message, sender: NodeId | None = None) -> Sent:
         """Handle a message; return the messages sent."""
         match message:
             case CheckTrie() | CheckAndPublish():
-                return self._do(lambda out: self.repair.on_check(message, out))
+                effects = self.run(lambda out: self.machine.on_check(message, out))
             case Publications():
-                return self._do(lambda out: self.repair.on_publications(message, sender, out))
+                effects = self.run(lambda out: self.machine.on_publications(message, sender, out))
             case TrieEqual():
-                return self._do(lambda out: self.repair.on_trie_equal(message, out))
+                effects = self.run(lambda out: self.machine.on_trie_equal(message, out))
             case _:
                 raise AssertionError(f"not about publications: {message}")
-
-    def _do(self, action: Callable[[Outbox], object]) -> Sent:
-        out = Outbox()
-        action(out)
-        sent: Sent = []
-        for effect in out.effects:
-            match effect:
-                case Send(to=to, message=message):
-                    sent.append((to, message))
-                case Store(offset=offset, publications=publications):
-                    self.archive.write(offset, *publications)
-                case Discard(offset=offset):
-                    self.archive.discard(offset)
-                case Deliver(publications=publications):
-                    self.delivered += publications
-                case PeerInSync(node=node):
-                    self.confirmed.append(node)
-        return sent
+        return sent(effects)
 
 
 # -- two sides ---------------------------------------------------------------------------------
@@ -219,11 +201,11 @@ class Talk:
 
     def ask(self, node: NodeId, rng: Random | None = None) -> None:
         """Let a party run PublishTimeout."""
-        self.post(node, self.party(node).tick(self.other(node).node, rng=rng))
+        self.post(node, self.party(node).ask(self.other(node).node, rng=rng))
 
-    def post(self, sender: NodeId, sent: Sent) -> None:
+    def post(self, sender: NodeId, messages: Sent) -> None:
         """Put messages in flight."""
-        for to, message in sent:
+        for to, message in messages:
             self.said.append((sender, to, message))
             self.waiting += [(to, message)] * self._weather.copies()
 

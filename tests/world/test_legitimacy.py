@@ -37,6 +37,7 @@ from skipring.core.state import (
 )
 from skipring.core.topology import chains_around
 from skipring.sim.engine import World
+from skipring.sim.network_faults import Delay
 from skipring.sim.schedulers import RandomOrder
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.adversaries.builders import with_database, with_states
@@ -389,9 +390,11 @@ def test_messages_to_dead_nodes_do_not_count() -> None:
 
 
 def test_delayed_messages_count() -> None:
-    world = World(RING, seed=0, config=ProtocolConfig())
-    world._held = {9: [Parcel("a", UNRECORDED)]}
-    assert is_legitimate(world)
+    late = (Delay(1.0, 1),)
+    world = World(RING, seed=0, config=ProtocolConfig(), faults=late)
+    world.unsubscribe("z")
+    assert [type(parcel.message) for parcel in world.in_flight()] == [Unsubscribe]
+    assert list(world.channels) == []
     assert census(world) == {Layer.CHANNELS: 1}
 
 
