@@ -24,23 +24,14 @@ from skipring.security.credentials import Credentials, PeerCertificate
 from skipring.security.deny_list import deny, deny_list_beside
 from tests.support.exchanges import (
     DEADLINE_S,
-    LOOPS,
     Host,
-    LoopFactory,
     call,
     link_of,
     logged,
     note,
-    play,
     running,
 )
 from tests.support.rings import LOOPBACK, until
-
-
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
-def loop(request: pytest.FixtureRequest) -> LoopFactory:
-    made: LoopFactory = request.param
-    return made
 
 
 @pytest.fixture(autouse=True)
@@ -184,30 +175,25 @@ def test_process_does_not_start_with_an_unreadable_deny_list(
         machines[0].credentials()
 
 
-def test_new_connections_use_the_new_certificate(
-    machines: tuple[Machine, Machine], loop: LoopFactory
-) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_new_connections_use_the_new_certificate(machines: tuple[Machine, Machine]) -> None:
     a, b = machines
     one, two = Host("a", credentials=a.credentials()), Host("b", credentials=b.credentials())
-
-    async def scene() -> None:
-        async with running(one, two):
-            two.knows(one)
-            two.links.send("a", note(1))
-            await until(lambda: one.numbers("b") == [1])
-            old_serials = (a.serial, b.serial)
-            a.renew()
-            b.renew()
-            assert {link.certificate.serial for link in seen(two)} == {old_serials[0]}
-            assert {link.certificate.serial for link in seen(one)} == {old_serials[1]}
-            link_of(two, "a").close()
-            await until(lambda: not one.links.connections and not two.links.connections)
-            two.links.send("a", note(2))
-            await until(lambda: one.numbers("b") == [1, 2])
-            assert {link.certificate.serial for link in seen(two)} == {a.serial}
-            assert {link.certificate.serial for link in seen(one)} == {b.serial}
-
-    play(scene, loop)
+    async with running(one, two):
+        two.knows(one)
+        two.links.send("a", note(1))
+        await until(lambda: one.numbers("b") == [1])
+        old_serials = (a.serial, b.serial)
+        a.renew()
+        b.renew()
+        assert {link.certificate.serial for link in seen(two)} == {old_serials[0]}
+        assert {link.certificate.serial for link in seen(one)} == {old_serials[1]}
+        link_of(two, "a").close()
+        await until(lambda: not one.links.connections and not two.links.connections)
+        two.links.send("a", note(2))
+        await until(lambda: one.numbers("b") == [1, 2])
+        assert {link.certificate.serial for link in seen(two)} == {a.serial}
+        assert {link.certificate.serial for link in seen(one)} == {b.serial}
 
 
 def seen(host: Host) -> Iterator[link_module.PeerConnection]:
@@ -219,14 +205,14 @@ def seen(host: Host) -> Iterator[link_module.PeerConnection]:
 # -- denied certificates ---------------------------------------------------------------------------
 
 
-def test_denied_certificate_is_refused_in_the_handshake(
-    machines: tuple[Machine, Machine], loop: LoopFactory
+@pytest.mark.usefixtures("loop")
+async def test_denied_certificate_is_refused_in_the_handshake(
+    machines: tuple[Machine, Machine],
 ) -> None:
     a, b = machines
     a.deny(b)
     one, two = Host("a", credentials=a.credentials()), Host("b", credentials=b.credentials())
-
-    async def scene() -> None:
+    with logged() as lines:
         async with running(one, two):
             async with call(one, b.credentials().client_context()) as caller:
                 assert await caller.is_hung_up_on()
@@ -245,32 +231,26 @@ def test_denied_certificate_is_refused_in_the_handshake(
                 return 2 in one.numbers("b")
 
             await until(arrives)
-
-    with logged() as lines:
-        play(scene, loop)
     line = next(each for each in lines() if each["event"] == "connection_refused")
     assert line["reason"] == "certificate denied"
     assert "of b is denied" in line["detail"]
 
 
 @pytest.mark.parametrize("is_denied_by_the_dialler", [True, False])
-def test_open_connection_ends_when_its_certificate_is_denied(
-    machines: tuple[Machine, Machine], loop: LoopFactory, is_denied_by_the_dialler: bool
+@pytest.mark.usefixtures("loop")
+async def test_open_connection_ends_when_its_certificate_is_denied(
+    machines: tuple[Machine, Machine], is_denied_by_the_dialler: bool
 ) -> None:
     a, b = machines
     one, two = Host("a", credentials=a.credentials()), Host("b", credentials=b.credentials())
-
-    async def scene() -> None:
-        async with running(one, two):
-            dialler, other = (one, two) if is_denied_by_the_dialler else (two, one)
-            dialler.knows(other)
-            dialler.links.send(other.name, note(1))
-            await until(lambda: bool(other.got))
-            a.deny(b)
-            await until(lambda: one.links.counts["certificate denied"] == 1)
-            await until(lambda: not one.links.connections and not two.links.connections)
-
-    play(scene, loop)
+    async with running(one, two):
+        dialler, other = (one, two) if is_denied_by_the_dialler else (two, one)
+        dialler.knows(other)
+        dialler.links.send(other.name, note(1))
+        await until(lambda: bool(other.got))
+        a.deny(b)
+        await until(lambda: one.links.counts["certificate denied"] == 1)
+        await until(lambda: not one.links.connections and not two.links.connections)
 
 
 @pytest.mark.parametrize("damaged", ["certificate", "key", "ca"])
@@ -311,13 +291,13 @@ def test_certificate_is_reloaded_although_the_deny_list_is_unusable(
 # -- expired certificates --------------------------------------------------------------------------
 
 
-def test_open_connection_ends_when_the_peer_certificate_expires(
-    machines: tuple[Machine, Machine], loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("loop")
+async def test_open_connection_ends_when_the_peer_certificate_expires(
+    machines: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = machines
     one, two = Host("a", credentials=a.credentials()), Host("b", credentials=b.credentials())
-
-    async def scene() -> None:
+    with logged() as lines:
         async with running(one, two):
             two.knows(one)
             two.links.send("a", note(1))
@@ -330,29 +310,22 @@ def test_open_connection_ends_when_the_peer_certificate_expires(
                 >= 1
             )
             assert not one.counts.keys() - {"certificate expired"}
-
-    with logged() as lines:
-        play(scene, loop)
     line = next(each for each in lines() if each["event"] == "connection_refused")
     assert line["reason"] == "certificate expired"
     assert "expired at" in line["detail"]
 
 
-def test_certificates_are_not_checked_without_connections(
+async def test_certificates_are_not_checked_without_connections(
     machines: tuple[Machine, Machine],
 ) -> None:
     a, _ = machines
     one = Host("a", credentials=a.credentials())
-
-    async def scene() -> None:
-        async with running(one):
-            assert one.links._checking is None
-            async with call(one, a.credentials().client_context()):
-                await until(lambda: one.links._checking is not None)
-            await until(lambda: one.links._checking is None)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    play(scene)
+    async with running(one):
+        assert one.links._checking is None
+        async with call(one, a.credentials().client_context()):
+            await until(lambda: one.links._checking is not None)
+        await until(lambda: one.links._checking is None)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 # -- processes -------------------------------------------------------------------------------------
@@ -401,7 +374,7 @@ async def process(machine: Machine, *words: str) -> AsyncIterator[Process]:
 
 
 @pytest.mark.heavy
-def test_supervisor_reloads_certificates_and_closes_the_link_of_a_denied_node(
+async def test_supervisor_reloads_certificates_and_closes_the_link_of_a_denied_node(
     tmp_path: Path,
 ) -> None:
     authority = make_authority(tmp_path / "authority", days=100)
@@ -409,21 +382,17 @@ def test_supervisor_reloads_certificates_and_closes_the_link_of_a_denied_node(
         (tmp_path / name).mkdir()
     machine = Machine(authority, tmp_path / "supervisor", "supervisor")
     other = Machine(authority, tmp_path / "a", "a")
-
-    async def scene() -> None:
-        async with process(machine, "supervisor") as supervisor:
-            address = await supervisor.listens_at()
-            supervisor.hang_up()
-            assert (await supervisor.logged("credentials_reloaded"))["denied"] == 0
-            machine.renew(days=20)
-            words = ("node", "--topic", "news", "--supervisor", address)
-            async with process(other, *words) as node:
-                await node.logged("joined")
-                await supervisor.logged("credentials_reloaded")  # without a signal
-                machine.deny(other)
-                line = await supervisor.logged("connection_refused")
-                assert line["reason"] == "certificate denied"
-                node.hang_up()
-                await node.logged("credentials_reloaded")
-
-    asyncio.run(scene())
+    async with process(machine, "supervisor") as supervisor:
+        address = await supervisor.listens_at()
+        supervisor.hang_up()
+        assert (await supervisor.logged("credentials_reloaded"))["denied"] == 0
+        machine.renew(days=20)
+        words = ("node", "--topic", "news", "--supervisor", address)
+        async with process(other, *words) as node:
+            await node.logged("joined")
+            await supervisor.logged("credentials_reloaded")  # without a signal
+            machine.deny(other)
+            line = await supervisor.logged("connection_refused")
+            assert line["reason"] == "certificate denied"
+            node.hang_up()
+            await node.logged("credentials_reloaded")

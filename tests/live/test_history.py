@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections import deque
 from pathlib import Path
@@ -69,28 +68,24 @@ def kept(directory: Path, history: dict[bytes, Publication]) -> int:
 
 
 @pytest.mark.heavy
-def test_new_member_gets_a_history_of_100_000_publications(tmp_path: Path) -> None:
+async def test_new_member_gets_a_history_of_100_000_publications(tmp_path: Path) -> None:
     history = filled(tmp_path / "ring" / HOLDER, 100_000)
     own = tmp_path / "own"
-
-    async def scene() -> None:
-        ring = Cluster(n=0, tick_s=TICK_S, topic=TOPIC, data_dir=tmp_path / "ring")
-        async with ring as cluster:
-            await cluster.join(HOLDER)
-            machine = cluster.node(HOLDER).machine(TOPIC)
-            assert machine is not None
-            async with (
-                inspected(cluster.url, data_dir=own, name=NEWCOMER, tick_s=TICK_S) as newcomer,
-                newcomer.subscribe(TOPIC) as topic,
-            ):
-                assert newcomer.session.store is not None
-                archive = newcomer.session.store.archive(TOPIC)
-                await cluster.until(lambda: archive.durable_end == len(history), DEADLINE_S)
-                await topic.synced(DEADLINE_S)
-                assert topic.lag == archive.end == len(history)
-            assert len(machine.index()) == len(history)
-
-    asyncio.run(scene())
+    ring = Cluster(n=0, tick_s=TICK_S, topic=TOPIC, data_dir=tmp_path / "ring")
+    async with ring as cluster:
+        await cluster.join(HOLDER)
+        machine = cluster.node(HOLDER).machine(TOPIC)
+        assert machine is not None
+        async with (
+            inspected(cluster.url, data_dir=own, name=NEWCOMER, tick_s=TICK_S) as newcomer,
+            newcomer.subscribe(TOPIC) as topic,
+        ):
+            assert newcomer.session.store is not None
+            archive = newcomer.session.store.archive(TOPIC)
+            await cluster.until(lambda: archive.durable_end == len(history), DEADLINE_S)
+            await topic.synced(DEADLINE_S)
+            assert topic.lag == archive.end == len(history)
+        assert len(machine.index()) == len(history)
     assert kept(own, history) == len(history) == 100_000
 
 

@@ -878,68 +878,60 @@ async def late(
             yield scene
 
 
-def test_new_member_reads_history_from_several_neighbours_once_and_in_pages(
+async def test_new_member_reads_history_from_several_neighbours_once_and_in_pages(
     wire: Wire, tmp_path: Path
 ) -> None:
-    async def scene() -> None:
-        async with late(wire, tmp_path, repairs=False) as here:
-            await here.has_all(await here.come(), here.ids)
-            assert len(wire.sources) >= 2
-            assert any(0 < given < LONG for given in wire.progress)
-            assert wire.rows == LONG  # each row once, and nothing was left to anti-entropy
-            assert await here.stored() == here.ids
-
-    asyncio.run(scene())
+    async with late(wire, tmp_path, repairs=False) as here:
+        await here.has_all(await here.come(), here.ids)
+        assert len(wire.sources) >= 2
+        assert any(0 < given < LONG for given in wire.progress)
+        assert wire.rows == LONG  # each row once, and nothing was left to anti-entropy
+        assert await here.stored() == here.ids
 
 
-def test_new_member_gets_history_while_others_publish(wire: Wire, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with late(wire, tmp_path, repairs=True) as here:
-            newcomer = await here.come()
-            fresh = set()
-            for number in range(60):
-                publisher = HOLDERS[number % len(HOLDERS)]
-                fresh.add(await here.ring.publish(publisher, b"fresh %d" % number))
-            await here.has_all(newcomer, here.ids | fresh)
-            await until(lambda: all(ids_of(node) == here.ids | fresh for node in here.nodes))
-            assert await here.stored() == here.ids | fresh
-
-    asyncio.run(scene())
+async def test_new_member_gets_history_while_others_publish(wire: Wire, tmp_path: Path) -> None:
+    async with late(wire, tmp_path, repairs=True) as here:
+        newcomer = await here.come()
+        fresh = set()
+        for number in range(60):
+            publisher = HOLDERS[number % len(HOLDERS)]
+            fresh.add(await here.ring.publish(publisher, b"fresh %d" % number))
+        await here.has_all(newcomer, here.ids | fresh)
+        await until(lambda: all(ids_of(node) == here.ids | fresh for node in here.nodes))
+        assert await here.stored() == here.ids | fresh
 
 
-def test_new_member_that_publishes_meanwhile_loses_nothing(wire: Wire, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with late(wire, tmp_path, repairs=True) as here:
-            newcomer = await here.come()
-            fresh = {await here.ring.publish("new", b"fresh %d" % number) for number in range(30)}
-            await here.has_all(newcomer, here.ids | fresh)
-            await until(lambda: all(ids_of(node) == here.ids | fresh for node in here.nodes))
+async def test_new_member_that_publishes_meanwhile_loses_nothing(
+    wire: Wire, tmp_path: Path
+) -> None:
+    async with late(wire, tmp_path, repairs=True) as here:
+        newcomer = await here.come()
+        fresh = {await here.ring.publish("new", b"fresh %d" % number) for number in range(30)}
+        await here.has_all(newcomer, here.ids | fresh)
+        await until(lambda: all(ids_of(node) == here.ids | fresh for node in here.nodes))
 
-    asyncio.run(scene())
 
+async def test_neighbour_that_dies_during_a_backfill_is_replaced(
+    wire: Wire, tmp_path: Path
+) -> None:
+    async with late(wire, tmp_path, repairs=False) as here:
+        dying = asyncio.get_running_loop().create_future()
 
-def test_neighbour_that_dies_during_a_backfill_is_replaced(wire: Wire, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with late(wire, tmp_path, repairs=False) as here:
-            dying = asyncio.get_running_loop().create_future()
+        def hook(node: NodeId, message: RuntimeMessage) -> None:
+            """Silence the first node that is asked for its third page."""
+            asked = sum(by == node and isinstance(m, FetchLog) for by, _, m in wire.heard)
+            if isinstance(message, FetchLog) and asked == 2 and not dying.done():
+                wire.deaf.add(node)
+                dying.set_result((node, machine_of(here.ring.nodes["new"]).count))
 
-            def hook(node: NodeId, message: RuntimeMessage) -> None:
-                """Silence the first node that is asked for its third page."""
-                asked = sum(by == node and isinstance(m, FetchLog) for by, _, m in wire.heard)
-                if isinstance(message, FetchLog) and asked == 2 and not dying.done():
-                    wire.deaf.add(node)
-                    dying.set_result((node, machine_of(here.ring.nodes["new"]).count))
-
-            wire.hook = hook
-            newcomer = await here.come()
-            async with asyncio.timeout(DEADLINE_S):
-                victim, count = await dying
-            assert count < LONG
-            await here.ring.kill(victim)
-            await here.has_all(newcomer, here.ids)
-            assert await here.stored() == here.ids
-
-    asyncio.run(scene())
+        wire.hook = hook
+        newcomer = await here.come()
+        async with asyncio.timeout(DEADLINE_S):
+            victim, count = await dying
+        assert count < LONG
+        await here.ring.kill(victim)
+        await here.has_all(newcomer, here.ids)
+        assert await here.stored() == here.ids
 
 
 def with_spoilt(rows: list[Publication]) -> list[Publication]:
@@ -949,31 +941,23 @@ def with_spoilt(rows: list[Publication]) -> list[Publication]:
     ]
 
 
-def test_corrupt_rows_of_neighbours_are_refused(wire: Wire, tmp_path: Path) -> None:
+async def test_corrupt_rows_of_neighbours_are_refused(wire: Wire, tmp_path: Path) -> None:
     rows = with_spoilt(history(LONG))
-
-    async def scene() -> None:
-        async with late(wire, tmp_path, dict.fromkeys(HOLDERS, rows), repairs=False) as here:
-            newcomer = await here.come()
-            await until(lambda: wire.rows >= LONG and not newcomer._catching_up._histories)
-            sound = {row.id for row in rows if row.is_genuine(TOPIC)}
-            assert ids_of(newcomer) == sound
-            assert not any(each.startswith(b"spoilt") for each in here.ring.delivered["new"])
-            assert await here.stored() == sound
-
-    asyncio.run(scene())
+    async with late(wire, tmp_path, dict.fromkeys(HOLDERS, rows), repairs=False) as here:
+        newcomer = await here.come()
+        await until(lambda: wire.rows >= LONG and not newcomer._catching_up._histories)
+        sound = {row.id for row in rows if row.is_genuine(TOPIC)}
+        assert ids_of(newcomer) == sound
+        assert not any(each.startswith(b"spoilt") for each in here.ring.delivered["new"])
+        assert await here.stored() == sound
 
 
-def test_rows_corrupt_at_the_sources_come_from_others_by_anti_entropy(
+async def test_rows_corrupt_at_the_sources_come_from_others_by_anti_entropy(
     wire: Wire, tmp_path: Path
 ) -> None:
     rows = with_spoilt(history(LONG))
-
-    async def scene() -> None:
-        async with late(wire, tmp_path, {"b": rows, "c": rows}, repairs=True) as here:
-            newcomer = await here.come()
-            await here.has_all(newcomer, here.ids)
-            assert not any(each.startswith(b"spoilt") for each in here.ring.delivered["new"])
-            assert await here.stored() == here.ids
-
-    asyncio.run(scene())
+    async with late(wire, tmp_path, {"b": rows, "c": rows}, repairs=True) as here:
+        newcomer = await here.come()
+        await here.has_all(newcomer, here.ids)
+        assert not any(each.startswith(b"spoilt") for each in here.ring.delivered["new"])
+        assert await here.stored() == here.ids
