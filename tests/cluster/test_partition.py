@@ -8,10 +8,22 @@ import pytest
 
 from skipring.core.peers import SUPERVISOR, NodeId
 from tests.support import rings
+from tests.support.exchanges import LOOPS
 from tests.support.proxies import Cut, ProxiedRing, proxied_ring
 from tests.support.rings import TOPIC, until
 
-pytestmark = pytest.mark.heavy
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.usefixtures("loop"),
+    pytest.mark.parametrize(
+        "loop",
+        [
+            pytest.param(LOOPS["uvloop"], id="uvloop"),
+            pytest.param(LOOPS["asyncio"], id="asyncio", marks=pytest.mark.slow),
+        ],
+        indirect=True,
+    ),
+]
 
 NAMES = [f"n{number}" for number in range(8)]
 OTHERS = {"n1", "n2", "n5", "n7"}  # neighbours of the other nodes in many places
@@ -54,7 +66,6 @@ async def publish(ring: ProxiedRing, stage: str) -> list[bytes]:
 @pytest.mark.parametrize(
     "is_cut", [with_supervisor_for_both, with_supervisor_for_one_side], ids=lambda f: f.__name__
 )
-@pytest.mark.usefixtures("loop")
 async def test_two_sides_merge_with_the_publications_of_both(
     is_cut: Callable[[NodeId, NodeId], bool], kind: Cut
 ) -> None:
@@ -86,7 +97,6 @@ def assert_apart(ring: ProxiedRing) -> None:
             assert not unheard & got
 
 
-@pytest.mark.usefixtures("loop")
 async def test_members_cut_off_only_from_each_other_are_not_evicted() -> None:
     async with proxied_ring(*NAMES) as ring:
         await ring.settle()
@@ -99,7 +109,6 @@ async def test_members_cut_off_only_from_each_other_are_not_evicted() -> None:
         await ring.settle()
 
 
-@pytest.mark.usefixtures("loop")
 async def test_members_cut_off_from_the_supervisor_are_evicted_and_return() -> None:
     async with proxied_ring(*NAMES) as ring:
         await ring.settle()
@@ -110,7 +119,6 @@ async def test_members_cut_off_from_the_supervisor_are_evicted_and_return() -> N
         assert ring.supervisor.members() == {TOPIC: len(NAMES)}
 
 
-@pytest.mark.usefixtures("loop")
 async def test_member_reachable_only_indirectly_gets_every_publication() -> None:
     def is_cut(one: NodeId, other: NodeId) -> bool:
         return {one, other} in ({"n0", "n1"}, {"n0", "n2"})

@@ -101,9 +101,9 @@ async def test_topics_stay_charged_to_a_certificate_after_its_connections_end(
 async def test_invented_names_wait_within_a_quota_and_release_their_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(quotas, "SUBJECTS_PER_NAME_MAX", 3_000)
+    monkeypatch.setattr(quotas, "SUBJECTS_PER_NAME_MAX", 1_000)
     said = [encode(TOPIC, GetConfiguration(f"invented{number}")) for number in range(20_000)]
-    async with live_ring("n0", tick_s=0.5) as ring:
+    async with live_ring("n0", tick_s=0.2) as ring:
         await ring.settle()
         supervisor = ring.supervisor
         machine = supervisor._topics.machine(TOPIC)
@@ -111,7 +111,7 @@ async def test_invented_names_wait_within_a_quota_and_release_their_memory(
         answers = await exchange(port_of(supervisor.address), greeting_of("m"), said)
         assert supervisor.links.counts["too many subjects"] > 0
         reasons = {each.reason for each in answers if isinstance(each, Refused)}
-        assert any(reason.startswith("m has asked about 3000") for reason in reasons)
+        assert any(reason.startswith("m has asked about 1000") for reason in reasons)
         waiting = sum(each.startswith("invented") for each in machine.queue)
         assert waiting <= 20_000 - supervisor.links.counts["too many subjects"]
         await until(lambda: not machine.queue)

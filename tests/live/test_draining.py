@@ -11,7 +11,6 @@ import pytest
 
 from skipring.lab.faults.processes import LiveProcesses, numbered
 
-PUBLICATIONS = 20_000
 AT_ONCE = 500
 ANSWER_S = 30.0
 
@@ -46,7 +45,10 @@ def stop(ring: LiveProcesses, name: str) -> int:
     return ring.exit_status(name)
 
 
-def replace_all(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize(
+    "count", [300, pytest.param(20_000, marks=[pytest.mark.heavy, pytest.mark.slow])]
+)
+def test_rolling_replacement_keeps_every_publication(tmp_path: Path, count: int) -> None:
     with LiveProcesses(tmp_path, has_metrics=True) as ring:
         ring.start_supervisor()
         old = numbered(3)
@@ -63,15 +65,6 @@ def replace_all(tmp_path: Path, count: int) -> None:
             assert ring.stored(newcomer) == made
         for name in ring.nodes:
             assert ring.stored(name) == made
-
-
-@pytest.mark.heavy
-def test_rolling_replacement_keeps_20000_publications(tmp_path: Path) -> None:
-    replace_all(tmp_path, PUBLICATIONS)
-
-
-def test_rolling_replacement_keeps_every_publication(tmp_path: Path) -> None:
-    replace_all(tmp_path, 300)
 
 
 def test_second_signal_ends_the_wait_for_an_unresponsive_member(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ async def test_single_member_keeps_its_publications_on_its_disk(tmp_path: Path) 
 async def test_drain_during_a_backfill_covers_publications_of_an_earlier_run(
     tmp_path: Path,
 ) -> None:
-    async with Cluster(n=2, data_dir=tmp_path, tick_s=5.0) as cluster:
+    async with Cluster(n=2, data_dir=tmp_path, tick_s=1.0) as cluster:
         await until(lambda: all(_neighbours(cluster, name) for name in cluster.nodes))
         with cluster.partition(["n00"], ["n01"]):
             await cluster.publish("n01", b"unspread")
@@ -175,7 +175,7 @@ async def test_drain_does_not_wait_for_dead_members() -> None:
 
 
 async def test_drain_ends_after_its_timeout_and_counts() -> None:
-    async with Cluster(n=2, tick_s=5.0) as cluster:
+    async with Cluster(n=2, tick_s=1.0) as cluster:
         await until(lambda: all(_neighbours(cluster, name) for name in cluster.nodes))
         with cluster.partition(["n00"], ["n01"]):
             await cluster.publish("n00", b"x")
