@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from random import Random
 
@@ -22,22 +21,18 @@ def publications(count: int) -> list[Publication]:
     return [Publication(publisher="w", seq=seq, payload=b"x") for seq in range(count)]
 
 
-def test_node_limits_publications_on_behalf_of_clients(
+async def test_node_limits_publications_on_behalf_of_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(errands, "PUBLISHING_MAX", 4)
-
-    async def scene() -> str:
-        async with Cluster(n=1, data_dir=tmp_path) as cluster:
-            await cluster.wait_healthy()
-            address = cluster.supervisor().address
-            async with RpcClient([address], rng=Random(1)) as outsider:
-                await outsider.publish(cluster.topic, publications(4))
-                with pytest.raises(UnreachableError) as caught:
-                    await outsider.publish(cluster.topic, publications(64)[4:])
-            return str(caught.value)
-
-    assert "too much waits to be stored" in asyncio.run(scene())
+    async with Cluster(n=1, data_dir=tmp_path) as cluster:
+        await cluster.wait_healthy()
+        address = cluster.supervisor().address
+        async with RpcClient([address], rng=Random(1)) as outsider:
+            await outsider.publish(cluster.topic, publications(4))
+            with pytest.raises(UnreachableError) as caught:
+                await outsider.publish(cluster.topic, publications(64)[4:])
+    assert "too much waits to be stored" in str(caught.value)
 
 
 async def test_left_topic_keeps_nothing_in_memory() -> None:

@@ -151,6 +151,25 @@ class Newcomer:
         self.open.remove(question)
         self.hear(question.node, self.true_answer(question), question.topic)
 
+    def withheld_page(self, node: NodeId) -> LogPage:
+        """Return the true answer of a source to its open request, and close the request."""
+        question = self.last_asked(node)
+        self.open.remove(question)
+        page = self.true_answer(question)
+        assert isinstance(page, LogPage)
+        return page
+
+    def refuse(self, node: NodeId) -> None:
+        """Refuse the open request to a source."""
+        message = self.last_asked(node).message
+        assert isinstance(message, FetchLog | GetLogInfo)
+        self.hear(node, Refused(message.request, "no"))
+
+    def assert_complete(self) -> None:
+        """Assert that the backfill has ended with the whole history."""
+        assert self.got() == EVERYTHING
+        assert self.has_ended()
+
     def answer_surveys(self) -> Newcomer:
         for question in list(self.open):
             if isinstance(question.message, GetLogInfo):
@@ -275,8 +294,7 @@ def test_missing_survey_is_not_awaited_for_long() -> None:
     newcomer.tick(PATIENCE_TICKS + 1)
     newcomer.answer_all("n2")
     assert newcomer.questions("n2") == []
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
 
 
 def test_source_with_much_less_than_others_is_not_read() -> None:
@@ -298,26 +316,19 @@ def test_claim_of_one_source_alone_excludes_no_other() -> None:
 # -- slow sources (P6) -----------------------------------------------------------------------
 
 
-def dripped(newcomer: Newcomer, question: Question) -> LogPage:
-    """Return a page with only the first of the requested publications."""
-    message = question.message
-    assert isinstance(message, FetchLog)
-    page = newcomer.true_answer(Question(question.topic, question.node, message))
-    assert isinstance(page, LogPage)
+def dripped(page: LogPage, skipped: int = 0) -> LogPage:
+    """Return a page with only its first publication, which claims to skip some offsets."""
     rows = msgpack.decode(page.publications, type=list[Raw])[:1]
-    following = page.offsets[0] + 1 if page.offsets else None
-    return LogPage(message.request, following, page.offsets[:1], page.ids[:32], packed(rows))
+    following = page.offsets[0] + 1 + skipped if page.offsets else None
+    return LogPage(page.request, following, page.offsets[:1], page.ids[:32], packed(rows))
 
 
 def test_source_with_one_publication_every_two_ticks_is_replaced() -> None:
     newcomer = Newcomer(NEIGHBOURS[:2], 4000).look().answer_surveys()
-    slow = NEIGHBOURS[0]
     for tick in range(20):
-        newcomer.answer_all(slow)
-        if tick % 2 == 0 and any(each.node == slow for each in newcomer.open):
-            question = newcomer.last_asked(slow)
-            newcomer.open.remove(question)
-            newcomer.hear(slow, dripped(newcomer, question))
+        newcomer.answer_all("n0")
+        if tick % 2 == 0 and any(each.node == "n0" for each in newcomer.open):
+            newcomer.hear("n0", dripped(newcomer.withheld_page("n0")))
         newcomer.tick()
     assert newcomer.has_ended()
     assert len(newcomer.got()) == 4000
@@ -325,16 +336,10 @@ def test_source_with_one_publication_every_two_ticks_is_replaced() -> None:
 
 def test_source_that_claims_progress_with_one_row_a_page_is_replaced() -> None:
     newcomer = Newcomer(NEIGHBOURS[:2], 4000).look().answer_surveys()
-    slow = NEIGHBOURS[0]
     for _ in range(20):
-        newcomer.answer_all(slow)
-        if any(each.node == slow for each in newcomer.open):
-            question = newcomer.last_asked(slow)
-            newcomer.open.remove(question)
-            page = dripped(newcomer, question)
-            if page.next is not None:
-                page = replace(page, next=page.next + 4000 // 256)
-            newcomer.hear(slow, page)
+        newcomer.answer_all("n0")
+        if any(each.node == "n0" for each in newcomer.open):
+            newcomer.hear("n0", dripped(newcomer.withheld_page("n0"), skipped=4000 // 256))
         newcomer.tick()
     assert newcomer.has_ended()
 
@@ -344,10 +349,7 @@ def test_backfill_delays_handovers_for_64_ticks_at_most() -> None:
     for tick in range(2 * READ_TICKS_MAX):
         assert newcomer.catching.is_reading(TOPIC)
         assert newcomer.catching.is_awaited(TOPIC) == (tick < READ_TICKS_MAX)
-        question = newcomer.last_asked("n0")
-        page = newcomer.true_answer(question)
-        assert isinstance(page, LogPage)
-        newcomer.open.remove(question)
+        page = newcomer.withheld_page("n0")
         newcomer.hear("n0", page)
         newcomer.tick()
 
@@ -356,8 +358,7 @@ def test_backfill_from_slow_sources_only_ends() -> None:
     newcomer = Newcomer(NEIGHBOURS[:2], 4000).look().answer_surveys()
     for tick in range(40):
         for question in list(newcomer.open) if tick % 2 == 0 else ():
-            newcomer.open.remove(question)
-            newcomer.hear(question.node, dripped(newcomer, question))
+            newcomer.hear(question.node, dripped(newcomer.withheld_page(question.node)))
         newcomer.tick()
         if newcomer.has_ended():
             return
@@ -376,8 +377,7 @@ def test_sources_read_disjoint_prefixes_that_cover_everything(count: int) -> Non
     (bits,) = {each.bits for each in newcomer.questions()}
     begun = [each.prefix for each in newcomer.questions() if each.start == 0]
     assert sorted(begun) == list(range(1 << bits))
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
     assert sum(len(event.publications) for _, event in newcomer.given) == COUNT
 
 
@@ -425,11 +425,8 @@ def test_pages_are_read_from_the_store_and_epoch_of_the_survey() -> None:
 
 def test_empty_page_is_not_the_end() -> None:
     newcomer = reading(1)
-    question = newcomer.last_asked("n0")
-    page = newcomer.true_answer(question)
-    assert isinstance(page, LogPage)
+    page = newcomer.withheld_page("n0")
     assert page.next is not None
-    newcomer.open.remove(question)
     newcomer.hear("n0", replace(page, offsets=(), ids=b"", publications=packed(())))
     assert not newcomer.has_ended()
     newcomer.answer_all()
@@ -479,18 +476,14 @@ def test_pages_of_a_failing_source_are_read_from_another(
             if newcomer.true_answer(newcomer.last_asked("n1")).next is None:  # type: ignore[union-attr]
                 break
             newcomer.answer(newcomer.last_asked("n1"))
-    question = newcomer.last_asked("n1")
-    newcomer.open.remove(question)
-    page = newcomer.true_answer(question)
-    assert isinstance(page, LogPage)
+    page = newcomer.withheld_page("n1")
     newcomer.hear("n1", spoilt(page))
     newcomer.open = [each for each in newcomer.open if each.node != "n1"]
     asked = len(newcomer.questions("n1"))
     newcomer.answer_all()
     newcomer.tick(PATIENCE_TICKS + 1)
     newcomer.answer_all()
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
     assert len(newcomer.questions("n1")) == asked
 
 
@@ -506,10 +499,7 @@ def is_collected(request: pytest.FixtureRequest) -> Iterator[bool]:
 def test_garbage_collection_is_restored_after_a_page(is_collected: bool) -> None:
     newcomer = reading(2)
     assert gc.isenabled() == is_collected
-    question = newcomer.last_asked("n1")
-    newcomer.open.remove(question)
-    page = newcomer.true_answer(question)
-    assert isinstance(page, LogPage)
+    page = newcomer.withheld_page("n1")
     newcomer.hear("n1", undecodable(page))
     assert gc.isenabled() == is_collected
 
@@ -517,37 +507,27 @@ def test_garbage_collection_is_restored_after_a_page(is_collected: bool) -> None
 def test_source_of_invalid_pages_is_abandoned() -> None:
     newcomer = reading(2)
     for _ in range(ANSWERS_MAX):
-        rubbish = [each for each in newcomer.open if each.node == "n1"]
-        if not rubbish:
+        if all(each.node != "n1" for each in newcomer.open):
             break
-        newcomer.open.remove(rubbish[0])
-        page = newcomer.true_answer(rubbish[0])
-        assert isinstance(page, LogPage)
-        newcomer.hear("n1", undecodable(replace(page, next=0)))
+        newcomer.hear("n1", undecodable(replace(newcomer.withheld_page("n1"), next=0)))
         newcomer.answer_all("n1")
         newcomer.tick()
     newcomer.answer_all("n1")
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
 
 
 @pytest.mark.parametrize("back", [0, 1, PAGE_ROWS])
 def test_source_whose_pages_do_not_advance_is_abandoned(back: int) -> None:
     newcomer = reading(2)
     for _ in range(ANSWERS_MAX):
-        circling = [each for each in newcomer.open if each.node == "n1"]
-        if not circling:
+        if all(each.node != "n1" for each in newcomer.open):
             break
-        newcomer.open.remove(circling[0])
-        page = newcomer.true_answer(circling[0])
-        assert isinstance(page, LogPage)
-        assert isinstance(circling[0].message, FetchLog)
-        start = circling[0].message.start
+        start = newcomer.questions("n1")[-1].start
+        page = newcomer.withheld_page("n1")
         newcomer.hear("n1", replace(page, next=max(start - back, 0)))
         newcomer.answer_all("n1")
     newcomer.answer_all("n1")
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
 
 
 @pytest.mark.parametrize("silent", ["n0", "n1", "n2"])
@@ -560,8 +540,7 @@ def test_prefixes_of_a_silent_source_are_read_from_another(silent: NodeId) -> No
     newcomer.answer_all(silent)
     newcomer.tick(PATIENCE_TICKS + 1)
     newcomer.answer_all(silent)
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
     prefix = first_prefix(newcomer, silent)
     others = {node for node in newcomer.stores if node != silent}
     assert any(prefix == each.prefix for node in others for each in newcomer.questions(node))
@@ -594,19 +573,16 @@ def test_slow_source_that_answers_in_time_is_kept() -> None:
 
 def test_backfill_ends_without_sources_and_leaves_the_rest_to_anti_entropy() -> None:
     newcomer = reading(2)
-    for node in ("n0", "n1"):
-        question = newcomer.last_asked(node)
-        assert isinstance(question.message, FetchLog)
-        newcomer.hear(node, Refused(question.message.request, "no"))
+    newcomer.refuse("n0")
+    newcomer.refuse("n1")
     assert newcomer.has_ended()
     assert 0 < len(newcomer.got()) < COUNT
 
 
 def test_backfill_ends_if_all_surveys_are_refused() -> None:
     newcomer = Newcomer(NEIGHBOURS[:2]).look()
-    for question in newcomer.open:
-        assert isinstance(question.message, GetLogInfo)
-        newcomer.hear(question.node, Refused(question.message.request, "no"))
+    newcomer.refuse("n0")
+    newcomer.refuse("n1")
     assert newcomer.has_ended()
     assert newcomer.questions() == []
 
@@ -662,8 +638,7 @@ def test_page_in_answer_to_a_survey_does_no_harm(
     newcomer.answer_all()
     newcomer.tick(PATIENCE_TICKS + 1)
     newcomer.answer_all()
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
 
 
 def test_survey_in_answer_to_a_page_request_does_no_harm() -> None:
@@ -675,8 +650,7 @@ def test_survey_in_answer_to_a_page_request_does_no_harm() -> None:
     newcomer.answer_all()
     newcomer.tick(PATIENCE_TICKS + 1)
     newcomer.answer_all()
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
 
 
 # -- topics ----------------------------------------------------------------------------------

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -87,14 +86,6 @@ def machine_of(node: NodeHost) -> Subscriber:
     return machine
 
 
-def with_a_member(scene: Callable[[NodeHost], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with member() as node:
-            await scene(node)
-
-    asyncio.run(run())
-
-
 async def fill(node: NodeHost, count: int) -> None:
     for number in range(count):
         await node.publish(TOPIC, PublishRequested(payload=b"%d" % number))
@@ -116,42 +107,36 @@ async def test_process_without_chaos_refuses_everything(damage: Damage) -> None:
     assert server.links.counts[REFUSALS] == 1
 
 
-def test_process_with_chaos_consents_without_a_change() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_process_with_chaos_consents_without_a_change() -> None:
+    async with member() as node:
         before = machine_of(node).state()
         assert node.chaos.handle(TOPIC, ChaosPing(5)) == ChaosAck(5)
         assert machine_of(node).state() == before
         server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
         assert server.chaos.handle(TOPIC, ChaosPing(5)) == ChaosAck(5)
 
-    with_a_member(scene)
-
 
 @pytest.mark.parametrize(
     "damage", [Overwrite(1, None, None, None, None, (), {}, {}), CorruptTrie(1, 1, 1, 0)]
 )
-def test_node_outside_the_topic_refuses(damage: Damage) -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_node_outside_the_topic_refuses(damage: Damage) -> None:
+    async with member() as node:
         assert node.chaos.handle("other", damage) == Refused(1, NOT_A_MEMBER)
 
-    with_a_member(scene)
 
-
-def test_node_has_no_database_and_supervisor_has_nothing_else() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_node_has_no_database_and_supervisor_has_nothing_else() -> None:
+    async with member() as node:
         assert node.chaos.handle(TOPIC, OverwriteDatabase(1, (), 0, ())) == Refused(1, NOT_HERE)
         server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
         for damage in (CorruptTrie(1, 1, 1, 0), Isolate(1, ("a",), 1)):
             assert server.chaos.handle(TOPIC, damage) == Refused(1, NOT_HERE)
 
-    with_a_member(scene)
-
 
 # -- variables and databases -----------------------------------------------------------------
 
 
-def test_overwrite_changes_all_variables_except_membership_and_publications() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_overwrite_changes_all_variables_except_membership_and_publications() -> None:
+    async with member() as node:
         await fill(node, 3)
         damage = Overwrite(
             request=1,
@@ -171,8 +156,6 @@ def test_overwrite_changes_all_variables_except_membership_and_publications() ->
         assert tuple(sorted(state.shortcuts.items())) == tuple(sorted(damage.shortcuts))
         assert (state.silence, state.digests) == (damage.silence, damage.digests)
         assert len(state.publications) == len(machine_of(node).index()) == 3
-
-    with_a_member(scene)
 
 
 async def test_received_publications_are_stored_before_an_overwrite_and_delivered_once() -> None:
@@ -229,42 +212,35 @@ async def test_equal_seeds_give_equal_wrong_roots_and_different_losses() -> None
         assert states[0].publications != states[1].publications
 
 
-def test_corruption_is_bounded_by_the_stored_publications() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_corruption_is_bounded_by_the_stored_publications() -> None:
+    async with member() as node:
         await fill(node, 2)
         assert node.chaos.handle(TOPIC, CorruptTrie(1, 2**62, 2**62, 0)) == ChaosAck(1)
         state = machine_of(node).state()
         assert len(state.hashes) == 1  # both ids are in one bucket
         assert state.publications == ()
 
-    with_a_member(scene)
 
-
-def test_corruption_of_nothing_changes_nothing() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_corruption_of_nothing_changes_nothing() -> None:
+    async with member() as node:
         await fill(node, 40)
         before = machine_of(node).state()
         assert node.chaos.handle(TOPIC, CorruptTrie(1, 0, 0, 0)) == ChaosAck(1)
         assert machine_of(node).state() == before
 
-    with_a_member(scene)
 
-
-def test_tries_of_other_nodes_in_the_process_stay_unchanged() -> None:
-    async def scene(node: NodeHost) -> None:
-        async with member("other") as other:
-            assert node.chaos.handle(TOPIC, CorruptTrie(1, 1, 1, 0)) == ChaosAck(1)
-            assert machine_of(node).index().root != EMPTY_ROOT
-            assert machine_of(other).index().root == EMPTY_ROOT
-
-    with_a_member(scene)
+async def test_tries_of_other_nodes_in_the_process_stay_unchanged() -> None:
+    async with member() as node, member("other") as other:
+        assert node.chaos.handle(TOPIC, CorruptTrie(1, 1, 1, 0)) == ChaosAck(1)
+        assert machine_of(node).index().root != EMPTY_ROOT
+        assert machine_of(other).index().root == EMPTY_ROOT
 
 
 # -- forged messages -------------------------------------------------------------------------
 
 
-def test_forged_messages_are_handled_as_received() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_forged_messages_are_handled_as_received() -> None:
+    async with member() as node:
         frames = encode(TOPIC, SetConfiguration(peer("0", "b"), label("1"), None)) + encode(
             TOPIC, Introduce(peer("01", "c"), EdgeKind.LINE, first_hand=True)
         )
@@ -275,11 +251,9 @@ def test_forged_messages_are_handled_as_received() -> None:
         assert server.chaos.handle(TOPIC, Forge(1, encode(TOPIC, Subscribe("x")))) == ChaosAck(1)
         assert server.state(TOPIC).database == (("0", "x"),)
 
-    with_a_member(scene)
 
-
-def test_forged_publications_and_other_topics_are_ignored() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_forged_publications_and_other_topics_are_ignored() -> None:
+    async with member() as node:
         node.subscribe("other")
         frames = b"".join(
             (
@@ -296,16 +270,12 @@ def test_forged_publications_and_other_topics_are_ignored() -> None:
         assert machine_of(node).label is None
         assert len(machine_of(node).index()) == 0
 
-    with_a_member(scene)
 
-
-def test_invalid_frames_are_refused_before_any_is_handled() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_invalid_frames_are_refused_before_any_is_handled() -> None:
+    async with member() as node:
         frames = encode(TOPIC, SetConfiguration(None, label("1"), None)) + bytes(20)
         assert node.chaos.handle(TOPIC, Forge(1, frames)) == Refused(1, NOT_FRAMES)
         assert machine_of(node).label is None
-
-    with_a_member(scene)
 
 
 # -- isolation -------------------------------------------------------------------------------
@@ -354,8 +324,8 @@ async def test_node_can_be_isolated_from_the_supervisor() -> None:
         assert not is_evicted()
 
 
-def test_isolated_supervisor_is_ignored_at_any_address() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_isolated_supervisor_is_ignored_at_any_address() -> None:
+    async with member() as node:
         assert node.chaos.handle(TOPIC, Isolate(1, (SUPERVISOR,), 5)) == ChaosAck(1)
         node.links.receive(
             supervisor_at("127.0.0.1:1"), Envelope(Ping(1), TOPIC), Frame(CONTROL, b"")
@@ -363,23 +333,19 @@ def test_isolated_supervisor_is_ignored_at_any_address() -> None:
         node.links.send(supervisor_at("127.0.0.1:1"), encode(TOPIC, Pong(1)))
         assert node.links.counts["severed"] == 2
 
-    with_a_member(scene)
-
 
 # -- crashes and log lines -------------------------------------------------------------------
 
 
-def test_damage_is_logged_and_consent_is_not(
+async def test_damage_is_logged_and_consent_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scene(node: NodeHost) -> None:
+    async with member() as node:
         node.chaos.handle(TOPIC, ChaosPing(1))
         node.chaos.handle(TOPIC, CorruptTrie(1, 0, 0, 0))
         (line,) = caplog.messages
         assert "chaos_applied" in line
         assert "CorruptTrie" in line
-
-    with_a_member(scene)
 
 
 async def test_crash_calls_the_callback_of_its_process() -> None:

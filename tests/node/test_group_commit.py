@@ -22,6 +22,8 @@ from skipring.storage.store import PublicationStore
 from skipring.wire.rpc import Publish, PublishAck, Refused
 from tests.support.rings import TOPIC, LiveRing, live_ring, until
 
+pytestmark = pytest.mark.usefixtures("loop")
+
 
 class GatedStore:
     """A store whose commits wait at gates and report the number of writes that they cover."""
@@ -77,7 +79,6 @@ async def begun(store: GatedStore) -> None:
 # -- sharing ---------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("loop")
 async def test_waiters_during_a_commit_share_the_next_one() -> None:
     with gated() as (store, durability):
         store.write()
@@ -93,7 +94,6 @@ async def test_waiters_during_a_commit_share_the_next_one() -> None:
         assert store.written == [1, 20]
 
 
-@pytest.mark.usefixtures("loop")
 async def test_commit_that_began_before_a_write_does_not_complete_it() -> None:
     with gated() as (store, durability):
         store.write()
@@ -106,7 +106,6 @@ async def test_commit_that_began_before_a_write_does_not_complete_it() -> None:
         assert store.written == [1, 1]
 
 
-@pytest.mark.usefixtures("loop")
 async def test_cancelled_waiter_does_not_cancel_the_commit_of_others() -> None:
     with gated() as (store, durability):
         store.write(2)
@@ -121,7 +120,6 @@ async def test_cancelled_waiter_does_not_cancel_the_commit_of_others() -> None:
         assert store.written == [2]
 
 
-@pytest.mark.usefixtures("loop")
 async def test_requested_commit_during_a_commit_follows_it() -> None:
     with gated() as (store, durability):
         store.write()
@@ -134,7 +132,6 @@ async def test_requested_commit_during_a_commit_follows_it() -> None:
         assert store.written == [1, 2]
 
 
-@pytest.mark.usefixtures("loop")
 async def test_failed_commit_is_not_retried_immediately() -> None:
     with gated() as (store, durability):
         store.error = StoreFullError("no room")
@@ -149,7 +146,6 @@ async def test_failed_commit_is_not_retried_immediately() -> None:
         assert durability.next_commit == 2  # there was one commit
 
 
-@pytest.mark.usefixtures("loop")
 async def test_bytes_of_a_running_commit_do_not_count_for_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -166,7 +162,6 @@ async def test_bytes_of_a_running_commit_do_not_count_for_another(
         assert durability._exceeds_eager_threshold
 
 
-@pytest.mark.usefixtures("loop")
 async def test_waiting_without_writes_returns_immediately() -> None:
     with gated() as (store, durability):
         await durability.wait_durable()
@@ -176,7 +171,6 @@ async def test_waiting_without_writes_returns_immediately() -> None:
         assert durability.unwritten == GroupCommit(None).unwritten == 0
 
 
-@pytest.mark.usefixtures("loop")
 async def test_failure_is_raised_for_every_waiter() -> None:
     with gated() as (store, durability):
         store.error = StoreFullError("no room")
@@ -194,7 +188,6 @@ async def test_failure_is_raised_for_every_waiter() -> None:
         assert durability.error is None
 
 
-@pytest.mark.usefixtures("loop")
 async def test_uncommitted_bytes_are_counted_until_they_are_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -213,7 +206,6 @@ async def test_uncommitted_bytes_are_counted_until_they_are_written(
         assert not durability.is_backpressured
 
 
-@pytest.mark.usefixtures("loop")
 async def test_backpressure_ends_when_everything_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -237,7 +229,6 @@ async def test_backpressure_ends_when_everything_is_written(
 # -- written and durable -----------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("loop")
 async def test_publications_are_sent_once_written_and_before_the_durable_mark() -> None:
     with gated() as (store, durability):
         told: list[int] = []
@@ -255,7 +246,6 @@ async def test_publications_are_sent_once_written_and_before_the_durable_mark() 
         await waits
 
 
-@pytest.mark.usefixtures("loop")
 async def test_commit_without_waiters_calls_no_callback() -> None:
     with gated() as (store, durability):
         told: list[int] = []
@@ -271,7 +261,6 @@ async def test_commit_without_waiters_calls_no_callback() -> None:
         assert told == [number]
 
 
-@pytest.mark.usefixtures("loop")
 async def test_failed_durable_mark_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", 100)
     with gated() as (store, durability):
@@ -294,7 +283,6 @@ async def test_failed_durable_mark_is_written_later(monkeypatch: pytest.MonkeyPa
         assert store.tried == tried, "nothing is left to be done"
 
 
-@pytest.mark.usefixtures("loop")
 async def test_failed_commit_makes_nothing_durable() -> None:
     with gated() as (store, durability):
         store.gate.set()
@@ -309,7 +297,6 @@ async def test_failed_commit_makes_nothing_durable() -> None:
         assert durability.durable >= number
 
 
-@pytest.mark.usefixtures("loop")
 async def test_write_included_in_an_earlier_commit_is_durable() -> None:
     """Commit a write whose publisher was cancelled, and write nothing afterwards."""
     with gated() as (store, durability):
@@ -327,7 +314,6 @@ async def test_write_included_in_an_earlier_commit_is_durable() -> None:
         assert durability.durable >= number
 
 
-@pytest.mark.usefixtures("loop")
 async def test_publication_is_sent_once_written_and_acknowledged_once_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,7 +366,6 @@ def held(ring: LiveRing, name: str) -> int:
     return len(machine.index())
 
 
-@pytest.mark.usefixtures("loop")
 async def test_full_disk_is_reported_and_the_node_keeps_serving(tmp_path: Path) -> None:
     with PublicationStore.open(tmp_path) as store:
         async with live_ring("other") as ring:
@@ -411,7 +396,6 @@ async def test_full_disk_is_reported_and_the_node_keeps_serving(tmp_path: Path) 
         assert made in ids
 
 
-@pytest.mark.usefixtures("loop")
 async def test_backlog_from_others_is_bounded_while_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,7 +423,6 @@ async def test_backlog_from_others_is_bounded_while_the_disk_is_full(
         assert len(list(again.archive(TOPIC).entries())) == 60
 
 
-@pytest.mark.usefixtures("loop")
 async def test_publishing_for_clients_is_refused_with_a_reason_while_the_disk_is_full(
     tmp_path: Path,
 ) -> None:

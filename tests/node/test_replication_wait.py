@@ -25,23 +25,20 @@ def connection(cluster: Cluster, data_dir: Path | None = None) -> Connection:
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
-def test_publication_is_on_the_disks_of_other_members(tmp_path: Path, replicas: int) -> None:
-    async def scene() -> tuple[bytes, tuple[str, ...]]:
-        async with Cluster(n=3, data_dir=tmp_path) as cluster:
-            await cluster.wait_healthy()
-            async with connection(cluster) as node, node.subscribe(cluster.topic) as news:
-                made = await news.publish(b"x", replicas=replicas, timeout=30)
-                durable = [
-                    name
-                    for name in cluster.nodes
-                    if (machine := cluster.node(name).machine(cluster.topic)) is not None
-                    and (offset := machine.offset_of(made)) is not None
-                    and offset < machine.archive.written_end  # type: ignore[attr-defined]
-                ]
-                assert len(durable) >= replicas
-            return made, cluster.nodes
-
-    made, names = asyncio.run(scene())
+async def test_publication_is_on_the_disks_of_other_members(tmp_path: Path, replicas: int) -> None:
+    async with Cluster(n=3, data_dir=tmp_path) as cluster:
+        await cluster.wait_healthy()
+        async with connection(cluster) as node, node.subscribe(cluster.topic) as news:
+            made = await news.publish(b"x", replicas=replicas, timeout=30)
+            durable = [
+                name
+                for name in cluster.nodes
+                if (machine := cluster.node(name).machine(cluster.topic)) is not None
+                and (offset := machine.offset_of(made)) is not None
+                and offset < machine.archive.written_end  # type: ignore[attr-defined]
+            ]
+            assert len(durable) >= replicas
+        names = cluster.nodes
     stored = 0
     for name in names:
         with PublicationStore.open(tmp_path / name) as store:
@@ -122,18 +119,15 @@ async def test_blocking_publish_waits_for_replicas(tmp_path: Path) -> None:
             assert machine.offset_of(made) is not None
 
 
-def test_member_that_confirms_twice_counts_once(tmp_path: Path) -> None:
-    async def scene() -> int:
-        async with Cluster(n=1, data_dir=tmp_path) as cluster:
-            await cluster.wait_healthy()
-            node = cluster.node("n00")
-            (made,) = await node.publish(cluster.topic, PublishRequested(payload=b"x"))
-            reached = asyncio.create_task(node.replications.reached(cluster.topic, made, 2, SOON_S))
-            await asyncio.sleep(0)
-            for _ in range(2):
-                node.replications.on_held(cluster.topic, HeldBy("liar", (made,), True))
-            with pytest.raises(ReplicationError) as raised:
-                await reached
-            return raised.value.confirmed
-
-    assert asyncio.run(scene()) == 1
+async def test_member_that_confirms_twice_counts_once(tmp_path: Path) -> None:
+    async with Cluster(n=1, data_dir=tmp_path) as cluster:
+        await cluster.wait_healthy()
+        node = cluster.node("n00")
+        (made,) = await node.publish(cluster.topic, PublishRequested(payload=b"x"))
+        reached = asyncio.create_task(node.replications.reached(cluster.topic, made, 2, SOON_S))
+        await asyncio.sleep(0)
+        for _ in range(2):
+            node.replications.on_held(cluster.topic, HeldBy("liar", (made,), True))
+        with pytest.raises(ReplicationError) as raised:
+            await reached
+    assert raised.value.confirmed == 1
