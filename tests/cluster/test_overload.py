@@ -23,9 +23,9 @@ pytestmark = pytest.mark.heavy
 ROOT = Path(__file__).parents[2]
 QUICK = ["n0", "n1", "n2"]
 SLOW = "slow"
-PAYLOAD_BYTES = 64 * 1024
+PAYLOAD_BYTES = 16 * 1024
 AT_ONCE = 25
-WARM_UP, COUNT = 250, 1250  # 80 MB are published, more than may be kept
+WARM_UP, COUNT = 1000, 5000  # 80 MB are published, more than may be kept
 GROWTH_BYTES_MAX = 64 << 20
 DEADLINE_S = 240.0
 
@@ -122,11 +122,9 @@ def main(directory: str, harm: str, loop: str) -> None:
     ("loop", "harm"),
     [
         ("uvloop", "stop_reading"),
-        ("uvloop", "vanish"),
-        *(
-            pytest.param("asyncio", harm, marks=pytest.mark.slow)
-            for harm in ("stop_reading", "vanish")
-        ),
+        pytest.param("uvloop", "vanish", marks=pytest.mark.slow),
+        pytest.param("asyncio", "stop_reading", marks=pytest.mark.slow),
+        pytest.param("asyncio", "vanish", marks=pytest.mark.slow),
     ],
 )
 def test_memory_is_bounded_and_others_are_served_while_a_peer_does_not_read(
