@@ -222,7 +222,7 @@ async def test_nodes_that_dial_each_other_do_not_wait_for_a_deadline(
             b.knows(m)
             m.links.send("b", note(1))
             b.links.send("m", note(2))
-            await until(lambda: (m.numbers("b"), b.numbers("m")) == ([2], [1]))  # noqa: B023
+            await until(lambda: (m.numbers("b"), b.numbers("m")) == ([2], [1]))
             both = m.links.connections | b.links.connections
             await until(lambda: all(link.is_greeted for link in both))  # noqa: B023
             assert not m.links.conflicts()
