@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from time import time_ns
@@ -28,7 +29,7 @@ from skipring.testing import Cluster
 from skipring.wire.codec import decode, encode
 from skipring.wire.rpc import DeliveryPage, FetchDeliveries, Refused
 from tests.node.test_log_server import publications
-from tests.support.connections import inspected
+from tests.support.connections import healthy_cluster, inspected
 from tests.support.exchanges import logged, the_line
 from tests.support.rings import until
 from tests.wire.samples import the_frame
@@ -171,15 +172,18 @@ def test_non_member_refuses_the_request() -> None:
 
 
 async def told(node: NodeHost, topic: TopicId = TOPIC) -> dict[int, Delivery]:
-    """Return the deliveries that a node reports over the wire."""
+    """Return the deliveries that a node reports over the wire; on a busy machine in many pages."""
+    found: dict[int, Delivery] = {}
+    start: int | None = 0
     async with RpcClient(["127.0.0.1:1"], rng=Random(1)) as outsider:
         outsider.book.learn({node.name: node.address})
-        page = await outsider.request(
-            topic, node.name, lambda request: FetchDeliveries(request, 0, END), DeliveryPage
-        )
-    assert isinstance(page, DeliveryPage)
-    assert page.next is None
-    return by_offset(page)
+        while start is not None:
+            question = partial(FetchDeliveries, start=start, end=END)
+            page = await outsider.request(topic, node.name, question, DeliveryPage)
+            assert isinstance(page, DeliveryPage)
+            found |= by_offset(page)
+            start = page.next
+    return found
 
 
 async def publish_all(cluster: Cluster, count: int = 5) -> dict[bytes, NodeId]:
@@ -202,8 +206,7 @@ def check_ways(name: NodeId, found: dict[int, Delivery], made: dict[bytes, NodeI
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
 async def test_every_node_reports_each_delivery(*, is_on_disk: bool, tmp_path: Path) -> None:
-    async with Cluster(n=8, data_dir=tmp_path if is_on_disk else None) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=8, data_dir=tmp_path if is_on_disk else None) as cluster:
         began = time_ns() // 1000
         made = await publish_all(cluster)
         await cluster.until(lambda: is_all_durable(cluster))
@@ -234,8 +237,7 @@ def is_all_durable(cluster: Cluster) -> bool:
 
 
 async def test_member_that_was_away_gets_missed_publications_by_repair(tmp_path: Path) -> None:
-    async with Cluster(n=4, data_dir=tmp_path) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=4, data_dir=tmp_path) as cluster:
         before = await publish_all(cluster, 1)
         cluster.kill("n03")
         await cluster.wait_healthy()  # the others have evicted it
@@ -252,8 +254,7 @@ async def test_member_that_was_away_gets_missed_publications_by_repair(tmp_path:
 
 
 async def test_restarted_node_keeps_its_deliveries(tmp_path: Path) -> None:
-    async with Cluster(n=3, data_dir=tmp_path) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=3, data_dir=tmp_path) as cluster:
         made = await publish_all(cluster)
         await cluster.until(lambda: is_all_durable(cluster))
         before = await told(cluster.node("n01"))

@@ -14,6 +14,7 @@ from skipring.node import publish_proxy as errands
 from skipring.rpc.client import RpcClient
 from skipring.storage.supervisor_store import SupervisorStore
 from skipring.testing import Cluster
+from tests.support.connections import healthy_cluster
 from tests.support.rings import until
 
 
@@ -25,8 +26,7 @@ async def test_node_limits_publications_on_behalf_of_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(errands, "PUBLISHING_MAX", 4)
-    async with Cluster(n=1, data_dir=tmp_path) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=1, data_dir=tmp_path) as cluster:
         address = cluster.supervisor().address
         async with RpcClient([address], rng=Random(1)) as outsider:
             await outsider.publish(cluster.topic, publications(4))
@@ -36,8 +36,7 @@ async def test_node_limits_publications_on_behalf_of_clients(
 
 
 async def test_left_topic_keeps_nothing_in_memory() -> None:
-    async with Cluster(n=2) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=2) as cluster:
         await cluster.publish("n00", b"hello")
         await cluster.wait_healthy()
         node = cluster.node("n00")
@@ -69,8 +68,7 @@ async def test_supervisor_writes_its_database_only_after_a_change(
     monkeypatch.setattr(
         SupervisorStore, "save", lambda store, *what: (saved.append(what[0]), save(store, *what))
     )
-    async with Cluster(n=3, data_dir=tmp_path) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=3, data_dir=tmp_path) as cluster:
         ticker = cluster.supervisor().ticker
         saved_after = ticker.calls + 1
         await until(lambda: ticker.calls > saved_after)

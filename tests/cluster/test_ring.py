@@ -7,6 +7,7 @@ from pathlib import Path
 
 from skipring.node.settings import ANSWER_S
 from skipring.testing import Cluster
+from tests.support.connections import healthy_cluster
 from tests.support.rings import TOPIC, live_ring, until
 
 NODES = 8
@@ -18,8 +19,7 @@ async def test_eight_nodes_form_a_ring() -> None:
 
 
 async def test_every_member_receives_each_publication_once() -> None:
-    async with Cluster(NODES) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(NODES) as cluster:
         for name in cluster.nodes:
             await cluster.publish(name, name.encode())
         await cluster.wait_healthy()
@@ -55,8 +55,7 @@ async def test_joining_and_leaving_wait_for_no_tick() -> None:
 
 
 async def test_supervisor_that_lost_its_database_is_restored_by_members() -> None:
-    async with Cluster(NODES) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(NODES) as cluster:
         await cluster.stop_supervisor()
         await cluster.start_supervisor(lose_data=True)
         assert cluster.snapshot().supervisor.database == ()
@@ -66,15 +65,13 @@ async def test_supervisor_that_lost_its_database_is_restored_by_members() -> Non
 
 
 async def test_member_leaves_and_the_others_close_the_gap() -> None:
-    async with Cluster(NODES) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(NODES) as cluster:
         assert await cluster.leave("n02")
         await cluster.wait_healthy()
 
 
 async def test_crashed_members_are_evicted_and_the_others_close_the_gaps() -> None:
-    async with Cluster(NODES) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(NODES) as cluster:
         for name in ("n01", "n04"):
             cluster.kill(name)
         await cluster.publish("n06", b"after")
@@ -97,8 +94,7 @@ async def test_publications_survive_a_restart(tmp_path: Path) -> None:
 
 
 async def test_closing_leaves_no_task_behind() -> None:
-    async with Cluster(NODES) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(NODES) as cluster:
         nodes = [cluster.node(name) for name in cluster.nodes]
     await cluster.until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
     assert not any(node.links.connections for node in nodes)

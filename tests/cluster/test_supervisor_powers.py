@@ -10,15 +10,14 @@ from skipring.core.messages import PublishMany, PublishNew, SetConfiguration
 from skipring.core.peers import SUPERVISOR, Peer
 from skipring.core.state import SubscriberState
 from skipring.net.addresses import supervisor_at
-from skipring.testing import Cluster
+from tests.support.connections import healthy_cluster
 from tests.support.machines import give, subscriber
 
 CARRIERS = {"PublishNew", "PublishMany", "Publications", "CheckTrie", "CheckAndPublish", "IHave"}
 
 
 async def test_supervisor_receives_no_publication() -> None:
-    async with Cluster(n=4) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=4) as cluster:
         for number in range(20):
             await cluster.publish(cluster.nodes[number % 4], b"%d" % number)
         await cluster.wait_healthy()
@@ -28,8 +27,7 @@ async def test_supervisor_receives_no_publication() -> None:
 
 
 async def test_supervisor_is_not_obeyed_in_topics_of_another_supervisor() -> None:
-    async with Cluster(n=1, supervisors=2) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=1, supervisors=2) as cluster:
         node = cluster.node(cluster.nodes[0])
         own = node.supervisor_of(cluster.topic)
         order = SetConfiguration(None, None, None)

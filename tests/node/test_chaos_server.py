@@ -40,7 +40,6 @@ from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.node.status_server import NOT_A_MEMBER
 from skipring.node.supervisor_host import SupervisorHost
-from skipring.testing import Cluster
 from skipring.wire.chaos import (
     ChaosAck,
     ChaosPing,
@@ -55,6 +54,7 @@ from skipring.wire.chaos import (
 from skipring.wire.codec import Envelope, encode
 from skipring.wire.framing import CONTROL, Frame
 from skipring.wire.rpc import Refused
+from tests.support.connections import healthy_cluster
 from tests.support.machines import label, peer
 from tests.wire.samples import PUBLICATION, SAMPLES
 
@@ -282,8 +282,7 @@ async def test_invalid_frames_are_refused_before_any_is_handled() -> None:
 
 
 async def test_isolated_node_exchanges_nothing_until_the_isolation_ends() -> None:
-    async with Cluster(n=3) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=3) as cluster:
         node = cluster.node("n00")
         assert node.chaos.handle(TOPIC, Isolate(1, ("n01", "n02"), 2**30)) == ChaosAck(1)
         await cluster.publish("n00", b"out")
@@ -297,8 +296,7 @@ async def test_isolated_node_exchanges_nothing_until_the_isolation_ends() -> Non
 
 
 async def test_isolation_ends_by_itself_after_its_ticks() -> None:
-    async with Cluster(n=2) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=2) as cluster:
         assert cluster.node("n00").chaos.handle(TOPIC, Isolate(1, ("n01",), 5)) == ChaosAck(1)
         await cluster.publish("n00", b"out")
         assert cluster.payloads("n01") == []
@@ -307,8 +305,7 @@ async def test_isolation_ends_by_itself_after_its_ticks() -> None:
 
 
 async def test_node_can_be_isolated_from_the_supervisor() -> None:
-    async with Cluster(n=4) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=4) as cluster:
         cluster.node("n00").chaos.handle(TOPIC, Isolate(1, (SUPERVISOR,), 2**30))
         named = [name for _, name in cluster.snapshot().supervisor.database]
         assert "n00" in named

@@ -23,6 +23,7 @@ from skipring.node.process import hand_over
 from skipring.node.readings import node_readings
 from skipring.testing import Cluster
 from skipring.wire.rpc import Publish
+from tests.support.connections import healthy_cluster
 from tests.support.rings import until
 
 TICK_S = 0.05
@@ -52,8 +53,7 @@ async def publish_all(cluster: Cluster, name: str, count: int) -> None:
 async def test_rolling_replacement_by_readiness_keeps_everything(
     tmp_path: Path, has_disk: bool
 ) -> None:
-    async with Cluster(n=3, data_dir=tmp_path if has_disk else None) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=3, data_dir=tmp_path if has_disk else None) as cluster:
         await publish_all(cluster, "n00", COUNT)
         for old in cluster.nodes:
             await cluster.leave(old)
@@ -82,8 +82,7 @@ async def test_new_member_is_not_ready_before_it_has_everything() -> None:
 
 
 async def test_readiness_states_the_missing_part() -> None:
-    async with Cluster(n=2) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=2) as cluster:
         cluster.kill("n01")
         name = await cluster.join()
         machine = cluster.node(name).machine
@@ -96,8 +95,7 @@ async def test_readiness_states_the_missing_part() -> None:
 
 
 async def test_nodes_that_leave_together_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    async with Cluster(n=8, data_dir=tmp_path) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=8, data_dir=tmp_path) as cluster:
         await cluster.publish("n00", b"x")
         await cluster.wait_healthy()
         async with asyncio.timeout(SOON_S):
@@ -110,8 +108,7 @@ async def test_nodes_that_leave_together_do_not_wait_for_each_other(tmp_path: Pa
 async def test_node_with_disk_counts_publications_unconfirmed_by_an_absent_member(
     tmp_path: Path,
 ) -> None:
-    async with Cluster(n=2, data_dir=tmp_path) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=2, data_dir=tmp_path) as cluster:
         cluster.kill("n01")
         for number in range(5):
             await cluster.publish("n00", b"%d" % number)
@@ -121,8 +118,7 @@ async def test_node_with_disk_counts_publications_unconfirmed_by_an_absent_membe
 
 
 async def test_single_member_keeps_its_publications_on_its_disk(tmp_path: Path) -> None:
-    async with Cluster(n=1, data_dir=tmp_path) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=1, data_dir=tmp_path) as cluster:
         await cluster.publish("n00", b"x")
         ended = await cluster.node("n00").drain(cluster.topic, DRAIN_S)
         assert ended == Departure(None, 0, 1, on_disk=1)
@@ -144,16 +140,14 @@ async def test_drain_during_a_backfill_covers_publications_of_an_earlier_run(
 
 
 async def test_drain_without_time_counts_everything(tmp_path: Path) -> None:
-    async with Cluster(n=2, data_dir=tmp_path) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=2, data_dir=tmp_path) as cluster:
         await cluster.publish("n00", b"x")
         await cluster.wait_healthy()
         assert (await cluster.node("n01").drain(cluster.topic, 0)).unconfirmed == 1
 
 
 async def test_node_without_disk_counts_publications_that_no_other_member_has() -> None:
-    async with Cluster(n=2) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=2) as cluster:
         await cluster.publish("n00", b"x")
         await cluster.wait_healthy()
         drains = (cluster.node(name).drain(cluster.topic, DRAIN_S) for name in cluster.nodes)
@@ -164,8 +158,7 @@ async def test_node_without_disk_counts_publications_that_no_other_member_has() 
 
 
 async def test_drain_does_not_wait_for_dead_members() -> None:
-    async with Cluster(n=3) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=3) as cluster:
         await cluster.publish("n00", b"x")
         cluster.kill("n01")
         cluster.kill("n02")
@@ -184,8 +177,7 @@ async def test_drain_ends_after_its_timeout_and_counts() -> None:
 
 
 async def test_publications_are_not_handed_over_before_the_drain_has_begun() -> None:
-    async with Cluster(n=1) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=1) as cluster:
         await cluster.publish("n00", b"x")
         node = cluster.node("n00")
         draining = asyncio.ensure_future(node.drain(cluster.topic, DRAIN_S, waits_alone=True))
@@ -195,8 +187,7 @@ async def test_publications_are_not_handed_over_before_the_drain_has_begun() -> 
 
 
 async def test_second_signal_counts_publications_of_a_node_without_label(tmp_path: Path) -> None:
-    async with Cluster(n=1, data_dir=tmp_path) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=1, data_dir=tmp_path) as cluster:
         node, stop = cluster.node("n00"), asyncio.get_running_loop().create_future()
         stop.set_result(SIGTERM)
         node.subscribe("other")
@@ -212,8 +203,7 @@ def _neighbours(cluster: Cluster, name: str) -> list[str]:
 
 
 async def test_draining_node_publishes_for_no_client(tmp_path: Path) -> None:
-    async with Cluster(n=1, data_dir=tmp_path) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=1, data_dir=tmp_path) as cluster:
         node, given = cluster.node("n00"), Publication(publisher="x", seq=0, payload=b"x")
         await node.drain(cluster.topic, DRAIN_S)
         node.errands.begin("client", cluster.topic, Publish(1, given))
@@ -231,8 +221,7 @@ async def test_draining_node_publishes_for_no_client(tmp_path: Path) -> None:
 async def test_publication_of_an_immediately_exiting_program_is_kept(
     tmp_path: Path, has_disk: bool
 ) -> None:
-    async with Cluster(n=3) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=3) as cluster:
         for number in range(4):
             data_dir = tmp_path / f"{number}" if has_disk else None
             async with to(cluster, data_dir) as node, node.subscribe(cluster.topic) as news:

@@ -7,6 +7,7 @@ import asyncio
 from skipring.net.addresses import supervisor_at
 from skipring.node.host import NodeHost
 from skipring.testing import Cluster
+from tests.support.connections import healthy_cluster
 from tests.support.rings import until
 
 PATIENCE_S = 600.0  # longer than any test: a node that waits for a timeout fails
@@ -21,24 +22,21 @@ def cut(node: NodeHost, cluster: Cluster) -> None:
 
 
 async def test_node_leaves_with_the_confirmation_of_its_supervisor() -> None:
-    async with Cluster(n=2) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=2) as cluster:
         async with asyncio.timeout(DEADLINE_S):
             assert await cluster.node("n00").unsubscribe(cluster.topic, PATIENCE_S)
         assert cluster.supervisor().members() == {cluster.topic: 1}
 
 
 async def test_node_does_not_wait_for_a_dead_supervisor() -> None:
-    async with Cluster(n=2) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=2) as cluster:
         await cluster.stop_supervisor()
         async with asyncio.timeout(DEADLINE_S):
             assert not await cluster.node("n00").unsubscribe(cluster.topic, PATIENCE_S)
 
 
 async def test_node_stops_waiting_when_its_supervisor_dies() -> None:
-    async with Cluster(n=2) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=2) as cluster:
         cluster.supervisor().ticker.stop()  # it sends no more answers
         node = cluster.node("n00")
         leaving = asyncio.create_task(node.unsubscribe(cluster.topic, PATIENCE_S))
@@ -51,8 +49,7 @@ async def test_node_stops_waiting_when_its_supervisor_dies() -> None:
 
 
 async def test_leaving_node_repeats_its_request_after_a_reconnection() -> None:
-    async with Cluster(n=2) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=2) as cluster:
         node = cluster.node("n00")
         leaving = asyncio.create_task(node.unsubscribe(cluster.topic, PATIENCE_S))
         await asyncio.sleep(0)

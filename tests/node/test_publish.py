@@ -12,6 +12,7 @@ from skipring.core.events import PublishRequested
 from skipring.errors import StorageError, StoreFullError
 from skipring.testing import Cluster
 from skipring.wire.codec import decode
+from tests.support.connections import healthy_cluster
 from tests.support.disks import Disk
 from tests.support.rings import until
 from tests.wire.samples import the_frame
@@ -25,8 +26,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 async def test_neighbours_get_a_publication_before_its_commit_ends(
     disk: Disk, tmp_path: Path
 ) -> None:
-    async with Cluster(n=2, data_dir=tmp_path) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=2, data_dir=tmp_path) as cluster:
         disk.gate.clear()
         publishing = asyncio.create_task(cluster.publish("n00", b"early"))
         await until(lambda: cluster.delivered("n01") == [b"early"])
@@ -36,8 +36,7 @@ async def test_neighbours_get_a_publication_before_its_commit_ends(
 
 
 async def test_failed_commit_raises_an_error_with_the_ids(disk: Disk, tmp_path: Path) -> None:
-    async with Cluster(n=2, data_dir=tmp_path) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=2, data_dir=tmp_path) as cluster:
         disk.error = StoreFullError("no room")
         with pytest.raises(StoreFullError, match="no room") as sent:
             await cluster.publish("n00", b"sent")
@@ -75,8 +74,7 @@ async def test_retry_publishes_the_same_publications_again(disk: Disk, tmp_path:
 async def test_calls_of_one_loop_iteration_share_a_message(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Cluster(n=2, data_dir=tmp_path) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=2, data_dir=tmp_path) as cluster:
         node = cluster.node("n00")
         sent: list[int] = []
         send = node.links.send
@@ -97,8 +95,7 @@ async def test_calls_of_one_loop_iteration_share_a_message(
 
 
 async def test_cancelled_call_does_not_stop_the_others(disk: Disk, tmp_path: Path) -> None:
-    async with Cluster(n=1, data_dir=tmp_path) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=1, data_dir=tmp_path) as cluster:
         disk.gate.clear()
         first = asyncio.create_task(cluster.publish("n00", b"first"))
         second = asyncio.create_task(cluster.publish("n00", b"second"))
@@ -109,8 +106,7 @@ async def test_cancelled_call_does_not_stop_the_others(disk: Disk, tmp_path: Pat
 
 
 async def test_known_publication_of_a_client_gets_no_second_id(tmp_path: Path) -> None:
-    async with Cluster(n=1, data_dir=tmp_path) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=1, data_dir=tmp_path) as cluster:
         node = cluster.node("n00")
         request = PublishRequested(payload=b"x", publisher="client", seq=1)
         calls = (node.publish(cluster.topic, request) for _ in range(3))

@@ -31,6 +31,7 @@ from skipring.observability.metrics import (
     metrics_page,
 )
 from skipring.testing import Cluster
+from tests.support.connections import healthy_cluster
 from tests.support.rings import until
 
 TOPIC = ("news",)
@@ -92,8 +93,7 @@ def test_metrics_page_has_a_row_for_each_metric() -> None:
 
 
 async def test_nodes_and_supervisors_export_the_metrics_of_the_table() -> None:
-    async with Cluster(n=3) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=3) as cluster:
         of_node = names(families(node_readings(node_of(cluster, "n00"), LoopPause(1.0))))
         of_supervisor = names(families(supervisor_readings(cluster.supervisor(), LoopPause(1.0))))
         assert of_node == {each.name for each in (*OF_ALL, *OF_NODES)} - ONLY_UNDER_TLS
@@ -102,8 +102,7 @@ async def test_nodes_and_supervisors_export_the_metrics_of_the_table() -> None:
 
 
 async def test_node_metrics_reflect_its_activity() -> None:
-    async with Cluster(n=3) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=3) as cluster:
         for number in range(5):
             await cluster.publish("n00", b"%d" % number)
         await cluster.wait_healthy()
@@ -132,8 +131,7 @@ async def test_node_metrics_reflect_its_activity() -> None:
 
 
 async def test_supervisor_metrics_count_members_and_requests() -> None:
-    async with Cluster(n=3) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=3) as cluster:
         source = partial(supervisor_readings, cluster.supervisor())
         before = await scraped(source)
         assert before["skipring_ready", ()] == 1
@@ -185,8 +183,7 @@ async def test_node_is_ready_once_it_has_a_label_in_every_topic() -> None:
 
 
 async def test_node_stays_ready_without_its_supervisor() -> None:
-    async with Cluster(n=2) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=2) as cluster:
         node = cluster.node("n00")
         source = partial(node_readings, node)
         await until(lambda: not source().unready, lambda: str(source().unready))
@@ -197,8 +194,7 @@ async def test_node_stays_ready_without_its_supervisor() -> None:
 
 
 async def test_node_with_a_failed_commit_is_not_ready() -> None:
-    async with Cluster(n=1) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=1) as cluster:
         node = cluster.node("n00")
         await until(lambda: not node_readings(node).unready)
         node.durability.error = StoreFullError("no room")
@@ -224,8 +220,7 @@ async def test_supervisor_is_ready_while_it_listens() -> None:
 
 
 async def test_readings_do_not_read_the_trie() -> None:
-    async with Cluster(n=1) as cluster:
-        await cluster.wait_healthy()
+    async with healthy_cluster(n=1) as cluster:
         node = cluster.node("n00")
         with pytest.MonkeyPatch.context() as patch:
             patch.delattr(Subscriber, "index")  # indexing takes long after a backfill
