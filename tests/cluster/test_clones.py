@@ -153,9 +153,7 @@ async def test_messages_of_a_process_waiting_for_its_name_arrive_after_admission
 async def test_many_claims_of_one_name_do_not_displace_its_holder() -> None:
     assert name_guard.PING_S <= 2.0, "a restarted process is not refused for long"
     async with hosts("m", "b") as (m, b):
-        b.knows(m)
-        b.links.send("m", note(1))
-        await until(lambda: m.numbers("b") == [1])
+        await b.reach(m, 1)
         for _ in range(3):
             async with call(m) as caller:
                 claim = Hello(node="b", address=ELSEWHERE, role=Role.NODE, incarnation=7)
@@ -166,9 +164,7 @@ async def test_many_claims_of_one_name_do_not_displace_its_holder() -> None:
 
 async def test_process_that_repeats_the_handshake_of_the_holder_is_refused_and_reported() -> None:
     async with hosts("m", "b") as (m, b):
-        b.knows(m)
-        b.links.send("m", note(1))
-        await until(lambda: m.numbers("b") == [1])
+        await b.reach(m, 1)
         async with call(b) as caller, call(m) as intruder:
             intruder.write(await caller.read() + note(2))
             assert await intruder.is_hung_up_on()
@@ -180,9 +176,7 @@ async def test_process_that_repeats_the_handshake_of_the_holder_is_refused_and_r
 
 async def test_process_between_two_nodes_cannot_act_as_each_of_them_to_the_other() -> None:
     async with hosts("m", "b") as (m, b):
-        b.knows(m)
-        b.links.send("m", note(1))
-        await until(lambda: m.numbers("b") == [1])
+        await b.reach(m, 1)
         async with call(m) as to_m, call(b) as to_b:
             of_m, of_b = await to_m.read(), await to_b.read()
             to_m.write(of_b + note(2))
@@ -199,9 +193,7 @@ async def test_certificate_of_a_group_of_names_does_not_allow_a_repeated_handsha
     papers = Papers(tmp_path)
     m, b = (Host(name, credentials=papers.of(name)) for name in ("m", "b.x"))
     async with running(m, b):
-        b.knows(m)
-        b.links.send("m", note(1))
-        await until(lambda: m.numbers("b.x") == [1])
+        await b.reach(m, 1)
         stolen = papers.of("b").client_context()
         async with call(b, stolen) as caller:
             repeated = await caller.read()

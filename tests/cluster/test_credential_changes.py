@@ -180,9 +180,7 @@ async def test_new_connections_use_the_new_certificate(machines: tuple[Machine, 
     a, b = machines
     one, two = Host("a", credentials=a.credentials()), Host("b", credentials=b.credentials())
     async with running(one, two):
-        two.knows(one)
-        two.links.send("a", note(1))
-        await until(lambda: one.numbers("b") == [1])
+        await two.reach(one, 1)
         old_serials = (a.serial, b.serial)
         a.renew()
         b.renew()
@@ -245,9 +243,7 @@ async def test_open_connection_ends_when_its_certificate_is_denied(
     one, two = Host("a", credentials=a.credentials()), Host("b", credentials=b.credentials())
     async with running(one, two):
         dialler, other = (one, two) if is_denied_by_the_dialler else (two, one)
-        dialler.knows(other)
-        dialler.links.send(other.name, note(1))
-        await until(lambda: bool(other.got))
+        await dialler.reach(other, 1)
         a.deny(b)
         await until(lambda: one.links.counts["certificate denied"] == 1)
         await until(lambda: not one.links.connections and not two.links.connections)
@@ -299,9 +295,7 @@ async def test_open_connection_ends_when_the_peer_certificate_expires(
     one, two = Host("a", credentials=a.credentials()), Host("b", credentials=b.credentials())
     with logged() as lines:
         async with running(one, two):
-            two.knows(one)
-            two.links.send("a", note(1))
-            await until(lambda: one.numbers("b") == [1])
+            await two.reach(one, 1)
             later = datetime.now(UTC) + timedelta(days=11)
             monkeypatch.setattr(links_module, "time", later.timestamp)
             await until(lambda: not one.links.connections and not two.links.connections)

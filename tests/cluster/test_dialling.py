@@ -37,9 +37,7 @@ from tests.support.rings import LOOPBACK, until
 @pytest.mark.usefixtures("loop")
 async def test_frames_arrive_again_after_the_peer_has_returned() -> None:
     async with hosts("a", "b") as (a, b):
-        a.knows(b)
-        a.links.send("b", note(1))
-        await until(lambda: b.numbers("a") == [1])
+        await a.reach(b, 1)
         await b.links.close()
         await until(lambda: not a.links.connections)
         a.links.send("b", note(2))

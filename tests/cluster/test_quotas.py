@@ -18,7 +18,7 @@ from skipring.wire.codec import decode, encode
 from skipring.wire.framing import FrameReader
 from skipring.wire.rpc import Refused
 from tests.cluster.test_sender_binding import port_of
-from tests.support.exchanges import Host, greeting_of, note, running
+from tests.support.exchanges import Host, greeting_of, running
 from tests.support.papers import Papers
 from tests.support.rings import LOOPBACK, TOPIC, live_ring, until
 
@@ -66,9 +66,7 @@ async def test_names_below_one_certificate_share_its_quota(tmp_path: Path) -> No
         Host("a.1", credentials=papers.of("a")),
     )
     async with running(server, member):
-        member.knows(server)
-        member.links.send("m", note(1))
-        await until(lambda: server.numbers("a.1") == [1])
+        await member.reach(server, 1)
         assert server.links.account_of("a.1") == "a"
         assert server.links.account_of("unknown") == "unknown"
 

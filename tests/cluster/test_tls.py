@@ -52,9 +52,7 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
 async def test_peers_with_certificates_of_one_authority_connect(papers: Papers) -> None:
     a, b = node(papers, "a"), node(papers, "b")
     async with running(a, b):
-        a.knows(b)
-        a.links.send("b", note(1))
-        await until(lambda: b.numbers("a") == [1])
+        await a.reach(b, 1)
         b.links.send("a", note(2))
         await until(lambda: a.numbers("b") == [2])
         assert len(a.links.connections) == len(b.links.connections) == 1
@@ -94,9 +92,7 @@ async def test_supervisor_uses_a_supervisor_certificate(papers: Papers, certific
 async def test_certificate_covers_the_names_below_its_own(papers: Papers) -> None:
     a, below = node(papers, "a"), node(papers, "b.1", "b")
     async with running(a, below), call(a, papers.of("b").client_context()) as client:
-        a.knows(below)
-        a.links.send("b.1", note(1))
-        await until(lambda: below.numbers("a") == [1])
+        await a.reach(below, 1)
         client.write(greeting_of("b.client-1", Role.CLIENT))
         await until(lambda: a.links.is_linked("client/b.client-1#1"))
 
