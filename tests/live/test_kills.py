@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from skipring.lab.faults.processes import LiveProcesses, numbered
+from tests.support.process_rings import process_ring
 
 NODES = 10
 THIRTY_PERCENT = 3
@@ -60,10 +61,7 @@ class Killing:
 def test_killed_nodes_are_evicted_and_return_with_their_acknowledged_publications(
     tmp_path: Path, repeats: int
 ) -> None:
-    with LiveProcesses(tmp_path) as ring:
-        ring.start_supervisor()
-        ring.start(*numbered(NODES))
-        ring.until_legitimate()
+    with process_ring(tmp_path, NODES) as ring:
         killing = Killing(ring, Random(repeats))
         for number in range(repeats):
             killing.repeat(is_patient=number % 2 == 0)
@@ -73,10 +71,7 @@ def test_killed_nodes_are_evicted_and_return_with_their_acknowledged_publication
 def test_ring_returns_with_all_publications_after_all_nodes_are_killed(
     tmp_path: Path,
 ) -> None:
-    with LiveProcesses(tmp_path) as ring:
-        ring.start_supervisor()
-        ring.start(*numbered(NODES))
-        ring.until_legitimate()
+    with process_ring(tmp_path, NODES) as ring:
         acknowledged = {key for name in ring.nodes for key in ring.publish(name, b"before")}
         everybody = list(ring.running)
         ring.kill(*everybody)
@@ -87,9 +82,7 @@ def test_ring_returns_with_all_publications_after_all_nodes_are_killed(
 
 @pytest.mark.heavy
 def test_immediately_restarted_node_keeps_its_label(tmp_path: Path) -> None:
-    with LiveProcesses(tmp_path) as ring:
-        ring.start_supervisor()
-        ring.start(*numbered(NODES))
+    with process_ring(tmp_path, NODES) as ring:
         before = ring.until_legitimate()
         for name in numbered(NODES)[:2]:
             ring.kill(name)

@@ -8,6 +8,7 @@ import pytest
 
 from skipring.core.failure_detector import EVICTION_TICKS, LONE_EVICTION_TICKS, UNHEARD_TICKS
 from skipring.lab.faults.processes import SUPERVISOR, LiveProcesses, numbered
+from tests.support.process_rings import process_ring
 
 pytestmark = pytest.mark.heavy
 
@@ -20,9 +21,7 @@ VICTIM = "n03"
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveProcesses]:
     """Start the ring that all tests of this module use."""
-    with LiveProcesses(tmp_path_factory.mktemp("ring"), has_metrics=True) as ring:
-        ring.start_supervisor()
-        ring.start(*numbered(NODES))
+    with process_ring(tmp_path_factory.mktemp("ring"), NODES, has_metrics=True) as ring:
         yield ring
 
 
