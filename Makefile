@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 LOCK_FLAGS ?=
 FAULTS_FLAGS ?=
 SOAK_FLAGS ?=
-# Tests that run processes wait much: two more than there are cores keep all of them busy.
+# Tests that start processes wait often: two workers more than cores keep the cores busy.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 .DEFAULT_GOAL := help
@@ -21,7 +21,7 @@ setup: $(VENV)/.installed ## make .venv from requirements.lock (the other target
 demo: setup ## 17 real processes form a ring, are damaged and heal, in terminal and browser
 	@$(BIN)/skipring demo
 
-# The tests start hundreds of Pythons: none need compile again what another has compiled.
+# The tests start hundreds of Python processes; .pyc files save each the compilation.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: static ## everything that CI runs: format, lint, types, imports, all tests but the slow ones
 	$(BIN)/pytest -q -rs -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"

@@ -1,9 +1,12 @@
-"""What holds for all tests."""
+"""Settings, fixtures and hooks for all tests."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import os
+import signal
 from collections.abc import Iterator
 from tempfile import gettempdir
 from typing import TYPE_CHECKING
@@ -12,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
+from tests.support.exchanges import LOOPS, LoopFactory, play
 from tests.support.processes import QUICK_JVM
 from tests.support.sharing import Sharing, place_of
 from tests.support.spark_session import SMALL
@@ -19,16 +23,20 @@ from tests.support.spark_session import SMALL
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# No test is about time: on a machine that has much to do, making examples may take long.
+# No test measures the generation of examples, which takes long on a busy machine.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# Contexts that a developer has saved must not reach the tests.
+# A shell without job control starts `make test &` with SIGINT ignored. Child processes inherit
+# that and would ignore the SIGINT of a test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests do not use the saved contexts of a developer.
 os.environ["XDG_CONFIG_HOME"] = f"{gettempdir()}/skipring-no-config-{os.getpid()}"
 for variable in [name for name in os.environ if name.startswith("SKIPRING_TLS_")]:
     del os.environ[variable]
 
-# Spark's scripts pass these on to every JVM they start, whichever process runs them.
+# The scripts of Spark pass these options to every JVM.
 for variable in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
     os.environ.setdefault(variable, QUICK_JVM)
 
@@ -43,6 +51,25 @@ def spark() -> Iterator[SparkSession]:
     session.stop(started)
 
 
+@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
+def loop(request: pytest.FixtureRequest) -> LoopFactory:
+    """Return the factory of the event loop in which a coroutine test runs."""
+    factory: LoopFactory = request.param
+    return factory
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine test; fail if it leaves a task or an error in the event loop."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    factory = pyfuncitem.funcargs.get("loop", asyncio.new_event_loop)
+    play(lambda: pyfuncitem.obj(**arguments), factory)
+    return True
+
+
 @pytest.fixture
 def is_rewriting() -> bool:
     """Return True if ``make golden`` runs: stored output is rewritten, not only compared."""
@@ -50,18 +77,18 @@ def is_rewriting() -> bool:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing | None:
-    """Share files out in our way where files are shared out."""
+    """Distribute whole files, the longest first, where ``--dist loadfile`` asks for files."""
     return Sharing(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let several workers begin with what takes longest; alone, keep the order of the files."""
+    """Sort the tests for several workers by duration; one process keeps the order of files."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: place_of(item.nodeid))
 
 
 def pytest_collection_finish() -> None:
-    """Set aside what was imported and collected: who looks for garbage need not look there.
+    """Exclude imported modules and collected tests from garbage collection.
 
     Measured: a full collection takes 0.2 s with all tests in memory, and a test may need many.
     """

@@ -24,23 +24,14 @@ from skipring.security.credentials import Credentials, PeerCertificate
 from skipring.security.deny_list import deny, deny_list_beside
 from tests.support.exchanges import (
     DEADLINE_S,
-    LOOPS,
     Host,
-    LoopFactory,
     call,
     link_of,
     logged,
     note,
-    play,
     running,
 )
 from tests.support.rings import LOOPBACK, until
-
-
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
-def loop(request: pytest.FixtureRequest) -> LoopFactory:
-    made: LoopFactory = request.param
-    return made
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +48,7 @@ class Machine:
     def __init__(self, authority: Path, directory: Path, name: str) -> None:
         self.name, self._authority, self._directory = name, authority, directory
         self._issued = 0
+        directory.mkdir()
         self.renew()
         copy(authority / "ca.pem", directory)
 
@@ -87,26 +79,33 @@ class Machine:
     def credentials(self) -> Credentials:
         return Credentials.load(self.ca, self.certificate, self.key)
 
+    def host(self) -> Host:
+        return Host(self.name, credentials=self.credentials())
+
     def deny(self, other: Machine) -> None:
         """Deny the current certificate of another machine."""
         assert deny(deny_list_beside(self.ca), {other.serial: other.name})
 
 
 @pytest.fixture
-def machines(tmp_path: Path) -> tuple[Machine, Machine]:
-    authority = make_authority(tmp_path / "authority", days=100)
-    made = []
-    for name in "ab":
-        (tmp_path / name).mkdir()
-        made.append(Machine(authority, tmp_path / name, name))
-    return made[0], made[1]
+def authority(tmp_path: Path) -> Path:
+    return make_authority(tmp_path / "authority", days=100)
+
+
+@pytest.fixture
+def a(authority: Path, tmp_path: Path) -> Machine:
+    return Machine(authority, tmp_path / "a", "a")
+
+
+@pytest.fixture
+def b(authority: Path, tmp_path: Path) -> Machine:
+    return Machine(authority, tmp_path / "b", "b")
 
 
 # -- reloading -------------------------------------------------------------------------------------
 
 
-def test_changed_files_are_reloaded(machines: tuple[Machine, Machine]) -> None:
-    a, _ = machines
+def test_changed_files_are_reloaded(a: Machine) -> None:
     credentials = a.credentials()
     contexts = credentials.server_context(), credentials.client_context()
     credentials.refresh()
@@ -123,9 +122,8 @@ def test_changed_files_are_reloaded(machines: tuple[Machine, Machine]) -> None:
 
 
 def test_just_changed_files_are_reloaded_a_moment_later(
-    machines: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
+    a: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, _ = machines
     credentials = a.credentials()
     expires = credentials.expires
     a.renew(days=20)
@@ -157,9 +155,8 @@ def change_name(machine: Machine) -> None:
     ],
 )
 def test_unusable_files_change_nothing_and_are_logged_once(
-    machines: tuple[Machine, Machine], spoil: object, why: str
+    a: Machine, spoil: object, why: str
 ) -> None:
-    a, _ = machines
     credentials = a.credentials()
     before = credentials.server_context()
     assert callable(spoil)
@@ -177,37 +174,29 @@ def test_unusable_files_change_nothing_and_are_logged_once(
 
 
 def test_process_does_not_start_with_an_unreadable_deny_list(
-    machines: tuple[Machine, Machine],
+    a: Machine,
 ) -> None:
-    deny_nonsense(machines[0])
+    deny_nonsense(a)
     with pytest.raises(InputError, match="line 1 is no serial number"):
-        machines[0].credentials()
+        a.credentials()
 
 
-def test_new_connections_use_the_new_certificate(
-    machines: tuple[Machine, Machine], loop: LoopFactory
-) -> None:
-    a, b = machines
-    one, two = Host("a", credentials=a.credentials()), Host("b", credentials=b.credentials())
-
-    async def scene() -> None:
-        async with running(one, two):
-            two.knows(one)
-            two.links.send("a", note(1))
-            await until(lambda: one.numbers("b") == [1])
-            old_serials = (a.serial, b.serial)
-            a.renew()
-            b.renew()
-            assert {link.certificate.serial for link in seen(two)} == {old_serials[0]}
-            assert {link.certificate.serial for link in seen(one)} == {old_serials[1]}
-            link_of(two, "a").close()
-            await until(lambda: not one.links.connections and not two.links.connections)
-            two.links.send("a", note(2))
-            await until(lambda: one.numbers("b") == [1, 2])
-            assert {link.certificate.serial for link in seen(two)} == {a.serial}
-            assert {link.certificate.serial for link in seen(one)} == {b.serial}
-
-    play(scene, loop)
+@pytest.mark.usefixtures("loop")
+async def test_new_connections_use_the_new_certificate(a: Machine, b: Machine) -> None:
+    one, two = a.host(), b.host()
+    async with running(one, two):
+        await two.reach(one, 1)
+        old_serials = (a.serial, b.serial)
+        a.renew()
+        b.renew()
+        assert {link.certificate.serial for link in seen(two)} == {old_serials[0]}
+        assert {link.certificate.serial for link in seen(one)} == {old_serials[1]}
+        link_of(two, "a").close()
+        await until(lambda: not one.links.connections and not two.links.connections)
+        two.links.send("a", note(2))
+        await until(lambda: one.numbers("b") == [1, 2])
+        assert {link.certificate.serial for link in seen(two)} == {a.serial}
+        assert {link.certificate.serial for link in seen(one)} == {b.serial}
 
 
 def seen(host: Host) -> Iterator[link_module.PeerConnection]:
@@ -219,14 +208,14 @@ def seen(host: Host) -> Iterator[link_module.PeerConnection]:
 # -- denied certificates ---------------------------------------------------------------------------
 
 
-def test_denied_certificate_is_refused_in_the_handshake(
-    machines: tuple[Machine, Machine], loop: LoopFactory
+@pytest.mark.usefixtures("loop")
+async def test_denied_certificate_is_refused_in_the_handshake(
+    a: Machine,
+    b: Machine,
 ) -> None:
-    a, b = machines
     a.deny(b)
-    one, two = Host("a", credentials=a.credentials()), Host("b", credentials=b.credentials())
-
-    async def scene() -> None:
+    one, two = a.host(), b.host()
+    with logged() as lines:
         async with running(one, two):
             async with call(one, b.credentials().client_context()) as caller:
                 assert await caller.is_hung_up_on()
@@ -245,39 +234,29 @@ def test_denied_certificate_is_refused_in_the_handshake(
                 return 2 in one.numbers("b")
 
             await until(arrives)
-
-    with logged() as lines:
-        play(scene, loop)
     line = next(each for each in lines() if each["event"] == "connection_refused")
     assert line["reason"] == "certificate denied"
     assert "of b is denied" in line["detail"]
 
 
 @pytest.mark.parametrize("is_denied_by_the_dialler", [True, False])
-def test_open_connection_ends_when_its_certificate_is_denied(
-    machines: tuple[Machine, Machine], loop: LoopFactory, is_denied_by_the_dialler: bool
+@pytest.mark.usefixtures("loop")
+async def test_open_connection_ends_when_its_certificate_is_denied(
+    a: Machine, b: Machine, is_denied_by_the_dialler: bool
 ) -> None:
-    a, b = machines
-    one, two = Host("a", credentials=a.credentials()), Host("b", credentials=b.credentials())
-
-    async def scene() -> None:
-        async with running(one, two):
-            dialler, other = (one, two) if is_denied_by_the_dialler else (two, one)
-            dialler.knows(other)
-            dialler.links.send(other.name, note(1))
-            await until(lambda: bool(other.got))
-            a.deny(b)
-            await until(lambda: one.links.counts["certificate denied"] == 1)
-            await until(lambda: not one.links.connections and not two.links.connections)
-
-    play(scene, loop)
+    one, two = a.host(), b.host()
+    async with running(one, two):
+        dialler, other = (one, two) if is_denied_by_the_dialler else (two, one)
+        await dialler.reach(other, 1)
+        a.deny(b)
+        await until(lambda: one.links.counts["certificate denied"] == 1)
+        await until(lambda: not one.links.connections and not two.links.connections)
 
 
 @pytest.mark.parametrize("damaged", ["certificate", "key", "ca"])
 def test_deny_list_is_reloaded_although_another_file_is_unusable(
-    machines: tuple[Machine, Machine], damaged: str
+    a: Machine, b: Machine, damaged: str
 ) -> None:
-    a, b = machines
     credentials = a.credentials()
     theirs = PeerCertificate(name="b", serial=b.serial, ends_s=1e12)
     Path(getattr(a, damaged)).write_text("damaged")
@@ -289,9 +268,9 @@ def test_deny_list_is_reloaded_although_another_file_is_unusable(
 
 
 def test_certificate_is_reloaded_although_the_deny_list_is_unusable(
-    machines: tuple[Machine, Machine],
+    a: Machine,
+    b: Machine,
 ) -> None:
-    a, b = machines
     a.deny(b)
     credentials = a.credentials()
     theirs = PeerCertificate(name="b", serial=b.serial, ends_s=1e12)
@@ -311,17 +290,14 @@ def test_certificate_is_reloaded_although_the_deny_list_is_unusable(
 # -- expired certificates --------------------------------------------------------------------------
 
 
-def test_open_connection_ends_when_the_peer_certificate_expires(
-    machines: tuple[Machine, Machine], loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("loop")
+async def test_open_connection_ends_when_the_peer_certificate_expires(
+    a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, b = machines
-    one, two = Host("a", credentials=a.credentials()), Host("b", credentials=b.credentials())
-
-    async def scene() -> None:
+    one, two = a.host(), b.host()
+    with logged() as lines:
         async with running(one, two):
-            two.knows(one)
-            two.links.send("a", note(1))
-            await until(lambda: one.numbers("b") == [1])
+            await two.reach(one, 1)
             later = datetime.now(UTC) + timedelta(days=11)
             monkeypatch.setattr(links_module, "time", later.timestamp)
             await until(lambda: not one.links.connections and not two.links.connections)
@@ -330,29 +306,21 @@ def test_open_connection_ends_when_the_peer_certificate_expires(
                 >= 1
             )
             assert not one.counts.keys() - {"certificate expired"}
-
-    with logged() as lines:
-        play(scene, loop)
     line = next(each for each in lines() if each["event"] == "connection_refused")
     assert line["reason"] == "certificate expired"
     assert "expired at" in line["detail"]
 
 
-def test_certificates_are_not_checked_without_connections(
-    machines: tuple[Machine, Machine],
+async def test_certificates_are_not_checked_without_connections(
+    a: Machine,
 ) -> None:
-    a, _ = machines
-    one = Host("a", credentials=a.credentials())
-
-    async def scene() -> None:
-        async with running(one):
-            assert one.links._checking is None
-            async with call(one, a.credentials().client_context()):
-                await until(lambda: one.links._checking is not None)
-            await until(lambda: one.links._checking is None)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    play(scene)
+    one = a.host()
+    async with running(one):
+        assert one.links._checking is None
+        async with call(one, a.credentials().client_context()):
+            await until(lambda: one.links._checking is not None)
+        await until(lambda: one.links._checking is None)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 # -- processes -------------------------------------------------------------------------------------
@@ -401,29 +369,21 @@ async def process(machine: Machine, *words: str) -> AsyncIterator[Process]:
 
 
 @pytest.mark.heavy
-def test_supervisor_reloads_certificates_and_closes_the_link_of_a_denied_node(
-    tmp_path: Path,
+async def test_supervisor_reloads_certificates_and_closes_the_link_of_a_denied_node(
+    authority: Path, a: Machine, tmp_path: Path
 ) -> None:
-    authority = make_authority(tmp_path / "authority", days=100)
-    for name in ("supervisor", "a"):
-        (tmp_path / name).mkdir()
     machine = Machine(authority, tmp_path / "supervisor", "supervisor")
-    other = Machine(authority, tmp_path / "a", "a")
-
-    async def scene() -> None:
-        async with process(machine, "supervisor") as supervisor:
-            address = await supervisor.listens_at()
-            supervisor.hang_up()
-            assert (await supervisor.logged("credentials_reloaded"))["denied"] == 0
-            machine.renew(days=20)
-            words = ("node", "--topic", "news", "--supervisor", address)
-            async with process(other, *words) as node:
-                await node.logged("joined")
-                await supervisor.logged("credentials_reloaded")  # without a signal
-                machine.deny(other)
-                line = await supervisor.logged("connection_refused")
-                assert line["reason"] == "certificate denied"
-                node.hang_up()
-                await node.logged("credentials_reloaded")
-
-    asyncio.run(scene())
+    async with process(machine, "supervisor") as supervisor:
+        address = await supervisor.listens_at()
+        supervisor.hang_up()
+        assert (await supervisor.logged("credentials_reloaded"))["denied"] == 0
+        machine.renew(days=20)
+        words = ("node", "--topic", "news", "--supervisor", address)
+        async with process(a, *words) as node:
+            await node.logged("joined")
+            await supervisor.logged("credentials_reloaded")  # without a signal
+            machine.deny(a)
+            line = await supervisor.logged("connection_refused")
+            assert line["reason"] == "certificate denied"
+            node.hang_up()
+            await node.logged("credentials_reloaded")

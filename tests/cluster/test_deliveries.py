@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from time import time_ns
@@ -29,7 +29,7 @@ from skipring.testing import Cluster
 from skipring.wire.codec import decode, encode
 from skipring.wire.rpc import DeliveryPage, FetchDeliveries, Refused
 from tests.node.test_log_server import publications
-from tests.support.connections import inspected
+from tests.support.connections import healthy_cluster, inspected
 from tests.support.exchanges import logged, the_line
 from tests.support.rings import until
 from tests.wire.samples import the_frame
@@ -172,15 +172,18 @@ def test_non_member_refuses_the_request() -> None:
 
 
 async def told(node: NodeHost, topic: TopicId = TOPIC) -> dict[int, Delivery]:
-    """Return the deliveries that a node reports over the wire."""
+    """Return the deliveries that a node reports over the wire; on a busy machine in many pages."""
+    found: dict[int, Delivery] = {}
+    start: int | None = 0
     async with RpcClient(["127.0.0.1:1"], rng=Random(1)) as outsider:
         outsider.book.learn({node.name: node.address})
-        page = await outsider.request(
-            topic, node.name, lambda request: FetchDeliveries(request, 0, END), DeliveryPage
-        )
-    assert isinstance(page, DeliveryPage)
-    assert page.next is None
-    return by_offset(page)
+        while start is not None:
+            question = partial(FetchDeliveries, start=start, end=END)
+            page = await outsider.request(topic, node.name, question, DeliveryPage)
+            assert isinstance(page, DeliveryPage)
+            found |= by_offset(page)
+            start = page.next
+    return found
 
 
 async def publish_all(cluster: Cluster, count: int = 5) -> dict[bytes, NodeId]:
@@ -202,26 +205,22 @@ def check_ways(name: NodeId, found: dict[int, Delivery], made: dict[bytes, NodeI
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
-def test_every_node_reports_each_delivery(*, is_on_disk: bool, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with Cluster(n=8, data_dir=tmp_path if is_on_disk else None) as cluster:
-            await cluster.wait_healthy()
-            began = time_ns() // 1000
-            made = await publish_all(cluster)
-            await cluster.until(lambda: is_all_durable(cluster))
-            ended = time_ns() // 1000
-            spread = 0
-            for name in cluster.nodes:
-                found = await told(cluster.node(name))
-                assert list(found) == list(range(40))
-                check_ways(name, found, made)
-                times = [when for _, when, _, _ in found.values()]
-                assert times == sorted(times)
-                assert began <= times[0] <= times[-1] <= ended
-                spread += Counter(origin for *_, origin in found.values())[Origin.SPREAD]
-            assert spread > 8 * 35 / 2, "in calm weather little is left to repair"
-
-    asyncio.run(scene())
+async def test_every_node_reports_each_delivery(*, is_on_disk: bool, tmp_path: Path) -> None:
+    async with healthy_cluster(n=8, data_dir=tmp_path if is_on_disk else None) as cluster:
+        began = time_ns() // 1000
+        made = await publish_all(cluster)
+        await cluster.until(lambda: is_all_durable(cluster))
+        ended = time_ns() // 1000
+        spread = 0
+        for name in cluster.nodes:
+            found = await told(cluster.node(name))
+            assert list(found) == list(range(40))
+            check_ways(name, found, made)
+            times = [when for _, when, _, _ in found.values()]
+            assert times == sorted(times)
+            assert began <= times[0] <= times[-1] <= ended
+            spread += Counter(origin for *_, origin in found.values())[Origin.SPREAD]
+        assert spread > 8 * 35 / 2, "in calm weather little is left to repair"
 
 
 async def two_ticks(cluster: Cluster) -> None:
@@ -237,143 +236,116 @@ def is_all_durable(cluster: Cluster) -> bool:
     return all(a.durable_end == a.end for a in archives if isinstance(a, TopicLog))
 
 
-def test_member_that_was_away_gets_missed_publications_by_repair(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with Cluster(n=4, data_dir=tmp_path) as cluster:
-            await cluster.wait_healthy()
-            before = await publish_all(cluster, 1)
-            cluster.kill("n03")
-            await cluster.wait_healthy()  # the others have evicted it
-            missed = [await cluster.publish("n00", b"missed %d" % number) for number in range(5)]
-            await two_ticks(cluster)  # none of them is new any more
-            await cluster.restart("n03")
-            await cluster.wait_healthy()
-            await cluster.until(lambda: is_all_durable(cluster))
-            found = await told(cluster.node("n03"))
-            assert list(found) == list(range(9))
-            check_ways("n03", dict(list(found.items())[:4]), before)
-            ways = {key: (hops, origin) for key, _, hops, origin in list(found.values())[4:]}
-            assert ways == dict.fromkeys(missed, (0, Origin.REPAIR))
-
-    asyncio.run(scene())
+async def test_member_that_was_away_gets_missed_publications_by_repair(tmp_path: Path) -> None:
+    async with healthy_cluster(n=4, data_dir=tmp_path) as cluster:
+        before = await publish_all(cluster, 1)
+        cluster.kill("n03")
+        await cluster.wait_healthy()  # the others have evicted it
+        missed = [await cluster.publish("n00", b"missed %d" % number) for number in range(5)]
+        await two_ticks(cluster)  # none of them is new any more
+        await cluster.restart("n03")
+        await cluster.wait_healthy()
+        await cluster.until(lambda: is_all_durable(cluster))
+        found = await told(cluster.node("n03"))
+        assert list(found) == list(range(9))
+        check_ways("n03", dict(list(found.items())[:4]), before)
+        ways = {key: (hops, origin) for key, _, hops, origin in list(found.values())[4:]}
+        assert ways == dict.fromkeys(missed, (0, Origin.REPAIR))
 
 
-def test_restarted_node_keeps_its_deliveries(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with Cluster(n=3, data_dir=tmp_path) as cluster:
-            await cluster.wait_healthy()
-            made = await publish_all(cluster)
-            await cluster.until(lambda: is_all_durable(cluster))
-            before = await told(cluster.node("n01"))
-            for _ in range(3):
-                cluster.kill("n01")
-                await cluster.restart("n01")
-                assert await told(cluster.node("n01")) == before
-            await cluster.wait_healthy()
-            made |= await publish_all(cluster)
-            await cluster.until(lambda: is_all_durable(cluster))
-            after = await told(cluster.node("n01"))
-            assert after.items() >= before.items()
-            assert sorted(key for key, *_ in after.values()) == sorted(made)
-
-    asyncio.run(scene())
-
-
-def test_delivery_log_is_written_while_the_node_runs(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with Cluster(n=2, data_dir=tmp_path) as cluster:
-            await publish_all(cluster)
-            trace = cluster.node("n00")._logs.trace
-            await cluster.until(lambda: trace.end(TOPIC) == 10 and not trace.is_behind)
-            assert trace.failures == 0
-
-    asyncio.run(scene())
-
-
-def test_node_starts_with_a_damaged_delivery_log(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with Cluster(n=2, data_dir=tmp_path) as cluster:
-            await publish_all(cluster)
+async def test_restarted_node_keeps_its_deliveries(tmp_path: Path) -> None:
+    async with healthy_cluster(n=3, data_dir=tmp_path) as cluster:
+        made = await publish_all(cluster)
+        await cluster.until(lambda: is_all_durable(cluster))
+        before = await told(cluster.node("n01"))
+        for _ in range(3):
             cluster.kill("n01")
-            await cluster._killed["n01"]
-            (tmp_path / "n01" / FILE).write_bytes(b"no database at all" * 1000)
             await cluster.restart("n01")
-            assert await told(cluster.node("n01")) == {}
-            await cluster.wait_healthy()
-            key = await cluster.publish("n01", b"again")
-            ((found, _, hops, origin),) = (await told(cluster.node("n01"))).values()
-            assert (found, hops, origin) == (key, 0, Origin.OWN)
-
-    asyncio.run(scene())
-
-
-def test_member_without_disk_reports_only_deliveries_since_it_rejoined() -> None:
-    async def scene() -> None:
-        async with Cluster(n=3) as cluster:
-            await publish_all(cluster, 2)
-            node = cluster.node("n02")
-            first = await told(cluster.node("n02"))
-            assert await node.unsubscribe(TOPIC, 20)
-            assert node._logs.trace.end(TOPIC) == 0
-            node.subscribe(TOPIC)
-            await cluster.wait_healthy()
-            found = await told(cluster.node("n02"))
-            assert list(found) == list(range(6))
-            assert {origin for *_, origin in found.values()} == {Origin.REPAIR}
-            assert min(when for _, when, *_ in found.values()) > max(
-                when for _, when, *_ in first.values()
-            )
-
-    asyncio.run(scene())
+            assert await told(cluster.node("n01")) == before
+        await cluster.wait_healthy()
+        made |= await publish_all(cluster)
+        await cluster.until(lambda: is_all_durable(cluster))
+        after = await told(cluster.node("n01"))
+        assert after.items() >= before.items()
+        assert sorted(key for key, *_ in after.values()) == sorted(made)
 
 
-def test_topics_have_their_own_deliveries(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with Cluster(n=2, data_dir=tmp_path) as cluster:
-            node = cluster.node("n00")
-            for topic in ("a", "b"):
-                node.subscribe(topic)
-                request = PublishRequested(payload=topic.encode())
-                keys = await node.publish(topic, request, request, request)
-                found = await told(cluster.node("n00"), topic)
-                assert [key for key, *_ in found.values()] == keys
-
-    asyncio.run(scene())
+async def test_delivery_log_is_written_while_the_node_runs(tmp_path: Path) -> None:
+    async with Cluster(n=2, data_dir=tmp_path) as cluster:
+        await publish_all(cluster)
+        trace = cluster.node("n00")._logs.trace
+        await cluster.until(lambda: trace.end(TOPIC) == 10 and not trace.is_behind)
+        assert trace.failures == 0
 
 
-def test_client_program_with_data_directory_keeps_its_delivery_log(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with Cluster(n=2) as cluster:
-            for count in (1, 2):
-                async with (
-                    inspected(cluster.url, tick_s=0.05, data_dir=tmp_path) as node,
-                    node.subscribe(TOPIC) as news,
-                ):
-                    await news.publish(b"hello")
-                    assert len(await told(node.session.host)) == count
+async def test_node_starts_with_a_damaged_delivery_log(tmp_path: Path) -> None:
+    async with Cluster(n=2, data_dir=tmp_path) as cluster:
+        await publish_all(cluster)
+        cluster.kill("n01")
+        await cluster._killed["n01"]
+        (tmp_path / "n01" / FILE).write_bytes(b"no database at all" * 1000)
+        await cluster.restart("n01")
+        assert await told(cluster.node("n01")) == {}
+        await cluster.wait_healthy()
+        key = await cluster.publish("n01", b"again")
+        ((found, _, hops, origin),) = (await told(cluster.node("n01"))).values()
+        assert (found, hops, origin) == (key, 0, Origin.OWN)
 
-    asyncio.run(scene())
+
+async def test_member_without_disk_reports_only_deliveries_since_it_rejoined() -> None:
+    async with Cluster(n=3) as cluster:
+        await publish_all(cluster, 2)
+        node = cluster.node("n02")
+        first = await told(cluster.node("n02"))
+        assert await node.unsubscribe(TOPIC, 20)
+        assert node._logs.trace.end(TOPIC) == 0
+        node.subscribe(TOPIC)
+        await cluster.wait_healthy()
+        found = await told(cluster.node("n02"))
+        assert list(found) == list(range(6))
+        assert {origin for *_, origin in found.values()} == {Origin.REPAIR}
+        assert min(when for _, when, *_ in found.values()) > max(
+            when for _, when, *_ in first.values()
+        )
+
+
+async def test_topics_have_their_own_deliveries(tmp_path: Path) -> None:
+    async with Cluster(n=2, data_dir=tmp_path) as cluster:
+        node = cluster.node("n00")
+        for topic in ("a", "b"):
+            node.subscribe(topic)
+            request = PublishRequested(payload=topic.encode())
+            keys = await node.publish(topic, request, request, request)
+            found = await told(cluster.node("n00"), topic)
+            assert [key for key, *_ in found.values()] == keys
+
+
+async def test_client_program_with_data_directory_keeps_its_delivery_log(tmp_path: Path) -> None:
+    async with Cluster(n=2) as cluster:
+        for count in (1, 2):
+            async with (
+                inspected(cluster.url, tick_s=0.05, data_dir=tmp_path) as node,
+                node.subscribe(TOPIC) as news,
+            ):
+                await news.publish(b"hello")
+                assert len(await told(node.session.host)) == count
 
 
 # -- a disk that refuses writes ----------------------------------------------------------------
 
 
-def test_failed_write_of_the_delivery_log_is_logged_once(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with on_disk(tmp_path, 100) as (store, archive):
-            trace = DeliveryLog.open(tmp_path, store)
-            tracing = DeliveryLogFlusher(trace)
-            (tmp_path / FILE).unlink()
-            (tmp_path / FILE).mkdir()
-            assert trace._file is not None
-            trace._file.close()
-            for offset in range(3):
-                noted(trace, range(offset, offset + 1))
-                tracing.request_write()
-                await until(lambda known=offset: trace.failures > known and not tracing._running)
-            assert paged(trace, archive)[0] == expected(archive, range(3))
-            await tracing.close()
-
-    with logged() as lines:
-        asyncio.run(scene())
+async def test_failed_write_of_the_delivery_log_is_logged_once(tmp_path: Path) -> None:
+    with logged() as lines, on_disk(tmp_path, 100) as (store, archive):
+        trace = DeliveryLog.open(tmp_path, store)
+        tracing = DeliveryLogFlusher(trace)
+        (tmp_path / FILE).unlink()
+        (tmp_path / FILE).mkdir()
+        assert trace._file is not None
+        trace._file.close()
+        for offset in range(3):
+            noted(trace, range(offset, offset + 1))
+            tracing.request_write()
+            await until(lambda known=offset: trace.failures > known and not tracing._running)
+        assert paged(trace, archive)[0] == expected(archive, range(3))
+        await tracing.close()
     assert the_line(lines, "delivery_log_failed")["reason"]

@@ -17,9 +17,7 @@ from skipring.wire.handshake import Role
 from tests.support.exchanges import (
     DEADLINE_S,
     HELLO,
-    LOOPS,
     Host,
-    LoopFactory,
     answering,
     call,
     hosts,
@@ -28,226 +26,181 @@ from tests.support.exchanges import (
     link_of,
     note,
     nowhere,
-    play,
     running,
     turns,
 )
 from tests.support.rings import LOOPBACK, until
 
-
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
-def loop(request: pytest.FixtureRequest) -> LoopFactory:
-    made: LoopFactory = request.param
-    return made
-
-
 # -- peers that leave and return ----------------------------------------------------------------
 
 
-def test_frames_arrive_again_after_the_peer_has_returned(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        async with hosts("a", "b") as (a, b):
-            a.knows(b)
-            a.links.send("b", note(1))
-            await until(lambda: b.numbers("a") == [1])
-            await b.links.close()
-            await until(lambda: not a.links.connections)
-            a.links.send("b", note(2))
-            await until(lambda: a.counts == {"cannot connect": 1})
-            again = Host("b")
-            await again.start(int(b.address.rpartition(":")[2]))
-            try:
-                a.links.send("b", note(3))
-                await until(lambda: again.numbers("a") == [3])
-            finally:
-                await again.links.close()
-
-    play(scene, loop)
+@pytest.mark.usefixtures("loop")
+async def test_frames_arrive_again_after_the_peer_has_returned() -> None:
+    async with hosts("a", "b") as (a, b):
+        await a.reach(b, 1)
+        await b.links.close()
+        await until(lambda: not a.links.connections)
+        a.links.send("b", note(2))
+        await until(lambda: a.counts == {"cannot connect": 1})
+        again = Host("b")
+        await again.start(int(b.address.rpartition(":")[2]))
+        try:
+            a.links.send("b", note(3))
+            await until(lambda: again.numbers("a") == [3])
+        finally:
+            await again.links.close()
 
 
-def test_moved_peer_is_found_at_the_address_from_others() -> None:
-    async def scene() -> None:
-        async with hosts("a", "b") as (a, b):
-            a.book.greet("b", nowhere())
-            a.knows(b)
-            a.links.send("b", note(1))
-            await until(lambda: a.counts == {"cannot connect": 1})
-            a.links.send("b", note(2))
-            await until(lambda: b.numbers("a") == [2])
-
-    play(scene)
+async def test_moved_peer_is_found_at_the_address_from_others() -> None:
+    async with hosts("a", "b") as (a, b):
+        a.book.greet("b", nowhere())
+        a.knows(b)
+        a.links.send("b", note(1))
+        await until(lambda: a.counts == {"cannot connect": 1})
+        a.links.send("b", note(2))
+        await until(lambda: b.numbers("a") == [2])
 
 
-def test_unreachable_peer_is_dialled_with_backoff(
+async def test_unreachable_peer_is_dialled_with_backoff(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(partner_module, "BACK_OFF_S", 1e-6)
+    async with hosts("a") as (a,):
+        a.links.back_off_max_s = 4e-6
+        limits: list[float] = []
 
-    async def scene() -> None:
-        async with hosts("a") as (a,):
-            a.links.back_off_max_s = 4e-6
-            limits: list[float] = []
+        def uniform(low: float, high: float) -> float:
+            limits.append(high)
+            return low
 
-            def uniform(low: float, high: float) -> float:
-                limits.append(high)
-                return low
-
-            a.links.rng.uniform = uniform  # type: ignore[method-assign]
-            a.book.learn({"b": nowhere()})
-            for failures in range(1, 6):
-                a.links.send("b", note(failures))
-                await until(lambda: a.counts == {"cannot connect": failures})  # noqa: B023
-            assert limits == pytest.approx([2e-6, 4e-6, 4e-6, 4e-6])
-
-    play(scene)
+        a.links.rng.uniform = uniform  # type: ignore[method-assign]
+        a.book.learn({"b": nowhere()})
+        for failures in range(1, 6):
+            a.links.send("b", note(failures))
+            await until(lambda: a.counts == {"cannot connect": failures})  # noqa: B023
+        assert limits == pytest.approx([2e-6, 4e-6, 4e-6, 4e-6])
 
 
-def test_address_of_another_node_is_dialled_with_backoff() -> None:
-    async def scene() -> None:
-        async with hosts("a", "c") as (a, c):
-            a.book.learn({"b": c.address})
-            a.links.send("b", note(1))
-            await until(lambda: is_refused_as_a_stranger_by(a))
-            assert a.links.peer("b")._failures == 1
-
-    play(scene)
+async def test_address_of_another_node_is_dialled_with_backoff() -> None:
+    async with hosts("a", "c") as (a, c):
+        a.book.learn({"b": c.address})
+        a.links.send("b", note(1))
+        await until(lambda: is_refused_as_a_stranger_by(a))
+        assert a.links.peer("b")._failures == 1
 
 
-def test_frames_for_a_peer_without_handshake_are_counted(
+async def test_frames_for_a_peer_without_handshake_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(link_module, "GREETING_S", 0.05)
-
-    async def scene() -> None:
-        async with hosts("a") as (a,), answering(b"") as (address, _):
-            a.book.learn({"b": address})
-            a.links.send("b", note(1))
-            await until(lambda: a.links.counts["no greeting"] > 0)
-            await until(lambda: len(asyncio.all_tasks()) == 1)
-            assert not a.links.connections
-            assert a.links.peer("b")._waiting == []
-
-    play(scene)
+    async with hosts("a") as (a,), answering(b"") as (address, _):
+        a.book.learn({"b": address})
+        a.links.send("b", note(1))
+        await until(lambda: a.links.counts["no greeting"] > 0)
+        await until(lambda: len(asyncio.all_tasks()) == 1)
+        assert not a.links.connections
+        assert a.links.peer("b")._waiting == []
 
 
-def test_one_connection_suffices_for_a_peer_with_a_slow_handshake() -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), answering(b"") as (address, came):
-            a.book.learn({"b": address})
-            a.links.send("b", note(0))
-            await until(lambda: len(came) == 1)
-            await turns()
-            for number in range(20):
-                a.links.send("b", note(number))
-                await turns(5)
-            await turns(50)
-            assert len(a.links.connections) == 1
-
-    play(scene)
+async def test_one_connection_suffices_for_a_peer_with_a_slow_handshake() -> None:
+    async with hosts("a") as (a,), answering(b"") as (address, came):
+        a.book.learn({"b": address})
+        a.links.send("b", note(0))
+        await until(lambda: len(came) == 1)
+        await turns()
+        for number in range(20):
+            a.links.send("b", note(number))
+            await turns(5)
+        await turns(50)
+        assert len(a.links.connections) == 1
 
 
 # -- addresses ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("address", ["a..b:80", "x" * 64 + ":80"])
-def test_unresolvable_address_counts_as_unreachable(
+async def test_unresolvable_address_counts_as_unreachable(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partner_module, "is_loopback", lambda _: True)
-
-    async def scene() -> None:
-        async with hosts("a") as (a,):
-            a.links.send_to_supervisor(address, note(1))
-            await turns()
-            await until(lambda: len(asyncio.all_tasks()) == 1)
-            assert a.counts == {"cannot connect": 1}
-
-    play(scene)
+    async with hosts("a") as (a,):
+        a.links.send_to_supervisor(address, note(1))
+        await turns()
+        await until(lambda: len(asyncio.all_tasks()) == 1)
+        assert a.counts == {"cannot connect": 1}
 
 
-def test_ipv6_address_is_dialled_without_brackets(
+async def test_ipv6_address_is_dialled_without_brackets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scene() -> None:
-        dialled: list[str] = []
+    dialled: list[str] = []
 
-        async def connected(host: str, port: int) -> socket.socket:
-            dialled.append(f"{host} {port}")
+    async def connected(host: str, port: int) -> socket.socket:
+        dialled.append(f"{host} {port}")
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(securing, "connected", connected)
+    async with hosts("a") as (a,):
+        a.book.learn({"b": "[::1]:80"})
+        a.links.send("b", note(1))
+        await until(lambda: bool(dialled))
+        assert dialled == ["::1 80"]
+
+
+async def test_greeting_received_while_an_old_address_is_dialled_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connect, gives_up = securing.connected, asyncio.Event()
+
+    async def connected(host: str, port: int) -> socket.socket:
+        if port == 1:
+            await gives_up.wait()
             raise ConnectionRefusedError
+        return await connect(host, port)
 
-        monkeypatch.setattr(securing, "connected", connected)
-        async with hosts("a") as (a,):
-            a.book.learn({"b": "[::1]:80"})
-            a.links.send("b", note(1))
-            await until(lambda: bool(dialled))
-            assert dialled == ["::1 80"]
-
-    play(scene)
-
-
-def test_greeting_received_while_an_old_address_is_dialled_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def scene() -> None:
-        connect, gives_up = securing.connected, asyncio.Event()
-
-        async def connected(host: str, port: int) -> socket.socket:
-            if port == 1:
-                await gives_up.wait()
-                raise ConnectionRefusedError
-            return await connect(host, port)
-
-        monkeypatch.setattr(securing, "connected", connected)
-        async with hosts("a", "b") as (a, b):
-            a.book.learn({"b": f"{LOOPBACK}:1"})
-            b.knows(a)
-            a.links.send("b", note(1))
-            await turns()
-            b.links.send("a", note(2))
-            await until(lambda: a.numbers("b") == [2])
-            gives_up.set()
-            await until(lambda: len(asyncio.all_tasks()) == 1)
-            assert a.book.find("b") == b.address
-
-    play(scene)
+    monkeypatch.setattr(securing, "connected", connected)
+    async with hosts("a", "b") as (a, b):
+        a.book.learn({"b": f"{LOOPBACK}:1"})
+        b.knows(a)
+        a.links.send("b", note(1))
+        await turns()
+        b.links.send("a", note(2))
+        await until(lambda: a.numbers("b") == [2])
+        gives_up.set()
+        await until(lambda: len(asyncio.all_tasks()) == 1)
+        assert a.book.find("b") == b.address
 
 
-def test_only_loopback_is_dialled_without_certificates() -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,):
-            for number, host in enumerate(("192.0.2.1", "example.invalid", "[2001:db8::1]")):
-                a.book.learn({f"n{number}": f"{host}:80"})
-                a.links.send(f"n{number}", note(1))
-            a.links.send_to_supervisor("192.0.2.1:80", note(1))
-            await until(lambda: a.counts == {"not loopback": 4})
-            assert not is_dialling(a)
-
-    play(scene)
+async def test_only_loopback_is_dialled_without_certificates() -> None:
+    async with hosts("a") as (a,):
+        for number, host in enumerate(("192.0.2.1", "example.invalid", "[2001:db8::1]")):
+            a.book.learn({f"n{number}": f"{host}:80"})
+            a.links.send(f"n{number}", note(1))
+        a.links.send_to_supervisor("192.0.2.1:80", note(1))
+        await until(lambda: a.counts == {"not loopback": 4})
+        assert not is_dialling(a)
 
 
-def test_failed_dial_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_dial_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partner_module, "GRUDGE_S", 5.0)
-
-    async def scene() -> None:
-        async with hosts("a") as (a,):
-            a.book.learn({"b": nowhere()})
-            a.links.send("b", note(1))
-            await until(lambda: a.counts == {"cannot connect": 1})
-            a.links.sweep()
-            assert a.links.peer("b")._failures == 1, "not at once"
-            a.links.peer("b")._failed_s -= 6.0
-            a.links.sweep()
-            assert a.links._peers == {}
-
-    play(scene)
+    async with hosts("a") as (a,):
+        a.book.learn({"b": nowhere()})
+        a.links.send("b", note(1))
+        await until(lambda: a.counts == {"cannot connect": 1})
+        a.links.sweep()
+        assert a.links.peer("b")._failures == 1, "not at once"
+        a.links.peer("b")._failed_s -= 6.0
+        a.links.sweep()
+        assert a.links._peers == {}
 
 
 # -- simultaneous dials ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
-def test_simultaneous_dials_deliver_all_frames_and_leave_one_link(
-    names: tuple[str, str], loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("loop")
+async def test_simultaneous_dials_deliver_all_frames_and_leave_one_link(
+    names: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partner_module, "SPARE_S", 0.02)
 
@@ -272,11 +225,8 @@ def test_simultaneous_dials_deliver_all_frames_and_leave_one_link(
             other.links.send(one.name, note(100))
             await until(lambda: one.got[-1][1] == other.got[-1][1] == Digest("a", 100))
 
-    async def scene() -> None:
-        for delay in range(30):
-            await meet(delay)
-
-    play(scene, loop)
+    for delay in range(30):
+        await meet(delay)
 
 
 def has_one_link(host: Host) -> bool:
@@ -284,92 +234,79 @@ def has_one_link(host: Host) -> bool:
     return len(host.links.connections) == 1
 
 
-def test_simultaneous_dials_use_the_link_of_the_smaller_name(
-    loop: LoopFactory,
-) -> None:
-    async def scene() -> None:
-        async with hosts("a", "b") as (a, b):
-            a.knows(b)
-            b.knows(a)
-            a.links.send("b", note(1))
-            b.links.send("a", note(1))
-            await until(lambda: len(a.links.connections) == len(b.links.connections) == 2)
-            await until(lambda: len(a.links.peer("b")._spare) == 1)
-            await until(lambda: len(b.links.peer("a")._spare) == 1)
-            assert link_of(a, "b").is_dialled
-            assert not link_of(b, "a").is_dialled
-
-    play(scene, loop)
+@pytest.mark.usefixtures("loop")
+async def test_simultaneous_dials_use_the_link_of_the_smaller_name() -> None:
+    async with hosts("a", "b") as (a, b):
+        a.knows(b)
+        b.knows(a)
+        a.links.send("b", note(1))
+        b.links.send("a", note(1))
+        await until(lambda: len(a.links.connections) == len(b.links.connections) == 2)
+        await until(lambda: len(a.links.peer("b")._spare) == 1)
+        await until(lambda: len(b.links.peer("a")._spare) == 1)
+        assert link_of(a, "b").is_dialled
+        assert not link_of(b, "a").is_dialled
 
 
-def test_used_spare_link_stays_and_unused_spare_link_is_closed() -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as first, call(a) as second:
-            first.write(HELLO)
-            await until(lambda: a.links.is_linked("b"))
+async def test_used_spare_link_stays_and_unused_spare_link_is_closed() -> None:
+    async with hosts("a") as (a,), call(a) as first, call(a) as second:
+        first.write(HELLO)
+        await until(lambda: a.links.is_linked("b"))
+        second.write(HELLO + note(1))
+        await first.confirm_other_connection()
+        await until(lambda: a.numbers("b") == [1])
+        (spare,) = a.links.peer("b")._spare
+        for number in (2, 3):  # it is used repeatedly, each time nearly too late
+            a.links.sweep()
+            spare.used_s -= SPARE_S * 0.7
+            a.links.sweep()
+            first.write(note(number))
+            await until(lambda: a.numbers("b")[-1] == number)  # noqa: B023
+        await turns()
+        assert len(a.links.connections) == 2
+        a.links.sweep()
+        spare.used_s -= SPARE_S * 1.1
+        a.links.sweep()
+        await until(lambda: len(a.links.connections) == 1)
+        second.write(note(4))
+        await until(lambda: a.numbers("b") == [1, 2, 3, 4])
+
+
+async def test_unused_link_is_closed_by_its_dialler() -> None:
+    supervisor = Host(SUPERVISOR, Role.SUPERVISOR, dials=False)
+    async with hosts("a", "b") as (a, b), running(supervisor):
+        a.knows(b)
+        a.links.send("b", note(1))
+        a.links.send_to_supervisor(supervisor.address, note(1))
+        await until(lambda: bool(b.got and supervisor.got))
+        for host in (a, b, supervisor):
+            host.links.sweep()
+            for link in host.links.connections:
+                link.used_s -= IDLE_S * 1.1
+        b.links.sweep()
+        supervisor.links.sweep()
+        await turns()
+        assert len(a.links.connections) == 2, "who did not dial leaves it to the other"
+        a.links.sweep()
+        await until(lambda: not b.links.connections)
+        assert len(supervisor.links.connections) == 1, "it reaches us only over our link"
+        a.links.send("b", note(2))
+        await until(lambda: b.numbers("a") == [1, 2])
+
+
+@pytest.mark.usefixtures("loop")
+async def test_spare_link_replaces_a_lost_link() -> None:
+    async with hosts("a") as (a,), call(a) as first:
+        first.write(HELLO)
+        await until(lambda: a.links.is_linked("b"))
+        async with call(a) as second:
             second.write(HELLO + note(1))
             await first.confirm_other_connection()
             await until(lambda: a.numbers("b") == [1])
-            (spare,) = a.links.peer("b")._spare
-            for number in (2, 3):  # it is used repeatedly, each time nearly too late
-                a.links.sweep()
-                spare.used_s -= SPARE_S * 0.7
-                a.links.sweep()
-                first.write(note(number))
-                await until(lambda: a.numbers("b")[-1] == number)  # noqa: B023
-            await turns()
-            assert len(a.links.connections) == 2
-            a.links.sweep()
-            spare.used_s -= SPARE_S * 1.1
-            a.links.sweep()
-            await until(lambda: len(a.links.connections) == 1)
-            second.write(note(4))
-            await until(lambda: a.numbers("b") == [1, 2, 3, 4])
-
-    play(scene)
-
-
-def test_unused_link_is_closed_by_its_dialler() -> None:
-    supervisor = Host(SUPERVISOR, Role.SUPERVISOR, dials=False)
-
-    async def scene() -> None:
-        async with hosts("a", "b") as (a, b), running(supervisor):
-            a.knows(b)
-            a.links.send("b", note(1))
-            a.links.send_to_supervisor(supervisor.address, note(1))
-            await until(lambda: bool(b.got and supervisor.got))
-            for host in (a, b, supervisor):
-                host.links.sweep()
-                for link in host.links.connections:
-                    link.used_s -= IDLE_S * 1.1
-            b.links.sweep()
-            supervisor.links.sweep()
-            await turns()
-            assert len(a.links.connections) == 2, "who did not dial leaves it to the other"
-            a.links.sweep()
-            await until(lambda: not b.links.connections)
-            assert len(supervisor.links.connections) == 1, "it reaches us only over our link"
-            a.links.send("b", note(2))
-            await until(lambda: b.numbers("a") == [1, 2])
-
-    play(scene)
-
-
-def test_spare_link_replaces_a_lost_link(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as first:
-            first.write(HELLO)
-            await until(lambda: a.links.is_linked("b"))
-            async with call(a) as second:
-                second.write(HELLO + note(1))
-                await first.confirm_other_connection()
-                await until(lambda: a.numbers("b") == [1])
-            await until(lambda: len(a.links.connections) == 1)
-            a.links.send("b", note(2))
-            async with asyncio.timeout(DEADLINE_S):
-                said = b""
-                while not said.endswith(note(2)):
-                    said += await first.read()
-            assert a.counts == {}
-
-    play(scene, loop)
+        await until(lambda: len(a.links.connections) == 1)
+        a.links.send("b", note(2))
+        async with asyncio.timeout(DEADLINE_S):
+            said = b""
+            while not said.endswith(note(2)):
+                said += await first.read()
+        assert a.counts == {}

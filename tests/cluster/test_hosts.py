@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from random import Random
 
@@ -15,6 +14,7 @@ from skipring.node import publish_proxy as errands
 from skipring.rpc.client import RpcClient
 from skipring.storage.supervisor_store import SupervisorStore
 from skipring.testing import Cluster
+from tests.support.connections import healthy_cluster
 from tests.support.rings import until
 
 
@@ -22,58 +22,45 @@ def publications(count: int) -> list[Publication]:
     return [Publication(publisher="w", seq=seq, payload=b"x") for seq in range(count)]
 
 
-def test_node_limits_publications_on_behalf_of_clients(
+async def test_node_limits_publications_on_behalf_of_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(errands, "PUBLISHING_MAX", 4)
-
-    async def scene() -> str:
-        async with Cluster(n=1, data_dir=tmp_path) as cluster:
-            await cluster.wait_healthy()
-            address = cluster.supervisor().address
-            async with RpcClient([address], rng=Random(1)) as outsider:
-                await outsider.publish(cluster.topic, publications(4))
-                with pytest.raises(UnreachableError) as caught:
-                    await outsider.publish(cluster.topic, publications(64)[4:])
-            return str(caught.value)
-
-    assert "too much waits to be stored" in asyncio.run(scene())
+    async with healthy_cluster(n=1, data_dir=tmp_path) as cluster:
+        address = cluster.supervisor().address
+        async with RpcClient([address], rng=Random(1)) as outsider:
+            await outsider.publish(cluster.topic, publications(4))
+            with pytest.raises(UnreachableError) as caught:
+                await outsider.publish(cluster.topic, publications(64)[4:])
+    assert "too much waits to be stored" in str(caught.value)
 
 
-def test_left_topic_keeps_nothing_in_memory() -> None:
-    async def scene() -> None:
-        async with Cluster(n=2) as cluster:
-            await cluster.wait_healthy()
-            await cluster.publish("n00", b"hello")
-            await cluster.wait_healthy()
-            node = cluster.node("n00")
-            assert node._logs._logs
-            assert node.deliveries
-            assert await node.unsubscribe(cluster.topic, 20.0)
-            assert not node._logs._logs
-            assert not node.deliveries
-
-    asyncio.run(scene())
+async def test_left_topic_keeps_nothing_in_memory() -> None:
+    async with healthy_cluster(n=2) as cluster:
+        await cluster.publish("n00", b"hello")
+        await cluster.wait_healthy()
+        node = cluster.node("n00")
+        assert node._logs._logs
+        assert node.deliveries
+        assert await node.unsubscribe(cluster.topic, 20.0)
+        assert not node._logs._logs
+        assert not node.deliveries
 
 
-def test_supervisor_limits_the_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_supervisor_limits_the_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "TOPICS_MAX", 2)
-
-    async def scene() -> None:
-        async with Cluster(n=1) as cluster:
-            node, supervisor = cluster.node("n00"), cluster.supervisor()
-            node.subscribe("second")
-            await until(lambda: len(supervisor.members()) == 2)
-            node.subscribe("third")
-            await until(lambda: "third" in node.refusals)
-            assert node.refusals["third"] == "this supervisor has 2 topics and serves no more"
-            assert supervisor.members().keys() == {cluster.topic, "second"}
-            assert supervisor.links.counts["too many topics"] > 0
-
-    asyncio.run(scene())
+    async with Cluster(n=1) as cluster:
+        node, supervisor = cluster.node("n00"), cluster.supervisor()
+        node.subscribe("second")
+        await until(lambda: len(supervisor.members()) == 2)
+        node.subscribe("third")
+        await until(lambda: "third" in node.refusals)
+        assert node.refusals["third"] == "this supervisor has 2 topics and serves no more"
+        assert supervisor.members().keys() == {cluster.topic, "second"}
+        assert supervisor.links.counts["too many topics"] > 0
 
 
-def test_supervisor_writes_its_database_only_after_a_change(
+async def test_supervisor_writes_its_database_only_after_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[str] = []
@@ -81,22 +68,17 @@ def test_supervisor_writes_its_database_only_after_a_change(
     monkeypatch.setattr(
         SupervisorStore, "save", lambda store, *what: (saved.append(what[0]), save(store, *what))
     )
-
-    async def scene() -> None:
-        async with Cluster(n=3, data_dir=tmp_path) as cluster:
-            await cluster.wait_healthy()
-            ticker = cluster.supervisor().ticker
-            saved_after = ticker.calls + 1
-            await until(lambda: ticker.calls > saved_after)
-            saved.clear()
-            some_later = ticker.calls + 10
-            await until(lambda: ticker.calls > some_later)
-            assert saved == []
-            await cluster.join()
-            await cluster.wait_healthy()
-            await until(lambda: saved != [])
-
-    asyncio.run(scene())
+    async with healthy_cluster(n=3, data_dir=tmp_path) as cluster:
+        ticker = cluster.supervisor().ticker
+        saved_after = ticker.calls + 1
+        await until(lambda: ticker.calls > saved_after)
+        saved.clear()
+        some_later = ticker.calls + 10
+        await until(lambda: ticker.calls > some_later)
+        assert saved == []
+        await cluster.join()
+        await cluster.wait_healthy()
+        await until(lambda: saved != [])
     with SupervisorStore.open(tmp_path / "supervisor-0") as store:
         (state,) = store.load().values()
     assert len(state.database) == 4

@@ -24,34 +24,28 @@ async def numbers_of_a_run(cluster: Cluster, data_dir: Path | None) -> list[int]
 
 
 @pytest.mark.parametrize("has_disk", [True, False], ids=["disk", "memory"])
-def test_restarted_publisher_issues_no_number_twice(tmp_path: Path, has_disk: bool) -> None:
-    async def scene() -> list[list[int]]:
-        async with asyncio.timeout(DEADLINE_S), Cluster(n=1) as cluster:
-            directory = tmp_path if has_disk else None
-            return [await numbers_of_a_run(cluster, directory) for _ in range(3)]
-
-    runs = asyncio.run(scene())
+async def test_restarted_publisher_issues_no_number_twice(tmp_path: Path, has_disk: bool) -> None:
+    async with asyncio.timeout(DEADLINE_S), Cluster(n=1) as cluster:
+        directory = tmp_path if has_disk else None
+        runs = [await numbers_of_a_run(cluster, directory) for _ in range(3)]
     assert len({seq for numbers in runs for seq in numbers}) == 6
     assert all(one + 1 == other for one, other in runs)
     assert len({numbers[0] >> COUNTER_BITS for numbers in runs}) == 3
 
 
-def test_all_topics_of_a_process_use_the_incarnation_of_its_handshake() -> None:
-    async def scene() -> tuple[set[int], list[int]]:
-        async with (
-            asyncio.timeout(DEADLINE_S),
-            Cluster(n=1) as cluster,
-            skipring.connect(cluster.url, name="ann", tick_s=0.05, drain_s=0) as node,
-        ):
-            numbers = []
-            for topic in ("first", "second", "third"):
-                news = node.subscribe(topic, start="new")
-                async with news:
-                    await news.publish(b"same")
-                    numbers.append((await anext(news)).seq)
-            return greeted(cluster, "ann"), numbers
-
-    incarnations, numbers = asyncio.run(scene())
+async def test_all_topics_of_a_process_use_the_incarnation_of_its_handshake() -> None:
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        Cluster(n=1) as cluster,
+        skipring.connect(cluster.url, name="ann", tick_s=0.05, drain_s=0) as node,
+    ):
+        numbers = []
+        for topic in ("first", "second", "third"):
+            news = node.subscribe(topic, start="new")
+            async with news:
+                await news.publish(b"same")
+                numbers.append((await anext(news)).seq)
+        incarnations = greeted(cluster, "ann")
     assert {number >> COUNTER_BITS for number in numbers} == incarnations
 
 
@@ -61,18 +55,15 @@ def greeted(cluster: Cluster, name: str) -> set[int]:
     return {entry.process.incarnation for entry in entries if entry.name == name}
 
 
-def test_rejoined_topic_continues_with_other_numbers() -> None:
-    async def scene() -> set[int]:
-        async with (
-            asyncio.timeout(DEADLINE_S),
-            Cluster(n=1) as cluster,
-            skipring.connect(cluster.url, name="ann", tick_s=0.05, drain_s=0) as node,
-        ):
-            seen = set()
-            for _ in range(2):
-                async with node.subscribe("other", start="new") as other:
-                    await other.publish(b"same")
-                    seen.add((await anext(other)).seq)
-            return seen
-
-    assert len(asyncio.run(scene())) == 2
+async def test_rejoined_topic_continues_with_other_numbers() -> None:
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        Cluster(n=1) as cluster,
+        skipring.connect(cluster.url, name="ann", tick_s=0.05, drain_s=0) as node,
+    ):
+        seen = set()
+        for _ in range(2):
+            async with node.subscribe("other", start="new") as other:
+                await other.publish(b"same")
+                seen.add((await anext(other)).seq)
+    assert len(seen) == 2

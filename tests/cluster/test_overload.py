@@ -122,8 +122,8 @@ def main(directory: str, harm: str, loop: str) -> None:
     ("loop", "harm"),
     [
         ("uvloop", "stop_reading"),
-        ("uvloop", "vanish"),
-        ("asyncio", "stop_reading"),
+        pytest.param("uvloop", "vanish", marks=pytest.mark.slow),
+        pytest.param("asyncio", "stop_reading", marks=pytest.mark.slow),
         pytest.param("asyncio", "vanish", marks=pytest.mark.slow),
     ],
 )

@@ -8,21 +8,26 @@ import pytest
 
 from skipring.core.peers import SUPERVISOR, NodeId
 from tests.support import rings
-from tests.support.exchanges import LOOPS, LoopFactory, play
+from tests.support.exchanges import LOOPS
 from tests.support.proxies import Cut, ProxiedRing, proxied_ring
 from tests.support.rings import TOPIC, until
 
-pytestmark = pytest.mark.heavy
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.usefixtures("loop"),
+    pytest.mark.parametrize(
+        "loop",
+        [
+            pytest.param(LOOPS["uvloop"], id="uvloop"),
+            pytest.param(LOOPS["asyncio"], id="asyncio", marks=pytest.mark.slow),
+        ],
+        indirect=True,
+    ),
+]
 
 NAMES = [f"n{number}" for number in range(8)]
 OTHERS = {"n1", "n2", "n5", "n7"}  # neighbours of the other nodes in many places
 CUT_TICKS = 30  # longer than the eviction of a member with one accuser
-
-
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
-def loop(request: pytest.FixtureRequest) -> LoopFactory:
-    made: LoopFactory = request.param
-    return made
 
 
 @pytest.fixture(autouse=True)
@@ -61,28 +66,25 @@ async def publish(ring: ProxiedRing, stage: str) -> list[bytes]:
 @pytest.mark.parametrize(
     "is_cut", [with_supervisor_for_both, with_supervisor_for_one_side], ids=lambda f: f.__name__
 )
-def test_two_sides_merge_with_the_publications_of_both(
-    is_cut: Callable[[NodeId, NodeId], bool], kind: Cut, loop: LoopFactory
+async def test_two_sides_merge_with_the_publications_of_both(
+    is_cut: Callable[[NodeId, NodeId], bool], kind: Cut
 ) -> None:
-    async def scene() -> None:
-        async with proxied_ring(*NAMES) as ring:
-            await ring.settle()
-            sent = await publish(ring, "before")
-            await ring.settle()
-            ring.network.cut(is_cut, kind)
-            sent += await publish(ring, "apart")
-            await ticks(ring, CUT_TICKS)
-            assert_apart(ring)
-            ring.network.heal()
-            await ring.settle()
-            sent += await publish(ring, "after")
-            await ring.settle()
-            assert len(roots(ring)) == 1
-            for name in NAMES:
-                assert sorted(ring.delivered[name]) == sorted(sent), name
-            assert ring.supervisor.members() == {TOPIC: len(NAMES)}
-
-    play(scene, loop)
+    async with proxied_ring(*NAMES) as ring:
+        await ring.settle()
+        sent = await publish(ring, "before")
+        await ring.settle()
+        ring.network.cut(is_cut, kind)
+        sent += await publish(ring, "apart")
+        await ticks(ring, CUT_TICKS)
+        assert_apart(ring)
+        ring.network.heal()
+        await ring.settle()
+        sent += await publish(ring, "after")
+        await ring.settle()
+        assert len(roots(ring)) == 1
+        for name in NAMES:
+            assert sorted(ring.delivered[name]) == sorted(sent), name
+        assert ring.supervisor.members() == {TOPIC: len(NAMES)}
 
 
 def assert_apart(ring: ProxiedRing) -> None:
@@ -95,46 +97,35 @@ def assert_apart(ring: ProxiedRing) -> None:
             assert not unheard & got
 
 
-def test_members_cut_off_only_from_each_other_are_not_evicted(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        async with proxied_ring(*NAMES) as ring:
-            await ring.settle()
-            ring.network.cut(with_supervisor_for_both, Cut.RESET)
-            await ticks(ring, 2 * CUT_TICKS)
-            assert ring.supervisor.counts["evictions"] == 0
-            assert ring.supervisor.counts["ReportUnresponsive"] > 0
-            assert ring.supervisor.members() == {TOPIC: len(NAMES)}
-            ring.network.heal()
-            await ring.settle()
-
-    play(scene, loop)
+async def test_members_cut_off_only_from_each_other_are_not_evicted() -> None:
+    async with proxied_ring(*NAMES) as ring:
+        await ring.settle()
+        ring.network.cut(with_supervisor_for_both, Cut.RESET)
+        await ticks(ring, 2 * CUT_TICKS)
+        assert ring.supervisor.counts["evictions"] == 0
+        assert ring.supervisor.counts["ReportUnresponsive"] > 0
+        assert ring.supervisor.members() == {TOPIC: len(NAMES)}
+        ring.network.heal()
+        await ring.settle()
 
 
-def test_members_cut_off_from_the_supervisor_are_evicted_and_return(
-    loop: LoopFactory,
-) -> None:
-    async def scene() -> None:
-        async with proxied_ring(*NAMES) as ring:
-            await ring.settle()
-            ring.network.cut(with_supervisor_for_one_side, Cut.BLACKHOLE)
-            await until(lambda: ring.supervisor.members() == {TOPIC: len(NAMES) - len(OTHERS)})
-            ring.network.heal()
-            await ring.settle()
-            assert ring.supervisor.members() == {TOPIC: len(NAMES)}
-
-    play(scene, loop)
+async def test_members_cut_off_from_the_supervisor_are_evicted_and_return() -> None:
+    async with proxied_ring(*NAMES) as ring:
+        await ring.settle()
+        ring.network.cut(with_supervisor_for_one_side, Cut.BLACKHOLE)
+        await until(lambda: ring.supervisor.members() == {TOPIC: len(NAMES) - len(OTHERS)})
+        ring.network.heal()
+        await ring.settle()
+        assert ring.supervisor.members() == {TOPIC: len(NAMES)}
 
 
-def test_member_reachable_only_indirectly_gets_every_publication(loop: LoopFactory) -> None:
+async def test_member_reachable_only_indirectly_gets_every_publication() -> None:
     def is_cut(one: NodeId, other: NodeId) -> bool:
         return {one, other} in ({"n0", "n1"}, {"n0", "n2"})
 
-    async def scene() -> None:
-        async with proxied_ring(*NAMES) as ring:
-            await ring.settle()
-            ring.network.cut(is_cut, Cut.RESET)
-            sent = await publish(ring, "around")
-            await until(lambda: all(len(got) == len(sent) for got in ring.delivered.values()))
-            assert ring.network.refused > 0
-
-    play(scene, loop)
+    async with proxied_ring(*NAMES) as ring:
+        await ring.settle()
+        ring.network.cut(is_cut, Cut.RESET)
+        sent = await publish(ring, "around")
+        await until(lambda: all(len(got) == len(sent) for got in ring.delivered.values()))
+        assert ring.network.refused > 0

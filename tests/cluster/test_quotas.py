@@ -18,125 +18,103 @@ from skipring.wire.codec import decode, encode
 from skipring.wire.framing import FrameReader
 from skipring.wire.rpc import Refused
 from tests.cluster.test_sender_binding import port_of
-from tests.support.exchanges import Host, greeting_of, note, play, running
+from tests.support.exchanges import Host, greeting_of, running
 from tests.support.papers import Papers
 from tests.support.rings import LOOPBACK, TOPIC, live_ring, until
 
 
-def test_one_member_cannot_use_up_the_topics_of_a_supervisor(
+async def test_one_member_cannot_use_up_the_topics_of_a_supervisor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(quotas, "TOPICS_PER_NAME_MAX", 5)
     monkeypatch.setattr(quotas, "TOPICS_MAX", 20)
-
-    async def scene() -> None:
-        async with live_ring("n0") as ring:
-            await ring.settle()
-            greedy = NodeHost("greedy", ring.settings, rng=Random(1), deliver=lambda *_: None)
-            await greedy.start(LOOPBACK, 0)
-            try:
-                for number in range(20):
-                    greedy.subscribe(f"topic{number}")
-                await until(lambda: len(greedy.refusals) == 15)
-                reason = next(iter(greedy.refusals.values()))
-                assert reason.startswith("greedy has 5 topics at this supervisor")
-                ring.nodes["n0"].subscribe("another")
-                await until(lambda: ring.supervisor.members().get("another") == 1)
-            finally:
-                await greedy.close()
-
-    play(scene)
+    async with live_ring("n0") as ring:
+        await ring.settle()
+        greedy = NodeHost("greedy", ring.settings, rng=Random(1), deliver=lambda *_: None)
+        await greedy.start(LOOPBACK, 0)
+        try:
+            for number in range(20):
+                greedy.subscribe(f"topic{number}")
+            await until(lambda: len(greedy.refusals) == 15)
+            reason = next(iter(greedy.refusals.values()))
+            assert reason.startswith("greedy has 5 topics at this supervisor")
+            ring.nodes["n0"].subscribe("another")
+            await until(lambda: ring.supervisor.members().get("another") == 1)
+        finally:
+            await greedy.close()
 
 
-def test_left_topic_can_be_replaced_by_another(
+async def test_left_topic_can_be_replaced_by_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(quotas, "TOPICS_PER_NAME_MAX", 2)
-
-    async def scene() -> None:
-        async with live_ring("n0") as ring:
-            node = ring.nodes["n0"]
-            node.subscribe("second")
-            await until(lambda: len(ring.supervisor.members()) == 2)
-            node.subscribe("third")
-            await until(lambda: "third" in node.refusals)
-            assert await node.unsubscribe("second", 20.0)
-            await until(lambda: "third" in ring.supervisor.members())
-            await until(lambda: "third" not in node.refusals)
-
-    play(scene)
+    async with live_ring("n0") as ring:
+        node = ring.nodes["n0"]
+        node.subscribe("second")
+        await until(lambda: len(ring.supervisor.members()) == 2)
+        node.subscribe("third")
+        await until(lambda: "third" in node.refusals)
+        assert await node.unsubscribe("second", 20.0)
+        await until(lambda: "third" in ring.supervisor.members())
+        await until(lambda: "third" not in node.refusals)
 
 
-def test_names_below_one_certificate_share_its_quota(tmp_path: Path) -> None:
+async def test_names_below_one_certificate_share_its_quota(tmp_path: Path) -> None:
     papers = Papers(tmp_path)
-
-    async def scene() -> None:
-        server, member = (
-            Host("m", credentials=papers.of("m")),
-            Host("a.1", credentials=papers.of("a")),
-        )
-        async with running(server, member):
-            member.knows(server)
-            member.links.send("m", note(1))
-            await until(lambda: server.numbers("a.1") == [1])
-            assert server.links.account_of("a.1") == "a"
-            assert server.links.account_of("unknown") == "unknown"
-
-    play(scene)
+    server, member = (
+        Host("m", credentials=papers.of("m")),
+        Host("a.1", credentials=papers.of("a")),
+    )
+    async with running(server, member):
+        await member.reach(server, 1)
+        assert server.links.account_of("a.1") == "a"
+        assert server.links.account_of("unknown") == "unknown"
 
 
-def test_topics_stay_charged_to_a_certificate_after_its_connections_end(
+async def test_topics_stay_charged_to_a_certificate_after_its_connections_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quotas, "TOPICS_PER_NAME_MAX", 5)
     papers = Papers(tmp_path)
-
-    async def scene() -> None:
-        settings = NodeSettings(tick_s=0.02, credentials=papers.of("supervisor"))
-        supervisor = await SupervisorHost(settings, rng=Random(1)).start(LOOPBACK, 0)
-        try:
-            for number in range(3):
-                member = Host(f"a.{number}", credentials=papers.of("a"))
-                async with running(member):
-                    for topic in range(4):
-                        asked = encode(f"topic{number}.{topic}", Subscribe(member.name))
-                        member.links.send_to_supervisor(supervisor.address, asked)
-                    heard = 4 * (number + 1)
-                    await until(lambda heard=heard: supervisor.counts["Subscribe"] == heard)
-                await until(lambda: not supervisor.links.connections)
-                ticks = supervisor.ticker.calls
-                await until(lambda ticks=ticks: supervisor.ticker.calls > ticks + 2)
-            assert len(supervisor.members()) == 5
-            assert supervisor.links.counts["too many topics"] == 7
-        finally:
-            await supervisor.close()
-
-    play(scene)
+    settings = NodeSettings(tick_s=0.02, credentials=papers.of("supervisor"))
+    supervisor = await SupervisorHost(settings, rng=Random(1)).start(LOOPBACK, 0)
+    try:
+        for number in range(3):
+            member = Host(f"a.{number}", credentials=papers.of("a"))
+            async with running(member):
+                for topic in range(4):
+                    asked = encode(f"topic{number}.{topic}", Subscribe(member.name))
+                    member.links.send_to_supervisor(supervisor.address, asked)
+                heard = 4 * (number + 1)
+                await until(lambda heard=heard: supervisor.counts["Subscribe"] == heard)
+            await until(lambda: not supervisor.links.connections)
+            ticks = supervisor.ticker.calls
+            await until(lambda ticks=ticks: supervisor.ticker.calls > ticks + 2)
+        assert len(supervisor.members()) == 5
+        assert supervisor.links.counts["too many topics"] == 7
+    finally:
+        await supervisor.close()
 
 
-def test_invented_names_wait_within_a_quota_and_release_their_memory(
+async def test_invented_names_wait_within_a_quota_and_release_their_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(quotas, "SUBJECTS_PER_NAME_MAX", 3_000)
+    monkeypatch.setattr(quotas, "SUBJECTS_PER_NAME_MAX", 1_000)
     said = [encode(TOPIC, GetConfiguration(f"invented{number}")) for number in range(20_000)]
-
-    async def scene() -> None:
-        async with live_ring("n0", tick_s=0.5) as ring:
-            await ring.settle()
-            supervisor = ring.supervisor
-            machine = supervisor._topics.machine(TOPIC)
-            assert machine is not None
-            answers = await exchange(port_of(supervisor.address), greeting_of("m"), said)
-            assert supervisor.links.counts["too many subjects"] > 0
-            reasons = {each.reason for each in answers if isinstance(each, Refused)}
-            assert any(reason.startswith("m has asked about 3000") for reason in reasons)
-            waiting = sum(each.startswith("invented") for each in machine.queue)
-            assert waiting <= 20_000 - supervisor.links.counts["too many subjects"]
-            await until(lambda: not machine.queue)
-            assert sys.getsizeof(machine._queue) < 1_000
-            await ring.settle()
-
-    play(scene)
+    async with live_ring("n0", tick_s=0.2) as ring:
+        await ring.settle()
+        supervisor = ring.supervisor
+        machine = supervisor._topics.machine(TOPIC)
+        assert machine is not None
+        answers = await exchange(port_of(supervisor.address), greeting_of("m"), said)
+        assert supervisor.links.counts["too many subjects"] > 0
+        reasons = {each.reason for each in answers if isinstance(each, Refused)}
+        assert any(reason.startswith("m has asked about 1000") for reason in reasons)
+        waiting = sum(each.startswith("invented") for each in machine.queue)
+        assert waiting <= 20_000 - supervisor.links.counts["too many subjects"]
+        await until(lambda: not machine.queue)
+        assert sys.getsizeof(machine._queue) < 1_000
+        await ring.settle()
 
 
 async def exchange(port: int, greeting: bytes, frames: list[bytes]) -> list[object]:

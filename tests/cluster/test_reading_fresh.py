@@ -295,48 +295,41 @@ def test_random_arrivals_are_read_once_and_in_order(seed: int, limit: int) -> No
 # -- readers in a ring ---------------------------------------------------------------------------
 
 
-def test_cursor_never_exceeds_stored_publications(tmp_path: Path) -> None:
+async def test_cursor_never_exceeds_stored_publications(tmp_path: Path) -> None:
     """Read before the commit; after a crash these publications are read again."""
-
-    async def scene() -> None:
-        async with (
-            Cluster(n=0) as cluster,
-            to(cluster, tmp_path) as node,
-        ):
-            session = TopicSession(node.session, TOPIC, "all")
-            news = await Subscription(session).__aenter__()
-            await news.publish(b"durable")
-            session.on_deliver(Deliver((Shelf.made(0), Shelf.made(1)), 1, Origin.SPREAD, 1))
-            assert (news.lag, session.reader.end) == (3, 3)
-            found = await news.read_many(timeout=DEADLINE_S)
-            assert [each.offset for each in found] == [0, 1, 2]
-            assert (news.lag, session.reader.offset) == (0, 3)
-            assert news.cursor().offset == 1
-
-    asyncio.run(scene())
+    async with (
+        Cluster(n=0) as cluster,
+        to(cluster, tmp_path) as node,
+    ):
+        session = TopicSession(node.session, TOPIC, "all")
+        news = await Subscription(session).__aenter__()
+        await news.publish(b"durable")
+        session.on_deliver(Deliver((Shelf.made(0), Shelf.made(1)), 1, Origin.SPREAD, 1))
+        assert (news.lag, session.reader.end) == (3, 3)
+        found = await news.read_many(timeout=DEADLINE_S)
+        assert [each.offset for each in found] == [0, 1, 2]
+        assert (news.lag, session.reader.offset) == (0, 3)
+        assert news.cursor().offset == 1
 
 
-def test_closed_node_has_stored_all_delivered_publications(tmp_path: Path) -> None:
+async def test_closed_node_has_stored_all_delivered_publications(tmp_path: Path) -> None:
     got: list[tuple[int, StoredPublication]] = []
 
     def deliver(topic: TopicId, delivery: Deliver) -> None:
         assert topic == TOPIC
         got.extend(enumerate(delivery.publications, delivery.offset))
 
-    async def scene() -> None:
-        with PublicationStore.open(tmp_path) as store:
-            patient = NodeSettings(tick_s=1e3, flush_s=1e3)
-            node = NodeHost("m", patient, rng=Random(0), deliver=deliver, store=store)
-            await node.start("127.0.0.1", 0)
-            try:
-                node.subscribe(TOPIC)
-                node.dispatch(TOPIC, Received(PublishMany((Shelf.made(0), Shelf.made(1)))))
-                node.dispatch(TOPIC, Received(PublishNew(Shelf.made(2))))
-                assert (len(got), store.archive(TOPIC).end) == (3, 0)
-            finally:
-                await node.close()
-
-    asyncio.run(scene())
+    with PublicationStore.open(tmp_path) as store:
+        patient = NodeSettings(tick_s=1e3, flush_s=1e3)
+        node = NodeHost("m", patient, rng=Random(0), deliver=deliver, store=store)
+        await node.start("127.0.0.1", 0)
+        try:
+            node.subscribe(TOPIC)
+            node.dispatch(TOPIC, Received(PublishMany((Shelf.made(0), Shelf.made(1)))))
+            node.dispatch(TOPIC, Received(PublishNew(Shelf.made(2))))
+            assert (len(got), store.archive(TOPIC).end) == (3, 0)
+        finally:
+            await node.close()
     with PublicationStore.open(tmp_path) as store:
         archive = store.archive(TOPIC)
         assert [archive.read(offset) for offset, _ in got] == [
@@ -345,52 +338,44 @@ def test_closed_node_has_stored_all_delivered_publications(tmp_path: Path) -> No
         assert archive.end == 3
 
 
-def test_publish_many_keeps_the_order_and_returns_after_the_commit(tmp_path: Path) -> None:
+async def test_publish_many_keeps_the_order_and_returns_after_the_commit(tmp_path: Path) -> None:
     payloads = [b"%d" % number for number in range(2 * PUBLISHED_TOGETHER + 3)]
-
-    async def scene() -> None:
-        async with (
-            Cluster(n=0) as cluster,
-            to(cluster, tmp_path) as node,
-            node.subscribe(TOPIC) as news,
-        ):
-            ids = await news.publish_many(iter(payloads))
-            found = []
-            while news.lag:
-                found += await news.read_many(timeout=DEADLINE_S)
-            assert news.cursor().offset == len(payloads)  # durable
-            assert [each.payload for each in found] == payloads
-            assert [each.id for each in found] == ids
-            first = found[0].seq
-            assert [each.seq for each in found] == list(range(first, first + len(payloads)))
-            assert len(set(ids)) == len(payloads)
-
-    asyncio.run(scene())
+    async with (
+        Cluster(n=0) as cluster,
+        to(cluster, tmp_path) as node,
+        node.subscribe(TOPIC) as news,
+    ):
+        ids = await news.publish_many(iter(payloads))
+        found = []
+        while news.lag:
+            found += await news.read_many(timeout=DEADLINE_S)
+        assert news.cursor().offset == len(payloads)  # durable
+        assert [each.payload for each in found] == payloads
+        assert [each.id for each in found] == ids
+        first = found[0].seq
+        assert [each.seq for each in found] == list(range(first, first + len(payloads)))
+        assert len(set(ids)) == len(payloads)
 
 
-def test_packs_are_read_once_and_completely_by_other_members() -> None:
+async def test_packs_are_read_once_and_completely_by_other_members() -> None:
     payloads = [b"%d" % number for number in range(600)]
-
-    async def scene() -> None:
-        async with (
-            Cluster(n=3) as cluster,
-            to(cluster) as first,
-            to(cluster) as second,
-            first.subscribe(cluster.topic) as writer,
-            Subscription(session := TopicSession(second.session, cluster.topic, "all")) as reader,
-        ):
-            await writer.synced(DEADLINE_S)
-            await reader.synced(DEADLINE_S)
-            ids = await writer.publish_many(payloads)
-            found: list[Publication] = []
-            async with asyncio.timeout(DEADLINE_S):
-                while len(found) < len(payloads):
-                    found += await reader.read_many()
-            assert sorted(each.id for each in found) == sorted(ids)
-            await cluster.until(lambda: session.reader.end == len(payloads))
-            assert reader.lag == 0  # no publication twice
-
-    asyncio.run(scene())
+    async with (
+        Cluster(n=3) as cluster,
+        to(cluster) as first,
+        to(cluster) as second,
+        first.subscribe(cluster.topic) as writer,
+        Subscription(session := TopicSession(second.session, cluster.topic, "all")) as reader,
+    ):
+        await writer.synced(DEADLINE_S)
+        await reader.synced(DEADLINE_S)
+        ids = await writer.publish_many(payloads)
+        found: list[Publication] = []
+        async with asyncio.timeout(DEADLINE_S):
+            while len(found) < len(payloads):
+                found += await reader.read_many()
+        assert sorted(each.id for each in found) == sorted(ids)
+        await cluster.until(lambda: session.reader.end == len(payloads))
+        assert reader.lag == 0  # no publication twice
 
 
 def _broken() -> Iterator[bytes]:
@@ -409,93 +394,77 @@ def _broken() -> Iterator[bytes]:
         *("only a text", "only bytes", "nothing at all", "a number", "an error"),
     ],
 )
-def test_invalid_publication_prevents_the_whole_batch(payloads: Iterable[bytes]) -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=0) as cluster,
-            to(cluster) as node,
-            node.subscribe(TOPIC) as news,
-        ):
-            with pytest.raises(InputError):
-                await news.publish_many(payloads)
+async def test_invalid_publication_prevents_the_whole_batch(payloads: Iterable[bytes]) -> None:
+    async with (
+        Cluster(n=0) as cluster,
+        to(cluster) as node,
+        node.subscribe(TOPIC) as news,
+    ):
+        with pytest.raises(InputError):
+            await news.publish_many(payloads)
+        assert news.lag == 0
+
+
+async def test_publishing_no_payloads_does_nothing() -> None:
+    async with Cluster(n=0) as cluster, to(cluster) as node:
+        async with node.subscribe(TOPIC) as news:
+            assert await news.publish_many([]) == []
             assert news.lag == 0
-
-    asyncio.run(scene())
-
-
-def test_publishing_no_payloads_does_nothing() -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster, to(cluster) as node:
-            async with node.subscribe(TOPIC) as news:
-                assert await news.publish_many([]) == []
-                assert news.lag == 0
-            with pytest.raises(SkipringError, match="not subscribed"):
-                await news.publish_many([])
-
-    asyncio.run(scene())
+        with pytest.raises(SkipringError, match="not subscribed"):
+            await news.publish_many([])
 
 
-def test_read_many_returns_available_publications_up_to_the_limit() -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=0) as cluster,
-            to(cluster) as node,
-            node.subscribe(TOPIC) as news,
-        ):
-            await news.publish_many([b"x"] * (READ_MANY + 5))
-            limits = (1, 3, READ_MANY - 4)
-            found = [await news.read_many(limit, timeout=DEADLINE_S) for limit in limits]
-            assert [len(each) for each in found] == [1, 3, READ_MANY - 4]
-            assert len(await news.read_many(timeout=DEADLINE_S)) == 5
-            assert await news.read_many(timeout=0) == []
-
-    asyncio.run(scene())
+async def test_read_many_returns_available_publications_up_to_the_limit() -> None:
+    async with (
+        Cluster(n=0) as cluster,
+        to(cluster) as node,
+        node.subscribe(TOPIC) as news,
+    ):
+        await news.publish_many([b"x"] * (READ_MANY + 5))
+        limits = (1, 3, READ_MANY - 4)
+        found = [await news.read_many(limit, timeout=DEADLINE_S) for limit in limits]
+        assert [len(each) for each in found] == [1, 3, READ_MANY - 4]
+        assert len(await news.read_many(timeout=DEADLINE_S)) == 5
+        assert await news.read_many(timeout=0) == []
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_read_many_refuses_a_limit_below_one(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=0) as cluster,
-            to(cluster) as node,
-            node.subscribe(TOPIC) as news,
-        ):
-            await news.publish(b"x")
-            with monkeypatch.context() as patch:
-                patch.setattr(Reader, "fetch", lambda *_: pytest.fail("it would never end"))
-                with pytest.raises(InputError, match=f"1 or more, not {limit}"):
-                    await news.read_many(limit, timeout=DEADLINE_S)
-            assert len(await news.read_many(timeout=DEADLINE_S)) == 1
+async def test_read_many_refuses_a_limit_below_one(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        Cluster(n=0) as cluster,
+        to(cluster) as node,
+        node.subscribe(TOPIC) as news,
+    ):
+        await news.publish(b"x")
+        with monkeypatch.context() as patch:
+            patch.setattr(Reader, "fetch", lambda *_: pytest.fail("it would never end"))
+            with pytest.raises(InputError, match=f"1 or more, not {limit}"):
+                await news.read_many(limit, timeout=DEADLINE_S)
+        assert len(await news.read_many(timeout=DEADLINE_S)) == 1
 
-    asyncio.run(scene())
+
+async def test_read_many_returns_the_first_publications_that_arrive() -> None:
+    async with (
+        Cluster(n=0) as cluster,
+        to(cluster) as node,
+        node.subscribe(TOPIC) as news,
+    ):
+        reading_on = asyncio.ensure_future(news.read_many())
+        await asyncio.sleep(0)
+        assert not reading_on.done()
+        await news.publish_many([b"1", b"2"])
+        async with asyncio.timeout(DEADLINE_S):
+            assert [each.payload for each in await reading_on] == [b"1", b"2"]
 
 
-def test_read_many_returns_the_first_publications_that_arrive() -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=0) as cluster,
-            to(cluster) as node,
-            node.subscribe(TOPIC) as news,
-        ):
+async def test_read_many_returns_nothing_when_the_topic_is_left() -> None:
+    async with Cluster(n=0) as cluster, to(cluster) as node:
+        async with node.subscribe(TOPIC) as news:
             reading_on = asyncio.ensure_future(news.read_many())
             await asyncio.sleep(0)
             assert not reading_on.done()
-            await news.publish_many([b"1", b"2"])
-            async with asyncio.timeout(DEADLINE_S):
-                assert [each.payload for each in await reading_on] == [b"1", b"2"]
-
-    asyncio.run(scene())
-
-
-def test_read_many_returns_nothing_when_the_topic_is_left() -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster, to(cluster) as node:
-            async with node.subscribe(TOPIC) as news:
-                reading_on = asyncio.ensure_future(news.read_many())
-                await asyncio.sleep(0)
-                assert not reading_on.done()
-            async with asyncio.timeout(DEADLINE_S):
-                assert await reading_on == []
-                assert await news.read_many() == []
-
-    asyncio.run(scene())
+        async with asyncio.timeout(DEADLINE_S):
+            assert await reading_on == []
+            assert await news.read_many() == []

@@ -6,9 +6,7 @@ import pytest
 
 from skipring.net.peer import CROSSING_S
 from tests.support.exchanges import (
-    LOOPS,
     Host,
-    LoopFactory,
     answering,
     call,
     greeting_of,
@@ -16,36 +14,26 @@ from tests.support.exchanges import (
     is_dialling,
     link_of,
     note,
-    play,
     running,
     turns,
 )
 from tests.support.rings import until
 
 
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
-def loop(request: pytest.FixtureRequest) -> LoopFactory:
-    made: LoopFactory = request.param
-    return made
-
-
 @pytest.mark.parametrize("name", ["0", "z"], ids=["smaller", "larger"])
-def test_restarted_peer_is_received_and_reached(name: str, loop: LoopFactory) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_restarted_peer_is_received_and_reached(name: str) -> None:
     """Restart a peer whose old link hangs for a while; the new link is used."""
-
-    async def scene() -> None:
-        async with hosts("m") as (m,), call(m) as old:
-            old.write(greeting_of(name) + note(1))
-            await until(lambda: m.numbers(name) == [1])
-            again = Host(name)
-            async with running(again):
-                again.knows(m)
-                again.links.send("m", note(2))
-                await until(lambda: m.numbers(name) == [1, 2])
-                m.links.send(name, note(3))
-                await until(lambda: again.numbers("m") == [3])
-
-    play(scene, loop)
+    async with hosts("m") as (m,), call(m) as old:
+        old.write(greeting_of(name) + note(1))
+        await until(lambda: m.numbers(name) == [1])
+        again = Host(name)
+        async with running(again):
+            again.knows(m)
+            again.links.send("m", note(2))
+            await until(lambda: m.numbers(name) == [1, 2])
+            m.links.send(name, note(3))
+            await until(lambda: again.numbers("m") == [3])
 
 
 @pytest.mark.parametrize(
@@ -56,23 +44,19 @@ def test_restarted_peer_is_received_and_reached(name: str, loop: LoopFactory) ->
         ("z", CROSSING_S + 1),
     ],
 )
-def test_restarted_peer_that_was_dialled_is_reached(name: str, age_s: float) -> None:
+async def test_restarted_peer_that_was_dialled_is_reached(name: str, age_s: float) -> None:
     """Restart a peer that vanished without notice behind a link of this age."""
-
-    async def scene() -> None:
-        async with answering(greeting_of(name)) as (address, came), hosts("m") as (m,):
-            m.book.learn({name: address})
-            m.links.send(name, note(1))
-            await until(lambda: m.links.is_linked(name) and len(came) == 1)
-            link_of(m, name).began_s -= age_s
-            again = Host(name)
-            async with running(again):
-                again.knows(m)
-                again.links.send("m", note(2))
-                await until(lambda: m.numbers(name) == [2])
-                m.links.send(name, note(3))
-                await turns(50)
-                await until(lambda: not is_dialling(m))
-                assert link_of(m, name).is_dialled is False
-
-    play(scene)
+    async with answering(greeting_of(name)) as (address, came), hosts("m") as (m,):
+        m.book.learn({name: address})
+        m.links.send(name, note(1))
+        await until(lambda: m.links.is_linked(name) and len(came) == 1)
+        link_of(m, name).began_s -= age_s
+        again = Host(name)
+        async with running(again):
+            again.knows(m)
+            again.links.send("m", note(2))
+            await until(lambda: m.numbers(name) == [2])
+            m.links.send(name, note(3))
+            await turns(50)
+            await until(lambda: not is_dialling(m))
+            assert link_of(m, name).is_dialled is False

@@ -14,7 +14,7 @@ from skipring.wire.codec import encode
 from skipring.wire.rpc import WireMessage
 from tests.support.attacks import hurl
 from tests.support.connections import inspected
-from tests.support.exchanges import greeting_of, play
+from tests.support.exchanges import greeting_of
 from tests.support.rings import DEADLINE_S, TOPIC, LiveRing, live_ring, until
 from tests.wire.samples import SAMPLES
 
@@ -37,82 +37,71 @@ def test_samples_cover_every_message_that_names_its_sender() -> None:
 
 
 @pytest.mark.parametrize("sample", FORGED, ids=lambda sample: type(sample).__name__)
-def test_message_that_names_another_sender_is_dropped_and_counted(sample: WireMessage) -> None:
-    async def scene() -> None:
-        async with live_ring("n0", "n1") as ring:
-            await ring.settle()
-            hosts = (ring.nodes["n0"], ring.supervisor)
-            for number, host in enumerate(hosts, start=1):
-                await hurl(port_of(host.address), forged(sample))
-                await until(lambda: dropped(ring) == number)  # noqa: B023
-            await ring.settle()
-
-    play(scene)
+async def test_message_that_names_another_sender_is_dropped_and_counted(
+    sample: WireMessage,
+) -> None:
+    async with live_ring("n0", "n1") as ring:
+        await ring.settle()
+        hosts = (ring.nodes["n0"], ring.supervisor)
+        for number, host in enumerate(hosts, start=1):
+            await hurl(port_of(host.address), forged(sample))
+            await until(lambda: dropped(ring) == number)  # noqa: B023
+        await ring.settle()
 
 
 def dropped(ring: LiveRing) -> int:
     return sum(each.links.counts[REASON] for each in (*ring.nodes.values(), ring.supervisor))
 
 
-def test_members_never_name_another_sender() -> None:
-    async def scene() -> None:
-        async with live_ring("n0", "n1", "n2", "n3", "n4") as ring:
-            for name in ring.nodes:
-                await ring.publish(name, name.encode())
-            await ring.settle()
-            await ring.kill("n3")
-            assert await ring.leave("n1")
-            await ring.join("n5")
-            await ring.settle()
-            assert dropped(ring) == 0
-
-    play(scene)
+async def test_members_never_name_another_sender() -> None:
+    async with live_ring("n0", "n1", "n2", "n3", "n4") as ring:
+        for name in ring.nodes:
+            await ring.publish(name, name.encode())
+        await ring.settle()
+        await ring.kill("n3")
+        assert await ring.leave("n1")
+        await ring.join("n5")
+        await ring.settle()
+        assert dropped(ring) == 0
 
 
-def test_forged_confirmation_does_not_make_synced_succeed() -> None:
-    async def scene() -> None:
-        async with (
-            live_ring("n0", "n1") as ring,
-            inspected(f"skipring://{ring.supervisor.address}", tick_s=0.05, drain_s=0) as node,
-            node.subscribe(TOPIC) as news,
-        ):
-            await news.synced(DEADLINE_S)
-            ring.supervisor.ticker.stop()  # so no member is evicted
-            neighbours = list(ring.nodes)
-            for name in neighbours:
-                await ring.kill(name)
-            await news.publish(b"kept by no other member")
-            machine = node.session.host.machine(TOPIC)
-            assert machine is not None
-            waiting = asyncio.create_task(news.synced(timeout=1.0))
-            await asyncio.sleep(0)
-            lies = [TrieEqual(name, machine.index().root) for name in neighbours]
-            await hurl(port_of(node.session.host.address), forged(*lies))
-            with pytest.raises(TimeoutError):
-                await waiting
-            assert node.session.host.links.counts[REASON] == len(lies)
-
-    asyncio.run(scene())
+async def test_forged_confirmation_does_not_make_synced_succeed() -> None:
+    async with (
+        live_ring("n0", "n1") as ring,
+        inspected(f"skipring://{ring.supervisor.address}", tick_s=0.05, drain_s=0) as node,
+        node.subscribe(TOPIC) as news,
+    ):
+        await news.synced(DEADLINE_S)
+        ring.supervisor.ticker.stop()  # so no member is evicted
+        neighbours = list(ring.nodes)
+        for name in neighbours:
+            await ring.kill(name)
+        await news.publish(b"kept by no other member")
+        machine = node.session.host.machine(TOPIC)
+        assert machine is not None
+        waiting = asyncio.create_task(news.synced(timeout=1.0))
+        await asyncio.sleep(0)
+        lies = [TrieEqual(name, machine.index().root) for name in neighbours]
+        await hurl(port_of(node.session.host.address), forged(*lies))
+        with pytest.raises(TimeoutError):
+            await waiting
+        assert node.session.host.links.counts[REASON] == len(lies)
 
 
-def test_forged_request_sends_nothing_to_the_named_member() -> None:
+async def test_forged_request_sends_nothing_to_the_named_member() -> None:
     questions = [CheckAndPublish("n1", (), 7, EVERYTHING) for _ in range(50)]
-
-    async def scene() -> None:
-        async with live_ring("n0", "n1", tick_s=0.2) as ring:
-            for _ in range(16):
-                await ring.publish("n0", bytes(64 * 1024))
-            await ring.settle()
-            links = ring.nodes["n0"].links
-            before = links.bytes_sent
-            await hurl(port_of(ring.nodes["n0"].address), forged(*questions))
-            await until(lambda: links.counts[REASON] == len(questions))
-            assert links.bytes_sent - before < 64 * 1024
-
-    play(scene)
+    async with live_ring("n0", "n1", tick_s=0.2) as ring:
+        for _ in range(16):
+            await ring.publish("n0", bytes(64 * 1024))
+        await ring.settle()
+        links = ring.nodes["n0"].links
+        before = links.bytes_sent
+        await hurl(port_of(ring.nodes["n0"].address), forged(*questions))
+        await until(lambda: links.counts[REASON] == len(questions))
+        assert links.bytes_sent - before < 64 * 1024
 
 
-def test_invented_senders_get_no_queue_and_no_credit() -> None:
+async def test_invented_senders_get_no_queue_and_no_credit() -> None:
     def questions(name: str) -> list[WireMessage]:
         return [
             CheckAndPublish(name, (), 7, EVERYTHING),
@@ -121,18 +110,14 @@ def test_invented_senders_get_no_queue_and_no_credit() -> None:
         ]
 
     said = [message for number in range(200) for message in questions(f"ghost{number}")]
-
-    async def scene() -> None:
-        async with live_ring("n0", "n1", tick_s=0.2) as ring:
-            await ring.publish("n0", bytes(64 * 1024))
-            await ring.settle()
-            links = ring.nodes["n0"].links
-            await hurl(port_of(ring.nodes["n0"].address), forged(*said))
-            await until(lambda: links.counts[REASON] == len(said))
-            assert links.counts["no address"] == 0
-            assert not any(name.startswith("ghost") for name in links._peers)
-
-    play(scene)
+    async with live_ring("n0", "n1", tick_s=0.2) as ring:
+        await ring.publish("n0", bytes(64 * 1024))
+        await ring.settle()
+        links = ring.nodes["n0"].links
+        await hurl(port_of(ring.nodes["n0"].address), forged(*said))
+        await until(lambda: links.counts[REASON] == len(said))
+        assert links.counts["no address"] == 0
+        assert not any(name.startswith("ghost") for name in links._peers)
 
 
 def test_configuration_may_be_requested_for_another_node() -> None:

@@ -139,7 +139,7 @@ def test_largest_record_and_a_full_page_fit_into_one_page() -> None:
     assert PAGE_BYTES + RECORD_BYTES_MAX <= STORED_BYTES_MAX
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     sizes=st.lists(
         st.sampled_from((0, 1, 1000, 130_000, PAGE_BYTES, PAYLOAD_BYTES_MAX)), max_size=8

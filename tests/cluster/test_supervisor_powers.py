@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from skipring.core.events import Flush, PublishRequested, Received
@@ -12,42 +10,35 @@ from skipring.core.messages import PublishMany, PublishNew, SetConfiguration
 from skipring.core.peers import SUPERVISOR, Peer
 from skipring.core.state import SubscriberState
 from skipring.net.addresses import supervisor_at
-from skipring.testing import Cluster
+from tests.support.connections import healthy_cluster
 from tests.support.machines import subscriber
 
 CARRIERS = {"PublishNew", "PublishMany", "Publications", "CheckTrie", "CheckAndPublish", "IHave"}
 
 
-def test_supervisor_receives_no_publication() -> None:
-    async def scene() -> set[str]:
-        async with Cluster(n=4) as cluster:
-            await cluster.wait_healthy()
-            for number in range(20):
-                await cluster.publish(cluster.nodes[number % 4], b"%d" % number)
-            await cluster.wait_healthy()
-            return set(cluster.supervisor().counts)
-
-    received = asyncio.run(scene())
+async def test_supervisor_receives_no_publication() -> None:
+    async with healthy_cluster(n=4) as cluster:
+        for number in range(20):
+            await cluster.publish(cluster.nodes[number % 4], b"%d" % number)
+        await cluster.wait_healthy()
+        received = set(cluster.supervisor().counts)
     assert "Subscribe" in received
     assert not received & CARRIERS
 
 
-def test_supervisor_is_not_obeyed_in_topics_of_another_supervisor() -> None:
-    async def scene() -> list[bool]:
-        async with Cluster(n=1, supervisors=2) as cluster:
-            await cluster.wait_healthy()
-            node = cluster.node(cluster.nodes[0])
-            own = node.supervisor_of(cluster.topic)
-            order = SetConfiguration(None, None, None)
-            return [
-                node.membership.is_obeyed(supervisor_at(address), cluster.topic, order)
-                for address in sorted(
-                    (cluster.supervisor(number).address for number in range(2)),
-                    key=lambda address: address != own,
-                )
-            ]
-
-    assert asyncio.run(scene()) == [True, False]
+async def test_supervisor_is_not_obeyed_in_topics_of_another_supervisor() -> None:
+    async with healthy_cluster(n=1, supervisors=2) as cluster:
+        node = cluster.node(cluster.nodes[0])
+        own = node.supervisor_of(cluster.topic)
+        order = SetConfiguration(None, None, None)
+        is_obeyed = [
+            node.membership.is_obeyed(supervisor_at(address), cluster.topic, order)
+            for address in sorted(
+                (cluster.supervisor(number).address for number in range(2)),
+                key=lambda address: address != own,
+            )
+        ]
+    assert is_obeyed == [True, False]
 
 
 @pytest.mark.parametrize(

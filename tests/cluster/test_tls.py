@@ -26,16 +26,13 @@ from skipring.wire.rpc import FindMembers, MemberList
 from tests.support.exchanges import (
     DEADLINE_S,
     HELLO,
-    LOOPS,
     Host,
-    LoopFactory,
     answering,
     call,
     greeting_of,
     logged,
     note,
     parcel,
-    play,
     running,
     the_line,
 )
@@ -48,83 +45,56 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     return Papers(tmp_path_factory.mktemp("papers"))
 
 
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
-def loop(request: pytest.FixtureRequest) -> LoopFactory:
-    made: LoopFactory = request.param
-    return made
-
-
 # -- accepted peers --------------------------------------------------------------------------
 
 
-def test_peers_with_certificates_of_one_authority_connect(
-    papers: Papers, loop: LoopFactory
-) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_peers_with_certificates_of_one_authority_connect(papers: Papers) -> None:
     a, b = node(papers, "a"), node(papers, "b")
-
-    async def scene() -> None:
-        async with running(a, b):
-            a.knows(b)
-            a.links.send("b", note(1))
-            await until(lambda: b.numbers("a") == [1])
-            b.links.send("a", note(2))
-            await until(lambda: a.numbers("b") == [2])
-            assert len(a.links.connections) == len(b.links.connections) == 1
-            (link,) = a.links.connections
-            assert link._transport is not None
-            assert link._transport.get_extra_info("cipher")[1] == "TLSv1.3"
-            assert a.counts == b.counts == {}
-
-    play(scene, loop)
+    async with running(a, b):
+        await a.reach(b, 1)
+        b.links.send("a", note(2))
+        await until(lambda: a.numbers("b") == [2])
+        assert len(a.links.connections) == len(b.links.connections) == 1
+        (link,) = a.links.connections
+        assert link._transport is not None
+        assert link._transport.get_extra_info("cipher")[1] == "TLSv1.3"
+        assert a.counts == b.counts == {}
 
 
-def test_many_frames_of_all_sizes_arrive_in_order(papers: Papers, loop: LoopFactory) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_many_frames_of_all_sizes_arrive_in_order(papers: Papers) -> None:
     a, b = node(papers, "a"), node(papers, "b")
     sizes = [Random(1).choice([0, 10, 5_000, 300_000]) for _ in range(60)]
-
-    async def scene() -> None:
-        async with running(a, b):
-            a.knows(b)
-            for number, size in enumerate(sizes):
-                a.links.send("b", parcel(number, size))
-                await until(lambda: a.links.peer("b")._size < 1 << 21)
-            await until(lambda: len(b.got) == len(sizes))
-            got = [getattr(message, "publication") for _, message in b.got]  # noqa: B009
-            assert [(p.seq, len(p.payload)) for p in got] == list(enumerate(sizes))
-
-    play(scene, loop)
+    async with running(a, b):
+        a.knows(b)
+        for number, size in enumerate(sizes):
+            a.links.send("b", parcel(number, size))
+            await until(lambda: a.links.peer("b")._size < 1 << 21)
+        await until(lambda: len(b.got) == len(sizes))
+        got = [getattr(message, "publication") for _, message in b.got]  # noqa: B009
+        assert [(p.seq, len(p.payload)) for p in got] == list(enumerate(sizes))
 
 
 @pytest.mark.parametrize("certificate", [SUPERVISOR, f"{SUPERVISOR}.2"])
-def test_supervisor_uses_a_supervisor_certificate(
-    papers: Papers, loop: LoopFactory, certificate: str
-) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_supervisor_uses_a_supervisor_certificate(papers: Papers, certificate: str) -> None:
     a = node(papers, "a")
     credentials = papers.of(certificate)
     supervisor = Host(SUPERVISOR, Role.SUPERVISOR, credentials=credentials, dials=False)
-
-    async def scene() -> None:
-        async with running(a, supervisor):
-            a.links.send_to_supervisor(supervisor.address, note(1))
-            await until(lambda: supervisor.numbers("a") == [1])
-            supervisor.links.send("a", note(2))
-            await until(lambda: a.numbers(supervisor_at(supervisor.address)) == [2])
-
-    play(scene, loop)
+    async with running(a, supervisor):
+        a.links.send_to_supervisor(supervisor.address, note(1))
+        await until(lambda: supervisor.numbers("a") == [1])
+        supervisor.links.send("a", note(2))
+        await until(lambda: a.numbers(supervisor_at(supervisor.address)) == [2])
 
 
-def test_certificate_covers_the_names_below_its_own(papers: Papers) -> None:
+async def test_certificate_covers_the_names_below_its_own(papers: Papers) -> None:
     a, below = node(papers, "a"), node(papers, "b.1", "b")
-
-    async def scene() -> None:
-        async with running(a, below), call(a, papers.of("b").client_context()) as client:
-            a.knows(below)
-            a.links.send("b.1", note(1))
-            await until(lambda: below.numbers("a") == [1])
-            client.write(greeting_of("b.client-1", Role.CLIENT))
-            await until(lambda: a.links.is_linked("client/b.client-1#1"))
-
-    play(scene)
+    async with running(a, below), call(a, papers.of("b").client_context()) as client:
+        await a.reach(below, 1)
+        client.write(greeting_of("b.client-1", Role.CLIENT))
+        await until(lambda: a.links.is_linked("client/b.client-1#1"))
 
 
 # -- refused peers ---------------------------------------------------------------------------
@@ -138,12 +108,12 @@ UNWELCOME: dict[str, tuple[Showing, str, str]] = {
 
 
 @pytest.mark.parametrize(("showing", "reason", "detail"), UNWELCOME.values(), ids=UNWELCOME)
-def test_caller_without_valid_certificate_is_refused(
-    papers: Papers, loop: LoopFactory, showing: Showing, reason: str, detail: str
+@pytest.mark.usefixtures("loop")
+async def test_caller_without_valid_certificate_is_refused(
+    papers: Papers, showing: Showing, reason: str, detail: str
 ) -> None:
     a = node(papers, "a")
-
-    async def scene() -> None:
+    with logged() as lines:
         # TLS 1.3 lets a client believe that it is connected before its certificate is checked.
         async with running(a), call(a, showing(papers, ssl.PROTOCOL_TLS_CLIENT)) as caller:
             caller.write(HELLO + note(1))
@@ -155,17 +125,14 @@ def test_caller_without_valid_certificate_is_refused(
             assert (line["reason"], line["address"]) == (reason, caller.address)
             assert detail in line["detail"]
 
-    with logged() as lines:
-        play(scene, loop)
-
 
 @pytest.mark.parametrize("certificate", ["c", "bb", "b.1"])
-def test_caller_with_the_certificate_of_another_name_is_refused(
-    papers: Papers, loop: LoopFactory, certificate: str
+@pytest.mark.usefixtures("loop")
+async def test_caller_with_the_certificate_of_another_name_is_refused(
+    papers: Papers, certificate: str
 ) -> None:
     a = node(papers, "a")
-
-    async def scene() -> None:
+    with logged() as lines:
         async with running(a), call(a, papers.of(certificate).client_context()) as caller:
             caller.write(HELLO + note(1))
             assert await caller.is_hung_up_on()
@@ -177,19 +144,16 @@ def test_caller_with_the_certificate_of_another_name_is_refused(
             assert line["address"] == caller.address
             assert line["detail"] == f"{certificate} as b"
 
-    with logged() as lines:
-        play(scene, loop)
-
 
 @pytest.mark.parametrize(
     ("showing", "reason", "detail"), list(UNWELCOME.values())[1:], ids=list(UNWELCOME)[1:]
 )
-def test_dialled_peer_without_valid_certificate_receives_nothing(
-    papers: Papers, loop: LoopFactory, showing: Showing, reason: str, detail: str
+@pytest.mark.usefixtures("loop")
+async def test_dialled_peer_without_valid_certificate_receives_nothing(
+    papers: Papers, showing: Showing, reason: str, detail: str
 ) -> None:
     a = node(papers, "a")
-
-    async def scene() -> None:
+    with logged() as lines:
         context = showing(papers, ssl.PROTOCOL_TLS_SERVER)
         async with running(a), answering(HELLO + note(1), context) as (address, came):
             a.book.learn({"b": address})
@@ -201,20 +165,17 @@ def test_dialled_peer_without_valid_certificate_receives_nothing(
             assert (line["reason"], line["address"]) == (reason, address)
             assert detail in line["detail"]
 
-    with logged() as lines:
-        play(scene, loop)
-
 
 @pytest.mark.parametrize(
     ("called", "certificate"), [("b", "c"), (SUPERVISOR, "a"), (SUPERVISOR, "b")]
 )
-def test_dialled_peer_with_the_certificate_of_another_receives_nothing(
-    papers: Papers, loop: LoopFactory, called: str, certificate: str
+@pytest.mark.usefixtures("loop")
+async def test_dialled_peer_with_the_certificate_of_another_receives_nothing(
+    papers: Papers, called: str, certificate: str
 ) -> None:
     role = Role.SUPERVISOR if called == SUPERVISOR else Role.NODE
     a, other = node(papers, "a"), Host(called, role, credentials=papers.of(certificate))
-
-    async def scene() -> None:
+    with logged() as lines:
         async with running(a, other):
             if role is Role.SUPERVISOR:
                 a.links.send_to_supervisor(other.address, note(1))
@@ -226,50 +187,26 @@ def test_dialled_peer_with_the_certificate_of_another_receives_nothing(
             line = the_line(lines, "connection_refused")
             assert line["detail"] == f"{certificate} as {called}"
 
-    with logged() as lines:
-        play(scene, loop)
 
-
-def test_refusal_of_the_own_certificate_is_logged(papers: Papers, loop: LoopFactory) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_refusal_of_the_own_certificate_is_logged_with_the_peer(papers: Papers) -> None:
     """Let the alert of the other side arrive after the local handshake has ended."""
     a = node(papers, "a")
-
-    async def scene() -> None:
-        with refusing(papers.of("b").server_context()) as address:
-            async with running(a):
-                a.links.credentials = _Showing(papers.none(ssl.PROTOCOL_TLS_CLIENT))  # type: ignore[assignment]
-                a.book.learn({"b": address})
-                a.links.send("b", note(1))
-                await until(lambda: a.counts == {"handshake failed": 1, "cannot connect": 1})
-                line = the_line(lines, "connection_refused")
-                assert "certificate required" in line["detail"]
-
-    with logged() as lines:
-        play(scene, loop)
+    with logged() as lines, refusing(papers.of("b").server_context()) as address:
+        async with running(a):
+            a.links.credentials = _Showing(papers.none(ssl.PROTOCOL_TLS_CLIENT))  # type: ignore[assignment]
+            a.book.learn({"b": address})
+            a.links.send("b", note(1))
+            await until(lambda: a.counts == {"handshake failed": 1, "cannot connect": 1})
+            line = the_line(lines, "connection_refused")
+            assert line["address"] == address
+            assert "certificate required" in line["detail"]
 
 
-def test_peer_that_refused_the_own_certificate_is_named(papers: Papers, loop: LoopFactory) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_connection_lost_during_the_handshake_is_logged_readably(papers: Papers) -> None:
     a = node(papers, "a")
-
-    async def scene() -> None:
-        with refusing(papers.of("b").server_context()) as address:
-            async with running(a):
-                a.links.credentials = _Showing(papers.none(ssl.PROTOCOL_TLS_CLIENT))  # type: ignore[assignment]
-                a.book.learn({"b": address})
-                a.links.send("b", note(1))
-                await until(lambda: a.counts == {"handshake failed": 1, "cannot connect": 1})
-                assert the_line(lines, "connection_refused")["address"] == address
-
     with logged() as lines:
-        play(scene, loop)
-
-
-def test_connection_lost_during_the_handshake_is_logged_readably(
-    papers: Papers, loop: LoopFactory
-) -> None:
-    a = node(papers, "a")
-
-    async def scene() -> None:
         async with running(a):
             async with call(a) as caller:
                 await until(lambda: bool(a.links._doors._entering))
@@ -277,9 +214,6 @@ def test_connection_lost_during_the_handshake_is_logged_readably(
             line = the_line(lines, "connection_refused")
             assert line["address"] == caller.address
             assert line["detail"]
-
-    with logged() as lines:
-        play(scene, loop)
 
 
 class _Showing:
@@ -350,52 +284,43 @@ async def secured_ring(papers: Papers) -> AsyncIterator[SecuredRing]:
         await ring.stop()
 
 
-def test_tls_ring_is_legitimate_and_every_member_gets_all_publications(
-    papers: Papers, loop: LoopFactory
+@pytest.mark.usefixtures("loop")
+async def test_tls_ring_is_legitimate_and_every_member_gets_all_publications(
+    papers: Papers,
 ) -> None:
-    async def scene() -> None:
-        async with secured_ring(papers) as ring:
-            for name in NAMES:
-                await ring.publish(name, name.encode())
-            await ring.settle()
-            sent = sorted(name.encode() for name in NAMES)
-            assert all(sorted(got) == sent for got in ring.delivered.values())
-            assert not any(node.links.counts["handshake failed"] for node in ring.nodes.values())
-
-    play(scene, loop)
+    async with secured_ring(papers) as ring:
+        for name in NAMES:
+            await ring.publish(name, name.encode())
+        await ring.settle()
+        sent = sorted(name.encode() for name in NAMES)
+        assert all(sorted(got) == sent for got in ring.delivered.values())
+        assert not any(node.links.counts["handshake failed"] for node in ring.nodes.values())
 
 
-def test_tls_ring_heals_after_a_crash_and_the_loss_of_its_supervisor(
-    papers: Papers, loop: LoopFactory
-) -> None:
-    async def scene() -> None:
-        async with secured_ring(papers) as ring:
-            await ring.restart_supervisor()
-            await ring.kill("n1")
-            await ring.publish("n3", b"after")
-            await ring.settle()
-            assert all(ring.delivered[name] == [b"after"] for name in ring.nodes)
-
-    play(scene, loop)
+@pytest.mark.usefixtures("loop")
+async def test_tls_ring_heals_after_a_crash_and_the_loss_of_its_supervisor(papers: Papers) -> None:
+    async with secured_ring(papers) as ring:
+        await ring.restart_supervisor()
+        await ring.kill("n1")
+        await ring.publish("n3", b"after")
+        await ring.settle()
+        assert all(ring.delivered[name] == [b"after"] for name in ring.nodes)
 
 
-def test_publishing_through_a_member_needs_a_certificate(papers: Papers, loop: LoopFactory) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_publishing_through_a_member_needs_a_certificate(papers: Papers) -> None:
     made = Publication(publisher="p", seq=0, payload=b"from outside")
-
-    async def scene() -> None:
-        async with secured_ring(papers) as ring:
-            where = [ring.supervisor.address]
-            async with RpcClient(where, rng=Random(1)) as bare:
-                asked = bare.request(
-                    TOPIC, SUPERVISOR, lambda n: FindMembers(n, 1), MemberList, timeout_s=0.2
-                )
-                assert await asked is None
-            assert ring.supervisor.links.counts["handshake failed"] == 1
-            async with RpcClient(
-                where, rng=Random(1), credentials=papers.of("writer"), is_volatile=True
-            ) as writer:
-                await writer.publish(TOPIC, [made])
-            await ring.settle()
-            assert all(got == [b"from outside"] for got in ring.delivered.values())
-
-    play(scene, loop)
+    async with secured_ring(papers) as ring:
+        where = [ring.supervisor.address]
+        async with RpcClient(where, rng=Random(1)) as bare:
+            asked = bare.request(
+                TOPIC, SUPERVISOR, lambda n: FindMembers(n, 1), MemberList, timeout_s=0.2
+            )
+            assert await asked is None
+        assert ring.supervisor.links.counts["handshake failed"] == 1
+        async with RpcClient(
+            where, rng=Random(1), credentials=papers.of("writer"), is_volatile=True
+        ) as writer:
+            await writer.publish(TOPIC, [made])
+        await ring.settle()
+        assert all(got == [b"from outside"] for got in ring.delivered.values())

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.sharing import SECONDS, SPARK, share_of
+from tests.support.sharing import HOUSE, SECONDS, SINGLE, SPARK, share_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = ("setup", "demo", "test", "check", "slow", "bench", "faults", "soak")
@@ -201,14 +201,22 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert "make test" in script.read_text(encoding="utf-8")
 
 
-def test_what_the_tests_begin_with_is_there() -> None:
-    assert [name for name in SECONDS if not (ROOT / name).exists()] == []
+def test_files_that_start_first_exist() -> None:
+    assert [name for name in (*SECONDS, SINGLE) if not (ROOT / name).exists()] == []
 
 
-def test_all_that_uses_a_session_of_spark_goes_to_one_worker_but_for_what_is_long() -> None:
-    assert share_of("tests/spark/test_source.py::test_a[b::c]") == SPARK
-    assert share_of("tests/spark/test_kills.py::test_a") == "tests/spark/test_kills.py"
-    assert share_of("tests/core/test_ring.py::test_a") == "tests/core/test_ring.py"
+@pytest.mark.parametrize(
+    ("nodeid", "share"),
+    [
+        ("tests/spark/test_source.py::test_a[b::c]", SPARK),
+        ("tests/spark/pipeline/test_live.py::test_a", "tests/spark/pipeline/test_live.py"),
+        ("tests/core/test_ring.py::test_a", "tests/core/test_ring.py"),
+        ("tests/house/test_names.py::test_a", HOUSE),
+        ("tests/properties/test_x.py::test_a[1]", "tests/properties/test_x.py::test_a[1]"),
+    ],
+)
+def test_tests_with_a_common_session_have_one_worker(nodeid: str, share: str) -> None:
+    assert share_of(nodeid) == share
 
 
 @pytest.mark.parametrize("command", ["make demo", "make test"])

@@ -271,70 +271,56 @@ def are_equal(nodes: Iterable[NodeHost]) -> bool:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("positions", [50, pytest.param(500, marks=pytest.mark.slow)])
-def test_damaged_files_of_a_stopped_node_are_never_served_and_are_repaired(
+@pytest.mark.parametrize("positions", [20, pytest.param(500, marks=pytest.mark.slow)])
+async def test_damaged_files_of_a_stopped_node_are_never_served_and_are_repaired(
     positions: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = Sent(VICTIM, monkeypatch)
-
-    async def scene() -> None:
-        found: list[Recovery] = []
-        async with keeper_alone() as cluster:
-            vandal = Vandal(await pristine(cluster, tmp_path, 240), Random(positions))
-            truth = truth_of(cluster)
-            assert len(truth) == 240
-            sent.publications.clear()
-            copy = tmp_path / VICTIM
-            for number in range(positions):
-                what = vandal.damaged(number, copy)
-                try:
-                    found.append(await heal(cluster, copy, truth, f"{NEWCOMER}{number}"))
-                except BaseException as error:
-                    error.add_note(f"position {number}: {what}")
-                    raise
-                shutil.rmtree(copy)
-        truth.check(sent.publications)
-        assert any(recovery.lost for recovery in found)
-        assert any(recovery.raised for recovery in found)
-        assert len(sent.publications) > len(truth) * positions / 10  # others were served, too
-
-    asyncio.run(scene())
+    found: list[Recovery] = []
+    async with keeper_alone() as cluster:
+        vandal = Vandal(await pristine(cluster, tmp_path, 240), Random(positions))
+        truth = truth_of(cluster)
+        assert len(truth) == 240
+        sent.publications.clear()
+        copy = tmp_path / VICTIM
+        for number in range(positions):
+            what = vandal.damaged(number, copy)
+            try:
+                found.append(await heal(cluster, copy, truth, f"{NEWCOMER}{number}"))
+            except BaseException as error:
+                error.add_note(f"position {number}: {what}")
+                raise
+            shutil.rmtree(copy)
+    truth.check(sent.publications)
+    assert any(recovery.lost for recovery in found)
+    assert any(recovery.raised for recovery in found)
+    assert len(sent.publications) > len(truth) * positions / 10  # others were served, too
 
 
 @pytest.mark.heavy
-def test_node_with_a_deleted_data_directory_recovers_10_000_publications(
-    tmp_path: Path,
+@pytest.mark.parametrize("count", [3_000, pytest.param(10_000, marks=pytest.mark.slow)])
+async def test_node_with_a_deleted_data_directory_recovers_every_publication(
+    tmp_path: Path, count: int
 ) -> None:
     directory, tick_s = tmp_path / VICTIM, 0.5
-
-    async def scene() -> Truth:
-        async with keeper_alone(tick_s) as cluster:
-            async with (
-                victim_of(cluster, directory, tick_s) as node,
-                node.subscribe(TOPIC) as topic,
-            ):
-                await fill(cluster, topic, 10_000)
-                await durable(cluster, node)
-                assert node.session.store is not None
-                old = node.session.store.id
-            truth = truth_of(cluster)
-            truth.check_stored(directory)
-            shutil.rmtree(directory)
-            async with (
-                victim_of(cluster, directory, tick_s) as node,
-                node.subscribe(TOPIC) as topic,
-            ):
-                async with asyncio.timeout(DEADLINE_S):
-                    truth.check([as_stored(await anext(topic)) for _ in truth])
-                await topic.synced(DEADLINE_S)
-                await durable(cluster, node)
-                assert node.session.store is not None
-                assert node.session.store.id != old
-            assert truth_of(cluster) == truth
-        return truth
-
-    truth = asyncio.run(scene())
-    assert len(truth) == 10_000
+    async with keeper_alone(tick_s) as cluster:
+        async with victim_of(cluster, directory, tick_s) as node, node.subscribe(TOPIC) as topic:
+            await fill(cluster, topic, count)
+            await durable(cluster, node)
+            assert node.session.store is not None
+            old = node.session.store.id
+        truth = truth_of(cluster)
+        truth.check_stored(directory)
+        shutil.rmtree(directory)
+        async with victim_of(cluster, directory, tick_s) as node, node.subscribe(TOPIC) as topic:
+            async with asyncio.timeout(DEADLINE_S):
+                truth.check([as_stored(await anext(topic)) for _ in truth])
+            await topic.synced(DEADLINE_S)
+            await durable(cluster, node)
+            assert node.session.store is not None
+            assert node.session.store.id != old
+        assert truth_of(cluster) == truth
+    assert len(truth) == count
     truth.check_stored(directory)
 
 
@@ -377,87 +363,70 @@ def spoil(directory: Path, publication: Publication) -> None:
     database.write_bytes(data)
 
 
-def test_reader_resumes_at_its_cursor_after_a_stop(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with keeper_alone() as cluster:
-            cursor, rest = await begun(cluster, tmp_path)
-            assert await read_on(cluster, tmp_path, cursor, len(rest)) == rest
-
-    asyncio.run(scene())
+async def test_reader_resumes_at_its_cursor_after_a_stop(tmp_path: Path) -> None:
+    async with keeper_alone() as cluster:
+        cursor, rest = await begun(cluster, tmp_path)
+        assert await read_on(cluster, tmp_path, cursor, len(rest)) == rest
 
 
-def test_publication_lost_after_a_cursor_and_restored_is_read(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with keeper_alone() as cluster:
-            cursor, rest = await begun(cluster, tmp_path)
-            spoil(tmp_path, list(rest.values())[7])
-            assert await read_on(cluster, tmp_path, cursor, len(rest)) == rest
-
-    asyncio.run(scene())
+async def test_publication_lost_after_a_cursor_and_restored_is_read(tmp_path: Path) -> None:
+    async with keeper_alone() as cluster:
+        cursor, rest = await begun(cluster, tmp_path)
+        spoil(tmp_path, list(rest.values())[7])
+        assert await read_on(cluster, tmp_path, cursor, len(rest)) == rest
 
 
-def test_publication_lost_before_a_cursor_and_restored_is_read_again(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with keeper_alone() as cluster:
-            cursor, rest = await begun(cluster, tmp_path)
-            with PublicationStore.open(tmp_path) as store:
-                lost = store.archive(TOPIC).read(7)
-            assert lost is not None
-            spoil(tmp_path, lost)
-            expected = Truth({**rest, lost.id: lost})
-            assert await read_on(cluster, tmp_path, cursor, len(expected)) == expected
-
-    asyncio.run(scene())
+async def test_publication_lost_before_a_cursor_and_restored_is_read_again(tmp_path: Path) -> None:
+    async with keeper_alone() as cluster:
+        cursor, rest = await begun(cluster, tmp_path)
+        with PublicationStore.open(tmp_path) as store:
+            lost = store.archive(TOPIC).read(7)
+        assert lost is not None
+        spoil(tmp_path, lost)
+        expected = Truth({**rest, lost.id: lost})
+        assert await read_on(cluster, tmp_path, cursor, len(expected)) == expected
 
 
 @pytest.mark.parametrize("loss", ["the directory", "the last publication"])
-def test_old_cursor_is_refused_after_a_loss_even_when_everything_is_restored(
+async def test_old_cursor_is_refused_after_a_loss_even_when_everything_is_restored(
     loss: str, tmp_path: Path
 ) -> None:
     directory = tmp_path / VICTIM
-
-    async def scene() -> None:
-        async with keeper_alone() as cluster:
-            cursor, _ = await begun(cluster, directory)
-            truth = truth_of(cluster)
-            if loss == "the directory":
-                shutil.rmtree(directory)
-            else:
-                with PublicationStore.open(directory) as store:
-                    *_, last = store.archive(TOPIC).publications()
-                spoil(directory, last)
-            for _ in range(2):
-                async with victim_of(cluster, directory) as node:
-                    with pytest.raises(CursorError, match=r"start=.all."):
-                        await node.subscribe(TOPIC, cursor).__aenter__()
-                    async with node.subscribe(TOPIC) as topic:
-                        await topic.synced(DEADLINE_S)
-                        await durable(cluster, node)
-            truth.check_stored(directory)
-
-    asyncio.run(scene())
+    async with keeper_alone() as cluster:
+        cursor, _ = await begun(cluster, directory)
+        truth = truth_of(cluster)
+        if loss == "the directory":
+            shutil.rmtree(directory)
+        else:
+            with PublicationStore.open(directory) as store:
+                *_, last = store.archive(TOPIC).publications()
+            spoil(directory, last)
+        for _ in range(2):
+            async with victim_of(cluster, directory) as node:
+                with pytest.raises(CursorError, match=r"start=.all."):
+                    await node.subscribe(TOPIC, cursor).__aenter__()
+                async with node.subscribe(TOPIC) as topic:
+                    await topic.synced(DEADLINE_S)
+                    await durable(cluster, node)
+        truth.check_stored(directory)
 
 
-def test_cursor_is_refused_after_a_restored_directory_refilled_in_another_order(
+async def test_cursor_is_refused_after_a_restored_directory_refilled_in_another_order(
     tmp_path: Path,
 ) -> None:
     directory, backup = tmp_path / VICTIM, tmp_path / "backup"
-
-    async def scene() -> None:
-        async with keeper_alone() as cluster:
-            async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
-                await fill(cluster, topic, 20)
-            shutil.copytree(directory, backup)
-            cursor, _ = await begun(cluster, directory)
-            shutil.rmtree(directory)
-            shutil.copytree(backup, directory)
-            async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
-                await topic.publish(b"stored before the others come back")
-                await topic.synced(DEADLINE_S)
-                await durable(cluster, node)
-            truth_of(cluster).check_stored(directory)
-            async with victim_of(cluster, directory) as node:
-                with pytest.raises(CursorError, match=r"restored.*start=.all."):
-                    node.subscribe(TOPIC, cursor)
-
-    asyncio.run(scene())
+    async with keeper_alone() as cluster:
+        async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
+            await fill(cluster, topic, 20)
+        shutil.copytree(directory, backup)
+        cursor, _ = await begun(cluster, directory)
+        shutil.rmtree(directory)
+        shutil.copytree(backup, directory)
+        async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
+            await topic.publish(b"stored before the others come back")
+            await topic.synced(DEADLINE_S)
+            await durable(cluster, node)
+        truth_of(cluster).check_stored(directory)
+        async with victim_of(cluster, directory) as node:
+            with pytest.raises(CursorError, match=r"restored.*start=.all."):
+                node.subscribe(TOPIC, cursor)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from skipring.lab.faults.processes import LiveProcesses, numbered
 
-PUBLICATIONS = 20_000
 AT_ONCE = 500
 ANSWER_S = 30.0
 
@@ -33,6 +34,17 @@ def until_ready(ring: LiveProcesses, name: str) -> None:
     ring.until(lambda: not readiness(ring, name), lambda: readiness(ring, name))
 
 
+@contextmanager
+def ready_ring(path: Path, count: int) -> Iterator[LiveProcesses]:
+    """Yield a ring of processes that are ready."""
+    with LiveProcesses(path, has_metrics=True) as ring:
+        ring.start_supervisor()
+        ring.start(*numbered(count))
+        for name in numbered(count):
+            until_ready(ring, name)
+        yield ring
+
+
 def publish(ring: LiveProcesses, name: str, count: int) -> set[bytes]:
     made: set[bytes] = set()
     for start in range(0, count, AT_ONCE):
@@ -46,13 +58,12 @@ def stop(ring: LiveProcesses, name: str) -> int:
     return ring.exit_status(name)
 
 
-def replace_all(tmp_path: Path, count: int) -> None:
-    with LiveProcesses(tmp_path, has_metrics=True) as ring:
-        ring.start_supervisor()
-        old = numbered(3)
-        ring.start(*old)
-        for name in old:
-            until_ready(ring, name)
+@pytest.mark.parametrize(
+    "count", [300, pytest.param(20_000, marks=[pytest.mark.heavy, pytest.mark.slow])]
+)
+def test_rolling_replacement_keeps_every_publication(tmp_path: Path, count: int) -> None:
+    old = numbered(3)
+    with ready_ring(tmp_path, len(old)) as ring:
         made = publish(ring, "n00", count)
         assert len(made) == count
         for name in old:
@@ -65,21 +76,8 @@ def replace_all(tmp_path: Path, count: int) -> None:
             assert ring.stored(name) == made
 
 
-@pytest.mark.heavy
-def test_rolling_replacement_keeps_20000_publications(tmp_path: Path) -> None:
-    replace_all(tmp_path, PUBLICATIONS)
-
-
-def test_rolling_replacement_keeps_every_publication(tmp_path: Path) -> None:
-    replace_all(tmp_path, 300)
-
-
 def test_second_signal_ends_the_wait_for_an_unresponsive_member(tmp_path: Path) -> None:
-    with LiveProcesses(tmp_path, has_metrics=True) as ring:
-        ring.start_supervisor()
-        ring.start("n00", "n01")
-        for name in ("n00", "n01"):
-            until_ready(ring, name)
+    with ready_ring(tmp_path, 2) as ring:
         ring.pause("n01")
         ring.publish("n00", b"x")
         ring.send_signal("n00", signal.SIGTERM)
@@ -92,11 +90,7 @@ def test_second_signal_ends_the_wait_for_an_unresponsive_member(tmp_path: Path) 
 
 
 def test_member_whose_neighbour_was_killed_ends_with_status_1_and_a_count(tmp_path: Path) -> None:
-    with LiveProcesses(tmp_path, has_metrics=True) as ring:
-        ring.start_supervisor()
-        ring.start("n00", "n01")
-        for name in ("n00", "n01"):
-            until_ready(ring, name)
+    with ready_ring(tmp_path, 2) as ring:
         ring.kill("n01")
         ring.publish("n00", *(b"%d" % number for number in range(50)))
         assert stop(ring, "n00") == 1
@@ -105,12 +99,8 @@ def test_member_whose_neighbour_was_killed_ends_with_status_1_and_a_count(tmp_pa
 
 
 def test_members_with_disks_that_stop_together_end_with_status_0(tmp_path: Path) -> None:
-    with LiveProcesses(tmp_path, has_metrics=True) as ring:
-        ring.start_supervisor()
-        names = numbered(6)
-        ring.start(*names)
-        for name in names:
-            until_ready(ring, name)
+    names = numbered(6)
+    with ready_ring(tmp_path, len(names)) as ring:
         ring.publish("n00", b"x")
         ring.until_legitimate()
         for name in names:

@@ -22,7 +22,7 @@ WRITERS = 4
 LINES_MAX = 300  # printed before the kill
 ACKNOWLEDGED_MAX = 150  # before the kill
 
-repeated = pytest.mark.parametrize("loops", [50, pytest.param(200, marks=pytest.mark.slow)])
+repeated = pytest.mark.parametrize("loops", [15, pytest.param(200, marks=pytest.mark.slow)])
 
 
 class Ledger:

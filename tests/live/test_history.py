@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections import deque
 from pathlib import Path
@@ -69,29 +68,26 @@ def kept(directory: Path, history: dict[bytes, Publication]) -> int:
 
 
 @pytest.mark.heavy
-def test_new_member_gets_a_history_of_100_000_publications(tmp_path: Path) -> None:
-    history = filled(tmp_path / "ring" / HOLDER, 100_000)
+@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+async def test_new_member_gets_a_long_history(tmp_path: Path, count: int) -> None:
+    history = filled(tmp_path / "ring" / HOLDER, count)
     own = tmp_path / "own"
-
-    async def scene() -> None:
-        ring = Cluster(n=0, tick_s=TICK_S, topic=TOPIC, data_dir=tmp_path / "ring")
-        async with ring as cluster:
-            await cluster.join(HOLDER)
-            machine = cluster.node(HOLDER).machine(TOPIC)
-            assert machine is not None
-            async with (
-                inspected(cluster.url, data_dir=own, name=NEWCOMER, tick_s=TICK_S) as newcomer,
-                newcomer.subscribe(TOPIC) as topic,
-            ):
-                assert newcomer.session.store is not None
-                archive = newcomer.session.store.archive(TOPIC)
-                await cluster.until(lambda: archive.durable_end == len(history), DEADLINE_S)
-                await topic.synced(DEADLINE_S)
-                assert topic.lag == archive.end == len(history)
-            assert len(machine.index()) == len(history)
-
-    asyncio.run(scene())
-    assert kept(own, history) == len(history) == 100_000
+    ring = Cluster(n=0, tick_s=TICK_S, topic=TOPIC, data_dir=tmp_path / "ring")
+    async with ring as cluster:
+        await cluster.join(HOLDER)
+        machine = cluster.node(HOLDER).machine(TOPIC)
+        assert machine is not None
+        async with (
+            inspected(cluster.url, data_dir=own, name=NEWCOMER, tick_s=TICK_S) as newcomer,
+            newcomer.subscribe(TOPIC) as topic,
+        ):
+            assert newcomer.session.store is not None
+            archive = newcomer.session.store.archive(TOPIC)
+            await cluster.until(lambda: archive.durable_end == len(history), DEADLINE_S)
+            await topic.synced(DEADLINE_S)
+            assert topic.lag == archive.end == len(history)
+        assert len(machine.index()) == len(history)
+    assert kept(own, history) == len(history) == count
 
 
 # -- repeated transfers ------------------------------------------------------------------------
@@ -219,17 +215,20 @@ def killed_and_restarted(
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("count", "kills"), [(15_000, 2), pytest.param(30_000, 5, marks=pytest.mark.slow)]
+)
 def test_member_killed_during_a_backfill_has_everything_after_a_restart(
-    tmp_path: Path,
+    tmp_path: Path, count: int, kills: int
 ) -> None:
     rng = Random(5)
-    history = filled(tmp_path / HOLDER, 30_000)
+    history = filled(tmp_path / HOLDER, count)
     half = written_bytes(tmp_path / HOLDER) // 2
     parts = []
     with LiveProcesses(tmp_path, tick_s=0.25) as ring:
         ring.start_supervisor()
         ring.start(HOLDER)
-        for loop in range(5):
+        for loop in range(kills):
             name = f"{NEWCOMER}{loop}"
             parts.append(killed_and_restarted(ring, name, rng.randrange(half), history))
             assert kept(ring.data(name), history) == len(history)

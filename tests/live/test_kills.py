@@ -12,9 +12,10 @@ from random import Random
 import pytest
 
 from skipring.lab.faults.processes import LiveProcesses, numbered
+from tests.support.process_rings import process_ring
 
-NODES = 16
-THIRTY_PERCENT = 5
+NODES = 10
+THIRTY_PERCENT = 3
 
 
 class Killing:
@@ -56,14 +57,11 @@ class Killing:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("repeats", [3, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("repeats", [2, pytest.param(100, marks=pytest.mark.slow)])
 def test_killed_nodes_are_evicted_and_return_with_their_acknowledged_publications(
     tmp_path: Path, repeats: int
 ) -> None:
-    with LiveProcesses(tmp_path) as ring:
-        ring.start_supervisor()
-        ring.start(*numbered(NODES))
-        ring.until_legitimate()
+    with process_ring(tmp_path, NODES) as ring:
         killing = Killing(ring, Random(repeats))
         for number in range(repeats):
             killing.repeat(is_patient=number % 2 == 0)
@@ -73,10 +71,7 @@ def test_killed_nodes_are_evicted_and_return_with_their_acknowledged_publication
 def test_ring_returns_with_all_publications_after_all_nodes_are_killed(
     tmp_path: Path,
 ) -> None:
-    with LiveProcesses(tmp_path) as ring:
-        ring.start_supervisor()
-        ring.start(*numbered(NODES))
-        ring.until_legitimate()
+    with process_ring(tmp_path, NODES) as ring:
         acknowledged = {key for name in ring.nodes for key in ring.publish(name, b"before")}
         everybody = list(ring.running)
         ring.kill(*everybody)
@@ -87,11 +82,9 @@ def test_ring_returns_with_all_publications_after_all_nodes_are_killed(
 
 @pytest.mark.heavy
 def test_immediately_restarted_node_keeps_its_label(tmp_path: Path) -> None:
-    with LiveProcesses(tmp_path) as ring:
-        ring.start_supervisor()
-        ring.start(*numbered(NODES))
+    with process_ring(tmp_path, NODES) as ring:
         before = ring.until_legitimate()
-        for name in numbered(NODES)[:4]:
+        for name in numbered(NODES)[:2]:
             ring.kill(name)
             ring.restart(name)
             after = ring.until_legitimate()

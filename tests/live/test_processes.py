@@ -65,6 +65,7 @@ def test_failure_shows_the_logs_of_the_processes(tmp_path: Path) -> None:
     def fail() -> None:
         with LiveProcesses(tmp_path) as processes:
             processes.start_supervisor()
+            processes.until(lambda: bool(processes.events(SUPERVISOR, "supervisor_started")))
             raise AssertionError("on purpose")
 
     with pytest.raises(AssertionError) as failed:

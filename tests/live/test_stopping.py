@@ -10,6 +10,7 @@ import pytest
 
 from skipring.lab.faults.processes import SUPERVISOR, LiveProcesses, numbered
 from skipring.lab.faults.requests import TOPIC
+from tests.support.process_rings import process_ring
 
 NODES = 4
 READER = "reader"
@@ -44,10 +45,7 @@ def test_supervisor_nodes_and_a_reader_end_together(tmp_path: Path, number: sign
 
 @pytest.mark.heavy
 def test_node_ends_after_its_neighbours_and_the_supervisor_were_killed(tmp_path: Path) -> None:
-    with LiveProcesses(tmp_path) as ring:
-        ring.start_supervisor()
-        ring.start(*numbered(NODES))
-        ring.until_legitimate()
+    with process_ring(tmp_path, NODES) as ring:
         last, *others = numbered(NODES)
         ring.kill(SUPERVISOR, *others)
         seconds = end_together(ring, signal.SIGTERM, last)
@@ -57,10 +55,7 @@ def test_node_ends_after_its_neighbours_and_the_supervisor_were_killed(tmp_path:
 
 @pytest.mark.heavy
 def test_node_whose_neighbours_were_killed_still_leaves_the_roster(tmp_path: Path) -> None:
-    with LiveProcesses(tmp_path) as ring:
-        ring.start_supervisor()
-        ring.start(*numbered(NODES))
-        ring.until_legitimate()
+    with process_ring(tmp_path, NODES) as ring:
         last, *others = numbered(NODES)
         ring.kill(*others)
         seconds = end_together(ring, signal.SIGTERM, last)

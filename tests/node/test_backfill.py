@@ -24,8 +24,8 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Encoded, Publication
 from skipring.core.records import encoded
 from skipring.core.subscriber import Subscriber
-from skipring.node import backfill as catching_up
-from skipring.node import log_server as offering
+from skipring.node import backfill, log_server
+from skipring.node.backfill import SHARE, SOURCES_MAX, BackfillClient
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.storage.store import PublicationStore
@@ -49,8 +49,8 @@ ANSWERS_MAX = 1000  # more answers mean that the backfill does not end
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the thresholds of a long history and of a page."""
-    monkeypatch.setattr(catching_up, "HISTORY_MIN", HISTORY_MIN)
-    monkeypatch.setattr(offering, "PAGE_ROWS_MAX", PAGE_ROWS)
+    monkeypatch.setattr(backfill, "HISTORY_MIN", HISTORY_MIN)
+    monkeypatch.setattr(log_server, "PAGE_ROWS_MAX", PAGE_ROWS)
 
 
 def history(count: int = COUNT, topic: TopicId = TOPIC) -> list[Publication]:
@@ -79,15 +79,15 @@ class Newcomer:
         self.open: list[Question] = []
         self.given: list[tuple[TopicId, HistoryRead]] = []
         self.awaited: list[TopicId] = []
-        self.catching = BackfillClient(self._say, self._give)
-        self.catching.on_joined(TOPIC)
+        self.client = BackfillClient(self._send, self._deliver)
+        self.client.on_joined(TOPIC)
 
-    def _say(self, topic: TopicId, node: NodeId, message: RuntimeMessage) -> None:
+    def _send(self, topic: TopicId, node: NodeId, message: RuntimeMessage) -> None:
         question = Question(topic, node, message)
         self.asked.append(question)
         self.open.append(question)
 
-    def _give(self, topic: TopicId, event: HistoryRead) -> None:
+    def _deliver(self, topic: TopicId, event: HistoryRead) -> None:
         assert (topic, HistoryRead(())) not in self.given, "nothing comes after the end"
         if event.is_awaited:
             self.awaited.append(topic)
@@ -126,18 +126,18 @@ class Newcomer:
             if isinstance(question.message, FetchLog) and node in (None, question.node)
         ]
 
-    def look(self) -> Newcomer:
-        self.catching.maybe_start(TOPIC, self.machine)
+    def begin(self) -> Newcomer:
+        self.client.maybe_start(TOPIC, self.machine)
         return self
 
     def tick(self, ticks: int = 1) -> None:
         for _ in range(ticks):
-            self.catching.on_tick(TOPIC, self.machine)
+            self.client.on_tick(TOPIC, self.machine)
 
-    def hear(
+    def receive(
         self, node: NodeId, message: LogInfo | LogPage | Refused, topic: TopicId = TOPIC
     ) -> None:
-        self.catching.on_answer(node, topic, message, self.machine)
+        self.client.on_answer(node, topic, message, self.machine)
 
     def true_answer(self, question: Question) -> LogInfo | LogPage:
         archive = self.stores[question.node]
@@ -149,7 +149,26 @@ class Newcomer:
     def answer(self, question: Question) -> None:
         """Answer one request truthfully."""
         self.open.remove(question)
-        self.hear(question.node, self.true_answer(question), question.topic)
+        self.receive(question.node, self.true_answer(question), question.topic)
+
+    def withheld_page(self, node: NodeId) -> LogPage:
+        """Return the true answer of a source to its open request, and close the request."""
+        question = self.last_asked(node)
+        self.open.remove(question)
+        page = self.true_answer(question)
+        assert isinstance(page, LogPage)
+        return page
+
+    def refuse(self, node: NodeId) -> None:
+        """Refuse the open request to a source."""
+        message = self.last_asked(node).message
+        assert isinstance(message, FetchLog | GetLogInfo)
+        self.receive(node, Refused(message.request, "no"))
+
+    def assert_complete(self) -> None:
+        """Assert that the backfill has ended with the whole history."""
+        assert self.got() == EVERYTHING
+        assert self.has_ended()
 
     def answer_surveys(self) -> Newcomer:
         for question in list(self.open):
@@ -177,7 +196,7 @@ EVERYTHING = {("p", seq) for seq in range(COUNT)}
 
 def reading(count: int = 3) -> Newcomer:
     """Return a new member that reads from ``count`` sources and has one page of each."""
-    newcomer = Newcomer(NEIGHBOURS[:count]).look().answer_surveys()
+    newcomer = Newcomer(NEIGHBOURS[:count]).begin().answer_surveys()
     for node in NEIGHBOURS[:count]:
         newcomer.answer(newcomer.last_asked(node))
     assert not newcomer.has_ended()
@@ -194,7 +213,7 @@ def first_prefix(newcomer: Newcomer, node: NodeId) -> int:
 
 @pytest.mark.parametrize("count", [1, SOURCES_MAX, SOURCES_MAX + 2])
 def test_first_neighbours_are_surveyed_up_to_a_limit(count: int) -> None:
-    newcomer = Newcomer(NEIGHBOURS[:count]).look()
+    newcomer = Newcomer(NEIGHBOURS[:count]).begin()
     assert [each.node for each in newcomer.asked] == NEIGHBOURS[: min(count, SOURCES_MAX)]
     assert all(isinstance(each.message, GetLogInfo) for each in newcomer.asked)
     requests = [each.message.request for each in newcomer.asked if hasattr(each.message, "request")]
@@ -203,12 +222,12 @@ def test_first_neighbours_are_surveyed_up_to_a_limit(count: int) -> None:
 
 def test_survey_waits_for_a_label_and_a_neighbour() -> None:
     newcomer = Newcomer([])
-    newcomer.look().tick()
+    newcomer.begin().tick()
     newcomer.stores = {"a": MemoryLog(history())}
     newcomer.label = None
-    newcomer.look().tick()
-    newcomer.catching.maybe_start(TOPIC, None)
-    newcomer.catching.on_tick(TOPIC, None)
+    newcomer.begin().tick()
+    newcomer.client.maybe_start(TOPIC, None)
+    newcomer.client.on_tick(TOPIC, None)
     assert newcomer.asked == []
     newcomer.label = Label.parse("1")
     newcomer.tick()
@@ -218,7 +237,7 @@ def test_survey_waits_for_a_label_and_a_neighbour() -> None:
 def test_backfill_is_announced_once_before_the_first_answer() -> None:
     newcomer = Newcomer(NEIGHBOURS)
     assert newcomer.awaited == []
-    newcomer.look().look()
+    newcomer.begin().begin()
     assert (newcomer.awaited, newcomer.given) == ([TOPIC], [])
     newcomer.answer_all()
     assert newcomer.awaited == [TOPIC]
@@ -229,14 +248,14 @@ def test_completed_backfill_does_not_start_again() -> None:
     newcomer = reading().answer_all()
     assert newcomer.has_ended()
     asked = len(newcomer.asked)
-    newcomer.look().tick(3)
+    newcomer.begin().tick(3)
     assert len(newcomer.asked) == asked
 
 
 def test_topic_that_was_not_joined_starts_no_backfill() -> None:
     newcomer = Newcomer(NEIGHBOURS)
-    newcomer.catching.maybe_start("other", newcomer.machine)
-    newcomer.catching.on_tick("other", newcomer.machine)
+    newcomer.client.maybe_start("other", newcomer.machine)
+    newcomer.client.on_tick("other", newcomer.machine)
     assert newcomer.asked == []
 
 
@@ -257,13 +276,13 @@ def test_topic_that_was_not_joined_starts_no_backfill() -> None:
     ],
 )
 def test_history_is_read_only_if_much_is_missing(count: int, held: int, is_worth_it: bool) -> None:
-    newcomer = Newcomer(NEIGHBOURS[:3], count, held).look().answer_surveys()
+    newcomer = Newcomer(NEIGHBOURS[:3], count, held).begin().answer_surveys()
     assert (newcomer.questions() != []) is is_worth_it
     assert newcomer.has_ended() is not is_worth_it
 
 
 def test_reading_waits_for_all_surveys() -> None:
-    newcomer = Newcomer(NEIGHBOURS[:3]).look().answer_all("n2")
+    newcomer = Newcomer(NEIGHBOURS[:3]).begin().answer_all("n2")
     newcomer.tick(PATIENCE_TICKS)
     assert newcomer.questions() == []
     newcomer.answer_all()
@@ -271,19 +290,18 @@ def test_reading_waits_for_all_surveys() -> None:
 
 
 def test_missing_survey_is_not_awaited_for_long() -> None:
-    newcomer = Newcomer(NEIGHBOURS[:3]).look().answer_all("n2")
+    newcomer = Newcomer(NEIGHBOURS[:3]).begin().answer_all("n2")
     newcomer.tick(PATIENCE_TICKS + 1)
     newcomer.answer_all("n2")
     assert newcomer.questions("n2") == []
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
 
 
 def test_source_with_much_less_than_others_is_not_read() -> None:
     newcomer = Newcomer(NEIGHBOURS[:4])
     newcomer.stores["n1"] = MemoryLog(history(COUNT // SHARE - 1))
     newcomer.stores["n2"] = MemoryLog(history(COUNT // SHARE))
-    newcomer.look().answer_surveys()
+    newcomer.begin().answer_surveys()
     is_read = [newcomer.questions(node) != [] for node in NEIGHBOURS[:4]]
     assert is_read == [True, False, True, True]
 
@@ -291,73 +309,56 @@ def test_source_with_much_less_than_others_is_not_read() -> None:
 def test_claim_of_one_source_alone_excludes_no_other() -> None:
     newcomer = Newcomer(NEIGHBOURS[:2])
     newcomer.stores["n1"] = MemoryLog(history(COUNT // SHARE - 1))
-    newcomer.look().answer_surveys()
+    newcomer.begin().answer_surveys()
     assert [newcomer.questions(node) != [] for node in NEIGHBOURS[:2]] == [True, True]
 
 
 # -- slow sources (P6) -----------------------------------------------------------------------
 
 
-def dripped(newcomer: Newcomer, question: Question) -> LogPage:
-    """Return a page with only the first of the requested publications."""
-    message = question.message
-    assert isinstance(message, FetchLog)
-    page = newcomer.true_answer(Question(question.topic, question.node, message))
-    assert isinstance(page, LogPage)
+def dripped(page: LogPage, skipped: int = 0) -> LogPage:
+    """Return a page with only its first publication, which claims to skip some offsets."""
     rows = msgpack.decode(page.publications, type=list[Raw])[:1]
-    following = page.offsets[0] + 1 if page.offsets else None
-    return LogPage(message.request, following, page.offsets[:1], page.ids[:32], packed(rows))
+    following = page.offsets[0] + 1 + skipped if page.offsets else None
+    return LogPage(page.request, following, page.offsets[:1], page.ids[:32], packed(rows))
 
 
 def test_source_with_one_publication_every_two_ticks_is_replaced() -> None:
-    newcomer = Newcomer(NEIGHBOURS[:2], 4000).look().answer_surveys()
-    slow = NEIGHBOURS[0]
+    newcomer = Newcomer(NEIGHBOURS[:2], 4000).begin().answer_surveys()
     for tick in range(20):
-        newcomer.answer_all(slow)
-        if tick % 2 == 0 and any(each.node == slow for each in newcomer.open):
-            question = newcomer.last_asked(slow)
-            newcomer.open.remove(question)
-            newcomer.hear(slow, dripped(newcomer, question))
+        newcomer.answer_all("n0")
+        if tick % 2 == 0 and any(each.node == "n0" for each in newcomer.open):
+            newcomer.receive("n0", dripped(newcomer.withheld_page("n0")))
         newcomer.tick()
     assert newcomer.has_ended()
     assert len(newcomer.got()) == 4000
 
 
 def test_source_that_claims_progress_with_one_row_a_page_is_replaced() -> None:
-    newcomer = Newcomer(NEIGHBOURS[:2], 4000).look().answer_surveys()
-    slow = NEIGHBOURS[0]
+    newcomer = Newcomer(NEIGHBOURS[:2], 4000).begin().answer_surveys()
     for _ in range(20):
-        newcomer.answer_all(slow)
-        if any(each.node == slow for each in newcomer.open):
-            question = newcomer.last_asked(slow)
-            newcomer.open.remove(question)
-            page = dripped(newcomer, question)
-            if page.next is not None:
-                page = replace(page, next=page.next + 4000 // 256)
-            newcomer.hear(slow, page)
+        newcomer.answer_all("n0")
+        if any(each.node == "n0" for each in newcomer.open):
+            newcomer.receive("n0", dripped(newcomer.withheld_page("n0"), skipped=4000 // 256))
         newcomer.tick()
     assert newcomer.has_ended()
 
 
 def test_backfill_delays_handovers_for_64_ticks_at_most() -> None:
-    newcomer = Newcomer(["n0"], 4000).look().answer_surveys()
+    newcomer = Newcomer(["n0"], 4000).begin().answer_surveys()
     for tick in range(2 * READ_TICKS_MAX):
-        assert newcomer.catching.is_reading(TOPIC)
-        assert newcomer.catching.is_awaited(TOPIC) == (tick < READ_TICKS_MAX)
-        question = newcomer.last_asked("n0")
-        page = newcomer.true_answer(question)
-        assert isinstance(page, LogPage)
-        newcomer.open.remove(question)
-        newcomer.hear("n0", page)
+        assert newcomer.client.is_reading(TOPIC)
+        assert newcomer.client.is_awaited(TOPIC) == (tick < READ_TICKS_MAX)
+        page = newcomer.withheld_page("n0")
+        newcomer.receive("n0", page)
         newcomer.tick()
 
 
 def test_backfill_from_slow_sources_only_ends() -> None:
-    newcomer = Newcomer(NEIGHBOURS[:2], 4000).look().answer_surveys()
+    newcomer = Newcomer(NEIGHBOURS[:2], 4000).begin().answer_surveys()
     for tick in range(40):
         for question in list(newcomer.open) if tick % 2 == 0 else ():
-            newcomer.open.remove(question)
-            newcomer.hear(question.node, dripped(newcomer, question))
+            newcomer.receive(question.node, dripped(newcomer.withheld_page(question.node)))
         newcomer.tick()
         if newcomer.has_ended():
             return
@@ -369,20 +370,19 @@ def test_backfill_from_slow_sources_only_ends() -> None:
 
 @pytest.mark.parametrize("count", range(1, SOURCES_MAX + 1))
 def test_sources_read_disjoint_prefixes_that_cover_everything(count: int) -> None:
-    newcomer = Newcomer(NEIGHBOURS[:count]).look().answer_surveys()
+    newcomer = Newcomer(NEIGHBOURS[:count]).begin().answer_surveys()
     first = newcomer.questions()
     assert len(first) == len({each.prefix for each in first}) == count
     newcomer.answer_all()
     (bits,) = {each.bits for each in newcomer.questions()}
     begun = [each.prefix for each in newcomer.questions() if each.start == 0]
     assert sorted(begun) == list(range(1 << bits))
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
     assert sum(len(event.publications) for _, event in newcomer.given) == COUNT
 
 
 def test_pages_are_followed_to_the_end_of_the_surveyed_log() -> None:
-    newcomer = Newcomer(["n0"]).look().answer_all()
+    newcomer = Newcomer(["n0"]).begin().answer_all()
     questions = newcomer.questions()
     assert [each.start for each in questions] == list(range(0, COUNT, PAGE_ROWS))
     assert {each.end for each in questions} == {COUNT}
@@ -402,35 +402,32 @@ def test_received_publications_keep_their_stored_bytes() -> None:
 
 
 def test_row_boundaries_do_not_depend_on_the_array_header_of_the_page() -> None:
-    newcomer = Newcomer(["n0"]).look().answer_surveys()
+    newcomer = Newcomer(["n0"]).begin().answer_surveys()
     question = newcomer.last_asked("n0")
     page = newcomer.true_answer(question)
     assert isinstance(page, LogPage)
     rows = [encoded(p) for p in msgpack.decode(page.publications, type=list[Publication])]
     shorter = msgpack.encode([Raw(row) for row in rows])
     assert len(shorter) < len(page.publications)
-    newcomer.hear("n0", replace(page, publications=shorter))
+    newcomer.receive("n0", replace(page, publications=shorter))
     ((_, event),) = newcomer.given
     assert event.encoded == Encoded.of(rows)
 
 
 def test_pages_are_read_from_the_store_and_epoch_of_the_survey() -> None:
-    newcomer = Newcomer(["n0"]).look()
+    newcomer = Newcomer(["n0"]).begin()
     (question,) = newcomer.open
     assert isinstance(question.message, GetLogInfo)
-    newcomer.hear("n0", LogInfo(question.message.request, "store", 7, 3, 90, 80, (), b""))
+    newcomer.receive("n0", LogInfo(question.message.request, "store", 7, 3, 90, 80, (), b""))
     (read,) = newcomer.questions()
     assert (read.store, read.epoch, read.start, read.end) == ("store", 7, 0, 90)
 
 
 def test_empty_page_is_not_the_end() -> None:
     newcomer = reading(1)
-    question = newcomer.last_asked("n0")
-    page = newcomer.true_answer(question)
-    assert isinstance(page, LogPage)
+    page = newcomer.withheld_page("n0")
     assert page.next is not None
-    newcomer.open.remove(question)
-    newcomer.hear("n0", replace(page, offsets=(), ids=b"", publications=packed(())))
+    newcomer.receive("n0", replace(page, offsets=(), ids=b"", publications=packed(())))
     assert not newcomer.has_ended()
     newcomer.answer_all()
     assert newcomer.has_ended()
@@ -479,18 +476,14 @@ def test_pages_of_a_failing_source_are_read_from_another(
             if newcomer.true_answer(newcomer.last_asked("n1")).next is None:  # type: ignore[union-attr]
                 break
             newcomer.answer(newcomer.last_asked("n1"))
-    question = newcomer.last_asked("n1")
-    newcomer.open.remove(question)
-    page = newcomer.true_answer(question)
-    assert isinstance(page, LogPage)
-    newcomer.hear("n1", spoilt(page))
+    page = newcomer.withheld_page("n1")
+    newcomer.receive("n1", spoilt(page))
     newcomer.open = [each for each in newcomer.open if each.node != "n1"]
     asked = len(newcomer.questions("n1"))
     newcomer.answer_all()
     newcomer.tick(PATIENCE_TICKS + 1)
     newcomer.answer_all()
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
     assert len(newcomer.questions("n1")) == asked
 
 
@@ -506,48 +499,35 @@ def is_collected(request: pytest.FixtureRequest) -> Iterator[bool]:
 def test_garbage_collection_is_restored_after_a_page(is_collected: bool) -> None:
     newcomer = reading(2)
     assert gc.isenabled() == is_collected
-    question = newcomer.last_asked("n1")
-    newcomer.open.remove(question)
-    page = newcomer.true_answer(question)
-    assert isinstance(page, LogPage)
-    newcomer.hear("n1", undecodable(page))
+    page = newcomer.withheld_page("n1")
+    newcomer.receive("n1", undecodable(page))
     assert gc.isenabled() == is_collected
 
 
 def test_source_of_invalid_pages_is_abandoned() -> None:
     newcomer = reading(2)
     for _ in range(ANSWERS_MAX):
-        rubbish = [each for each in newcomer.open if each.node == "n1"]
-        if not rubbish:
+        if all(each.node != "n1" for each in newcomer.open):
             break
-        newcomer.open.remove(rubbish[0])
-        page = newcomer.true_answer(rubbish[0])
-        assert isinstance(page, LogPage)
-        newcomer.hear("n1", undecodable(replace(page, next=0)))
+        newcomer.receive("n1", undecodable(replace(newcomer.withheld_page("n1"), next=0)))
         newcomer.answer_all("n1")
         newcomer.tick()
     newcomer.answer_all("n1")
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
 
 
 @pytest.mark.parametrize("back", [0, 1, PAGE_ROWS])
 def test_source_whose_pages_do_not_advance_is_abandoned(back: int) -> None:
     newcomer = reading(2)
     for _ in range(ANSWERS_MAX):
-        circling = [each for each in newcomer.open if each.node == "n1"]
-        if not circling:
+        if all(each.node != "n1" for each in newcomer.open):
             break
-        newcomer.open.remove(circling[0])
-        page = newcomer.true_answer(circling[0])
-        assert isinstance(page, LogPage)
-        assert isinstance(circling[0].message, FetchLog)
-        start = circling[0].message.start
-        newcomer.hear("n1", replace(page, next=max(start - back, 0)))
+        start = newcomer.questions("n1")[-1].start
+        page = newcomer.withheld_page("n1")
+        newcomer.receive("n1", replace(page, next=max(start - back, 0)))
         newcomer.answer_all("n1")
     newcomer.answer_all("n1")
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
 
 
 @pytest.mark.parametrize("silent", ["n0", "n1", "n2"])
@@ -560,8 +540,7 @@ def test_prefixes_of_a_silent_source_are_read_from_another(silent: NodeId) -> No
     newcomer.answer_all(silent)
     newcomer.tick(PATIENCE_TICKS + 1)
     newcomer.answer_all(silent)
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
     prefix = first_prefix(newcomer, silent)
     others = {node for node in newcomer.stores if node != silent}
     assert any(prefix == each.prefix for node in others for each in newcomer.questions(node))
@@ -594,25 +573,22 @@ def test_slow_source_that_answers_in_time_is_kept() -> None:
 
 def test_backfill_ends_without_sources_and_leaves_the_rest_to_anti_entropy() -> None:
     newcomer = reading(2)
-    for node in ("n0", "n1"):
-        question = newcomer.last_asked(node)
-        assert isinstance(question.message, FetchLog)
-        newcomer.hear(node, Refused(question.message.request, "no"))
+    newcomer.refuse("n0")
+    newcomer.refuse("n1")
     assert newcomer.has_ended()
     assert 0 < len(newcomer.got()) < COUNT
 
 
 def test_backfill_ends_if_all_surveys_are_refused() -> None:
-    newcomer = Newcomer(NEIGHBOURS[:2]).look()
-    for question in newcomer.open:
-        assert isinstance(question.message, GetLogInfo)
-        newcomer.hear(question.node, Refused(question.message.request, "no"))
+    newcomer = Newcomer(NEIGHBOURS[:2]).begin()
+    newcomer.refuse("n0")
+    newcomer.refuse("n1")
     assert newcomer.has_ended()
     assert newcomer.questions() == []
 
 
 def test_backfill_ends_if_all_sources_are_silent() -> None:
-    newcomer = Newcomer(NEIGHBOURS[:2]).look()
+    newcomer = Newcomer(NEIGHBOURS[:2]).begin()
     newcomer.tick(PATIENCE_TICKS + 1)
     assert newcomer.has_ended()
 
@@ -626,13 +602,13 @@ def test_unrequested_answers_change_nothing() -> None:
     page = newcomer.true_answer(question)
     assert isinstance(page, LogPage)
     given, asked = list(newcomer.given), list(newcomer.asked)
-    newcomer.hear("n1", page)  # the request of another source
-    newcomer.hear("stranger", page)
-    newcomer.hear("n0", page, "other topic")
+    newcomer.receive("n1", page)  # the request of another source
+    newcomer.receive("stranger", page)
+    newcomer.receive("n0", page, "other topic")
     for request in (page.request + 100, page.request - 1, 0):
-        newcomer.hear("n0", replace(page, request=request))
-        newcomer.hear("n0", Refused(request, "no"))
-        newcomer.hear("n0", LogInfo(request, "", 0, 0, 1, 1, (), b""))
+        newcomer.receive("n0", replace(page, request=request))
+        newcomer.receive("n0", Refused(request, "no"))
+        newcomer.receive("n0", LogInfo(request, "", 0, 0, 1, 1, (), b""))
     assert (newcomer.given, newcomer.asked) == (given, asked)
     newcomer.answer_all()
     assert newcomer.got() == EVERYTHING
@@ -644,7 +620,7 @@ def test_repeated_page_is_accepted_once() -> None:
     page = newcomer.true_answer(question)
     newcomer.answer(question)
     given, asked = list(newcomer.given), list(newcomer.asked)
-    newcomer.hear("n0", page)
+    newcomer.receive("n0", page)
     assert (newcomer.given, newcomer.asked) == (given, asked)
 
 
@@ -652,18 +628,17 @@ def test_repeated_page_is_accepted_once() -> None:
 def test_page_in_answer_to_a_survey_does_no_harm(
     following: int | None,
 ) -> None:
-    newcomer = Newcomer(NEIGHBOURS[:2]).look()
+    newcomer = Newcomer(NEIGHBOURS[:2]).begin()
     question = newcomer.last_asked("n1")
     assert isinstance(question.message, GetLogInfo)
     newcomer.open.remove(question)
     page = LogPage(question.message.request, following, (), b"", packed(()))
-    newcomer.hear("n1", page)
+    newcomer.receive("n1", page)
     newcomer.tick(PATIENCE_TICKS)
     newcomer.answer_all()
     newcomer.tick(PATIENCE_TICKS + 1)
     newcomer.answer_all()
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
 
 
 def test_survey_in_answer_to_a_page_request_does_no_harm() -> None:
@@ -671,12 +646,11 @@ def test_survey_in_answer_to_a_page_request_does_no_harm() -> None:
     question = newcomer.last_asked("n1")
     assert isinstance(question.message, FetchLog)
     newcomer.open.remove(question)
-    newcomer.hear("n1", LogInfo(question.message.request, "x", 9, 0, 1, 1, (), b""))
+    newcomer.receive("n1", LogInfo(question.message.request, "x", 9, 0, 1, 1, (), b""))
     newcomer.answer_all()
     newcomer.tick(PATIENCE_TICKS + 1)
     newcomer.answer_all()
-    assert newcomer.got() == EVERYTHING
-    assert newcomer.has_ended()
+    newcomer.assert_complete()
 
 
 # -- topics ----------------------------------------------------------------------------------
@@ -685,28 +659,28 @@ def test_survey_in_answer_to_a_page_request_does_no_harm() -> None:
 def test_leaving_ends_the_backfill() -> None:
     newcomer = reading(2)
     given, asked = list(newcomer.given), list(newcomer.asked)
-    newcomer.catching.forget(TOPIC)
+    newcomer.client.forget(TOPIC)
     newcomer.answer_all()
-    newcomer.look().tick(PATIENCE_TICKS + 1)
+    newcomer.begin().tick(PATIENCE_TICKS + 1)
     assert (newcomer.given, newcomer.asked) == (given, asked)
 
 
 def test_leaving_before_the_survey_sends_no_request() -> None:
     newcomer = Newcomer(NEIGHBOURS)
-    newcomer.catching.forget(TOPIC)
-    newcomer.look().tick()
+    newcomer.client.forget(TOPIC)
+    newcomer.begin().tick()
     assert newcomer.asked == []
 
 
 def test_rejoining_starts_again_and_ignores_old_answers() -> None:
     newcomer = reading(1)
     old = newcomer.true_answer(newcomer.last_asked("n0"))
-    newcomer.catching.forget(TOPIC)
-    newcomer.catching.on_joined(TOPIC)
+    newcomer.client.forget(TOPIC)
+    newcomer.client.on_joined(TOPIC)
     newcomer.open.clear()
     newcomer.given.clear()
-    newcomer.look()
-    newcomer.hear("n0", old)
+    newcomer.begin()
+    newcomer.receive("n0", old)
     assert newcomer.given == []
     newcomer.answer_all()
     assert newcomer.got() == EVERYTHING
@@ -714,10 +688,10 @@ def test_rejoining_starts_again_and_ignores_old_answers() -> None:
 
 def test_two_topics_do_not_disturb_each_other() -> None:
     newcomer = reading(2)
-    newcomer.catching.on_joined("other")
-    newcomer.catching.maybe_start("other", newcomer.machine)
+    newcomer.client.on_joined("other")
+    newcomer.client.maybe_start("other", newcomer.machine)
     assert {each.topic for each in newcomer.asked} == {TOPIC, "other"}
-    newcomer.catching.forget("other")
+    newcomer.client.forget("other")
     others = [each for each in newcomer.open if each.topic == "other"]
     for question in others:
         newcomer.answer(question)
@@ -729,9 +703,9 @@ def test_two_topics_do_not_disturb_each_other() -> None:
 
 
 def test_two_histories_are_read_at_the_same_time() -> None:
-    newcomer = Newcomer(NEIGHBOURS[:2]).look()
-    newcomer.catching.on_joined("other")
-    newcomer.catching.maybe_start("other", newcomer.machine)
+    newcomer = Newcomer(NEIGHBOURS[:2]).begin()
+    newcomer.client.on_joined("other")
+    newcomer.client.maybe_start("other", newcomer.machine)
     for question in list(newcomer.open):
         newcomer.answer(question)
     for _ in range(ANSWERS_MAX):
@@ -759,17 +733,19 @@ class Wire:
         self.deaf: set[NodeId] = set()
         self.given: list[bytes] = []
         self.hook: Callable[[NodeId, RuntimeMessage], None] = lambda node, message: None
-        hear = NodeHost._on_request
+        handle = NodeHost._on_request
 
-        def noting(node: NodeHost, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
+        def recording(
+            node: NodeHost, sender: NodeId, topic: TopicId, message: RuntimeMessage
+        ) -> None:
             self.hook(node.name, message)
             if node.name not in self.deaf:
                 self.heard.append((node.name, sender, message))
                 if isinstance(message, LogPage):
                     self.progress.append(len(self.given))
-                hear(node, sender, topic, message)
+                handle(node, sender, topic, message)
 
-        monkeypatch.setattr(NodeHost, "_on_request", noting)
+        monkeypatch.setattr(NodeHost, "_on_request", recording)
 
     @property
     def sources(self) -> set[NodeId]:
@@ -786,8 +762,8 @@ class Wire:
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    monkeypatch.setattr(catching_up, "HISTORY_MIN", LONG // 4)
-    monkeypatch.setattr(offering, "PAGE_ROWS_MAX", PAGE_ROWS_LIVE)
+    monkeypatch.setattr(backfill, "HISTORY_MIN", LONG // 4)
+    monkeypatch.setattr(log_server, "PAGE_ROWS_MAX", PAGE_ROWS_LIVE)
     return Wire(monkeypatch)
 
 
@@ -878,68 +854,60 @@ async def late(
             yield scene
 
 
-def test_new_member_reads_history_from_several_neighbours_once_and_in_pages(
+async def test_new_member_reads_history_from_several_neighbours_once_and_in_pages(
     wire: Wire, tmp_path: Path
 ) -> None:
-    async def scene() -> None:
-        async with late(wire, tmp_path, repairs=False) as here:
-            await here.has_all(await here.come(), here.ids)
-            assert len(wire.sources) >= 2
-            assert any(0 < given < LONG for given in wire.progress)
-            assert wire.rows == LONG  # each row once, and nothing was left to anti-entropy
-            assert await here.stored() == here.ids
-
-    asyncio.run(scene())
+    async with late(wire, tmp_path, repairs=False) as here:
+        await here.has_all(await here.come(), here.ids)
+        assert len(wire.sources) >= 2
+        assert any(0 < given < LONG for given in wire.progress)
+        assert wire.rows == LONG  # each row once, and nothing was left to anti-entropy
+        assert await here.stored() == here.ids
 
 
-def test_new_member_gets_history_while_others_publish(wire: Wire, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with late(wire, tmp_path, repairs=True) as here:
-            newcomer = await here.come()
-            fresh = set()
-            for number in range(60):
-                publisher = HOLDERS[number % len(HOLDERS)]
-                fresh.add(await here.ring.publish(publisher, b"fresh %d" % number))
-            await here.has_all(newcomer, here.ids | fresh)
-            await until(lambda: all(ids_of(node) == here.ids | fresh for node in here.nodes))
-            assert await here.stored() == here.ids | fresh
-
-    asyncio.run(scene())
+async def test_new_member_gets_history_while_others_publish(wire: Wire, tmp_path: Path) -> None:
+    async with late(wire, tmp_path, repairs=True) as here:
+        newcomer = await here.come()
+        fresh = set()
+        for number in range(60):
+            publisher = HOLDERS[number % len(HOLDERS)]
+            fresh.add(await here.ring.publish(publisher, b"fresh %d" % number))
+        await here.has_all(newcomer, here.ids | fresh)
+        await until(lambda: all(ids_of(node) == here.ids | fresh for node in here.nodes))
+        assert await here.stored() == here.ids | fresh
 
 
-def test_new_member_that_publishes_meanwhile_loses_nothing(wire: Wire, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with late(wire, tmp_path, repairs=True) as here:
-            newcomer = await here.come()
-            fresh = {await here.ring.publish("new", b"fresh %d" % number) for number in range(30)}
-            await here.has_all(newcomer, here.ids | fresh)
-            await until(lambda: all(ids_of(node) == here.ids | fresh for node in here.nodes))
+async def test_new_member_that_publishes_meanwhile_loses_nothing(
+    wire: Wire, tmp_path: Path
+) -> None:
+    async with late(wire, tmp_path, repairs=True) as here:
+        newcomer = await here.come()
+        fresh = {await here.ring.publish("new", b"fresh %d" % number) for number in range(30)}
+        await here.has_all(newcomer, here.ids | fresh)
+        await until(lambda: all(ids_of(node) == here.ids | fresh for node in here.nodes))
 
-    asyncio.run(scene())
 
+async def test_neighbour_that_dies_during_a_backfill_is_replaced(
+    wire: Wire, tmp_path: Path
+) -> None:
+    async with late(wire, tmp_path, repairs=False) as here:
+        dying = asyncio.get_running_loop().create_future()
 
-def test_neighbour_that_dies_during_a_backfill_is_replaced(wire: Wire, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with late(wire, tmp_path, repairs=False) as here:
-            dying = asyncio.get_running_loop().create_future()
+        def hook(node: NodeId, message: RuntimeMessage) -> None:
+            """Silence the first node that is asked for its third page."""
+            asked = sum(by == node and isinstance(m, FetchLog) for by, _, m in wire.heard)
+            if isinstance(message, FetchLog) and asked == 2 and not dying.done():
+                wire.deaf.add(node)
+                dying.set_result((node, machine_of(here.ring.nodes["new"]).count))
 
-            def hook(node: NodeId, message: RuntimeMessage) -> None:
-                """Silence the first node that is asked for its third page."""
-                asked = sum(by == node and isinstance(m, FetchLog) for by, _, m in wire.heard)
-                if isinstance(message, FetchLog) and asked == 2 and not dying.done():
-                    wire.deaf.add(node)
-                    dying.set_result((node, machine_of(here.ring.nodes["new"]).count))
-
-            wire.hook = hook
-            newcomer = await here.come()
-            async with asyncio.timeout(DEADLINE_S):
-                victim, count = await dying
-            assert count < LONG
-            await here.ring.kill(victim)
-            await here.has_all(newcomer, here.ids)
-            assert await here.stored() == here.ids
-
-    asyncio.run(scene())
+        wire.hook = hook
+        newcomer = await here.come()
+        async with asyncio.timeout(DEADLINE_S):
+            victim, count = await dying
+        assert count < LONG
+        await here.ring.kill(victim)
+        await here.has_all(newcomer, here.ids)
+        assert await here.stored() == here.ids
 
 
 def with_spoilt(rows: list[Publication]) -> list[Publication]:
@@ -949,31 +917,23 @@ def with_spoilt(rows: list[Publication]) -> list[Publication]:
     ]
 
 
-def test_corrupt_rows_of_neighbours_are_refused(wire: Wire, tmp_path: Path) -> None:
+async def test_corrupt_rows_of_neighbours_are_refused(wire: Wire, tmp_path: Path) -> None:
     rows = with_spoilt(history(LONG))
-
-    async def scene() -> None:
-        async with late(wire, tmp_path, dict.fromkeys(HOLDERS, rows), repairs=False) as here:
-            newcomer = await here.come()
-            await until(lambda: wire.rows >= LONG and not newcomer._catching_up._histories)
-            sound = {row.id for row in rows if row.is_genuine(TOPIC)}
-            assert ids_of(newcomer) == sound
-            assert not any(each.startswith(b"spoilt") for each in here.ring.delivered["new"])
-            assert await here.stored() == sound
-
-    asyncio.run(scene())
+    async with late(wire, tmp_path, dict.fromkeys(HOLDERS, rows), repairs=False) as here:
+        newcomer = await here.come()
+        await until(lambda: wire.rows >= LONG and not newcomer._catching_up._histories)
+        sound = {row.id for row in rows if row.is_genuine(TOPIC)}
+        assert ids_of(newcomer) == sound
+        assert not any(each.startswith(b"spoilt") for each in here.ring.delivered["new"])
+        assert await here.stored() == sound
 
 
-def test_rows_corrupt_at_the_sources_come_from_others_by_anti_entropy(
+async def test_rows_corrupt_at_the_sources_come_from_others_by_anti_entropy(
     wire: Wire, tmp_path: Path
 ) -> None:
     rows = with_spoilt(history(LONG))
-
-    async def scene() -> None:
-        async with late(wire, tmp_path, {"b": rows, "c": rows}, repairs=True) as here:
-            newcomer = await here.come()
-            await here.has_all(newcomer, here.ids)
-            assert not any(each.startswith(b"spoilt") for each in here.ring.delivered["new"])
-            assert await here.stored() == here.ids
-
-    asyncio.run(scene())
+    async with late(wire, tmp_path, {"b": rows, "c": rows}, repairs=True) as here:
+        newcomer = await here.come()
+        await here.has_all(newcomer, here.ids)
+        assert not any(each.startswith(b"spoilt") for each in here.ring.delivered["new"])
+        assert await here.stored() == here.ids

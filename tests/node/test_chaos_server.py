@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -41,7 +40,6 @@ from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.node.status_server import NOT_A_MEMBER
 from skipring.node.supervisor_host import SupervisorHost
-from skipring.testing import Cluster
 from skipring.wire.chaos import (
     ChaosAck,
     ChaosPing,
@@ -56,6 +54,7 @@ from skipring.wire.chaos import (
 from skipring.wire.codec import Envelope, encode
 from skipring.wire.framing import CONTROL, Frame
 from skipring.wire.rpc import Refused
+from tests.support.connections import healthy_cluster
 from tests.support.machines import label, peer
 from tests.wire.samples import PUBLICATION, SAMPLES
 
@@ -87,14 +86,6 @@ def machine_of(node: NodeHost) -> Subscriber:
     return machine
 
 
-def with_a_member(scene: Callable[[NodeHost], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with member() as node:
-            await scene(node)
-
-    asyncio.run(run())
-
-
 async def fill(node: NodeHost, count: int) -> None:
     for number in range(count):
         await node.publish(TOPIC, PublishRequested(payload=b"%d" % number))
@@ -104,57 +95,48 @@ async def fill(node: NodeHost, count: int) -> None:
 
 
 @pytest.mark.parametrize("damage", SAMPLE_DAMAGES, ids=lambda damage: type(damage).__name__)
-def test_process_without_chaos_refuses_everything(damage: Damage) -> None:
-    async def scene() -> None:
-        async with member(is_chaotic=False) as node:
-            before = machine_of(node).state()
-            assert node.chaos.handle(TOPIC, damage) == Refused(damage.request, NO_CHAOS)
-            assert machine_of(node).state() == before
-            assert node.links.counts[REFUSALS] == 1
-        server = SupervisorHost(NodeSettings(tick_s=STILL_S), rng=Random(0))
-        assert server.chaos.handle(TOPIC, damage) == Refused(damage.request, NO_CHAOS)
-        assert server.state(TOPIC) == SupervisorState()
-        assert server.links.counts[REFUSALS] == 1
-
-    asyncio.run(scene())
+async def test_process_without_chaos_refuses_everything(damage: Damage) -> None:
+    async with member(is_chaotic=False) as node:
+        before = machine_of(node).state()
+        assert node.chaos.handle(TOPIC, damage) == Refused(damage.request, NO_CHAOS)
+        assert machine_of(node).state() == before
+        assert node.links.counts[REFUSALS] == 1
+    server = SupervisorHost(NodeSettings(tick_s=STILL_S), rng=Random(0))
+    assert server.chaos.handle(TOPIC, damage) == Refused(damage.request, NO_CHAOS)
+    assert server.state(TOPIC) == SupervisorState()
+    assert server.links.counts[REFUSALS] == 1
 
 
-def test_process_with_chaos_consents_without_a_change() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_process_with_chaos_consents_without_a_change() -> None:
+    async with member() as node:
         before = machine_of(node).state()
         assert node.chaos.handle(TOPIC, ChaosPing(5)) == ChaosAck(5)
         assert machine_of(node).state() == before
         server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
         assert server.chaos.handle(TOPIC, ChaosPing(5)) == ChaosAck(5)
 
-    with_a_member(scene)
-
 
 @pytest.mark.parametrize(
     "damage", [Overwrite(1, None, None, None, None, (), {}, {}), CorruptTrie(1, 1, 1, 0)]
 )
-def test_node_outside_the_topic_refuses(damage: Damage) -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_node_outside_the_topic_refuses(damage: Damage) -> None:
+    async with member() as node:
         assert node.chaos.handle("other", damage) == Refused(1, NOT_A_MEMBER)
 
-    with_a_member(scene)
 
-
-def test_node_has_no_database_and_supervisor_has_nothing_else() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_node_has_no_database_and_supervisor_has_nothing_else() -> None:
+    async with member() as node:
         assert node.chaos.handle(TOPIC, OverwriteDatabase(1, (), 0, ())) == Refused(1, NOT_HERE)
         server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
         for damage in (CorruptTrie(1, 1, 1, 0), Isolate(1, ("a",), 1)):
             assert server.chaos.handle(TOPIC, damage) == Refused(1, NOT_HERE)
 
-    with_a_member(scene)
-
 
 # -- variables and databases -----------------------------------------------------------------
 
 
-def test_overwrite_changes_all_variables_except_membership_and_publications() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_overwrite_changes_all_variables_except_membership_and_publications() -> None:
+    async with member() as node:
         await fill(node, 3)
         damage = Overwrite(
             request=1,
@@ -175,108 +157,90 @@ def test_overwrite_changes_all_variables_except_membership_and_publications() ->
         assert (state.silence, state.digests) == (damage.silence, damage.digests)
         assert len(state.publications) == len(machine_of(node).index()) == 3
 
-    with_a_member(scene)
 
-
-def test_received_publications_are_stored_before_an_overwrite_and_delivered_once() -> None:
+async def test_received_publications_are_stored_before_an_overwrite_and_delivered_once() -> None:
     delivered: list[int] = []
 
     def deliver(topic: TopicId, delivery: Deliver) -> None:
         del topic
         delivered.extend(each.seq for each in delivery.publications)
 
-    async def scene() -> None:
-        settings = NodeSettings(tick_s=STILL_S, flush_s=STILL_S, is_chaotic=True)
-        assert settings.config.defers_storage
-        node = NodeHost("a", settings, rng=Random(0), deliver=deliver)
-        try:
-            node.subscribe(TOPIC)
-            made = [Publication(publisher="z", seq=seq, payload=b"x") for seq in range(3)]
-            node.dispatch(TOPIC, Received(PublishMany((made[0], made[1]))))
-            assert machine_of(node).archive.end == 0  # received, but not stored
-            damage = Overwrite(1, None, None, None, None, (), {}, {})
-            assert node.chaos.handle(TOPIC, damage) == ChaosAck(1)
-            for each in (made[1], made[0], made[2]):
-                node.dispatch(TOPIC, Received(PublishNew(each)))
-            node.dispatch(TOPIC, Shutdown())
-            assert delivered == [0, 1, 2]
-            stored = machine_of(node).archive.publications()
-            assert [each.seq for each in stored] == [0, 1, 2]
-        finally:
-            await node.close()
-
-    asyncio.run(scene())
+    settings = NodeSettings(tick_s=STILL_S, flush_s=STILL_S, is_chaotic=True)
+    assert settings.config.defers_storage
+    node = NodeHost("a", settings, rng=Random(0), deliver=deliver)
+    try:
+        node.subscribe(TOPIC)
+        made = [Publication(publisher="z", seq=seq, payload=b"x") for seq in range(3)]
+        node.dispatch(TOPIC, Received(PublishMany((made[0], made[1]))))
+        assert machine_of(node).archive.end == 0  # received, but not stored
+        damage = Overwrite(1, None, None, None, None, (), {}, {})
+        assert node.chaos.handle(TOPIC, damage) == ChaosAck(1)
+        for each in (made[1], made[0], made[2]):
+            node.dispatch(TOPIC, Received(PublishNew(each)))
+        node.dispatch(TOPIC, Shutdown())
+        assert delivered == [0, 1, 2]
+        stored = machine_of(node).archive.publications()
+        assert [each.seq for each in stored] == [0, 1, 2]
+    finally:
+        await node.close()
 
 
-def test_database_is_overwritten_with_any_content() -> None:
-    async def scene() -> None:
-        server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
-        damage = OverwriteDatabase(1, DATABASE.database, DATABASE.next, DATABASE.queue)
-        assert server.chaos.handle(TOPIC, damage) == ChaosAck(1)
-        assert server.state(TOPIC) == DATABASE
-
-    asyncio.run(scene())
+async def test_database_is_overwritten_with_any_content() -> None:
+    server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
+    damage = OverwriteDatabase(1, DATABASE.database, DATABASE.next, DATABASE.queue)
+    assert server.chaos.handle(TOPIC, damage) == ChaosAck(1)
+    assert server.state(TOPIC) == DATABASE
 
 
 # -- tries and publications ------------------------------------------------------------------
 
 
-def test_equal_seeds_give_equal_wrong_roots_and_different_losses() -> None:
-    async def scene() -> None:
-        async with member("a") as one, member("b") as other:
-            for number in range(64):
-                event = PublishRequested(payload=b"%d" % number, publisher="p", seq=number)
-                for node in (one, other):
-                    await node.publish(TOPIC, event)
-            right = machine_of(one).index().root
+async def test_equal_seeds_give_equal_wrong_roots_and_different_losses() -> None:
+    async with member("a") as one, member("b") as other:
+        for number in range(64):
+            event = PublishRequested(payload=b"%d" % number, publisher="p", seq=number)
             for node in (one, other):
-                assert node.chaos.handle(TOPIC, CorruptTrie(1, 3, 16, seed=9)) == ChaosAck(1)
-            states = [machine_of(node).state() for node in (one, other)]
-            assert all(len(machine_of(node).index()) == 64 for node in (one, other))
-            assert machine_of(one).index().root == machine_of(other).index().root != right
-            assert all(len(state.hashes) == 3 for state in states)
-            assert all(len(state.publications) == 48 for state in states)
-            assert states[0].publications != states[1].publications
+                await node.publish(TOPIC, event)
+        right = machine_of(one).index().root
+        for node in (one, other):
+            assert node.chaos.handle(TOPIC, CorruptTrie(1, 3, 16, seed=9)) == ChaosAck(1)
+        states = [machine_of(node).state() for node in (one, other)]
+        assert all(len(machine_of(node).index()) == 64 for node in (one, other))
+        assert machine_of(one).index().root == machine_of(other).index().root != right
+        assert all(len(state.hashes) == 3 for state in states)
+        assert all(len(state.publications) == 48 for state in states)
+        assert states[0].publications != states[1].publications
 
-    asyncio.run(scene())
 
-
-def test_corruption_is_bounded_by_the_stored_publications() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_corruption_is_bounded_by_the_stored_publications() -> None:
+    async with member() as node:
         await fill(node, 2)
         assert node.chaos.handle(TOPIC, CorruptTrie(1, 2**62, 2**62, 0)) == ChaosAck(1)
         state = machine_of(node).state()
         assert len(state.hashes) == 1  # both ids are in one bucket
         assert state.publications == ()
 
-    with_a_member(scene)
 
-
-def test_corruption_of_nothing_changes_nothing() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_corruption_of_nothing_changes_nothing() -> None:
+    async with member() as node:
         await fill(node, 40)
         before = machine_of(node).state()
         assert node.chaos.handle(TOPIC, CorruptTrie(1, 0, 0, 0)) == ChaosAck(1)
         assert machine_of(node).state() == before
 
-    with_a_member(scene)
 
-
-def test_tries_of_other_nodes_in_the_process_stay_unchanged() -> None:
-    async def scene(node: NodeHost) -> None:
-        async with member("other") as other:
-            assert node.chaos.handle(TOPIC, CorruptTrie(1, 1, 1, 0)) == ChaosAck(1)
-            assert machine_of(node).index().root != EMPTY_ROOT
-            assert machine_of(other).index().root == EMPTY_ROOT
-
-    with_a_member(scene)
+async def test_tries_of_other_nodes_in_the_process_stay_unchanged() -> None:
+    async with member() as node, member("other") as other:
+        assert node.chaos.handle(TOPIC, CorruptTrie(1, 1, 1, 0)) == ChaosAck(1)
+        assert machine_of(node).index().root != EMPTY_ROOT
+        assert machine_of(other).index().root == EMPTY_ROOT
 
 
 # -- forged messages -------------------------------------------------------------------------
 
 
-def test_forged_messages_are_handled_as_received() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_forged_messages_are_handled_as_received() -> None:
+    async with member() as node:
         frames = encode(TOPIC, SetConfiguration(peer("0", "b"), label("1"), None)) + encode(
             TOPIC, Introduce(peer("01", "c"), EdgeKind.LINE, first_hand=True)
         )
@@ -287,11 +251,9 @@ def test_forged_messages_are_handled_as_received() -> None:
         assert server.chaos.handle(TOPIC, Forge(1, encode(TOPIC, Subscribe("x")))) == ChaosAck(1)
         assert server.state(TOPIC).database == (("0", "x"),)
 
-    with_a_member(scene)
 
-
-def test_forged_publications_and_other_topics_are_ignored() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_forged_publications_and_other_topics_are_ignored() -> None:
+    async with member() as node:
         node.subscribe("other")
         frames = b"".join(
             (
@@ -308,75 +270,59 @@ def test_forged_publications_and_other_topics_are_ignored() -> None:
         assert machine_of(node).label is None
         assert len(machine_of(node).index()) == 0
 
-    with_a_member(scene)
 
-
-def test_invalid_frames_are_refused_before_any_is_handled() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_invalid_frames_are_refused_before_any_is_handled() -> None:
+    async with member() as node:
         frames = encode(TOPIC, SetConfiguration(None, label("1"), None)) + bytes(20)
         assert node.chaos.handle(TOPIC, Forge(1, frames)) == Refused(1, NOT_FRAMES)
         assert machine_of(node).label is None
-
-    with_a_member(scene)
 
 
 # -- isolation -------------------------------------------------------------------------------
 
 
-def test_isolated_node_exchanges_nothing_until_the_isolation_ends() -> None:
-    async def scene() -> None:
-        async with Cluster(n=3) as cluster:
-            await cluster.wait_healthy()
-            node = cluster.node("n00")
-            assert node.chaos.handle(TOPIC, Isolate(1, ("n01", "n02"), 2**30)) == ChaosAck(1)
-            await cluster.publish("n00", b"out")
-            await cluster.publish("n01", b"in")
-            await cluster.until(lambda: cluster.payloads("n02") == [b"in"])
-            await cluster.until(lambda: node.links.counts["severed"] > 20)
-            assert cluster.payloads("n00") == [b"out"]
-            assert node.chaos.handle(TOPIC, Isolate(1, (), 0)) == ChaosAck(1)
-            await cluster.wait_healthy()
-            assert sorted(cluster.payloads("n02")) == [b"in", b"out"]
-
-    asyncio.run(scene())
+async def test_isolated_node_exchanges_nothing_until_the_isolation_ends() -> None:
+    async with healthy_cluster(n=3) as cluster:
+        node = cluster.node("n00")
+        assert node.chaos.handle(TOPIC, Isolate(1, ("n01", "n02"), 2**30)) == ChaosAck(1)
+        await cluster.publish("n00", b"out")
+        await cluster.publish("n01", b"in")
+        await cluster.until(lambda: cluster.payloads("n02") == [b"in"])
+        await cluster.until(lambda: node.links.counts["severed"] > 20)
+        assert cluster.payloads("n00") == [b"out"]
+        assert node.chaos.handle(TOPIC, Isolate(1, (), 0)) == ChaosAck(1)
+        await cluster.wait_healthy()
+        assert sorted(cluster.payloads("n02")) == [b"in", b"out"]
 
 
-def test_isolation_ends_by_itself_after_its_ticks() -> None:
-    async def scene() -> None:
-        async with Cluster(n=2) as cluster:
-            await cluster.wait_healthy()
-            assert cluster.node("n00").chaos.handle(TOPIC, Isolate(1, ("n01",), 5)) == ChaosAck(1)
-            await cluster.publish("n00", b"out")
-            assert cluster.payloads("n01") == []
-            await cluster.wait_healthy()
-            assert cluster.payloads("n01") == [b"out"]
-
-    asyncio.run(scene())
+async def test_isolation_ends_by_itself_after_its_ticks() -> None:
+    async with healthy_cluster(n=2) as cluster:
+        assert cluster.node("n00").chaos.handle(TOPIC, Isolate(1, ("n01",), 5)) == ChaosAck(1)
+        await cluster.publish("n00", b"out")
+        assert cluster.payloads("n01") == []
+        await cluster.wait_healthy()
+        assert cluster.payloads("n01") == [b"out"]
 
 
-def test_node_can_be_isolated_from_the_supervisor() -> None:
-    async def scene() -> None:
-        async with Cluster(n=4) as cluster:
-            await cluster.wait_healthy()
-            cluster.node("n00").chaos.handle(TOPIC, Isolate(1, (SUPERVISOR,), 2**30))
-            named = [name for _, name in cluster.snapshot().supervisor.database]
-            assert "n00" in named
-            others = tuple(name for name in cluster.nodes if name != "n00")
-            cluster.node("n00").chaos.handle(TOPIC, Isolate(1, (SUPERVISOR, *others), 2**30))
+async def test_node_can_be_isolated_from_the_supervisor() -> None:
+    async with healthy_cluster(n=4) as cluster:
+        cluster.node("n00").chaos.handle(TOPIC, Isolate(1, (SUPERVISOR,), 2**30))
+        named = [name for _, name in cluster.snapshot().supervisor.database]
+        assert "n00" in named
+        others = tuple(name for name in cluster.nodes if name != "n00")
+        cluster.node("n00").chaos.handle(TOPIC, Isolate(1, (SUPERVISOR, *others), 2**30))
 
-            def is_evicted() -> bool:
-                return "n00" not in {name for _, name in cluster.snapshot().supervisor.database}
+        def is_evicted() -> bool:
+            return "n00" not in {name for _, name in cluster.snapshot().supervisor.database}
 
-            await cluster.until(is_evicted)
-            cluster.node("n00").chaos.handle(TOPIC, Isolate(1, (), 0))
-            await cluster.wait_healthy()
-            assert not is_evicted()
-
-    asyncio.run(scene())
+        await cluster.until(is_evicted)
+        cluster.node("n00").chaos.handle(TOPIC, Isolate(1, (), 0))
+        await cluster.wait_healthy()
+        assert not is_evicted()
 
 
-def test_isolated_supervisor_is_ignored_at_any_address() -> None:
-    async def scene(node: NodeHost) -> None:
+async def test_isolated_supervisor_is_ignored_at_any_address() -> None:
+    async with member() as node:
         assert node.chaos.handle(TOPIC, Isolate(1, (SUPERVISOR,), 5)) == ChaosAck(1)
         node.links.receive(
             supervisor_at("127.0.0.1:1"), Envelope(Ping(1), TOPIC), Frame(CONTROL, b"")
@@ -384,40 +330,32 @@ def test_isolated_supervisor_is_ignored_at_any_address() -> None:
         node.links.send(supervisor_at("127.0.0.1:1"), encode(TOPIC, Pong(1)))
         assert node.links.counts["severed"] == 2
 
-    with_a_member(scene)
-
 
 # -- crashes and log lines -------------------------------------------------------------------
 
 
-def test_damage_is_logged_and_consent_is_not(
+async def test_damage_is_logged_and_consent_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scene(node: NodeHost) -> None:
+    async with member() as node:
         node.chaos.handle(TOPIC, ChaosPing(1))
         node.chaos.handle(TOPIC, CorruptTrie(1, 0, 0, 0))
         (line,) = caplog.messages
         assert "chaos_applied" in line
         assert "CorruptTrie" in line
 
-    with_a_member(scene)
 
-
-def test_crash_calls_the_callback_of_its_process() -> None:
+async def test_crash_calls_the_callback_of_its_process() -> None:
     calls: list[str] = []
     settings = NodeSettings(is_chaotic=True)
-
-    async def scene() -> None:
-        node = NodeHost(
-            "a", settings, rng=Random(0), deliver=ignore, crash=lambda: calls.append("node")
-        )
-        node.chaos.handle(TOPIC, Crash(1))
-        await node.close()
-        server = SupervisorHost(settings, rng=Random(0), crash=lambda: calls.append("supervisor"))
-        server.chaos.handle(TOPIC, Crash(1))
-        await server.close()
-
-    asyncio.run(scene())
+    node = NodeHost(
+        "a", settings, rng=Random(0), deliver=ignore, crash=lambda: calls.append("node")
+    )
+    node.chaos.handle(TOPIC, Crash(1))
+    await node.close()
+    server = SupervisorHost(settings, rng=Random(0), crash=lambda: calls.append("supervisor"))
+    server.chaos.handle(TOPIC, Crash(1))
+    await server.close()
     assert calls == ["node", "supervisor"]
 
 

@@ -20,14 +20,9 @@ from skipring.node.host import NodeHost
 from skipring.rpc.client import RpcClient
 from skipring.storage.store import PublicationStore
 from skipring.wire.rpc import Publish, PublishAck, Refused
-from tests.support.exchanges import LOOPS, LoopFactory, play
 from tests.support.rings import TOPIC, LiveRing, live_ring, until
 
-
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
-def loop(request: pytest.FixtureRequest) -> LoopFactory:
-    made: LoopFactory = request.param
-    return made
+pytestmark = pytest.mark.usefixtures("loop")
 
 
 class GatedStore:
@@ -84,323 +79,266 @@ async def begun(store: GatedStore) -> None:
 # -- sharing ---------------------------------------------------------------------------------
 
 
-def test_waiters_during_a_commit_share_the_next_one(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        with gated() as (store, durability):
+async def test_waiters_during_a_commit_share_the_next_one() -> None:
+    with gated() as (store, durability):
+        store.write()
+        first = asyncio.create_task(durability.wait_durable())
+        await begun(store)
+        later = []
+        for _ in range(20):
             store.write()
-            first = asyncio.create_task(durability.wait_durable())
-            await begun(store)
-            later = []
-            for _ in range(20):
-                store.write()
-                later.append(asyncio.create_task(durability.wait_durable()))
+            later.append(asyncio.create_task(durability.wait_durable()))
+        await asyncio.sleep(0)
+        store.gate.set()
+        await asyncio.gather(first, *later)
+        assert store.written == [1, 20]
+
+
+async def test_commit_that_began_before_a_write_does_not_complete_it() -> None:
+    with gated() as (store, durability):
+        store.write()
+        durability.request_commit()
+        await begun(store)
+        store.write()
+        waits = asyncio.create_task(durability.wait_durable())
+        store.gate.set()
+        await waits
+        assert store.written == [1, 1]
+
+
+async def test_cancelled_waiter_does_not_cancel_the_commit_of_others() -> None:
+    with gated() as (store, durability):
+        store.write(2)
+        gives_up, waits = (asyncio.create_task(durability.wait_durable()) for _ in range(2))
+        await begun(store)
+        gives_up.cancel()
+        await asyncio.wait([gives_up])
+        assert gives_up.cancelled()
+        assert not waits.done()
+        store.gate.set()
+        await waits
+        assert store.written == [2]
+
+
+async def test_requested_commit_during_a_commit_follows_it() -> None:
+    with gated() as (store, durability):
+        store.write()
+        durability.request_commit()
+        await begun(store)
+        store.write(2)
+        durability.request_commit()
+        store.gate.set()
+        await until(lambda: durability.unwritten == 0)
+        assert store.written == [1, 2]
+
+
+async def test_failed_commit_is_not_retried_immediately() -> None:
+    with gated() as (store, durability):
+        store.error = StoreFullError("no room")
+        store.write()
+        durability.request_commit()
+        await begun(store)
+        durability.request_commit()
+        store.gate.set()
+        await until(lambda: durability.failures > 0)
+        for _ in range(5):
             await asyncio.sleep(0)
-            store.gate.set()
-            await asyncio.gather(first, *later)
-            assert store.written == [1, 20]
-
-    play(scene, loop)
+        assert durability.next_commit == 2  # there was one commit
 
 
-def test_commit_that_began_before_a_write_does_not_complete_it(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        with gated() as (store, durability):
-            store.write()
-            durability.request_commit()
-            await begun(store)
-            store.write()
-            waits = asyncio.create_task(durability.wait_durable())
-            store.gate.set()
-            await waits
-            assert store.written == [1, 1]
-
-    play(scene, loop)
-
-
-def test_cancelled_waiter_does_not_cancel_the_commit_of_others(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        with gated() as (store, durability):
-            store.write(2)
-            gives_up, waits = (asyncio.create_task(durability.wait_durable()) for _ in range(2))
-            await begun(store)
-            gives_up.cancel()
-            await asyncio.wait([gives_up])
-            assert gives_up.cancelled()
-            assert not waits.done()
-            store.gate.set()
-            await waits
-            assert store.written == [2]
-
-    play(scene, loop)
-
-
-def test_requested_commit_during_a_commit_follows_it(
-    loop: LoopFactory,
-) -> None:
-    async def scene() -> None:
-        with gated() as (store, durability):
-            store.write()
-            durability.request_commit()
-            await begun(store)
-            store.write(2)
-            durability.request_commit()
-            store.gate.set()
-            await until(lambda: durability.unwritten == 0)
-            assert store.written == [1, 2]
-
-    play(scene, loop)
-
-
-def test_failed_commit_is_not_retried_immediately(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        with gated() as (store, durability):
-            store.error = StoreFullError("no room")
-            store.write()
-            durability.request_commit()
-            await begun(store)
-            durability.request_commit()
-            store.gate.set()
-            await until(lambda: durability.failures > 0)
-            for _ in range(5):
-                await asyncio.sleep(0)
-            assert durability.next_commit == 2  # there was one commit
-
-    play(scene, loop)
-
-
-def test_bytes_of_a_running_commit_do_not_count_for_another(
-    loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+async def test_bytes_of_a_running_commit_do_not_count_for_another(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(durability_module, "EAGER_BYTES", 100)
-
-    async def scene() -> None:
-        with gated() as (store, durability):
-            store.write()
-            durability.on_written(101)
-            assert durability._exceeds_eager_threshold
-            durability.request_commit()
-            await begun(store)
-            durability.on_written(100)
-            assert not durability._exceeds_eager_threshold
-            durability.on_written(1)
-            assert durability._exceeds_eager_threshold
-
-    play(scene, loop)
+    with gated() as (store, durability):
+        store.write()
+        durability.on_written(101)
+        assert durability._exceeds_eager_threshold
+        durability.request_commit()
+        await begun(store)
+        durability.on_written(100)
+        assert not durability._exceeds_eager_threshold
+        durability.on_written(1)
+        assert durability._exceeds_eager_threshold
 
 
-def test_waiting_without_writes_returns_immediately(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        with gated() as (store, durability):
-            await durability.wait_durable()
-            durability.request_commit()
-            await GroupCommit(None).wait_durable()
-            assert (durability.commits, store.written) == (0, [])
-            assert durability.unwritten == GroupCommit(None).unwritten == 0
-
-    play(scene, loop)
+async def test_waiting_without_writes_returns_immediately() -> None:
+    with gated() as (store, durability):
+        await durability.wait_durable()
+        durability.request_commit()
+        await GroupCommit(None).wait_durable()
+        assert (durability.commits, store.written) == (0, [])
+        assert durability.unwritten == GroupCommit(None).unwritten == 0
 
 
-def test_failure_is_raised_for_every_waiter(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        with gated() as (store, durability):
-            store.error = StoreFullError("no room")
-            store.write(3)
-            waits = [asyncio.create_task(durability.wait_durable()) for _ in range(3)]
-            store.gate.set()
-            told = await asyncio.gather(*waits, return_exceptions=True)
-            assert [type(each) for each in told] == [StoreFullError] * 3
-            assert len({id(each) for each in told}) == 3, "each has its own traceback"
-            assert 1 <= durability.failures < 3
-            with pytest.raises(StoreFullError):
-                await durability.raise_if_failing()
-            store.error = None
+async def test_failure_is_raised_for_every_waiter() -> None:
+    with gated() as (store, durability):
+        store.error = StoreFullError("no room")
+        store.write(3)
+        waits = [asyncio.create_task(durability.wait_durable()) for _ in range(3)]
+        store.gate.set()
+        told = await asyncio.gather(*waits, return_exceptions=True)
+        assert [type(each) for each in told] == [StoreFullError] * 3
+        assert len({id(each) for each in told}) == 3, "each has its own traceback"
+        assert 1 <= durability.failures < 3
+        with pytest.raises(StoreFullError):
             await durability.raise_if_failing()
-            assert durability.error is None
+        store.error = None
+        await durability.raise_if_failing()
+        assert durability.error is None
 
-    play(scene, loop)
 
-
-def test_uncommitted_bytes_are_counted_until_they_are_written(
-    loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+async def test_uncommitted_bytes_are_counted_until_they_are_written(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", 100)
-
-    async def scene() -> None:
-        with gated() as (store, durability):
-            store.write()
-            durability.on_written(101)
-            assert durability.is_backpressured
-            store.error = StoreFullError("no room")
-            store.gate.set()
-            with pytest.raises(StoreFullError):
-                await durability.wait_durable()
-            assert durability.is_backpressured
-            store.error = None
+    with gated() as (store, durability):
+        store.write()
+        durability.on_written(101)
+        assert durability.is_backpressured
+        store.error = StoreFullError("no room")
+        store.gate.set()
+        with pytest.raises(StoreFullError):
             await durability.wait_durable()
-            assert not durability.is_backpressured
+        assert durability.is_backpressured
+        store.error = None
+        await durability.wait_durable()
+        assert not durability.is_backpressured
 
-    play(scene, loop)
 
-
-def test_backpressure_ends_when_everything_is_written(
-    loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+async def test_backpressure_ends_when_everything_is_written(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Start the commit thread late; it includes publications that arrived meanwhile."""
     monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", 100)
-
-    async def scene() -> None:
-        with gated() as (store, durability):
-            store.door.clear()
-            store.gate.set()
-            store.write()
-            durability.on_written(1)
-            durability.request_commit()
-            await until(lambda: durability._covered_bytes == 1)
-            store.write()
-            durability.on_written(101)
-            store.door.set()
-            await until(lambda: durability.commits == 1)
-            assert durability.unwritten == 0
-            assert not durability.is_backpressured
-
-    play(scene, loop)
+    with gated() as (store, durability):
+        store.door.clear()
+        store.gate.set()
+        store.write()
+        durability.on_written(1)
+        durability.request_commit()
+        await until(lambda: durability._covered_bytes == 1)
+        store.write()
+        durability.on_written(101)
+        store.door.set()
+        await until(lambda: durability.commits == 1)
+        assert durability.unwritten == 0
+        assert not durability.is_backpressured
 
 
 # -- written and durable -----------------------------------------------------------------------
 
 
-def test_publications_are_sent_once_written_and_before_the_durable_mark(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        with gated() as (store, durability):
-            told: list[int] = []
-            durability._on_durable = told.append
-            store.last_gate.clear()
-            store.write()
-            number = durability.next_commit
-            waits = asyncio.create_task(durability.wait_durable())
-            await begun(store)
-            assert told == []
-            store.gate.set()
-            await until(lambda: told == [number])
-            assert not waits.done(), "it is not promised"
-            store.last_gate.set()
-            await waits
-
-    play(scene, loop)
+async def test_publications_are_sent_once_written_and_before_the_durable_mark() -> None:
+    with gated() as (store, durability):
+        told: list[int] = []
+        durability._on_durable = told.append
+        store.last_gate.clear()
+        store.write()
+        number = durability.next_commit
+        waits = asyncio.create_task(durability.wait_durable())
+        await begun(store)
+        assert told == []
+        store.gate.set()
+        await until(lambda: told == [number])
+        assert not waits.done(), "it is not promised"
+        store.last_gate.set()
+        await waits
 
 
-def test_commit_without_waiters_calls_no_callback(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        with gated() as (store, durability):
-            told: list[int] = []
-            durability._on_durable = told.append
-            store.gate.set()
-            store.write()
-            durability.request_commit()
-            await until(lambda: durability.commits == 1)
-            assert told == []
-            store.write()
-            number = durability.next_commit
-            await durability.wait_durable()
-            assert told == [number]
-
-    play(scene, loop)
+async def test_commit_without_waiters_calls_no_callback() -> None:
+    with gated() as (store, durability):
+        told: list[int] = []
+        durability._on_durable = told.append
+        store.gate.set()
+        store.write()
+        durability.request_commit()
+        await until(lambda: durability.commits == 1)
+        assert told == []
+        store.write()
+        number = durability.next_commit
+        await durability.wait_durable()
+        assert told == [number]
 
 
-def test_failed_durable_mark_is_written_later(
-    loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_durable_mark_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", 100)
-
-    async def scene() -> None:
-        with gated() as (store, durability):
-            store.gate.set()
-            store.late_error = StoreFullError("no room")
-            store.write()
-            durability.on_written(101)
-            with pytest.raises(StoreFullError):
-                await durability.wait_durable()
-            assert durability.unwritten == 0
-            assert durability.is_backpressured
-            with pytest.raises(StoreFullError):
-                await durability.raise_if_failing()
-            store.late_error = None
-            durability.request_commit()  # as every tick does
-            await until(lambda: durability.error is None)
-            assert not durability.is_backpressured
-            tried = store.tried
-            durability.request_commit()
-            assert store.tried == tried, "nothing is left to be done"
-
-    play(scene, loop)
-
-
-def test_failed_commit_makes_nothing_durable(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        with gated() as (store, durability):
-            store.gate.set()
-            store.error = StoreFullError("no room")
-            store.write()
-            number = durability.next_commit
-            with pytest.raises(StoreFullError):
-                await durability.wait_durable()
-            assert durability.durable < number
-            store.error = None
+    with gated() as (store, durability):
+        store.gate.set()
+        store.late_error = StoreFullError("no room")
+        store.write()
+        durability.on_written(101)
+        with pytest.raises(StoreFullError):
             await durability.wait_durable()
-            assert durability.durable >= number
+        assert durability.unwritten == 0
+        assert durability.is_backpressured
+        with pytest.raises(StoreFullError):
+            await durability.raise_if_failing()
+        store.late_error = None
+        durability.request_commit()  # as every tick does
+        await until(lambda: durability.error is None)
+        assert not durability.is_backpressured
+        tried = store.tried
+        durability.request_commit()
+        assert store.tried == tried, "nothing is left to be done"
 
-    play(scene, loop)
+
+async def test_failed_commit_makes_nothing_durable() -> None:
+    with gated() as (store, durability):
+        store.gate.set()
+        store.error = StoreFullError("no room")
+        store.write()
+        number = durability.next_commit
+        with pytest.raises(StoreFullError):
+            await durability.wait_durable()
+        assert durability.durable < number
+        store.error = None
+        await durability.wait_durable()
+        assert durability.durable >= number
 
 
-def test_write_included_in_an_earlier_commit_is_durable(loop: LoopFactory) -> None:
+async def test_write_included_in_an_earlier_commit_is_durable() -> None:
     """Commit a write whose publisher was cancelled, and write nothing afterwards."""
-
-    async def scene() -> None:
-        with gated() as (store, durability):
-            store.door.clear()
-            store.gate.set()
-            store.write()
-            durability.request_commit()
-            await until(lambda: store.tried == 1)
-            store.write()
-            number = durability.next_commit
-            assert durability.durable < number
-            store.door.set()
-            await until(lambda: durability.commits == 1)
-            assert durability.unwritten == 0
-            assert durability.durable >= number
-
-    play(scene, loop)
+    with gated() as (store, durability):
+        store.door.clear()
+        store.gate.set()
+        store.write()
+        durability.request_commit()
+        await until(lambda: store.tried == 1)
+        store.write()
+        number = durability.next_commit
+        assert durability.durable < number
+        store.door.set()
+        await until(lambda: durability.commits == 1)
+        assert durability.unwritten == 0
+        assert durability.durable >= number
 
 
-def test_publication_is_sent_once_written_and_acknowledged_once_durable(
-    tmp_path: Path, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+async def test_publication_is_sent_once_written_and_acknowledged_once_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene() -> None:
-        with PublicationStore.open(tmp_path) as store:
-            async with live_ring("other") as ring:
-                node = await ring.join("publisher", store)
-                await ring.settle()
-                for each in ring.nodes.values():
-                    each.ticker.stop()  # nothing arrives by anti-entropy
-                gate, promise = threading.Event(), store._promise
+    with PublicationStore.open(tmp_path) as store:
+        async with live_ring("other") as ring:
+            node = await ring.join("publisher", store)
+            await ring.settle()
+            for each in ring.nodes.values():
+                each.ticker.stop()  # nothing arrives by anti-entropy
+            gate, promise = threading.Event(), store._promise
 
-                def late_promise() -> None:
-                    gate.wait()
-                    promise()
+            def late_promise() -> None:
+                gate.wait()
+                promise()
 
-                monkeypatch.setattr(store, "_promise", late_promise)
-                try:
-                    publishing = asyncio.create_task(publish(node, 1))
-                    await until(lambda: held(ring, "other") == 1)
-                    assert not publishing.done()
-                    assert store.archive(TOPIC).durable_end == 0, "not durable yet"
-                finally:
-                    gate.set()
-                await publishing
-                assert store.archive(TOPIC).durable_end == 1
-
-    play(scene, loop)
+            monkeypatch.setattr(store, "_promise", late_promise)
+            try:
+                publishing = asyncio.create_task(publish(node, 1))
+                await until(lambda: held(ring, "other") == 1)
+                assert not publishing.done()
+                assert store.archive(TOPIC).durable_end == 0, "not durable yet"
+            finally:
+                gate.set()
+            await publishing
+            assert store.archive(TOPIC).durable_end == 1
 
 
 # -- full disk ---------------------------------------------------------------------------------
@@ -428,123 +366,108 @@ def held(ring: LiveRing, name: str) -> int:
     return len(machine.index())
 
 
-def test_full_disk_is_reported_and_the_node_keeps_serving(
-    tmp_path: Path, loop: LoopFactory
-) -> None:
-    async def scene() -> None:
-        with PublicationStore.open(tmp_path) as store:
-            async with live_ring("other") as ring:
-                node = await ring.join("full", store)
-                await publish(node, 1)
-                await ring.settle()
-                fill(store)
-                with pytest.raises(StoreFullError, match="room"):
-                    await publish(node, 2)
-                kept = held(ring, "full")
-                for number in (3, 4):
-                    with pytest.raises(StoreFullError):
-                        await publish(node, number)
-                assert held(ring, "full") == kept == 2, "those were refused before anything is kept"
-                await publish(ring.nodes["other"], 5)
-                await until(lambda: held(ring, "full") >= 3)
-                await ring.join("late")  # it gets everything, also from the full member
-                await ring.settle()
-                make_room(store)
-                await until(lambda: node.durability.error is None)
-                await until(lambda: node.durability.unwritten == 0)
-                made = await publish(node, 6)
-                await ring.settle()
-                assert held(ring, "late") == 4
-        with PublicationStore.open(tmp_path) as again:
-            ids = [key for key, _ in again.archive(TOPIC).entries()]
-            assert len(ids) == 4
-            assert made in ids
-
-    play(scene, loop)
+async def test_full_disk_is_reported_and_the_node_keeps_serving(tmp_path: Path) -> None:
+    with PublicationStore.open(tmp_path) as store:
+        async with live_ring("other") as ring:
+            node = await ring.join("full", store)
+            await publish(node, 1)
+            await ring.settle()
+            fill(store)
+            with pytest.raises(StoreFullError, match="room"):
+                await publish(node, 2)
+            kept = held(ring, "full")
+            for number in (3, 4):
+                with pytest.raises(StoreFullError):
+                    await publish(node, number)
+            assert held(ring, "full") == kept == 2, "those were refused before anything is kept"
+            await publish(ring.nodes["other"], 5)
+            await until(lambda: held(ring, "full") >= 3)
+            await ring.join("late")  # it gets everything, also from the full member
+            await ring.settle()
+            make_room(store)
+            await until(lambda: node.durability.error is None)
+            await until(lambda: node.durability.unwritten == 0)
+            made = await publish(node, 6)
+            await ring.settle()
+            assert held(ring, "late") == 4
+    with PublicationStore.open(tmp_path) as again:
+        ids = [key for key, _ in again.archive(TOPIC).entries()]
+        assert len(ids) == 4
+        assert made in ids
 
 
-def test_backlog_from_others_is_bounded_while_the_disk_is_full(
-    tmp_path: Path, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+async def test_backlog_from_others_is_bounded_while_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound, size = 200_000, 20_000
     monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", bound)
-
-    async def scene() -> None:
-        with PublicationStore.open(tmp_path) as store:
-            async with live_ring("other") as ring:
-                node = await ring.join("full", store)
-                await publish(node, 0)
-                await ring.settle()
-                fill(store)
-                for number in range(1, 60):
-                    await publish(ring.nodes["other"], number, size)
-                await until(lambda: node.links.counts["store full"] > 0)
-                await until(lambda: node.durability.error is not None)
-                # A chunk of anti-entropy may be the one beyond the limit.
-                waiting = node.durability._waiting_bytes
-                assert bound < waiting < bound + 2 * node._topics._config.chunk_bytes
-                assert held(ring, "full") < 60
-                make_room(store)
-                await ring.settle()
-                assert held(ring, "full") == 60
-                await until(lambda: node.durability.unwritten == 0)
-        with PublicationStore.open(tmp_path) as again:
-            assert len(list(again.archive(TOPIC).entries())) == 60
-
-    play(scene, loop)
+    with PublicationStore.open(tmp_path) as store:
+        async with live_ring("other") as ring:
+            node = await ring.join("full", store)
+            await publish(node, 0)
+            await ring.settle()
+            fill(store)
+            for number in range(1, 60):
+                await publish(ring.nodes["other"], number, size)
+            await until(lambda: node.links.counts["store full"] > 0)
+            await until(lambda: node.durability.error is not None)
+            # A chunk of anti-entropy may be the one beyond the limit.
+            waiting = node.durability._waiting_bytes
+            assert bound < waiting < bound + 2 * node._topics._config.chunk_bytes
+            assert held(ring, "full") < 60
+            make_room(store)
+            await ring.settle()
+            assert held(ring, "full") == 60
+            await until(lambda: node.durability.unwritten == 0)
+    with PublicationStore.open(tmp_path) as again:
+        assert len(list(again.archive(TOPIC).entries())) == 60
 
 
-def test_publishing_for_clients_is_refused_with_a_reason_while_the_disk_is_full(
-    tmp_path: Path, loop: LoopFactory
+async def test_publishing_for_clients_is_refused_with_a_reason_while_the_disk_is_full(
+    tmp_path: Path,
 ) -> None:
-    async def scene() -> None:
-        with PublicationStore.open(tmp_path) as store:
-            async with live_ring("other") as ring:
-                node = await ring.join("full", store)
-                await publish(node, 1)
-                fill(store)
-                with pytest.raises(StoreFullError):
-                    await publish(node, 2)
-                made = Publication(publisher="p", seq=0, payload=bytes(20_000))
-                async with RpcClient([ring.supervisor.address], rng=Random(1)) as outsider:
-                    outsider.book.learn({"full": node.address})
-                    answer = await outsider.request(
-                        TOPIC, "full", lambda number: Publish(number, made), PublishAck
-                    )
-                assert isinstance(answer, Refused)
-                assert "room" in answer.reason
-
-    play(scene, loop)
+    with PublicationStore.open(tmp_path) as store:
+        async with live_ring("other") as ring:
+            node = await ring.join("full", store)
+            await publish(node, 1)
+            fill(store)
+            with pytest.raises(StoreFullError):
+                await publish(node, 2)
+            made = Publication(publisher="p", seq=0, payload=bytes(20_000))
+            async with RpcClient([ring.supervisor.address], rng=Random(1)) as outsider:
+                outsider.book.learn({"full": node.address})
+                answer = await outsider.request(
+                    TOPIC, "full", lambda number: Publish(number, made), PublishAck
+                )
+            assert isinstance(answer, Refused)
+            assert "room" in answer.reason
 
 
-def test_node_that_leaves_while_publishing_for_a_client_refuses(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with PublicationStore.open(tmp_path) as store:
-            async with live_ring("other") as ring:
-                node = await ring.join("full", store)
-                await publish(node, 1)
-                fill(store)
-                with pytest.raises(StoreFullError):
-                    await publish(node, 2)
-                made = Publication(publisher="p", seq=0, payload=bytes(20_000))
-                async with RpcClient([ring.supervisor.address], rng=Random(1)) as outsider:
-                    outsider.book.learn({"full": node.address})
-                    with slow_commits(store) as gate:
-                        make_room(store)
-                        asked = asyncio.create_task(
-                            outsider.request(
-                                TOPIC, "full", lambda n: Publish(n, made), PublishAck, timeout_s=3
-                            )
+async def test_node_that_leaves_while_publishing_for_a_client_refuses(tmp_path: Path) -> None:
+    with PublicationStore.open(tmp_path) as store:
+        async with live_ring("other") as ring:
+            node = await ring.join("full", store)
+            await publish(node, 1)
+            fill(store)
+            with pytest.raises(StoreFullError):
+                await publish(node, 2)
+            made = Publication(publisher="p", seq=0, payload=bytes(20_000))
+            async with RpcClient([ring.supervisor.address], rng=Random(1)) as outsider:
+                outsider.book.learn({"full": node.address})
+                with slow_commits(store) as gate:
+                    make_room(store)
+                    asked = asyncio.create_task(
+                        outsider.request(
+                            TOPIC, "full", lambda n: Publish(n, made), PublishAck, timeout_s=3
                         )
-                        await until(lambda: len(node.errands) > 0)
-                        await node.unsubscribe(TOPIC, 5)
-                        gate.set()
-                        answer = await asked
-                del ring.nodes["full"]
-                await node.close()
-                assert isinstance(answer, Refused)
-
-    play(scene)
+                    )
+                    await until(lambda: len(node.errands) > 0)
+                    await node.unsubscribe(TOPIC, 5)
+                    gate.set()
+                    answer = await asked
+            del ring.nodes["full"]
+            await node.close()
+            assert isinstance(answer, Refused)
 
 
 @contextmanager

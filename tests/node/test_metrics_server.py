@@ -93,44 +93,35 @@ async def showing(
 # --- pages -----------------------------------------------------------------------------
 
 
-def test_collector_reads_current_metrics() -> None:
-    async def scene() -> None:
-        source = Shown()
-        async with showing(source) as address:
-            for value in (7.0, 8.0):
-                source.value = value
-                status, text = await asked(address, "/metrics")
-                families = {each.name: each for each in text_string_to_metric_families(text)}
-                assert status == 200
-                assert families["skipring_links"].samples[0].value == value
-                assert families["process_open_fds"].samples[0].value > 0
-
-    asyncio.run(scene())
+async def test_collector_reads_current_metrics() -> None:
+    source = Shown()
+    async with showing(source) as address:
+        for value in (7.0, 8.0):
+            source.value = value
+            status, text = await asked(address, "/metrics")
+            families = {each.name: each for each in text_string_to_metric_families(text)}
+            assert status == 200
+            assert families["skipring_links"].samples[0].value == value
+            assert families["process_open_fds"].samples[0].value > 0
 
 
-def test_process_is_ready_without_reasons_against_it() -> None:
-    async def scene() -> None:
-        source = Shown()
-        source.reasons = ["no place in the ring of 'news'", "the disk is full"]
-        async with showing(source) as address:
-            unready = (503, "no place in the ring of 'news'\nthe disk is full\n")
-            assert await asked(address, "/readyz") == unready
-            assert await asked(address, "/healthz") == (200, "alive\n")
-            source.reasons = []
-            assert await asked(address, "/readyz") == (200, "ready\n")
-
-    asyncio.run(scene())
+async def test_process_is_ready_without_reasons_against_it() -> None:
+    source = Shown()
+    source.reasons = ["no place in the ring of 'news'", "the disk is full"]
+    async with showing(source) as address:
+        unready = (503, "no place in the ring of 'news'\nthe disk is full\n")
+        assert await asked(address, "/readyz") == unready
+        assert await asked(address, "/healthz") == (200, "alive\n")
+        source.reasons = []
+        assert await asked(address, "/readyz") == (200, "ready\n")
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
-def test_blocked_loop_is_reported_until_it_answers_again(path: str) -> None:
-    async def scene() -> None:
-        async with showing(Shown(), answer_s=0.05) as address:
-            # Called in the thread of the loop, which then cannot answer.
-            assert get(address, path) == (503, "the event loop does not answer\n")
-            await until_answered(lambda: get(address, path)[0] == 200)
-
-    asyncio.run(scene())
+async def test_blocked_loop_is_reported_until_it_answers_again(path: str) -> None:
+    async with showing(Shown(), answer_s=0.05) as address:
+        # Called in the thread of the loop, which then cannot answer.
+        assert get(address, path) == (503, "the event loop does not answer\n")
+        await until_answered(lambda: get(address, path)[0] == 200)
 
 
 def test_closed_loop_is_not_alive() -> None:
@@ -144,67 +135,53 @@ def test_closed_loop_is_not_alive() -> None:
         telemetry.close()
 
 
-def test_other_paths_and_methods_are_refused() -> None:
-    async def scene() -> None:
-        async with showing(Shown()) as address:
-            for path in ("/", "/metrics/", "/metricsx", "/../metrics"):
-                assert (await asked(address, path))[0] == 404
-            assert (await asked(address, "/metrics?name[]=x"))[0] == 200
-            for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-                assert (await asked(address, "/metrics", method))[0] == 501
-            assert await asked(address, "/healthz", "HEAD") == (200, "")
-
-    asyncio.run(scene())
+async def test_other_paths_and_methods_are_refused() -> None:
+    async with showing(Shown()) as address:
+        for path in ("/", "/metrics/", "/metricsx", "/../metrics"):
+            assert (await asked(address, path))[0] == 404
+        assert (await asked(address, "/metrics?name[]=x"))[0] == 200
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            assert (await asked(address, "/metrics", method))[0] == 501
+        assert await asked(address, "/healthz", "HEAD") == (200, "")
 
 
-def test_failing_page_costs_one_answer_only() -> None:
-    async def scene() -> None:
-        async with showing(Broken()) as address:
-            assert (await asked(address, "/metrics"))[0] == 500
-            assert (await asked(address, "/healthz"))[0] == 200
-
-    asyncio.run(scene())
+async def test_failing_page_costs_one_answer_only() -> None:
+    async with showing(Broken()) as address:
+        assert (await asked(address, "/metrics"))[0] == 500
+        assert (await asked(address, "/healthz"))[0] == 200
 
 
-def test_requests_are_not_logged(capfd: pytest.CaptureFixture[str]) -> None:
-    async def scene() -> None:
-        async with showing(Shown()) as address:
-            await asked(address, "/metrics")
-            await asked(address, "/nowhere")
-
-    asyncio.run(scene())
+async def test_requests_are_not_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    async with showing(Shown()) as address:
+        await asked(address, "/metrics")
+        await asked(address, "/nowhere")
     assert capfd.readouterr() == ("", "")
 
 
-def test_port_in_use_is_one_sentence() -> None:
-    async def scene() -> None:
-        async with showing(Shown()) as address:
-            second = Telemetry(Shown(), asyncio.get_running_loop())
-            with pytest.raises(InputError, match=f"cannot show metrics at {address}: .*in use"):
-                second.start(LOOPBACK, int(address.rpartition(":")[2]))
-            second.close()
-
-    asyncio.run(scene())
+async def test_port_in_use_is_one_sentence() -> None:
+    async with showing(Shown()) as address:
+        second = Telemetry(Shown(), asyncio.get_running_loop())
+        with pytest.raises(InputError, match=f"cannot show metrics at {address}: .*in use"):
+            second.start(LOOPBACK, int(address.rpartition(":")[2]))
+        second.close()
 
 
 # --- limits for clients ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"])
-def test_hanging_clients_do_not_prevent_close(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_clients_do_not_prevent_close(
+    said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(telemetry_module, "SILENCE_S", NEVER_S)
     monkeypatch.setattr(telemetry_module, "REQUEST_S", NEVER_S)
-
-    async def scene() -> None:
-        with ExitStack() as stack:
-            async with showing(Shown()) as address:
-                clients = [stack.enter_context(connected(address)) for _ in range(3)]
-                for client in clients:
-                    client.sendall(said)
-                assert (await asked(address, "/healthz"))[0] == 200  # the others were accepted
-            assert all(map(is_dropped, clients))
-
-    asyncio.run(scene())
+    with ExitStack() as stack:
+        async with showing(Shown()) as address:
+            clients = [stack.enter_context(connected(address)) for _ in range(3)]
+            for client in clients:
+                client.sendall(said)
+            assert (await asked(address, "/healthz"))[0] == 200  # the others were accepted
+        assert all(map(is_dropped, clients))
 
 
 class StuckLoop(asyncio.AbstractEventLoop):
@@ -235,48 +212,37 @@ def test_pending_request_does_not_prevent_close() -> None:
 @pytest.mark.parametrize(
     "head", [b"GET\r\n\r\n", b"GET / SMTP\r\n\r\n", b"\xff\x00\r\n\r\n", b"x" * (1 << 20)]
 )
-def test_malformed_request_is_refused(head: bytes) -> None:
-    async def scene() -> None:
-        async with showing(Shown()) as address:
-            with connected(address) as client:
-                with suppress(ConnectionError):
-                    client.sendall(head)
-                assert await asyncio.to_thread(is_dropped, client)
-            assert (await asked(address, "/healthz"))[0] == 200
-
-    asyncio.run(scene())
+async def test_malformed_request_is_refused(head: bytes) -> None:
+    async with showing(Shown()) as address:
+        with connected(address) as client:
+            with suppress(ConnectionError):
+                client.sendall(head)
+            assert await asyncio.to_thread(is_dropped, client)
+        assert (await asked(address, "/healthz"))[0] == 200
 
 
 @pytest.mark.parametrize("limit", ["SILENCE_S", "REQUEST_S"])
-def test_silent_client_is_dropped(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_client_is_dropped(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SILENCE_S", "REQUEST_S"):
         monkeypatch.setattr(telemetry_module, name, 0.05 if name == limit else NEVER_S)
-
-    async def scene() -> None:
-        async with showing(Shown()) as address:
-            with connected(address) as client:
-                client.sendall(b"GET /")
-                assert await asyncio.to_thread(is_dropped, client)
-
-    asyncio.run(scene())
+    async with showing(Shown()) as address:
+        with connected(address) as client:
+            client.sendall(b"GET /")
+            assert await asyncio.to_thread(is_dropped, client)
 
 
-def test_excess_clients_are_dropped_immediately(
+async def test_excess_clients_are_dropped_immediately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(telemetry_module, "SILENCE_S", NEVER_S)
     monkeypatch.setattr(telemetry_module, "REQUEST_S", NEVER_S)
-
-    async def scene() -> None:
-        async with showing(Shown()) as address:
-            with ExitStack() as stack:
-                for _ in range(REQUESTS_MAX):
-                    stack.enter_context(connected(address))
-                with connected(address) as one_more:
-                    assert await asyncio.to_thread(is_dropped, one_more)
-            await until_answered(lambda: get(address, "/healthz")[0] == 200)
-
-    asyncio.run(scene())
+    async with showing(Shown()) as address:
+        with ExitStack() as stack:
+            for _ in range(REQUESTS_MAX):
+                stack.enter_context(connected(address))
+            with connected(address) as one_more:
+                assert await asyncio.to_thread(is_dropped, one_more)
+        await until_answered(lambda: get(address, "/healthz")[0] == 200)
 
 
 async def until_answered(holds: Callable[[], bool]) -> None:
@@ -323,65 +289,52 @@ def client_of(authority: trustme.CA, certified_by: trustme.CA | None) -> ssl.SSL
     return context
 
 
-def test_tls_requires_a_certificate_of_the_authority() -> None:
-    async def scene() -> None:
-        ours, another = trustme.CA(), trustme.CA()
-        async with showing(Shown(), credentials=Serving(ours)) as address:
-            for certified_by in (None, another):
-                stranger = client_of(ours, certified_by)
-                with pytest.raises(NO_ANSWER):
-                    await asyncio.to_thread(get, address, "/healthz", "GET", stranger)
+async def test_tls_requires_a_certificate_of_the_authority() -> None:
+    ours, another = trustme.CA(), trustme.CA()
+    async with showing(Shown(), credentials=Serving(ours)) as address:
+        for certified_by in (None, another):
+            stranger = client_of(ours, certified_by)
             with pytest.raises(NO_ANSWER):
-                await asked(address, "/healthz")
-            client = client_of(ours, ours)
-            assert await asyncio.to_thread(get, address, "/healthz", "GET", client) == (
-                200,
-                "alive\n",
-            )
+                await asyncio.to_thread(get, address, "/healthz", "GET", stranger)
+        with pytest.raises(NO_ANSWER):
+            await asked(address, "/healthz")
+        client = client_of(ours, ours)
+        assert await asyncio.to_thread(get, address, "/healthz", "GET", client) == (
+            200,
+            "alive\n",
+        )
 
-    asyncio.run(scene())
 
-
-def test_collector_with_a_denied_certificate_is_refused(
+async def test_collector_with_a_denied_certificate_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scene() -> None:
-        ours = trustme.CA()
-        async with showing(Shown(), credentials=Serving(ours, denied="client")) as address:
-            with pytest.raises(NO_ANSWER):
-                await asyncio.to_thread(get, address, "/healthz", "GET", client_of(ours, ours))
-            await until(lambda: "request_refused" in caplog.text, lambda: caplog.text)
-            assert "reason='certificate denied'" in caplog.text
-
-    asyncio.run(scene())
+    ours = trustme.CA()
+    async with showing(Shown(), credentials=Serving(ours, denied="client")) as address:
+        with pytest.raises(NO_ANSWER):
+            await asyncio.to_thread(get, address, "/healthz", "GET", client_of(ours, ours))
+        await until(lambda: "request_refused" in caplog.text, lambda: caplog.text)
+        assert "reason='certificate denied'" in caplog.text
 
 
-def test_stalled_tls_handshake_does_not_block_other_clients(
+async def test_stalled_tls_handshake_does_not_block_other_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(telemetry_module, "SILENCE_S", NEVER_S)
     monkeypatch.setattr(telemetry_module, "REQUEST_S", NEVER_S)
-
-    async def scene() -> None:
-        ours = trustme.CA()
-        client = client_of(ours, ours)
-        with ExitStack() as stack:
-            async with showing(Shown(), credentials=Serving(ours)) as address:
-                silent = stack.enter_context(connected(address))
-                status, _ = await asyncio.to_thread(get, address, "/healthz", "GET", client)
-                assert status == 200
-            assert is_dropped(silent)
-
-    asyncio.run(scene())
-
-
-def test_missing_certificate_is_logged_readably(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
-        ours = trustme.CA()
+    ours = trustme.CA()
+    client = client_of(ours, ours)
+    with ExitStack() as stack:
         async with showing(Shown(), credentials=Serving(ours)) as address:
-            with pytest.raises(NO_ANSWER):
-                await asyncio.to_thread(get, address, "/healthz", "GET", client_of(ours, None))
-            await until(lambda: "request_refused" in caplog.text, lambda: caplog.text)
-            assert "reason='no certificate'" in caplog.text
+            silent = stack.enter_context(connected(address))
+            status, _ = await asyncio.to_thread(get, address, "/healthz", "GET", client)
+            assert status == 200
+        assert is_dropped(silent)
 
-    asyncio.run(scene())
+
+async def test_missing_certificate_is_logged_readably(caplog: pytest.LogCaptureFixture) -> None:
+    ours = trustme.CA()
+    async with showing(Shown(), credentials=Serving(ours)) as address:
+        with pytest.raises(NO_ANSWER):
+            await asyncio.to_thread(get, address, "/healthz", "GET", client_of(ours, None))
+        await until(lambda: "request_refused" in caplog.text, lambda: caplog.text)
+        assert "reason='no certificate'" in caplog.text

@@ -31,6 +31,7 @@ from skipring.observability.metrics import (
     metrics_page,
 )
 from skipring.testing import Cluster
+from tests.support.connections import healthy_cluster
 from tests.support.rings import until
 
 TOPIC = ("news",)
@@ -91,180 +92,139 @@ def test_metrics_page_has_a_row_for_each_metric() -> None:
 # --- a live ring -------------------------------------------------------------------------
 
 
-def test_nodes_and_supervisors_export_the_metrics_of_the_table() -> None:
-    async def scene() -> None:
-        async with Cluster(n=3) as cluster:
-            await cluster.wait_healthy()
-            of_node = names(families(node_readings(node_of(cluster, "n00"), LoopPause(1.0))))
-            of_supervisor = names(
-                families(supervisor_readings(cluster.supervisor(), LoopPause(1.0)))
-            )
-            assert of_node == {each.name for each in (*OF_ALL, *OF_NODES)} - ONLY_UNDER_TLS
-            expected = {each.name for each in (*OF_ALL, *OF_SUPERVISORS)}
-            assert of_supervisor == expected - ONLY_UNDER_TLS
-
-    asyncio.run(scene())
+async def test_nodes_and_supervisors_export_the_metrics_of_the_table() -> None:
+    async with healthy_cluster(n=3) as cluster:
+        of_node = names(families(node_readings(node_of(cluster, "n00"), LoopPause(1.0))))
+        of_supervisor = names(families(supervisor_readings(cluster.supervisor(), LoopPause(1.0))))
+        assert of_node == {each.name for each in (*OF_ALL, *OF_NODES)} - ONLY_UNDER_TLS
+        expected = {each.name for each in (*OF_ALL, *OF_SUPERVISORS)}
+        assert of_supervisor == expected - ONLY_UNDER_TLS
 
 
-def test_node_metrics_reflect_its_activity() -> None:
-    async def scene() -> None:
-        async with Cluster(n=3) as cluster:
-            await cluster.wait_healthy()
-            for number in range(5):
-                await cluster.publish("n00", b"%d" % number)
-            await cluster.wait_healthy()
-            for name in ("n00", "n01"):
-                source = partial(node_readings, node_of(cluster, name))
-                await until(lambda source=source: not source().unready)  # type: ignore[misc]
-            own = await scraped(partial(node_readings, node_of(cluster, "n00")))
-            other = await scraped(partial(node_readings, node_of(cluster, "n01")))
-        for seen in (own, other):
-            assert seen["skipring_ready", ()] == 1
-            assert seen["skipring_topics", ()] == 1
-            assert seen["skipring_joined", TOPIC] == 1
-            assert seen["skipring_publications", TOPIC] == 5
-            assert seen["skipring_ring_neighbours", TOPIC] == 2
-            assert seen["skipring_ring_neighbours_linked", TOPIC] == 2
-            assert seen["skipring_supervisor_linked", TOPIC] == 1
-            assert seen["skipring_ticks_total", ()] > 0
-            assert seen["skipring_links", ()] >= 3
-            assert seen["skipring_unwritten_publications", ()] == 0
-            for what in ("received_bytes", "sent_bytes", "received_frames", "sent_frames"):
-                assert seen[f"skipring_{what}_total", ()] > 0
-        came = {origin: other["skipring_deliveries_total", (origin, *TOPIC)] for origin in Origin}
-        assert own["skipring_deliveries_total", ("own", *TOPIC)] == 5
-        assert came[Origin.OWN] == 0
-        assert came[Origin.SPREAD] + came[Origin.REPAIR] == 5
-
-    asyncio.run(scene())
+async def test_node_metrics_reflect_its_activity() -> None:
+    async with healthy_cluster(n=3) as cluster:
+        for number in range(5):
+            await cluster.publish("n00", b"%d" % number)
+        await cluster.wait_healthy()
+        for name in ("n00", "n01"):
+            source = partial(node_readings, node_of(cluster, name))
+            await until(lambda source=source: not source().unready)  # type: ignore[misc]
+        own = await scraped(partial(node_readings, node_of(cluster, "n00")))
+        other = await scraped(partial(node_readings, node_of(cluster, "n01")))
+    for seen in (own, other):
+        assert seen["skipring_ready", ()] == 1
+        assert seen["skipring_topics", ()] == 1
+        assert seen["skipring_joined", TOPIC] == 1
+        assert seen["skipring_publications", TOPIC] == 5
+        assert seen["skipring_ring_neighbours", TOPIC] == 2
+        assert seen["skipring_ring_neighbours_linked", TOPIC] == 2
+        assert seen["skipring_supervisor_linked", TOPIC] == 1
+        assert seen["skipring_ticks_total", ()] > 0
+        assert seen["skipring_links", ()] >= 3
+        assert seen["skipring_unwritten_publications", ()] == 0
+        for what in ("received_bytes", "sent_bytes", "received_frames", "sent_frames"):
+            assert seen[f"skipring_{what}_total", ()] > 0
+    came = {origin: other["skipring_deliveries_total", (origin, *TOPIC)] for origin in Origin}
+    assert own["skipring_deliveries_total", ("own", *TOPIC)] == 5
+    assert came[Origin.OWN] == 0
+    assert came[Origin.SPREAD] + came[Origin.REPAIR] == 5
 
 
-def test_supervisor_metrics_count_members_and_requests() -> None:
-    async def scene() -> None:
-        async with Cluster(n=3) as cluster:
-            await cluster.wait_healthy()
-            source = partial(supervisor_readings, cluster.supervisor())
-            before = await scraped(source)
-            assert before["skipring_ready", ()] == 1
-            assert before["skipring_supervisor_topics", ()] == 1
-            assert before["skipring_supervisor_members", ()] == 3
-            assert before["skipring_supervisor_topic_members", TOPIC] == 3
-            assert before["skipring_supervisor_requests_total", ("Subscribe",)] >= 3
-            assert before["skipring_supervisor_requests_total", ("FindMembers",)] == 0
-            assert before["skipring_supervisor_evictions_total", ()] == 0
+async def test_supervisor_metrics_count_members_and_requests() -> None:
+    async with healthy_cluster(n=3) as cluster:
+        source = partial(supervisor_readings, cluster.supervisor())
+        before = await scraped(source)
+        assert before["skipring_ready", ()] == 1
+        assert before["skipring_supervisor_topics", ()] == 1
+        assert before["skipring_supervisor_members", ()] == 3
+        assert before["skipring_supervisor_topic_members", TOPIC] == 3
+        assert before["skipring_supervisor_requests_total", ("Subscribe",)] >= 3
+        assert before["skipring_supervisor_requests_total", ("FindMembers",)] == 0
+        assert before["skipring_supervisor_evictions_total", ()] == 0
 
-            cluster.kill("n02")
-            await cluster.wait_healthy()
-            after = await scraped(source)
-            assert after["skipring_supervisor_members", ()] == 2
-            assert after["skipring_supervisor_evictions_total", ()] >= 1
-            assert after["skipring_supervisor_probes_total", ()] > 0
-            assert after["skipring_supervisor_requests_total", ("ReportUnresponsive",)] > 0
-
-    asyncio.run(scene())
+        cluster.kill("n02")
+        await cluster.wait_healthy()
+        after = await scraped(source)
+        assert after["skipring_supervisor_members", ()] == 2
+        assert after["skipring_supervisor_evictions_total", ()] >= 1
+        assert after["skipring_supervisor_probes_total", ()] > 0
+        assert after["skipring_supervisor_requests_total", ("ReportUnresponsive",)] > 0
 
 
-def test_commits_of_a_node_are_counted(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with Cluster(n=2, data_dir=tmp_path) as cluster:
-            await cluster.publish("n01", b"x")
-            seen = values(families(node_readings(cluster.node("n01"))))
-            assert seen["skipring_commits_total", ()] >= 1
-            assert seen["skipring_commit_failures_total", ()] == 0
-            assert seen["skipring_unwritten_publications", ()] == 0
-
-    asyncio.run(scene())
+async def test_commits_of_a_node_are_counted(tmp_path: Path) -> None:
+    async with Cluster(n=2, data_dir=tmp_path) as cluster:
+        await cluster.publish("n01", b"x")
+        seen = values(families(node_readings(cluster.node("n01"))))
+        assert seen["skipring_commits_total", ()] >= 1
+        assert seen["skipring_commit_failures_total", ()] == 0
+        assert seen["skipring_unwritten_publications", ()] == 0
 
 
 # --- readiness ---------------------------------------------------------------------------
 
 
-def test_node_is_ready_once_it_has_a_label_in_every_topic() -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster:
-            node = cluster.node(await cluster.join())
-            source = partial(node_readings, node)
-            (reason,) = source().unready
-            where = cluster.supervisor().address
-            assert reason == (
-                "no place in the ring of 'news': "
-                f"there is no connection to the supervisor at {where}"
-            )
-            assert values(families(source()))["skipring_ready", ()] == 0
-            await until(lambda: not source().unready, lambda: str(source().unready))
+async def test_node_is_ready_once_it_has_a_label_in_every_topic() -> None:
+    async with Cluster(n=0) as cluster:
+        node = cluster.node(await cluster.join())
+        source = partial(node_readings, node)
+        (reason,) = source().unready
+        where = cluster.supervisor().address
+        assert reason == (
+            f"no place in the ring of 'news': there is no connection to the supervisor at {where}"
+        )
+        assert values(families(source()))["skipring_ready", ()] == 0
+        await until(lambda: not source().unready, lambda: str(source().unready))
 
-            node.subscribe("weather")
-            assert "no place in the ring of 'weather'" in source().unready[0]
-            await until(lambda: not source().unready, lambda: str(source().unready))
-            await node.close()
-            assert source().unready == ("not listening",)
-
-    asyncio.run(scene())
+        node.subscribe("weather")
+        assert "no place in the ring of 'weather'" in source().unready[0]
+        await until(lambda: not source().unready, lambda: str(source().unready))
+        await node.close()
+        assert source().unready == ("not listening",)
 
 
-def test_node_stays_ready_without_its_supervisor() -> None:
-    async def scene() -> None:
-        async with Cluster(n=2) as cluster:
-            await cluster.wait_healthy()
-            node = cluster.node("n00")
-            source = partial(node_readings, node)
-            await until(lambda: not source().unready, lambda: str(source().unready))
-            await cluster.stop_supervisor()
-            linked = ("skipring_supervisor_linked", TOPIC)
-            await until(lambda: values(families(source()))[linked] == 0)
-            assert source().unready == ()
-
-    asyncio.run(scene())
+async def test_node_stays_ready_without_its_supervisor() -> None:
+    async with healthy_cluster(n=2) as cluster:
+        node = cluster.node("n00")
+        source = partial(node_readings, node)
+        await until(lambda: not source().unready, lambda: str(source().unready))
+        await cluster.stop_supervisor()
+        linked = ("skipring_supervisor_linked", TOPIC)
+        await until(lambda: values(families(source()))[linked] == 0)
+        assert source().unready == ()
 
 
-def test_node_with_a_failed_commit_is_not_ready() -> None:
-    async def scene() -> None:
-        async with Cluster(n=1) as cluster:
-            await cluster.wait_healthy()
-            node = cluster.node("n00")
-            await until(lambda: not node_readings(node).unready)
-            node.durability.error = StoreFullError("no room")
-            assert node_readings(node).unready == (
-                "the newest publications are not on disk: no room",
-            )
-
-    asyncio.run(scene())
+async def test_node_with_a_failed_commit_is_not_ready() -> None:
+    async with healthy_cluster(n=1) as cluster:
+        node = cluster.node("n00")
+        await until(lambda: not node_readings(node).unready)
+        node.durability.error = StoreFullError("no room")
+        assert node_readings(node).unready == ("the newest publications are not on disk: no room",)
 
 
-def test_readiness_states_the_refusal_of_a_supervisor() -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster:
-            cluster.supervisor()._allowed = ("orders.*",)
-            source = partial(node_readings, cluster.node(await cluster.join()))
-            await until(
-                lambda: "does not allow the topic" in str(source().unready),
-                lambda: str(source().unready),
-            )
-
-    asyncio.run(scene())
+async def test_readiness_states_the_refusal_of_a_supervisor() -> None:
+    async with Cluster(n=0) as cluster:
+        cluster.supervisor()._allowed = ("orders.*",)
+        source = partial(node_readings, cluster.node(await cluster.join()))
+        await until(
+            lambda: "does not allow the topic" in str(source().unready),
+            lambda: str(source().unready),
+        )
 
 
-def test_supervisor_is_ready_while_it_listens() -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster:
-            source = partial(supervisor_readings, cluster.supervisor())
-            assert source().unready == ()
-            await cluster.supervisor().close()
-            assert source().unready == ("not listening",)
-
-    asyncio.run(scene())
+async def test_supervisor_is_ready_while_it_listens() -> None:
+    async with Cluster(n=0) as cluster:
+        source = partial(supervisor_readings, cluster.supervisor())
+        assert source().unready == ()
+        await cluster.supervisor().close()
+        assert source().unready == ("not listening",)
 
 
-def test_readings_do_not_read_the_trie() -> None:
-    async def scene() -> None:
-        async with Cluster(n=1) as cluster:
-            await cluster.wait_healthy()
-            node = cluster.node("n00")
-            with pytest.MonkeyPatch.context() as patch:
-                patch.delattr(Subscriber, "index")  # indexing takes long after a backfill
-                assert node_readings(node).samples["skipring_publications"] == {TOPIC: 0}
-
-    asyncio.run(scene())
+async def test_readings_do_not_read_the_trie() -> None:
+    async with healthy_cluster(n=1) as cluster:
+        node = cluster.node("n00")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delattr(Subscriber, "index")  # indexing takes long after a backfill
+            assert node_readings(node).samples["skipring_publications"] == {TOPIC: 0}
 
 
 # --- bounds ------------------------------------------------------------------------------
@@ -279,13 +239,10 @@ def test_invented_topics_do_not_displace_used_ones() -> None:
     assert samples["skipring_topics_left_out"] == {(): TOPICS_MAX + 1}
 
 
-def test_drops_are_counted_by_reason() -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster:
-            cluster.supervisor().links.counts.update({"queue full": 2, "not stored": 3})
-            seen = values(families(supervisor_readings(cluster.supervisor())))
-            assert seen["skipring_dropped_total", ("queue full",)] == 2
-            assert ("skipring_dropped_total", ("not stored",)) not in seen
-            assert seen["skipring_supervisor_store_failures_total", ()] == 3
-
-    asyncio.run(scene())
+async def test_drops_are_counted_by_reason() -> None:
+    async with Cluster(n=0) as cluster:
+        cluster.supervisor().links.counts.update({"queue full": 2, "not stored": 3})
+        seen = values(families(supervisor_readings(cluster.supervisor())))
+        assert seen["skipring_dropped_total", ("queue full",)] == 2
+        assert ("skipring_dropped_total", ("not stored",)) not in seen
+        assert seen["skipring_supervisor_store_failures_total", ()] == 3

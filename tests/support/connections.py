@@ -1,8 +1,10 @@
-"""Connections of applications whose internal session a test can read."""
+"""Clusters, and connections of applications whose internal session a test can read."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +24,16 @@ class InspectedConnection(Connection):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.session = session
+
+
+@asynccontextmanager
+async def healthy_cluster(
+    n: int, *, data_dir: Path | None = None, supervisors: int = 1, tick_s: float | None = None
+) -> AsyncIterator[Cluster]:
+    """Yield a cluster whose ring is healthy."""
+    async with Cluster(n, data_dir=data_dir, supervisors=supervisors, tick_s=tick_s) as cluster:
+        await cluster.wait_healthy()
+        yield cluster
 
 
 def inspected(

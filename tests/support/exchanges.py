@@ -83,6 +83,12 @@ class Host:
         """Return the notes of one sender in order of arrival."""
         return [it.digest for who, it in self.got if who == sender and isinstance(it, Digest)]
 
+    async def reach(self, other: Host, number: int) -> None:
+        """Send a note to another host; wait until it has arrived."""
+        self.knows(other)
+        self.links.send(other.name, note(number))
+        await until(lambda: number in other.numbers(self.name))
+
     @property
     def counts(self) -> dict[str, int]:
         return dict(self.links.counts)

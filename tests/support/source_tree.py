@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,8 +18,12 @@ def modules(*packages: str) -> Iterator[tuple[str, ast.Module]]:
     """Yield the path below src/skipring and the tree of each module, of all packages by default."""
     for top in [PACKAGE / name for name in packages] or [PACKAGE]:
         for path in sorted(top.rglob("*.py")):
-            name = path.relative_to(PACKAGE).as_posix()
-            yield name, ast.parse(path.read_text(encoding="utf-8"))
+            yield path.relative_to(PACKAGE).as_posix(), _parsed(path)
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def functions(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, Function]]:

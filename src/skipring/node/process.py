@@ -208,7 +208,7 @@ async def hand_over(
             _LOG.error("not_handed_over", topic=topic, publications=count, reason="a second signal")
         left += count
     everything.cancel()
-    await asyncio.wait((everything,))
+    await asyncio.gather(everything, return_exceptions=True)  # retrieves its CancelledError
     return left
 
 
