@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skipring.core import lazy_push as announcing_module
+from skipring.core import lazy_push as lazy_push_module
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Outbox
 from skipring.core.lazy_push import Announcement, LazyPush
@@ -25,24 +25,24 @@ class Edges:
     """Lazy push of a node with a replica."""
 
     def __init__(self, **constants: int) -> None:
-        self.holdings = Replica(TOPIC, None)
-        self.announcing = LazyPush(ME, self.holdings, ProtocolConfig(**constants))
+        self.replica = Replica(TOPIC, None)
+        self.lazy_push = LazyPush(ME, self.replica, ProtocolConfig(**constants))
 
     def keep(self, *publications: Publication, is_noted: bool = True) -> None:
         """Store publications as after their delivery; index nothing."""
         size_bytes = sum(each.size_bytes for each in publications)
-        self.holdings.persist(publications, Outbox(), size_bytes=size_bytes)
+        self.replica.persist(publications, Outbox(), size_bytes=size_bytes)
         if is_noted:
-            self.announcing.mark_stored(publications)
+            self.lazy_push.mark_stored(publications)
 
-    def hear(self, sender: NodeId, *publications: Publication, is_all_kept: bool = True) -> None:
+    def hear(self, sender: NodeId, *publications: Publication, is_all_stored: bool = True) -> None:
         ids = b"".join(each.id[:8] for each in publications)
         message = IHave(sender, ids, bytes(len(publications)))
-        self.announcing.on_ihave(message, is_all_kept=is_all_kept)
+        self.lazy_push.on_ihave(message, is_all_stored=is_all_stored)
 
     def flush(self) -> list[tuple[NodeId, Message]]:
         out = Outbox()
-        self.announcing.on_flush(NEIGHBOURS, out)
+        self.lazy_push.on_flush(NEIGHBOURS, out)
         return sent(out.effects)
 
     def wanted(self) -> list[set[bytes]]:
@@ -52,7 +52,7 @@ class Edges:
     @property
     def is_indexed(self) -> bool:
         """Return True if a lookup has indexed the trie."""
-        return len(self.holdings._trie) > 0
+        return len(self.replica._trie) > 0
 
 
 def short(*publications: Publication) -> set[bytes]:
@@ -61,14 +61,14 @@ def short(*publications: Publication) -> set[bytes]:
 
 def test_new_node_has_nothing_to_announce() -> None:
     edges = Edges()
-    assert not edges.announcing.has_something
+    assert not edges.lazy_push.has_pending
     assert edges.flush() == []
 
 
 def test_new_publication_is_announced_once_to_nodes_that_may_lack_it() -> None:
     edges = Edges()
-    edges.announcing.queue(SOME[:2], Announcement(3, frozenset({"a"})))
-    assert edges.announcing.has_something
+    edges.lazy_push.queue(SOME[:2], Announcement(3, frozenset({"a"})))
+    assert edges.lazy_push.has_pending
     ids = b"".join(each.id[:8] for each in SOME[:2])
     assert edges.flush() == [("b", IHave(ME, ids, bytes([3, 3])))]
     assert edges.flush() == []
@@ -102,7 +102,7 @@ def test_missing_publications_are_requested() -> None:
 
 
 def test_trie_is_used_if_more_is_stored_than_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(announcing_module, "RECENT_MAX", 2)
+    monkeypatch.setattr(lazy_push_module, "RECENT_MAX", 2)
     edges = Edges()
     edges.keep(*SOME[:3])
     edges.hear("a", *SOME[:4])
@@ -112,8 +112,8 @@ def test_trie_is_used_if_more_is_stored_than_is_remembered(monkeypatch: pytest.M
 
 def test_announcement_during_deferred_storage_is_evaluated_after_it() -> None:
     edges = Edges()
-    edges.hear("a", *SOME[:2], is_all_kept=False)
-    assert edges.announcing.has_something
+    edges.hear("a", *SOME[:2], is_all_stored=False)
+    assert edges.lazy_push.has_pending
     edges.keep(SOME[0])
     assert edges.wanted() == [short(SOME[1])]
 
@@ -121,16 +121,16 @@ def test_announcement_during_deferred_storage_is_evaluated_after_it() -> None:
 def test_number_of_announcements_kept_during_deferred_storage_is_bounded() -> None:
     edges = Edges(announced_max=3)
     for each in SOME:
-        edges.hear("a", each, is_all_kept=False)
+        edges.hear("a", each, is_all_stored=False)
     assert edges.wanted() == [short(*SOME[:3])]
 
 
 def test_empty_announcement_is_not_remembered() -> None:
     edges = Edges()
     for _ in range(1000):
-        edges.hear("a", is_all_kept=False)
-    assert not edges.announcing.has_something
-    assert edges.announcing._heard == []
+        edges.hear("a", is_all_stored=False)
+    assert not edges.lazy_push.has_pending
+    assert edges.lazy_push._received == []
 
 
 def test_publication_that_arrives_before_its_request_is_not_looked_up() -> None:
@@ -145,8 +145,8 @@ def test_publication_that_arrives_before_its_request_is_not_looked_up() -> None:
 def test_only_stored_publications_count_after_a_recovery() -> None:
     edges = Edges()
     edges.keep(*SOME[:2], is_noted=False)
-    edges.announcing.mark_stored(SOME)  # including publications that are gone
-    edges.announcing.forget_kept()
+    edges.lazy_push.mark_stored(SOME)  # including publications that are gone
+    edges.lazy_push.forget_stored()
     edges.hear("a", *SOME[:3])
     assert edges.wanted() == [short(SOME[2])]
 
@@ -156,7 +156,7 @@ def test_node_with_a_large_index_backlog_neither_looks_up_nor_requests(
 ) -> None:
     edges = Edges()
     edges.keep(*SOME[:2])
-    edges.hear("a", *SOME[2:4], is_all_kept=False)
+    edges.hear("a", *SOME[2:4], is_all_stored=False)
     monkeypatch.setattr("skipring.core.replica.FAR_BEHIND", 1)
     assert edges.wanted() == []
     assert not edges.is_indexed
@@ -167,14 +167,14 @@ def test_node_with_a_large_index_backlog_neither_looks_up_nor_requests(
 
 def test_wrong_count_of_announcements_is_gone_after_a_flush() -> None:
     edges = Edges()
-    edges.announcing._heard_of = 10**9
+    edges.lazy_push._received_ids = 10**9
     edges.flush()
-    edges.hear("a", SOME[0], is_all_kept=False)
+    edges.hear("a", SOME[0], is_all_stored=False)
     assert edges.wanted() == [short(SOME[0])]
 
 
 def test_number_of_flushes_to_wait_is_limited_to_the_configured_one() -> None:
     edges = Edges(want_flushes=2)
     start = SOME[0].id[:8]
-    edges.announcing.load(LazyPushState(missing={start: PendingWantState("a", 3, 10**9)}))
+    edges.lazy_push.load(LazyPushState(missing={start: PendingWantState("a", 3, 10**9)}))
     assert [edges.wanted() for _ in range(3)] == [[], [{start}], []]

@@ -40,8 +40,8 @@ class Kept:
 
     def __init__(self, rows: Iterable[Publication] | MemoryLog = ()) -> None:
         self.archive = rows if isinstance(rows, MemoryLog) else MemoryLog(rows)
-        self.holdings = Replica(TOPIC, self.archive, node="ann")
-        self.holdings.recover({})
+        self.replica = Replica(TOPIC, self.archive, node="ann")
+        self.replica.recover({})
 
     def carry_out(self, out: Outbox) -> list[Effect]:
         for effect in out.effects:
@@ -54,7 +54,7 @@ class Kept:
 
     def take(self, one: Publication, *, hops: int = 0) -> list[Effect]:
         out = Outbox()
-        self.holdings.add([one], out, origin=Origin.SPREAD, hops=hops)
+        self.replica.add([one], out, origin=Origin.SPREAD, hops=hops)
         return self.carry_out(out)
 
 
@@ -66,7 +66,7 @@ def test_publication_is_stored_and_then_delivered() -> None:
     one = settled(0)
     delivered = Deliver((one,), 0, Origin.SPREAD, 3, one.size_bytes)
     assert kept.take(one, hops=3) == [store(0, one), delivered]
-    assert kept.holdings.index().offset_of(one.id) == 0
+    assert kept.replica.index().offset_of(one.id) == 0
 
 
 class Noting(MemoryLog):
@@ -84,11 +84,11 @@ class Noting(MemoryLog):
 def test_publications_are_read_in_order_of_offsets_and_returned_in_order_of_ids() -> None:
     rows = [settled(seq) for seq in range(40)]
     archive = Noting(rows)
-    holdings, offsets = Replica(TOPIC, archive), archive.offsets
-    holdings.recover({})
+    replica, offsets = Replica(TOPIC, archive), archive.offsets
+    replica.recover({})
     offsets.clear()
     archive.discard(7)
-    got = list(holdings.read_many(holdings.index().entries(), Outbox()))
+    got = list(replica.read_many(replica.index().entries(), Outbox()))
     assert got == sorted((row for row in rows if row != rows[7]), key=lambda row: row.id)
     assert sorted(offsets) == list(range(40))
     parts = [offsets[:16], offsets[16:]]  # batches grow
@@ -108,8 +108,8 @@ def test_offsets_grow_by_one() -> None:
 def test_add_returns_the_publication_as_it_is_stored() -> None:
     kept = Kept()
     out = Outbox()
-    assert kept.holdings.add([publication(0)], out, origin=Origin.OWN) == (settled(0),)
-    assert kept.holdings.add([publication(0)], out, origin=Origin.OWN) == ()
+    assert kept.replica.add([publication(0)], out, origin=Origin.OWN) == (settled(0),)
+    assert kept.replica.add([publication(0)], out, origin=Origin.OWN) == ()
 
 
 @pytest.mark.parametrize("claimed", [b"", WRONG_ID, b"short", WRONG_ID * 2])
@@ -119,7 +119,7 @@ def test_T10_id_derives_from_the_fields_whatever_id_a_message_carries(
     kept = Kept()
     right = settled(0)
     assert kept.take(publication(0, id=claimed))[0] == store(0, right)
-    assert list(kept.holdings.index().keys()) == [right.id]
+    assert list(kept.replica.index().keys()) == [right.id]
 
 
 @pytest.mark.parametrize("claimed", [None, b"", WRONG_ID])
@@ -127,7 +127,7 @@ def test_T10_known_publication_is_dropped_whatever_id_it_carries(claimed: bytes 
     kept = Kept([settled(0)])
     again = settled(0) if claimed is None else publication(0, id=claimed)
     assert kept.take(again) == []
-    assert len(kept.holdings.index()) == 1
+    assert len(kept.replica.index()) == 1
 
 
 def test_T10_publication_with_the_id_of_another_is_stored_and_does_not_replace_it() -> None:
@@ -146,7 +146,7 @@ def test_opaque_publication_is_stored_under_its_own_id() -> None:
     kept = Kept()
     opaque = publication(0, payload=None, id=WRONG_ID)
     assert kept.take(opaque)[0] == store(0, opaque)
-    assert WRONG_ID in kept.holdings.index()
+    assert WRONG_ID in kept.replica.index()
 
 
 @pytest.mark.parametrize("size", [1, 31, 33])
@@ -154,7 +154,7 @@ def test_T10_opaque_publication_with_an_invalid_id_does_no_harm(size: int) -> No
     kept = Kept([settled(seq) for seq in range(3)])
     kept.take(publication(0, payload=None, id=b"x" * size))
     kept.take(publication(9))
-    assert all(settled(seq).id in kept.holdings.index() for seq in (0, 1, 2, 9))
+    assert all(settled(seq).id in kept.replica.index() for seq in (0, 1, 2, 9))
 
 
 def test_two_replicas_without_a_log_do_not_share_publications() -> None:
@@ -171,7 +171,7 @@ def test_log_and_trie_hold_the_same_publications(numbers: list[int]) -> None:
         kept.take(publication(seq))
     first = list(dict.fromkeys(numbers))
     assert [row.seq for row in kept.archive.publications()] == first
-    assert sorted(kept.holdings.index().entries()) == sorted(kept.archive.entries())
+    assert sorted(kept.replica.index().entries()) == sorted(kept.archive.entries())
 
 
 # -- reading back ------------------------------------------------------------------------------
@@ -179,12 +179,12 @@ def test_log_and_trie_hold_the_same_publications(numbers: list[int]) -> None:
 
 def test_stored_publication_is_found_by_its_id_or_a_prefix_of_it() -> None:
     rows = [settled(seq) for seq in range(40)]
-    holdings = Kept(rows).holdings
+    replica = Kept(rows).replica
     out = Outbox()
     for offset, row in enumerate(rows):
-        assert holdings.read(row.id, offset, out) == row
-        assert holdings.find(row.id[:8], out) == row
-    assert holdings.find(WRONG_ID[:8], out) is None
+        assert replica.read(row.id, offset, out) == row
+        assert replica.find(row.id[:8], out) == row
+    assert replica.find(WRONG_ID[:8], out) is None
     assert out.effects == []
 
 
@@ -203,29 +203,29 @@ def test_T12_corrupt_row_is_quarantined(corrupted: Publication | None) -> None:
     assert kept.archive._rows is not None
     kept.archive._rows[1] = corrupted
     out = Outbox()
-    assert kept.holdings.read(settled(1).id, 1, out) is None
+    assert kept.replica.read(settled(1).id, 1, out) is None
     assert kept.carry_out(out) == [Discard(1)]
-    assert list(kept.holdings.index().keys()) == [settled(0).id]
+    assert list(kept.replica.index().keys()) == [settled(0).id]
 
 
 def test_T12_quarantined_publication_can_be_added_again() -> None:
     kept = Kept([settled(0), settled(1)])
     kept.archive.discard(0)
     out = Outbox()
-    assert kept.holdings.find(settled(0).id, out) is None
+    assert kept.replica.find(settled(0).id, out) is None
     kept.carry_out(out)
     assert kept.take(settled(0))[0] == store(2, settled(0))
-    assert kept.holdings.find(settled(0).id, Outbox()) == settled(0)
+    assert kept.replica.find(settled(0).id, Outbox()) == settled(0)
 
 
 def test_T12_row_stored_under_a_wrong_id_is_quarantined_on_read() -> None:
     wrong = publication(0, id=WRONG_ID)
     kept = Kept([wrong])
-    assert WRONG_ID in kept.holdings.index()
+    assert WRONG_ID in kept.replica.index()
     out = Outbox()
-    assert kept.holdings.find(WRONG_ID, out) is None
+    assert kept.replica.find(WRONG_ID, out) is None
     assert out.effects == [Discard(0)]
-    assert len(kept.holdings.index()) == 0
+    assert len(kept.replica.index()) == 0
 
 
 # -- recovery ----------------------------------------------------------------------------------
@@ -233,26 +233,26 @@ def test_T12_row_stored_under_a_wrong_id_is_quarantined_on_read() -> None:
 
 def test_recovery_indexes_the_log_without_reading_the_rows() -> None:
     rows = [settled(0), publication(1, id=WRONG_ID), settled(2)]
-    holdings = Kept(rows).holdings
-    assert sorted(holdings.index().entries()) == sorted((row.id, row.seq) for row in rows)
+    replica = Kept(rows).replica
+    assert sorted(replica.index().entries()) == sorted((row.id, row.seq) for row in rows)
 
 
 def test_T10_corrupted_digests_are_loaded_and_nothing_else_is() -> None:
     archive = MemoryLog([settled(seq) for seq in range(3)])
-    holdings = Replica(TOPIC, archive)
-    holdings.recover({ALL: WRONG_DIGEST})
-    assert holdings.index().wrong_digests() == {ALL: WRONG_DIGEST}
-    holdings.recover({})
-    assert holdings.index().wrong_digests() == {}
+    replica = Replica(TOPIC, archive)
+    replica.recover({ALL: WRONG_DIGEST})
+    assert replica.index().wrong_digests() == {ALL: WRONG_DIGEST}
+    replica.recover({})
+    assert replica.index().wrong_digests() == {}
 
 
 @pytest.mark.parametrize("archive", [None, MemoryLog()], ids=["none", "empty"])
 def test_T2_replica_without_publications_has_an_empty_trie(archive: MemoryLog | None) -> None:
-    holdings = Replica(TOPIC, archive)
-    assert holdings.index().root == EMPTY_ROOT == PublicationTrie().root
-    holdings.recover({})
-    assert holdings.index().root == EMPTY_ROOT
-    assert list(holdings.archive.publications()) == []
+    replica = Replica(TOPIC, archive)
+    assert replica.index().root == EMPTY_ROOT == PublicationTrie().root
+    replica.recover({})
+    assert replica.index().root == EMPTY_ROOT
+    assert list(replica.archive.publications()) == []
 
 
 def test_wrong_numbers_of_two_sequences_of_one_publisher_survive_state_and_load() -> None:
@@ -268,19 +268,19 @@ def test_wrong_numbers_of_two_sequences_of_one_publisher_survive_state_and_load(
 
 
 def test_numbers_of_incarnation_0_continue_after_stored_ones() -> None:
-    holdings = Kept([settled(0), settled(4), publication(9, "bob").with_id(TOPIC)]).holdings
-    assert [holdings.next_seq(0) for _ in range(3)] == [5, 6, 7]
-    holdings.recover({})
-    assert holdings.next_seq(0) == 5
+    replica = Kept([settled(0), settled(4), publication(9, "bob").with_id(TOPIC)]).replica
+    assert [replica.next_seq(0) for _ in range(3)] == [5, 6, 7]
+    replica.recover({})
+    assert replica.next_seq(0) == 5
 
 
 def test_numbers_of_incarnation_0_start_at_zero() -> None:
-    holdings = Replica(TOPIC, None, node="ann")
-    assert [holdings.next_seq(0) for _ in range(2)] == [0, 1]
+    replica = Replica(TOPIC, None, node="ann")
+    assert [replica.next_seq(0) for _ in range(2)] == [0, 1]
 
 
 def test_numbers_of_incarnation_0_continue_after_own_publications_received_from_others() -> None:
     kept = Kept()
-    assert kept.holdings.next_seq(0) == 0
+    assert kept.replica.next_seq(0) == 0
     kept.take(publication(1))
-    assert kept.holdings.next_seq(0) > 1
+    assert kept.replica.next_seq(0) > 1

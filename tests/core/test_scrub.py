@@ -21,7 +21,7 @@ class Kept(KeptOnly):
 
     def __init__(self, rows: Iterable[Publication] | MemoryLog = ()) -> None:
         super().__init__(rows)
-        self.scrubbing = Scrubber(self.holdings)
+        self.scrubbing = Scrubber(self.replica)
 
     def scrub(self, ids: int) -> list[Effect]:
         out = Outbox()
@@ -31,13 +31,13 @@ class Kept(KeptOnly):
 
 def test_T12_valid_row_with_a_wrong_trie_entry_stays_and_is_indexed_again() -> None:
     kept = Kept([settled(0), settled(1)])
-    kept.holdings.index().remove(settled(1).id)
-    kept.holdings.index().add(settled(7).id, 1)
+    kept.replica.index().remove(settled(1).id)
+    kept.replica.index().add(settled(7).id, 1)
     out = Outbox()
-    assert kept.holdings.read(settled(7).id, 1, out) is None
+    assert kept.replica.read(settled(7).id, 1, out) is None
     kept.carry_out(out)
     assert kept.scrub(16) == []
-    assert set(kept.holdings.index().keys()) == {settled(0).id, settled(1).id}
+    assert set(kept.replica.index().keys()) == {settled(0).id, settled(1).id}
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -47,7 +47,7 @@ def test_T12_valid_row_of_two_under_one_id_stays(is_first: bool) -> None:
     for _ in range(3):
         kept.scrub(16)
     assert list(kept.archive.publications()) == [settled(0)]
-    assert list(kept.holdings.index().keys()) == [settled(0).id]
+    assert list(kept.replica.index().keys()) == [settled(0).id]
 
 
 def test_T12_duplicate_row_is_quarantined_once() -> None:
@@ -66,7 +66,7 @@ def test_T12_scrub_quarantines_every_corrupt_row_in_slices() -> None:
         found += effects
     assert sorted(effect.offset for effect in found if isinstance(effect, Discard)) == sorted(bad)
     assert len(found) == len(bad)
-    assert len(kept.holdings.index()) == len(rows) - len(bad)
+    assert len(kept.replica.index()) == len(rows) - len(bad)
 
 
 def test_T10_scrub_reads_one_slice_only() -> None:
@@ -98,16 +98,16 @@ def test_T12_scrub_reads_fewer_large_rows() -> None:
 
 def test_T12_id_without_a_row_is_found_by_the_second_pass() -> None:
     kept = Kept(settled(seq) for seq in range(40))
-    kept.holdings.index().add(WRONG_ID, 7)
+    kept.replica.index().add(WRONG_ID, 7)
     found = [effect for _ in range(12) for effect in kept.scrub(16)]
     assert found == []  # the row at that offset is valid
-    assert set(kept.holdings.index().keys()) == {settled(seq).id for seq in range(40)}
+    assert set(kept.replica.index().keys()) == {settled(seq).id for seq in range(40)}
     assert list(kept.archive.publications()) == [settled(seq) for seq in range(40)]
 
 
 def test_T12_row_that_the_trie_has_at_another_offset_stays() -> None:
     kept = Kept(settled(seq) for seq in range(40))
-    trie = kept.holdings.index()
+    trie = kept.replica.index()
     trie.remove(settled(3).id)
     trie.add(settled(3).id, 17)
     assert [effect for _ in range(3) for effect in kept.scrub(16)] == []
@@ -116,7 +116,7 @@ def test_T12_row_that_the_trie_has_at_another_offset_stays() -> None:
 
 def test_T10_scrub_repairs_digests() -> None:
     kept = Kept(settled(seq) for seq in range(100))
-    trie = kept.holdings.index()
+    trie = kept.replica.index()
     root = trie.root
     trie.corrupt({ALL: WRONG_DIGEST, Prefix.parse("01"): WRONG_DIGEST})
     for _ in range(20):
@@ -127,12 +127,12 @@ def test_T10_scrub_repairs_digests() -> None:
 
 def test_T12_pass_ends_while_publications_keep_arriving() -> None:
     kept = Kept(settled(seq) for seq in range(40))
-    kept.holdings.index().add(WRONG_ID, 7)
+    kept.replica.index().add(WRONG_ID, 7)
     for tick in range(100):
         for seq in range(20):  # more than a slice
             kept.take(settled(100 + 20 * tick + seq))
         kept.scrub(16)
-        if WRONG_ID not in kept.holdings.index():
+        if WRONG_ID not in kept.replica.index():
             return
     pytest.fail("an id without a row was not found")
 
@@ -143,25 +143,25 @@ def test_scrub_does_not_index_waiting_publications() -> None:
         kept.take(settled(seq))
     for _ in range(8):  # more than two passes
         assert kept.scrub(16) == []
-    assert len(kept.holdings._trie) == 20
-    assert kept.holdings.count == 40
+    assert len(kept.replica._trie) == 20
+    assert kept.replica.count == 40
 
 
 def test_T12_duplicate_row_that_waits_to_be_indexed_is_quarantined() -> None:
     kept = Kept()
     kept.take(settled(0))
     kept.archive.write(1, settled(0))  # simulates a disk that returns a wrong row
-    kept.holdings.add([settled(1)], Outbox(), origin=Origin.SPREAD)
+    kept.replica.add([settled(1)], Outbox(), origin=Origin.SPREAD)
     assert [effect for _ in range(4) for effect in kept.scrub(16)] == [Discard(1)]
 
 
 def test_T12_rows_are_indexed_again_even_if_no_id_is_left() -> None:
     kept = Kept(settled(seq) for seq in range(20))
     for seq in range(20):
-        kept.holdings.index().remove(settled(seq).id)
+        kept.replica.index().remove(settled(seq).id)
     for _ in range(2):
         assert kept.scrub(16) == []
-    assert set(kept.holdings.index().keys()) == {settled(seq).id for seq in range(20)}
+    assert set(kept.replica.index().keys()) == {settled(seq).id for seq in range(20)}
 
 
 def test_T12_id_of_an_unreadable_row_is_removed_within_two_passes() -> None:
@@ -169,4 +169,4 @@ def test_T12_id_of_an_unreadable_row_is_removed_within_two_passes() -> None:
     kept.archive.discard(37)  # simulates a disk that loses a row silently
     for _ in range(2 * 160 // 16):
         kept.scrub(16)
-    assert set(kept.holdings.index().keys()) == {settled(seq).id for seq in range(160) if seq != 37}
+    assert set(kept.replica.index().keys()) == {settled(seq).id for seq in range(160) if seq != 37}

@@ -356,7 +356,7 @@ def test_end_of_the_log_is_current_at_every_event() -> None:
     holdings = machine._circulation.holdings
     for offset in range(3):
         ghost = Publication(publisher="x", seq=9, payload=b"x").with_id("news")
-        holdings._end, holdings._kept = 70, (0, (ghost,) * 70)
+        holdings._end, holdings._buffer = 70, (0, (ghost,) * 70)
         effects = kept(machine, machine.handle(PublishRequested(payload=b"hello")))
         assert [each.offset for each in effects if isinstance(each, Store)] == [offset]
     assert [each.publisher for each in machine.publications] == [ME] * 3

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from skipring.core import replica as holdings_module
+from skipring.core import replica as replica_module
 from skipring.core.effects import Deliver, Discard, Effect, Origin, Outbox, Send, Store
 from skipring.core.events import Flush, HistoryRead, SyncRequested, Tick
 from skipring.core.log import MemoryLog
@@ -43,28 +43,28 @@ def eager(publications: tuple[Publication, ...]) -> PublicationTrie:
     return trie
 
 
-def take(holdings: Replica, publications: tuple[Publication, ...]) -> list[Effect]:
+def take(replica: Replica, publications: tuple[Publication, ...]) -> list[Effect]:
     """Add publications to a replica and store the new ones."""
     out = Outbox()
-    holdings.add(publications, out, origin=Origin.REPAIR)
+    replica.add(publications, out, origin=Origin.REPAIR)
     for effect in out.effects:
         if isinstance(effect, Store):
-            assert isinstance(holdings.archive, MemoryLog)
-            holdings.archive.write(effect.offset, *effect.publications)
+            assert isinstance(replica.archive, MemoryLog)
+            replica.archive.write(effect.offset, *effect.publications)
     return out.effects
 
 
-def waiting(holdings: Replica) -> int:
+def waiting(replica: Replica) -> int:
     """Return the number of publications that are not in the trie yet."""
-    return len(holdings._unindexed or ())
+    return len(replica._unindexed or ())
 
 
-def turns(holdings: Replica, ids: int) -> int:
+def turns(replica: Replica, ids: int) -> int:
     """Return how often the replica has to index until it has no backlog."""
     for turn in range(TURNS_MAX):
-        if not holdings.is_behind:
+        if not replica.is_behind:
             return turn
-        holdings.index_some(ids)
+        replica.index_some(ids)
     raise AssertionError(f"no end after {TURNS_MAX} turns")
 
 
@@ -72,63 +72,63 @@ def turns(holdings: Replica, ids: int) -> int:
 
 
 def test_added_publications_are_counted_and_known_before_they_are_indexed() -> None:
-    holdings = Replica(TOPIC, None)
-    take(holdings, some(10))
-    assert (holdings.count, waiting(holdings), holdings.is_behind) == (10, 10, True)
-    assert take(holdings, some(10)) == []
-    assert kinds(take(holdings, some(12))) == [Store, Deliver]
-    assert (holdings.count, waiting(holdings)) == (12, 12)
+    replica = Replica(TOPIC, None)
+    take(replica, some(10))
+    assert (replica.count, waiting(replica), replica.is_behind) == (10, 10, True)
+    assert take(replica, some(10)) == []
+    assert kinds(take(replica, some(12))) == [Store, Deliver]
+    assert (replica.count, waiting(replica)) == (12, 12)
 
 
 def test_reader_of_the_trie_sees_all_publications() -> None:
-    holdings = Replica(TOPIC, None)
-    take(holdings, some(10))
-    assert sorted(holdings.index().entries()) == sorted(eager(some(10)).entries())
-    assert (holdings.count, waiting(holdings)) == (10, 0)
+    replica = Replica(TOPIC, None)
+    take(replica, some(10))
+    assert sorted(replica.index().entries()) == sorted(eager(some(10)).entries())
+    assert (replica.count, waiting(replica)) == (10, 0)
 
 
 def test_backlog_is_indexed_in_slices_first_into_the_trie_and_then_as_digests() -> None:
-    holdings = Replica(TOPIC, None)
-    take(holdings, some(100))
+    replica = Replica(TOPIC, None)
+    take(replica, some(100))
     for left in (70, 40, 10, 0):
-        assert holdings.is_behind
-        holdings.index_some(30)
-        assert (holdings.count, waiting(holdings)) == (100, left)
-    assert holdings.is_behind  # no digest is known yet
-    assert turns(holdings, 30) > 0
-    assert holdings.index().is_fresh
-    assert holdings.index().root == eager(some(100)).root
+        assert replica.is_behind
+        replica.index_some(30)
+        assert (replica.count, waiting(replica)) == (100, left)
+    assert replica.is_behind  # no digest is known yet
+    assert turns(replica, 30) > 0
+    assert replica.index().is_fresh
+    assert replica.index().root == eager(some(100)).root
 
 
 def test_indexing_an_empty_backlog_has_no_effect() -> None:
-    holdings = Replica(TOPIC, None)
-    assert not holdings.is_behind
-    holdings.index_some(10)
-    assert (holdings.count, holdings.is_behind) == (0, False)
+    replica = Replica(TOPIC, None)
+    assert not replica.is_behind
+    replica.index_some(10)
+    assert (replica.count, replica.is_behind) == (0, False)
     assert Replica(TOPIC, None).count == 0
 
 
 def test_publications_that_arrive_during_indexing_are_indexed_too() -> None:
-    holdings = Replica(TOPIC, None)
-    take(holdings, some(50))
-    holdings.index_some(20)
-    take(holdings, some(80))  # 50 of them are known, in the trie or not
-    assert (holdings.count, waiting(holdings)) == (80, 60)
-    turns(holdings, 20)
-    assert sorted(holdings.index().entries()) == sorted(eager(some(80)).entries())
+    replica = Replica(TOPIC, None)
+    take(replica, some(50))
+    replica.index_some(20)
+    take(replica, some(80))  # 50 of them are known, in the trie or not
+    assert (replica.count, waiting(replica)) == (80, 60)
+    turns(replica, 20)
+    assert sorted(replica.index().entries()) == sorted(eager(some(80)).entries())
 
 
 def test_backlog_is_limited_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holdings_module, "UNINDEXED_MAX", 10)
-    holdings, most = Replica(TOPIC, None), 0
+    monkeypatch.setattr(replica_module, "UNINDEXED_MAX", 10)
+    replica, most = Replica(TOPIC, None), 0
     for start, count in ((0, 4), (4, 4), (8, 4), (12, 1), (13, 25), (38, 3), (41, 9)):
-        before = waiting(holdings)
-        take(holdings, some(count, start))
-        most = max(most, waiting(holdings))
-        assert before + count - waiting(holdings) <= 2 * count  # no single step takes long
+        before = waiting(replica)
+        take(replica, some(count, start))
+        most = max(most, waiting(replica))
+        assert before + count - waiting(replica) <= 2 * count  # no single step takes long
     assert 0 < most <= 10
-    assert holdings.count == 50
-    assert holdings.index().root == eager(some(50)).root
+    assert replica.count == 50
+    assert replica.index().root == eager(some(50)).root
 
 
 def test_backlog_limit_is_at_least_100_000() -> None:
@@ -136,32 +136,32 @@ def test_backlog_limit_is_at_least_100_000() -> None:
 
 
 def test_recovery_indexes_the_stored_publications_and_nothing_else() -> None:
-    holdings = Replica(TOPIC, MemoryLog())
-    take(holdings, some(10))
-    holdings.add(some(5, 10), Outbox(), origin=Origin.REPAIR)  # never stored
-    holdings.recover({})
-    assert (holdings.count, waiting(holdings)) == (10, 0)
-    assert holdings.index().root == eager(some(10)).root
+    replica = Replica(TOPIC, MemoryLog())
+    take(replica, some(10))
+    replica.add(some(5, 10), Outbox(), origin=Origin.REPAIR)  # never stored
+    replica.recover({})
+    assert (replica.count, waiting(replica)) == (10, 0)
+    assert replica.index().root == eager(some(10)).root
 
 
 def test_loaded_index_replaces_the_backlog() -> None:
-    holdings = Replica(TOPIC, None)
-    take(holdings, some(10))
-    holdings.adopt(eager(some(10)))
-    assert (holdings.count, waiting(holdings)) == (10, 0)
-    assert take(holdings, some(10)) == []
+    replica = Replica(TOPIC, None)
+    take(replica, some(10))
+    replica.adopt(eager(some(10)))
+    assert (replica.count, waiting(replica)) == (10, 0)
+    assert take(replica, some(10)) == []
 
 
-def find(holdings: Replica, out: Outbox) -> None:
-    assert [holdings.find(each.id[:8], out) for each in some(10)] == list(some(10))
+def find(replica: Replica, out: Outbox) -> None:
+    assert [replica.find(each.id[:8], out) for each in some(10)] == list(some(10))
 
 
-def read_all(holdings: Replica, out: Outbox) -> None:
-    assert len(list(holdings.read_many(holdings.index().entries(), out))) == 10
+def read_all(replica: Replica, out: Outbox) -> None:
+    assert len(list(replica.read_many(replica.index().entries(), out))) == 10
 
 
-def scrub(holdings: Replica, out: Outbox) -> None:
-    scrubbing = Scrubber(holdings)
+def scrub(replica: Replica, out: Outbox) -> None:
+    scrubbing = Scrubber(replica)
     for _ in range(5):
         scrubbing.step(4, out)
 
@@ -171,13 +171,13 @@ def scrub(holdings: Replica, out: Outbox) -> None:
 def test_backlog_is_never_quarantined(
     look: Callable[[Replica, Outbox], None], worked_off: int
 ) -> None:
-    holdings, out = Replica(TOPIC, None), Outbox()
-    take(holdings, some(10))
+    replica, out = Replica(TOPIC, None), Outbox()
+    take(replica, some(10))
     if worked_off:
-        holdings.index_some(worked_off)
-    look(holdings, out)
+        replica.index_some(worked_off)
+    look(replica, out)
     assert out.effects == []
-    assert holdings.index().root == eager(some(10)).root
+    assert replica.index().root == eager(some(10)).root
 
 
 @unhurried
@@ -189,22 +189,22 @@ def test_backlog_is_never_quarantined(
 def test_digest_does_not_depend_on_the_slices_of_indexing(
     packs: list[tuple[int, int]], slices: list[int], limit: int
 ) -> None:
-    holdings, taken = Replica(TOPIC, MemoryLog()), dict[bytes, Publication]()
+    replica, taken = Replica(TOPIC, MemoryLog()), dict[bytes, Publication]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(holdings_module, "UNINDEXED_MAX", limit)
+        patch.setattr(replica_module, "UNINDEXED_MAX", limit)
         for turn, (start, count) in enumerate(packs):
-            take(holdings, some(count, start))
+            take(replica, some(count, start))
             taken |= {each.id: each for each in some(count, start) if each.id not in taken}
-            assert waiting(holdings) <= limit
-            assert holdings.count == len(taken)
+            assert waiting(replica) <= limit
+            assert replica.count == len(taken)
             ids = slices[turn % len(slices)]
-            if ids and holdings.is_behind:
-                holdings.index_some(ids)
-    turns(holdings, 7)
+            if ids and replica.is_behind:
+                replica.index_some(ids)
+    turns(replica, 7)
     every = tuple(taken.values())
-    assert tuple(holdings.archive.publications()) == every
-    assert sorted(holdings.index().entries()) == sorted(eager(every).entries())
-    assert holdings.index().root == eager(every).root
+    assert tuple(replica.archive.publications()) == every
+    assert sorted(replica.index().entries()) == sorted(eager(every).entries())
+    assert replica.index().root == eager(every).root
 
 
 # -- a machine -------------------------------------------------------------------------------
@@ -227,13 +227,13 @@ def test_machine_with_deferred_storage_flushes_until_all_is_indexed_and_hashed()
 
 def test_nothing_is_indexed_before_a_tick_without_new_publications() -> None:
     host = Host()
-    holdings = host.machine._circulation.holdings
+    replica = host.machine._circulation.holdings
     host.hear(PublishNew(made(0)))
     assert Store in kinds(host.act(Flush()))
     left = []
     for event in (Flush(), Tick(), Flush(), Tick(), Flush()):
         host.act(event)
-        left.append(waiting(holdings))
+        left.append(waiting(replica))
     assert left == [1, 1, 1, 1, 0]
 
 
@@ -247,8 +247,8 @@ def test_machine_with_immediate_storage_does_not_flush_for_its_trie() -> None:
 def test_machine_counts_its_publications_without_its_trie() -> None:
     host = Host()
     host.act(read(some(50)))
-    holdings = host.machine._circulation.holdings
-    assert (host.machine.count, waiting(holdings)) == (50, 50)
+    replica = host.machine._circulation.holdings
+    assert (host.machine.count, waiting(replica)) == (50, 50)
 
 
 # -- backfill --------------------------------------------------------------------------------
@@ -343,12 +343,12 @@ def test_known_publications_of_a_page_keep_their_offsets_and_new_ones_follow(
     host = Host()
     rows = some(6)
     host.act(read(rows[2:4]))
-    holdings = host.machine._circulation.holdings
+    replica = host.machine._circulation.holdings
     if is_indexed:
-        holdings.index_some(2)
+        replica.index_some(2)
     host.act(read(rows))
     assert host.stored == [*rows[2:4], *rows[:2], *rows[4:]]
-    assert dict(holdings.index().entries()) == {row.id: at for at, row in enumerate(host.stored)}
+    assert dict(replica.index().entries()) == {row.id: at for at, row in enumerate(host.stored)}
 
 
 def test_encoded_publications_of_a_page_are_stored_as_received() -> None:
@@ -440,7 +440,7 @@ def test_sync_request_during_a_backfill_waits_for_its_end() -> None:
 def test_ticks_index_nothing_during_a_backfill_at_any_backlog(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(holdings_module, "FAR_BEHIND", 10)
+    monkeypatch.setattr(replica_module, "FAR_BEHIND", 10)
     host = Host(repairs=True, history_ticks=8, hashed_ids=10)
     host.act(read(some(30)))
     host.act(Tick())

@@ -86,9 +86,9 @@ class Party:
         self.node = node
         self.config = config if config is not None else ProtocolConfig()
         self.archive = MemoryLog(publications)
-        self.holdings = Replica(TOPIC, self.archive)
-        self.holdings.recover({})
-        self.repair = AntiEntropy(node, self.holdings, self.config)
+        self.replica = Replica(TOPIC, self.archive)
+        self.replica.recover({})
+        self.repair = AntiEntropy(node, self.replica, self.config)
         self.delivered: list[Publication] = []
         self.confirmed: list[NodeId] = []
 
@@ -97,27 +97,27 @@ class Party:
         twin = Party.__new__(Party)
         twin.node, twin.config = self.node, self.config
         twin.archive = MemoryLog(self.archive.publications())
-        twin.holdings = Replica(TOPIC, twin.archive)
-        twin.holdings.adopt(self.holdings.index().snapshot())
-        twin.holdings._end = self.holdings._end
-        twin.repair = AntiEntropy(twin.node, twin.holdings, twin.config)
+        twin.replica = Replica(TOPIC, twin.archive)
+        twin.replica.adopt(self.replica.index().snapshot())
+        twin.replica._end = self.replica._end
+        twin.repair = AntiEntropy(twin.node, twin.replica, twin.config)
         twin.delivered, twin.confirmed = [], []
         return twin
 
     @property
     def ids(self) -> set[bytes]:
         """Return the ids in the trie."""
-        return set(self.holdings.index().keys())
+        return set(self.replica.index().keys())
 
     @property
     def root(self) -> bytes:
         """Return the digest of the whole trie."""
-        return self.holdings.index().root
+        return self.replica.index().root
 
     def take(self, publication: Publication) -> None:
         """Add a publication that arrived by other means, such as a flood."""
         self._do(
-            lambda out: self.holdings.add([publication], out, origin=Origin.SPREAD),
+            lambda out: self.replica.add([publication], out, origin=Origin.SPREAD),
         )
 
     def tick(self, *partners: NodeId, rng: Random | None = None) -> Sent:

@@ -413,7 +413,7 @@ REFUSED: list[tuple[object, str]] = [
     (world(topic="é" * 128), "$.topic: a topic has 1 to 255 bytes, this one has 256"),
     (world(topic="a\nb"), "$.topic: a topic has no control characters, got 'a\\nb'"),
     (world(topic="a\x85"), "$.topic: a topic has no control characters, got 'a\\x85'"),
-    (world(topic="\ud800"), "$.topic: half a character in '\\ud800'"),
+    (world(topic="\ud800"), "$.topic: lone surrogate in '\\ud800'"),
     # the supervisor
     (world(supervisor=None), "$.supervisor: Expected `object`, got `null`"),
     (world(supervisor={"database": []}), "$.supervisor: Object missing required field `next`"),

@@ -3,8 +3,8 @@
 A holder asks a receiver about ranges of ids: a prefix and the digest of everything under it. The
 receiver confirms the equal ranges and names those that differ. The holder splits a range that
 differs, down to lists of ids, sends the publications that the receiver lacks and asks again. Both
-sides only grow, so a confirmed range stays confirmed: the procedure ends under steady publishing
-too, and its cost is proportional to the difference. A receiver with a disk confirms after the sync.
+replicas only grow, so a confirmed range stays confirmed: a handover ends even under steady
+publishing, at a cost proportional to the difference. A receiver with a disk confirms after the sync.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class _Handover(Struct):
 class Handovers:
     """Handovers of one subscriber, and its confirmations to other holders."""
 
-    __slots__ = ("_config", "_holdings", "_node", "_session", "_to")
+    __slots__ = ("_config", "_node", "_replica", "_session", "_to")
 
-    def __init__(self, node: NodeId, holdings: Replica, config: ProtocolConfig) -> None:
+    def __init__(self, node: NodeId, replica: Replica, config: ProtocolConfig) -> None:
         self._node = node
-        self._holdings = holdings
+        self._replica = replica
         self._config = config
         self._session = 0
         self._to: dict[NodeId, _Handover] = {}
@@ -173,7 +173,7 @@ class Handovers:
 
     def _split(self, handover: _Handover, prefix: Prefix) -> None:
         """Replace a range that differs with its parts, or with its ids if there are few."""
-        trie = self._holdings.index()
+        trie = self._replica.index()
         if trie.has_at_most(IDS_LISTED, prefix):
             for key in trie.keys(prefix):
                 handover.ids.setdefault(key, 0)
@@ -190,13 +190,13 @@ class Handovers:
         A receiver that still lacks a sent publication may have had no room. End the handover after
         sending one publication more than SENT_MAX times.
         """
-        config, holdings, ids = self._config, self._holdings, handover.ids
-        credit = min(config.credit_chunks - holdings.chunks_spent(to), config.answer_chunks)
-        entries = [(key, at) for key in missing if (at := holdings.offset_of(key)) is not None]
+        config, replica, ids = self._config, self._replica, handover.ids
+        credit = min(config.credit_chunks - replica.chunks_spent(to), config.answer_chunks)
+        entries = [(key, at) for key in missing if (at := replica.offset_of(key)) is not None]
         chunks = list(islice(self._chunks(entries, out), max(credit, 0)))
         for chunk in chunks:
             out.send(to, Publications(tuple(chunk)))
-        holdings.charge(to, len(chunks))
+        replica.charge(to, len(chunks))
         is_progress = False
         for publication in chain.from_iterable(chunks):
             ids[publication.id] = max(ids[publication.id], 0) + 1  # memory may be corrupted
@@ -205,7 +205,7 @@ class Handovers:
                 self.stop(to)
                 return False
         for key in missing:
-            if holdings.offset_of(key) is None:  # lost on this node too
+            if replica.offset_of(key) is None:  # lost on this node too
                 del ids[key]
                 is_progress = True
         return is_progress
@@ -213,7 +213,7 @@ class Handovers:
     def _chunks(self, entries: list[tuple[bytes, int]], out: Outbox) -> Iterator[list[Publication]]:
         chunk: list[Publication] = []
         size = 0
-        for publication in self._holdings.read_many(iter(entries), out):
+        for publication in self._replica.read_many(iter(entries), out):
             if chunk and size + publication.size_bytes > self._config.chunk_bytes:
                 yield chunk
                 chunk, size = [], 0
@@ -236,12 +236,12 @@ class Handovers:
 
     def _claims(self, handover: _Handover) -> list[RangeSummary]:
         """Return claims about the next ranges, limited by the time for hashing."""
-        if not handover.ranges or self._holdings.has_index_backlog:
+        if not handover.ranges or self._replica.has_index_backlog:
             return []
-        trie, left = self._holdings.index(), self._config.answer_ids
+        trie, left = self._replica.index(), self._config.answer_ids
         claims: list[RangeSummary] = []
         for prefix in list(islice(reversed(handover.ranges), RANGES_ASKED)):
-            left = trie.work_out(prefix, left)
+            left = trie.hash_under(prefix, left)
             if left < 0:
                 break
             claim = _claim(prefix, trie.digest(prefix))
@@ -253,7 +253,7 @@ class Handovers:
 
     def unconfirmed(self, to: NodeId) -> int:
         """Return an upper bound on the publications that a receiver has not confirmed."""
-        handover, trie = self._to.get(to), self._holdings.index()
+        handover, trie = self._to.get(to), self._replica.index()
         if handover is None:
             return 0
         listed = set(handover.ids)
@@ -290,14 +290,14 @@ class Handovers:
         keys = ids_in(message.ids)
         if not is_from_somebody or len(keys) > IDS_ASKED or len(message.claims) > RANGES_ASKED:
             return
-        held = [key for key in keys if self._holdings.offset_of(key) is not None]
-        missing = [key for key in keys if self._holdings.offset_of(key) is None]
+        held = [key for key in keys if self._replica.offset_of(key) is not None]
+        missing = [key for key in keys if self._replica.offset_of(key) is None]
         claims = self._compared(message.claims)
         if keys or claims:
             answer = Held(
                 self._node,
                 message.session,
-                self._holdings.is_durable,
+                self._replica.is_durable,
                 tuple(claims),
                 b"".join(held),
                 b"".join(missing),
@@ -310,12 +310,12 @@ class Handovers:
         The time for hashing limits their number; the holder asks about the others again.
         """
         compared: list[RangeSummary] = []
-        if self._holdings.has_index_backlog:
+        if self._replica.has_index_backlog:
             return compared
-        trie, left = self._holdings.index(), self._config.answer_ids
+        trie, left = self._replica.index(), self._config.answer_ids
         for claim in claims:
             prefix = claim.prefix
-            left = trie.work_out(prefix, left)
+            left = trie.hash_under(prefix, left)
             if left < 0:
                 break
             own = _claim(prefix, trie.digest(prefix))

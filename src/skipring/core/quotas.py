@@ -1,4 +1,4 @@
-"""Quotas of names at a supervisor: topics that one name keeps, and subjects it asks about.
+"""Quotas at a supervisor: topics of each name, and requests of each name about other nodes.
 
 The supervisor charges a topic to its first member, or to the name that asked for it first. It
 derives the charges from the topics at every tick, so a wrong charge lasts for one tick at most.

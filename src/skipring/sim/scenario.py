@@ -196,7 +196,7 @@ def read_scenario(path: Path) -> dict[str, Any]:
         message = f"cannot read the scenario {path.name}: {_reason(error)}"
         raise ScenarioError(message) from None
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
-        message = f"{path.name} is not TOML we can read: {_short(str(error))}"
+        message = f"{path.name} is not valid TOML: {_short(str(error))}"
         raise ScenarioError(message) from None
 
 

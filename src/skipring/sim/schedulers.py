@@ -133,7 +133,7 @@ class SwizzleClog:
 
     def run_round(self, world: World) -> None:
         """Update the clogged set; deliver the free messages, then run all Timeouts."""
-        self._move_on(world)
+        self._advance(world)
         held: list[Parcel] = []
         free: list[Parcel] = []
         for parcel in world.channels:
@@ -146,7 +146,7 @@ class SwizzleClog:
         for node in world.processes():
             world.tick(node)
 
-    def _move_on(self, world: World) -> None:
+    def _advance(self, world: World) -> None:
         phase, half = self._round % self.CYCLE, self.CYCLE // 2
         self._round += 1
         if phase == 0:

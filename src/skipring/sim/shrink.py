@@ -1,8 +1,8 @@
 """Shrinking of a failing world while it still fails (delta debugging).
 
 The search reduces a world in one respect after the other: everything at once, then halves, then
-quarters, down to single parts, and starts again until nothing more can go. A reduction removes
-every reference to what it removes, so each candidate is a valid world file.
+quarters, down to single parts, and repeats until no reduction fails. A reduction also removes every
+reference to the removed parts, so each candidate is a valid world file.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Search:
         return world
 
     def _has_failed(self, candidate: Snapshot) -> bool:
-        """Return True if the candidate fails; a repeated candidate did not fail the first time."""
+        """Return True if the candidate fails; False for a candidate that was tested before."""
         key = blake2b(repr(candidate).encode()).digest()
         if key in self._tried:
             return False

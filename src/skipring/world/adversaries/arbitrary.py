@@ -1,7 +1,7 @@
 """Arbitrary initial states, and the source of their values (section 1.1).
 
-"Arbitrary" is what a corrupted memory or channel can hold: every variable and every message has a
-value of its type, and every named node exists or has existed.
+An arbitrary state is any content of a corrupted memory or channel: every variable and every message
+has a value of its type, and every named node exists or has existed.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def huge_next(n: int, rng: Random) -> Snapshot:
     return replace(world, supervisor=replace(world.supervisor, next=_HUGE_NEXT))
 
 
-# -- members that were dropped, though they live ---------------------------------------------
+# -- live members that were evicted ---------------------------------------------
 
 
 def evicted_one_by_one(n: int, rng: Random) -> Snapshot:

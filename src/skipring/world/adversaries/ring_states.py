@@ -135,7 +135,7 @@ def stale_shortcuts(n: int, rng: Random) -> Snapshot:
     nodes = list(world.subscribers)
 
     def spoil(_: NodeId, state: SubscriberState) -> SubscriberState:
-        # Labels that SR(n) does not have are surplus at every node.
+        # A label that SR(n) does not have is surplus at every node.
         surplus = [Label.nth(rng.randrange(n, 16 * n)) for _ in range(_SURPLUS_SHORTCUTS)]
         slots = [*state.shortcuts, *surplus]
         return replace(state, shortcuts={label: rng.choice(nodes) for label in slots})

@@ -1,7 +1,7 @@
 """Reader of world files: a snapshot, or an error with the path of the invalid value.
 
 msgspec converts the JSON to structs whose fields are those of the core's states and messages. A
-``_Form`` stands for each core type that JSON writes in another way: labels and prefixes are strings
+``_Form`` stands for each core type with another form in JSON: labels and prefixes are strings
 of 0 and 1, ids are hex, payloads base64. An error is one sentence that starts with the path of the
 value.
 """
@@ -157,7 +157,7 @@ def _whole(text: str, _: _Reader) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        message = f"half a character in {_shown(text)}"
+        message = f"lone surrogate in {_shown(text)}"
         raise ValueError(message) from None
     return text
 
