@@ -4,7 +4,8 @@ A holder asks a receiver about ranges of ids: a prefix and the digest of everyth
 receiver confirms the equal ranges and names those that differ. The holder splits a range that
 differs, down to lists of ids, sends the publications that the receiver lacks and asks again. Both
 replicas only grow, so a confirmed range stays confirmed: a handover ends even under steady
-publishing, at a cost proportional to the difference. A receiver with a disk confirms after the sync.
+publishing, at a cost proportional to the difference. A receiver with a disk confirms
+after the sync.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Publication(
         return state.digest()
 
     def is_genuine(self, topic: TopicId) -> bool:
-        """Return True if the id follows from the fields; of an opaque publication check the length."""
+        """Return True if the id is the hash of the fields; if opaque, only check its length."""
         if self.payload is None:
             return len(self.id) == ID_BYTES
         return self.id == self.id_in(topic)

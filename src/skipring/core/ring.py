@@ -35,7 +35,7 @@ class Ring:
 
     @property
     def pred(self) -> Peer | None:
-        """Return the predecessor on the circle: the left neighbour or the wrap edge (section 3.2)."""
+        """Return the predecessor on the circle: left neighbour or wrap edge (section 3.2)."""
         left = self.neighbours[LEFT]
         if left is not None or self.wrap is None or self.me is None:
             return left
@@ -43,7 +43,7 @@ class Ring:
 
     @property
     def succ(self) -> Peer | None:
-        """Return the successor on the circle: the right neighbour or the wrap edge (section 3.2)."""
+        """Return the successor on the circle: right neighbour or wrap edge (section 3.2)."""
         right = self.neighbours[RIGHT]
         if right is not None or self.wrap is None or self.me is None:
             return right

@@ -90,7 +90,7 @@ class RepairState(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TransferState(Struct, frozen=True, kw_only=True, gc=False):
-    """Bulk transfers that a subscriber receives and sends; ``served``: session and ticks by node."""
+    """Bulk transfers from and to a subscriber; ``served``: session and ticks by receiver."""
 
     source: NodeId | None = None
     source_ticks: int = 0

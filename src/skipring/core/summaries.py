@@ -1,8 +1,8 @@
 """Summaries of tries: the tuples of CheckTrie (Algorithm 5), and their digests.
 
 A range summary claims that all ids under a prefix, its cover, are below the listed trie nodes and
-leaves. A node has a label and a digest; a leaf has a part of its id and no digest (T6). On the wire,
-the label of a node contains only the bits beyond the cover.
+leaves. A node has a label and a digest; a leaf has a part of its id and no digest (T6). On the
+wire, the label of a node contains only the bits beyond the cover.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ class PublicationTrie:
         return TrieNode(Prefix(length, first >> (ID_BITS - length)), digest)
 
     def children(self, node: TrieNode) -> list[TrieNode]:
-        """Return the two children of an inner node; fewer if only a corrupted digest makes it inner."""
+        """Return the two children of an inner node; fewer if its digest is corrupted."""
         below = (self.node(node.prefix.child(bit)) for bit in (0, 1))
         return [child for child in below if child is not None]
 

@@ -209,7 +209,7 @@ class Simulation:
         last = self.scenario.last_disturbed_round
         if self.world.round <= last:
             found.append(
-                f"the run ended in round {self.world.round}, but incidents are due until round {last}"
+                f"the run ended in round {self.world.round}; incidents are due until round {last}"
             )
         return found
 
