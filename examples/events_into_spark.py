@@ -5,8 +5,8 @@
 
 A shop publishes the actions of its visitors. Spark reads the topic as a table and counts them, then
 copies the topic to Parquet as a stream, in two runs; the shop publishes more events in between.
-Every event is in the Parquet table exactly once. The example needs `pip install 'skipring[spark]'`, which
-includes a Java runtime; no jar.
+Every event is in the Parquet table exactly once. The example needs
+`pip install 'skipring[spark]'`, which includes a Java runtime; no jar.
 """
 
 from __future__ import annotations
