@@ -256,13 +256,13 @@ class AntiEntropy:
         self, message: Publications, sender: NodeId | None, out: Outbox
     ) -> tuple[Publication, ...]:
         """Store the publications that were missing here, and return them (Publish)."""
-        taken = self._replica.add(message.publications, out, origin=Origin.REPAIR)
-        if taken:
+        added = self._replica.add(message.publications, out, origin=Origin.REPAIR)
+        if added:
             self.reset_backoff()
-        self._transfers.on_received(sender, len(taken), is_last=message.session != NO_SESSION)
+        self._transfers.on_received(sender, len(added), is_last=message.session != NO_SESSION)
         if self._is_own(message.session):
             self._end()
-        return taken
+        return added
 
     def on_history(self, part: HistoryRead, out: Outbox) -> None:
         """Store one page of a backfill; the last page is empty."""

@@ -192,9 +192,9 @@ class Broadcast:
     def publish(self, events: Iterable[PublishRequested], out: Outbox) -> None:
         """Store publications of the application and broadcast them (section 4.3)."""
         self._has_news = True
-        made = [self._publication(event) for event in events]
-        taken = self._replica.add(made, out, origin=Origin.OWN)
-        for part in self._parts(taken):
+        created = [self._publication(event) for event in events]
+        added = self._replica.add(created, out, origin=Origin.OWN)
+        for part in self._parts(added):
             self._queue_announcements(part, self._forward(part, 0, None, out))
 
     def resend(self, ids: Iterable[bytes], out: Outbox) -> None:
@@ -245,10 +245,10 @@ class Broadcast:
             self._defer_storage(_Arrival(publications, news), size, out)
             return
         self.persist_deferred(out)
-        shown = with_payload(publications, opaque=self._config.accepts_opaque_ids)
-        taken = self._replica.add(shown, out, origin=Origin.SPREAD, hops=hops)
-        if taken:
-            self._queue_announcements(taken, self._forward(taken, hops, sender, out))
+        complete = with_payload(publications, opaque=self._config.accepts_opaque_ids)
+        added = self._replica.add(complete, out, origin=Origin.SPREAD, hops=hops)
+        if added:
+            self._queue_announcements(added, self._forward(added, hops, sender, out))
 
     def _forward(
         self,
@@ -394,8 +394,8 @@ class Broadcast:
         batches cost less, and the processor stays free for arriving publications.
         """
         self._flush_deferrals += 1
-        is_much = self._arrived >= self._config.busy_arrivals * self._flush_deferrals**2
-        if is_much and self._flush_deferrals < self._config.flush_deferrals_max:
+        is_busy = self._arrived >= self._config.busy_arrivals * self._flush_deferrals**2
+        if is_busy and self._flush_deferrals < self._config.flush_deferrals_max:
             return
         self._flush_deferrals = 0
         self.persist_deferred(out)

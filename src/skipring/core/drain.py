@@ -113,8 +113,8 @@ class Drain:
 
     def _staying(self, nodes: Iterable[NodeId]) -> list[NodeId]:
         """Return the nodes that have not announced their departure, including unreachable ones."""
-        gone = {self._node, SUPERVISOR, *(self._leaving or ())}
-        return [node for node in nodes if node not in gone]
+        excluded = {self._node, SUPERVISOR, *(self._leaving or ())}
+        return [node for node in nodes if node not in excluded]
 
     def _choose(self, neighbours: Sequence[NodeId], out: Outbox) -> None:
         """Hand over to the next remaining node; end the drain if there is none."""

@@ -83,10 +83,10 @@ class LazyPush:
                 return
             self._news[each.id[:SHORT_BYTES]] = news
 
-    def mark_stored(self, kept: tuple[Publication, ...]) -> None:
+    def mark_stored(self, stored: tuple[Publication, ...]) -> None:
         """Remember stored ids, if RECENT_MAX allows, so that announcements need no lookup."""
-        if len(self._recent) + len(kept) <= RECENT_MAX:
-            self._recent.update([each.id[:SHORT_BYTES] for each in kept])
+        if len(self._recent) + len(stored) <= RECENT_MAX:
+            self._recent.update([each.id[:SHORT_BYTES] for each in stored])
 
     def forget_stored(self) -> None:
         """Forget the remembered ids, so that announced ids are looked up in the trie."""

@@ -118,9 +118,7 @@ class Replica:
         if self._archive is not None or wrong_digests:
             self._trie = PublicationTrie()
             self._trie.add_many(self.archive.entries())
-            self._newest = (
-                self.archive.newest()
-            )  # here, because it would delay an event for too long
+            self._newest = self.archive.newest()  # now: later it would delay an event
             self._trie.corrupt(wrong_digests)
 
     @property

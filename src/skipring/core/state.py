@@ -216,7 +216,7 @@ class SupervisorMemory(Struct, frozen=True, kw_only=True, gc=False):
     calm_ticks: int = 0
     mismatches: int = 0
     refresh_ticks: int = 0
-    answered: tuple[int, int] = (0, 0)  # members, strangers
+    answered: tuple[int, int] = (0, 0)  # members, other nodes
     told: dict[NodeId, int] = {}
     suspects: dict[NodeId, int] = {}
     digest: Word | None = None

@@ -93,7 +93,7 @@ class Supervisor:
         self._config = config
         self.roster = Roster()
         self._queue: dict[NodeId, None] = {}  # R15: distinct subjects, first come first served
-        self._answered = {True: 0, False: 0}  # answers to members and strangers since the last tick
+        self._answered = {True: 0, False: 0}  # answers to members and others since the last tick
         self._answer_ticks: dict[NodeId, int] = {}  # member -> tick of the last answer
         self._suspects: dict[NodeId, int] = {}  # node -> tick of suspicion
         self._ticks = 0
@@ -186,12 +186,12 @@ class Supervisor:
     def _next_in_turn(self) -> list[NodeId]:
         """Return the waiting nodes to answer now, within the budget of a tick.
 
-        Members and strangers have separate budgets: after the loss of the database, every node has
+        Members and others have separate budgets: after the loss of the database, every node has
         to be woken before any place is final, and neither group may wait for the other. Under load
         most requests are about members with a recent answer, so these come last.
         """
-        strangers = sum(node not in self.roster for node in self._queue)
-        known = len(self.roster) + strangers
+        unrecorded = sum(node not in self.roster for node in self._queue)
+        known = len(self.roster) + unrecorded
         budget = max(self._config.answers_min, known // self._config.answers_share)
         answered, chosen = self._answered, list[NodeId]()
         for was_answered in (False, True):

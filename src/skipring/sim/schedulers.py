@@ -96,11 +96,11 @@ class Delaying:
         present = list(world.channels)
         world.channels.clear()
         delivered: list[Parcel] = []
-        kept: list[Parcel] = []
+        postponed: list[Parcel] = []
         for parcel in reversed(present):
-            chosen = delivered if world.rng.random() < self._chance(parcel) else kept
+            chosen = delivered if world.rng.random() < self._chance(parcel) else postponed
             chosen.append(parcel)
-        world.channels.extend(reversed(kept))
+        world.channels.extend(reversed(postponed))
         for parcel in delivered:
             world.deliver(parcel)
         processes = world.processes()

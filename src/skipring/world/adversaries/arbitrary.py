@@ -329,8 +329,8 @@ def arbitrary_world_with_crashed(n: int, rng: Random) -> Snapshot:
     dead = share(n, 3)
     nodes = node_names(n + dead)
     crashed = sorted(rng.sample(nodes, dead))
-    gone = frozenset(crashed)
-    return _arbitrary([node for node in nodes if node not in gone], crashed, rng, None)
+    removed = frozenset(crashed)
+    return _arbitrary([node for node in nodes if node not in removed], crashed, rng, None)
 
 
 def _arbitrary(
