@@ -251,9 +251,9 @@ class NameRegistry:
         connections: Mapping[NodeId, Mapping[ConnectionId, ProcessId]],
         out: list[RegistryEffect],
     ) -> None:
-        """Ask about all connections of a name with several; refuse those of a second process.
+        """Ask about each connection of a name that has several; refuse those of a second process.
 
-        The host passes the connections. So two audits find two processes that share a name because
+        The host passes the connections, so two audits find two processes that share a name because
         of a corrupted variable
         (``test_second_process_of_a_name_is_refused_after_two_audits``).
         """

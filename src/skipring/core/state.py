@@ -125,7 +125,7 @@ class DrainState(Struct, frozen=True, kw_only=True, gc=False):
     ids: tuple[PublicationId, ...] = ()
     everything: bool = False
     takes_memory: bool = False  # a receiver without a disk is accepted
-    told: dict[NodeId, NodeId] = {}  # remaining nodes, and the leavers that named them
+    told: dict[NodeId, NodeId] = {}  # remaining node -> leaver that named it
     passed: tuple[NodeId, ...] = ()
     absent: tuple[NodeId, ...] = ()
     leaving: dict[NodeId, int] = {}

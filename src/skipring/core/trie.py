@@ -148,7 +148,7 @@ class PublicationTrie:
 
     def _bucket(self, home: int) -> bytes:
         bucket = self._buckets[home]
-        assert bucket is not None, "a bucket stands at its home"
+        assert bucket is not None, "a bucket is at its home place"
         return bucket
 
     def _home(self, place: int) -> int:

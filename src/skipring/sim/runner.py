@@ -41,7 +41,7 @@ class Counters(Struct, frozen=True):
         return cls(world.messages, world.events, requests)
 
     def since(self, before: Counters) -> Counters:
-        """Return the difference to earlier counters."""
+        """Return the increase since earlier counters."""
         return Counters(
             self.messages - before.messages,
             self.events - before.events,

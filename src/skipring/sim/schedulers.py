@@ -86,7 +86,8 @@ class Delaying:
 
     def run_round(self, world: World) -> None:
         """Run passes until there were enough Timeouts."""
-        # At most one round's Timeouts: after a mass crash the survivors would not run at all.
+        # Carry over at most one round of Timeouts; after a mass crash, more would leave the
+        # survivors without any.
         self._surplus = min(self._surplus, len(world.subscribers))
         while self._surplus <= len(world.subscribers):
             self._surplus += self._run_pass(world)

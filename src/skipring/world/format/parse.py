@@ -34,8 +34,8 @@ from skipring.errors import WorldFormatError
 from skipring.world.format.render import OBJECTS, REQUIRED, fields_of
 from skipring.world.snapshot import Parcel, Snapshot
 
-LABEL_CHARACTERS_MAX: Final = 4096  # Chosen limit: bounds a corrupted label too.
-TOPIC_BYTES_MAX: Final = 255  # Chosen limit.
+LABEL_CHARACTERS_MAX: Final = 4096  # Limit: bounds corrupted labels too.
+TOPIC_BYTES_MAX: Final = 255  # Limit: the same as on the wire.
 SHOWN_CHARACTERS_MAX: Final = 40  # Guess: enough to recognise a value in a sentence.
 REASON_CHARACTERS_MAX: Final = 160  # Guess: enough for a sentence with such a value.
 
