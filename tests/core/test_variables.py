@@ -212,7 +212,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_replica": (PART, "Replica"),
             "_node": (FIXED, "the node's name"),
             "_session": (FILE, "HandoversState.session"),
-            "_to": (FILE, "HandoversState.to"),
+            "_by_receiver": (FILE, "HandoversState.to"),
         },
         "_Handover": {
             "ids": (FILE, "HandoverState.ids"),

@@ -210,14 +210,14 @@ class AntiEntropy:
         if not chunks and type(message) is CheckAndPublish and not self._config.rules.no_noise:
             chunks = [[]]  # T6: the paper sends an empty Publish
         for left, chunk in enumerate(chunks, start=1 - len(chunks)):
-            ends = NO_SESSION if left or answer.statements else message.session
+            ends = NO_SESSION if left or answer.findings else message.session
             out.send(message.sender, Publications(tuple(chunk), ends))
-        if answer.statements or chunks:
+        if answer.findings or chunks:
             self.reset_backoff()
         self._transfers.on_sent(message.sender, message.session, sum(map(len, chunks)))
         if self._is_own(message.session):
             # T8: a reply in this node's session. Wait for the next one, or end the session.
-            if answer.statements:
+            if answer.findings:
                 self._open_ticks = self._patience
             else:
                 self._end()

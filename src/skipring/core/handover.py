@@ -67,17 +67,17 @@ class _Handover(Struct):
 class Handovers:
     """Handovers of one subscriber, and its confirmations to other holders."""
 
-    __slots__ = ("_config", "_node", "_replica", "_session", "_to")
+    __slots__ = ("_by_receiver", "_config", "_node", "_replica", "_session")
 
     def __init__(self, node: NodeId, replica: Replica, config: ProtocolConfig) -> None:
         self._node = node
         self._replica = replica
         self._config = config
         self._session = 0
-        self._to: dict[NodeId, _Handover] = {}
+        self._by_receiver: dict[NodeId, _Handover] = {}
 
     def __contains__(self, node: NodeId) -> bool:
-        return node in self._to
+        return node in self._by_receiver
 
     # -- the holder --------------------------------------------------------------------------
 
@@ -96,14 +96,14 @@ class Handovers:
         Return False if there are too many receivers, or if the node cannot be one. A drain has one
         receiver and no limit. Handovers on request and other handovers have separate limits.
         """
-        handover = self._to.get(to)
+        handover = self._by_receiver.get(to)
         if handover is None:
             is_full = (
                 not is_drain and self._count(is_requested=request is not None) >= HANDOVERS_MAX
             )
             if is_full or to in (self._node, SUPERVISOR):
                 return False
-            handover = self._to[to] = _Handover(self._next_session(), {}, {})
+            handover = self._by_receiver[to] = _Handover(self._next_session(), {}, {})
         for key in ids:
             handover.ids.setdefault(key, 0)
         if everything:
@@ -118,7 +118,7 @@ class Handovers:
         return True
 
     def _count(self, *, is_requested: bool) -> int:
-        return sum(each.is_requested == is_requested for each in self._to.values())
+        return sum(each.is_requested == is_requested for each in self._by_receiver.values())
 
     def on_request(
         self, message: RequestHandover, neighbours: Sequence[NodeId], out: Outbox
@@ -127,17 +127,17 @@ class Handovers:
 
         At the limit, a neighbour replaces a receiver that is not a neighbour.
         """
-        handover = self._to.get(message.sender)
+        handover = self._by_receiver.get(message.sender)
         if handover is not None and handover.is_requested:
             return
         if message.sender in neighbours and self._count(is_requested=True) >= HANDOVERS_MAX:
-            others = (n for n, each in self._to.items() if each.is_requested)
+            others = (n for n, each in self._by_receiver.items() if each.is_requested)
             self.stop(next((node for node in others if node not in neighbours), ""))
         self.start(message.sender, out, everything=True, request=message.session)
 
     def stop(self, to: NodeId) -> None:
         """End the handover to a node."""
-        self._to.pop(to, None)
+        self._by_receiver.pop(to, None)
 
     def _next_session(self) -> int:
         self._session = (self._session + 1) % SESSIONS
@@ -149,7 +149,7 @@ class Handovers:
         Progress is one range or id less to confirm, or a publication sent for the first time. After
         a reply without progress, the next question waits for the tick.
         """
-        handover = self._to.get(message.sender)
+        handover = self._by_receiver.get(message.sender)
         if handover is None or handover.session != message.session:
             return
         handover.session, handover.is_waiting = self._next_session(), False
@@ -169,7 +169,7 @@ class Handovers:
         missing = [key for key in ids_in(message.missing) if key in handover.ids]
         if self._send(message.sender, handover, missing, out) or is_progress:
             handover.ticks = 0
-            if message.sender in self._to:
+            if message.sender in self._by_receiver:
                 self._ask(message.sender, handover, out)
 
     def _split(self, handover: _Handover, prefix: Prefix) -> None:
@@ -254,7 +254,7 @@ class Handovers:
 
     def unconfirmed(self, to: NodeId) -> int:
         """Return an upper bound on the publications that a receiver has not confirmed."""
-        handover, trie = self._to.get(to), self._replica.index()
+        handover, trie = self._by_receiver.get(to), self._replica.index()
         if handover is None:
             return 0
         listed = set(handover.ids)
@@ -264,9 +264,9 @@ class Handovers:
 
     def finished(self, out: Outbox, *, is_complete: bool) -> list[NodeId]:
         """Remove the handovers that are over; return their receivers."""
-        over = [node for node, handover in self._to.items() if handover.is_over]
+        over = [node for node, handover in self._by_receiver.items() if handover.is_over]
         for node in over:
-            request = self._to.pop(node).request
+            request = self._by_receiver.pop(node).request
             # Memory may be corrupted: the session may be out of range.
             if request is not None and 0 <= request < SESSIONS:
                 out.send(node, HandoverDone(self._node, request, is_complete))
@@ -274,12 +274,12 @@ class Handovers:
 
     def on_tick(self, out: Outbox) -> None:
         """Repeat unanswered questions; end handovers to receivers without progress."""
-        for node, handover in list(self._to.items()):
+        for node, handover in list(self._by_receiver.items()):
             # Memory may be corrupted: a counter below 0 counts as 0.
             ticks = max(handover.ticks, 0) + 1
             is_early = handover.is_waiting and ticks % REPEAT_TICKS != 0
             if ticks > PATIENCE_TICKS:
-                del self._to[node]
+                del self._by_receiver[node]
             elif is_early or self._ask(node, handover, out):
                 handover.ticks = ticks  # a tick without a question does not count: the index lags
 
@@ -338,14 +338,14 @@ class Handovers:
                     each.is_waiting,
                     each.ticks,
                 )
-                for node, each in self._to.items()
+                for node, each in self._by_receiver.items()
             },
         )
 
     def load(self, state: HandoversState) -> None:
         """Replace the variables; the value may be corrupted."""
         self._session = state.session
-        self._to = {
+        self._by_receiver = {
             node: _Handover(
                 each.session,
                 dict.fromkeys(each.ranges),

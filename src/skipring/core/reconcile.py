@@ -52,20 +52,20 @@ class Reconciler:
         self._config = config
         self._truncation = Truncation(session)
         self._ids_left = config.answer_ids  # the ids that this reply may still hash
-        self.statements: list[Finding] = []
+        self.findings: list[Finding] = []
         self.ranges: list[SendRange] = []
 
     def batches(self) -> Iterator[Finding]:
         """Yield the findings, joined up to the size of a message; one by one without rule BATCH."""
         waiting: list[Finding] = []
         size = 0
-        for statement in self.statements:
-            is_full = size + statement.size_bytes > self._config.claims_bytes
+        for finding in self.findings:
+            is_full = size + finding.size_bytes > self._config.claims_bytes
             if waiting and (is_full or not self._config.rules.batch):
                 yield _joined(waiting)
                 waiting, size = [], 0
-            waiting.append(statement)
-            size += statement.size_bytes
+            waiting.append(finding)
+            size += finding.size_bytes
         if waiting:
             yield _joined(waiting)
 
@@ -81,7 +81,7 @@ class Reconciler:
         cover, summaries = claim.prefix, claim.summaries()
         if self._config.rules.batch and not self._is_held(cover):
             if claim.leaves or not all(map(_is_virtual_root, summaries)):
-                self.statements.append(Finding((), (RangeSummary.make(cover),)))
+                self.findings.append(Finding((), (RangeSummary.make(cover),)))
             return
         if claim.leaves or is_pushed:
             labels = [summary.prefix for summary in summaries]
@@ -124,7 +124,7 @@ class Reconciler:
         own = {self._truncation.short_id(key) for gap in gaps for key in self._trie.keys(gap)}
         missing = [short for short in short_ids if short not in own]
         if missing:
-            self.statements.append(Finding((), (RangeSummary.make(cover, leaves=missing),)))
+            self.findings.append(Finding((), (RangeSummary.make(cover, leaves=missing),)))
 
     def _compare_node(self, summary: Summary) -> None:
         """Handle the three cases of section 4.2: equal, different, missing."""
@@ -135,7 +135,7 @@ class Reconciler:
         own = self._trie.node(label)
         if own is None:
             if not _is_virtual_root(summary):
-                self.statements.append(Finding((), (RangeSummary.make(label),)))
+                self.findings.append(Finding((), (RangeSummary.make(label),)))
         elif not self._truncation.is_equal(own.digest, summary.digest):
             self._describe(label)
 
@@ -148,13 +148,13 @@ class Reconciler:
             return
         claims, rules = (self._claim_below(label, own),), self._config.rules
         if own.prefix.length == label.length:
-            self.statements.append(Finding(claims, is_missing_some=False))
+            self.findings.append(Finding(claims, is_missing_some=False))
         elif rules.cover or rules.complement:
-            self.statements.append(Finding(claims))
+            self.findings.append(Finding(claims))
         else:  # T3: the paper asks for the first sibling only
             bits = own.prefix.length - label.length - 1
             sibling = Prefix(label.length + 1, own.prefix.value >> bits).sibling
-            self.statements.append(Finding(claims, (RangeSummary.make(sibling),)))
+            self.findings.append(Finding(claims, (RangeSummary.make(sibling),)))
 
     def _claim_below(self, label: Prefix, own: TrieNode) -> RangeSummary:
         config, truncation = self._config, self._truncation
@@ -209,9 +209,9 @@ def _is_virtual_root(summary: Summary) -> bool:
     return summary.digest == EMPTY_ROOT and summary.prefix == ALL
 
 
-def _joined(statements: list[Finding]) -> Finding:
+def _joined(findings: list[Finding]) -> Finding:
     return Finding(
-        tuple(claim for statement in statements for claim in statement.claims),
-        tuple(claim for statement in statements for claim in statement.wanted),
-        is_missing_some=any(statement.is_missing_some for statement in statements),
+        tuple(claim for finding in findings for claim in finding.claims),
+        tuple(claim for finding in findings for claim in finding.wanted),
+        is_missing_some=any(finding.is_missing_some for finding in findings),
     )

@@ -306,7 +306,7 @@ class Replica:
                 last = newest.get(sequence, -1)
             if last < seq < SEQ_BELIEVED_MAX:
                 last = newest[sequence] = seq
-                own.see(sequence[0], seq)
+                own.record(sequence[0], seq)
 
     def raise_number(self, publication: Publication) -> None:
         """Raise the last number of a sequence to that of a stored publication."""
@@ -351,7 +351,7 @@ class Replica:
         """Record delivered publications of one publisher as seen."""
         last = publications[-1]
         self._numbers()[last.publisher, last.seq >> COUNTER_BITS] = last.seq
-        self._own.see(last.publisher, last.seq)
+        self._own.record(last.publisher, last.seq)
 
     def persist(
         self, publications: tuple[Publication, ...], out: Outbox, *, size_bytes: int
