@@ -1,7 +1,7 @@
 """Fan-out of configuration: every process gets every change, and late joiners get all of them.
 
-    python examples/configuration.py                               # with a small ring of its own
-    python examples/configuration.py --supervisor 127.0.0.1:7400   # in a ring that runs
+    python examples/configuration.py                               # starts a small ring
+    python examples/configuration.py --supervisor 127.0.0.1:7400   # joins a running ring
 
 An operator changes settings. Four workers, each in its own process, follow the topic and keep the
 newest value of every setting. Then a fifth worker starts, long after the changes, and gets the same
@@ -32,7 +32,7 @@ CHANGES = [
 
 
 def worker(url: str, tick_s: float, name: str, run: str) -> dict[str, object]:
-    """Follow the topic until all changes of this run are here; return the settings.
+    """Read the topic until all changes of this run have arrived; return the settings.
 
     Publications of different nodes have no common order, and repair may deliver some late. So the
     time of publication decides which value is the newest, not the order of arrival.
@@ -46,7 +46,9 @@ def worker(url: str, tick_s: float, name: str, run: str) -> dict[str, object]:
         while left:
             change = configuration.read(timeout=60)
             if change is None:
-                raise TimeoutError(f"{name} lacks a change; {configuration.health().reasons}")
+                raise TimeoutError(
+                    f"{name} has not received a change; {configuration.health().reasons}"
+                )
             setting, age = change.key.decode(), (change.time, change.seq)
             if setting not in newest or age > newest[setting][0]:
                 newest[setting] = (age, json.loads(change.payload))
@@ -54,7 +56,7 @@ def worker(url: str, tick_s: float, name: str, run: str) -> dict[str, object]:
     return {setting: value for setting, (_, value) in sorted(newest.items())}
 
 
-async def story(url: str, tick_s: float) -> None:
+async def run_example(url: str, tick_s: float) -> None:
     """Start four workers, publish the changes, then start a late worker."""
     run, names = token_hex(4), [f"worker-{number}" for number in range(1, 5)]
     with ProcessPoolExecutor(max_workers=4, mp_context=get_context("spawn")) as pool:
@@ -63,12 +65,12 @@ async def story(url: str, tick_s: float) -> None:
             skipring.connect(url, tick_s=tick_s, name=f"operator-{run}") as node,
             node.subscribe(TOPIC) as configuration,
         ):
-            there = [work(name, run) for name in names]
+            workers = [work(name, run) for name in names]
             for setting, value in CHANGES:
                 payload, key = json.dumps(value).encode(), setting.encode()
                 await configuration.publish(payload, key=key, headers={"run": run})
                 print(f"operator: {setting} = {value}")
-            settings = await asyncio.gather(*there)
+            settings = await asyncio.gather(*workers)
             late = await work("late-joiner", run)
     for name, found in zip([*names, "late-joiner"], [*settings, late], strict=True):
         print(f"{name}: {found}")
@@ -78,13 +80,13 @@ async def story(url: str, tick_s: float) -> None:
 
 async def main() -> None:
     options = argparse.ArgumentParser(description="Fan-out of configuration.")
-    options.add_argument("--supervisor", metavar="HOST:PORT", help="a supervisor that runs")
+    options.add_argument("--supervisor", metavar="HOST:PORT", help="a running supervisor")
     supervisor = options.parse_args().supervisor
     if supervisor is not None:
-        await story(f"skipring://{supervisor}", tick_s=1.0)
+        await run_example(f"skipring://{supervisor}", tick_s=1.0)
         return
     async with Cluster(n=3, topic=TOPIC, tick_s=0.1) as ring:
-        await story(ring.url, tick_s=0.1)
+        await run_example(ring.url, tick_s=0.1)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Events into Spark: a topic as a table, and as a stream that goes on where it was.
+"""Events into Spark: a topic as a table, and as a stream that resumes at its position.
 
-    python examples/events_into_spark.py                               # with a ring of its own
-    python examples/events_into_spark.py --supervisor 127.0.0.1:7400   # in a ring that runs
+    python examples/events_into_spark.py                               # starts a ring
+    python examples/events_into_spark.py --supervisor 127.0.0.1:7400   # joins a running ring
 
-A shop publishes what its visitors do. Spark reads the whole topic as a table and counts, then
-copies it into Parquet as a stream, in two runs between which more events come. Every event is in
-the Parquet table exactly once. It needs `pip install 'skipring[spark]'`: no jar, and a Java is
-brought along.
+A shop publishes the actions of its visitors. Spark reads the topic as a table and counts them, then
+copies the topic to Parquet as a stream, in two runs; the shop publishes more events in between.
+Every event is in the Parquet table exactly once. The example needs
+`pip install 'skipring[spark]'`, which includes a Java runtime; no jar.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIELDS = "visitor INT, kind STRING"
 
 
 def events(numbers: range) -> list[bytes]:
-    """What some visitors do, as JSON."""
+    """Return events of visitors, as JSON."""
     kinds = islice(cycle(KINDS), numbers.start, numbers.stop)
     happened = zip(numbers, kinds, strict=True)
     return [
@@ -39,14 +39,14 @@ def events(numbers: range) -> list[bytes]:
 
 
 def kinds_in(publications: DataFrame) -> dict[str, int]:
-    """How many events of each kind there are."""
+    """Return the number of events of each kind."""
     parsed = publications.selectExpr(f"from_json(CAST(value AS STRING), '{FIELDS}') AS event")
     counted = parsed.groupBy("event.kind").count().orderBy("kind").collect()
     return {row["kind"]: row["count"] for row in counted}
 
 
 def copy(spark: SparkSession, supervisor: str, place: Path) -> int:
-    """Bring what is new into a Parquet table; return how many different events it has then."""
+    """Append new events to a Parquet table; return its number of distinct events."""
     stream = (
         spark.readStream.format("skipring")
         .option("supervisor", supervisor)
@@ -63,10 +63,10 @@ def copy(spark: SparkSession, supervisor: str, place: Path) -> int:
     return count
 
 
-async def story(spark: SparkSession, supervisor: str, tick_s: float, place: Path) -> None:
-    """Publish, read as a table, copy as a stream, publish more, copy on."""
+async def run_example(spark: SparkSession, supervisor: str, tick_s: float, place: Path) -> None:
+    """Publish, read as a table, copy as a stream, publish more, copy again."""
     url = f"skipring://{supervisor}"
-    # A data directory makes the shop a member from which streams can be read.
+    # Streams read only from members with a data directory.
     async with (
         skipring.connect(url, tick_s=tick_s, name="shop", data_dir=place / "shop") as node,
         node.subscribe(TOPIC) as shop,
@@ -79,21 +79,21 @@ async def story(spark: SparkSession, supervisor: str, tick_s: float, place: Path
         print("in Parquet:", await asyncio.to_thread(copy, spark, supervisor, place))
         await shop.publish_many(events(range(3000, 4000)))
         await shop.synced(timeout=60)
-        print("and later: ", await asyncio.to_thread(copy, spark, supervisor, place))
+        print("after more:", await asyncio.to_thread(copy, spark, supervisor, place))
 
 
 async def run(spark: SparkSession, supervisor: str | None, place: Path) -> None:
-    """Tell the story in the ring that is given, or in one of our own."""
+    """Run the example in a running ring, or in one that it starts."""
     if supervisor is not None:
-        await story(spark, supervisor, tick_s=1.0, place=place)
+        await run_example(spark, supervisor, tick_s=1.0, place=place)
         return
     async with Cluster(n=3, topic=TOPIC, tick_s=0.1, data_dir=place / "ring") as ring:
-        await story(spark, ring.url.removeprefix("skipring://"), tick_s=0.1, place=place)
+        await run_example(spark, ring.url.removeprefix("skipring://"), tick_s=0.1, place=place)
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description="Events into Spark.")
-    options.add_argument("--supervisor", metavar="HOST:PORT", help="a supervisor that runs")
+    options.add_argument("--supervisor", metavar="HOST:PORT", help="a running supervisor")
     supervisor = options.parse_args().supervisor
     with TemporaryDirectory(prefix="skipring-") as place, session.opened(app="events") as spark:
         register(spark)

@@ -134,7 +134,7 @@ def _frame(world: World) -> SvgFrame:
     wrong = census(world)
     return SvgFrame(
         title=f"Round {world.round}",
-        text=_told(wrong),
+        text=_caption(wrong),
         lasts_s=ROUND_S,
         dots=portrait.dots,
         strokes=tuple(_strokes(world, portrait)),
@@ -142,7 +142,7 @@ def _frame(world: World) -> SvgFrame:
     )
 
 
-def _told(wrong: Counter[Layer]) -> str:
+def _caption(wrong: Counter[Layer]) -> str:
     """Return the caption of a round: the lowest layer with violations."""
     busy = next((name for layer, name in ROWS.items() if wrong[layer]), None)
     return f"The {busy} heal" + ("s" if busy in ("database", "ring") else "")
@@ -154,7 +154,7 @@ def _strokes(view: View, portrait: RingLayout) -> Iterator[Stroke]:
     drawn = set[frozenset[NodeId]]()
     for a, b in sorted(portrait.sound):
         drawn.add(frozenset((at[a], at[b])))
-        yield Stroke(at[a], at[b], _look((a, b), portrait.members))
+        yield Stroke(at[a], at[b], _css((a, b), portrait.members))
     wanted = ring_edges(portrait.members) | shortcut_edges(portrait.members)
     for node, seen in sorted(view.subscribers.items()):
         for label, holder in sorted(_beliefs(seen)):
@@ -165,7 +165,9 @@ def _strokes(view: View, portrait: RingLayout) -> Iterator[Stroke]:
                 is_true = at.get(seen.label) == node and at.get(label) == holder
                 is_half = is_true and edge in wanted
                 yield Stroke(
-                    node, holder, f"{_look(edge, portrait.members)} one" if is_half else "bad"
+                    node,
+                    holder,
+                    f"{_css(edge, portrait.members)} one" if is_half else "bad",
                 )
 
 
@@ -184,7 +186,7 @@ def _beliefs(seen: SubscriberView) -> Iterator[tuple[Label, NodeId]]:
             yield label, holder
 
 
-def _look(edge: Edge, n: int) -> str:
+def _css(edge: Edge, n: int) -> str:
     """Return CSS classes: ring edges have the first colour, shortcuts one by level."""
     above = levels(n) - level(edge)
     return f"l{above % LEVEL_COLOURS}" + ("" if above else " ring")

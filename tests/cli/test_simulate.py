@@ -222,7 +222,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
         "Error: cannot write nowhere/x.json: no directory nowhere",
     ),
     "not JSON": (["--load", "bad.txt"], "Error: bad.txt: line 1, column 1: not JSON"),
-    "not TOML": (["bad.txt"], "Error: bad.txt is not TOML we can read: "),
+    "not TOML": (["bad.txt"], "Error: bad.txt is not valid TOML: "),
     "not UTF-8 as world": (["--load", "latin.txt"], "Error: latin.txt: byte 0: not UTF-8"),
     "not UTF-8 as scenario": (["latin.txt"], "Error: cannot read the scenario latin.txt: not UTF"),
     "unknown key": (["unknown.toml"], "Error: unknown.toml: unknown key 'nodes'"),

@@ -225,9 +225,9 @@ def test_scrub_quarantines_an_unservable_row(name: str, tmp_path: Path) -> None:
         archive = store.archive(TOPIC)
         with_bad_row(archive, name)
         store.commit()
-        holdings = Replica(TOPIC, archive)
-        holdings.recover({})
-        scrub = Scrubber(holdings)
+        replica = Replica(TOPIC, archive)
+        replica.recover({})
+        scrub = Scrubber(replica)
         for _ in range(4):
             out = Outbox()
             scrub.step(16, out)
@@ -235,7 +235,7 @@ def test_scrub_quarantines_an_unservable_row(name: str, tmp_path: Path) -> None:
                 assert isinstance(effect, Discard)
                 archive.discard(effect.offset)
         assert served(archive) == {small(1).id, small(2).id}
-        assert holdings.count == 2
+        assert replica.count == 2
 
 
 def test_page_without_an_array_of_rows_is_unreadable() -> None:

@@ -199,7 +199,7 @@ def test_T10_stale_digest_is_recomputed_and_no_longer_hides_a_difference(on: boo
     talk = Talk(history(60), history(61)[1:], config)
     for party in (talk.u, talk.v):
         assert party.root != JUNK
-        party.holdings.index().corrupt({ALL: JUNK})
+        party.replica.index().corrupt({ALL: JUNK})
     for _ in range(5):
         talk.session("u").session("v")
     assert (talk.u.ids == talk.v.ids) is on
@@ -209,7 +209,7 @@ def test_T10_stale_digest_is_recomputed_and_no_longer_hides_a_difference(on: boo
 def test_T10_scrub_reaches_every_digest_of_a_large_trie_in_slices() -> None:
     party = Party("u", opaque(random_ids(1000, Random(4))), limited(scrubbed_ids=50))
     right = party.root
-    trie = party.holdings.index()
+    trie = party.replica.index()
     trie.corrupt({Prefix.parse(format(n, "04b")): JUNK for n in range(16)} | {ALL: JUNK})
     for _ in range(2 * 1000 // 50):
         party.ask("v")
@@ -581,8 +581,8 @@ def test_missing_publication_is_found_while_more_arrives_than_can_be_hashed() ->
             talk.u.add(new)
             talk.v.add(new)
         talk.session("uv"[rng.randrange(2)], rng)
-        assert not talk.u.holdings.index().is_fresh
-        if missing.id in talk.u.holdings.index():
+        assert not talk.u.replica.index().is_fresh
+        if missing.id in talk.u.replica.index():
             return
     raise AssertionError("what is missing is not found under load")
 

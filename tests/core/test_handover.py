@@ -150,7 +150,7 @@ def test_receiver_holds_everything_when_a_handover_is_over(count: int) -> None:
     pair.start(everything=True)
     pair.run(20)
     assert is_over(pair)
-    assert set(pair.h.holdings.index().keys()) == set(pair.r.holdings.index().keys())
+    assert set(pair.h.replica.index().keys()) == set(pair.r.replica.index().keys())
 
 
 def test_equal_tries_are_confirmed_with_one_request() -> None:
@@ -182,7 +182,7 @@ def test_single_ids_are_confirmed_and_nothing_else_is_sent() -> None:
     pair.start(ids=own)
     assert is_over(pair)
     assert pair.confirmed() == set(own)
-    assert pair.r.holdings.count == 3
+    assert pair.r.replica.count == 3
 
 
 @pytest.mark.parametrize("is_durable", [True, False])
@@ -209,15 +209,15 @@ def test_lost_messages_only_delay_a_handover() -> None:
         pair.start(everything=True)
         while not is_over(pair):  # a receiver that stays silent is abandoned
             pair.run(200, loss=0.3)
-            if set(pair.h.holdings.index().keys()) - set(pair.r.holdings.index().keys()):
+            if set(pair.h.replica.index().keys()) - set(pair.r.replica.index().keys()):
                 pair.start(everything=True)
-        assert set(pair.h.holdings.index().keys()) == set(pair.r.holdings.index().keys())
+        assert set(pair.h.replica.index().keys()) == set(pair.r.replica.index().keys())
 
 
 def test_handover_ends_while_both_sides_keep_growing() -> None:
     pair = Pair()
     pair.h.keep(*map(made, range(2000)))
-    held = set(pair.h.holdings.index().keys())
+    held = set(pair.h.replica.index().keys())
     out = Outbox()
     pair.h.machine.start("r", out, everything=True)
     effects = pair.h.apply(out.effects)
@@ -233,7 +233,7 @@ def test_handover_ends_while_both_sides_keep_growing() -> None:
         if not waiting:
             effects = pair.h.pass_tick()
     assert is_over(pair)
-    assert held <= set(pair.r.holdings.index().keys())
+    assert held <= set(pair.r.replica.index().keys())
 
 
 def test_handover_keeps_to_the_credits_of_a_tick() -> None:
@@ -244,7 +244,7 @@ def test_handover_keeps_to_the_credits_of_a_tick() -> None:
     sent = [m for m in pair.said if isinstance(m, Publications)]
     assert len(sent) == 4
     assert pair.run(40) > 4
-    assert set(pair.h.holdings.index().keys()) == set(pair.r.holdings.index().keys())
+    assert set(pair.h.replica.index().keys()) == set(pair.r.replica.index().keys())
 
 
 def test_silent_receiver_is_abandoned_after_eight_ticks() -> None:
@@ -333,7 +333,7 @@ def test_node_that_requests_a_handover_is_informed_of_its_end() -> None:
     pair.h.keep(*map(made, range(100)))
     pair.carry(pair.h.hear(RequestHandover("r", 7)))
     assert pair.said[-1] == HandoverDone("h", 7, complete=True)
-    assert pair.r.holdings.count == 100
+    assert pair.r.replica.count == 100
 
 
 def test_publication_that_is_lost_at_the_holder_too_does_not_block_a_handover() -> None:
@@ -377,4 +377,4 @@ def test_receiver_that_confirms_ids_it_does_not_hold_is_believed() -> None:
     pair.effects += pair.h.hear(Held("r", question.session, True, (), question.ids))
     assert is_over(pair)
     assert pair.confirmed() == {made(0).id}
-    assert pair.r.holdings.count == 0
+    assert pair.r.replica.count == 0

@@ -120,7 +120,7 @@ def test_publications_stored_earlier_are_looked_up_and_found() -> None:
 
 
 def test_trie_is_used_if_more_is_stored_than_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(announcing_module, "RECENT_MAX", 2)
+    monkeypatch.setattr(lazy_push_module, "RECENT_MAX", 2)
     edges = Edges()
     edges.keep(*SOME[:3])
     edges.hear("a", *SOME[:4])
@@ -131,7 +131,7 @@ def test_trie_is_used_if_more_is_stored_than_is_remembered(monkeypatch: pytest.M
 def test_number_of_announcements_kept_during_deferred_storage_is_bounded() -> None:
     edges = Edges(announced_max=3)
     for each in SOME:
-        edges.hear("a", each, is_all_kept=False)
+        edges.hear("a", each, is_all_stored=False)
     assert edges.wanted() == [short(*SOME[:3])]
 
 
@@ -166,7 +166,7 @@ def test_node_with_a_large_index_backlog_neither_looks_up_nor_requests(
 ) -> None:
     edges = Edges()
     edges.keep(*SOME[:2])
-    edges.hear("a", *SOME[2:4], is_all_kept=False)
+    edges.hear("a", *SOME[2:4], is_all_stored=False)
     monkeypatch.setattr("skipring.core.replica.FAR_BEHIND", 1)
     assert edges.wanted() == []
     assert not edges.is_indexed
@@ -478,7 +478,7 @@ def test_wrong_count_of_announcements_is_gone_after_a_flush() -> None:
     edges = Edges()
     edges.machine._heard_of = 10**9
     edges.flush()
-    edges.hear("a", SOME[0], is_all_kept=False)
+    edges.hear("a", SOME[0], is_all_stored=False)
     assert edges.wanted() == [short(SOME[0])]
 
 

@@ -158,10 +158,10 @@ def test_T4_empty_summary_requests_everything_under_its_prefix() -> None:
 
 def test_T4_difference_is_described_in_full_whichever_side_asked() -> None:
     """The summary of a prefix names everything below it."""
-    trie = Party("v", [P("000"), P("001"), P("01"), P("1")]).holdings.index()
+    trie = Party("v", [P("000"), P("001"), P("01"), P("1")]).replica.index()
     answer = Reconciler(trie, LEVELS, 0)
     answer.compare(RangeSummary.make(ALL, [Summary(ALL, JUNK)]), is_pushed=True)
-    ((claim,),) = (statement.claims for statement in answer.statements)
+    ((claim,),) = (finding.claims for finding in answer.findings)
     covered = [s.prefix for s in claim.summaries()]
     assert claim.prefix == ALL
     assert [prefix.bits for prefix in covered] == ["0"]

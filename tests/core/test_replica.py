@@ -77,11 +77,11 @@ class Noting(MemoryLog):
 def test_publications_are_read_in_order_of_offsets_and_returned_in_order_of_ids() -> None:
     rows = [settled(seq) for seq in range(40)]
     archive = Noting(rows)
-    holdings, offsets = Replica(TOPIC, archive), archive.offsets
-    holdings.recover({})
+    replica, offsets = Replica(TOPIC, archive), archive.offsets
+    replica.recover({})
     offsets.clear()
     archive.discard(7)
-    got = list(holdings.read_many(holdings.index().entries(), Outbox()))
+    got = list(replica.read_many(replica.index().entries(), Outbox()))
     assert got == sorted((row for row in rows if row != rows[7]), key=lambda row: row.id)
     assert sorted(offsets) == list(range(40))
     parts = [offsets[:16], offsets[16:]]  # batches grow
@@ -175,9 +175,9 @@ def test_stored_publication_is_found_by_its_id_or_a_prefix_of_it() -> None:
     holdings = Kept(rows).machine
     out = Outbox()
     for offset, row in enumerate(rows):
-        assert holdings.read(row.id, offset, out) == row
-        assert holdings.find(row.id[:8], out) == row
-    assert holdings.find(WRONG_ID[:8], out) is None
+        assert replica.read(row.id, offset, out) == row
+        assert replica.find(row.id[:8], out) == row
+    assert replica.find(WRONG_ID[:8], out) is None
     assert out.effects == []
 
 
@@ -232,20 +232,20 @@ def test_recovery_indexes_the_log_without_reading_the_rows() -> None:
 
 def test_T10_corrupted_digests_are_loaded_and_nothing_else_is() -> None:
     archive = MemoryLog([settled(seq) for seq in range(3)])
-    holdings = Replica(TOPIC, archive)
-    holdings.recover({ALL: WRONG_DIGEST})
-    assert holdings.index().wrong_digests() == {ALL: WRONG_DIGEST}
-    holdings.recover({})
-    assert holdings.index().wrong_digests() == {}
+    replica = Replica(TOPIC, archive)
+    replica.recover({ALL: WRONG_DIGEST})
+    assert replica.index().wrong_digests() == {ALL: WRONG_DIGEST}
+    replica.recover({})
+    assert replica.index().wrong_digests() == {}
 
 
 @pytest.mark.parametrize("archive", [None, MemoryLog()], ids=["none", "empty"])
 def test_T2_replica_without_publications_has_an_empty_trie(archive: MemoryLog | None) -> None:
-    holdings = Replica(TOPIC, archive)
-    assert holdings.index().root == EMPTY_ROOT == PublicationTrie().root
-    holdings.recover({})
-    assert holdings.index().root == EMPTY_ROOT
-    assert list(holdings.archive.publications()) == []
+    replica = Replica(TOPIC, archive)
+    assert replica.index().root == EMPTY_ROOT == PublicationTrie().root
+    replica.recover({})
+    assert replica.index().root == EMPTY_ROOT
+    assert list(replica.archive.publications()) == []
 
 
 def test_wrong_numbers_of_two_sequences_of_one_publisher_survive_state_and_load() -> None:
@@ -268,8 +268,8 @@ def test_numbers_of_incarnation_0_continue_after_stored_ones() -> None:
 
 
 def test_numbers_of_incarnation_0_start_at_zero() -> None:
-    holdings = Replica(TOPIC, None, node="ann")
-    assert [holdings.next_seq(0) for _ in range(2)] == [0, 1]
+    replica = Replica(TOPIC, None, node="ann")
+    assert [replica.next_seq(0) for _ in range(2)] == [0, 1]
 
 
 def test_numbers_of_incarnation_0_continue_after_own_publications_received_from_others() -> None:

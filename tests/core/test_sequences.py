@@ -89,7 +89,7 @@ def test_publication_of_a_clone_under_the_same_incarnation_leads_to_a_new_one() 
     issued(own, newest, 2)
     clone = seq_of(CURRENT, 9)
     newest["ann", CURRENT] = clone
-    own.see("ann", clone)
+    own.record("ann", clone)
     (number,) = issued(own, newest)
     assert number > seq_of(CURRENT, COUNTERS - 1)
 
@@ -97,9 +97,9 @@ def test_publication_of_a_clone_under_the_same_incarnation_leads_to_a_new_one() 
 def test_own_publication_that_returns_changes_nothing() -> None:
     own, newest = OwnSequence("ann", CURRENT), {}
     first, second = issued(own, newest, 2)
-    own.see("ann", first)
-    own.see("ann", second)
-    own.see("bob", seq_of(CURRENT, 99))
+    own.record("ann", first)
+    own.record("ann", second)
+    own.record("bob", seq_of(CURRENT, 99))
     assert issued(own, newest) == [second + 1]
 
 
@@ -147,4 +147,4 @@ def test_no_number_is_issued_twice_whatever_arrives(stored: list[int], arrives: 
         sequence = "ann", seq >> COUNTER_BITS
         if newest.get(sequence, -1) < seq:
             newest[sequence] = seq
-        own.see("ann", seq)
+        own.record("ann", seq)

@@ -39,6 +39,7 @@ from skipring.core.messages import (
     Introduce,
     IntroduceShortcut,
     Message,
+    Ping,
     Publications,
     PublishMany,
     PublishNew,
@@ -487,6 +488,8 @@ def bound(message: Message, state: SubscriberState) -> int:
             return CONFIGURATION_MAX
         case CheckLabel() | Introduce() | IntroduceShortcut():
             return RING_MESSAGE_MAX
+        case Ping():
+            return 1  # Pong
         case _:
             return bound_about_publications(message, state)
 

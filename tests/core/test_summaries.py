@@ -214,17 +214,20 @@ def test_T9_message_with_a_wrong_byte_is_valid_or_refused(
 
 @pytest.mark.parametrize("session", [*range(12), 255, 65535])
 def test_truncation_shows_eight_bytes_of_an_id(session: int) -> None:
-    lens = Truncation(session)
-    assert len(lens.short_id(KEY)) == len(lens.short_digest(DIGEST)) == SHORT_BYTES
-    assert lens.short_id(KEY) in KEY
-    assert lens.short_digest(DIGEST) in DIGEST
+    truncation = Truncation(session)
+    assert len(truncation.short_id(KEY)) == len(truncation.short_digest(DIGEST)) == SHORT_BYTES
+    assert truncation.short_id(KEY) in KEY
+    assert truncation.short_digest(DIGEST) in DIGEST
 
 
 def test_sessions_compare_different_bytes() -> None:
-    lenses = [Truncation(session) for session in range(8)]
+    truncations = [Truncation(session) for session in range(8)]
     parts = {KEY[:8], KEY[8:16], KEY[16:24], KEY[24:]}
-    assert {lens.short_id(KEY) for lens in lenses} == parts
-    assert {lens.short_digest(DIGEST) for lens in lenses} == {DIGEST[:8], DIGEST[8:]}
+    assert {truncation.short_id(KEY) for truncation in truncations} == parts
+    assert {truncation.short_digest(DIGEST) for truncation in truncations} == {
+        DIGEST[:8],
+        DIGEST[8:],
+    }
 
 
 def test_ids_that_look_equal_in_one_session_differ_in_another() -> None:

@@ -222,7 +222,7 @@ def test_T12_id_can_be_removed(keys: list[bytes], data: st.DataObject) -> None:
     trie = trie_of(keys, batch=9)
     gone = data.draw(st.sets(st.sampled_from(keys))) if keys else set()
     if data.draw(st.booleans()):
-        assert trie.freshen(10**6)
+        assert trie.hash_some(10**6)
     for key in sorted(gone):
         assert trie.remove(key)
         assert not trie.remove(key)
@@ -312,7 +312,7 @@ def test_offsets_may_be_large() -> None:
 def test_nothing_is_lost_when_the_buckets_double_several_times_at_once() -> None:
     few, many, more = keys_of("random", 14), keys_of("deep", 3000), keys_of("random", 20, seed=1)
     trie = trie_of(few)
-    assert trie.freshen(10**6)
+    assert trie.hash_some(10**6)
     # All of these are in one place: most other buckets stay unchanged.
     trie.add_many((key, 14 + offset) for offset, key in enumerate(many))
     assert trie._buckets.count(None) > len(trie._buckets) // 2
@@ -377,7 +377,7 @@ def test_digests_computed_in_slices_are_the_same(shape: str, slice_ids: int) -> 
     trie = trie_of(keys)
     assert not trie.is_fresh
     for _ in range(2 * len(keys)):
-        if trie.freshen(slice_ids):
+        if trie.hash_some(slice_ids):
             break
     assert trie.is_fresh
     assert trie.root == reference_of(keys).root
@@ -389,7 +389,7 @@ def test_slice_is_no_longer_than_requested(slice_ids: int, monkeypatch: pytest.M
     trie = trie_of(keys_of("random", 4000), batch=100)
     keys = hashed(monkeypatch)
     sizes = []
-    while not trie.freshen(slice_ids):
+    while not trie.hash_some(slice_ids):
         sizes.append(len(keys))
         keys.clear()
     assert sizes
@@ -398,16 +398,16 @@ def test_slice_is_no_longer_than_requested(slice_ids: int, monkeypatch: pytest.M
 
 def test_fresh_trie_hashes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     trie = trie_of(keys_of("random", 500))
-    assert trie.freshen(10**6)
+    assert trie.hash_some(10**6)
     keys = hashed(monkeypatch)
-    assert trie.freshen(1)
+    assert trie.hash_some(1)
     assert trie.root
     assert keys == []
 
 
 def test_insert_causes_a_new_hash_of_one_bucket_only(monkeypatch: pytest.MonkeyPatch) -> None:
     trie = trie_of(keys_of("random", 1000))
-    assert trie.freshen(10**6)
+    assert trie.hash_some(10**6)
     keys = hashed(monkeypatch)
     trie.add(bytes(ID_BYTES), 0)
     assert not trie.is_fresh
@@ -440,7 +440,7 @@ def test_T10_scrub_visits_all_ids_and_starts_again(shape: str, slice_ids: int) -
 @pytest.mark.parametrize("slice_ids", [1, 16, 100])
 def test_T10_scrub_hashes_only_its_slice(slice_ids: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trie = trie_of(keys_of("random", 2000), batch=100)
-    assert trie.freshen(10**6)
+    assert trie.hash_some(10**6)
     keys = hashed(monkeypatch)
     for _ in range(50):
         keys.clear()
@@ -480,7 +480,7 @@ def test_T10_any_corrupted_digests_are_listed_and_repaired(
 ) -> None:
     trie = trie_of(keys, batch=data.draw(st.integers(1, 100)))
     if data.draw(st.booleans()):
-        assert trie.freshen(10**6)
+        assert trie.hash_some(10**6)
     for _ in range(data.draw(st.integers(0, 2))):
         trie.scrub(data.draw(st.integers(1, 40)))
     prefixes = st.sampled_from(corruptible(trie))
@@ -502,7 +502,7 @@ def test_T10_any_corrupted_digests_are_listed_and_repaired(
 def test_T10_digests_repaired_while_the_trie_grows_are_right() -> None:
     keys = keys_of("random", 400)
     trie = trie_of(keys[:100])
-    assert trie.freshen(10**6)
+    assert trie.hash_some(10**6)
     trie.corrupt(dict.fromkeys(corruptible(trie), b"x" * DIGEST_BYTES))
     for offset, key in enumerate(keys[100:], start=100):
         trie.add(key, offset)
@@ -532,7 +532,7 @@ def test_T10_insert_drops_corrupted_digests_above_it() -> None:
 @given(key_lists.filter(bool), st.data())
 def test_T10_corrupted_trie_can_still_be_traversed(keys: list[bytes], data: st.DataObject) -> None:
     trie = trie_of(keys)
-    assert trie.freshen(10**6)
+    assert trie.hash_some(10**6)
     prefixes = st.sampled_from(corruptible(trie))
     trie.corrupt(data.draw(st.dictionaries(prefixes, st.sampled_from([b"", b"x" * DIGEST_BYTES]))))
     root = trie.node()

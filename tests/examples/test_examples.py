@@ -36,12 +36,12 @@ INVALIDATION = [
     "writer: tea costs 5 now",
     "writer: cocoa costs 7 now",
     "after:  [[5, 6, 7], [5, 6, 7], [5, 6, 7]]",
-    "rows asked for: [5, 5, 5] (three to begin, two since)",
+    "queries: [5, 5, 5] (three at first, two after the changes)",
 ]
 EVENTS = [
     "as a table: {'basket': 500, 'buy': 500, 'look': 2000}",
     "in Parquet: 3000",
-    "and later:  4000",
+    "after more: 4000",
 ]
 
 

@@ -105,10 +105,10 @@ class Pair:
         self._machines: dict[str, AntiEntropy] = {}
         self._rng = Random(count)
         for name, archive in self._archives.items():
-            holdings = Replica(TOPIC, archive)
-            holdings.recover({})
-            assert len(holdings.index().root) > 0  # the digests of the holder are computed
-            self._machines[name] = AntiEntropy(name, holdings, config)
+            replica = Replica(TOPIC, archive)
+            replica.recover({})
+            assert len(replica.index().root) > 0  # the digests of the holder are computed
+            self._machines[name] = AntiEntropy(name, replica, config)
         self._on_the_way: deque[tuple[str, Message]] = deque()
         self.sent = 0  # publications
 

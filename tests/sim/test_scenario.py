@@ -152,12 +152,12 @@ def test_file_is_read_as_plain_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"n = ", "s.toml is not TOML we can read: Invalid value"),
-        (b"n = 1\nn = 2", "s.toml is not TOML we can read: Cannot overwrite a value"),
+        (b"n = ", "s.toml is not valid TOML: Invalid value"),
+        (b"n = 1\nn = 2", "s.toml is not valid TOML: Cannot overwrite a value"),
         (b"\xff", "cannot read the scenario s.toml: not UTF-8"),
         (None, "cannot read the scenario s.toml: No such file"),
-        (b"n = " + b"1" * 5000, "s.toml is not TOML we can read: "),
-        (b"n = " + b"[" * 5000, "s.toml is not TOML we can read: "),
+        (b"n = " + b"1" * 5000, "s.toml is not valid TOML: "),
+        (b"n = " + b"[" * 5000, "s.toml is not valid TOML: "),
     ],
     ids=["no value", "twice", "not UTF-8", "absent", "large number", "deep"],
 )

@@ -81,7 +81,7 @@ def test_the_notebook_runs_from_top_to_bottom_and_leaves_nothing_behind(tmp_path
         assert status == 0, said + errors
         assert left_of(mark) == []
     assert "orders: healthy (3 members, 3000 publications" in said
-    assert "4000 rows, 4000 different publications" in said
+    assert "4000 rows, 4000 distinct publications" in said
     assert "orders: healthy (2 members, 4000 publications" in said
     assert said.endswith("all stopped\nbars: ['shop', 'web']\n")
     assert [path.name for path in tmp_path.iterdir() if "skipring" in path.name] == []

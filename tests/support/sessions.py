@@ -103,12 +103,12 @@ class Party(FakeHost[AntiEntropy]):
     @property
     def ids(self) -> set[bytes]:
         """Return the ids in the trie."""
-        return set(self.holdings.index().keys())
+        return set(self.replica.index().keys())
 
     @property
     def root(self) -> bytes:
         """Return the digest of the whole trie."""
-        return self.holdings.index().root
+        return self.replica.index().root
 
     @property
     def session(self) -> int:

@@ -4,7 +4,7 @@ A member sends a neighbour the root of its trie. If the digests differ, the neig
 its summaries below that prefix. Both continue in turns until each knows which publications it
 lacks. A summary of a range is complete, so its receiver also sends the publications that the
 sender lacks there (T4): after a session that runs to its end, both tries are equal. A member stores
-nothing about a session except that it is open; a later session repairs what an earlier one lost.
+only that a session is open; a later session repairs the losses of an earlier one.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ class AntiEntropy:
     __slots__ = (
         "_claims",
         "_config",
-        "_histories",
-        "_holdings",
         "_node",
         "_open_ticks",
         "_patience",
         "_period",
         "_quiet_ticks",
-        "_scrubbing",
+        "_replica",
+        "_scrubber",
         "_session",
+        "_transfers",
     )
 
     def __init__(
         self,
         node: NodeId,
-        holdings: Replica,
+        replica: Replica,
         transfers: TransferTracker,
         config: ProtocolConfig,
     ) -> None:
         self._node = node
-        self._holdings = holdings
+        self._replica = replica
         self._config = config
         self._session = NO_SESSION
         self._patience = config.session_ticks
@@ -72,27 +72,27 @@ class AntiEntropy:
         self._quiet_ticks = 0  # ticks until the next session (T18)
         self._period = 1
         self._claims: tuple[RangeSummary, ...] = ()  # cached, about the root
-        self._histories = transfers
-        self._scrubbing: Scrubber | None = None  # None until there is something to scrub
+        self._transfers = transfers
+        self._scrubber: Scrubber | None = None  # None until there is something to scrub
 
     # -- periodic actions ------------------------------------------------------------------
 
     def on_tick(self, partners: Sequence[NodeId], rng: Random, out: Outbox) -> None:
         """Start a session with a random neighbour, if there is one (PublishTimeout, T16)."""
-        config, holdings = self._config, self._holdings
-        holdings.renew_credits()
-        if holdings.has_index_backlog:  # in slices: no event should take long
-            if not self._histories.is_reading:
-                holdings.index_some(config.hashed_ids)
-            self._histories.on_tick()
+        config, replica = self._config, self._replica
+        replica.renew_credits()
+        if replica.has_index_backlog:  # in slices: no event should take long
+            if not self._transfers.is_reading:
+                replica.index_some(config.hashed_ids)
+            self._transfers.on_tick()
             return
-        if config.rules.scrub and not self._histories.is_reading:
+        if config.rules.scrub and not self._transfers.is_reading:
             self._scrub(out)
         # Memory may be corrupted: clamp counters to the values that they are set to.
         self._patience = min(max(self._patience, config.session_ticks), config.session_ticks_max)
         self._open_ticks = min(self._open_ticks, self._patience)
-        self._histories.on_tick()
-        if self._histories.is_receiving:
+        self._transfers.on_tick()
+        if self._transfers.is_receiving:
             return
         self._quiet_ticks = min(self._quiet_ticks, config.quiet_ticks_max)
         if not 0 < self._period <= config.quiet_ticks_max:
@@ -117,22 +117,22 @@ class AntiEntropy:
 
     def _scrub(self, out: Outbox) -> None:
         """Compare a slice of derived values with the values they derive from (T10 to T12)."""
-        if not self._holdings.is_untouched:
-            if self._scrubbing is None:
-                self._scrubbing = Scrubber(self._holdings)
-            self._scrubbing.step(self._config.scrubbed_ids, out)
+        if not self._replica.is_untouched:
+            if self._scrubber is None:
+                self._scrubber = Scrubber(self._replica)
+            self._scrubber.step(self._config.scrubbed_ids, out)
 
     def _question(self, rng: Random) -> tuple[RangeSummary, ...]:
         """Return a claim about the whole trie, or about a random prefix while digests are missing.
 
         Return nothing if even the digest of that prefix would take too long.
         """
-        trie, ids = self._holdings.index(), self._config.hashed_ids
-        if trie.freshen(ids):
+        trie, ids = self._replica.index(), self._config.hashed_ids
+        if trie.hash_some(ids):
             return self._root_claims()
         length = max(trie.bucket_bits - (ids // (2 * BUCKET_IDS)).bit_length() + 1, 1)
         prefix = Prefix(length, int(rng.random() * (1 << length)))
-        if trie.work_out(prefix, ids) < 0:
+        if trie.hash_under(prefix, ids) < 0:
             return ()
         own = trie.node(prefix)
         return (
@@ -143,7 +143,7 @@ class AntiEntropy:
         """Ask partners to confirm that their tries are equal to this one (T19)."""
         if self._is_busy:
             return  # the caller asks again
-        if self._holdings.index().freshen(self._config.hashed_ids):
+        if self._replica.index().hash_some(self._config.hashed_ids):
             claims = self._root_claims()
             for partner in partners:
                 out.send(partner, CheckTrie(self._node, claims, self._session, confirm=True))
@@ -151,16 +151,16 @@ class AntiEntropy:
     @property
     def _is_busy(self) -> bool:
         """Return True while a backfill or an index backlog leaves no time to compare tries."""
-        return self._histories.is_reading or self._holdings.has_index_backlog
+        return self._transfers.is_reading or self._replica.has_index_backlog
 
     @property
     def is_behind(self) -> bool:
         """Return True if publications wait for indexing or hashing, and no backfill is running."""
-        return self._holdings.is_behind and not self._histories.is_reading
+        return self._replica.is_behind and not self._transfers.is_reading
 
     def index_some(self) -> None:
         """Index or hash a slice of the stored publications."""
-        self._holdings.index_some(self._config.hashed_ids)
+        self._replica.index_some(self._config.hashed_ids)
 
     def drop_derived(self) -> None:
         """Drop the cached claim about the root: memory may be corrupted."""
@@ -173,7 +173,7 @@ class AntiEntropy:
 
     def _root_claims(self) -> tuple[RangeSummary, ...]:
         """Return the claim about the whole trie; make it again only if the root has changed."""
-        trie = self._holdings.index()
+        trie = self._replica.index()
         if self._claims and len(trie) and self._claims[0].digests == trie.root:
             return self._claims
         if not len(trie):
@@ -196,14 +196,14 @@ class AntiEntropy:
         rules = self._config.rules
         if not self._can_answer(message) or self._is_busy:
             return  # the sender asks again
-        is_fresh = self._holdings.index().freshen(self._config.hashed_ids)
+        is_fresh = self._replica.index().hash_some(self._config.hashed_ids)
         if is_fresh and type(message) is CheckTrie and message.claims == self._root_claims():
             self._on_equal(message, out)
             return
         if type(message) is CheckTrie and message.confirm:
             self.reset_backoff()  # a later session finds the difference
             return
-        if not (rules.one_session and self._histories.is_other(message.sender, message.session)):
+        if not (rules.one_session and self._transfers.is_other(message.sender, message.session)):
             self._answer(message, out)
 
     def _answer(self, message: CheckTrie | CheckAndPublish, out: Outbox) -> None:
@@ -215,14 +215,14 @@ class AntiEntropy:
         if not chunks and type(message) is CheckAndPublish and not self._config.rules.no_noise:
             chunks = [[]]  # T6: the paper sends an empty Publish
         for left, chunk in enumerate(chunks, start=1 - len(chunks)):
-            ends = NO_SESSION if left or answer.statements else message.session
+            ends = NO_SESSION if left or answer.findings else message.session
             out.send(message.sender, Publications(tuple(chunk), ends))
-        if answer.statements or chunks:
+        if answer.findings or chunks:
             self.reset_backoff()
-        self._histories.on_sent(message.sender, message.session, sum(map(len, chunks)))
+        self._transfers.on_sent(message.sender, message.session, sum(map(len, chunks)))
         if self._is_own(message.session):
             # T8: a reply in this node's session. Wait for the next one, or end the session.
-            if answer.statements:
+            if answer.findings:
                 self._open_ticks = self._patience
             else:
                 self._end()
@@ -232,7 +232,7 @@ class AntiEntropy:
         return session == self._session != NO_SESSION and self._config.rules.one_session
 
     def _can_answer(self, message: CheckTrie | CheckAndPublish) -> bool:
-        """Return False if the sender is invalid, the message too long, or claims overlap."""
+        """Return False if the sender is invalid, the message is too long, or claims overlap."""
         is_from_somebody = message.sender not in (self._node, SUPERVISOR)
         is_short = _size_bytes(message) <= SIZE_TOLERANCE * self._config.claims_bytes
         whole = (claim for claim in _wanted(message) if not claim.leaves)
@@ -244,7 +244,7 @@ class AntiEntropy:
 
     def _compared(self, message: CheckTrie | CheckAndPublish) -> Reconciler:
         """Return the reply to a message: open ranges, and publications to send."""
-        answer = Reconciler(self._holdings.index(), self._config, message.session)
+        answer = Reconciler(self._replica.index(), self._config, message.session)
         is_demand, rules = type(message) is CheckAndPublish, self._config.rules
         for claim in message.claims:
             answer.compare(claim, is_pushed=rules.cover or (rules.complement and is_demand))
@@ -255,19 +255,19 @@ class AntiEntropy:
     def _on_equal(self, message: CheckTrie, out: Outbox) -> None:
         """Send no reply if the roots are equal (case i), unless the sender requests one (T19)."""
         if message.confirm:
-            out.send(message.sender, TrieEqual(self._node, self._holdings.index().root))
+            out.send(message.sender, TrieEqual(self._node, self._replica.index().root))
 
     def on_publications(
         self, message: Publications, sender: NodeId | None, out: Outbox
     ) -> tuple[Publication, ...]:
         """Store the publications that were missing here, and return them (Publish)."""
-        taken = self._holdings.add(message.publications, out, origin=Origin.REPAIR)
-        if taken:
+        added = self._replica.add(message.publications, out, origin=Origin.REPAIR)
+        if added:
             self.reset_backoff()
-        self._histories.on_received(sender, len(taken), is_last=message.session != NO_SESSION)
+        self._transfers.on_received(sender, len(added), is_last=message.session != NO_SESSION)
         if self._is_own(message.session):
             self._end()
-        return taken
+        return added
 
     def _end(self) -> None:
         """End this node's session; wait for a shorter time in the next one."""
@@ -276,14 +276,14 @@ class AntiEntropy:
 
     def is_equal(self, message: TrieEqual) -> bool:
         """Return True if a peer has the same root, and the root has not changed since (T19)."""
-        trie = self._holdings.index()
+        trie = self._replica.index()
         return trie.is_fresh and message.root == trie.root
 
     # -- state as a value --------------------------------------------------------------------
 
     def state(self) -> RepairState:
         """Return the variables as a value; include the cached claim only if it is wrong."""
-        config, trie = self._config, self._holdings.indexed_trie
+        config, trie = self._config, self._replica.indexed_trie
         is_used = bool(self._claims) and self._claims[0].digests == trie.root
         is_wrong = is_used and self._claims != self._made_claims(trie)
         return RepairState(
@@ -298,7 +298,7 @@ class AntiEntropy:
     @property
     def scrub(self) -> ScrubState | None:
         """Return the progress of the scrub; None if there was nothing to scrub."""
-        return self._scrubbing.state() if self._scrubbing is not None else None
+        return self._scrubber.state() if self._scrubber is not None else None
 
     def load(self, state: RepairState, scrub: ScrubState | None) -> None:
         """Replace the variables; the value may be corrupted."""
@@ -306,25 +306,25 @@ class AntiEntropy:
         self._quiet_ticks, self._period = state.quiet_ticks, state.period
         patience = self._config.session_ticks if state.patience is None else state.patience
         self._patience, self._claims = patience, state.claims or ()
-        self._scrubbing = None
+        self._scrubber = None
         if scrub is not None:
-            self._scrubbing = Scrubber(self._holdings)
-            self._scrubbing.load(scrub)
+            self._scrubber = Scrubber(self._replica)
+            self._scrubber.load(scrub)
 
     # -- replies -----------------------------------------------------------------------------
 
     def _reply(self, message: CheckTrie | CheckAndPublish, answer: Reconciler, out: Outbox) -> None:
         """Send the open ranges: CheckAndPublish if something is missing here, else CheckTrie."""
         to, node, session = message.sender, self._node, message.session
-        for said in answer.batches():
-            if said.is_lacking:
-                out.send(to, CheckAndPublish(node, said.claims, session, said.wanted))
+        for finding in answer.batches():
+            if finding.is_missing_some:
+                out.send(to, CheckAndPublish(node, finding.claims, session, finding.wanted))
             else:
-                out.send(to, CheckTrie(node, said.claims, session))
+                out.send(to, CheckTrie(node, finding.claims, session))
 
     def _affordable(self, to: NodeId, answer: Reconciler, out: Outbox) -> list[list[Publication]]:
         """Return the chunks that the partner has credit for; describe the rest (T14)."""
-        config, spent = self._config, self._holdings.chunks_spent(to)
+        config, spent = self._config, self._replica.chunks_spent(to)
         credit = min(config.answer_chunks, config.credit_chunks - spent)
         chunks: list[list[Publication]] = []
         for chunk in self._chunks(answer, out) if credit > 0 else ():
@@ -333,14 +333,14 @@ class AntiEntropy:
                 break
             chunks.append(chunk)
         if chunks:
-            self._holdings.charge(to, len(chunks))
+            self._replica.charge(to, len(chunks))
         return chunks
 
     def _chunks(self, answer: Reconciler, out: Outbox) -> Iterator[list[Publication]]:
         """Yield the publications to send, in chunks of about ``chunk_bytes``."""
         chunk: list[Publication] = []
         size = 0
-        for publication in self._holdings.read_many(answer.entries(), out):
+        for publication in self._replica.read_many(answer.entries(), out):
             if chunk and size + publication.size_bytes > self._config.chunk_bytes:
                 yield chunk
                 chunk, size = [], 0

@@ -2,7 +2,7 @@
 
 The flood sends a publication over every edge. The labels also define a tree with one message for
 each member, but a lost tree edge cuts off everything behind it. So the other edges carry short ids
-a little later (lazy push), and a node floods if its view of the ring changed recently or lacks a
+at the next Flush (lazy push), and a node floods if its view of the ring changed recently or lacks a
 tree edge. Anti-entropy repairs the rest.
 
 A node forwards and delivers a new publication first, and stores and indexes it later, many at once
@@ -39,7 +39,7 @@ class _Route(Struct, frozen=True, gc=False):
     """Receivers of publications from one sender, and all nodes known to have them afterwards."""
 
     nodes: tuple[NodeId, ...]
-    knowing: frozenset[NodeId | None]
+    holders: frozenset[NodeId | None]
 
 
 class _Arrival(Struct, frozen=True, gc=False):
@@ -53,19 +53,19 @@ class Broadcast:
     """Broadcast of one subscriber: forwarding, deferred storage and lazy push."""
 
     __slots__ = (
-        "_announcing",
         "_arrivals",
         "_arrived",
         "_arrived_bytes",
         "_calm_ticks",
         "_config",
         "_edges",
+        "_flush_deferrals",
         "_has_news",
-        "_holdings",
         "_is_view_sure",
+        "_lazy_push",
         "_levels",
         "_news_ticks",
-        "_put_off",
+        "_replica",
         "_ring",
         "_routes",
         "_shortcuts",
@@ -73,11 +73,11 @@ class Broadcast:
     )
 
     def __init__(
-        self, ring: Ring, shortcuts: Shortcuts, holdings: Replica, config: ProtocolConfig
+        self, ring: Ring, shortcuts: Shortcuts, replica: Replica, config: ProtocolConfig
     ) -> None:
         self._ring = ring
         self._shortcuts = shortcuts
-        self._holdings = holdings
+        self._replica = replica
         self._config = config
         self._calm_ticks = 0
         self._view = 0
@@ -87,19 +87,19 @@ class Broadcast:
         self._routes: dict[NodeId | None, _Route] | None = None
         self._levels = 0  # levels of the ring, estimated from this view
         # None uses less memory than an empty list.
-        self._announcing: LazyPush | None = None
+        self._lazy_push: LazyPush | None = None
         self._arrivals: list[_Arrival] | None = None  # not stored yet
         self._arrived = 0  # number of publications in _arrivals
         self._arrived_bytes = 0
-        self._put_off = 0  # deferred Flush events in a row
+        self._flush_deferrals = 0  # deferred Flush events in a row
         self._has_news = False  # new publications since the last tick
         self._news_ticks = 0  # ticks in a row with new publications
 
     @property
     def has_to_flush(self) -> bool:
         """Return True if announcements, requests or deferred storage wait for a Flush."""
-        announcing = self._announcing
-        return self._arrivals is not None or (announcing is not None and announcing.has_something)
+        lazy_push = self._lazy_push
+        return self._arrivals is not None or (lazy_push is not None and lazy_push.has_pending)
 
     # -- neighbours and tree edges ---------------------------------------------------------
 
@@ -114,10 +114,10 @@ class Broadcast:
         """Return parent and children in the tree; None stands for an unknown end of an edge."""
         self._refresh_view()
         if self._edges is None:
-            self._edges = self._found_tree_edges(self._shortcuts.chains)
+            self._edges = self._derived_tree_edges(self._shortcuts.chains)
         return self._edges
 
-    def _found_tree_edges(self, chains_of: ChainsOf) -> list[NodeId | None]:
+    def _derived_tree_edges(self, chains_of: ChainsOf) -> list[NodeId | None]:
         ring, shortcuts, me = self._ring, self._shortcuts, self._ring.me
         if me is None:
             return [None]
@@ -137,8 +137,8 @@ class Broadcast:
             self._arrived = self._arrived_bytes = 0
         self._news_ticks = self._news_ticks + 1 if self._has_news else 0
         self._has_news = False
-        if self._news_ticks == 0 and self._announcing is not None:
-            self._announcing.forget_kept()  # a stored publication may be lost by now
+        if self._news_ticks == 0 and self._lazy_push is not None:
+            self._lazy_push.forget_stored()  # a stored publication may be lost by now
 
     @property
     def is_quiet(self) -> bool:
@@ -156,7 +156,7 @@ class Broadcast:
     def drop_derived(self) -> None:
         """Drop tree edges and routes, and derive levels again: memory may be corrupted."""
         self._edges = self._routes = None
-        self._levels = self._found_levels()
+        self._levels = self._derived_levels()
 
     def invalidate_view(self) -> None:
         """Mark the view for a check, because it may have changed."""
@@ -168,17 +168,17 @@ class Broadcast:
             return
         self._is_view_sure = True
         self._routes = None
-        view = self._found_view()
+        view = self._derived_view()
         if view != self._view:
             self._view, self._calm_ticks = view, 0
             self._edges = None
-            self._levels = self._found_levels()
+            self._levels = self._derived_levels()
 
-    def _found_view(self) -> int:
+    def _derived_view(self) -> int:
         ring, slots = self._ring, self._shortcuts.slots
         return hash((ring.me, *ring.neighbours, ring.wrap, *slots, *slots.values()))
 
-    def _found_levels(self) -> int:
+    def _derived_levels(self) -> int:
         ring = self._ring
         known = (ring.me, *ring.neighbours, ring.wrap)
         return max((each.label.length for each in known if each is not None), default=0)
@@ -192,14 +192,14 @@ class Broadcast:
     def publish(self, events: Iterable[PublishRequested], out: Outbox) -> None:
         """Store publications of the application and broadcast them (section 4.3)."""
         self._has_news = True
-        made = [self._publication(event) for event in events]
-        taken = self._holdings.add(made, out, origin=Origin.OWN)
-        for part in self._parts(taken):
+        created = [self._publication(event) for event in events]
+        added = self._replica.add(created, out, origin=Origin.OWN)
+        for part in self._parts(added):
             self._queue_announcements(part, self._forward(part, 0, None, out))
 
     def resend(self, ids: Iterable[bytes], out: Outbox) -> None:
         """Send stored publications over the tree again."""
-        found = [self._holdings.find(key, out) for key in ids]
+        found = [self._replica.find(key, out) for key in ids]
         for part in self._parts(tuple(each for each in found if each is not None)):
             self._forward(part, 0, None, out)
 
@@ -217,7 +217,7 @@ class Broadcast:
     def _publication(self, event: PublishRequested) -> Publication:
         return Publication(
             publisher=event.publisher if event.publisher is not None else self._ring.node,
-            seq=event.seq if event.seq is not None else self._holdings.next_seq(event.time),
+            seq=event.seq if event.seq is not None else self._replica.next_seq(event.time),
             payload=event.payload,
             time=event.time,
             key=event.key,
@@ -236,19 +236,19 @@ class Broadcast:
         if not publications:
             return
         self._has_news = True
-        size = self._holdings.unseen_bytes(publications) if self._config.defers_storage else 0
+        size = self._replica.unseen_bytes(publications) if self._config.defers_storage else 0
         if size:
-            self._holdings.deliver_early(
+            self._replica.deliver_early(
                 publications, self._arrived, out, hops=hops, size_bytes=size
             )
             news = self._forward(publications, hops, sender, out)
-            self._keep_later(_Arrival(publications, news), size, out)
+            self._defer_storage(_Arrival(publications, news), size, out)
             return
         self.persist_deferred(out)
-        shown = with_payload(publications, opaque=self._config.accepts_opaque_ids)
-        taken = self._holdings.add(shown, out, origin=Origin.SPREAD, hops=hops)
-        if taken:
-            self._queue_announcements(taken, self._forward(taken, hops, sender, out))
+        complete = with_payload(publications, opaque=self._config.accepts_opaque_ids)
+        added = self._replica.add(complete, out, origin=Origin.SPREAD, hops=hops)
+        if added:
+            self._queue_announcements(added, self._forward(added, hops, sender, out))
 
     def _forward(
         self,
@@ -263,7 +263,7 @@ class Broadcast:
         message = _new(publications, hops)
         for node in route.nodes:
             out.send(node, message)
-        return Announcement(hops, route.knowing)
+        return Announcement(hops, route.holders)
 
     def _route(self, sender: NodeId | None) -> _Route:
         """Return the route of publications from a sender; derive it after a change of the view."""
@@ -287,7 +287,7 @@ class Broadcast:
 
     # -- deferred storage --------------------------------------------------------------------
 
-    def _keep_later(self, arrival: _Arrival, size_bytes: int, out: Outbox) -> None:
+    def _defer_storage(self, arrival: _Arrival, size_bytes: int, out: Outbox) -> None:
         if self._arrivals is None:
             self._arrivals = []
         self._arrivals.append(arrival)
@@ -308,8 +308,8 @@ class Broadcast:
         self._arrivals = None
         self._arrived = self._arrived_bytes = 0
         every = tuple(chain.from_iterable([arrival.publications for arrival in arrivals]))
-        self._holdings.persist(every, out, size_bytes=size_bytes)
-        self._lazy_edges().mark_stored(every)
+        self._replica.persist(every, out, size_bytes=size_bytes)
+        self._ensure_lazy_push().mark_stored(every)
         for arrival in arrivals:
             self._queue_announcements(arrival.publications, arrival.news)
 
@@ -321,42 +321,42 @@ class Broadcast:
 
     def on_recovered(self) -> None:
         """Mark deferred publications as known again, after the replica was read from the log."""
-        if self._announcing is not None:
-            self._announcing.forget_kept()
+        if self._lazy_push is not None:
+            self._lazy_push.forget_stored()
         for arrival in self._arrivals or ():
             if arrival.publications:
-                self._holdings.mark_seen(arrival.publications)
+                self._replica.mark_seen(arrival.publications)
 
     # -- state as a value --------------------------------------------------------------------
 
     def state(self) -> BroadcastState:
         """Return the variables as a value; include derived values only if they are wrong."""
-        is_current = self._view == self._found_view()
+        is_current = self._view == self._derived_view()
         edges, levels = self._edges, self._levels
-        is_right = edges is None or edges == self._found_tree_edges(derived_chains)
+        is_right = edges is None or edges == self._derived_tree_edges(derived_chains)
         return BroadcastState(
             calm_ticks=self._calm_ticks if is_current else 0,
             has_news=self._has_news,
             news_ticks=self._news_ticks,
-            put_off=self._put_off,
+            put_off=self._flush_deferrals,
             arrivals=tuple(
                 ArrivalState(each.publications, each.news.hops, each.news.ordered_nodes())
                 for each in self._arrivals or ()
             ),
             tree_edges=None if edges is None or is_right or not is_current else tuple(edges),
-            levels=levels if is_current and levels != self._found_levels() else None,
+            levels=levels if is_current and levels != self._derived_levels() else None,
         )
 
     def announced(self) -> LazyPushState:
         """Return the variables of lazy push as a value."""
-        return self._announcing.state() if self._announcing is not None else LazyPushState()
+        return self._lazy_push.state() if self._lazy_push is not None else LazyPushState()
 
-    def load(self, state: BroadcastState, announcing: LazyPushState) -> None:
+    def load(self, state: BroadcastState, lazy_push: LazyPushState) -> None:
         """Replace the variables; the value may be corrupted."""
-        self._view = self._found_view()
+        self._view = self._derived_view()
         self._calm_ticks = state.calm_ticks
         self._has_news, self._news_ticks = state.has_news, state.news_ticks
-        self._put_off = state.put_off
+        self._flush_deferrals = state.put_off
         self._arrivals = [
             _Arrival(each.publications, Announcement(each.hops, frozenset(each.nodes)))
             for each in state.arrivals
@@ -365,22 +365,22 @@ class Broadcast:
         self._arrived = len(every)
         self._arrived_bytes = sum(each.size_bytes for each in every)
         self._edges = list(state.tree_edges) if state.tree_edges is not None else None
-        self._levels = state.levels if state.levels is not None else self._found_levels()
-        self._announcing = None
-        if announcing != LazyPushState():
-            self._lazy_edges().load(announcing)
+        self._levels = state.levels if state.levels is not None else self._derived_levels()
+        self._lazy_push = None
+        if lazy_push != LazyPushState():
+            self._ensure_lazy_push().load(lazy_push)
         self.invalidate_view()
 
     # -- lazy push ---------------------------------------------------------------------------
 
-    def _lazy_edges(self) -> LazyPush:
-        if self._announcing is None:
-            self._announcing = LazyPush(self._ring.node, self._holdings, self._config)
-        return self._announcing
+    def _ensure_lazy_push(self) -> LazyPush:
+        if self._lazy_push is None:
+            self._lazy_push = LazyPush(self._ring.node, self._replica, self._config)
+        return self._lazy_push
 
     def _queue_announcements(self, publications: Iterable[Publication], news: Announcement) -> None:
         if self._config.spread is Spread.ADAPTIVE:
-            self._lazy_edges().queue(publications, news)
+            self._ensure_lazy_push().queue(publications, news)
 
     def announce(self, repaired: tuple[Publication, ...], sender: NodeId | None) -> None:
         """Announce repaired publications unless they are history: others may lack them (R17)."""
@@ -393,31 +393,31 @@ class Broadcast:
         Under load, do nothing for at most ``flush_deferrals_max - 1`` calls in a row: larger
         batches cost less, and the processor stays free for arriving publications.
         """
-        self._put_off += 1
-        is_much = self._arrived >= self._config.busy_arrivals * self._put_off**2
-        if is_much and self._put_off < self._config.flush_deferrals_max:
+        self._flush_deferrals += 1
+        is_busy = self._arrived >= self._config.busy_arrivals * self._flush_deferrals**2
+        if is_busy and self._flush_deferrals < self._config.flush_deferrals_max:
             return
-        self._put_off = 0
+        self._flush_deferrals = 0
         self.persist_deferred(out)
-        if self._announcing is not None:
-            self._announcing.on_flush(self.neighbours(), out)
+        if self._lazy_push is not None:
+            self._lazy_push.on_flush(self.neighbours(), out)
 
     def on_ihave(self, message: IHave) -> None:
         """Record ids that a neighbour announces and that may be missing here."""
-        if message.sender in (self._ring.node, SUPERVISOR) or self._holdings.has_index_backlog:
+        if message.sender in (self._ring.node, SUPERVISOR) or self._replica.has_index_backlog:
             return
-        self._lazy_edges().on_ihave(message, is_all_kept=self._arrivals is None)
+        self._ensure_lazy_push().on_ihave(message, is_all_stored=self._arrivals is None)
 
     def on_want(self, message: Want, out: Outbox) -> None:
         """Send requested publications as new: the receiver forwards them over its tree edges."""
-        if message.sender in (self._ring.node, SUPERVISOR) or self._holdings.has_index_backlog:
+        if message.sender in (self._ring.node, SUPERVISOR) or self._replica.has_index_backlog:
             return
         # T14: a short request must not cause a long reply, nor many requests many replies.
-        has_credit = self._holdings.chunks_spent(message.sender) < self._config.credit_chunks
+        has_credit = self._replica.chunks_spent(message.sender) < self._config.credit_chunks
         room = self._config.chunk_bytes if has_credit else 0
         sent: dict[int, list[Publication]] = {}  # by hops
         for short, hops in message.short_ids():
-            found = self._holdings.find(short, out) if room > 0 else None
+            found = self._replica.find(short, out) if room > 0 else None
             if found is not None:
                 room -= found.size_bytes
                 sent.setdefault(hops, []).append(found)
@@ -425,7 +425,7 @@ class Broadcast:
             for part in self._parts(tuple(sorted(publications, key=_number_of))):
                 out.send(message.sender, _new(part, hops))
         if sent:
-            self._holdings.charge(message.sender, 1)
+            self._replica.charge(message.sender, 1)
 
 
 def _new(publications: tuple[Publication, ...], hops: int) -> PublishNew | PublishMany:

@@ -2,8 +2,8 @@
 
 A new member asks its ring neighbours, one after the other, to hand everything over. It is complete
 once a complete neighbour has done so, or all its ring neighbours have. A member without neighbours
-is complete: no other member has anything. A complete member asks again now and then, because the
-value may be corrupted; equal tries need one question.
+is complete: no other member has publications. A complete member asks again after CONFIRMED_TICKS
+requests, because the value may be corrupted; equal tries need one question.
 """
 
 from __future__ import annotations

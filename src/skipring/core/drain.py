@@ -22,9 +22,9 @@ from skipring.core.state import DrainState
 
 # Guess: longer than any drain. It bounds how long a corrupted value keeps a node leaving.
 DRAIN_TICKS_MAX: Final = 1 << 12
-# Guess: a member that announced its departure longer ago has left, or stays after all.
+# Guess: a member that announced its departure longer ago has left, or has cancelled it.
 LEAVING_TICKS: Final = 64
-TOLD_MAX: Final = 8  # Limit: remaining nodes in an announcement, and recorded from announcements.
+NAMED_MAX: Final = 8  # Limit: remaining nodes in an announcement, and recorded from announcements.
 
 
 class Drain:
@@ -32,31 +32,31 @@ class Drain:
 
     __slots__ = (
         "_absent",
+        "_accepts_volatile",
         "_everything",
         "_handovers",
-        "_holdings",
         "_ids",
         "_leaving",
+        "_named",
         "_node",
-        "_passed",
         "_receiver",
-        "_takes_memory",
+        "_rejected",
+        "_replica",
         "_ticks",
-        "_told",
     )
 
-    def __init__(self, node: NodeId, holdings: Replica, handovers: Handovers) -> None:
+    def __init__(self, node: NodeId, replica: Replica, handovers: Handovers) -> None:
         self._node = node
-        self._holdings = holdings
+        self._replica = replica
         self._handovers = handovers
         self._ticks = 0  # ticks left in which this node counts as leaving
         self._receiver: NodeId | None = None
         self._ids: tuple[bytes, ...] = ()
         self._everything = False
-        self._takes_memory = False
+        self._accepts_volatile = False
         # None uses less memory than an empty dict.
-        self._told: dict[NodeId, NodeId] | None = None  # remaining node -> leaver that named it
-        self._passed: dict[NodeId, None] | None = None  # receivers without progress or a disk
+        self._named: dict[NodeId, NodeId] | None = None  # remaining node -> leaver that named it
+        self._rejected: dict[NodeId, None] | None = None  # receivers without progress or a disk
         self._absent: dict[NodeId, None] | None = None  # nodes that the host cannot reach
         self._leaving: dict[NodeId, int] | None = None  # leaver -> ticks until it is forgotten
 
@@ -73,7 +73,7 @@ class Drain:
         """
         if self._receiver is not None and self._receiver in self._handovers:
             return self._handovers.unconfirmed(self._receiver)
-        return self._holdings.count if self._everything else len(self._ids)
+        return self._replica.count if self._everything else len(self._ids)
 
     def is_known_to_leave(self, node: NodeId) -> bool:
         """Return True if a node has announced that it leaves."""
@@ -89,40 +89,40 @@ class Drain:
         """End the drain and accept handovers again."""
         self._ticks = 0
         self._stop()
-        self._told = self._passed = self._absent = None
+        self._named = self._rejected = self._absent = None
 
     def request(self, event: DrainRequested, neighbours: Sequence[NodeId], out: Outbox) -> None:
         """Announce that this node leaves, and start to hand over."""
         self.stay()
         self.leave()
         self._ids, self._everything = event.ids, event.everything
-        self._takes_memory = not self._holdings.is_durable
+        self._accepts_volatile = not self._replica.is_durable
         self.announce(neighbours, neighbours, out)
         self._choose(neighbours, out)
 
     def announce(self, to: Iterable[NodeId], neighbours: Sequence[NodeId], out: Outbox) -> None:
         """Announce to nodes that this node leaves, and name the neighbours that do not."""
-        remaining = self._staying(neighbours)[:TOLD_MAX]
+        remaining = self._staying(neighbours)[:NAMED_MAX]
         for node in to:
             others = tuple(each for each in remaining if each != node)
             out.send(node, Draining(self._node, others))
 
     def candidates(self, neighbours: Sequence[NodeId]) -> list[NodeId]:
         """Return the possible receivers: neighbours, and nodes that leavers have named."""
-        return list(dict.fromkeys((*neighbours, *(self._told or ()))))
+        return list(dict.fromkeys((*neighbours, *(self._named or ()))))
 
     def _staying(self, nodes: Iterable[NodeId]) -> list[NodeId]:
         """Return the nodes that have not announced their departure, including unreachable ones."""
-        gone = {self._node, SUPERVISOR, *(self._leaving or ())}
-        return [node for node in nodes if node not in gone]
+        excluded = {self._node, SUPERVISOR, *(self._leaving or ())}
+        return [node for node in nodes if node not in excluded]
 
     def _choose(self, neighbours: Sequence[NodeId], out: Outbox) -> None:
         """Hand over to the next remaining node; end the drain if there is none."""
         staying = self._staying(self.candidates(neighbours))
         remaining = [node for node in staying if node not in (self._absent or ())]
-        fresh = [node for node in remaining if node not in (self._passed or ())]
+        fresh = [node for node in remaining if node not in (self._rejected or ())]
         if remaining and not fresh:  # start again, and accept a receiver without a disk
-            self._passed, self._takes_memory, fresh = None, True, remaining
+            self._rejected, self._accepts_volatile, fresh = None, True, remaining
         for node in fresh:
             if self._handovers.start(
                 node, out, ids=self._ids, everything=self._everything, is_drain=True
@@ -142,8 +142,8 @@ class Drain:
             self._handovers.stop(self._receiver)
         self._receiver, self._ids, self._everything = None, (), False
 
-    def _pass_over(self, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Replace the receiver by another node."""
+    def _replace_receiver(self, neighbours: Sequence[NodeId], out: Outbox) -> None:
+        """Replace the receiver with another node."""
         assert self._receiver is not None
         self._handovers.stop(self._receiver)
         self._receiver = None
@@ -160,31 +160,31 @@ class Drain:
         if self.is_leaving:
             if message.sender in named:  # withdraw its name
                 self.announce(self._leavers(message.sender), neighbours, out)
-            self._record_told(message, neighbours, out)
+            self._record_named(message, neighbours, out)
         if message.sender != self._receiver:
             self._handovers.stop(message.sender)
         if self._receiver not in (None, *self._staying(self.candidates(neighbours))):
-            self._pass_over(neighbours, out)
+            self._replace_receiver(neighbours, out)
 
     def _leavers(self, but: NodeId) -> list[NodeId]:
         return [node for node in self._leaving or () if node not in (but, self._node, SUPERVISOR)]
 
-    def _record_told(self, message: Draining, neighbours: Sequence[NodeId], out: Outbox) -> None:
+    def _record_named(self, message: Draining, neighbours: Sequence[NodeId], out: Outbox) -> None:
         """Record remaining nodes that a leaver names; announce to them that this node leaves.
 
         Forget nodes that the leaver named before and no longer names.
         """
-        told = {
+        named = {
             node: leaver
-            for node, leaver in (self._told or {}).items()
+            for node, leaver in (self._named or {}).items()
             if leaver != message.sender or node in message.remaining
         }
-        known = {*neighbours, *told}
+        known = {*neighbours, *named}
         news = [node for node in self._staying(message.remaining) if node not in known]
-        for node in dict.fromkeys(news[: max(TOLD_MAX - len(told), 0)]):
-            told[node] = message.sender
+        for node in dict.fromkeys(news[: max(NAMED_MAX - len(named), 0)]):
+            named[node] = message.sender
             self.announce((node,), neighbours, out)
-        self._told = told or None
+        self._named = named or None
 
     def on_absent(self, node: NodeId, neighbours: Sequence[NodeId], out: Outbox) -> None:
         """Record that the host cannot reach a node; replace it if it is the receiver."""
@@ -194,22 +194,22 @@ class Drain:
             self._absent = {}
         self._absent[node] = None
         if node == self._receiver:
-            self._pass_over(neighbours, out)
+            self._replace_receiver(neighbours, out)
 
     def refuses(self, message: Held, neighbours: Sequence[NodeId], out: Outbox) -> bool:
         """Replace a receiver without a disk while another may have one; return True if so."""
         is_refused = (
-            message.sender == self._receiver and not message.durable and not self._takes_memory
+            message.sender == self._receiver and not message.durable and not self._accepts_volatile
         )
         if is_refused:
-            self._record_passed(message.sender)
-            self._pass_over(neighbours, out)
+            self._record_rejected(message.sender)
+            self._replace_receiver(neighbours, out)
         return is_refused
 
-    def _record_passed(self, node: NodeId) -> None:
-        if self._passed is None:
-            self._passed = {}
-        self._passed[node] = None
+    def _record_rejected(self, node: NodeId) -> None:
+        if self._rejected is None:
+            self._rejected = {}
+        self._rejected[node] = None
 
     def on_finished(self, nodes: Sequence[NodeId], out: Outbox) -> None:
         """End the drain if the receiver is among the nodes that have confirmed everything."""
@@ -234,7 +234,7 @@ class Drain:
             self._receiver is None or self._receiver not in self._handovers
         ):
             if self._receiver is not None:
-                self._record_passed(self._receiver)
+                self._record_rejected(self._receiver)
                 self._receiver = None
             self._choose(neighbours, out)
 
@@ -247,9 +247,9 @@ class Drain:
             receiver=self._receiver,
             ids=self._ids,
             everything=self._everything,
-            takes_memory=self._takes_memory,
-            told=dict(self._told or {}),
-            passed=tuple(self._passed or ()),
+            takes_memory=self._accepts_volatile,
+            told=dict(self._named or {}),
+            passed=tuple(self._rejected or ()),
             absent=tuple(self._absent or ()),
             leaving=dict(self._leaving or {}),
         )
@@ -258,8 +258,8 @@ class Drain:
         """Replace the variables; the value may be corrupted."""
         self._ticks, self._receiver = state.ticks, state.receiver
         self._ids, self._everything = state.ids, state.everything
-        self._takes_memory = state.takes_memory
-        self._told = dict(state.told) or None
-        self._passed = dict.fromkeys(state.passed) or None
+        self._accepts_volatile = state.takes_memory
+        self._named = dict(state.told) or None
+        self._rejected = dict.fromkeys(state.passed) or None
         self._absent = dict.fromkeys(state.absent) or None
         self._leaving = dict(state.leaving) or None

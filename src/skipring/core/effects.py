@@ -24,7 +24,7 @@ class Unsubscribed(Struct, frozen=True, gc=False):
 
 
 class Origin(StrEnum):
-    """Way by which a publication reaches a node."""
+    """Route by which a publication reaches a node."""
 
     OWN = "own"
     SPREAD = "spread"  # as new, over the tree or a flood (section 4.3)

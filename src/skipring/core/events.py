@@ -15,7 +15,7 @@ from skipring.core.state import SubscriberState, SupervisorState
 class Tick(Struct, frozen=True, gc=False):
     """The paper's Timeout: the machine runs its periodic actions once.
 
-    ``late``: the host stood still for some ticks, so it has not heard its neighbours either.
+    ``late``: the host was paused for some ticks, so it has received nothing from its neighbours.
     """
 
     late: bool = False
@@ -76,7 +76,7 @@ class Flush(Struct, frozen=True, gc=False):
 
 
 class Shutdown(Struct, frozen=True, gc=False):
-    """End of the process: the machine stores what it has deferred."""
+    """End of the process: the machine stores deferred publications."""
 
 
 class Overwritten(Struct, frozen=True, gc=False):

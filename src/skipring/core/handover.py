@@ -3,8 +3,9 @@
 A holder asks a receiver about ranges of ids: a prefix and the digest of everything under it. The
 receiver confirms the equal ranges and names those that differ. The holder splits a range that
 differs, down to lists of ids, sends the publications that the receiver lacks and asks again. Both
-sides only grow, so a confirmed range stays confirmed: the procedure ends under steady publishing
-too, and its cost is proportional to the difference. A receiver with a disk confirms after the sync.
+replicas only grow, so a confirmed range stays confirmed: a handover ends even under steady
+publishing, at a cost proportional to the difference. A receiver with a disk confirms
+after the sync.
 """
 
 from __future__ import annotations
@@ -66,17 +67,17 @@ class _Handover(Struct):
 class Handovers:
     """Handovers of one subscriber, and its confirmations to other holders."""
 
-    __slots__ = ("_config", "_holdings", "_node", "_session", "_to")
+    __slots__ = ("_by_receiver", "_config", "_node", "_replica", "_session")
 
-    def __init__(self, node: NodeId, holdings: Replica, config: ProtocolConfig) -> None:
+    def __init__(self, node: NodeId, replica: Replica, config: ProtocolConfig) -> None:
         self._node = node
-        self._holdings = holdings
+        self._replica = replica
         self._config = config
         self._session = 0
-        self._to: dict[NodeId, _Handover] = {}
+        self._by_receiver: dict[NodeId, _Handover] = {}
 
     def __contains__(self, node: NodeId) -> bool:
-        return node in self._to
+        return node in self._by_receiver
 
     # -- the holder --------------------------------------------------------------------------
 
@@ -95,14 +96,14 @@ class Handovers:
         Return False if there are too many receivers, or if the node cannot be one. A drain has one
         receiver and no limit. Handovers on request and other handovers have separate limits.
         """
-        handover = self._to.get(to)
+        handover = self._by_receiver.get(to)
         if handover is None:
             is_full = (
                 not is_drain and self._count(is_requested=request is not None) >= HANDOVERS_MAX
             )
             if is_full or to in (self._node, SUPERVISOR):
                 return False
-            handover = self._to[to] = _Handover(self._next_session(), {}, {})
+            handover = self._by_receiver[to] = _Handover(self._next_session(), {}, {})
         for key in ids:
             handover.ids.setdefault(key, 0)
         if everything:
@@ -117,7 +118,7 @@ class Handovers:
         return True
 
     def _count(self, *, is_requested: bool) -> int:
-        return sum(each.is_requested == is_requested for each in self._to.values())
+        return sum(each.is_requested == is_requested for each in self._by_receiver.values())
 
     def on_request(
         self, message: RequestHandover, neighbours: Sequence[NodeId], out: Outbox
@@ -126,17 +127,17 @@ class Handovers:
 
         At the limit, a neighbour replaces a receiver that is not a neighbour.
         """
-        handover = self._to.get(message.sender)
+        handover = self._by_receiver.get(message.sender)
         if handover is not None and handover.is_requested:
             return
         if message.sender in neighbours and self._count(is_requested=True) >= HANDOVERS_MAX:
-            others = (n for n, each in self._to.items() if each.is_requested)
+            others = (n for n, each in self._by_receiver.items() if each.is_requested)
             self.stop(next((node for node in others if node not in neighbours), ""))
         self.start(message.sender, out, everything=True, request=message.session)
 
     def stop(self, to: NodeId) -> None:
         """End the handover to a node."""
-        self._to.pop(to, None)
+        self._by_receiver.pop(to, None)
 
     def _next_session(self) -> int:
         self._session = (self._session + 1) % SESSIONS
@@ -148,7 +149,7 @@ class Handovers:
         Progress is one range or id less to confirm, or a publication sent for the first time. After
         a reply without progress, the next question waits for the tick.
         """
-        handover = self._to.get(message.sender)
+        handover = self._by_receiver.get(message.sender)
         if handover is None or handover.session != message.session:
             return
         handover.session, handover.is_waiting = self._next_session(), False
@@ -168,12 +169,12 @@ class Handovers:
         missing = [key for key in ids_in(message.missing) if key in handover.ids]
         if self._send(message.sender, handover, missing, out) or is_progress:
             handover.ticks = 0
-            if message.sender in self._to:
+            if message.sender in self._by_receiver:
                 self._ask(message.sender, handover, out)
 
     def _split(self, handover: _Handover, prefix: Prefix) -> None:
         """Replace a range that differs with its parts, or with its ids if there are few."""
-        trie = self._holdings.index()
+        trie = self._replica.index()
         if trie.has_at_most(IDS_LISTED, prefix):
             for key in trie.keys(prefix):
                 handover.ids.setdefault(key, 0)
@@ -190,13 +191,13 @@ class Handovers:
         A receiver that still lacks a sent publication may have had no room. End the handover after
         sending one publication more than SENT_MAX times.
         """
-        config, holdings, ids = self._config, self._holdings, handover.ids
-        credit = min(config.credit_chunks - holdings.chunks_spent(to), config.answer_chunks)
-        entries = [(key, at) for key in missing if (at := holdings.offset_of(key)) is not None]
+        config, replica, ids = self._config, self._replica, handover.ids
+        credit = min(config.credit_chunks - replica.chunks_spent(to), config.answer_chunks)
+        entries = [(key, at) for key in missing if (at := replica.offset_of(key)) is not None]
         chunks = list(islice(self._chunks(entries, out), max(credit, 0)))
         for chunk in chunks:
             out.send(to, Publications(tuple(chunk)))
-        holdings.charge(to, len(chunks))
+        replica.charge(to, len(chunks))
         is_progress = False
         for publication in chain.from_iterable(chunks):
             ids[publication.id] = max(ids[publication.id], 0) + 1  # memory may be corrupted
@@ -205,7 +206,7 @@ class Handovers:
                 self.stop(to)
                 return False
         for key in missing:
-            if holdings.offset_of(key) is None:  # lost on this node too
+            if replica.offset_of(key) is None:  # lost on this node too
                 del ids[key]
                 is_progress = True
         return is_progress
@@ -213,7 +214,7 @@ class Handovers:
     def _chunks(self, entries: list[tuple[bytes, int]], out: Outbox) -> Iterator[list[Publication]]:
         chunk: list[Publication] = []
         size = 0
-        for publication in self._holdings.read_many(iter(entries), out):
+        for publication in self._replica.read_many(iter(entries), out):
             if chunk and size + publication.size_bytes > self._config.chunk_bytes:
                 yield chunk
                 chunk, size = [], 0
@@ -236,12 +237,12 @@ class Handovers:
 
     def _claims(self, handover: _Handover) -> list[RangeSummary]:
         """Return claims about the next ranges, limited by the time for hashing."""
-        if not handover.ranges or self._holdings.has_index_backlog:
+        if not handover.ranges or self._replica.has_index_backlog:
             return []
-        trie, left = self._holdings.index(), self._config.answer_ids
+        trie, left = self._replica.index(), self._config.answer_ids
         claims: list[RangeSummary] = []
         for prefix in list(islice(reversed(handover.ranges), RANGES_ASKED)):
-            left = trie.work_out(prefix, left)
+            left = trie.hash_under(prefix, left)
             if left < 0:
                 break
             claim = _claim(prefix, trie.digest(prefix))
@@ -253,7 +254,7 @@ class Handovers:
 
     def unconfirmed(self, to: NodeId) -> int:
         """Return an upper bound on the publications that a receiver has not confirmed."""
-        handover, trie = self._to.get(to), self._holdings.index()
+        handover, trie = self._by_receiver.get(to), self._replica.index()
         if handover is None:
             return 0
         listed = set(handover.ids)
@@ -263,9 +264,9 @@ class Handovers:
 
     def finished(self, out: Outbox, *, is_complete: bool) -> list[NodeId]:
         """Remove the handovers that are over; return their receivers."""
-        over = [node for node, handover in self._to.items() if handover.is_over]
+        over = [node for node, handover in self._by_receiver.items() if handover.is_over]
         for node in over:
-            request = self._to.pop(node).request
+            request = self._by_receiver.pop(node).request
             # Memory may be corrupted: the session may be out of range.
             if request is not None and 0 <= request < SESSIONS:
                 out.send(node, HandoverDone(self._node, request, is_complete))
@@ -273,12 +274,12 @@ class Handovers:
 
     def on_tick(self, out: Outbox) -> None:
         """Repeat unanswered questions; end handovers to receivers without progress."""
-        for node, handover in list(self._to.items()):
+        for node, handover in list(self._by_receiver.items()):
             # Memory may be corrupted: a counter below 0 counts as 0.
             ticks = max(handover.ticks, 0) + 1
             is_early = handover.is_waiting and ticks % REPEAT_TICKS != 0
             if ticks > PATIENCE_TICKS:
-                del self._to[node]
+                del self._by_receiver[node]
             elif is_early or self._ask(node, handover, out):
                 handover.ticks = ticks  # a tick without a question does not count: the index lags
 
@@ -290,14 +291,14 @@ class Handovers:
         keys = ids_in(message.ids)
         if not is_from_somebody or len(keys) > IDS_ASKED or len(message.claims) > RANGES_ASKED:
             return
-        held = [key for key in keys if self._holdings.offset_of(key) is not None]
-        missing = [key for key in keys if self._holdings.offset_of(key) is None]
+        held = [key for key in keys if self._replica.offset_of(key) is not None]
+        missing = [key for key in keys if self._replica.offset_of(key) is None]
         claims = self._compared(message.claims)
         if keys or claims:
             answer = Held(
                 self._node,
                 message.session,
-                self._holdings.is_durable,
+                self._replica.is_durable,
                 tuple(claims),
                 b"".join(held),
                 b"".join(missing),
@@ -310,12 +311,12 @@ class Handovers:
         The time for hashing limits their number; the holder asks about the others again.
         """
         compared: list[RangeSummary] = []
-        if self._holdings.has_index_backlog:
+        if self._replica.has_index_backlog:
             return compared
-        trie, left = self._holdings.index(), self._config.answer_ids
+        trie, left = self._replica.index(), self._config.answer_ids
         for claim in claims:
             prefix = claim.prefix
-            left = trie.work_out(prefix, left)
+            left = trie.hash_under(prefix, left)
             if left < 0:
                 break
             own = _claim(prefix, trie.digest(prefix))
@@ -337,14 +338,14 @@ class Handovers:
                     each.is_waiting,
                     each.ticks,
                 )
-                for node, each in self._to.items()
+                for node, each in self._by_receiver.items()
             },
         )
 
     def load(self, state: HandoversState) -> None:
         """Replace the variables; the value may be corrupted."""
         self._session = state.session
-        self._to = {
+        self._by_receiver = {
             node: _Handover(
                 each.session,
                 dict.fromkeys(each.ranges),

@@ -1,7 +1,7 @@
-"""Lazy push: announce new publication ids on non-tree edges; receivers request missing ones.
+"""Lazy push: announcement of new ids on non-tree edges; receivers request missing publications.
 
-New publications travel over the tree (``broadcast``). All other edges carry short ids a little
-later. Usually the publication has arrived by then, and no further message follows.
+Publications travel over the tree (``broadcast``). At the next Flush all other edges carry their
+short ids. Usually the publication has arrived by then, and no further message follows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from skipring.core.replica import Replica
 from skipring.core.state import AnnouncementState, LazyPushState, PendingWantState
 from skipring.core.summaries import SHORT_BYTES
 
-RECENT_MAX: Final = 4096  # Guess: half a megabyte; larger batches are hardly announced.
+RECENT_MAX: Final = 4096  # Guess: 0.5 MB; larger batches are hardly ever announced.
 
 
 class Announcement(Struct, frozen=True, gc=False):
@@ -47,32 +47,32 @@ class LazyPush:
 
     __slots__ = (
         "_config",
-        "_heard",
-        "_heard_of",
-        "_holdings",
         "_missing",
         "_news",
         "_node",
+        "_received",
+        "_received_ids",
         "_recent",
-        "_told",
+        "_recent_before",
+        "_replica",
     )
 
-    def __init__(self, node: NodeId, holdings: Replica, config: ProtocolConfig) -> None:
+    def __init__(self, node: NodeId, replica: Replica, config: ProtocolConfig) -> None:
         self._node = node
-        self._holdings = holdings
+        self._replica = replica
         self._config = config
         # Since the last Flush, by short id.
         self._news: dict[bytes, Announcement] = {}  # to announce
         self._missing: dict[bytes, _PendingWant] = {}  # announced, but missing here
-        self._heard: list[IHave] = []  # received while storage is deferred
-        self._heard_of = 0  # number of ids in _heard
+        self._received: list[IHave] = []  # received while storage is deferred
+        self._received_ids = 0  # number of ids in _received
         self._recent: set[bytes] = set()  # stored since the last Flush
-        self._told: set[bytes] = set()  # stored between the last two Flush events
+        self._recent_before: set[bytes] = set()  # stored between the last two Flush events
 
     @property
-    def has_something(self) -> bool:
+    def has_pending(self) -> bool:
         """Return True if announcements or requests wait for a Flush."""
-        return bool(self._news or self._missing or self._heard)
+        return bool(self._news or self._missing or self._received)
 
     # -- announcements to neighbours ---------------------------------------------------------
 
@@ -83,30 +83,30 @@ class LazyPush:
                 return
             self._news[each.id[:SHORT_BYTES]] = news
 
-    def mark_stored(self, kept: tuple[Publication, ...]) -> None:
+    def mark_stored(self, stored: tuple[Publication, ...]) -> None:
         """Remember stored ids, if RECENT_MAX allows, so that announcements need no lookup."""
-        if len(self._recent) + len(kept) <= RECENT_MAX:
-            self._recent.update([each.id[:SHORT_BYTES] for each in kept])
+        if len(self._recent) + len(stored) <= RECENT_MAX:
+            self._recent.update([each.id[:SHORT_BYTES] for each in stored])
 
-    def forget_kept(self) -> None:
+    def forget_stored(self) -> None:
         """Forget the remembered ids, so that announced ids are looked up in the trie."""
-        self._recent, self._told = set(), set()
+        self._recent, self._recent_before = set(), set()
 
     # -- announcements from neighbours -------------------------------------------------------
 
-    def on_ihave(self, message: IHave, *, is_all_kept: bool) -> None:
+    def on_ihave(self, message: IHave, *, is_all_stored: bool) -> None:
         """Record missing ids until the next Flush; they may arrive over the tree before."""
-        if is_all_kept:
+        if is_all_stored:
             self._record_missing(message)
         # Publications with deferred storage are not in the trie before the Flush.
-        elif message.hops and self._heard_of < self._config.announced_max:
-            self._heard.append(message)
-            self._heard_of += len(message.hops)
+        elif message.hops and self._received_ids < self._config.announced_max:
+            self._received.append(message)
+            self._received_ids += len(message.hops)
 
     def _record_missing(self, message: IHave) -> None:
         """Record the announced ids that are missing here."""
         # Usually all arrived recently; then no single id has to be looked up.
-        unknown = message.shorts().difference(self._recent, self._told)
+        unknown = message.shorts().difference(self._recent, self._recent_before)
         missing, flushes = self._missing, self._config.want_flushes
         for short, hops in message.short_ids() if unknown else ():
             if len(missing) >= self._config.announced_max:
@@ -115,15 +115,15 @@ class LazyPush:
                 missing[short] = _PendingWant(message.sender, hops, flushes)
 
     def _is_missing(self, short: bytes) -> bool:
-        return short not in self._recent and self._holdings.index().find(short) is None
+        return short not in self._recent and self._replica.index().find(short) is None
 
     # -- Flush -------------------------------------------------------------------------------
 
     def on_flush(self, neighbours: Iterable[NodeId], out: Outbox) -> None:
         """Announce new publications and request missing ones; call it after deferred storage."""
-        heard, self._heard, self._heard_of = self._heard, [], 0
-        is_far_behind = self._holdings.has_index_backlog  # a lookup would take long
-        for message in heard if not is_far_behind else ():
+        received, self._received, self._received_ids = self._received, [], 0
+        is_far_behind = self._replica.has_index_backlog  # a lookup would take long
+        for message in received if not is_far_behind else ():
             self._record_missing(message)
         news, self._news = self._news, {}
         missing, self._missing = self._missing, {}
@@ -131,22 +131,22 @@ class LazyPush:
             self._announce(news, neighbours, out)
         if not is_far_behind:
             self._ask(missing, out)
-        self._told, self._recent = self._recent, set()
+        self._recent_before, self._recent = self._recent, set()
 
     def _announce(
         self, news: dict[bytes, Announcement], neighbours: Iterable[NodeId], out: Outbox
     ) -> None:
         """Announce to each neighbour the publications that it is not known to have."""
         holders = {item.nodes for item in news.values()}  # few: most arrive over the same route
-        said: dict[frozenset[frozenset[NodeId | None]], IHave] = {}
+        announced: dict[frozenset[frozenset[NodeId | None]], IHave] = {}
         for node in neighbours:
             lacking = frozenset([nodes for nodes in holders if node not in nodes])
             if not lacking:
                 continue
-            if lacking not in said:
-                told = {short: each.hops for short, each in news.items() if each.nodes in lacking}
-                said[lacking] = IHave(self._node, b"".join(told), bytes(told.values()))
-            out.send(node, said[lacking])
+            if lacking not in announced:
+                hops = {short: each.hops for short, each in news.items() if each.nodes in lacking}
+                announced[lacking] = IHave(self._node, b"".join(hops), bytes(hops.values()))
+            out.send(node, announced[lacking])
 
     def _ask(self, missing: dict[bytes, _PendingWant], out: Outbox) -> None:
         """Request missing publications, unless they may still arrive over the tree."""
@@ -171,9 +171,9 @@ class LazyPush:
             missing={
                 k: PendingWantState(v.node, v.hops, v.flushes) for k, v in self._missing.items()
             },
-            heard=tuple(self._heard),
+            heard=tuple(self._received),
             recent=tuple(sorted(self._recent)),
-            told=tuple(sorted(self._told)),
+            told=tuple(sorted(self._recent_before)),
         )
 
     def load(self, state: LazyPushState) -> None:
@@ -182,6 +182,6 @@ class LazyPush:
         self._missing = {
             k: _PendingWant(v.node, v.hops, v.flushes) for k, v in state.missing.items()
         }
-        self._heard = list(state.heard)
-        self._heard_of = sum(len(message.hops) for message in state.heard)
-        self._recent, self._told = set(state.recent), set(state.told)
+        self._received = list(state.heard)
+        self._received_ids = sum(len(message.hops) for message in state.heard)
+        self._recent, self._recent_before = set(state.recent), set(state.told)

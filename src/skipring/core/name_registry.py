@@ -2,10 +2,10 @@
 
 A second connection under a name can belong to the process that holds it, to a restarted node whose
 old connection is not closed yet, or to another process, such as a clone of a data directory. No
-value in a handshake decides: others know all of them. The registry asks the process on the
-connection in use whether it has opened the other connection as well. If this process answers, the
-registry admits or refuses the connection accordingly; if it does not answer or its connection
-ends, the registry admits the claim. A corrupted value therefore locks out no process. An audit
+value in a handshake can decide, because other processes may know it. The registry asks the process
+on the connection in use whether it has opened the other connection as well. If this process
+answers, the registry admits or refuses the connection accordingly; if it does not answer or its
+connection ends, the registry admits the claim. So a corrupted value locks out no process. An audit
 finds two processes that were both admitted because of a corrupted value, and connections that do
 not answer.
 """
@@ -213,7 +213,7 @@ class NameRegistry:
         claim: _Pending,
         out: list[RegistryEffect],
     ) -> None:
-        """Displace silent connections; ask the others, or give the free name to the first claim."""
+        """Displace silent connections; ask the others, or admit the first claim of a free name."""
         holders = self._holders.get(name, {})
         silent = [each for each in claim.asked if each in holders]
         for each in silent:
@@ -251,9 +251,9 @@ class NameRegistry:
         connections: Mapping[NodeId, Mapping[ConnectionId, ProcessId]],
         out: list[RegistryEffect],
     ) -> None:
-        """Ask about all connections of a name with several; refuse those of a second process.
+        """Ask about each connection of a name that has several; refuse those of a second process.
 
-        The host passes the connections. So two audits find two processes that share a name because
+        The host passes the connections, so two audits find two processes that share a name because
         of a corrupted variable
         (``test_second_process_of_a_name_is_refused_after_two_audits``).
         """

@@ -117,8 +117,8 @@ def complement(
 ) -> Iterator[Prefix]:
     """Yield the largest prefixes under the cover that overlap none of the labels, in order.
 
-    ``narrow`` returns the part of a prefix that contains ids, or None if there is none. It ends the
-    descent early, however long the labels are.
+    ``narrow`` returns the part of a prefix that contains ids, or None. It bounds the descent, even
+    if the labels are long.
     """
     waiting = [(cover, _overlapping(cover, labels))]
     while waiting:

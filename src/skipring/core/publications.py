@@ -61,7 +61,7 @@ class Publication(
         return state.digest()
 
     def is_genuine(self, topic: TopicId) -> bool:
-        """Return True if the id is right; an opaque publication only needs the right length."""
+        """Return True if the id is the hash of the fields; if opaque, only check its length."""
         if self.payload is None:
             return len(self.id) == ID_BYTES
         return self.id == self.id_in(topic)
@@ -93,7 +93,7 @@ class Encoded(Struct, frozen=True, gc=False):
         return cls(b"".join(rows), list(map(len, rows)))
 
     def chosen(self, marks: Iterable[object]) -> Self:
-        """Return the publications whose mark is true."""
+        """Return the publications whose flag is True."""
         spans = compress(zip(accumulate(self.sizes), self.sizes, strict=True), marks)
         return self.of([bytes(self.data[end - size : end]) for end, size in spans])
 
@@ -113,8 +113,8 @@ def with_id(publications: Iterable[Publication], topic: TopicId) -> tuple[Public
 def ids_of(publications: Iterable[Publication], topic: TopicId) -> tuple[bytes, ...]:
     """Return the id of each publication in a topic (``Publication.id_in``); empty if it has none.
 
-    This is fast for many at once: most publications share publisher, length and the sizes of their
-    numbers with the publication before.
+    Fast path: most publications share publisher, length and the sizes of their numbers with the
+    previous one.
     """
     ids: list[bytes] = []
     publisher, size, plain, begun = None, -1, b"", _ID
@@ -155,7 +155,7 @@ _PRESENT: Final = b"\0\0\0\1\1"
 
 @lru_cache(maxsize=1024)  # most publications of a topic come from few publishers
 def _begun(topic: TopicId, publisher: NodeId, prefix: bytes = b"") -> blake2b:
-    """Return the hash state that a publisher's publications in a topic share; copy it."""
+    """Return the hash state that a publisher's publications in a topic share; callers copy it."""
     state = _ID.copy()
     state.update(_text(topic) + _text(publisher) + prefix)
     return state

@@ -1,4 +1,4 @@
-"""Quotas of names at a supervisor: topics that one name keeps, and subjects it asks about.
+"""Quotas at a supervisor: topics of each name, and requests of each name about other nodes.
 
 The supervisor charges a topic to its first member, or to the name that asked for it first. It
 derives the charges from the topics at every tick, so a wrong charge lasts for one tick at most.
@@ -32,8 +32,8 @@ class Quotas:
         """Charge a new topic to a name, or return the reason for refusal."""
         if self._topics[name] >= TOPICS_PER_NAME_MAX:
             return (
-                f"{name} has {TOPICS_PER_NAME_MAX} topics at this supervisor, as many as one name "
-                "may have; leave some, or use another supervisor"
+                f"{name} has {TOPICS_PER_NAME_MAX} topics at this supervisor, the limit "
+                "of one name; leave some, or use another supervisor"
             )
         if self._total >= TOPICS_MAX:
             return f"this supervisor has {TOPICS_MAX} topics and serves no more"
@@ -47,8 +47,8 @@ class Quotas:
         if self._subjects[name] <= SUBJECTS_PER_NAME_MAX:
             return None
         return (
-            f"{name} has asked about {SUBJECTS_PER_NAME_MAX} other nodes in this interval, as many "
-            "as one name may; ask again later"
+            f"{name} has asked about {SUBJECTS_PER_NAME_MAX} other nodes in this interval, the "
+            "limit of one name; ask again later"
         )
 
     def is_first_excess(self, name: NodeId) -> bool:

@@ -18,11 +18,11 @@ SCANNED_IDS_MAX: Final = 256  # Guess: longer than any honest list, and quick to
 
 
 class Finding(Struct, frozen=True):
-    """Content of one reply: CheckTrie, or CheckAndPublish if something is missing here."""
+    """Content of one reply: CheckTrie, or CheckAndPublish if publications are missing here."""
 
     claims: tuple[RangeSummary, ...]
     wanted: tuple[RangeSummary, ...] = ()
-    is_lacking: bool = True
+    is_missing_some: bool = True
 
     @property
     def size_bytes(self) -> int:
@@ -37,51 +37,51 @@ class SendRange(Struct, frozen=True):
     short_ids: frozenset[bytes]
     is_chosen: bool  # True: only these short ids; False: all except these
 
-    def entries(self, trie: PublicationTrie, lens: Truncation) -> Iterator[tuple[bytes, int]]:
+    def entries(self, trie: PublicationTrie, truncation: Truncation) -> Iterator[tuple[bytes, int]]:
         """Yield the ids to send, in order, with their offsets."""
         for key, offset in trie.entries(self.prefix):
-            if (lens.short_id(key) in self.short_ids) is self.is_chosen:
+            if (truncation.short_id(key) in self.short_ids) is self.is_chosen:
                 yield key, offset
 
 
 class Reconciler:
-    """Reply to the claims of one message: statements and publications to send."""
+    """Reply to the claims of one message: findings, and publications to send."""
 
     def __init__(self, trie: PublicationTrie, config: ProtocolConfig, session: int) -> None:
         self._trie = trie
         self._config = config
-        self._lens = Truncation(session)
+        self._truncation = Truncation(session)
         self._ids_left = config.answer_ids  # the ids that this reply may still hash
-        self.statements: list[Finding] = []
-        self.regions: list[SendRange] = []
+        self.findings: list[Finding] = []
+        self.ranges: list[SendRange] = []
 
     def batches(self) -> Iterator[Finding]:
-        """Yield the statements, joined up to the size of a message; single without the rule."""
+        """Yield the findings, joined up to the size of a message; one by one without rule BATCH."""
         waiting: list[Finding] = []
         size = 0
-        for statement in self.statements:
-            is_full = size + statement.size_bytes > self._config.claims_bytes
+        for finding in self.findings:
+            is_full = size + finding.size_bytes > self._config.claims_bytes
             if waiting and (is_full or not self._config.rules.batch):
                 yield _joined(waiting)
                 waiting, size = [], 0
-            waiting.append(statement)
-            size += statement.size_bytes
+            waiting.append(finding)
+            size += finding.size_bytes
         if waiting:
             yield _joined(waiting)
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
         """Yield the ids that the partner is missing, with their offsets."""
-        for region in self.regions:
-            yield from region.entries(self._trie, self._lens)
+        for part in self.ranges:
+            yield from part.entries(self._trie, self._truncation)
 
     # -- reading claims ----------------------------------------------------------------------
 
     def compare(self, claim: RangeSummary, *, is_pushed: bool) -> None:
-        """Find differences from a claim; if pushed, send what the partner is missing (T4)."""
+        """Compare the trie with a claim; if pushed, send the publications missing there (T4)."""
         cover, summaries = claim.prefix, claim.summaries()
         if self._config.rules.batch and not self._is_held(cover):
             if claim.leaves or not all(map(_is_virtual_root, summaries)):
-                self.statements.append(Finding((), (RangeSummary.make(cover),)))
+                self.findings.append(Finding((), (RangeSummary.make(cover),)))
             return
         if claim.leaves or is_pushed:
             labels = [summary.prefix for summary in summaries]
@@ -92,16 +92,16 @@ class Reconciler:
             short_ids = claim.short_ids()
             if is_pushed:
                 without = frozenset(short_ids)
-                self.regions += [SendRange(gap, without, is_chosen=False) for gap in gaps]
-            self._want_missing(cover, gaps, short_ids)
+                self.ranges += [SendRange(gap, without, is_chosen=False) for gap in gaps]
+            self._request_missing(cover, gaps, short_ids)
         for summary in summaries:
             self._compare_node(summary)
 
     def fetch(self, wanted: RangeSummary) -> None:
-        """Send what the partner requests: everything under a prefix, or some ids of it."""
+        """Send the requested publications: all under a prefix, or some ids of it."""
         cover, chosen = wanted.prefix, frozenset(wanted.short_ids())
         if not chosen or self._can_scan([cover]):
-            self.regions.append(SendRange(cover, chosen, is_chosen=bool(chosen)))
+            self.ranges.append(SendRange(cover, chosen, is_chosen=bool(chosen)))
 
     def _is_held(self, prefix: Prefix) -> bool:
         return not self._trie.has_at_most(0, prefix)
@@ -117,61 +117,61 @@ class Reconciler:
         """Return True if no prefix has more than SCANNED_IDS_MAX ids."""
         return all(self._trie.has_at_most(SCANNED_IDS_MAX, prefix) for prefix in prefixes)
 
-    def _want_missing(self, cover: Prefix, gaps: list[Prefix], short_ids: list[bytes]) -> None:
+    def _request_missing(self, cover: Prefix, gaps: list[Prefix], short_ids: list[bytes]) -> None:
         """Request leaves of the partner that this node does not have."""
         if not short_ids:
             return
-        own = {self._lens.short_id(key) for gap in gaps for key in self._trie.keys(gap)}
+        own = {self._truncation.short_id(key) for gap in gaps for key in self._trie.keys(gap)}
         missing = [short for short in short_ids if short not in own]
         if missing:
-            self.statements.append(Finding((), (RangeSummary.make(cover, leaves=missing),)))
+            self.findings.append(Finding((), (RangeSummary.make(cover, leaves=missing),)))
 
     def _compare_node(self, summary: Summary) -> None:
         """Handle the three cases of section 4.2: equal, different, missing."""
         label = summary.prefix
-        self._ids_left = self._trie.work_out(label, self._ids_left)
+        self._ids_left = self._trie.hash_under(label, self._ids_left)
         if self._ids_left < 0:
             return  # beyond the limit of one reply; another session finds it
         own = self._trie.node(label)
         if own is None:
             if not _is_virtual_root(summary):
-                self.statements.append(Finding((), (RangeSummary.make(label),)))
-        elif not self._lens.is_equal(own.digest, summary.digest):
+                self.findings.append(Finding((), (RangeSummary.make(label),)))
+        elif not self._truncation.is_equal(own.digest, summary.digest):
             self._describe(label)
 
     # -- making claims -----------------------------------------------------------------------
 
     def _describe(self, label: Prefix) -> None:
-        """State what this node holds under a label; labels get longer, so this ends (T9)."""
+        """Describe the ids under a prefix; prefixes only get longer, so a session ends (T9)."""
         own = self._trie.node(label)
         if own is None or own.prefix.length == label.length == ID_BITS:
             return
         claims, rules = (self._claim_below(label, own),), self._config.rules
         if own.prefix.length == label.length:
-            self.statements.append(Finding(claims, is_lacking=False))
+            self.findings.append(Finding(claims, is_missing_some=False))
         elif rules.cover or rules.complement:
-            self.statements.append(Finding(claims))
+            self.findings.append(Finding(claims))
         else:  # T3: the paper asks for the first sibling only
             bits = own.prefix.length - label.length - 1
             sibling = Prefix(label.length + 1, own.prefix.value >> bits).sibling
-            self.statements.append(Finding(claims, (RangeSummary.make(sibling),)))
+            self.findings.append(Finding(claims, (RangeSummary.make(sibling),)))
 
     def _claim_below(self, label: Prefix, own: TrieNode) -> RangeSummary:
-        config, lens = self._config, self._lens
+        config, truncation = self._config, self._truncation
         if config.rules.batch and self._trie.has_at_most(config.listed_ids_max, label):
-            return RangeSummary.make(label, leaves=map(lens.short_id, self._trie.keys(label)))
+            return RangeSummary.make(label, leaves=map(truncation.short_id, self._trie.keys(label)))
         summaries: list[Summary] = []
         leaves: list[bytes] = []
         for node in self._nodes_below(label, own):
             if node.is_leaf and config.rules.no_noise:
-                leaves.append(lens.short_id(node.key))
+                leaves.append(truncation.short_id(node.key))
             else:
-                digest = lens.short_digest(node.digest) if config.rules.batch else node.digest
+                digest = truncation.short_digest(node.digest) if config.rules.batch else node.digest
                 summaries.append(Summary(node.prefix, digest))
         return RangeSummary.make(label, summaries, leaves)
 
     def _nodes_below(self, label: Prefix, own: TrieNode) -> list[TrieNode]:
-        """Return the nodes some levels below a label that cover everything under it."""
+        """Return the nodes ``batch_levels`` below a prefix, which cover all ids under it."""
         is_below = own.prefix.length > label.length
         nodes = [own] if is_below else self._trie.children(own)
         levels = self._config.batch_levels if self._config.rules.batch else 1
@@ -191,14 +191,14 @@ class Reconciler:
         """
         number = int.from_bytes(last, "big")
         passed = False
-        for region in self.regions:
-            if region.is_chosen:
+        for part in self.ranges:
+            if part.is_chosen:
                 continue
             if passed:
-                self._describe(region.prefix)
-            elif region.prefix.covers(Prefix.of_id(last)):
+                self._describe(part.prefix)
+            elif part.prefix.covers(Prefix.of_id(last)):
                 passed = True
-                for length in range(ID_BITS, region.prefix.length, -1):
+                for length in range(ID_BITS, part.prefix.length, -1):
                     branch = Prefix(length, number >> (ID_BITS - length))
                     if not branch.value & 1:
                         self._describe(branch.sibling)
@@ -209,9 +209,9 @@ def _is_virtual_root(summary: Summary) -> bool:
     return summary.digest == EMPTY_ROOT and summary.prefix == ALL
 
 
-def _joined(statements: list[Finding]) -> Finding:
+def _joined(findings: list[Finding]) -> Finding:
     return Finding(
-        tuple(claim for statement in statements for claim in statement.claims),
-        tuple(claim for statement in statements for claim in statement.wanted),
-        is_lacking=any(statement.is_lacking for statement in statements),
+        tuple(claim for finding in findings for claim in finding.claims),
+        tuple(claim for finding in findings for claim in finding.wanted),
+        is_missing_some=any(finding.is_missing_some for finding in findings),
     )

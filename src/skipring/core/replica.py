@@ -26,14 +26,14 @@ from skipring.core.state import NumberState, ReplicaState
 from skipring.core.trie import PublicationTrie
 
 READ_AHEAD_MIN: Final = 16
-READ_AHEAD_MAX: Final = 4096  # Guess: 1 MiB of small publications, from every pack of a store.
+READ_AHEAD_MAX: Final = 4096  # Guess: 1 MiB of small publications, from every segment.
 
 FAR_BEHIND: Final = 1 << 14  # Guess: indexing this number takes about 40 ms.
-UNINDEXED_MAX: Final = 1 << 18  # Limit: thirty megabytes, for a short time.
+UNINDEXED_MAX: Final = 1 << 18  # Limit: 30 MB, until they are indexed.
 
 # Most tries of a large simulated ring are empty: they share this one, which never changes.
 _NO_PUBLICATIONS: Final = PublicationTrie()
-_NOTHING_KEPT: Final = (0, ())
+_EMPTY_BUFFER: Final = (0, ())
 
 
 class Replica:
@@ -41,8 +41,8 @@ class Replica:
 
     __slots__ = (
         "_archive",
+        "_buffer",
         "_end",
-        "_kept",
         "_newest",
         "_own",
         "_spent",
@@ -63,12 +63,12 @@ class Replica:
         self._newest: dict[SequenceId, int] | None = None  # the last number of each sequence
         self._own = OwnSequence(node, incarnation)
         # Read-your-writes buffer: indexed, but not in the log until the host applies the effects.
-        self._kept: tuple[int, tuple[Publication, ...]] = _NOTHING_KEPT
+        self._buffer: tuple[int, tuple[Publication, ...]] = _EMPTY_BUFFER
         self._spent: dict[NodeId, int] | None = None  # chunks sent since the last tick (T14)
 
     @property
     def archive(self) -> Log:
-        """Return the log; it is in memory if the caller gave none."""
+        """Return the log; a MemoryLog if the caller passed none."""
         if self._archive is None:
             self._archive = MemoryLog()
         return self._archive
@@ -118,7 +118,7 @@ class Replica:
         if self._archive is not None or wrong_digests:
             self._trie = PublicationTrie()
             self._trie.add_many(self.archive.entries())
-            self._newest = self.archive.newest()  # now: later it would delay an event for too long
+            self._newest = self.archive.newest()  # now: later it would delay an event
             self._trie.corrupt(wrong_digests)
 
     @property
@@ -136,7 +136,7 @@ class Replica:
         if self._unindexed is not None:
             self._index(ids)
         elif not self._trie.is_fresh:
-            self._trie.freshen(ids)
+            self._trie.hash_some(ids)
 
     def adopt(self, trie: PublicationTrie) -> None:
         """Replace the trie by another one of the same log."""
@@ -214,13 +214,13 @@ class Replica:
         self._index_rows(len(ids))
         return True
 
-    def _chosen(self, ids: tuple[bytes, ...], said: bytes) -> list[bool]:
-        """Return a mark for each id: as stated by the source, unknown here, first occurrence."""
+    def _chosen(self, ids: tuple[bytes, ...], stated: bytes) -> list[bool]:
+        """Return a flag for each id: True if it is new here and equal to the id of the source."""
         chosen: list[bool] = []
         seen = {b""}
         for key, at in zip(ids, count(0, ID_BYTES), strict=False):
-            is_said = key == said[at : at + ID_BYTES]
-            chosen.append(is_said and key not in seen and not self._has(key))
+            is_stated = key == stated[at : at + ID_BYTES]
+            chosen.append(is_stated and key not in seen and not self._has(key))
             if chosen[-1]:
                 seen.add(key)
         return chosen
@@ -243,9 +243,9 @@ class Replica:
     @property
     def misplaced(self) -> int:
         """Return the number of ids in the trie whose offset has no such record in the log."""
-        start, kept = self._kept
+        start, buffer = self._buffer
         stored = {offset: key for key, offset in self.archive.entries()}
-        stored |= {start + at: each.id for at, each in enumerate(kept)}
+        stored |= {start + at: each.id for at, each in enumerate(buffer)}
         return sum(stored.get(offset) != key for key, offset in self._trie.entries())
 
     def offset_of(self, key: bytes) -> int | None:
@@ -306,7 +306,7 @@ class Replica:
                 last = newest.get(sequence, -1)
             if last < seq < SEQ_BELIEVED_MAX:
                 last = newest[sequence] = seq
-                own.see(sequence[0], seq)
+                own.record(sequence[0], seq)
 
     def raise_number(self, publication: Publication) -> None:
         """Raise the last number of a sequence to that of a stored publication."""
@@ -318,7 +318,7 @@ class Replica:
     def unseen_bytes(self, publications: tuple[Publication, ...]) -> int:
         """Return the size of publications if their numbers prove that they are new, else 0.
 
-        Numbers of a sequence only rise, so this needs no id. After 0 the ids decide (``add``).
+        Numbers of a sequence only rise, so no id is needed. If 0, ``add`` compares the ids.
         """
         publisher, first = publications[0].publisher, publications[0].seq
         last, size = self._numbers().get((publisher, first >> COUNTER_BITS), -1), 0
@@ -351,7 +351,7 @@ class Replica:
         """Record delivered publications of one publisher as seen."""
         last = publications[-1]
         self._numbers()[last.publisher, last.seq >> COUNTER_BITS] = last.seq
-        self._own.see(last.publisher, last.seq)
+        self._own.record(last.publisher, last.seq)
 
     def persist(
         self, publications: tuple[Publication, ...], out: Outbox, *, size_bytes: int
@@ -363,19 +363,19 @@ class Replica:
             ids = tuple(filter(None, ids))
         assign_ids(publications, ids)
         start = self._add(self._places(ids), len(ids))
-        self._kept = start, publications
+        self._buffer = start, publications
         out.effects.append(Store(start, publications, size_bytes))
 
     def end_event(self) -> None:
         """Drop the read-your-writes buffer: the host has applied the last event's effects."""
-        self._kept = _NOTHING_KEPT
+        self._buffer = _EMPTY_BUFFER
         self._end = None
 
     def row(self, offset: int) -> Publication | None:
         """Return the publication at an offset, from the buffer or the log, or None."""
-        start, kept = self._kept
-        if 0 <= offset - start < len(kept):
-            return kept[offset - start]
+        start, buffer = self._buffer
+        if 0 <= offset - start < len(buffer):
+            return buffer[offset - start]
         return self.archive.read(offset)
 
     def read(self, key: bytes, offset: int, out: Outbox) -> Publication | None:

@@ -35,7 +35,7 @@ class Ring:
 
     @property
     def pred(self) -> Peer | None:
-        """Return the predecessor on the circle, from whichever variable has it (section 3.2)."""
+        """Return the predecessor on the circle: left neighbour or wrap edge (section 3.2)."""
         left = self.neighbours[LEFT]
         if left is not None or self.wrap is None or self.me is None:
             return left
@@ -43,7 +43,7 @@ class Ring:
 
     @property
     def succ(self) -> Peer | None:
-        """Return the successor on the circle, from whichever variable has it (section 3.2)."""
+        """Return the successor on the circle: right neighbour or wrap edge (section 3.2)."""
         right = self.neighbours[RIGHT]
         if right is not None or self.wrap is None or self.me is None:
             return right
@@ -85,7 +85,7 @@ class Ring:
 
     def on_tick(self, me: Peer, out: Outbox) -> None:
         """Run BuildRingTimeout, then BuildListTimeout."""
-        self._put_right(me, out)
+        self._correct_sides(me, out)
         if self.wrap is None:
             self._offer_to_close(me, out)
         else:
@@ -94,7 +94,7 @@ class Ring:
             if neighbour is not None:
                 out.send(neighbour.node, CheckLabel(me, neighbour.label, EdgeKind.LINE))
 
-    def _put_right(self, me: Peer, out: Outbox) -> None:
+    def _correct_sides(self, me: Peer, out: Outbox) -> None:
         """Drop void references; linearize a neighbour on the wrong side."""
         self._drop_void()
         misplaced: list[Peer] = []
@@ -117,7 +117,7 @@ class Ring:
             self.wrap = None
 
     def _offer_to_close(self, me: Peer, out: Outbox) -> None:
-        """Introduce this node, an end without a wrap edge, along the line to the other end."""
+        """Introduce this node to the other end of the line if it is an end without a wrap edge."""
         left, right = self.neighbours
         if left is None and right is not None:
             out.send(right.node, Introduce(me, EdgeKind.WRAP, first_hand=True))

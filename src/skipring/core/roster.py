@@ -185,8 +185,8 @@ class Roster:
         self._replace(_dense(_lowest_labels(loaded)))
         if self.database() == loaded:
             return []
-        told = _told_by(loaded)
-        return [node for node in self._nodes if self.configuration_of(node) != told.get(node)]
+        sent = _sent_from(loaded)
+        return [node for node in self._nodes if self.configuration_of(node) != sent.get(node)]
 
     def audit(self, slots: int) -> bool:
         """Compare the next slots with the index; return True if the roster was repaired (S9).
@@ -247,16 +247,16 @@ def _lowest_labels(
 def _dense(entries: list[tuple[int | None, NodeId]]) -> list[NodeId]:
     """Fill each free index with the entry that has the largest label (iii, iv)."""
     placed: dict[int, NodeId] = {}
-    homeless: list[NodeId] = []
+    displaced: list[NodeId] = []
     for index, node in entries:
         if index is not None and index < len(entries) and index not in placed:
             placed[index] = node
         else:
-            homeless.append(node)
-    return [placed[i] if i in placed else homeless.pop() for i in range(len(entries))]
+            displaced.append(node)
+    return [placed[i] if i in placed else displaced.pop() for i in range(len(entries))]
 
 
-def _told_by(database: Iterable[tuple[str, NodeId | None]]) -> dict[NodeId, SetConfiguration]:
+def _sent_from(database: Iterable[tuple[str, NodeId | None]]) -> dict[NodeId, SetConfiguration]:
     """Return the configurations that a supervisor sends from this unrepaired database."""
     peers = sorted(
         Peer(Label.nth(index), node)

@@ -1,4 +1,4 @@
-"""Scrubber: compare values in memory with the values they derive from, in slices.
+"""Scrubber: comparison of values in memory with the values they derive from, in slices.
 
 It finds wrong digests, wrong ids and wrong offsets (T10 to T12).
 """
@@ -18,10 +18,10 @@ ROWS_BYTES: Final = 1 << 16  # Limit: the bytes of one step; its last record may
 class Scrubber:
     """Scrubber of one replica; a walk covers the records that exist when it begins."""
 
-    __slots__ = ("_end", "_found", "_has_doubts", "_holdings", "_ids", "_offset")
+    __slots__ = ("_end", "_found", "_has_doubts", "_ids", "_offset", "_replica")
 
-    def __init__(self, holdings: Replica) -> None:
-        self._holdings = holdings
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
         self._has_doubts = False  # the last walk found another number of records than ids
         self._begin()
 
@@ -42,8 +42,8 @@ class Scrubber:
 
     def _begin(self) -> None:
         self._offset = 0  # of the next record
-        self._end = self._holdings.end
-        self._ids = self._holdings.count
+        self._end = self._replica.end
+        self._ids = self._replica.count
         self._found = 0  # records whose offset the trie has
 
     def step(self, ids: int, out: Outbox) -> None:
@@ -53,21 +53,21 @@ class Scrubber:
         the rest of a step. The scrubber reads them only if the last walk found another number of
         records than ids. It skips ids that wait to be indexed: no digest contains them yet.
         """
-        entries = self._holdings.scrub_index(ids)
+        entries = self._replica.scrub_index(ids)
         if self._has_doubts:
             for key, offset in entries:
-                self._holdings.read(key, offset, out)
+                self._replica.read(key, offset, out)
         self._walk(ids, out)
 
     def _walk(self, rows: int, out: Outbox) -> None:
         """Check the next records; begin a new walk after the last one."""
-        end, room = min(self._end, self._holdings.end), ROWS_BYTES
+        end, room = min(self._end, self._replica.end), ROWS_BYTES
         self._offset = max(self._offset, 0)  # memory may be corrupted
         stop = min(self._offset + rows, end)
         while self._offset < stop and room > 0:
-            publication = self._holdings.row(self._offset)
+            publication = self._replica.row(self._offset)
             if publication is not None:
-                self._holdings.raise_number(publication)
+                self._replica.raise_number(publication)
                 self._found += self._is_in_order(publication, self._offset, out)
                 room -= publication.size_bytes
             self._offset += 1
@@ -77,16 +77,16 @@ class Scrubber:
 
     def _is_in_order(self, publication: Publication, offset: int, out: Outbox) -> bool:
         """Index a sound record, or quarantine a corrupt or second one; return True if sound."""
-        holdings, key = self._holdings, publication.id
-        known = holdings.offset_of(key)
-        if publication.is_genuine(holdings.topic):
-            if known is not None and known != offset and holdings.read(key, known, out) is None:
+        replica, key = self._replica, publication.id
+        known = replica.offset_of(key)
+        if publication.is_genuine(replica.topic):
+            if known is not None and known != offset and replica.read(key, known, out) is None:
                 known = None
             if known is None:
-                holdings.index().add(key, offset)
+                replica.index().add(key, offset)
             if known is None or known == offset:
                 return True
         elif known == offset:
-            holdings.index().remove(key)
+            replica.index().remove(key)
         out.effects.append(Discard(offset))  # corrupt, or the second record of this id
         return False

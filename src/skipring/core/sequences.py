@@ -54,7 +54,7 @@ class OwnSequence:
         self._issued = -1  # the last number of this incarnation
         self._is_challenged = True  # compare stored numbers before the first is issued
 
-    def see(self, publisher: NodeId, seq: int) -> None:
+    def record(self, publisher: NodeId, seq: int) -> None:
         """Record a publication's number; another process may have issued it under this name."""
         if publisher == self._node and seq > self._issued:
             self._is_challenged = True

@@ -91,7 +91,7 @@ class RepairState(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TransferState(Struct, frozen=True, kw_only=True, gc=False):
-    """Histories that a subscriber receives and sends; ``served``: session and ticks by node."""
+    """Bulk transfers from and to a subscriber; ``served``: session and ticks by receiver."""
 
     source: NodeId | None = None
     source_ticks: int = 0
@@ -190,7 +190,7 @@ class DrainState(Struct, frozen=True, kw_only=True, gc=False):
     ids: tuple[PublicationId, ...] = ()
     everything: bool = False
     takes_memory: bool = False  # a receiver without a disk is accepted
-    told: dict[NodeId, NodeId] = {}  # remaining nodes, and the leavers that named them
+    told: dict[NodeId, NodeId] = {}  # remaining node -> leaver that named it
     passed: tuple[NodeId, ...] = ()
     absent: tuple[NodeId, ...] = ()
     leaving: dict[NodeId, int] = {}
@@ -283,7 +283,7 @@ class SupervisorMemory(Struct, frozen=True, kw_only=True, gc=False):
     calm_ticks: int = 0
     mismatches: int = 0
     refresh_ticks: int = 0
-    answered: tuple[int, int] = (0, 0)  # members, strangers
+    answered: tuple[int, int] = (0, 0)  # members, other nodes
     told: dict[NodeId, int] = {}
     suspects: dict[NodeId, int] = {}
     digest: Word | None = None

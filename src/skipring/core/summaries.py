@@ -1,8 +1,8 @@
 """Summaries of tries: the tuples of CheckTrie (Algorithm 5), and their digests.
 
-A range summary states that everything under a prefix is below the listed nodes and leaves. A node
-has a label and a digest, a leaf has a part of its id and no hash (T6). On the wire, the label of a
-node contains only the bits beyond the prefix of the range.
+A range summary claims that all ids under a prefix, its cover, are below the listed trie nodes and
+leaves. A node has a label and a digest; a leaf has a part of its id and no digest (T6). On the
+wire, the label of a node contains only the bits beyond the cover.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def inner_digest(zero: bytes, one: bytes) -> bytes:
 def digest_of(keys: list[bytes]) -> bytes:
     """Return the digest of the Patricia trie over sorted ids, in one pass.
 
-    Consecutive ids part at some bit. A subtrie is complete once a pair parts at an earlier bit.
+    Two consecutive ids differ from some bit on. A subtrie is complete once the next pair differs
+    from an earlier bit on.
     """
     if not keys:
         return EMPTY
@@ -75,7 +76,7 @@ _LONG_LABEL: Final = 0  # a packed label of one byte is never 0: it has an end b
 
 
 class Summary(Struct, frozen=True, gc=False):
-    """Label of a node and its digest, or a part of it: the paper's (l, h)."""
+    """Prefix of a trie node and its digest, possibly truncated: the paper's (l, h)."""
 
     prefix: Prefix
     digest: bytes
@@ -84,8 +85,8 @@ class Summary(Struct, frozen=True, gc=False):
 class Truncation(Struct, frozen=True, gc=False):
     """Choice of the 8 bytes of ids and digests that a session compares.
 
-    It changes from session to session: two ids that look alike in one session differ in another, so
-    half a digest and a quarter of an id are enough.
+    The choice depends on the session: two ids that are equal in these bytes in one session differ
+    in another, so half a digest and a quarter of an id are enough.
     """
 
     session: int

@@ -64,6 +64,7 @@ class Supervisor:
     """Supervisor of one topic: records members and sends them their configurations."""
 
     __slots__ = (
+        "_answer_ticks",
         "_answered",
         "_calm_ticks",
         "_config",
@@ -74,7 +75,6 @@ class Supervisor:
         "_refresh_ticks",
         "_suspects",
         "_ticks",
-        "_told",
         "roster",
     )
 
@@ -92,8 +92,8 @@ class Supervisor:
         self._config = config
         self.roster = Roster()
         self._queue: dict[NodeId, None] = {}  # R15: distinct subjects, first come first served
-        self._answered = {True: 0, False: 0}  # answers to members and strangers since the last tick
-        self._told: dict[NodeId, int] = {}  # member -> tick of the last answer
+        self._answered = {True: 0, False: 0}  # answers to members and others since the last tick
+        self._answer_ticks: dict[NodeId, int] = {}  # member -> tick of the last answer
         self._suspects: dict[NodeId, int] = {}  # node -> tick of suspicion
         self._ticks = 0
         self._calm_ticks = 0  # since the roster last changed
@@ -149,13 +149,13 @@ class Supervisor:
         self._mismatches = max(self._mismatches, 0)
         self._answered = {True: 0, False: 0}
         self._suspects = self._within(self._suspects, self._config.suspicion_ticks)
-        self._told = self._within(self._told, self._config.answers_share)
+        self._answer_ticks = self._within(self._answer_ticks, self._config.answers_share)
         n = len(self.roster)
         rounds = 1
         if self._refresh_ticks > 0:
             self._refresh_ticks = min(self._refresh_ticks, self._config.refresh_ticks) - 1
             rounds = n // self._config.refresh_share + 1  # R14
-            self._calm_ticks = 0  # the sum has to settle before the next comparison counts
+            self._calm_ticks = 0  # compare again only after the sum has become stable
         for _ in range(min(rounds, n)):  # S6: none if n = 0
             self._answer(self.roster.advance(), out)
         if self.roster.audit(self._config.audited_slots):
@@ -184,25 +184,25 @@ class Supervisor:
     def _next_in_turn(self) -> list[NodeId]:
         """Return the waiting nodes to answer now, within the budget of a tick.
 
-        Members and strangers have separate budgets: after the loss of the database, every node has
+        Members and others have separate budgets: after the loss of the database, every node has
         to be woken before any place is final, and neither group may wait for the other. Under load
         most requests are about members with a recent answer, so these come last.
         """
-        strangers = sum(node not in self.roster for node in self._queue)
-        known = len(self.roster) + strangers
+        unrecorded = sum(node not in self.roster for node in self._queue)
+        known = len(self.roster) + unrecorded
         budget = max(self._config.answers_min, known // self._config.answers_share)
         answered, chosen = self._answered, list[NodeId]()
-        for was_told in (False, True):
+        for was_answered in (False, True):
             for node in self._queue:
                 is_member = node in self.roster
-                if (node in self._told) is was_told and answered[is_member] < budget:
+                if (node in self._answer_ticks) is was_answered and answered[is_member] < budget:
                     answered[is_member] += 1
                     chosen.append(node)
         return chosen
 
     def _send_configuration(self, node: NodeId, out: Outbox) -> None:
         if node in self.roster:
-            self._told[node] = self._ticks
+            self._answer_ticks[node] = self._ticks
         self._configure(node, out)
 
     def _configure(self, node: NodeId, out: Outbox) -> None:
@@ -384,7 +384,7 @@ class Supervisor:
             mismatches=self._mismatches,
             refresh_ticks=self._refresh_ticks,
             answered=(self._answered[True], self._answered[False]),
-            told=dict(self._told),
+            told=dict(self._answer_ticks),
             suspects=dict(self._suspects),
             digest=self.roster.wrong_digest,
             audited=audited,
@@ -400,7 +400,7 @@ class Supervisor:
         self._mismatches = memory.mismatches
         self._refresh_ticks = memory.refresh_ticks
         self._answered = dict(zip((True, False), memory.answered, strict=True))
-        self._told = dict(memory.told)
+        self._answer_ticks = dict(memory.told)
         self._suspects = dict(memory.suspects)
         self._detector.load(memory.detector)
         self.roster.load_audit(memory.digest, memory.audited, memory.audited_sum, memory.index)

@@ -6,8 +6,8 @@ Patricia trie over its ids, and digests above the buckets are combined pairwise;
 passes the digest of the other side through. This is path compression: the digest of every prefix
 equals that of the Patricia trie, at about fifty bytes per id.
 
-No operation takes long. Buckets split when they are next used; digests are computed on demand or in
-slices (``freshen``), and derived again in slices (``scrub``).
+Each operation does a bounded amount of work. Buckets split when they are next used; digests are
+computed on demand or in slices (``hash_some``), and derived again in slices (``scrub``).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PublicationTrie:
         # A bucket that has not been split since the last doubling is at the first of its places;
         # the other places contain None.
         self._buckets: list[bytes | None] = [b""]
-        # Of every prefix of up to ``_bits`` bits, in heap order; None: unknown.
+        # Digest of every prefix of up to ``_bits`` bits, in heap order; None: unknown.
         self._digests: list[bytes | None] = [None, EMPTY]
         self._count = 0
         self._scrubbed = 0  # the place where the scrub continues
@@ -99,7 +99,7 @@ class PublicationTrie:
         """Insert ids with their offsets; return the number of new ids."""
         batch = dict(entries)
         if self._count + len(batch) > BUCKET_IDS << self._bits:
-            self._recount()  # memory may be corrupted, and doubling takes as long
+            self._recount()  # memory may be corrupted; doubling takes as long anyway
             while self._count + len(batch) > BUCKET_IDS << self._bits:
                 self._double()
         shift = _PLACE_BITS - self._bits
@@ -148,7 +148,7 @@ class PublicationTrie:
 
     def _bucket(self, home: int) -> bytes:
         bucket = self._buckets[home]
-        assert bucket is not None, "a bucket stands at its home"
+        assert bucket is not None, "a bucket is at its home place"
         return bucket
 
     def _home(self, place: int) -> int:
@@ -227,7 +227,7 @@ class PublicationTrie:
         return next(islice(self._records_under(prefix), count, None), None) is None
 
     def node(self, prefix: Prefix = ALL) -> TrieNode | None:
-        """Return the highest node under a prefix: it covers all ids there; None without ids."""
+        """Return the highest node under a prefix, which covers all ids there; None without ids."""
         length, index = prefix.length, (1 << prefix.length) | prefix.value
         while length < self._bits:
             if self._is_whole(index, length):
@@ -248,7 +248,7 @@ class PublicationTrie:
         return TrieNode(Prefix(length, first >> (ID_BITS - length)), digest)
 
     def children(self, node: TrieNode) -> list[TrieNode]:
-        """Return the two children of an inner node; fewer if a corrupted digest made it one."""
+        """Return the two children of an inner node; fewer if its digest is corrupted."""
         below = (self.node(node.prefix.child(bit)) for bit in (0, 1))
         return [child for child in below if child is not None]
 
@@ -270,11 +270,11 @@ class PublicationTrie:
             return self._digest((1 << prefix.length) | prefix.value, prefix.length)
         return digest_of(list(self.keys(prefix)))
 
-    def freshen(self, ids: int) -> bool:
+    def hash_some(self, ids: int) -> bool:
         """Compute unknown digests over about ``ids`` ids; return True if the root is known then."""
-        return self.work_out(ALL, ids) >= 0
+        return self.hash_under(ALL, ids) >= 0
 
-    def work_out(self, prefix: Prefix, ids: int) -> int:
+    def hash_under(self, prefix: Prefix, ids: int) -> int:
         """Compute the digests that the digest of a prefix needs, over about ``ids`` ids.
 
         Return the number of ids that are left; negative if the digest is still unknown.

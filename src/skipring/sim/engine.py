@@ -125,8 +125,8 @@ class World:
         self.sent: Counter[type[Message]] = Counter()
         self.deliveries = DeliveryStats()
         self.confirmed: list[tuple[NodeId, NodeId]] = []  # (member, neighbour in sync) (T19)
-        self.drained: dict[NodeId, NodeId | None] = {}  # who confirmed everything (0049)
-        self.drained_absent: dict[NodeId, bool] = {}  # True: members remain that are unreachable
+        self.drained: dict[NodeId, NodeId | None] = {}  # leaver -> receiver (decision 49)
+        self.drained_absent: dict[NodeId, bool] = {}  # True: only unreachable ones remain
         self.held_by: dict[bytes, set[NodeId]] = {}  # the nodes that have confirmed an id
         self.backfilled: list[NodeId] = []  # nodes whose backfill has ended
         self.evicted: list[NodeId] = []  # by the supervisor's failure detector
@@ -244,7 +244,7 @@ class World:
         self._dispatch(node, PublishRequested(payload=payload))
 
     def publish_and_crash(self, node: NodeId, payload: bytes) -> None:
-        """Publish at a node that crashes after it has sent, and before it has stored (0051)."""
+        """Publish at a node that crashes between sending and storing (decision 51)."""
         effects = self.subscribers[node].handle(PublishRequested(payload=payload))
         self._apply(node, [effect for effect in effects if isinstance(effect, Send)])
         self.crash(node)
@@ -274,9 +274,9 @@ class World:
                     else:
                         self.channels.append(parcel)
                 case Store():
-                    self._archive_of(node).write(effect.offset, *effect.publications)
+                    self._log_of(node).write(effect.offset, *effect.publications)
                 case Discard():
-                    self._archive_of(node).discard(effect.offset)
+                    self._log_of(node).discard(effect.offset)
                 case Deliver():
                     self.deliveries.on_delivered(effect)
                 case PeerInSync():
@@ -300,7 +300,7 @@ class World:
         for key in effect.ids:
             self.held_by.setdefault(key, set()).add(effect.node)
 
-    def _archive_of(self, node: NodeId) -> MemoryLog:
+    def _log_of(self, node: NodeId) -> MemoryLog:
         archive = self.subscribers[node].archive
         assert isinstance(archive, MemoryLog)
         return archive

@@ -1,7 +1,8 @@
 """Faults of the network: values that decide the fate of one message.
 
 A verdict is the list of delays, in rounds, of the copies that arrive: none for a lost message, two
-for a duplicated one. Faults compose: each decides about every copy that the faults before it left.
+for a duplicated one. Faults compose: each one decides about every copy that the previous faults
+let through.
 """
 
 from __future__ import annotations

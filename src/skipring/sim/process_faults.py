@@ -20,7 +20,7 @@ class Incident(Protocol):
 
     @property
     def last_round(self) -> int:
-        """Return the last round in which it strikes; convergence is not judged before."""
+        """Return the last round in which it strikes; convergence is not judged earlier."""
 
     def strike(self, world: World) -> None:
         """Apply the fault if it is due at the start of this round."""

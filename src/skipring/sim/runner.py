@@ -41,7 +41,7 @@ class Counters(Struct, frozen=True):
         return cls(world.messages, world.events, requests)
 
     def since(self, before: Counters) -> Counters:
-        """Return the difference to earlier counters."""
+        """Return the increase since earlier counters."""
         return Counters(
             self.messages - before.messages,
             self.events - before.events,
@@ -169,7 +169,7 @@ class Simulation:
         )
 
     def _converge(self, observe: Callable[[World], None]) -> Since:
-        """Run until ring and publications have converged; return since which round."""
+        """Run until ring and publications have converged; return the rounds of convergence."""
         world, begin = self.world, self.world.round
         last_disturbed = self.scenario.last_disturbed_round
         since = Since()
@@ -180,7 +180,7 @@ class Simulation:
             if since.is_converged and world.round > last_disturbed:
                 return since
             if passed >= self.scenario.max_rounds:
-                # Possibly legitimate, but with incidents still to come.
+                # The state may be legitimate, but incidents are still due.
                 return since if not since.is_converged else replace(since, strict=None)
             self.run_round()
 
@@ -194,7 +194,7 @@ class Simulation:
         return None
 
     def _closed_state(self) -> Hashable:
-        """Return what closure keeps constant: the explicit state and every member's trie."""
+        """Return the explicit state and every member's trie, which closure keeps constant."""
         members = (machine for machine in self.world.subscribers.values() if machine.wants)
         return explicit_state(self.world), tuple(machine.index().root for machine in members)
 
@@ -208,7 +208,9 @@ class Simulation:
         found = [str(violation) for violation in islice(wrong, VIOLATIONS_REPORTED)]
         last = self.scenario.last_disturbed_round
         if self.world.round <= last:
-            found.append(f"the run ended in round {self.world.round}, with more to come in {last}")
+            found.append(
+                f"the run ended in round {self.world.round}; incidents are due until round {last}"
+            )
         return found
 
 

@@ -32,10 +32,10 @@ from skipring.sim.schedulers import SCHEDULERS
 from skipring.world.adversaries import ADVERSARIES, scatter
 from skipring.world.snapshot import Snapshot
 
-N_MAX: Final = 1_000_000  # Chosen limit: fits into the memory of one process.
+N_MAX: Final = 1_000_000  # Limit: fits into the memory of one process.
 CRASH_SHARE: Final = 1 / 16  # share of the members, in each of an adversary's crash rounds
 SENTENCE_MAX: Final = 200  # characters. Guess: the longest readable sentence.
-PUBLICATIONS_MAX: Final = 100_000  # Chosen limit: every subscriber holds all of them.
+PUBLICATIONS_MAX: Final = 100_000  # Limit: every subscriber stores all of them.
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Chance = Annotated[float, Meta(ge=0, lt=1)]  # below 1: a message must be able to get through
@@ -200,7 +200,7 @@ def read_scenario(path: Path) -> dict[str, Any]:
         message = f"cannot read the scenario {path.name}: {_reason(error)}"
         raise ScenarioError(message) from None
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
-        message = f"{path.name} is not TOML we can read: {_short(str(error))}"
+        message = f"{path.name} is not valid TOML: {_short(str(error))}"
         raise ScenarioError(message) from None
 
 

@@ -86,7 +86,8 @@ class Delaying:
 
     def run_round(self, world: World) -> None:
         """Run passes until there were enough Timeouts."""
-        # At most one round's Timeouts: after a mass crash the survivors would not run at all.
+        # Carry over at most one round of Timeouts; after a mass crash, more would leave the
+        # survivors without any.
         self._surplus = min(self._surplus, len(world.subscribers))
         while self._surplus <= len(world.subscribers):
             self._surplus += self._run_pass(world)
@@ -96,11 +97,11 @@ class Delaying:
         present = list(world.channels)
         world.channels.clear()
         delivered: list[Parcel] = []
-        kept: list[Parcel] = []
+        postponed: list[Parcel] = []
         for parcel in reversed(present):
-            chosen = delivered if world.rng.random() < self._chance(parcel) else kept
+            chosen = delivered if world.rng.random() < self._chance(parcel) else postponed
             chosen.append(parcel)
-        world.channels.extend(reversed(kept))
+        world.channels.extend(reversed(postponed))
         for parcel in delivered:
             world.deliver(parcel)
         processes = world.processes()
@@ -133,7 +134,7 @@ class SwizzleClog:
 
     def run_round(self, world: World) -> None:
         """Update the clogged set; deliver the free messages, then run all Timeouts."""
-        self._move_on(world)
+        self._advance(world)
         held: list[Parcel] = []
         free: list[Parcel] = []
         for parcel in world.channels:
@@ -146,7 +147,7 @@ class SwizzleClog:
         for node in world.processes():
             world.tick(node)
 
-    def _move_on(self, world: World) -> None:
+    def _advance(self, world: World) -> None:
         phase, half = self._round % self.CYCLE, self.CYCLE // 2
         self._round += 1
         if phase == 0:

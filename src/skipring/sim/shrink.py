@@ -1,8 +1,8 @@
 """Shrinking of a failing world while it still fails (delta debugging).
 
 The search reduces a world in one respect after the other: everything at once, then halves, then
-quarters, down to single parts, and starts again until nothing more can go. A reduction removes
-every reference to what it removes, so each candidate is a valid world file.
+quarters, down to single parts, and repeats until no reduction fails. A reduction also removes every
+reference to the removed parts, so each candidate is a valid world file.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Search:
         return world
 
     def _has_failed(self, candidate: Snapshot) -> bool:
-        """Return True if the candidate fails; a repeated candidate did not fail the first time."""
+        """Return True if the candidate fails; False for a candidate that was tested before."""
         key = blake2b(repr(candidate).encode()).digest()
         if key in self._tried:
             return False
@@ -113,8 +113,8 @@ def _message_places(world: Snapshot) -> Sequence[int]:
 
 
 def _without_messages(world: Snapshot, places: Collection[int]) -> Snapshot:
-    kept = (parcel for place, parcel in enumerate(world.channels) if place not in places)
-    return replace(world, channels=tuple(kept))
+    remaining = (parcel for place, parcel in enumerate(world.channels) if place not in places)
+    return replace(world, channels=tuple(remaining))
 
 
 # -- nodes ---------------------------------------------------------------------------------
@@ -130,28 +130,28 @@ def _crashed_nodes(world: Snapshot) -> Sequence[NodeId]:
 
 def _without_nodes(world: Snapshot, nodes: Collection[NodeId]) -> Snapshot:
     """Return the world without the nodes and without any reference to them."""
-    gone = frozenset(nodes)
+    removed = frozenset(nodes)
     supervisor = world.supervisor
     return replace(
         world,
         supervisor=replace(
             supervisor,
-            database=tuple(entry for entry in supervisor.database if entry[1] not in gone),
-            queue=tuple(node for node in supervisor.queue if node not in gone),
+            database=tuple(entry for entry in supervisor.database if entry[1] not in removed),
+            queue=tuple(node for node in supervisor.queue if node not in removed),
         ),
         subscribers={
-            node: _state_without(state, gone)
+            node: _state_without(state, removed)
             for node, state in world.subscribers.items()
-            if node not in gone
+            if node not in removed
         },
-        crashed=tuple(node for node in world.crashed if node not in gone),
-        channels=tuple(_channels_without(world.channels, gone)),
+        crashed=tuple(node for node in world.crashed if node not in removed),
+        channels=tuple(_channels_without(world.channels, removed)),
     )
 
 
-def _state_without(state: SubscriberState, gone: frozenset[NodeId]) -> SubscriberState:
+def _state_without(state: SubscriberState, removed: frozenset[NodeId]) -> SubscriberState:
     left, right, ring = (
-        peer if peer is not None and peer.node not in gone else None
+        peer if peer is not None and peer.node not in removed else None
         for peer in (state.left, state.right, state.ring)
     )
     return replace(
@@ -159,16 +159,16 @@ def _state_without(state: SubscriberState, gone: frozenset[NodeId]) -> Subscribe
         left=left,
         right=right,
         ring=ring,
-        shortcuts={label: node for label, node in state.shortcuts.items() if node not in gone},
-        silence={node: watch for node, watch in state.silence.items() if node not in gone},
-        digests={node: total for node, total in state.digests.items() if node not in gone},
+        shortcuts={label: node for label, node in state.shortcuts.items() if node not in removed},
+        silence={node: watch for node, watch in state.silence.items() if node not in removed},
+        digests={node: total for node, total in state.digests.items() if node not in removed},
     )
 
 
-def _channels_without(channels: Iterable[Parcel], gone: frozenset[NodeId]) -> Iterable[Parcel]:
+def _channels_without(channels: Iterable[Parcel], removed: frozenset[NodeId]) -> Iterable[Parcel]:
     for parcel in channels:
-        if parcel.to not in gone and gone.isdisjoint(_nodes_in(parcel.message)):
-            yield replace(parcel, sender=None) if parcel.sender in gone else parcel
+        if parcel.to not in removed and removed.isdisjoint(_nodes_in(parcel.message)):
+            yield replace(parcel, sender=None) if parcel.sender in removed else parcel
 
 
 def _nodes_in(message: Message) -> list[NodeId | None]:
@@ -229,12 +229,14 @@ def _shortcuts(world: Snapshot) -> Sequence[tuple[NodeId, Label]]:
 
 
 def _without_shortcuts(world: Snapshot, slots: Collection[tuple[NodeId, Label]]) -> Snapshot:
-    gone = frozenset(slots)
+    removed = frozenset(slots)
     changes: dict[NodeId, dict[str, Any]] = {}
     for node in dict.fromkeys(node for node, _ in slots):
         held = world.subscribers[node].shortcuts
-        kept = {label: holder for label, holder in held.items() if (node, label) not in gone}
-        changes[node] = {"shortcuts": kept}
+        remaining = {
+            label: holder for label, holder in held.items() if (node, label) not in removed
+        }
+        changes[node] = {"shortcuts": remaining}
     return _with_changes(world, changes)
 
 
@@ -247,12 +249,14 @@ def _rows(world: Snapshot) -> Sequence[tuple[NodeId, int]]:
 
 
 def _without_rows(world: Snapshot, rows: Collection[tuple[NodeId, int]]) -> Snapshot:
-    gone = frozenset(rows)
+    removed = frozenset(rows)
     changes: dict[NodeId, dict[str, Any]] = {}
     for node in dict.fromkeys(node for node, _ in rows):
         held = world.subscribers[node].publications
-        kept = (publication for row, publication in enumerate(held) if (node, row) not in gone)
-        changes[node] = {"publications": tuple(kept)}
+        remaining = (
+            publication for row, publication in enumerate(held) if (node, row) not in removed
+        )
+        changes[node] = {"publications": tuple(remaining)}
     return _with_changes(world, changes)
 
 
@@ -261,12 +265,14 @@ def _hashes(world: Snapshot) -> Sequence[tuple[NodeId, Prefix]]:
 
 
 def _without_hashes(world: Snapshot, places: Collection[tuple[NodeId, Prefix]]) -> Snapshot:
-    gone = frozenset(places)
+    removed = frozenset(places)
     changes: dict[NodeId, dict[str, Any]] = {}
     for node in dict.fromkeys(node for node, _ in places):
         held = world.subscribers[node].hashes
-        kept = {prefix: digest for prefix, digest in held.items() if (node, prefix) not in gone}
-        changes[node] = {"hashes": kept}
+        remaining = {
+            prefix: digest for prefix, digest in held.items() if (node, prefix) not in removed
+        }
+        changes[node] = {"hashes": remaining}
     return _with_changes(world, changes)
 
 
@@ -317,8 +323,8 @@ def _database_places(world: Snapshot) -> Sequence[int]:
 
 def _without_entries(world: Snapshot, places: Collection[int]) -> Snapshot:
     database = world.supervisor.database
-    kept = tuple(entry for place, entry in enumerate(database) if place not in places)
-    return replace(world, supervisor=replace(world.supervisor, database=kept))
+    remaining = tuple(entry for place, entry in enumerate(database) if place not in places)
+    return replace(world, supervisor=replace(world.supervisor, database=remaining))
 
 
 def _supervisor_variables(world: Snapshot) -> Sequence[str]:

@@ -3,8 +3,7 @@
 Legitimacy has layers, each based on the layers before it: database, labels, ring, shortcuts,
 leaving members. A state in which all hold is explicitly legitimate; it is strictly legitimate if no
 message in flight can disturb it. Complete publications are judged separately. Violations are
-generated lazily, lowest layer first, so a caller that needs a yes or no pays for the first one
-only.
+generated lazily, lowest layer first, so a yes-or-no check computes only the first one.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def publication_violations(view: View) -> Iterator[Violation]:
         if len(trie)
     }
     known = frozenset[bytes]().union(
-        *keys_by_root.values(), _ids_in_flight(view), _ids_to_be_kept(view)
+        *keys_by_root.values(), _ids_in_flight(view), _ids_to_store(view)
     )
     if not known:
         return
@@ -128,7 +127,7 @@ def _ids_in_flight(view: View) -> frozenset[bytes]:
     )
 
 
-def _ids_to_be_kept(view: View) -> frozenset[bytes]:
+def _ids_to_store(view: View) -> frozenset[bytes]:
     """Return the ids of the publications that members have delivered but not yet stored."""
     return frozenset(
         publication.with_id(view.topic).id

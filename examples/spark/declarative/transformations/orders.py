@@ -1,4 +1,4 @@
-"""Orders from a topic: as they were published, parsed, and summed up per minute."""
+"""Orders of a topic: raw publications, parsed orders, totals per minute."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ORDER = "number INT, placed TIMESTAMP, item STRING, amount DOUBLE"
 
 @dp.table
 def orders_raw() -> DataFrame:
-    """Every publication of the topic, once, as it came."""
+    """Return every publication of the topic once, unchanged."""
     return (
-        spark.readStream.format("skipring")  # at the supervisor of SKIPRING_SUPERVISOR
+        spark.readStream.format("skipring")  # the supervisor in SKIPRING_SUPERVISOR
         .option("subscribe", "orders")
         .option("startingOffsets", "earliest")
         .load()
@@ -24,7 +24,7 @@ def orders_raw() -> DataFrame:
 
 @dp.table
 def orders_parsed() -> DataFrame:
-    """The orders in them; what is none is left out."""
+    """Return the orders in the publications; omit other payloads."""
     order = F.from_json(F.col("value").cast("string"), ORDER)
     parsed = spark.readStream.table("orders_raw").select("id", "publisher", order.alias("order"))
     return parsed.select("id", "publisher", "order.*").where("number IS NOT NULL")
@@ -32,7 +32,7 @@ def orders_parsed() -> DataFrame:
 
 @dp.materialized_view
 def orders_per_minute() -> DataFrame:
-    """How many orders, and for how much, in each minute."""
+    """Return number and amount of the orders of each minute."""
     minute = F.date_trunc("minute", "placed").alias("minute")
     orders = spark.read.table("orders_parsed").groupBy(minute)
     return orders.agg(F.count("*").alias("orders"), F.round(F.sum("amount"), 2).alias("amount"))

@@ -317,9 +317,9 @@ def _measure_stall(n: int, seed: int) -> Row:
 
     for batch in _batches(n, BATCH, seed):
         call("insert_ms", lambda batch=batch: trie.add_many(batch))  # type: ignore[misc]
-        call("freshen_ms", lambda: trie.freshen(config.hashed_ids))
+        call("freshen_ms", lambda: trie.hash_some(config.hashed_ids))
         call("scrub_ms", lambda: trie.scrub(config.scrubbed_ids))
-    while not call("freshen_ms", lambda: trie.freshen(config.hashed_ids)):
+    while not call("freshen_ms", lambda: trie.hash_some(config.hashed_ids)):
         pass
     return {
         "job": "stall",

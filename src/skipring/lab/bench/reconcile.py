@@ -165,7 +165,7 @@ def _trie_of(numbers: range, seed: int) -> PublicationTrie:
 
 
 def _fresh(trie: PublicationTrie) -> PublicationTrie:
-    while not trie.freshen(_HASHED_AT_ONCE):
+    while not trie.hash_some(_HASHED_AT_ONCE):
         pass
     return trie
 

@@ -1,7 +1,7 @@
 """Arbitrary initial states, and the source of their values (section 1.1).
 
-"Arbitrary" is what a corrupted memory or channel can hold: every variable and every message has a
-value of its type, and every named node exists or has existed.
+An arbitrary state is any content of a corrupted memory or channel: every variable and every message
+has a value of its type, and every named node exists or has existed.
 """
 
 from __future__ import annotations
@@ -350,8 +350,8 @@ def arbitrary_world_with_crashed(n: int, rng: Random) -> Snapshot:
     dead = share(n, 3)
     nodes = node_names(n + dead)
     crashed = sorted(rng.sample(nodes, dead))
-    gone = frozenset(crashed)
-    return _arbitrary([node for node in nodes if node not in gone], crashed, rng, None)
+    removed = frozenset(crashed)
+    return _arbitrary([node for node in nodes if node not in removed], crashed, rng, None)
 
 
 def _arbitrary(

@@ -27,7 +27,7 @@ from skipring.world.adversaries.builders import (
 )
 from skipring.world.snapshot import Snapshot
 
-_LONG_BITS: Final = 40  # Guess: far beyond every n, and still some l(x) half of the time.
+_LONG_BITS: Final = 40  # Guess: above every n; half of these bit strings are values of l.
 _HUGE_NEXT: Final = 10**18 + 7  # Guess: no counter of rounds reaches it.
 
 # -- the four conditions of section 3.1 ------------------------------------------------------
@@ -128,7 +128,7 @@ def huge_next(n: int, rng: Random) -> Snapshot:
     return replace(world, supervisor=replace(world.supervisor, next=_HUGE_NEXT))
 
 
-# -- members that were dropped, though they live ---------------------------------------------
+# -- live members that were evicted ---------------------------------------------
 
 
 def evicted_one_by_one(n: int, rng: Random) -> Snapshot:
@@ -166,8 +166,8 @@ def adjacent_replaced(n: int, rng: Random, *, count: int) -> Snapshot:
     ring, recorded, spares = nodes[:size], nodes[:size], nodes[size:]
     for place, (index, spare) in enumerate(zip(segment, spares, strict=True)):
         low, high = sorted((nodes[index], spare))
-        # Ties between equal labels are broken by id: at neither end of the segment may the
-        # replacement win against the ghost that the outer neighbour knows.
+        # Ids break ties between equal labels. At both ends of the segment, the evicted node that
+        # the outer neighbour knows must win against its replacement.
         ring[index], recorded[index] = (low, high) if place == 0 else (high, low)
     newcomers: list[NodeId] = [recorded[index] for index in segment]
     states = dict.fromkeys(newcomers, SubscriberState()) | dict(legitimate_states(ring))

@@ -209,7 +209,7 @@ class Memories:
         )
 
     def deferred(self, state: SubscriberState) -> SubscriberMemory:
-        """Return arbitrary deferred work of a subscriber: to keep, index, announce and request."""
+        """Return arbitrary deferred work of a subscriber: to store, index, announce and request."""
         draw, rng = self._draw, self._rng
         waiting = {p.id: at for at, p in enumerate(state.publications) if draw.chance(0.25)}
         wrong = {rng.randbytes(ID_BYTES): rng.randrange(_PUBLICATIONS) for _ in range(2)}
@@ -276,8 +276,8 @@ class Memories:
     def derived(self, state: SubscriberState) -> SubscriberMemory:
         """Return wrong derived values of a subscriber, about its place and its publications.
 
-        Either the index is wrong or the claim about the root: a subscriber repeats a claim about
-        another root.
+        Either the index or the claim about the root is wrong, not both: a subscriber recomputes a
+        claim about another root.
         """
         draw, rng = self._draw, self._rng
         places = {p.id: rng.choice((None, rng.randrange(_HUGE))) for p in state.publications}
@@ -391,7 +391,7 @@ def arbitrary_counters(n: int, rng: Random) -> Snapshot:
 
 
 def arbitrary_deferred_work(n: int, rng: Random) -> Snapshot:
-    """Scatter publications; set arbitrary work to keep, index and announce."""
+    """Scatter publications; set arbitrary work to store, index and announce."""
     world = scattered_publications(n, rng)
     draw = Memories(world, rng)
     return with_states(world, lambda _, state: replace(state, memory=draw.deferred(state)))

@@ -134,13 +134,13 @@ def stale_shortcuts(n: int, rng: Random) -> Snapshot:
     world = legitimate_world(n, rng)
     nodes = list(world.subscribers)
 
-    def spoil(_: NodeId, state: SubscriberState) -> SubscriberState:
-        # Labels that SR(n) does not have are surplus at every node.
+    def misdirect(_: NodeId, state: SubscriberState) -> SubscriberState:
+        # A label that SR(n) does not have is surplus at every node.
         surplus = [Label.nth(rng.randrange(n, 16 * n)) for _ in range(_SURPLUS_SHORTCUTS)]
         slots = [*state.shortcuts, *surplus]
         return replace(state, shortcuts={label: rng.choice(nodes) for label in slots})
 
-    return with_states(world, spoil)
+    return with_states(world, misdirect)
 
 
 def references_to_self_and_supervisor(n: int, rng: Random) -> Snapshot:
@@ -210,12 +210,12 @@ def forged_grants(n: int, rng: Random) -> Snapshot:
     leaving = min(share(n, 4), n - 1)
     leavers, stayers = nodes[:leaving], nodes[leaving:]
     half = (leaving + 1) // 2
-    gone, going = leavers[:half], leavers[half:]
+    departed, departing = leavers[:half], leavers[half:]
     states = dict(world.subscribers)
-    for node in gone:
+    for node in departed:
         states[node] = SubscriberState(member=False)
-    for node in going:
+    for node in departing:
         states[node] = replace(states[node], member=False)
-    deceived = [*going, *stayers[: share(len(stayers), 8)]]
+    deceived = [*departing, *stayers[: share(len(stayers), 8)]]
     channels = tuple(Parcel(node, UNRECORDED) for node in deceived)
     return replace(world, subscribers=states, channels=channels)

@@ -1,7 +1,7 @@
 """Reader of world files: a snapshot, or an error with the path of the invalid value.
 
 msgspec converts the JSON to structs whose fields are those of the core's states and messages. A
-``_Form`` stands for each core type that JSON writes in another way: labels and prefixes are strings
+``_Form`` stands for each core type with another form in JSON: labels and prefixes are strings
 of 0 and 1, ids are hex, payloads base64. An error is one sentence that starts with the path of the
 value.
 """
@@ -46,8 +46,8 @@ from skipring.errors import WorldFormatError
 from skipring.world.format.render import OBJECTS, REQUIRED, fields_of
 from skipring.world.snapshot import Parcel, Snapshot
 
-LABEL_CHARACTERS_MAX: Final = 4096  # Chosen limit: bounds a corrupted label too.
-TOPIC_BYTES_MAX: Final = 255  # Chosen limit.
+LABEL_CHARACTERS_MAX: Final = 4096  # Limit: bounds corrupted labels too.
+TOPIC_BYTES_MAX: Final = 255  # Limit: the same as on the wire.
 SHOWN_CHARACTERS_MAX: Final = 40  # Guess: enough to recognise a value in a sentence.
 REASON_CHARACTERS_MAX: Final = 160  # Guess: enough for a sentence with such a value.
 
@@ -169,7 +169,7 @@ def _whole(text: str, _: _Reader) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        message = f"half a character in {_shown(text)}"
+        message = f"lone surrogate in {_shown(text)}"
         raise ValueError(message) from None
     return text
 

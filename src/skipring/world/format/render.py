@@ -80,7 +80,7 @@ def _json(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return the JSON form of a value that JSON has no type for."""
+    """Return the JSON form of a value without a JSON type."""
     match value:
         case Label() | Prefix():
             return value.bits
