@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from skipring.core.completeness import CONFIRMED_TICKS, Completeness
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Outbox, Send
-from skipring.core.events import CompletenessRequested, HistoryRead, Received
+from skipring.core.events import Received, Tick
 from skipring.core.messages import UNRECORDED, CheckHeld, HandoverDone, RequestHandover
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
@@ -17,7 +17,9 @@ from skipring.sim.engine import World
 from skipring.sim.network_faults import Loss
 from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.snapshot import Snapshot
+from tests.support.backfill import begin
 from tests.support.conversations import standing_ring
+from tests.support.fake_host import FakeHost
 
 RING = standing_ring("abcd")
 MADE = tuple(
@@ -38,7 +40,13 @@ def world_of(
         )
         for node, state in ring.subscribers.items()
     }
-    config = ProtocolConfig(repairs=False, repair_announce_max=1000)
+    config = ProtocolConfig(
+        repairs=False,
+        repair_announce_max=1000,
+        requests_handover=True,
+        backfills=True,
+        backfill_min=1,
+    )
     faults = (Loss(loss),) if loss else ()
     return World(replace(ring, subscribers=states), seed=0, config=config, faults=faults)
 
@@ -47,8 +55,6 @@ def rounds_until_complete(world: World, *nodes: NodeId, limit: int = 80) -> int:
     for number in range(limit):
         if all(world.subscribers[node].is_complete for node in nodes):
             return number
-        for node in nodes:
-            world.request_completeness(node)
         run_rounds(world, RandomOrder(), 1)
     raise AssertionError(f"not complete in {limit} rounds")
 
@@ -69,9 +75,9 @@ def test_member_without_a_place_is_not_complete() -> None:
     world = World(
         Snapshot(subscribers={"a": replace(RING.subscribers["a"], label=None)}),
         seed=0,
-        config=ProtocolConfig(),
+        config=ProtocolConfig(requests_handover=True),
     )
-    world.request_completeness("a")
+    world.tick("a")
     assert not world.subscribers["a"].is_complete
 
 
@@ -99,8 +105,8 @@ def test_neighbour_that_does_not_answer_is_passed_over() -> None:
 def test_no_neighbour_is_asked_during_a_backfill() -> None:
     world = world_of({"b": 300}, "b")
     machine = world.subscribers["a"]
-    machine.handle(HistoryRead((), is_awaited=True))
-    world.request_completeness("a")
+    begin(FakeHost(machine))
+    world.tick("a")
     assert world.sent[RequestHandover] == 0
 
 
@@ -110,16 +116,19 @@ def test_neighbour_that_leaves_is_not_asked() -> None:
     for node in left:
         world.drain(node)
     run_rounds(world, RandomOrder(), 2)
-    world.request_completeness("a")
+    world.sent.clear()
+    world.tick("a")
     assert world.sent[RequestHandover] == 0
     assert not world.subscribers["a"].is_complete
 
 
 def asked_of(world: World) -> tuple[NodeId, int]:
     """Return the neighbour that a newcomer asks, and the session."""
-    effects = world.subscribers["a"].handle(CompletenessRequested())
-    ((to, message),) = [(e.to, e.message) for e in effects if isinstance(e, Send)]
-    assert isinstance(message, RequestHandover)
+    effects = world.subscribers["a"].handle(Tick())
+    sends = [each for each in effects if isinstance(each, Send)]
+    ((to, message),) = [
+        (each.to, each.message) for each in sends if isinstance(each.message, RequestHandover)
+    ]
     return to, message.session
 
 
@@ -140,7 +149,6 @@ def test_end_of_a_handover_that_was_not_requested_is_ignored() -> None:
 def test_member_that_is_wrongly_complete_gets_everything_within_64_requests() -> None:
     world = world_of({"b": 300, "c": 300, "d": 300}, "abcd")
     for _ in range(CONFIRMED_TICKS + 20):
-        world.request_completeness("a")
         run_rounds(world, RandomOrder(), 1)
     assert world.subscribers["a"].count == 300
 
@@ -148,7 +156,6 @@ def test_member_that_is_wrongly_complete_gets_everything_within_64_requests() ->
 def test_complete_member_asks_once_in_64_ticks() -> None:
     world = world_of(dict.fromkeys("abcd", 300), "abcd")
     for _ in range(4 * CONFIRMED_TICKS):
-        world.request_completeness("a")
         run_rounds(world, RandomOrder(), 1)
         assert world.subscribers["a"].is_complete
     assert 3 <= world.sent[HandoverDone] <= 4

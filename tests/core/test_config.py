@@ -432,9 +432,9 @@ def test_T8_party_with_an_open_session_asks_no_other(on: bool) -> None:
 @both_ways
 def test_T10_wrong_digest_is_found_and_corrected(on: bool) -> None:
     party = Party("u", [P("00"), P("01")], limited(switched(Rule.SCRUB, on)))
-    party.holdings.index().corrupt({ALL: bytes(DIGEST_BYTES)})
+    party.replica.index().corrupt({ALL: bytes(DIGEST_BYTES)})
     party.ask("v")
-    assert (party.holdings.index().wrong_digests() == {}) is on
+    assert (party.replica.index().wrong_digests() == {}) is on
 
 
 @both_ways

@@ -53,13 +53,13 @@ class Side(FakeHost[Handovers]):
 
     def __init__(self, name: str, config: ProtocolConfig, *, is_durable: bool = False) -> None:
         log = DurableArchive() if is_durable else MemoryLog()
-        self.holdings = Replica(TOPIC, log)
-        super().__init__(Handovers(name, self.holdings, config), log)
+        self.replica = Replica(TOPIC, log)
+        super().__init__(Handovers(name, self.replica, config), log)
         self.neighbours: tuple[str, ...] = ()
 
     def keep(self, *publications: Publication) -> Side:
         """Store publications that arrived by other means."""
-        self.act(lambda out: self.holdings.add(publications, out, origin=Origin.REPAIR))
+        self.act(lambda out: self.replica.add(publications, out, origin=Origin.REPAIR))
         return self
 
     def hear(self, message: Message) -> list[Effect]:
@@ -77,7 +77,7 @@ class Side(FakeHost[Handovers]):
 
     def pass_tick(self) -> list[Effect]:
         """Run one tick; return the effects."""
-        self.holdings.renew_credits()
+        self.replica.renew_credits()
         return self.act(self.machine.on_tick)
 
     def act(self, action: Callable[[Outbox], object]) -> list[Effect]:
@@ -87,9 +87,9 @@ class Side(FakeHost[Handovers]):
             action(out)
             self.machine.finished(out, is_complete=True)
 
-        self.holdings.end_event()
+        self.replica.end_event()
         effects = self.run(whole)
-        self.holdings.end_event()
+        self.replica.end_event()
         return effects
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from skipring.core import lazy_push as announcing_module
+from skipring.core import lazy_push as lazy_push_module
 from skipring.core.config import ProtocolConfig, Spread
 from skipring.core.effects import Deliver
 from skipring.core.events import (
@@ -57,19 +57,19 @@ class Edges(FakeHost[LazyPush]):
     """Lazy push of a node with a replica and a host."""
 
     def __init__(self, **constants: int) -> None:
-        self.holdings = Replica(TOPIC, None)
-        super().__init__(LazyPush(ME, self.holdings, ProtocolConfig(**constants)))
+        self.replica = Replica(TOPIC, None)
+        super().__init__(LazyPush(ME, self.replica, ProtocolConfig(**constants)))
 
     def keep(self, *publications: Publication, is_noted: bool = True) -> None:
         """Store publications as after their delivery; index nothing."""
         size_bytes = sum(each.size_bytes for each in publications)
-        self.run(lambda out: self.holdings.persist(publications, out, size_bytes=size_bytes))
+        self.run(lambda out: self.replica.persist(publications, out, size_bytes=size_bytes))
         if is_noted:
             self.machine.mark_stored(publications)
 
-    def hear(self, sender: NodeId, *publications: Publication, is_all_kept: bool = True) -> None:
+    def hear(self, sender: NodeId, *publications: Publication, is_all_stored: bool = True) -> None:
         """Receive an announcement, while storage is deferred or not."""
-        self.machine.on_ihave(i_have(sender, *publications), is_all_kept=is_all_kept)
+        self.machine.on_ihave(i_have(sender, *publications), is_all_stored=is_all_stored)
 
     def flush(self) -> Sent:
         """Flush with two neighbours; return the messages sent."""
@@ -82,7 +82,7 @@ class Edges(FakeHost[LazyPush]):
     @property
     def is_indexed(self) -> bool:
         """Return True if a lookup has indexed the trie."""
-        return len(self.holdings.indexed_trie) > 0
+        return len(self.replica.indexed_trie) > 0
 
 
 def short(*publications: Publication) -> set[bytes]:
@@ -91,10 +91,10 @@ def short(*publications: Publication) -> set[bytes]:
 
 def test_new_publication_is_announced_once_to_nodes_that_may_lack_it() -> None:
     edges = Edges()
-    assert not edges.machine.has_something
+    assert not edges.machine.has_pending
     assert edges.flush() == []
     edges.machine.queue(SOME[:2], Announcement(3, frozenset({"a"})))
-    assert edges.machine.has_something
+    assert edges.machine.has_pending
     assert edges.flush() == [("b", i_have(ME, *SOME[:2], hops=3))]
     assert edges.flush() == []
 
@@ -138,8 +138,8 @@ def test_number_of_announcements_kept_during_deferred_storage_is_bounded() -> No
 def test_empty_announcement_is_not_remembered() -> None:
     edges = Edges()
     for _ in range(1000):
-        edges.hear("a", is_all_kept=False)
-    assert not edges.machine.has_something
+        edges.hear("a", is_all_stored=False)
+    assert not edges.machine.has_pending
     assert edges.machine.state().heard == ()
 
 
@@ -156,7 +156,7 @@ def test_only_stored_publications_count_after_a_recovery() -> None:
     edges = Edges()
     edges.keep(*SOME[:2], is_noted=False)
     edges.machine.mark_stored(SOME)  # including publications that are gone
-    edges.machine.forget_kept()
+    edges.machine.forget_stored()
     edges.hear("a", *SOME[:3])
     assert edges.wanted() == [short(SOME[2])]
 
@@ -476,7 +476,7 @@ def test_T14_answer_in_packs_uses_credit_that_a_tick_restores() -> None:
 
 def test_wrong_count_of_announcements_is_gone_after_a_flush() -> None:
     edges = Edges()
-    edges.machine._heard_of = 10**9
+    edges.machine._received_ids = 10**9
     edges.flush()
     edges.hear("a", SOME[0], is_all_stored=False)
     assert edges.wanted() == [short(SOME[0])]

@@ -172,7 +172,7 @@ def test_log_and_trie_hold_the_same_publications(numbers: list[int]) -> None:
 
 def test_stored_publication_is_found_by_its_id_or_a_prefix_of_it() -> None:
     rows = [settled(seq) for seq in range(40)]
-    holdings = Kept(rows).machine
+    replica = Kept(rows).machine
     out = Outbox()
     for offset, row in enumerate(rows):
         assert replica.read(row.id, offset, out) == row
@@ -226,8 +226,8 @@ def test_T12_row_stored_under_a_wrong_id_is_quarantined_on_read() -> None:
 
 def test_recovery_indexes_the_log_without_reading_the_rows() -> None:
     rows = [settled(0), publication(1, id=WRONG_ID), settled(2)]
-    holdings = Kept(rows).machine
-    assert sorted(holdings.index().entries()) == sorted((row.id, row.seq) for row in rows)
+    replica = Kept(rows).machine
+    assert sorted(replica.index().entries()) == sorted((row.id, row.seq) for row in rows)
 
 
 def test_T10_corrupted_digests_are_loaded_and_nothing_else_is() -> None:
@@ -261,10 +261,10 @@ def test_wrong_numbers_of_two_sequences_of_one_publisher_survive_state_and_load(
 
 
 def test_numbers_of_incarnation_0_continue_after_stored_ones() -> None:
-    holdings = Kept([settled(0), settled(4), publication(9, "bob").with_id(TOPIC)]).machine
-    assert [holdings.next_seq(0) for _ in range(3)] == [5, 6, 7]
-    holdings.recover({})
-    assert holdings.next_seq(0) == 5
+    replica = Kept([settled(0), settled(4), publication(9, "bob").with_id(TOPIC)]).machine
+    assert [replica.next_seq(0) for _ in range(3)] == [5, 6, 7]
+    replica.recover({})
+    assert replica.next_seq(0) == 5
 
 
 def test_numbers_of_incarnation_0_start_at_zero() -> None:
@@ -292,89 +292,89 @@ def eager(publications: tuple[Publication, ...]) -> PublicationTrie:
     return trie
 
 
-def take(holdings: Replica, publications: tuple[Publication, ...]) -> list[Effect]:
+def take(replica: Replica, publications: tuple[Publication, ...]) -> list[Effect]:
     """Add publications to a replica and store the new ones."""
     out = Outbox()
-    holdings.add(publications, out, origin=Origin.REPAIR)
+    replica.add(publications, out, origin=Origin.REPAIR)
     for effect in out.effects:
         if isinstance(effect, Store):
-            assert isinstance(holdings.archive, MemoryLog)
-            holdings.archive.write(effect.offset, *effect.publications)
+            assert isinstance(replica.archive, MemoryLog)
+            replica.archive.write(effect.offset, *effect.publications)
     return out.effects
 
 
-def waiting(holdings: Replica) -> int:
+def waiting(replica: Replica) -> int:
     """Return the number of publications that are not in the trie yet."""
-    return holdings.count - len(holdings.indexed_trie)
+    return replica.count - len(replica.indexed_trie)
 
 
-def turns(holdings: Replica, ids: int) -> int:
+def turns(replica: Replica, ids: int) -> int:
     """Return how often the replica has to index until it has no backlog."""
     for turn in range(TURNS_MAX):
-        if not holdings.is_behind:
+        if not replica.is_behind:
             return turn
-        holdings.index_some(ids)
+        replica.index_some(ids)
     raise AssertionError(f"no end after {TURNS_MAX} turns")
 
 
 def test_added_publications_are_counted_and_known_before_they_are_indexed() -> None:
-    holdings = Replica(TOPIC, None)
-    take(holdings, made_many(10))
-    assert (holdings.count, waiting(holdings), holdings.is_behind) == (10, 10, True)
-    assert take(holdings, made_many(10)) == []
-    assert kinds(take(holdings, made_many(12))) == [Store, Deliver]
-    assert (holdings.count, waiting(holdings)) == (12, 12)
+    replica = Replica(TOPIC, None)
+    take(replica, made_many(10))
+    assert (replica.count, waiting(replica), replica.is_behind) == (10, 10, True)
+    assert take(replica, made_many(10)) == []
+    assert kinds(take(replica, made_many(12))) == [Store, Deliver]
+    assert (replica.count, waiting(replica)) == (12, 12)
 
 
 def test_reader_of_the_trie_sees_all_publications() -> None:
-    holdings = Replica(TOPIC, None)
-    take(holdings, made_many(10))
-    assert sorted(holdings.index().entries()) == sorted(eager(made_many(10)).entries())
-    assert (holdings.count, waiting(holdings)) == (10, 0)
+    replica = Replica(TOPIC, None)
+    take(replica, made_many(10))
+    assert sorted(replica.index().entries()) == sorted(eager(made_many(10)).entries())
+    assert (replica.count, waiting(replica)) == (10, 0)
 
 
 def test_backlog_is_indexed_in_slices_first_into_the_trie_and_then_as_digests() -> None:
-    holdings = Replica(TOPIC, None)
-    take(holdings, made_many(100))
+    replica = Replica(TOPIC, None)
+    take(replica, made_many(100))
     for left in (70, 40, 10, 0):
-        assert holdings.is_behind
-        holdings.index_some(30)
-        assert (holdings.count, waiting(holdings)) == (100, left)
-    assert holdings.is_behind  # no digest is known yet
-    assert turns(holdings, 30) > 0
-    assert holdings.index().is_fresh
-    assert holdings.index().root == eager(made_many(100)).root
+        assert replica.is_behind
+        replica.index_some(30)
+        assert (replica.count, waiting(replica)) == (100, left)
+    assert replica.is_behind  # no digest is known yet
+    assert turns(replica, 30) > 0
+    assert replica.index().is_fresh
+    assert replica.index().root == eager(made_many(100)).root
 
 
 def test_indexing_an_empty_backlog_has_no_effect() -> None:
-    holdings = Replica(TOPIC, None)
-    assert not holdings.is_behind
-    holdings.index_some(10)
-    assert (holdings.count, holdings.is_behind) == (0, False)
+    replica = Replica(TOPIC, None)
+    assert not replica.is_behind
+    replica.index_some(10)
+    assert (replica.count, replica.is_behind) == (0, False)
     assert Replica(TOPIC, None).count == 0
 
 
 def test_publications_that_arrive_during_indexing_are_indexed_too() -> None:
-    holdings = Replica(TOPIC, None)
-    take(holdings, made_many(50))
-    holdings.index_some(20)
-    take(holdings, made_many(80))  # 50 of them are known, in the trie or not
-    assert (holdings.count, waiting(holdings)) == (80, 60)
-    turns(holdings, 20)
-    assert sorted(holdings.index().entries()) == sorted(eager(made_many(80)).entries())
+    replica = Replica(TOPIC, None)
+    take(replica, made_many(50))
+    replica.index_some(20)
+    take(replica, made_many(80))  # 50 of them are known, in the trie or not
+    assert (replica.count, waiting(replica)) == (80, 60)
+    turns(replica, 20)
+    assert sorted(replica.index().entries()) == sorted(eager(made_many(80)).entries())
 
 
 def test_backlog_is_limited_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holdings_module, "UNINDEXED_MAX", 10)
-    holdings, most = Replica(TOPIC, None), 0
+    replica, most = Replica(TOPIC, None), 0
     for start, count in ((0, 4), (4, 4), (8, 4), (12, 1), (13, 25), (38, 3), (41, 9)):
-        before = waiting(holdings)
-        take(holdings, made_many(count, start))
-        most = max(most, waiting(holdings))
-        assert before + count - waiting(holdings) <= 2 * count  # no single step takes long
+        before = waiting(replica)
+        take(replica, made_many(count, start))
+        most = max(most, waiting(replica))
+        assert before + count - waiting(replica) <= 2 * count  # no single step takes long
     assert 0 < most <= 10
-    assert holdings.count == 50
-    assert holdings.index().root == eager(made_many(50)).root
+    assert replica.count == 50
+    assert replica.index().root == eager(made_many(50)).root
 
 
 def test_backlog_limit_is_at_least_100_000() -> None:
@@ -382,32 +382,32 @@ def test_backlog_limit_is_at_least_100_000() -> None:
 
 
 def test_recovery_indexes_the_stored_publications_and_nothing_else() -> None:
-    holdings = Replica(TOPIC, MemoryLog())
-    take(holdings, made_many(10))
-    holdings.add(made_many(5, 10), Outbox(), origin=Origin.REPAIR)  # never stored
-    holdings.recover({})
-    assert (holdings.count, waiting(holdings)) == (10, 0)
-    assert holdings.index().root == eager(made_many(10)).root
+    replica = Replica(TOPIC, MemoryLog())
+    take(replica, made_many(10))
+    replica.add(made_many(5, 10), Outbox(), origin=Origin.REPAIR)  # never stored
+    replica.recover({})
+    assert (replica.count, waiting(replica)) == (10, 0)
+    assert replica.index().root == eager(made_many(10)).root
 
 
 def test_loaded_index_replaces_the_backlog() -> None:
-    holdings = Replica(TOPIC, None)
-    take(holdings, made_many(10))
-    holdings.adopt(eager(made_many(10)))
-    assert (holdings.count, waiting(holdings)) == (10, 0)
-    assert take(holdings, made_many(10)) == []
+    replica = Replica(TOPIC, None)
+    take(replica, made_many(10))
+    replica.adopt(eager(made_many(10)))
+    assert (replica.count, waiting(replica)) == (10, 0)
+    assert take(replica, made_many(10)) == []
 
 
-def find(holdings: Replica, out: Outbox) -> None:
-    assert [holdings.find(each.id[:8], out) for each in made_many(10)] == list(made_many(10))
+def find(replica: Replica, out: Outbox) -> None:
+    assert [replica.find(each.id[:8], out) for each in made_many(10)] == list(made_many(10))
 
 
-def read_all(holdings: Replica, out: Outbox) -> None:
-    assert len(list(holdings.read_many(holdings.index().entries(), out))) == 10
+def read_all(replica: Replica, out: Outbox) -> None:
+    assert len(list(replica.read_many(replica.index().entries(), out))) == 10
 
 
-def scrub(holdings: Replica, out: Outbox) -> None:
-    scrubbing = Scrubber(holdings)
+def scrub(replica: Replica, out: Outbox) -> None:
+    scrubbing = Scrubber(replica)
     for _ in range(5):
         scrubbing.step(4, out)
 
@@ -417,13 +417,13 @@ def scrub(holdings: Replica, out: Outbox) -> None:
 def test_backlog_is_never_quarantined(
     look: Callable[[Replica, Outbox], None], worked_off: int
 ) -> None:
-    holdings, out = Replica(TOPIC, None), Outbox()
-    take(holdings, made_many(10))
+    replica, out = Replica(TOPIC, None), Outbox()
+    take(replica, made_many(10))
     if worked_off:
-        holdings.index_some(worked_off)
-    look(holdings, out)
+        replica.index_some(worked_off)
+    look(replica, out)
     assert out.effects == []
-    assert holdings.index().root == eager(made_many(10)).root
+    assert replica.index().root == eager(made_many(10)).root
 
 
 @unhurried
@@ -435,19 +435,19 @@ def test_backlog_is_never_quarantined(
 def test_digest_does_not_depend_on_the_slices_of_indexing(
     packs: list[tuple[int, int]], slices: list[int], limit: int
 ) -> None:
-    holdings, taken = Replica(TOPIC, MemoryLog()), dict[bytes, Publication]()
+    replica, taken = Replica(TOPIC, MemoryLog()), dict[bytes, Publication]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(holdings_module, "UNINDEXED_MAX", limit)
         for turn, (start, count) in enumerate(packs):
-            take(holdings, made_many(count, start))
+            take(replica, made_many(count, start))
             taken |= {each.id: each for each in made_many(count, start) if each.id not in taken}
-            assert waiting(holdings) <= limit
-            assert holdings.count == len(taken)
+            assert waiting(replica) <= limit
+            assert replica.count == len(taken)
             ids = slices[turn % len(slices)]
-            if ids and holdings.is_behind:
-                holdings.index_some(ids)
-    turns(holdings, 7)
+            if ids and replica.is_behind:
+                replica.index_some(ids)
+    turns(replica, 7)
     every = tuple(taken.values())
-    assert tuple(holdings.archive.publications()) == every
-    assert sorted(holdings.index().entries()) == sorted(eager(every).entries())
-    assert holdings.index().root == eager(every).root
+    assert tuple(replica.archive.publications()) == every
+    assert sorted(replica.index().entries()) == sorted(eager(every).entries())
+    assert replica.index().root == eager(every).root

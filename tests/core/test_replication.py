@@ -19,7 +19,6 @@ from skipring.core.events import (
     DrainRequested,
     Event,
     Flush,
-    HistoryRead,
     PublishManyRequested,
     PublishRequested,
     ReplicationRequested,
@@ -29,6 +28,7 @@ from skipring.core.events import (
     Tick,
     UnsubscribeRequested,
 )
+from skipring.core.log import MemoryLog
 from skipring.core.messages import (
     MESSAGE_TYPES,
     CheckHeld,
@@ -60,6 +60,7 @@ from skipring.core.messages import (
 )
 from skipring.core.prefix import ALL
 from skipring.core.publications import ID_BYTES, Encoded, Publication
+from skipring.core.records import HistoryPage
 from skipring.core.replica import Replica
 from skipring.core.replication import Replication
 from skipring.core.ring import Ring
@@ -68,6 +69,7 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import RangeSummary
 from skipring.core.trie import PublicationTrie
 from skipring.world.snapshot import publications_in
+from tests.support.backfill import begin, end, feed
 from tests.support.fake_host import FakeHost, distinct, kinds
 from tests.support.machines import TOPIC
 from tests.support.publications import arrive, arriving, deferring, made, made_many, news, store
@@ -124,7 +126,6 @@ ONES = [
 
 EVENTS = [
     SyncRequested(),
-    HistoryRead(()),
     DrainRequested(),
     ReplicationRequested((), ("b",)),
     PublishRequested(payload=b"own"),
@@ -209,10 +210,10 @@ def test_tries_are_compared_in_every_tick_by_default() -> None:
 TURNS_MAX = 10_000  # a run that needs more does not end
 
 
-def page(publications: tuple[Publication, ...], **fields: object) -> HistoryRead:
+def page(publications: tuple[Publication, ...], **fields: object) -> HistoryPage:
     """Return the page of a valid store; a publication that cannot have an id has zeros."""
     ids = (each.id_in(TOPIC) if each.seq >= 0 else bytes(ID_BYTES) for each in publications)
-    return HistoryRead(tuple(replace(each, **fields) for each in publications), b"".join(ids))
+    return HistoryPage(tuple(replace(each, **fields) for each in publications), b"".join(ids))
 
 
 def backlog(host: FakeHost[Subscriber]) -> int:
@@ -229,8 +230,8 @@ def eager(publications: tuple[Publication, ...]) -> PublicationTrie:
 
 def test_machine_with_deferred_storage_flushes_until_all_is_indexed_and_hashed() -> None:
     host = deferring(repairs=True, hashed_ids=50)
-    host.handle(page(made_many(2000)))
-    host.handle(HistoryRead(()))
+    feed(host, page(made_many(2000)))
+    end(host)
     host.handle(Tick())
     host.handle(Tick())
     flushes = 0
@@ -255,14 +256,14 @@ def test_nothing_is_indexed_before_a_tick_without_new_publications() -> None:
 
 def test_machine_with_immediate_storage_does_not_flush_for_its_trie() -> None:
     host = deferring(defers_storage=False)
-    host.handle(page(made_many(50)))
-    host.handle(HistoryRead(()))
+    feed(host, page(made_many(50)))
+    end(host)
     assert not host.machine.has_to_flush
 
 
 def test_machine_counts_its_publications_without_its_trie() -> None:
     host = deferring()
-    host.handle(page(made_many(50)))
+    feed(host, page(made_many(50)))
     assert (host.machine.count, backlog(host)) == (50, 50)
 
 
@@ -272,7 +273,7 @@ def test_machine_counts_its_publications_without_its_trie() -> None:
 def test_backfilled_publications_are_stored_and_delivered_and_not_announced() -> None:
     host = deferring()
     rows = made_many(3)
-    effects = host.handle(page(rows))
+    effects = feed(host, page(rows))
     size = sum(row.size_bytes for row in rows)
     assert effects == [store(0, *rows), Deliver(rows, 0, Origin.REPAIR, 0, size)]
     assert not any(isinstance(each, Send) for each in host.handle(Flush()))
@@ -280,10 +281,10 @@ def test_backfilled_publications_are_stored_and_delivered_and_not_announced() ->
 
 def test_only_unknown_publications_of_a_page_are_added_each_once() -> None:
     host = deferring()
-    host.handle(page(made_many(3)))
+    feed(host, page(made_many(3)))
     unnamed = tuple(replace(each, id=b"") for each in made_many(5))
-    host.handle(page(unnamed + unnamed))
-    host.handle(page(made_many(5)))
+    feed(host, page(unnamed + unnamed))
+    feed(host, page(made_many(5)))
     assert host.stored == [*made_many(5)]
     assert host.delivered == list(enumerate(made_many(5)))
 
@@ -292,14 +293,14 @@ def test_publication_with_deferred_storage_is_not_delivered_again_by_a_backfill(
     host = deferring()
     arrive(host, news(0, 1))
     assert host.stored == []
-    host.handle(page(made_many(3)))
+    feed(host, page(made_many(3)))
     assert host.stored == [*made_many(3)]
     assert [offset for offset, _ in host.delivered] == [0, 1, 2]
 
 
 def test_backfilled_publication_is_not_delivered_again_when_it_arrives_as_new() -> None:
     host = deferring()
-    host.handle(page(made_many(3)))
+    feed(host, page(made_many(3)))
     for seq in range(3):
         assert arrive(host, news(seq)) == []
     assert kinds(arrive(host, news(3))) == [Deliver, Send]
@@ -314,24 +315,24 @@ PAGES = {
     "wrong ids in the rows": (page((FIRST, SECOND), id=WRONG_ID), [FIRST, SECOND]),
     "a row without a payload, a row without an id": (page((NAMELESS, UNNUMBERED, FIRST)), [FIRST]),
     "a corrupt duplicate": (
-        HistoryRead((FIRST,) * 3, WRONG_ID + FIRST.id + FIRST.id),
+        HistoryPage((FIRST,) * 3, WRONG_ID + FIRST.id + FIRST.id),
         [FIRST],
     ),
     "a wrong id": (
-        HistoryRead((FIRST, SECOND, THIRD), FIRST.id + WRONG_ID + THIRD.id),
+        HistoryPage((FIRST, SECOND, THIRD), FIRST.id + WRONG_ID + THIRD.id),
         [FIRST, THIRD],
     ),
-    "fewer ids than rows": (HistoryRead((UNNUMBERED, FIRST), FIRST.id), []),
+    "fewer ids than rows": (HistoryPage((UNNUMBERED, FIRST), FIRST.id), []),
     "a duplicate": (page((FIRST, SECOND, FIRST)), [FIRST, SECOND]),
 }
 
 
 @pytest.mark.parametrize(("read", "stored"), PAGES.values(), ids=PAGES)
 def test_T10_rows_of_a_page_are_stored_once_under_the_ids_of_their_fields(
-    read: HistoryRead, stored: list[Publication]
+    read: HistoryPage, stored: list[Publication]
 ) -> None:
     host = deferring()
-    host.handle(read)
+    feed(host, read)
     assert host.stored == stored
     assert host.machine.count == len(stored)
 
@@ -342,10 +343,10 @@ def test_known_publications_of_a_page_keep_their_offsets_and_new_ones_follow(
 ) -> None:
     host = deferring()
     rows = made_many(6)
-    host.handle(page(rows[2:4]))
+    feed(host, page(rows[2:4]))
     if is_indexed:
         assert len(host.machine.index()) == 2
-    host.handle(page(rows))
+    feed(host, page(rows))
     assert host.stored == [*rows[2:4], *rows[:2], *rows[4:]]
     assert dict(host.machine.index().entries()) == {
         row.id: at for at, row in enumerate(host.stored)
@@ -353,12 +354,14 @@ def test_known_publications_of_a_page_keep_their_offsets_and_new_ones_follow(
 
 
 def test_encoded_publications_of_a_page_are_stored_as_received() -> None:
-    host = deferring()
-    rows = made_many(4)
-    host.handle(page(rows[:1]))
+    log, rows = MemoryLog(), made_many(4)
+    host = FakeHost(Replica(TOPIC, log), log)
+    host.run(lambda out: host.machine.add_backfill(page(rows[:1]), out))
+    host.machine.end_event()
     ids = rows[0].id + rows[1].id + b"x" * 32 + rows[3].id
     encoded = Encoded(memoryview(b"zeroonetwothree"), [4, 3, 3, 5])
-    effects = host.handle(HistoryRead(rows, ids, encoded))
+    read = HistoryPage(rows, ids, encoded)
+    effects = host.run(lambda out: host.machine.add_backfill(read, out))
     taken = (rows[1], rows[3])
     assert effects == [
         Store(1, taken, len(b"onethree"), Encoded(b"onethree", [3, 5])),
@@ -378,21 +381,21 @@ def is_answered(host: FakeHost[Subscriber], sender: str = "x") -> bool:
 def test_T8_no_session_is_started_or_answered_during_a_backfill() -> None:
     host = deferring(repairs=True, history_ticks=8)
     assert asks(host)
-    host.handle(page(made_many(3)))
+    feed(host, page(made_many(3)))
     for start in range(3, 30, 3):
         assert not is_answered(host)
         assert not asks(host)
-        host.handle(page(made_many(3, start)))
+        feed(host, page(made_many(3, start)))
     assert host.stored == [*made_many(30)]
 
 
 def test_T8_announced_backfill_blocks_other_sessions_for_a_bounded_time() -> None:
     host = deferring(repairs=True, history_ticks=4)
-    host.handle(page(made_many(3)))
-    host.handle(HistoryRead(()))
+    feed(host, page(made_many(3)))
+    end(host)
     host.handle(Tick())
     assert is_answered(host)
-    assert host.handle(HistoryRead((), is_awaited=True)) == []
+    assert begin(host) is None
     assert not is_answered(host)
     assert [asks(host) for _ in range(4)] == [False, False, False, True]
     assert is_answered(host)
@@ -400,8 +403,8 @@ def test_T8_announced_backfill_blocks_other_sessions_for_a_bounded_time() -> Non
 
 def test_T8_tries_are_compared_from_the_tick_after_a_backfill_on() -> None:
     host = deferring(repairs=True, history_ticks=8, quiet_ticks_max=64)
-    host.handle(page(made_many(3)))
-    host.handle(HistoryRead(()))
+    feed(host, page(made_many(3)))
+    end(host)
     assert not is_answered(host)  # enough to do
     assert asks(host)
     assert is_answered(host)
@@ -409,7 +412,7 @@ def test_T8_tries_are_compared_from_the_tick_after_a_backfill_on() -> None:
 
 def test_T8_backfill_that_stops_blocks_sessions_for_a_bounded_time() -> None:
     host = deferring(repairs=True, history_ticks=4)
-    host.handle(page(made_many(3)))
+    feed(host, page(made_many(3)))
     assert [asks(host) for _ in range(3)] == [False] * 3
     assert not is_answered(host)
     assert asks(host)
@@ -418,7 +421,7 @@ def test_T8_backfill_that_stops_blocks_sessions_for_a_bounded_time() -> None:
 
 def test_nothing_is_indexed_or_scrubbed_during_a_backfill() -> None:
     host = deferring(repairs=True, history_ticks=8)
-    host.handle(page(made_many(30)))
+    feed(host, page(made_many(30)))
     effects = [
         effect for _ in range(4) for event in (Tick(), Flush()) for effect in host.handle(event)
     ]
@@ -430,10 +433,10 @@ def test_nothing_is_indexed_or_scrubbed_during_a_backfill() -> None:
 
 def test_sync_request_during_a_backfill_waits_for_its_end() -> None:
     host = deferring(repairs=True, history_ticks=8)
-    host.handle(page(made_many(30)))
+    feed(host, page(made_many(30)))
     assert host.handle(SyncRequested()) == []
     assert backlog(host) == 30
-    host.handle(HistoryRead(()))
+    end(host)
     host.handle(Tick())
     assert distinct(host.handle(SyncRequested()), CheckTrie) != []
 
@@ -443,10 +446,10 @@ def test_ticks_index_nothing_during_a_backfill_at_any_backlog(
 ) -> None:
     monkeypatch.setattr(holdings_module, "FAR_BEHIND", 10)
     host = deferring(repairs=True, history_ticks=8, hashed_ids=10)
-    host.handle(page(made_many(30)))
+    feed(host, page(made_many(30)))
     host.handle(Tick())
     assert backlog(host) == 30
-    host.handle(HistoryRead(()))
+    end(host)
     host.handle(Tick())
     host.handle(Tick())
     assert backlog(host) == 20
@@ -454,5 +457,5 @@ def test_ticks_index_nothing_during_a_backfill_at_any_backlog(
 
 def test_end_without_a_backfill_has_no_effect() -> None:
     host = deferring(repairs=True)
-    assert host.handle(HistoryRead(())) == []
+    assert end(host) == []
     assert (host.stored, host.delivered) == ([], [])

@@ -318,13 +318,13 @@ def wrong_weight(host: FakeHost[Subscriber]) -> None:
 
 
 def wrong_tree_edges(host: FakeHost[Subscriber]) -> None:
-    spreading = host.machine._circulation.spreading
+    spreading = host.machine._replication.broadcast
     spreading._edges, spreading._levels, spreading._view = ["x", None], 60, 7
 
 
 def wrong_claims(host: FakeHost[Subscriber]) -> None:
     root = host.machine.index().root
-    host.machine._circulation._repair._claims = (
+    host.machine._replication._repair._claims = (
         RangeSummary.make(ALL, [Summary(Prefix(3, 5), root)]),
     )
 
@@ -350,10 +350,10 @@ def test_wrong_derived_values_are_gone_after_16_ticks(
 
 def test_end_of_the_log_is_current_at_every_event() -> None:
     host = subscriber(QUARTER)
-    holdings = host.machine._circulation.holdings
+    replica = host.machine._replication.replica
     for offset in range(3):
         ghost = Publication(publisher="x", seq=9, payload=b"x").with_id("news")
-        holdings._end, holdings._kept = 70, (0, (ghost,) * 70)
+        replica._end, replica._buffer = 70, (0, (ghost,) * 70)
         effects = host.handle(PublishRequested(payload=b"hello"))
         assert [each.offset for each in effects if isinstance(each, Store)] == [offset]
     assert [each.publisher for each in host.machine.publications] == [ME] * 3

@@ -25,7 +25,6 @@ from skipring.core.publications import Encoded, Publication
 from skipring.core.records import encoded
 from skipring.core.subscriber import Subscriber
 from skipring.node import backfill, log_server
-from skipring.node.backfill import SHARE, SOURCES_MAX, BackfillClient
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.storage.store import PublicationStore

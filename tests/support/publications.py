@@ -110,7 +110,9 @@ def deferring(
     state: SubscriberState = QUARTER, log: Log | None = None, **constants: object
 ) -> FakeHost[Subscriber]:
     """Return the host of m, which delivers and forwards publications before it stores them."""
-    return quarter(state, log, **{"defers_storage": True, **constants})
+    return quarter(
+        state, log, **{"defers_storage": True, "backfills": True, "backfill_min": 1, **constants}
+    )
 
 
 def arrive(

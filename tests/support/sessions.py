@@ -14,8 +14,9 @@ from random import Random
 from typing import TypeAlias
 
 from skipring.core.antientropy import AntiEntropy
+from skipring.core.backfill import TransferTracker
 from skipring.core.config import ProtocolConfig, Rules
-from skipring.core.effects import Origin
+from skipring.core.effects import Origin, PeerInSync
 from skipring.core.log import MemoryLog
 from skipring.core.messages import (
     CheckAndPublish,
@@ -89,15 +90,17 @@ class Party(FakeHost[AntiEntropy]):
         self.node = node
         self.config = config if config is not None else ProtocolConfig()
         log = MemoryLog(publications)
-        self.holdings = Replica(TOPIC, log)
-        self.holdings.recover({})
+        self.replica = Replica(TOPIC, log)
+        self.replica.recover({})
         if index is not None:
-            self.holdings.adopt(index)
-        super().__init__(AntiEntropy(node, self.holdings, self.config), log)
+            self.replica.adopt(index)
+        super().__init__(
+            AntiEntropy(node, self.replica, TransferTracker(self.config), self.config), log
+        )
 
     def copy(self) -> Party:
         """Return another party that holds the same, with a copy of the trie."""
-        trie = self.holdings.index().snapshot()
+        trie = self.replica.index().snapshot()
         return Party(self.node, self.stored, self.config, index=trie)
 
     @property
@@ -117,7 +120,7 @@ class Party(FakeHost[AntiEntropy]):
 
     def add(self, publication: Publication) -> None:
         """Add a publication that arrived by other means, such as a flood."""
-        self.run(lambda out: self.holdings.add([publication], out, origin=Origin.SPREAD))
+        self.run(lambda out: self.replica.add([publication], out, origin=Origin.SPREAD))
 
     def ask(self, *partners: NodeId, rng: Random | None = None) -> Sent:
         """Run PublishTimeout with these neighbours; return the messages sent."""
@@ -136,7 +139,11 @@ class Party(FakeHost[AntiEntropy]):
             case Publications():
                 effects = self.run(lambda out: self.machine.on_publications(message, sender, out))
             case TrieEqual():
-                effects = self.run(lambda out: self.machine.on_trie_equal(message, out))
+                effects = self.apply(
+                    [PeerInSync(message.sender, message.root)]
+                    if self.machine.is_equal(message)
+                    else []
+                )
             case _:
                 raise AssertionError(f"not about publications: {message}")
         return sent(effects)

@@ -109,10 +109,6 @@ class DrainRequested(Struct, frozen=True, gc=False):
     everything: bool = True
 
 
-class CompletenessRequested(Struct, frozen=True, gc=False):
-    """Request for a handover of all missing publications from a neighbour (decision 0049)."""
-
-
 class ReplicationRequested(Struct, frozen=True, gc=False):
     """Request to ask nodes to confirm that they hold publications."""
 
@@ -136,6 +132,5 @@ Event: TypeAlias = (
     | Corrupted
     | SyncRequested
     | DrainRequested
-    | CompletenessRequested
     | ReplicationRequested
 )

@@ -68,26 +68,26 @@ class Replication:
         "_ring",
         "_transfers",
         "backfill",
+        "broadcast",
         "completeness",
         "drain",
-        "holdings",
-        "spreading",
+        "replica",
         "sync",
     )
 
     def __init__(
-        self, ring: Ring, shortcuts: Shortcuts, holdings: Replica, config: ProtocolConfig
+        self, ring: Ring, shortcuts: Shortcuts, replica: Replica, config: ProtocolConfig
     ) -> None:
-        self.holdings = holdings
-        self.spreading = Broadcast(ring, shortcuts, holdings, config)
+        self.replica = replica
+        self.broadcast = Broadcast(ring, shortcuts, replica, config)
         self._config = config
         self._transfers = TransferTracker(config)
-        self._repair = AntiEntropy(ring.node, holdings, self._transfers, config)
-        self.backfill = BackfillClient(holdings, self._transfers, config)
+        self._repair = AntiEntropy(ring.node, replica, self._transfers, config)
+        self.backfill = BackfillClient(replica, self._transfers, config)
         self.sync = SyncConfirmations(config)
         self._ring = ring
-        self._handovers = Handovers(ring.node, holdings, config)
-        self.drain = Drain(ring.node, holdings, self._handovers)
+        self._handovers = Handovers(ring.node, replica, config)
+        self.drain = Drain(ring.node, replica, self._handovers)
         self.completeness = Completeness()
 
     # -- requests of the application and the host ---------------------------------------------
@@ -98,10 +98,10 @@ class Replication:
         """Store and broadcast publications of the application, or broadcast them again."""
         self.persist_deferred(out)
         if isinstance(event, ResendRequested):
-            self.spreading.resend(event.ids, out)
+            self.broadcast.resend(event.ids, out)
             return
         requests = event.requests if isinstance(event, PublishManyRequested) else (event,)
-        self.spreading.publish(requests, out)
+        self.broadcast.publish(requests, out)
         self._repair.reset_backoff()
 
     def ask_to_confirm(self, partners: Iterable[NodeId], out: Outbox) -> None:
@@ -114,7 +114,7 @@ class Replication:
     def request_drain(self, event: DrainRequested, out: Outbox) -> None:
         """Hand over the publications of this node before it leaves."""
         self.persist_deferred(out)
-        self.drain.request(event, self.spreading.neighbours(), out)
+        self.drain.request(event, self.broadcast.neighbours(), out)
         self._finish_handovers(out)
 
     def request_replication(self, event: ReplicationRequested, out: Outbox) -> None:
@@ -123,7 +123,7 @@ class Replication:
         for node in event.nodes:
             self._handovers.start(node, out, ids=event.ids)
 
-    def request_completeness(self, out: Outbox) -> None:
+    def _request_completeness(self, out: Outbox) -> None:
         """Ask a ring neighbour to hand everything over, except while a history arrives."""
         if not self._transfers.is_receiving:
             neighbours = self._ring.neighbour_nodes()
@@ -132,7 +132,7 @@ class Replication:
 
     def on_absent(self, node: NodeId, out: Outbox) -> None:
         """Record that the host cannot reach a node."""
-        self.drain.on_absent(node, self.spreading.neighbours(), out)
+        self.drain.on_absent(node, self.broadcast.neighbours(), out)
         self._finish_handovers(out)
 
     def _finish_handovers(self, out: Outbox) -> None:
@@ -146,71 +146,71 @@ class Replication:
         self, ring_neighbours: list[NodeId], rng: Random, out: Outbox, *, is_throttled: bool
     ) -> None:
         """Run PublishTimeout, and the periodic actions of handovers and drain."""
-        self.spreading.on_tick()
+        self.broadcast.on_tick()
         if self._config.repairs:
             self._repair.on_tick(self._partners(ring_neighbours, out), rng, out)
         else:
-            self.holdings.renew_credits()
+            self.replica.renew_credits()
         self._handovers.on_tick(out)
-        self.drain.on_tick(self.spreading.neighbours() if self.drain.is_leaving else (), out)
+        self.drain.on_tick(self.broadcast.neighbours() if self.drain.is_leaving else (), out)
         self._finish_handovers(out)
-        self.backfill.on_tick(self.spreading.neighbours(), out, is_throttled=is_throttled)
+        self.backfill.on_tick(self.broadcast.neighbours(), out, is_throttled=is_throttled)
         if self._config.requests_handover and not self.backfill.is_awaited:
-            self.request_completeness(out)
+            self._request_completeness(out)
         if self._config.confirms_sync and self.sync.on_tick(ring_neighbours):
             self.ask_to_confirm(ring_neighbours, out)
 
     def drop_derived(self) -> None:
         """Drop derived values, which may be corrupted; the next use derives them again."""
-        self.spreading.drop_derived()
+        self.broadcast.drop_derived()
         self._repair.drop_derived()
 
     def _partners(self, ring_neighbours: list[NodeId], out: Outbox) -> list[NodeId]:
         """Return the partners of this tick (R16); none while new publications are in flight."""
-        if self.spreading.is_busy:
+        if self.broadcast.is_busy:
             return []
         self.persist_deferred(out)
         if self._config.rules.repair_over_shortcuts:
-            return self.spreading.neighbours()
+            return self.broadcast.neighbours()
         return ring_neighbours
 
     @property
     def has_to_flush(self) -> bool:
         """Return True if a Flush would have an effect."""
-        return self.spreading.has_to_flush or self._has_to_work_off
+        return self.broadcast.has_to_flush or self._has_to_work_off
 
     @property
     def _has_to_work_off(self) -> bool:
         """Return True if this node should index and hash now: it is quiet, or has a backlog."""
-        is_time = self.spreading.is_quiet or self.holdings.has_index_backlog
+        is_time = self.broadcast.is_quiet or self.replica.has_index_backlog
         return self._config.defers_storage and self._repair.is_behind and is_time
 
     def on_flush(self, out: Outbox) -> None:
         """Send deferred announcements; index and hash a slice if it is time."""
-        self.spreading.on_flush(out)
+        self.broadcast.on_flush(out)
         if self._has_to_work_off:
             self._repair.index_some()
 
     def persist_deferred(self, out: Outbox) -> None:
         """Store and index delivered publications; call this before reading the replica."""
-        self.spreading.persist_deferred(out)
+        self.broadcast.persist_deferred(out)
 
     def recover(self, wrong_digests: Mapping[Prefix, bytes]) -> None:
         """Index the log; delivered publications that are not stored yet stay known."""
-        self.holdings.recover(wrong_digests)
-        self.spreading.on_recovered()
+        self.replica.recover(wrong_digests)
+        self.broadcast.on_recovered()
 
     # -- state as a value ----------------------------------------------------------------------
 
     def memory(self) -> SubscriberMemory:
         """Return the variables besides the publications as a value."""
         return SubscriberMemory(
-            spreading=self.spreading.state(),
-            announcing=self.spreading.announced(),
+            spreading=self.broadcast.state(),
+            announcing=self.broadcast.announced(),
             repair=self._repair.state(),
             histories=self._transfers.state(),
             scrub=self._repair.scrub,
-            holdings=self.holdings.state(),
+            holdings=self.replica.state(),
             handovers=self._handovers.state(),
             drain=self.drain.state(),
             completeness=self.completeness.state(),
@@ -220,8 +220,8 @@ class Replication:
 
     def load(self, memory: SubscriberMemory) -> None:
         """Replace the variables; the value may be corrupted."""
-        self.holdings.load(memory.holdings)
-        self.spreading.load(memory.spreading, memory.announcing)
+        self.replica.load(memory.holdings)
+        self.broadcast.load(memory.spreading, memory.announcing)
         self._repair.load(memory.repair, memory.scrub)
         self._transfers.load(memory.histories)
         self._handovers.load(memory.handovers)
@@ -249,7 +249,7 @@ class Replication:
         sender: NodeId | None,
         out: Outbox,
     ) -> None:
-        self.spreading.on_new(publications, hops, sender, out)
+        self.broadcast.on_new(publications, hops, sender, out)
         if out.effects:
             self._repair.reset_backoff()
 
@@ -259,7 +259,7 @@ class Replication:
         taken = self._repair.on_publications(Publications(shown, message.session), sender, out)
         if taken:
             self.sync.reset()
-        self.spreading.announce(taken, sender)
+        self.broadcast.announce(taken, sender)
 
     def _on_check(
         self, message: CheckTrie | CheckAndPublish, sender: NodeId | None, out: Outbox
@@ -277,12 +277,12 @@ class Replication:
 
     def _on_ihave(self, message: IHave, sender: NodeId | None, out: Outbox) -> None:
         del sender, out
-        self.spreading.on_ihave(message)
+        self.broadcast.on_ihave(message)
 
     def _on_want(self, message: Want, sender: NodeId | None, out: Outbox) -> None:
         del sender
         self.persist_deferred(out)
-        self.spreading.on_want(message, out)
+        self.broadcast.on_want(message, out)
 
     def _on_check_held(self, message: CheckHeld, sender: NodeId | None, out: Outbox) -> None:
         del sender
@@ -296,19 +296,19 @@ class Replication:
 
     def _refuse(self, node: NodeId, out: Outbox) -> None:
         if node not in (self._ring.node, SUPERVISOR):
-            self.drain.announce((node,), self.spreading.neighbours(), out)
+            self.drain.announce((node,), self.broadcast.neighbours(), out)
 
     def _on_held(self, message: Held, sender: NodeId | None, out: Outbox) -> None:
         del sender
         self.persist_deferred(out)
-        if not self.drain.refuses(message, self.spreading.neighbours(), out):
+        if not self.drain.refuses(message, self.broadcast.neighbours(), out):
             self._handovers.on_held(message, out)
         self._finish_handovers(out)
 
     def _on_draining(self, message: Draining, sender: NodeId | None, out: Outbox) -> None:
         del sender
         self.persist_deferred(out)
-        self.drain.on_draining(message, self.spreading.neighbours(), out)
+        self.drain.on_draining(message, self.broadcast.neighbours(), out)
         self._finish_handovers(out)
 
     def _on_request_handover(
@@ -319,7 +319,7 @@ class Replication:
             self._refuse(message.sender, out)
         elif not self._transfers.is_reading:
             self.persist_deferred(out)
-            self._handovers.on_request(message, self.spreading.neighbours(), out)
+            self._handovers.on_request(message, self.broadcast.neighbours(), out)
             self._finish_handovers(out)
 
     def _on_handover_done(self, message: HandoverDone, sender: NodeId | None, out: Outbox) -> None:
@@ -331,7 +331,7 @@ class Replication:
     def on_log_request(self, message: GetLogInfo | FetchLog, sender: NodeId, out: Outbox) -> None:
         """Send the extent or a page of the log."""
         self.persist_deferred(out)
-        out.send(sender, log_pages.answer(self.holdings, message))
+        out.send(sender, log_pages.answer(self.replica, message))
 
     def on_log_answer(
         self,

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Outbox, Unsubscribed
 from skipring.core.events import (
-    CompletenessRequested,
     Corrupted,
     DrainRequested,
     Event,
@@ -76,13 +75,13 @@ class Subscriber:
 
     __slots__ = (
         "_audit_ticks",
-        "_circulation",
         "_config",
         "_digest",
+        "_liveness",
+        "_replication",
         "_ring",
         "_rng",
         "_shortcuts",
-        "_silence",
         "node",
         "wants",
     )
@@ -106,35 +105,35 @@ class Subscriber:
         self._config = config
         self._ring = Ring(node, config.rules)
         self._shortcuts = Shortcuts(self._ring)
-        self._silence = NeighbourLiveness(config)
+        self._liveness = NeighbourLiveness(config)
         self._digest = RingDigest(config)
-        holdings = Replica(topic, archive, node=node, incarnation=incarnation)
-        self._circulation = Replication(self._ring, self._shortcuts, holdings, config)
+        replica = Replica(topic, archive, node=node, incarnation=incarnation)
+        self._replication = Replication(self._ring, self._shortcuts, replica, config)
         self._audit_ticks = 0  # since the last drop of derived values
         if state is not None:
             self._load(state)
         elif archive is not None:
-            self._circulation.recover({})
+            self._replication.recover({})
 
     def handle(self, event: Event) -> list[Effect]:
         """Apply one event; return the effects in order."""
         out = Outbox()
-        self._circulation.holdings.end_event()
+        self._replication.replica.end_event()
         match event:
             case Received():
                 self._on_received(event, out)
             case Tick():
                 self._on_tick(event, out)
             case Flush():
-                self._circulation.on_flush(out)
+                self._replication.on_flush(out)
             case SubscribeRequested():
                 self._on_subscribe_requested(out)
             case UnsubscribeRequested():
                 self._on_unsubscribe_requested(out)
             case PublishRequested() | PublishManyRequested() | ResendRequested():
-                self._circulation.publish(event, out)
+                self._replication.publish(event, out)
             case SyncRequested():
-                self._circulation.ask_to_confirm(self.ring_neighbours(), out)
+                self._replication.ask_to_confirm(self.ring_neighbours(), out)
             case Shutdown() | IndexRequested() | Overwritten() | Corrupted():
                 self._on_host_request(event, out)
             case _:
@@ -148,17 +147,17 @@ class Subscriber:
                 out.send(SUPERVISOR, Pong(message.nonce))  # type: ignore[union-attr]
             return
         if self._config.detects_failures and event.sender is not None:
-            self._silence.on_message(event.sender)
+            self._liveness.on_message(event.sender)
             if kind is SetConfiguration and event.sender == SUPERVISOR:
                 out.send(SUPERVISOR, ConfigurationAck())  # section 3.3
         if kind in Replication.HANDLERS:
             if self.wants or self._ring.me is not None:
-                self._circulation.on_message(message, event.sender, out)
+                self._replication.on_message(message, event.sender, out)
             elif isinstance(message, CheckTrie | CheckAndPublish | CheckHeld | RequestHandover):
                 self._on_check_after_leaving(message, out)
         elif kind in self._HANDLERS:
             self._HANDLERS[kind](self, message, out)
-            self._circulation.spreading.invalidate_view()
+            self._replication.broadcast.invalidate_view()
         else:
             self._on_log_message(event, out)
 
@@ -183,13 +182,13 @@ class Subscriber:
         if rules.digest:
             total = self._digest.on_tick(me, chains, self._shortcuts, pred, succ, out)
             digest = total if me.label.position == 0 else None  # R14: only the root reports
-        alarmed = rules.silence and self._silence.on_tick(ring.peers())
+        alarmed = rules.silence and self._liveness.on_tick(ring.peers())
         if self._asks_by_chance(me.label) or alarmed:
             out.send(SUPERVISOR, GetConfiguration(self.node, digest))
         neighbours = self.ring_neighbours()
-        self._circulation.on_tick(neighbours, self._rng, out, is_throttled=event.throttled)
+        self._replication.on_tick(neighbours, self._rng, out, is_throttled=event.throttled)
         if self._config.detects_failures:
-            for node in self._silence.unresponsive(neighbours, is_late=event.late):
+            for node in self._liveness.unresponsive(neighbours, is_late=event.late):
                 out.send(SUPERVISOR, ReportUnresponsive(node))
 
     def _drop_derived(self) -> None:
@@ -200,11 +199,11 @@ class Subscriber:
         """
         self._shortcuts.drop_derived()
         self._digest.drop_derived()
-        self._circulation.drop_derived()
+        self._replication.drop_derived()
 
     def neighbours(self) -> list[NodeId]:
         """Return all neighbours, the ring neighbours first."""
-        return self._circulation.spreading.neighbours()
+        return self._replication.broadcast.neighbours()
 
     def ring_neighbours(self) -> list[NodeId]:
         """Return the distinct ring neighbours (T16)."""
@@ -229,18 +228,18 @@ class Subscriber:
     # -- requests of the application ---------------------------------------------------------
 
     def _on_subscribe_requested(self, out: Outbox) -> None:
-        self._circulation.persist_deferred(out)
+        self._replication.persist_deferred(out)
         self.wants = True
-        self._circulation.drain.stay()
-        self._circulation.backfill.expect()
+        self._replication.drain.stay()
+        self._replication.backfill.expect()
         if self._ring.me is None:
             out.send(SUPERVISOR, Subscribe(self.node))
 
     def _on_unsubscribe_requested(self, out: Outbox) -> None:
-        self._circulation.persist_deferred(out)
+        self._replication.persist_deferred(out)
         self.wants = False
-        self._circulation.drain.leave()
-        self._circulation.backfill.forget()
+        self._replication.drain.leave()
+        self._replication.backfill.forget()
         if self._ring.me is None:
             self._forget_all()
         # A node without a label may be recorded: its Subscribe may be in flight.
@@ -248,21 +247,18 @@ class Subscriber:
 
     def _on_handover_wanted(
         self,
-        event: DrainRequested | CompletenessRequested | ReplicationRequested | NodeSuspected,
+        event: DrainRequested | ReplicationRequested | NodeSuspected,
         out: Outbox,
     ) -> None:
         """Dispatch a handover request, or a report of an unreachable node (decision 0049)."""
         match event:
             case DrainRequested():
-                self._circulation.request_drain(event, out)
-            case CompletenessRequested():
-                if self._ring.me is not None:
-                    self._circulation.request_completeness(out)
+                self._replication.request_drain(event, out)
             case ReplicationRequested():
-                self._circulation.request_replication(event, out)
+                self._replication.request_replication(event, out)
             case NodeSuspected():
                 # Section 3.3: one failure detector, at the supervisor, is enough for the ring.
-                self._circulation.on_absent(event.node, out)
+                self._replication.on_absent(event.node, out)
             case _:
                 assert_never(event)
 
@@ -272,15 +268,15 @@ class Subscriber:
         """Handle a request of the host: deferred work, or fault injection."""
         match event:
             case Shutdown():
-                self._circulation.persist_deferred(out)
+                self._replication.persist_deferred(out)
             case IndexRequested():
-                self._circulation.holdings.index_some(self._config.hashed_ids)
+                self._replication.replica.index_some(self._config.hashed_ids)
             case Overwritten(state=SubscriberState() as state):
                 self._load(state)
             case Overwritten():
                 pass  # the state of a supervisor
             case Corrupted():
-                self._circulation.holdings.index().corrupt(event.digests)
+                self._replication.replica.index().corrupt(event.digests)
             case _:
                 assert_never(event)
 
@@ -295,9 +291,9 @@ class Subscriber:
         else:
             self._ring.configure(message.label, message, out)
             named = (message.pred, message.succ)
-            self._silence.confirm(peer.node for peer in named if peer is not None)
-            self._circulation.spreading.invalidate_view()
-            self._circulation.backfill.maybe_start(self.neighbours(), out)
+            self._liveness.confirm(peer.node for peer in named if peer is not None)
+            self._replication.broadcast.invalidate_view()
+            self._replication.backfill.maybe_start(self.neighbours(), out)
 
     def _on_unrecorded(self, out: Outbox) -> None:
         """Leave if the application wants to, else subscribe at once (SetData(⊥, ⊥, ⊥), S2).
@@ -307,7 +303,7 @@ class Subscriber:
         """
         was_labelled, wakes = self._ring.me is not None, self._config.rules.wake
         self._ring.remove_label()
-        self._circulation.completeness.reset()
+        self._replication.completeness.reset()
         if was_labelled and (self.wants or not wakes):
             for node in self.neighbours() if wakes else self.ring_neighbours():
                 out.request_configuration(node)
@@ -315,11 +311,11 @@ class Subscriber:
             out.send(SUPERVISOR, Subscribe(self.node))
         else:
             self._forget_all()
-            self._circulation.persist_deferred(out)
+            self._replication.persist_deferred(out)
             out.effects.append(Unsubscribed())
 
     def _on_check_label(self, message: CheckLabel, out: Outbox) -> None:
-        self._silence.on_heard(message.sender.node)
+        self._liveness.on_heard(message.sender.node)
         self._ring.on_check_label(message, out)
         if not self.wants and self._ring.me is None:
             # The sender has an edge to this node, perhaps because it is still recorded (S2).
@@ -327,7 +323,7 @@ class Subscriber:
 
     def _on_introduce(self, message: Introduce, out: Outbox) -> None:
         if message.first_hand:
-            self._silence.on_heard(message.peer.node)
+            self._liveness.on_heard(message.peer.node)
         self._ring.introduce(message.peer, message.link, out, first_hand=message.first_hand)
 
     def _on_introduce_shortcut(self, message: IntroduceShortcut, out: Outbox) -> None:
@@ -349,11 +345,11 @@ class Subscriber:
         match message:
             case GetLogInfo() | FetchLog() if sender is not None:
                 if self.wants or self._ring.me is not None:
-                    self._circulation.on_log_request(message, sender, out)
+                    self._replication.on_log_request(message, sender, out)
                 else:
                     out.send(sender, Refused(message.request, NOT_A_MEMBER))
             case LogInfo() | LogPage() | Refused():
-                self._circulation.on_log_answer(message, sender, out, is_throttled=event.throttled)
+                self._replication.on_log_answer(message, sender, out, is_throttled=event.throttled)
             case _:
                 pass
 
@@ -379,7 +375,7 @@ class Subscriber:
     def _forget_all(self) -> None:
         self._ring.forget_all()
         self._shortcuts.forget_all()
-        self._circulation.spreading.invalidate_view()
+        self._replication.broadcast.invalidate_view()
 
     # -- state as a value ------------------------------------------------------------------
 
@@ -421,22 +417,22 @@ class Subscriber:
     @property
     def unkept(self) -> tuple[Publication, ...]:
         """Return the publications that are delivered and not stored yet."""
-        return self._circulation.spreading.unkept
+        return self._replication.broadcast.unkept
 
     @property
     def misplaced(self) -> int:
         """Return the number of ids in the trie whose offset has no such record in the log."""
-        return self._circulation.holdings.misplaced
+        return self._replication.replica.misplaced
 
     @property
     def silence(self) -> dict[NodeId, LivenessState]:
         """Return the silence of ring neighbours (R9)."""
-        return self._silence.states()
+        return self._liveness.states()
 
     @property
     def unheard(self) -> dict[NodeId, int]:
         """Return the ticks since the last message of each ring neighbour (section 3.3)."""
-        return self._silence.unheard
+        return self._liveness.unheard
 
     @property
     def digests(self) -> Mapping[NodeId, int]:
@@ -445,65 +441,65 @@ class Subscriber:
 
     def index(self) -> PublicationTrie:
         """Index waiting publications; return v.T."""
-        return self._circulation.holdings.index()
+        return self._replication.replica.index()
 
     @property
     def indexed_trie(self) -> PublicationTrie:
         """Return v.T without the publications that wait to be indexed."""
-        return self._circulation.holdings.indexed_trie
+        return self._replication.replica.indexed_trie
 
     @property
     def count(self) -> int:
         """Return the number of publications; this costs less than the length of the trie."""
-        return self._circulation.holdings.count
+        return self._replication.replica.count
 
     @property
     def incarnation(self) -> int:
         """Return the incarnation in the sequence numbers of this node."""
-        return self._circulation.holdings.incarnation
+        return self._replication.replica.incarnation
 
     @property
     def incarnations_ahead(self) -> int:
         """Return the number of ignored incarnations of this name, which are ahead of the clock."""
-        return self._circulation.holdings.incarnations_ahead
+        return self._replication.replica.incarnations_ahead
 
     @property
     def is_complete(self) -> bool:
         """Return True if neighbours have handed over everything that they held when asked."""
-        return self._circulation.completeness.is_complete
+        return self._replication.completeness.is_complete
 
     @property
     def is_backfilling(self) -> bool:
         """Return True during a backfill."""
-        return self._circulation.backfill.is_running
+        return self._replication.backfill.is_running
 
     @property
     def is_first_backfill(self) -> bool:
         """Return True during a backfill of a node without publications of an earlier run."""
-        return self._circulation.backfill.is_first
+        return self._replication.backfill.is_first
 
     @property
     def in_sync(self) -> frozenset[NodeId]:
         """Return the ring neighbours that have confirmed to be in sync since the last repair."""
-        return self._circulation.sync.nodes
+        return self._replication.sync.nodes
 
     @property
     def is_leaving(self) -> bool:
         """Return True if the application drains this node or has asked to leave."""
-        return self._circulation.drain.is_leaving
+        return self._replication.drain.is_leaving
 
     def drain_candidates(self) -> list[NodeId]:
         """Return the nodes to which a drain may hand over."""
-        return self._circulation.drain.candidates(self.neighbours())
+        return self._replication.drain.candidates(self.neighbours())
 
     @property
     def unconfirmed(self) -> int:
         """Return an upper bound of the publications that a drain's receiver has not confirmed."""
-        return self._circulation.drain.unconfirmed
+        return self._replication.drain.unconfirmed
 
     def offset_of(self, key: bytes) -> int | None:
         """Return the offset of an id, or None; this indexes nothing."""
-        return self._circulation.holdings.offset_of(key)
+        return self._replication.replica.offset_of(key)
 
     @property
     def publications(self) -> tuple[Publication, ...]:
@@ -513,17 +509,17 @@ class Subscriber:
     @property
     def archive(self) -> Log:
         """Return the log."""
-        return self._circulation.holdings.archive
+        return self._replication.replica.archive
 
     @property
     def has_to_flush(self) -> bool:
         """Return True if a Flush would have an effect."""
-        return self._circulation.has_to_flush
+        return self._replication.has_to_flush
 
     @property
     def is_indexed(self) -> bool:
         """Return True if all publications are in the trie and all digests are known."""
-        return not self._circulation.holdings.is_behind
+        return not self._replication.replica.is_behind
 
     @property
     def slices_to_index(self) -> int:
@@ -542,17 +538,17 @@ class Subscriber:
             silence=self.silence,
             digests=dict(self.digests),
             publications=self.publications,
-            hashes=self._circulation.holdings.indexed_trie.wrong_digests(),
+            hashes=self._replication.replica.indexed_trie.wrong_digests(),
         )
 
     def memory(self) -> SubscriberMemory | None:
         """Return the other variables as a value; None if they are those of a new machine."""
         memory = replace(
-            self._circulation.memory(),
+            self._replication.memory(),
             audit_ticks=self._audit_ticks,
             chains=self._shortcuts.wrong_chains(),
             weight=self._digest.wrong_weight,
-            unheard=self._silence.unheard or None,
+            unheard=self._liveness.unheard or None,
         )
         return memory if memory != SubscriberMemory() else None
 
@@ -565,17 +561,17 @@ class Subscriber:
         me = Peer(state.label, self.node) if state.label is not None else None
         self._ring.load(me, state.left, state.right, state.ring)
         self._shortcuts.load_slots(state.shortcuts)
-        self._silence.load(state.silence)
+        self._liveness.load(state.silence)
         self._digest.load(state.digests)
-        self._circulation.recover(state.hashes)
-        self._circulation.spreading.invalidate_view()
+        self._replication.recover(state.hashes)
+        self._replication.broadcast.invalidate_view()
         if state.memory is not None:
             self._audit_ticks = state.memory.audit_ticks
             self._shortcuts.load(state.memory.chains)
-            self._silence.load_unheard(state.memory.unheard or {})
+            self._liveness.load_unheard(state.memory.unheard or {})
             self._digest.load_weight(self._ring.me, state.memory.weight)
-            self._circulation.load(state.memory)
-            self._circulation.holdings.indexed_trie.corrupt(state.hashes)
+            self._replication.load(state.memory)
+            self._replication.replica.indexed_trie.corrupt(state.hashes)
 
 
 def asks_supervisor(label: Label, rng: Random, *, rare: bool) -> bool:

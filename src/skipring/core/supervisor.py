@@ -9,7 +9,6 @@ from typing import Any, ClassVar, assert_never
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Evicted, Outbox
 from skipring.core.events import (
-    CompletenessRequested,
     Corrupted,
     DrainRequested,
     Event,
@@ -127,7 +126,6 @@ class Supervisor:
                 | PublishManyRequested()
                 | SyncRequested()
                 | DrainRequested()
-                | CompletenessRequested()
                 | ReplicationRequested()
                 | ResendRequested()
                 | Shutdown()

@@ -26,7 +26,6 @@ from skipring.core.effects import (
     Unsubscribed,
 )
 from skipring.core.events import (
-    CompletenessRequested,
     DrainRequested,
     Event,
     Flush,
@@ -226,10 +225,6 @@ class World:
         """Request the handover of a node's publications before it leaves (decision 0049)."""
         self.drained.pop(node, None)
         self._dispatch(node, DrainRequested(ids, everything))
-
-    def request_completeness(self, node: NodeId) -> None:
-        """Make a node request everything that it lacks from its neighbours."""
-        self._dispatch(node, CompletenessRequested())
 
     def replicate(self, node: NodeId, ids: tuple[bytes, ...], nodes: tuple[NodeId, ...]) -> None:
         """Make a node ask other nodes to confirm publications."""
