@@ -175,7 +175,7 @@ def test_own_publications_are_packed_up_to_the_chunk_size() -> None:
 
 def test_publication_larger_than_a_chunk_is_sent_alone() -> None:
     requests = tuple(PublishRequested(payload=bytes(size)) for size in (1, 999, 1))
-    effects = deferring(chunk_bytes=500).act(PublishManyRequested(requests))
+    effects = deferring(chunk_bytes=500).handle(PublishManyRequested(requests))
     assert [each.publication.seq for each in distinct(effects, PublishNew)] == [0, 1, 2]
 
 

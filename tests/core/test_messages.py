@@ -47,6 +47,11 @@ TAGS = {
     "Ping": 67,
     "Pong": 68,
     "ConfigurationAck": 69,
+    "GetLogInfo": 81,
+    "LogInfo": 82,
+    "FetchLog": 83,
+    "LogPage": 84,
+    "Refused": 72,
 }
 decoder = msgspec.msgpack.Decoder(Message)
 

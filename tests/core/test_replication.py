@@ -21,6 +21,7 @@ from skipring.core.events import (
     Flush,
     PublishManyRequested,
     PublishRequested,
+    Received,
     ReplicationRequested,
     Shutdown,
     SubscribeRequested,
@@ -43,12 +44,15 @@ from skipring.core.messages import (
     IHave,
     Introduce,
     IntroduceShortcut,
+    LogInfo,
+    LogPage,
     Message,
     Ping,
     Pong,
     Publications,
     PublishMany,
     PublishNew,
+    Refused,
     RemoveConnections,
     ReportUnresponsive,
     RequestHandover,
@@ -60,7 +64,7 @@ from skipring.core.messages import (
 )
 from skipring.core.prefix import ALL
 from skipring.core.publications import ID_BYTES, Encoded, Publication
-from skipring.core.records import HistoryPage
+from skipring.core.records import HistoryPage, encoded_all
 from skipring.core.replica import Replica
 from skipring.core.replication import Replication
 from skipring.core.ring import Ring
@@ -69,7 +73,7 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import RangeSummary
 from skipring.core.trie import PublicationTrie
 from skipring.world.snapshot import publications_in
-from tests.support.backfill import begin, end, feed
+from tests.support.backfill import begin, end, feed, rows_of
 from tests.support.fake_host import FakeHost, distinct, kinds
 from tests.support.machines import TOPIC
 from tests.support.publications import arrive, arriving, deferring, made, made_many, news, store
@@ -274,8 +278,9 @@ def test_backfilled_publications_are_stored_and_delivered_and_not_announced() ->
     host = deferring()
     rows = made_many(3)
     effects = feed(host, page(rows))
-    size = sum(row.size_bytes for row in rows)
-    assert effects == [store(0, *rows), Deliver(rows, 0, Origin.REPAIR, 0, size)]
+    encoded = Encoded.of(encoded_all(rows))
+    size = len(encoded.data)
+    assert effects == [Store(0, rows, size, encoded), Deliver(rows, 0, Origin.REPAIR, 0, size)]
     assert not any(isinstance(each, Send) for each in host.handle(Flush()))
 
 
@@ -313,7 +318,8 @@ UNNUMBERED = replace(made(1), seq=-1)  # cannot have an id
 NAMELESS = Publication(publisher="p", seq=0, id=WRONG_ID)  # has no payload
 PAGES = {
     "wrong ids in the rows": (page((FIRST, SECOND), id=WRONG_ID), [FIRST, SECOND]),
-    "a row without a payload, a row without an id": (page((NAMELESS, UNNUMBERED, FIRST)), [FIRST]),
+    "a row without an id": (page((UNNUMBERED, FIRST)), [FIRST]),
+    "a row without a payload": (page((NAMELESS, FIRST)), []),  # the source is replaced
     "a corrupt duplicate": (
         HistoryPage((FIRST,) * 3, WRONG_ID + FIRST.id + FIRST.id),
         [FIRST],
@@ -398,6 +404,7 @@ def test_T8_announced_backfill_blocks_other_sessions_for_a_bounded_time() -> Non
     assert begin(host) is None
     assert not is_answered(host)
     assert [asks(host) for _ in range(4)] == [False, False, False, True]
+    host.handle(Tick())  # the backfill has ended: its source did not answer
     assert is_answered(host)
 
 
@@ -416,6 +423,7 @@ def test_T8_backfill_that_stops_blocks_sessions_for_a_bounded_time() -> None:
     assert [asks(host) for _ in range(3)] == [False] * 3
     assert not is_answered(host)
     assert asks(host)
+    host.handle(Tick())  # the backfill has ended: its source did not answer
     assert is_answered(host)
 
 
@@ -455,7 +463,16 @@ def test_ticks_index_nothing_during_a_backfill_at_any_backlog(
     assert backlog(host) == 20
 
 
-def test_end_without_a_backfill_has_no_effect() -> None:
+@pytest.mark.parametrize(
+    "message",
+    [
+        Refused(1, "busy"),
+        LogInfo(1, "", 0, 0, 9, 9, (), b""),
+        LogPage(1, None, (), b"", rows_of(made_many(2))),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_answer_without_a_backfill_has_no_effect(message: Message) -> None:
     host = deferring(repairs=True)
-    assert end(host) == []
+    assert host.handle(Received(message, "a")) == []
     assert (host.stored, host.delivered) == ([], [])

@@ -33,12 +33,15 @@ PURE: Final[Mapping[str, str]] = MappingProxyType(
         "effects": "frozen values; an Outbox exists during one event",
         "events": "frozen values",
         "labels": "frozen values",
+        "limits": "functions",
+        "log_pages": "functions",
         "messages": "frozen values",
         "peers": "frozen values",
         "prefix": "frozen values and functions",
         "publications": "values that are computed once from their own fields",
+        "records": "frozen values and functions",
         "reconcile": "functions; a Reconciler exists during one message",
-        "state": "frozen values",
+        "state": "values; the run of a backfill belongs to its BackfillClient",
         "summaries": "frozen values and functions",
         "topology": "frozen values and functions",
     }
@@ -46,6 +49,8 @@ PURE: Final[Mapping[str, str]] = MappingProxyType(
 # Mutable classes of the pure modules, and why no variable of a machine is of such a class.
 TRANSIENT: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "BackfillRunState": "the variable `_run` of a BackfillClient",
+        "BackfillSourceState": "part of a BackfillRunState",
         "Outbox": "made for one event, and returned as its effects",
         "Reconciler": "made for one message, and sent in its effects",
     }
@@ -99,13 +104,13 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         },
         "Subscriber": {
             "_audit_ticks": (FILE, "SubscriberMemory.audit_ticks"),
-            "_circulation": (PART, "Replication"),
+            "_replication": (PART, "Replication"),
             "_config": (FIXED, "given when the machine is made"),
             "_digest": (PART, "RingDigest"),
             "_ring": (PART, "Ring"),
             "_rng": (FIXED, "chance is no state: any outcome is possible at any time"),
             "_shortcuts": (PART, "Shortcuts"),
-            "_silence": (PART, "NeighbourLiveness"),
+            "_liveness": (PART, "NeighbourLiveness"),
             "node": (FIXED, "the node's name"),
             "wants": (FILE, "SubscriberState.member"),
         },
@@ -145,8 +150,11 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_ring": (PART, "Ring"),
             "completeness": (PART, "Completeness"),
             "drain": (PART, "Drain"),
-            "holdings": (PART, "Replica"),
-            "spreading": (PART, "Broadcast"),
+            "_transfers": (PART, "TransferTracker"),
+            "backfill": (PART, "BackfillClient"),
+            "broadcast": (PART, "Broadcast"),
+            "replica": (PART, "Replica"),
+            "sync": (PART, "SyncConfirmations"),
         },
         "Broadcast": {
             "_lazy_push": (PART, "LazyPush"),
@@ -206,6 +214,20 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_served": (FILE, "TransferState.served"),
             "_source": (FILE, "TransferState.source"),
             "_source_ticks": (FILE, "TransferState.source_ticks"),
+        },
+        "BackfillClient": {
+            "_config": (FIXED, "given when the machine is made"),
+            "_is_expected": (FILE, "BackfillState.expected"),
+            "_replica": (PART, "Replica"),
+            "_requests": (FILE, "BackfillState.requests"),
+            "_run": (FILE, "BackfillState.run"),
+            "_transfers": (PART, "TransferTracker"),
+        },
+        "SyncConfirmations": {
+            "_ask_ticks": (FILE, "SyncState.ask_ticks"),
+            "_config": (FIXED, "given when the machine is made"),
+            "_period": (FILE, "SyncState.period"),
+            "nodes": (FILE, "SyncState.confirmed"),
         },
         "Handovers": {
             "_config": (FIXED, "given when the machine is made"),
@@ -444,6 +466,6 @@ def test_every_field_of_the_state_has_a_row() -> None:
 _PARTS: Final = frozenset(
     {
         *("memory", "spreading", "announcing", "repair", "histories", "scrub", "holdings"),
-        *("handovers", "drain", "completeness", "detector"),
+        *("handovers", "drain", "completeness", "detector", "backfill", "sync"),
     }
 )

@@ -9,16 +9,19 @@ from random import Random
 
 import pytest
 from msgspec.msgpack import Decoder
-from skipring.node.log_server import handle_log_request, log_info, stored_page
 
+from skipring.core import log_pages
 from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Send
+from skipring.core.events import Received
 from skipring.core.log import Log, MemoryLog
+from skipring.core.log_pages import answer, log_page
+from skipring.core.messages import LogInfo
 from skipring.core.prefix import Prefix
 from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.replica import Replica
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import digest_of
-from skipring.net.work_budget import never_spent
-from skipring.node import log_server as offering
 from skipring.storage.store import PublicationStore
 from skipring.storage.topic_log import TopicLog
 from skipring.wire.codec import decode, encode
@@ -52,7 +55,7 @@ def on_disk(directory: Path, stored: list[Publication]) -> Iterator[TopicLog]:
 def pages_of(archive: Log, question: FetchLog) -> Iterator[LogPage]:
     start: int | None = question.start
     while start is not None:
-        page = stored_page(
+        page = log_page(
             archive,
             FetchLog(
                 1,
@@ -119,9 +122,7 @@ def test_nothing_at_or_after_the_requested_end_is_read(tmp_path: Path) -> None:
     stored = publications(2500)
     with on_disk(tmp_path, stored) as archive:
         assert read(archive, end=1234) == numbered(stored[:1234])
-        assert (
-            stored_page(archive, FetchLog(1, "", 0, 5000, 9000, 0, 0, contents=True)).offsets == ()
-        )
+        assert log_page(archive, FetchLog(1, "", 0, 5000, 9000, 0, 0, contents=True)).offsets == ()
 
 
 def test_prefix_out_of_range_has_no_publications() -> None:
@@ -137,13 +138,13 @@ def test_nonempty_prefix_of_no_bits_has_no_publications(tmp_path: Path) -> None:
 def test_contiguous_page_equals_the_page_found_row_by_row(
     payload_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offering, "PAGE_ROWS_MAX", 300)
+    monkeypatch.setattr(log_pages, "PAGE_ROWS_MAX", 300)
     with on_disk(tmp_path, publications(2500, bytes(payload_bytes))) as archive:
         for start in (0, 1, 699, 999, 1000, 1700, 1999):
             for end in (start + 1, start + 500, 2000, 2500):
                 question = FetchLog(1, "", 0, start, end, 0, 0, contents=True)
-                page = offering._whole_page(archive, question, end)
-                expected = offering._chosen_page(archive, question, end, never_spent)
+                page = log_pages._whole_page(archive, question, end)
+                expected = log_pages._chosen_page(archive, question, end)
                 if page is not None and page.next == 2000 != expected.next:
                     continue  # publications in memory are read row by row
                 assert page == expected
@@ -237,7 +238,7 @@ def test_page_fits_many_of_the_smallest_publications() -> None:
 
 def test_large_publications_in_memory_are_scanned_in_steps() -> None:
     archive = MemoryLog(publications(50, payload=bytes(500_000)))
-    page = stored_page(archive, FetchLog(1, "", 0, 0, 50, 0, 0, contents=False))
+    page = log_page(archive, FetchLog(1, "", 0, 0, 50, 0, 0, contents=False))
     assert page.next is not None
     assert page.next < 20
     assert len(read(archive)) == 50
@@ -246,7 +247,7 @@ def test_large_publications_in_memory_are_scanned_in_steps() -> None:
 def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
     with on_disk(tmp_path, publications(20, payload=bytes(500_000))) as archive:
         for contents in (False, True):
-            page = stored_page(archive, FetchLog(1, "", 0, 0, 20, 8, 7, contents=contents))
+            page = log_page(archive, FetchLog(1, "", 0, 0, 20, 8, 7, contents=contents))
             assert page.next is not None
             assert page.next < 20
 
@@ -254,68 +255,71 @@ def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
 # -- surveys ---------------------------------------------------------------------------------
 
 
-def machine_over(archive: Log) -> Subscriber:
-    return Subscriber("a", rng=Random(0), config=ProtocolConfig(), topic=TOPIC, archive=archive)
+def replica_over(log: Log) -> Replica:
+    replica = Replica(TOPIC, log)
+    replica.recover({})
+    return replica
+
+
+def extent(replica: Replica, question: GetLogInfo) -> LogInfo:
+    info = answer(replica, question)
+    assert isinstance(info, LogInfo)
+    return info
 
 
 @pytest.mark.parametrize("bits", [0, 3, 8])
 def test_survey_has_a_digest_of_the_ids_under_each_prefix(bits: int, tmp_path: Path) -> None:
     stored = publications(300)
     with on_disk(tmp_path, stored) as archive:
-        seen = log_info("5eed", machine_over(archive), GetLogInfo(7, bits, None))
+        seen = extent(replica_over(archive), GetLogInfo(7, bits, None))
     parts: list[list[bytes]] = [[] for _ in range(1 << bits)]
     for publication in stored:
         parts[Prefix.of_id(publication.id, bits).value].append(publication.id)
     assert list(seen.digests) == [digest_of(sorted(part)) if part else b"" for part in parts]
-    assert (seen.request, seen.store, seen.end, seen.count) == (7, "5eed", 300, 300)
+    assert (seen.request, seen.store, seen.end, seen.count) == (7, archive.store, 300, 300)
 
 
 def test_survey_without_digests_has_end_and_count() -> None:
-    seen = log_info("", machine_over(MemoryLog(publications(5))), GetLogInfo(7, None, None))
+    seen = extent(replica_over(MemoryLog(publications(5))), GetLogInfo(7, None, None))
     assert (seen.digests, seen.end, seen.count) == ((), 5, 5)
 
 
 def test_survey_counts_only_committed_records_as_durable(tmp_path: Path) -> None:
     with on_disk(tmp_path, publications(1500)) as archive:
-        seen = log_info("5eed", machine_over(archive), GetLogInfo(7, 0, None))
+        seen = extent(replica_over(archive), GetLogInfo(7, 0, None))
     assert (seen.durable_end, seen.end) == (1000, 1500)
 
 
 def test_node_without_disk_has_no_store_and_nothing_durable() -> None:
-    seen = log_info("5eed", machine_over(MemoryLog(publications(5))), GetLogInfo(7, 0, None))
+    seen = extent(replica_over(MemoryLog(publications(5))), GetLogInfo(7, 0, None))
     assert (seen.store, seen.durable_end, seen.end, seen.chain) == ("", 0, 5, b"")
 
 
 def test_survey_has_the_chain_value_at_a_durable_offset(tmp_path: Path) -> None:
     with on_disk(tmp_path, publications(1500)) as archive:
-        machine = machine_over(archive)
+        replica = replica_over(archive)
         for offset in (0, 1, 64, 999, 1000):
-            seen = log_info("5eed", machine, GetLogInfo(7, None, offset))
+            seen = extent(replica, GetLogInfo(7, None, offset))
             assert seen.chain == archive.chain_at(offset)
-        assert log_info("5eed", machine, GetLogInfo(7, None, None)).chain == archive.chain_at(1000)
+        assert extent(replica, GetLogInfo(7, None, None)).chain == archive.chain_at(1000)
         for beyond in (1001, 1500, END):
-            assert log_info("5eed", machine, GetLogInfo(7, None, beyond)).chain == b""
+            assert extent(replica, GetLogInfo(7, None, beyond)).chain == b""
 
 
 @pytest.mark.parametrize(
     "question", [GetLogInfo(5, 0, None), FetchLog(5, "", 0, 0, 1, 0, 0, contents=True)]
 )
 def test_non_member_refuses_the_request(question: GetLogInfo | FetchLog) -> None:
-    assert handle_log_request("5eed", None, question) == Refused(5, "not a member of the topic")
+    machine = Subscriber("a", rng=Random(0), config=ProtocolConfig(), topic=TOPIC, wants=False)
+    effects = machine.handle(Received(question, "reader"))
+    assert effects == [Send("reader", Refused(5, "not a member of the topic"))]
 
 
 def test_request_for_another_store_is_refused(tmp_path: Path) -> None:
-    with on_disk(tmp_path, publications(5)) as archive:
-        machine = machine_over(archive)
-        own = archive.epoch
-        for store, epoch in (("5eed", own + 1), ("0ther", own), ("", own)):
-            said = handle_log_request(
-                "5eed", machine, FetchLog(5, store, epoch, 0, 5, 0, 0, contents=True)
-            )
-            assert said == Refused(5, ANOTHER_STORE)
-        assert isinstance(
-            handle_log_request(
-                "5eed", machine, FetchLog(5, "5eed", own, 0, 5, 0, 0, contents=True)
-            ),
-            LogPage,
-        )
+    with on_disk(tmp_path, publications(5)) as log:
+        replica = replica_over(log)
+        for store, epoch in ((log.store, log.epoch + 1), ("0ther", log.epoch), ("", log.epoch)):
+            refusal = answer(replica, FetchLog(5, store, epoch, 0, 5, 0, 0, contents=True))
+            assert refusal == Refused(5, ANOTHER_STORE)
+        question = FetchLog(5, log.store, log.epoch, 0, 5, 0, 0, contents=True)
+        assert isinstance(answer(replica, question), LogPage)
