@@ -159,7 +159,7 @@ def test_complete_member_asks_once_in_64_ticks() -> None:
         run_rounds(world, RandomOrder(), 1)
         assert world.subscribers["a"].is_complete
     assert 3 * 4 <= world.sent[HandoverDone] <= 4 * 4
-    assert world.sent[CheckHeld] <= 4 * 4
+    assert world.sent[CheckHeld] <= 5 * 4
 
 
 def test_corrupted_age_of_a_confirmation_heals() -> None:
