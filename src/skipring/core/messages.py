@@ -6,10 +6,13 @@ handles. The tags are part of the wire format: never reuse one.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from struct import Struct as Layout
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, get_args
 
 from msgspec import Meta, Struct
+from msgspec.structs import fields
 
 from skipring.core.labels import Label, Word
 from skipring.core.peers import EdgeKind, NodeId, Peer
@@ -22,6 +25,17 @@ Number: TypeAlias = Annotated[int, Meta(ge=0, le=NUMBER_MAX, description="0 to 2
 SESSION_MAX: Final = (1 << 16) - 1  # Limit: a session is a small number in every message.
 Session: TypeAlias = Annotated[int, Meta(ge=0, le=SESSION_MAX, description=f"0 to {SESSION_MAX}")]
 Hops: TypeAlias = Annotated[int, Meta(ge=0, le=HOPS_MAX, description=f"0 to {HOPS_MAX}")]
+Claims: TypeAlias = Annotated[tuple[RangeSummary, ...], Meta(description="claims")]
+ShortIds: TypeAlias = Annotated[bytes, Meta(description=f"{SHORT_BYTES} bytes each")]
+HopsOfEach: TypeAlias = Annotated[bytes, Meta(description="1 byte each")]
+IDS_ASKED: Final = 512  # Guess: 16 KiB of ids in a question.
+AskedIds: TypeAlias = Annotated[
+    bytes, Meta(max_length=ID_BYTES * IDS_ASKED, description=f"{ID_BYTES} bytes each")
+]
+REMAINING_MAX: Final = 8  # Limit: remaining nodes in an announcement.
+RemainingNodes: TypeAlias = Annotated[
+    tuple[NodeId, ...], Meta(max_length=REMAINING_MAX, description="nodes")
+]
 
 
 class Subscribe(Struct, frozen=True, array_like=True, gc=False, tag=1):
@@ -100,7 +114,7 @@ class CheckTrie(Struct, frozen=True, array_like=True, gc=False, tag=10):
     """
 
     sender: NodeId
-    claims: tuple[RangeSummary, ...]
+    claims: Claims
     session: Session = 0
     confirm: bool = False
 
@@ -113,9 +127,9 @@ class CheckAndPublish(Struct, frozen=True, array_like=True, gc=False, tag=11):
     """
 
     sender: NodeId
-    claims: tuple[RangeSummary, ...]
+    claims: Claims
     session: Session = 0
-    wanted: tuple[RangeSummary, ...] = ()
+    wanted: Claims = ()
 
 
 class Publications(Struct, frozen=True, array_like=True, gc=False, tag=12):
@@ -160,8 +174,8 @@ class _ShortIds(Struct, frozen=True, array_like=True, gc=False):
     """
 
     sender: NodeId
-    ids: bytes
-    hops: bytes
+    ids: ShortIds
+    hops: HopsOfEach
 
     def __post_init__(self) -> None:
         """Raise ValueError unless each short id has a hop count."""
@@ -209,8 +223,8 @@ class CheckHeld(Struct, frozen=True, array_like=True, gc=False, tag=18):
 
     sender: NodeId
     session: Number
-    claims: tuple[RangeSummary, ...] = ()
-    ids: bytes = b""
+    claims: Claims = ()
+    ids: AskedIds = b""
 
     def __post_init__(self) -> None:
         """Raise ValueError if the bytes are not a whole number of ids."""
@@ -226,9 +240,9 @@ class Held(Struct, frozen=True, array_like=True, gc=False, tag=19):
     sender: NodeId
     session: Number
     durable: bool
-    claims: tuple[RangeSummary, ...] = ()
-    held: bytes = b""
-    missing: bytes = b""
+    claims: Claims = ()
+    held: AskedIds = b""
+    missing: AskedIds = b""
 
     def __post_init__(self) -> None:
         """Raise ValueError if the bytes are not a whole number of ids."""
@@ -243,7 +257,7 @@ class Draining(Struct, frozen=True, array_like=True, gc=False, tag=20):
     """
 
     sender: NodeId
-    remaining: tuple[NodeId, ...] = ()
+    remaining: RemainingNodes = ()
 
 
 class RequestHandover(Struct, frozen=True, array_like=True, gc=False, tag=21):
@@ -316,33 +330,43 @@ Message: TypeAlias = (
     | ConfigurationAck
 )
 
-MESSAGE_TYPES: Final[tuple[type[Message], ...]] = (
-    Subscribe,
-    Unsubscribe,
-    GetConfiguration,
-    SetConfiguration,
-    CheckLabel,
-    Introduce,
-    IntroduceShortcut,
-    RemoveConnections,
-    Digest,
-    CheckTrie,
-    CheckAndPublish,
-    Publications,
-    TrieEqual,
-    PublishNew,
-    PublishMany,
-    IHave,
-    Want,
-    CheckHeld,
-    Held,
-    Draining,
-    RequestHandover,
-    HandoverDone,
-    ReportUnresponsive,
-    Ping,
-    Pong,
-    ConfigurationAck,
-)
+MESSAGE_TYPES: Final[tuple[type[Message], ...]] = get_args(Message)
 
 UNRECORDED: Final = SetConfiguration(None, None, None)
+
+
+# -- claimed sender (decision 0045) ------------------------------------------------------------
+
+Claim: TypeAlias = Callable[[Any, NodeId], bool]  # True if the message may come from this peer
+
+
+def _claim_in(name: str) -> Claim:
+    get = attrgetter(name)
+    return lambda message, peer: get(message) == peer
+
+
+def _claim_of(kind: type[Message]) -> Claim | None:
+    """Return the claim of a type with a field ``sender``; None for other types."""
+    for field in fields(kind):
+        if field.name == "sender":
+            return _claim_in("sender.node" if field.type is Peer else "sender")
+    return None
+
+
+# A message without a field ``sender`` that names its sender, or names it in some cases, has a row.
+CLAIMS: Final[Mapping[type, Claim]] = {
+    Subscribe: _claim_in("node"),
+    Unsubscribe: _claim_in("node"),
+    # Without a digest, any peer may ask about any node.
+    GetConfiguration: lambda message, peer: message.digest is None or message.node == peer,
+    Introduce: lambda message, peer: not message.first_hand or message.peer.node == peer,
+    RemoveConnections: _claim_in("node"),
+    Digest: _claim_in("node"),
+    **{kind: claim for kind in MESSAGE_TYPES if (claim := _claim_of(kind)) is not None},
+}
+
+
+def names_another(message: object, peer: NodeId) -> bool:
+    """Return True if a message names another sender than the peer that sent it."""
+    claim = CLAIMS.get(type(message))
+    return claim is not None and not claim(message, peer)

@@ -36,15 +36,22 @@ from skipring.net.work_budget import (
 from skipring.security.credentials import PeerCertificate, may_act_as
 from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.framing import CONTROL_BYTES_MAX, Frame, FrameReader
-from skipring.wire.handshake import NONCE_END, Hello, Role, check_greeting
-from skipring.wire.name_messages import NAME_TYPES, NO_TOPIC, NameMessage
+from skipring.wire.handshake import (
+    NAME_TYPES,
+    NO_TOPIC,
+    NONCE_END,
+    Hello,
+    NameMessage,
+    Role,
+    check_greeting,
+)
 from skipring.wire.rpc import (
     BUSY,
     CONNECTION_REQUEST,
+    RUNTIME_TYPES,
     Refused,
     WireMessage,
     is_request,
-    is_runtime,
 )
 
 if TYPE_CHECKING:  # Importing it loads cryptography, which few processes need.
@@ -392,7 +399,7 @@ class PeerConnection(asyncio.Protocol):
         if type(envelope.message) in NAME_TYPES:
             self._board.on_name_message(self, cast("NameMessage", envelope.message))
             return
-        if self._is_client and not is_runtime(envelope.message):
+        if self._is_client and type(envelope.message) not in RUNTIME_TYPES:
             self._refuse("not for clients", type(envelope.message).__name__)
             return
         self._board.receive(self.sender, envelope, frame)

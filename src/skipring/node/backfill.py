@@ -25,15 +25,9 @@ from skipring.core.subscriber import Subscriber
 from skipring.core.trie import OFFSET_MAX
 from skipring.errors import MessageError
 from skipring.storage.record import UNREADABLE, decoded_page, rows_of_page
-from skipring.wire.limits import RECORD_BYTES_MAX, check_publications
-from skipring.wire.rpc import (
-    FetchLog,
-    GetLogInfo,
-    LogInfo,
-    LogPage,
-    Refused,
-    RuntimeMessage,
-)
+from skipring.wire.codec import check_publications
+from skipring.wire.limits import RECORD_BYTES_MAX
+from skipring.wire.rpc import FetchLog, GetLogInfo, LogInfo, LogPage, Refused, RuntimeMessage
 
 SOURCES_MAX: Final = 4  # Guess: more sources do not fill a link faster.
 HISTORY_MIN: Final = 2048  # Guess: anti-entropy transfers fewer publications as quickly.

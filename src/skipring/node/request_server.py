@@ -23,9 +23,9 @@ from skipring.node.log_server import handle_deliveries_request, handle_log_reque
 from skipring.node.sender import Sender
 from skipring.node.status_server import NOT_A_MEMBER, handle_status_request, node_status
 from skipring.node.topic_logs import TopicLogs
-from skipring.wire.monitor_rpc import FetchArrivals
 from skipring.wire.rpc import (
     BUSY,
+    FetchArrivals,
     FetchChanges,
     FetchDeliveries,
     FetchLog,

@@ -1,7 +1,7 @@
-"""Limits of names and publications in a message: one check each.
+"""Limits of names, publications and pages: every size, the constrained types, and their checks.
 
-The decoder checks types; these checks cover sizes, ranges and names. A check raises a MessageError
-of one short sentence.
+msgspec checks the constrained types when it decodes a message. The functions check what it cannot
+express, or only slowly; each raises a MessageError of one short sentence.
 """
 
 from __future__ import annotations
@@ -13,101 +13,178 @@ from typing import Annotated, Final, TypeAlias
 from msgspec import Meta
 from msgspec.structs import replace
 
-from skipring.core.messages import NUMBER_MAX
-from skipring.core.peers import NodeId, TopicId
+from skipring.core.labels import Label, Word
+from skipring.core.messages import NUMBER_MAX, Number
+from skipring.core.peers import ADDRESS_PATTERN, Address, NodeId, TopicId
 from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.state import LivenessState
+from skipring.core.summaries import DIGEST_BYTES
+from skipring.core.trie import Offset
 from skipring.errors import MessageError
 
-# All are limits of ours; the paper has none.
+# Chosen limits; the paper has none.
 TOPIC_BYTES_MAX: Final = 255
 PAYLOAD_BYTES_MAX: Final = 512 * 1024
 KEY_BYTES_MAX: Final = 1024
 HEADERS_MAX: Final = 64
 HEADERS_BYTES_MAX: Final = 8 * 1024  # names and values together
 LOCATED_MAX: Final = 32  # members in one answer: with the longest addresses they fit in a frame
-PUBLICATIONS_MAX: Final = 8192  # twice what a chunk (T14) can hold of the smallest
+PUBLICATIONS_MAX: Final = 8192  # twice the number of the smallest publications in a chunk (T14)
 REASON_CHARACTERS_MAX: Final = 500
-ENTRIES_MAX: Final = 256  # of a database, or of those who wait, in one page
-LABEL_CHARACTERS_MAX: Final = 4096  # in a database, where also a corrupted label has an end
-SHORTCUTS_MAX: Final = 128  # two for each of 64 levels; as many sums (R14) and watches (R9)
+ENTRIES_MAX: Final = 256  # of a database, or of its queue, in one page
+LABEL_CHARACTERS_MAX: Final = 4096  # in a database, which may contain corrupted labels
+SHORTCUTS_MAX: Final = 128  # two for each of 64 levels; also of sums (R14) and watches (R9)
 LISTED_MAX: Final = 1024  # publications in one page
-JOURNAL_MAX: Final = 128
+JOURNAL_MAX: Final = 128  # changes in one page
+JOURNAL_CHARACTERS_MAX: Final = 200  # of each text in a change
 TOPICS_MAX: Final = 256  # of a supervisor, in one page
 ARRIVALS_MAX: Final = 512  # in one page
-REMAINING_MAX: Final = 8  # nodes in one Draining, as in the core
-ASKED_MAX: Final = 512  # ids in one CheckHeld, as in the core's ``IDS_ASKED``
-SURVEY_BITS_MAX: Final = 8  # so a survey has 256 digests at most
+SURVEY_BITS_MAX: Final = 8  # of a prefix, so a survey has at most 256 digests
+SURVEY_PREFIX_MAX: Final = (1 << SURVEY_BITS_MAX) - 1
 STORED_MAX: Final = 16_384  # publications, ids or deliveries in one page
 STORED_BYTES_MAX: Final = 960 * 1024  # of contents in one page
-# Of one stored publication. The largest that is accepted takes less: payload, key and headers as
-# above, with a name, two numbers and the sizes of 133 fields.
+# Of one stored publication. The largest accepted publication is shorter: payload, key and headers
+# as above, a name, two numbers and the sizes of 133 fields.
 RECORD_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + 16 * 1024
 STORE_CHARACTERS_MAX: Final = 64
-INCARNATION_MAX: Final = (1 << 40) - 1
-CONFLICTS_MAX: Final = 16  # of names that two processes have, in one page
+CONFLICTS_MAX: Final = 16  # names that two processes claim, in one page
 CLONES_MAX: Final = 4  # processes with the name of one node, in its report
 CHAIN_BYTES: Final = 8  # of a log's running digest: 2^32 logs of one store until two are alike
-JOURNAL_CHARACTERS_MAX: Final = 200  # of each text in an entry
-# Of what is damaged on purpose: twice as many as a supervisor has connections.
-DAMAGED_MAX: Final = 8192
+DAMAGED_MAX: Final = 8192  # twice the number of connections of a supervisor
 FORGED_BYTES_MAX: Final = 512 * 1024
+SHOWN_CHARACTERS_MAX: Final = 40  # Guess: enough to recognise a value in a sentence.
+
+# -- constrained types -----------------------------------------------------------------------
+
+_PRINTABLE: Final = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
 
 MemberCount: TypeAlias = Annotated[
     int, Meta(ge=1, le=LOCATED_MAX, description=f"1 to {LOCATED_MAX}")
 ]
-Incarnation: TypeAlias = Annotated[int, Meta(ge=0, le=INCARNATION_MAX, description="0 to 2^40-1")]
 SurveyBits: TypeAlias = Annotated[
     int, Meta(ge=0, le=SURVEY_BITS_MAX, description=f"0 to {SURVEY_BITS_MAX}")
 ]
-SURVEY_PREFIX_MAX: Final = (1 << SURVEY_BITS_MAX) - 1
 SurveyPrefix: TypeAlias = Annotated[
     int, Meta(ge=0, le=SURVEY_PREFIX_MAX, description=f"0 to {SURVEY_PREFIX_MAX}")
 ]
-
-SHOWN_CHARACTERS_MAX: Final = 40  # Our guess: enough to recognise a value in a sentence.
-
-_NODE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})")
-CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_PORT_MAX: Final = (1 << 16) - 1
-
-
-def shown(text: str) -> str:
-    """A text from outside in few printable characters, on one line."""
-    short = ascii(text[:SHOWN_CHARACTERS_MAX])
-    return short if len(text) <= SHOWN_CHARACTERS_MAX else short + "..."
+Members: TypeAlias = Annotated[
+    dict[NodeId, Address], Meta(max_length=LOCATED_MAX, description="map of node to address")
+]
+Reason: TypeAlias = Annotated[
+    str, Meta(max_length=REASON_CHARACTERS_MAX, pattern=_PRINTABLE, description="text")
+]
+ChangeText: TypeAlias = Annotated[str, Meta(max_length=JOURNAL_CHARACTERS_MAX, pattern=_PRINTABLE)]
+StoreId: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=rf"\A[0-9a-f]{{0,{STORE_CHARACTERS_MAX}}}\Z",
+        description="hexadecimal digits, or none",
+    ),
+]
+DatabaseEntry: TypeAlias = tuple[
+    Annotated[str, Meta(max_length=LABEL_CHARACTERS_MAX, pattern=r"\A[01]*\Z")], NodeId | None
+]
+_ENTRIES: Final = "[bits, node or nil] each"
+Entries: TypeAlias = Annotated[
+    tuple[DatabaseEntry, ...], Meta(max_length=ENTRIES_MAX, description=_ENTRIES)
+]
+Queue: TypeAlias = Annotated[tuple[NodeId, ...], Meta(max_length=ENTRIES_MAX, description="nodes")]
+DamagedEntries: TypeAlias = Annotated[
+    tuple[DatabaseEntry, ...], Meta(max_length=DAMAGED_MAX, description=_ENTRIES)
+]
+DamagedNodes: TypeAlias = Annotated[
+    tuple[NodeId, ...], Meta(max_length=DAMAGED_MAX, description="nodes")
+]
+Shortcuts: TypeAlias = Annotated[
+    tuple[tuple[Label, NodeId | None], ...],
+    Meta(max_length=SHORTCUTS_MAX, description="[[position], node or nil] each"),
+]
+Watches: TypeAlias = Annotated[
+    dict[NodeId, LivenessState],
+    Meta(max_length=SHORTCUTS_MAX, description="map of node to [ticks, threshold, pending]"),
+]
+Sums: TypeAlias = Annotated[
+    dict[NodeId, Word], Meta(max_length=SHORTCUTS_MAX, description="map of node to 0 to 2^64-1")
+]
+ForgedFrames: TypeAlias = Annotated[bytes, Meta(max_length=FORGED_BYTES_MAX, description="bytes")]
+Offsets: TypeAlias = Annotated[
+    tuple[Offset, ...], Meta(max_length=STORED_MAX, description="0 to 2^40-1, each")
+]
+Times: TypeAlias = Annotated[
+    tuple[Number, ...], Meta(max_length=STORED_MAX, description="0 to 2^63-1, each")
+]
+ListedPublications: TypeAlias = Annotated[
+    tuple[Publication, ...], Meta(max_length=LISTED_MAX, description="publications, with ids")
+]
+BytesOfEach: TypeAlias = Annotated[bytes, Meta(max_length=STORED_MAX, description="1 byte each")]
+StoredIds: TypeAlias = Annotated[
+    bytes, Meta(max_length=ID_BYTES * STORED_MAX, description=f"{ID_BYTES} bytes each")
+]
+StoredContents: TypeAlias = Annotated[
+    bytes, Meta(max_length=STORED_BYTES_MAX, description="publications as bytes")
+]
+SurveyDigests: TypeAlias = Annotated[
+    tuple[Annotated[bytes, Meta(max_length=DIGEST_BYTES)], ...],
+    Meta(max_length=1 << SURVEY_BITS_MAX, description=f"{DIGEST_BYTES} bytes or none, each"),
+]
+ChainValue: TypeAlias = Annotated[
+    bytes, Meta(max_length=CHAIN_BYTES, description=f"{CHAIN_BYTES} bytes or none")
+]
 
 
 # -- names -----------------------------------------------------------------------------------
 
+_CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_ADDRESS: Final = re.compile(ADDRESS_PATTERN)
+# A cached method of a compiled pattern: the same few names are in every frame.
+match_node: Final = lru_cache(maxsize=4096)(re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch)
 
-@lru_cache(maxsize=1024)  # the same few stand in every frame
+
+def shown(text: str) -> str:
+    """Return a text from outside in few printable characters, on one line."""
+    short = ascii(text[:SHOWN_CHARACTERS_MAX])
+    return short if len(text) <= SHOWN_CHARACTERS_MAX else short + "..."
+
+
+def one_line(text: str) -> str:
+    """Return a text as the reason of a refusal: printable, on one line and of limited length."""
+    plain = _CONTROL_CHARACTER.sub(" ", text).encode(errors="replace").decode()
+    return plain[:REASON_CHARACTERS_MAX]
+
+
+@lru_cache(maxsize=1024)  # the same few topics are in every frame
 def check_topic(topic: TopicId) -> None:
-    """A topic has 1 to 255 bytes of UTF-8 without control characters."""
+    """Check that a topic has 1 to 255 bytes of UTF-8 without control characters."""
     size = len(topic.encode(errors="replace"))
     if not 1 <= size <= TOPIC_BYTES_MAX:
         raise MessageError(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one has {size}")
-    if CONTROL_CHARACTER.search(topic):
+    if _CONTROL_CHARACTER.search(topic):
         raise MessageError(f"a topic has no control characters: {shown(topic)}")
-    check_text(topic)
+    _check_text(topic)
 
 
-@lru_cache(maxsize=4096)  # as above
 def check_node(node: NodeId) -> None:
-    """A node is named by 1 to 64 characters of [A-Za-z0-9._-]."""
-    if not _NODE.fullmatch(node):
+    """Check that a node has 1 to 64 characters of [A-Za-z0-9._-]."""
+    if match_node(node) is None:
         raise MessageError(f"a node has 1 to 64 characters of A-Z a-z 0-9 . _ -: {shown(node)}")
 
 
 def check_address(address: str) -> None:
-    """An address is a host or an IP in ASCII (IPv6 in brackets), a colon and a port."""
-    match = _ADDRESS.fullmatch(address)
-    if match is None or not 1 <= int(match[1]) <= _PORT_MAX:
+    """Check that an address is a host or an IP in ASCII (IPv6 in brackets), a colon and a port."""
+    if _ADDRESS.search(address) is None:
         raise MessageError(f"an address is of the form host:port, not {shown(address)}")
 
 
-def check_text(text: str) -> None:
-    """Bytes that are read are always whole characters; what the application gives may not be."""
+def check_entry(label: str, node: NodeId | None) -> None:
+    """Check that an entry of a database has any string of 0 and 1, and a node or None."""
+    if len(label) > LABEL_CHARACTERS_MAX or label.strip("01"):
+        raise MessageError(f"a label is a string of 0 and 1, not {shown(label)}")
+    if node is not None:
+        check_node(node)
+
+
+def _check_text(text: str) -> None:
+    """Check that UTF-8 can encode a text of the application; decoded texts always pass."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -118,9 +195,9 @@ def check_text(text: str) -> None:
 
 
 def check_publication(publication: Publication) -> None:
-    """What may travel: with a payload, and nothing in it longer than we allow.
+    """Check that a publication has a payload, and that no field exceeds its limit.
 
-    The application's publications can be checked with it too: the id does not matter.
+    The id does not matter, so the application's publications are checked before they have one.
     """
     payload, key = publication.payload, publication.key
     check_node(publication.publisher)
@@ -143,55 +220,19 @@ def _check_headers(headers: dict[str, str]) -> None:
     size = 0
     for item in headers.items():
         for text in item:
-            check_text(text)
+            _check_text(text)
             size += len(text.encode())
     if size > HEADERS_BYTES_MAX:
         raise MessageError(f"headers of {size} bytes, and {HEADERS_BYTES_MAX} is the limit")
 
 
-def check_nameless(publication: Publication) -> None:
-    """As it travels: whoever receives it works out its id (T10)."""
-    if publication.id:
-        raise MessageError("a publication travels without its id")
-    check_publication(publication)
-
-
-def check_id(key: bytes) -> None:
-    """An id has 32 bytes."""
-    if len(key) != ID_BYTES:
-        raise MessageError(f"an id of {len(key)} bytes, and it has {ID_BYTES}")
-
-
 def check_listed(publication: Publication) -> None:
-    """As it is shown to whoever looks: under its id, perhaps without what it says."""
-    check_id(publication.id)
+    """Check a publication of a page for monitors: with its id, perhaps without contents."""
+    if len(publication.id) != ID_BYTES:
+        raise MessageError(f"an id of {len(publication.id)} bytes, and it has {ID_BYTES}")
     if publication.payload is not None:
         check_publication(publication)
     elif publication.key is not None or publication.headers:
         raise MessageError("a publication without a payload, but with a key or headers")
     else:
         check_publication(replace(publication, payload=b""))
-
-
-def check_publications(publications: tuple[Publication, ...]) -> None:
-    """Several, as they travel together."""
-    if len(publications) > PUBLICATIONS_MAX:
-        count = len(publications)
-        raise MessageError(f"{count} publications, and {PUBLICATIONS_MAX} is the limit")
-    believed = None
-    for each in publications:
-        payload = each.payload
-        # Most come from the publisher of the one before, and have neither key nor headers: of them
-        # little is to be looked at.
-        if (
-            payload is None
-            or len(payload) > PAYLOAD_BYTES_MAX
-            or each.key
-            or each.headers
-            or each.id
-            or each.publisher != believed
-            or each.seq > NUMBER_MAX
-            or each.time > NUMBER_MAX
-        ):
-            check_nameless(each)
-            believed = each.publisher
