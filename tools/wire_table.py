@@ -6,18 +6,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from inspect import getdoc
-from typing import Final
+from types import UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from msgspec.structs import FieldInfo
 from msgspec.structs import fields as struct_fields
 
-from skipring.wire.fields import FieldKind
-from skipring.wire.formats import FORMATS, tag_of
-from skipring.wire.rpc import WIRE_TYPES, WireMessage
+from skipring.core.labels import Label
+from skipring.core.peers import EdgeKind, Peer
+from skipring.core.publications import Publication
+from skipring.wire.codec import FORMATS
+from skipring.wire.rpc import WIRE_TYPES, WireMessage, tag_of
 
 HEADING: Final = ("tag", "message", "frame", "fields", "what it is for")
+# Types without a description in an annotation.
+WORDS: Final[dict[object, str]] = {
+    Label: "[position]",
+    Peer: "[[position], node]",
+    EdgeKind: " or ".join(f'"{kind.value}"' for kind in EdgeKind),
+    bool: "bool",
+    Publication: "publication",
+    tuple[Publication, ...]: "publications",
+}
 
 
 def table_lines() -> list[str]:
@@ -31,19 +43,26 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _row(message_type: type[WireMessage]) -> tuple[str, ...]:
-    form = FORMATS[message_type]
-    described = [_field(field, form.fields) for field in struct_fields(message_type)]
     return (
         str(tag_of(message_type)),
         f"`{message_type.__name__}`",
-        form.frame_kind.name.lower(),
-        "<br>".join(described),
+        FORMATS[message_type].frame_kind.name.lower(),
+        "<br>".join(map(_field, struct_fields(message_type))),
         _purpose(message_type),
     )
 
 
-def _field(field: FieldInfo, kinds: Mapping[str, FieldKind]) -> str:
-    return f"`{field.name}`: {kinds[field.name].words}"
+def _field(field: FieldInfo) -> str:
+    return f"`{field.name}`: {_words(field.type)}"
+
+
+def _words(kind: Any) -> str:  # noqa: ANN401  (a type)
+    """Return the description of a type."""
+    if get_origin(kind) is Annotated:
+        return str(kind.__metadata__[0].description)
+    if get_origin(kind) in (Union, UnionType):
+        return f"{_words(get_args(kind)[0])} or nil"
+    return WORDS[kind]
 
 
 def _purpose(message_type: type[WireMessage]) -> str:

@@ -6,10 +6,17 @@ import asyncio
 
 import pytest
 
-from skipring.core.messages import CheckAndPublish, GetConfiguration, IHave, TrieEqual, Want
+from skipring.core.messages import (
+    CLAIMS,
+    CheckAndPublish,
+    GetConfiguration,
+    IHave,
+    TrieEqual,
+    Want,
+    names_another,
+)
 from skipring.core.prefix import ALL
 from skipring.core.summaries import RangeSummary
-from skipring.wire.claimed_sender import CLAIMS, names_another
 from skipring.wire.codec import encode
 from skipring.wire.rpc import WireMessage
 from tests.support.attacks import hurl

@@ -181,7 +181,7 @@ def test_T8_transfer_or_read_that_stops_ends_after_some_ticks(ticks: int, is_ove
 
 
 def test_T8_every_part_and_every_page_restarts_the_wait() -> None:
-    parts, pages = receiving("a"), reading()
+    parts, pages = receiving("a"), tracker_in_backfill()
     for _ in range(5):
         after(2, parts).on_received("a", MANY, is_last=False)
         after(2, pages).on_page(is_last=False)

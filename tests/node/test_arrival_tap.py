@@ -7,7 +7,7 @@ from skipring.core.messages import Publications, PublishMany, PublishNew, Subscr
 from skipring.core.publications import Publication
 from skipring.node.arrival_tap import KEPT, PATIENCE_TICKS, ArrivalTap
 from skipring.wire.limits import ARRIVALS_MAX
-from skipring.wire.monitor_rpc import Arrival, FetchArrivals
+from skipring.wire.rpc import Arrival, FetchArrivals
 
 TOPIC = "news"
 NOW_US = 5_000

@@ -171,10 +171,9 @@ def test_unencodable_message_is_counted_and_the_rest_is_sent(host: Host) -> None
     [
         Publication(publisher="a", seq=1),
         Publication(publisher="a", seq=1, payload=b"", headers={"half": "\ud800"}),
-        Publication(publisher="no node at all", seq=1, payload=b""),
         Publication(publisher="a", seq=1 << 70, payload=b""),
     ],
-    ids=["no payload", "half a character", "a bad name", "a number too large"],
+    ids=["no payload", "half a character", "a number too large"],
 )
 def test_unencodable_publication_does_not_stop_the_sender(
     host: Host, publication: Publication
@@ -184,9 +183,8 @@ def test_unencodable_publication_does_not_stop_the_sender(
     assert host.counts == {"not encodable": 1}
 
 
-@pytest.mark.parametrize("topic", ["", "a\nb", "x" * 256, "\udc00"])
-def test_unencodable_topic_does_not_stop_the_sender(host: Host, topic: str) -> None:
-    host.perform(topic, [Send("x", Digest("a", 1))])
+def test_unencodable_topic_does_not_stop_the_sender(host: Host) -> None:
+    host.perform("\udc00", [Send("x", Digest("a", 1))])
     assert host.log == []
     assert host.counts == {"not encodable": 1}
 

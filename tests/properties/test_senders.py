@@ -6,11 +6,11 @@ import pytest
 
 from skipring.core.config import Mode
 from skipring.core.effects import Effect, Send
+from skipring.core.messages import CLAIMS, names_another
 from skipring.core.peers import NodeId
 from skipring.sim.engine import World
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
-from skipring.wire.claimed_sender import CLAIMS, names_another
 from skipring.world.adversaries import ADVERSARIES
 
 PAPER = {"mode": Mode.PAPER, "n": 8, "adversary": "A01", "max_rounds": 20}

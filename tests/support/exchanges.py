@@ -25,8 +25,7 @@ from skipring.observability.logs import configure_logs
 from skipring.security.credentials import Credentials
 from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.framing import Frame, FrameReader
-from skipring.wire.handshake import Hello, Role, encode_greeting
-from skipring.wire.name_messages import NO_TOPIC, AskHolder, HolderReply
+from skipring.wire.handshake import NO_TOPIC, AskHolder, Hello, HolderReply, Role, encode_greeting
 from skipring.wire.rpc import WireMessage
 from tests.support.rings import LOOPBACK, TOPIC, until
 

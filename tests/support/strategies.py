@@ -8,48 +8,24 @@ nodes called a, b, c; short labels; empty channels) come first when an example s
 
 from collections.abc import Collection, Mapping, Sequence
 from random import Random
-from typing import TypeVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
-from msgspec.structs import replace
+from msgspec import Meta, Struct
+from msgspec.structs import fields, replace
 
-from skipring.core.labels import CIRCLE, Label
+from skipring.core.labels import CIRCLE, Label, Word
 from skipring.core.messages import (
     HOPS_MAX,
     MESSAGE_TYPES,
     SESSION_MAX,
-    CheckAndPublish,
-    CheckHeld,
-    CheckLabel,
-    CheckTrie,
-    ConfigurationAck,
-    Digest,
-    Draining,
-    FetchLog,
-    GetConfiguration,
-    GetLogInfo,
-    HandoverDone,
-    Held,
+    AskedIds,
     IHave,
-    Introduce,
-    IntroduceShortcut,
-    LogInfo,
-    LogPage,
     Message,
-    Ping,
-    Pong,
-    Publications,
-    PublishMany,
-    PublishNew,
-    Refused,
-    RemoveConnections,
-    ReportUnresponsive,
-    RequestHandover,
-    SetConfiguration,
-    Subscribe,
-    TrieEqual,
-    Unsubscribe,
+    Number,
+    Session,
     Want,
 )
 from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, Peer
@@ -142,69 +118,52 @@ def claims(draw: st.DrawFn) -> RangeSummary:
     return RangeSummary.make(cover, nodes, draw(several(short_ids)))
 
 
-def _messages_by_type(nodes: Sequence[NodeId]) -> Mapping[type[Message], SearchStrategy[Message]]:
-    node, peer = st.sampled_from(nodes), peers(nodes)
-    subject, label, reference = st.none() | node, st.none() | labels(), st.none() | peer
+def values(  # noqa: PLR0911  (one for each kind of type)
+    kind: Any,  # noqa: ANN401  (a type)
+    leaves: Mapping[object, SearchStrategy[Any]],
+) -> SearchStrategy[Any]:
+    """Draw values of a type inside its constraints; ``leaves`` has the strategies of some types."""
+    if kind in leaves:
+        return leaves[kind]
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _constrained(*args, leaves)
+    parts = [values(each, leaves) for each in args if each not in (Ellipsis, NoneType)]
+    if origin in (Union, UnionType):
+        return st.none() | parts[0]
+    if origin is tuple:
+        return several(parts[0]) if args[-1] is Ellipsis else st.tuples(*parts)
+    if origin is dict:
+        return st.dictionaries(*parts, max_size=3)
+    if issubclass(kind, Struct):
+        return st.builds(kind, **{f.name: values(f.type, leaves) for f in fields(kind)})
+    return st.from_type(kind)
+
+
+def _constrained(
+    kind: object, meta: Meta, leaves: Mapping[object, SearchStrategy[Any]]
+) -> SearchStrategy[Any]:
+    if kind is int:
+        return st.integers(meta.ge, meta.le)
+    if kind is bytes:
+        return st.binary(min_size=meta.min_length or 0, max_size=min(meta.max_length or 40, 40))
+    return values(kind, leaves)
+
+
+def message_leaves(nodes: Sequence[NodeId]) -> Mapping[object, SearchStrategy[Any]]:
+    """Return the strategies of the parts of messages that name any of ``nodes``."""
+    node = st.sampled_from(nodes)
     return {
-        Subscribe: st.builds(Subscribe, subject),
-        Unsubscribe: st.builds(Unsubscribe, subject),
-        GetConfiguration: st.builds(GetConfiguration, subject, st.none() | digests),
-        SetConfiguration: st.builds(SetConfiguration, reference, label, reference),
-        CheckLabel: st.builds(CheckLabel, peer, label, links),
-        Introduce: st.builds(Introduce, peer, links, st.booleans()),
-        IntroduceShortcut: st.builds(IntroduceShortcut, peer),
-        RemoveConnections: st.builds(RemoveConnections, node),
-        Digest: st.builds(Digest, node, digests),
-        CheckTrie: st.builds(CheckTrie, node, several(claims()), sessions, st.booleans()),
-        CheckAndPublish: st.builds(
-            CheckAndPublish, node, several(claims()), sessions, several(claims())
-        ),
-        Publications: st.builds(Publications, several(publications()), sessions),
-        TrieEqual: st.builds(TrieEqual, node, trie_digests),
-        PublishNew: st.builds(PublishNew, publications(), hop_counts),
-        PublishMany: st.builds(
-            PublishMany, st.lists(publications(), max_size=3).map(tuple), hop_counts
-        ),
+        NodeId: node,
+        Label: labels(),
+        Word: digests,
+        Session: sessions,
+        Number: sessions,
+        RangeSummary: claims(),
+        Publication: publications(),
+        AskedIds: whole_ids(),
         IHave: _about_ids(IHave, node),
         Want: _about_ids(Want, node),
-        CheckHeld: st.builds(CheckHeld, node, sessions, several(claims()), whole_ids()),
-        Held: st.builds(
-            Held, node, sessions, st.booleans(), several(claims()), whole_ids(), whole_ids()
-        ),
-        Draining: st.builds(Draining, node, several(node)),
-        RequestHandover: st.builds(RequestHandover, node, sessions),
-        HandoverDone: st.builds(HandoverDone, node, sessions, st.booleans()),
-        ReportUnresponsive: st.builds(ReportUnresponsive, node),
-        Ping: st.builds(Ping, sessions),
-        Pong: st.builds(Pong, sessions),
-        ConfigurationAck: st.just(ConfigurationAck()),
-        GetLogInfo: st.builds(GetLogInfo, sessions, st.none(), st.none()),
-        LogInfo: st.builds(
-            LogInfo,
-            sessions,
-            st.just(""),
-            st.just(0),
-            sessions,
-            sessions,
-            sessions,
-            st.just(()),
-            st.binary(max_size=8),
-        ),
-        FetchLog: st.builds(
-            FetchLog,
-            sessions,
-            st.just(""),
-            st.just(0),
-            sessions,
-            sessions,
-            st.just(1),
-            st.integers(0, 1),
-            st.booleans(),
-        ),
-        LogPage: st.builds(
-            LogPage, sessions, st.none(), st.just(()), whole_ids(), st.binary(max_size=8)
-        ),
-        Refused: st.builds(Refused, sessions, st.sampled_from(["busy", "another store by now"])),
     }
 
 
@@ -225,8 +184,8 @@ def messages(
     nodes: Sequence[NodeId], types: Collection[type[Message]] = MESSAGE_TYPES
 ) -> SearchStrategy[Message]:
     """Draw messages of the given types that name any of ``nodes``."""
-    by_type = _messages_by_type(nodes)
-    return st.one_of([by_type[kind] for kind in types])
+    leaves = message_leaves(nodes)
+    return st.one_of([values(kind, leaves) for kind in types])
 
 
 def parcels(nodes: Sequence[NodeId]) -> SearchStrategy[Parcel]:

@@ -5,7 +5,7 @@ import pytest
 from skipring.core.effects import Origin
 from skipring.view import monitor as module
 from skipring.view.monitor import KEPT, DeliveryPaths, pulse_of
-from skipring.wire.monitor_rpc import Arrival
+from skipring.wire.rpc import Arrival
 
 SPREAD = list(Origin).index(Origin.SPREAD)
 OWN = list(Origin).index(Origin.OWN)

@@ -12,8 +12,11 @@ from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.messages import (
+    CheckAndPublish,
+    CheckHeld,
     CheckTrie,
     Digest,
+    Held,
     IHave,
     Publications,
     PublishMany,
@@ -24,18 +27,22 @@ from skipring.core.messages import (
 )
 from skipring.core.publications import Publication
 from skipring.core.state import LivenessState
+from skipring.core.summaries import RangeSummary
 from skipring.errors import MessageError, WireError
+from skipring.wire.chaos import Forge, Isolate, Overwrite, OverwriteDatabase
 from skipring.wire.codec import (
+    CLAIMS_BYTES_MAX,
+    FORMATS,
     Envelope,
     decode,
     encode,
     named_nodes,
     passed_on,
 )
-from skipring.wire.formats import FORMATS
 from skipring.wire.framing import CONTROL, DATA, Frame, FrameKind
-from skipring.wire.monitor_rpc import Arrival, ArrivalPage, SupervisorStatus, TopicStatus
 from skipring.wire.rpc import (
+    Arrival,
+    ArrivalPage,
     ChangeEntry,
     ChangePage,
     DatabasePage,
@@ -52,6 +59,8 @@ from skipring.wire.rpc import (
     Publish,
     PublishAck,
     Refused,
+    SupervisorStatus,
+    TopicStatus,
     WireMessage,
 )
 from tests.support.machines import label, peer, unhurried
@@ -149,6 +158,50 @@ def test_all_announcements_of_a_flush_fit_into_a_frame() -> None:
 def test_additions_of_a_later_revision_to_an_envelope_are_ignored() -> None:
     body = msgspec.msgpack.encode([[1, "a", "new"], TOPIC, {}, b"signature", {"token": [1]}])
     assert decode(Frame(CONTROL, body)) == Envelope(Subscribe("a"), TOPIC)
+
+
+# -- formats ------------------------------------------------------------------------------
+
+
+def test_only_publications_claims_inspections_and_damage_use_data_frames() -> None:
+    in_data = {kind for kind, form in FORMATS.items() if form.frame_kind is DATA}
+    seen = {DatabasePage, NodeStatus, PublicationPage, ChangePage, LogPage, DeliveryPage}
+    seen |= {SupervisorStatus, ArrivalPage}
+    damages = {Overwrite, OverwriteDatabase, Forge, Isolate}
+    carried = {PublishNew, PublishMany, Publications, CheckTrie, CheckAndPublish, Publish}
+    carried |= {CheckHeld, Held}
+    assert in_data == carried | seen | damages
+
+
+def test_more_claims_are_accepted_than_answered() -> None:
+    assert 2 * ProtocolConfig().claims_bytes < CLAIMS_BYTES_MAX
+
+
+@of_every_type
+def test_named_nodes_of_a_message_are_found(message: WireMessage) -> None:
+    named = {
+        "Subscribe": ("a",),
+        "GetConfiguration": ("a",),
+        "SetConfiguration": ("a",),
+        "CheckLabel": ("a",),
+        "Introduce": ("a",),
+        "IntroduceShortcut": ("b",),
+        "RemoveConnections": ("b",),
+        "Digest": ("a",),
+        "CheckTrie": ("a",),
+        "CheckAndPublish": ("a",),
+        "TrieEqual": ("a",),
+        "IHave": ("a",),
+        "Want": ("a",),
+        **dict.fromkeys(("CheckHeld", "Held", "RequestHandover", "HandoverDone"), ("a",)),
+        "Draining": ("a", "b"),
+        "ReportUnresponsive": ("b",),
+        "DatabasePage": ("a", "b"),
+        "NodeStatus": ("b", "c", "c", "b", "d"),
+        "Overwrite": ("b", "c", "e", "b", "d"),
+        "OverwriteDatabase": ("a",),
+    }
+    assert named_nodes(message) == named.get(name_of(message), ())
 
 
 # -- forwarding ------------------------------------------------------------------------------
@@ -281,10 +334,8 @@ OUTSIDE: dict[str, WireMessage] = {
     "more publications than a page has": PublicationPage(0, None, (NAMED,) * 1025),
     "digests for nine bits": GetLogInfo(0, 9, None),
     "a survey beyond 2^40": GetLogInfo(0, None, 2**40),
-    "a digest of three bytes": LogInfo(0, "", 0, 0, 0, 0, (b"abc",), b""),
     "more digests than there are prefixes": LogInfo(0, "", 0, 0, 0, 0, (b"",) * 257, b""),
     "a store that is no number": LogInfo(0, "store", 0, 0, 0, 0, (), b""),
-    "a chain value of seven bytes": LogInfo(0, "", 0, 0, 0, 0, (), bytes(7)),
     "a prefix of nine bits": FetchLog(0, "", 0, 0, 0, 8, 256, contents=True),
     "an offset of 2^40 in a page": LogPage(0, None, (2**40,), b"", b""),
     "an offset below 0 in a page": LogPage(0, None, (3, -1), b"", b""),
@@ -335,14 +386,12 @@ def test_publication_with_an_id_is_refused() -> None:
 
 @pytest.mark.parametrize("topic", ["", "x" * 256, "a\nb"])
 def test_invalid_topic_is_refused_by_the_codec(topic: str) -> None:
-    refusal(lambda: encode(topic, Subscribe("a")))
     body = msgspec.msgpack.encode(Envelope(Subscribe("a"), topic))
     refusal(lambda: decode(Frame(CONTROL, body)))
 
 
 @pytest.mark.parametrize("hints", [{"b": ADDRESS}, {"a": "nowhere"}, {"a": ADDRESS, "b": ADDRESS}])
 def test_hint_must_be_an_address_of_a_named_node(hints: dict[str, str]) -> None:
-    refusal(lambda: encode(TOPIC, Subscribe("a"), hints))
     body = msgspec.msgpack.encode(Envelope(Subscribe("a"), TOPIC, hints))
     refusal(lambda: decode(Frame(CONTROL, body)))
 
@@ -376,6 +425,14 @@ MALFORMED: dict[str, tuple[FrameKind, bytes]] = {
     "a payload of 4 GiB": (DATA, b"\x93\x93\x0e\x97\xa1a\x00\xc6\xff\xff\xff\xff"),
     "2^32 headers": (DATA, b"\x93\x93\x0e\x97\xa1a\x00\xc4\x00\x00\xc0\xdf\xff\xff\xff\xff"),
     "a seq below 0": (DATA, msgspec.msgpack.encode([[14, ["a", -1, b""], 0], TOPIC])),
+    "a digest of three bytes": (
+        CONTROL,
+        msgspec.msgpack.encode([[82, 0, "", 0, 0, 0, 0, [b"abc"], b""], TOPIC]),
+    ),
+    "a chain value of seven bytes": (
+        CONTROL,
+        msgspec.msgpack.encode([[82, 0, "", 0, 0, 0, 0, [], bytes(7)], TOPIC]),
+    ),
     "more claims than are read": (
         DATA,
         msgspec.msgpack.encode([[10, "a", [[b"\x80", b"\x80" * 2**19]]], TOPIC]),
@@ -435,6 +492,28 @@ def test_ten_thousand_damaged_messages_are_messages_or_refused() -> None:
         except WireError:
             refused += 1
     assert refused > 5000
+
+
+# -- messages that are not written -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Publications((LONG, LONG)),
+        IHave("a", bytes(8 * 2000), bytes(2000)),
+        page(*(("1" * 4096, "a"),) * 70),
+        CheckTrie("a", (RangeSummary(b"\x80", leaves=bytes(CLAIMS_BYTES_MAX)),)),
+    ],
+    ids=name_of,
+)
+def test_message_above_the_limit_of_its_type_is_not_written(message: WireMessage) -> None:
+    assert " is the limit" in refusal(lambda: encode(TOPIC, message))
+
+
+@pytest.mark.parametrize("carrier", [PublishNew, lambda each: Publications((each,))])
+def test_opaque_publication_is_not_written(carrier: Callable[[Publication], WireMessage]) -> None:
+    refusal(lambda: encode(TOPIC, carrier(replace(PUBLICATION, payload=None))))
 
 
 # -- pinned bytes ----------------------------------------------------------------------------

@@ -4,15 +4,19 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.errors import MessageError
+from skipring.wire.codec import decode, encode
 from skipring.wire.limits import (
+    REASON_CHARACTERS_MAX,
     SHOWN_CHARACTERS_MAX,
     check_address,
     check_node,
     check_publication,
     check_topic,
+    one_line,
     shown,
 )
-from tests.wire.samples import PUBLICATION
+from skipring.wire.rpc import Refused
+from tests.wire.samples import PUBLICATION, the_frame
 
 KIB = 1024
 
@@ -126,3 +130,10 @@ def test_shown_text_is_short_and_printable(text: str) -> None:
     assert shown(text).isprintable()
     assert shown(text).isascii()
     assert len(shown(text)) <= 10 * SHOWN_CHARACTERS_MAX + 5
+
+
+@pytest.mark.parametrize("text", ["no space", "line\nline\x1b[31m", "\ud800", "x" * 1000])
+def test_reason_from_any_text_is_accepted_by_the_receiver(text: str) -> None:
+    refusal = Refused(1, one_line(text))
+    assert decode(the_frame(encode("news", refusal))).message == refusal
+    assert len(refusal.reason) == min(len(text), REASON_CHARACTERS_MAX)

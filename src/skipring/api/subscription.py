@@ -175,6 +175,9 @@ class Subscription:
             key=None if key is None else _as_bytes(key, "a key"),
             headers=_as_headers(headers or {}),
         )
+        is_plain = request.key is None and not request.headers
+        if is_plain and len(request.payload) <= PAYLOAD_BYTES_MAX:
+            return request
         checked = StoredPublication(
             publisher=self._session.host.name,
             seq=0,

@@ -15,7 +15,7 @@ from typing import Final
 from skipring.core.effects import Drained, Outbox
 from skipring.core.events import DrainRequested
 from skipring.core.handover import Handovers
-from skipring.core.messages import Draining, Held
+from skipring.core.messages import REMAINING_MAX, Draining, Held
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.replica import Replica
 from skipring.core.state import DrainState
@@ -24,7 +24,7 @@ from skipring.core.state import DrainState
 DRAIN_TICKS_MAX: Final = 1 << 12
 # Guess: a member that announced its departure longer ago has left, or has cancelled it.
 LEAVING_TICKS: Final = 64
-NAMED_MAX: Final = 8  # Limit: remaining nodes in an announcement, and recorded from announcements.
+NAMED_MAX: Final = REMAINING_MAX  # Limit: also of the nodes recorded from announcements.
 
 
 class Drain:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import HeldBy, Outbox, SendSynced
 from skipring.core.messages import (
+    IDS_ASKED,
     CheckHeld,
     HandoverDone,
     Held,
@@ -34,7 +35,6 @@ from skipring.core.state import HandoversState, HandoverState
 from skipring.core.summaries import RangeSummary, Summary
 
 RANGES_ASKED: Final = 64  # Guess: 2 KiB of claims in a question.
-IDS_ASKED: Final = 512  # Guess: 16 KiB of ids in a question.
 IDS_LISTED: Final = 64  # Guess: a range of at most 64 ids is listed, not split.
 LEVELS_SPLIT: Final = 4  # Guess: the same as batch_levels.
 IDS_OPEN: Final = 2048  # Limit: with more open ids the holder asks about no range.

@@ -1,8 +1,12 @@
-"""Limits of names and publications that a node accepts; a check raises a MessageError."""
+"""Limits of names, publications and log pages that a node accepts.
+
+Each check raises a MessageError of one short sentence.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -11,45 +15,198 @@ from skipring.core.publications import Publication
 from skipring.errors import MessageError
 
 NUMBER_MAX: Final = (1 << 63) - 1  # Limit: the integers of SQLite and Spark.
-# All are limits of ours; the paper has none.
+# Chosen limits; the paper has none.
 PAYLOAD_BYTES_MAX: Final = 512 * 1024
 KEY_BYTES_MAX: Final = 1024
 HEADERS_MAX: Final = 64
 HEADERS_BYTES_MAX: Final = 8 * 1024  # names and values together
-PUBLICATIONS_MAX: Final = 8192  # twice what a chunk (T14) can hold of the smallest
-SHOWN_CHARACTERS_MAX: Final = 40  # Our guess: enough to recognise a value in a sentence.
-# Of one stored publication. The largest that is accepted takes less: payload, key and headers as
-# above, with a name, two numbers and the sizes of 133 fields.
+PUBLICATIONS_MAX: Final = 8192  # twice the number of the smallest publications in a chunk (T14)
+REASON_CHARACTERS_MAX: Final = 500
+SURVEY_BITS_MAX: Final = 8  # of a prefix, so a survey has at most 256 digests
+SURVEY_PREFIX_MAX: Final = (1 << SURVEY_BITS_MAX) - 1
+STORED_MAX: Final = 16_384  # publications, ids or deliveries in one page
+STORED_BYTES_MAX: Final = 960 * 1024  # of contents in one page
+# Of one stored publication. The largest accepted publication is shorter: payload, key and headers
+# as above, a name, two numbers and the sizes of 133 fields.
 RECORD_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + 16 * 1024
+STORE_CHARACTERS_MAX: Final = 64
+CHAIN_BYTES: Final = 8  # of a log's running digest: 2^32 logs of one store until two are alike
+SHOWN_CHARACTERS_MAX: Final = 40  # Guess: enough to recognise a value in a sentence.
 
-_NODE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+# A cached method of a compiled pattern: the same few names are in every frame.
+match_node: Final = lru_cache(maxsize=4096)(re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch)
 
 
 def shown(text: str) -> str:
-    """A text from outside in few printable characters, on one line."""
+    """Return a text from outside in few printable characters, on one line."""
     short = ascii(text[:SHOWN_CHARACTERS_MAX])
     return short if len(text) <= SHOWN_CHARACTERS_MAX else short + "..."
 
 
-@lru_cache(maxsize=4096)  # as above
+@lru_cache(maxsize=1024)  # the same few topics are in every frame
+def check_topic(topic: TopicId) -> None:
+    """Check that a topic has 1 to 255 bytes of UTF-8 without control characters."""
+    size = len(topic.encode(errors="replace"))
+    if not 1 <= size <= TOPIC_BYTES_MAX:
+        raise MessageError(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one has {size}")
+    if _CONTROL_CHARACTER.search(topic):
+        raise MessageError(f"a topic has no control characters: {shown(topic)}")
+    check_text(topic)
+
+
 def check_node(node: NodeId) -> None:
-    """A node is named by 1 to 64 characters of [A-Za-z0-9._-]."""
-    if not _NODE.fullmatch(node):
+    """Check that a node has 1 to 64 characters of [A-Za-z0-9._-]."""
+    if match_node(node) is None:
         raise MessageError(f"a node has 1 to 64 characters of A-Z a-z 0-9 . _ -: {shown(node)}")
 
 
+@lru_cache(maxsize=1024)  # the same few topics are in every frame
+def check_topic(topic: TopicId) -> None:
+    """Check that a topic has 1 to 255 bytes of UTF-8 without control characters."""
+    size = len(topic.encode(errors="replace"))
+    if not 1 <= size <= TOPIC_BYTES_MAX:
+        raise MessageError(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one has {size}")
+    if _CONTROL_CHARACTER.search(topic):
+        raise MessageError(f"a topic has no control characters: {shown(topic)}")
+    check_text(topic)
+
+
+def check_node(node: NodeId) -> None:
+    """Check that a node has 1 to 64 characters of [A-Za-z0-9._-]."""
+    if match_node(node) is None:
+        raise MessageError(f"a node has 1 to 64 characters of A-Z a-z 0-9 . _ -: {shown(node)}")
+
+
+def check_address(address: str) -> None:
+    """Check that an address is a host or an IP in ASCII (IPv6 in brackets), a colon and a port."""
+    if _ADDRESS.search(address) is None:
+        raise MessageError(f"an address is of the form host:port, not {shown(address)}")
+
+
+def check_entry(label: str, node: NodeId | None) -> None:
+    """Check that an entry of a database has any string of 0 and 1, and a node or None."""
+    if len(label) > LABEL_CHARACTERS_MAX or label.strip("01"):
+        raise MessageError(f"a label is a string of 0 and 1, not {shown(label)}")
+    if node is not None:
+        check_node(node)
+
+
 def check_text(text: str) -> None:
-    """Bytes that are read are always whole characters; what the application gives may not be."""
+    """Check that UTF-8 can encode a text of the application; decoded texts always pass."""
     try:
         text.encode()
     except UnicodeEncodeError:
         raise MessageError(f"half a character in a text: {shown(text)}") from None
 
 
-def check_publication(publication: Publication) -> None:
-    """What may travel: with a payload, and nothing in it longer than we allow.
+@lru_cache(maxsize=1024)  # the same few topics are in every frame
+def check_topic(topic: TopicId) -> None:
+    """Check that a topic has 1 to 255 bytes of UTF-8 without control characters."""
+    size = len(topic.encode(errors="replace"))
+    if not 1 <= size <= TOPIC_BYTES_MAX:
+        raise MessageError(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one has {size}")
+    if _CONTROL_CHARACTER.search(topic):
+        raise MessageError(f"a topic has no control characters: {shown(topic)}")
+    check_text(topic)
 
-    The application's publications can be checked with it too: the id does not matter.
+
+def check_node(node: NodeId) -> None:
+    """Check that a node has 1 to 64 characters of [A-Za-z0-9._-]."""
+    if match_node(node) is None:
+        raise MessageError(f"a node has 1 to 64 characters of A-Z a-z 0-9 . _ -: {shown(node)}")
+
+
+def check_address(address: str) -> None:
+    """Check that an address is a host or an IP in ASCII (IPv6 in brackets), a colon and a port."""
+    if _ADDRESS.search(address) is None:
+        raise MessageError(f"an address is of the form host:port, not {shown(address)}")
+
+
+def check_entry(label: str, node: NodeId | None) -> None:
+    """Check that an entry of a database has any string of 0 and 1, and a node or None."""
+    if len(label) > LABEL_CHARACTERS_MAX or label.strip("01"):
+        raise MessageError(f"a label is a string of 0 and 1, not {shown(label)}")
+    if node is not None:
+        check_node(node)
+
+
+def check_text(text: str) -> None:
+    """Check that UTF-8 can encode a text of the application; decoded texts always pass."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise MessageError(f"half a character in a text: {shown(text)}") from None
+
+
+# -- publications ----------------------------------------------------------------------------
+
+
+def check_publication(publication: Publication) -> None:
+    """Check that a publication has a payload, and that no field exceeds its limit.
+
+    The id does not matter, so the application's publications are checked before they have one.
+    """
+    payload, key = publication.payload, publication.key
+    check_node(publication.publisher)
+    if payload is None:
+        raise MessageError("a publication without a payload")
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        size = len(payload)
+        raise MessageError(f"a payload of {size} bytes, and {PAYLOAD_BYTES_MAX} is the limit")
+    if key is not None and len(key) > KEY_BYTES_MAX:
+        raise MessageError(f"a key of {len(key)} bytes, and {KEY_BYTES_MAX} is the limit")
+    if not (0 <= publication.seq <= NUMBER_MAX and 0 <= publication.time <= NUMBER_MAX):
+        raise MessageError("a seq or time that is not from 0 to 2^63-1")
+    if publication.headers:
+        _check_headers(publication.headers)
+
+
+@lru_cache(maxsize=1024)  # the same few topics are in every frame
+def check_topic(topic: TopicId) -> None:
+    """Check that a topic has 1 to 255 bytes of UTF-8 without control characters."""
+    size = len(topic.encode(errors="replace"))
+    if not 1 <= size <= TOPIC_BYTES_MAX:
+        raise MessageError(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one has {size}")
+    if _CONTROL_CHARACTER.search(topic):
+        raise MessageError(f"a topic has no control characters: {shown(topic)}")
+    check_text(topic)
+
+
+def check_node(node: NodeId) -> None:
+    """Check that a node has 1 to 64 characters of [A-Za-z0-9._-]."""
+    if match_node(node) is None:
+        raise MessageError(f"a node has 1 to 64 characters of A-Z a-z 0-9 . _ -: {shown(node)}")
+
+
+def check_address(address: str) -> None:
+    """Check that an address is a host or an IP in ASCII (IPv6 in brackets), a colon and a port."""
+    if _ADDRESS.search(address) is None:
+        raise MessageError(f"an address is of the form host:port, not {shown(address)}")
+
+
+def check_entry(label: str, node: NodeId | None) -> None:
+    """Check that an entry of a database has any string of 0 and 1, and a node or None."""
+    if len(label) > LABEL_CHARACTERS_MAX or label.strip("01"):
+        raise MessageError(f"a label is a string of 0 and 1, not {shown(label)}")
+    if node is not None:
+        check_node(node)
+
+
+def check_text(text: str) -> None:
+    """Check that UTF-8 can encode a text of the application; decoded texts always pass."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise MessageError(f"half a character in a text: {shown(text)}") from None
+
+
+# -- publications ----------------------------------------------------------------------------
+
+
+def check_publication(publication: Publication) -> None:
+    """Check that a publication has a payload, and that no field exceeds its limit.
+
+    The id does not matter, so the application's publications are checked before they have one.
     """
     payload, key = publication.payload, publication.key
     check_node(publication.publisher)
@@ -78,32 +235,30 @@ def _check_headers(headers: dict[str, str]) -> None:
         raise MessageError(f"headers of {size} bytes, and {HEADERS_BYTES_MAX} is the limit")
 
 
-def check_nameless(publication: Publication) -> None:
-    """As it travels: whoever receives it works out its id (T10)."""
-    if publication.id:
-        raise MessageError("a publication travels without its id")
-    check_publication(publication)
-
-
-def check_publications(publications: tuple[Publication, ...]) -> None:
-    """Several, as they travel together."""
+def check_publications(publications: Sequence[Publication]) -> None:
+    """Check publications of one message: their number, their fields, and that they have no ids."""
     if len(publications) > PUBLICATIONS_MAX:
         count = len(publications)
         raise MessageError(f"{count} publications, and {PUBLICATIONS_MAX} is the limit")
-    believed = None
+    checked = None
     for each in publications:
         payload = each.payload
-        # Most come from the publisher of the one before, and have neither key nor headers: of them
-        # little is to be looked at.
+        # Most publications have the publisher of the one before, and neither key nor headers.
         if (
             payload is None
-            or len(payload) > PAYLOAD_BYTES_MAX
             or each.key
             or each.headers
             or each.id
-            or each.publisher != believed
+            or len(payload) > PAYLOAD_BYTES_MAX
             or each.seq > NUMBER_MAX
             or each.time > NUMBER_MAX
+            or (each.publisher != checked and match_node(each.publisher) is None)
         ):
-            check_nameless(each)
-            believed = each.publisher
+            check_bare(each)
+        checked = each.publisher
+
+
+def check_bare(publication: Publication) -> None:
+    if publication.id:
+        raise MessageError("a publication travels without its id")
+    check_publication(publication)

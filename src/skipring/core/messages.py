@@ -6,33 +6,70 @@ handles. The tags are part of the wire format: never reuse one.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from struct import Struct as Layout
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, get_args
 
 from msgspec import Meta, Struct
+from msgspec.structs import fields
 
 from skipring.core.labels import Label, Word
-from skipring.core.limits import NUMBER_MAX
+from skipring.core.limits import CHAIN_BYTES, NUMBER_MAX, REASON_CHARACTERS_MAX, STORED_BYTES_MAX, STORED_MAX, STORE_CHARACTERS_MAX, SURVEY_BITS_MAX, SURVEY_PREFIX_MAX
 from skipring.core.peers import EdgeKind, NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.summaries import SHORT_BYTES, RangeSummary, TrieDigest
+from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, RangeSummary, TrieDigest
 from skipring.core.trie import Offset
 
 HOPS_MAX: Final = 255  # Limit: a hop count is one byte beside a short id.
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=NUMBER_MAX, description="0 to 2^63-1")]
 SESSION_MAX: Final = (1 << 16) - 1  # Limit: a session is a small number in every message.
 Session: TypeAlias = Annotated[int, Meta(ge=0, le=SESSION_MAX, description=f"0 to {SESSION_MAX}")]
-STORED_BYTES_MAX: Final = 960 * 1024  # of contents in one page
-STORED_MAX: Final = 16_384  # publications, ids or deliveries in one page
-SURVEY_BITS_MAX: Final = 8  # so a survey has 256 digests at most
+_PRINTABLE: Final = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
 SurveyBits: TypeAlias = Annotated[
     int, Meta(ge=0, le=SURVEY_BITS_MAX, description=f"0 to {SURVEY_BITS_MAX}")
 ]
-SURVEY_PREFIX_MAX: Final = (1 << SURVEY_BITS_MAX) - 1
 SurveyPrefix: TypeAlias = Annotated[
     int, Meta(ge=0, le=SURVEY_PREFIX_MAX, description=f"0 to {SURVEY_PREFIX_MAX}")
 ]
+Reason: TypeAlias = Annotated[
+    str, Meta(max_length=REASON_CHARACTERS_MAX, pattern=_PRINTABLE, description="text")
+]
+StoreId: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=rf"\A[0-9a-f]{{0,{STORE_CHARACTERS_MAX}}}\Z",
+        description="hexadecimal digits, or none",
+    ),
+]
+Offsets: TypeAlias = Annotated[
+    tuple[Offset, ...], Meta(max_length=STORED_MAX, description="0 to 2^40-1, each")
+]
+StoredIds: TypeAlias = Annotated[
+    bytes, Meta(max_length=ID_BYTES * STORED_MAX, description=f"{ID_BYTES} bytes each")
+]
+StoredContents: TypeAlias = Annotated[
+    bytes, Meta(max_length=STORED_BYTES_MAX, description="publications as bytes")
+]
+SurveyDigests: TypeAlias = Annotated[
+    tuple[Annotated[bytes, Meta(max_length=DIGEST_BYTES)], ...],
+    Meta(max_length=1 << SURVEY_BITS_MAX, description=f"{DIGEST_BYTES} bytes or none, each"),
+]
+ChainValue: TypeAlias = Annotated[
+    bytes, Meta(max_length=CHAIN_BYTES, description=f"{CHAIN_BYTES} bytes or none")
+]
 Hops: TypeAlias = Annotated[int, Meta(ge=0, le=HOPS_MAX, description=f"0 to {HOPS_MAX}")]
+Claims: TypeAlias = Annotated[tuple[RangeSummary, ...], Meta(description="claims")]
+ShortIds: TypeAlias = Annotated[bytes, Meta(description=f"{SHORT_BYTES} bytes each")]
+HopsOfEach: TypeAlias = Annotated[bytes, Meta(description="1 byte each")]
+IDS_ASKED: Final = 512  # Guess: 16 KiB of ids in a question.
+AskedIds: TypeAlias = Annotated[
+    bytes, Meta(max_length=ID_BYTES * IDS_ASKED, description=f"{ID_BYTES} bytes each")
+]
+REMAINING_MAX: Final = 8  # Limit: remaining nodes in an announcement.
+RemainingNodes: TypeAlias = Annotated[
+    tuple[NodeId, ...], Meta(max_length=REMAINING_MAX, description="nodes")
+]
 
 
 class Subscribe(Struct, frozen=True, array_like=True, gc=False, tag=1):
@@ -111,7 +148,7 @@ class CheckTrie(Struct, frozen=True, array_like=True, gc=False, tag=10):
     """
 
     sender: NodeId
-    claims: tuple[RangeSummary, ...]
+    claims: Claims
     session: Session = 0
     confirm: bool = False
 
@@ -124,9 +161,9 @@ class CheckAndPublish(Struct, frozen=True, array_like=True, gc=False, tag=11):
     """
 
     sender: NodeId
-    claims: tuple[RangeSummary, ...]
+    claims: Claims
     session: Session = 0
-    wanted: tuple[RangeSummary, ...] = ()
+    wanted: Claims = ()
 
 
 class Publications(Struct, frozen=True, array_like=True, gc=False, tag=12):
@@ -171,8 +208,8 @@ class _ShortIds(Struct, frozen=True, array_like=True, gc=False):
     """
 
     sender: NodeId
-    ids: bytes
-    hops: bytes
+    ids: ShortIds
+    hops: HopsOfEach
 
     def __post_init__(self) -> None:
         """Raise ValueError unless each short id has a hop count."""
@@ -220,8 +257,8 @@ class CheckHeld(Struct, frozen=True, array_like=True, gc=False, tag=18):
 
     sender: NodeId
     session: Number
-    claims: tuple[RangeSummary, ...] = ()
-    ids: bytes = b""
+    claims: Claims = ()
+    ids: AskedIds = b""
 
     def __post_init__(self) -> None:
         """Raise ValueError if the bytes are not a whole number of ids."""
@@ -237,9 +274,9 @@ class Held(Struct, frozen=True, array_like=True, gc=False, tag=19):
     sender: NodeId
     session: Number
     durable: bool
-    claims: tuple[RangeSummary, ...] = ()
-    held: bytes = b""
-    missing: bytes = b""
+    claims: Claims = ()
+    held: AskedIds = b""
+    missing: AskedIds = b""
 
     def __post_init__(self) -> None:
         """Raise ValueError if the bytes are not a whole number of ids."""
@@ -254,7 +291,7 @@ class Draining(Struct, frozen=True, array_like=True, gc=False, tag=20):
     """
 
     sender: NodeId
-    remaining: tuple[NodeId, ...] = ()
+    remaining: RemainingNodes = ()
 
 
 class RequestHandover(Struct, frozen=True, array_like=True, gc=False, tag=21):
@@ -302,7 +339,7 @@ class Refused(Struct, frozen=True, array_like=True, gc=False, tag=72):
     """Refusal of a request, with the reason in one sentence."""
 
     request: Number
-    reason: str
+    reason: Reason
 
 
 class GetLogInfo(Struct, frozen=True, array_like=True, gc=False, tag=81):
@@ -327,13 +364,22 @@ class LogInfo(Struct, frozen=True, array_like=True, gc=False, tag=82):
     """
 
     request: Number
-    store: str
+    store: StoreId
     epoch: Number
     durable_end: Offset
     end: Offset
     count: Number
-    digests: tuple[bytes, ...]
-    chain: bytes
+    digests: SurveyDigests
+    chain: ChainValue
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a digest or a chain value that is neither empty nor complete."""
+        if any(len(digest) not in (0, DIGEST_BYTES) for digest in self.digests):
+            message = f"a digest that has neither {DIGEST_BYTES} bytes nor none"
+            raise ValueError(message)
+        if len(self.chain) not in (0, CHAIN_BYTES):
+            message = f"a chain value that has neither {CHAIN_BYTES} bytes nor none"
+            raise ValueError(message)
 
 
 class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
@@ -346,7 +392,7 @@ class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
     """
 
     request: Number
-    store: str
+    store: StoreId
     epoch: Number
     start: Offset
     end: Offset
@@ -364,9 +410,9 @@ class LogPage(Struct, frozen=True, array_like=True, gc=False, tag=84):
 
     request: Number
     next: Offset | None
-    offsets: tuple[int, ...]
-    ids: bytes
-    publications: bytes
+    offsets: Offsets
+    ids: StoredIds
+    publications: StoredContents
 
 
 Message: TypeAlias = (
@@ -403,42 +449,47 @@ Message: TypeAlias = (
     | Refused
 )
 
-MESSAGE_TYPES: Final[tuple[type[Message], ...]] = (
-    Subscribe,
-    Unsubscribe,
-    GetConfiguration,
-    SetConfiguration,
-    CheckLabel,
-    Introduce,
-    IntroduceShortcut,
-    RemoveConnections,
-    Digest,
-    CheckTrie,
-    CheckAndPublish,
-    Publications,
-    TrieEqual,
-    PublishNew,
-    PublishMany,
-    IHave,
-    Want,
-    CheckHeld,
-    Held,
-    Draining,
-    RequestHandover,
-    HandoverDone,
-    ReportUnresponsive,
-    Ping,
-    Pong,
-    ConfigurationAck,
-    GetLogInfo,
-    LogInfo,
-    FetchLog,
-    LogPage,
-    Refused,
-)
+MESSAGE_TYPES: Final[tuple[type[Message], ...]] = get_args(Message)
 
 # Reasons of a Refused that clients compare.
 NOT_A_MEMBER: Final = "not a member of the topic"
 ANOTHER_STORE: Final = "another store by now"
 
 UNRECORDED: Final = SetConfiguration(None, None, None)
+
+
+# -- claimed sender (decision 0045) ------------------------------------------------------------
+
+Claim: TypeAlias = Callable[[Any, NodeId], bool]  # True if the message may come from this peer
+
+
+def _claim_in(name: str) -> Claim:
+    get = attrgetter(name)
+    return lambda message, peer: get(message) == peer
+
+
+def _claim_of(kind: type[Message]) -> Claim | None:
+    """Return the claim of a type with a field ``sender``; None for other types."""
+    for field in fields(kind):
+        if field.name == "sender":
+            return _claim_in("sender.node" if field.type is Peer else "sender")
+    return None
+
+
+# A message without a field ``sender`` that names its sender, or names it in some cases, has a row.
+CLAIMS: Final[Mapping[type, Claim]] = {
+    Subscribe: _claim_in("node"),
+    Unsubscribe: _claim_in("node"),
+    # Without a digest, any peer may ask about any node.
+    GetConfiguration: lambda message, peer: message.digest is None or message.node == peer,
+    Introduce: lambda message, peer: not message.first_hand or message.peer.node == peer,
+    RemoveConnections: _claim_in("node"),
+    Digest: _claim_in("node"),
+    **{kind: claim for kind in MESSAGE_TYPES if (claim := _claim_of(kind)) is not None},
+}
+
+
+def names_another(message: object, peer: NodeId) -> bool:
+    """Return True if a message names another sender than the peer that sent it."""
+    claim = CLAIMS.get(type(message))
+    return claim is not None and not claim(message, peer)

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from skipring.core.peers import NodeId
+from skipring.core.peers import Address, NodeId
 
 PING_TICKS: Final = 16  # Guess: above the deadline of the host, which PingExpired reports.
 CONFLICT_TICKS: Final = 120  # Guess: a refused process tries again within 5 s.
@@ -27,13 +27,15 @@ CLAIMS_MAX: Final = 4  # Limit: claims of one name that wait for an answer.
 CONFLICTS_MAX: Final = 1024  # Limit: names with a recorded conflict.
 
 ConnectionId: TypeAlias = int
+INCARNATION_MAX: Final = (1 << 40) - 1  # Limit: an incarnation has 40 bits (decision 46).
+Incarnation: TypeAlias = Annotated[int, Meta(ge=0, le=INCARNATION_MAX, description="0 to 2^40-1")]
 
 
 class ProcessId(Struct, frozen=True, gc=False):
     """One run of a process, for reports: the incarnation and the listening address it states."""
 
-    incarnation: int
-    address: str
+    incarnation: Incarnation
+    address: Address
 
 
 class Conflict(Struct, frozen=True, gc=False):

@@ -25,7 +25,9 @@ _ID: Final = blake2b(digest_size=ID_BYTES, person=b"skipring id")
 
 
 Count = Annotated[int, Meta(ge=0)]
-PublicationId: TypeAlias = Annotated[bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
+PublicationId: TypeAlias = Annotated[
+    bytes, Meta(min_length=ID_BYTES, max_length=ID_BYTES, description=f"{ID_BYTES} bytes")
+]
 
 
 class Publication(

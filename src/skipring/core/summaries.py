@@ -71,7 +71,10 @@ def digest_of(keys: list[bytes]) -> bytes:
 OVERHEAD_BYTES: Final = 9  # of a claim, besides its four fields
 SHORT_BYTES: Final = 8  # of an id, or of a digest below the root: see ``Truncation``
 ShortId: TypeAlias = Annotated[bytes, Meta(min_length=SHORT_BYTES, max_length=SHORT_BYTES)]
-TrieDigest: TypeAlias = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+TrieDigest: TypeAlias = Annotated[
+    bytes,
+    Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES, description=f"{DIGEST_BYTES} bytes"),
+]
 _LONG_LABEL: Final = 0  # a packed label of one byte is never 0: it has an end bit
 
 

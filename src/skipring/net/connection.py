@@ -36,15 +36,22 @@ from skipring.net.work_budget import (
 from skipring.security.credentials import PeerCertificate, may_act_as
 from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.framing import CONTROL_BYTES_MAX, Frame, FrameReader
-from skipring.wire.handshake import NONCE_END, Hello, Role, check_greeting
-from skipring.wire.name_messages import NAME_TYPES, NO_TOPIC, NameMessage
+from skipring.wire.handshake import (
+    NAME_TYPES,
+    NO_TOPIC,
+    NONCE_END,
+    Hello,
+    NameMessage,
+    Role,
+    check_greeting,
+)
 from skipring.wire.rpc import (
     BUSY,
     CONNECTION_REQUEST,
+    RUNTIME_TYPES,
     Refused,
     WireMessage,
     is_request,
-    is_runtime,
 )
 
 if TYPE_CHECKING:  # Importing it loads cryptography, which few processes need.
@@ -249,8 +256,7 @@ class PeerConnection(asyncio.Protocol):
         """Handle frames until the work budget of this turn is spent; return their number."""
         board, budget = self._board, self._budget
         clock = budget.clock
-        began_s = clock()
-        end_s = began_s + budget.left_s
+        end_s = clock() + budget.left_s
         board.begin_batch()
         try:
             for done, frame in enumerate(frames):
@@ -271,20 +277,18 @@ class PeerConnection(asyncio.Protocol):
     @property
     def _can_serve(self) -> bool:
         """Return False while a client has unread answers, or a node waits for its name."""
-        if self._claim is not None:
-            return False
-        return not self._is_client or self._owner is None or not self._owner.is_behind
+        owner = self._owner if self._is_client else None
+        return self._claim is None and (owner is None or not owner.is_behind)
 
     def _keep_waiting(self, frames: list[Frame], size_bytes: int) -> None:
-        budget = self._budget
-        came_s = budget.clock()
+        came_s = self._budget.clock()
         if self._claim is not None:
             frames = [each for each in frames if not self._is_about_name(each)]
         self._waiting.extend((came_s, frame) for frame in frames)
         self._waiting_bytes += size_bytes
         if self._waiting_bytes > WAITING_BYTES_MAX:
             self._pause_reading()
-        budget.add(self)
+        self._budget.add(self)
 
     def _is_about_name(self, frame: Frame) -> bool:
         """Handle a message about a name, even while the sender waits for its own name.
@@ -376,8 +380,7 @@ class PeerConnection(asyncio.Protocol):
             envelope = decode(frame)
             message = envelope.message
             if is_request(message):
-                refusal = encode(envelope.topic, Refused(message.request, BUSY))
-                self._owner.refuse_request(refusal)
+                self._owner.refuse_request(encode(envelope.topic, Refused(message.request, BUSY)))
                 return
         self._on_frame(frame)
 
@@ -388,14 +391,12 @@ class PeerConnection(asyncio.Protocol):
         envelope = decode(frame)
         if type(envelope.message) is Refused and envelope.message.request == CONNECTION_REQUEST:
             self._on_refusal(envelope.message.reason)
-            return
-        if type(envelope.message) in NAME_TYPES:
+        elif type(envelope.message) in NAME_TYPES:
             self._board.on_name_message(self, cast("NameMessage", envelope.message))
-            return
-        if self._is_client and not is_runtime(envelope.message):
+        elif self._is_client and type(envelope.message) not in RUNTIME_TYPES:
             self._refuse("not for clients", type(envelope.message).__name__)
-            return
-        self._board.receive(self.sender, envelope, frame)
+        else:
+            self._board.receive(self.sender, envelope, frame)
 
     def _on_refusal(self, reason: str) -> None:
         """Close the connection: the peer refuses it."""
@@ -468,11 +469,10 @@ class PeerConnection(asyncio.Protocol):
         self.role = greeting.role
         self._is_client = greeting.role is Role.CLIENT
         self.account = self.certificate_name or greeting.node
-        if not self.is_dialled:
-            why = self._board.why_no_place(self, self.account)
-            if why is not None:
-                self._refuse_with_reason("too many connections", why)
-                return
+        why = None if self.is_dialled else self._board.why_no_place(self, self.account)
+        if why is not None:
+            self._refuse_with_reason("too many connections", why)
+            return
         self.is_greeted = True
         self._first = b""
         if self._owner is None:

@@ -29,8 +29,7 @@ from skipring.core.name_registry import (
 )
 from skipring.core.peers import NodeId
 from skipring.wire.codec import encode
-from skipring.wire.handshake import Hello
-from skipring.wire.name_messages import NO_TOPIC, AskHolder, HolderReply, NameTaken
+from skipring.wire.handshake import NO_TOPIC, AskHolder, Hello, HolderReply, NameTaken
 
 AUDIT_TICKS: Final = 8  # Guess: two admitted processes with one name are rare.
 PING_S: Final = 1.5  # Guess: a running process answers sooner, even on a busy machine.

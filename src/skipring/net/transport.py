@@ -32,15 +32,17 @@ from skipring.observability.logs import RateLimitedLogger, logger
 from skipring.security.credentials import PeerCertificate
 from skipring.wire.codec import Envelope, encode
 from skipring.wire.framing import Frame
-from skipring.wire.handshake import Hello, Role, encode_greeting
-from skipring.wire.limits import CLONES_MAX
-from skipring.wire.name_messages import (
+from skipring.wire.handshake import (
     NO_TOPIC,
     AskHolder,
+    Hello,
     HolderReply,
     NameMessage,
     NameTaken,
+    Role,
+    encode_greeting,
 )
+from skipring.wire.limits import CLONES_MAX
 from skipring.wire.rpc import Address, WireMessage
 
 if TYPE_CHECKING:  # Importing it loads cryptography, which few processes need.

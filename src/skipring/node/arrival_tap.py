@@ -17,8 +17,7 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.observability.clock import time_us
 from skipring.wire.limits import ARRIVALS_MAX
-from skipring.wire.monitor_rpc import Arrival, ArrivalPage, FetchArrivals
-from skipring.wire.rpc import WireMessage, is_runtime
+from skipring.wire.rpc import RUNTIME_TYPES, Arrival, ArrivalPage, FetchArrivals, WireMessage
 from skipring.world.snapshot import publications_in
 
 KEPT: Final = 2048  # Limit: recorded arrivals of a topic.
@@ -55,7 +54,8 @@ class ArrivalTap:
     @contextmanager
     def handling(self, topic: TopicId, sender: NodeId, message: WireMessage) -> Iterator[None]:
         """Count the new publications while a message is handled, then record its arrival."""
-        publications = () if is_runtime(message) else publications_in(cast("Message", message))
+        is_runtime = type(message) in RUNTIME_TYPES
+        publications = () if is_runtime else publications_in(cast("Message", message))
         self._fresh = 0 if publications else None
         try:
             yield

@@ -39,6 +39,7 @@ from skipring.core.events import (
     Tick,
 )
 from skipring.core.messages import (
+    CLAIMS,
     CheckAndPublish,
     CheckHeld,
     CheckTrie,
@@ -76,16 +77,16 @@ from skipring.node.topic_logs import TopicLogs
 from skipring.observability.logs import RateLimitedLogger, logger
 from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import PublicationStore
-from skipring.wire.claimed_sender import CLAIMS
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.handshake import Hello, Role
 from skipring.wire.limits import LOCATED_MAX, shown
-from skipring.wire.monitor_rpc import FetchArrivals
 from skipring.wire.rpc import (
     BUSY,
     REQUEST_TYPES,
+    RUNTIME_TYPES,
     Address,
+    FetchArrivals,
     FetchChanges,
     FetchDeliveries,
     FetchPublications,
@@ -99,7 +100,6 @@ from skipring.wire.rpc import (
     RuntimeMessage,
     WireMessage,
     is_request,
-    is_runtime,
 )
 
 LATE_TICKS: Final = 2  # Guess: a node whose own timer stood still for longer reports no neighbour.
@@ -315,8 +315,8 @@ class NodeHost:
         if claim is not None and not claim(message, sender):  # decision 0045
             self.links.counts["speaks for another"] += 1
             return
-        if is_runtime(message) or isinstance(message, GetLogInfo):
-            self._on_request(sender, topic, message)
+        if type(message) in RUNTIME_TYPES:
+            self._on_request(sender, topic, cast("RuntimeMessage", message))
             return
         throttled = self.durability.is_backpressured
         event = Received(cast("Message", message), sender, frame, throttled)

@@ -12,6 +12,7 @@ from skipring.core.topics import SubscriberTopics
 from skipring.errors import SkipringError
 from skipring.node.group_commit import GroupCommit
 from skipring.node.sender import Sender
+from skipring.wire.limits import one_line
 from skipring.wire.rpc import NO_DISK, Publish, PublishAck, Refused
 
 PUBLISHING_MAX: Final = 1024  # Limit: publications of clients that wait for their commit.
@@ -72,7 +73,7 @@ class PublishProxy:
             await self._publish(topic, event)
         except SkipringError as error:
             # The client may retry: the same publisher and number are the same publication.
-            self._sender.send_message(topic, sender, Refused(message.request, str(error)))
+            self._sender.send_message(topic, sender, Refused(message.request, one_line(str(error))))
             return
         key = given.id_in(topic)
         offset = self._topics.offset_of(topic, key)

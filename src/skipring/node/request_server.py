@@ -24,9 +24,9 @@ from skipring.node.delivery_server import handle_deliveries_request
 from skipring.node.sender import Sender
 from skipring.node.status_server import handle_status_request, node_status
 from skipring.node.topic_logs import TopicLogs
-from skipring.wire.monitor_rpc import FetchArrivals
 from skipring.wire.rpc import (
     BUSY,
+    FetchArrivals,
     FetchChanges,
     FetchDeliveries,
     FetchPublications,

@@ -25,8 +25,14 @@ from skipring.core.supervisor import Supervisor
 from skipring.errors import MessageError
 from skipring.net.work_budget import Spent, never_spent
 from skipring.node.change_log import ChangeLog
-from skipring.wire.fields import check_entry
-from skipring.wire.limits import CONFLICTS_MAX, ENTRIES_MAX, LISTED_MAX, SHORTCUTS_MAX, check_listed
+from skipring.wire.limits import (
+    CONFLICTS_MAX,
+    ENTRIES_MAX,
+    LISTED_MAX,
+    SHORTCUTS_MAX,
+    check_entry,
+    check_listed,
+)
 from skipring.wire.rpc import (
     ChangePage,
     DatabasePage,

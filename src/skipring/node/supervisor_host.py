@@ -25,6 +25,7 @@ from skipring.core.effects import (
 )
 from skipring.core.events import Event, Flush, Overwritten, Received, Tick
 from skipring.core.messages import (
+    CLAIMS,
     GetConfiguration,
     Message,
     Ping,
@@ -45,21 +46,22 @@ from skipring.node.status_server import database_page
 from skipring.node.timer import Timer
 from skipring.observability.logs import logger
 from skipring.storage.supervisor_store import SupervisorStore
-from skipring.wire.claimed_sender import CLAIMS
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.handshake import Hello, Role
 from skipring.wire.limits import TOPICS_MAX as TOPICS_IN_A_PAGE
-from skipring.wire.monitor_rpc import GetSupervisorStatus, SupervisorStatus, TopicStatus
 from skipring.wire.rpc import (
+    RUNTIME_TYPES,
     Address,
     FetchDatabase,
     FindMembers,
+    GetSupervisorStatus,
     MemberList,
     Refused,
     RuntimeMessage,
+    SupervisorStatus,
+    TopicStatus,
     WireMessage,
-    is_runtime,
 )
 
 REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)  # requests of the paper's bound
@@ -128,8 +130,8 @@ class SupervisorHost:
         if claim is not None and not claim(message, sender):  # decision 0045
             self.links.counts["speaks for another"] += 1
             return
-        if is_runtime(message):
-            self._on_runtime_message(sender, envelope.topic, message)
+        if type(message) in RUNTIME_TYPES:
+            self._on_runtime_message(sender, envelope.topic, cast("RuntimeMessage", message))
             return
         self.dispatch(envelope.topic, Received(cast("Message", message), sender))
         if isinstance(message, REQUESTS) and envelope.topic in self._topics:
@@ -165,7 +167,7 @@ class SupervisorHost:
     def _is_over_quota(self, sender: NodeId, envelope: Envelope[WireMessage]) -> bool:
         """Return True, and send the reason, if a name exceeds its quota at this supervisor."""
         message, account = envelope.message, self.links.account_of(sender)
-        if envelope.topic not in self._topics and not is_runtime(message):
+        if envelope.topic not in self._topics and type(message) not in RUNTIME_TYPES:
             why = self._quotas.refuse_topic(account)
             if why is not None:
                 self._turn_away(sender, envelope, "too many topics", why)

@@ -18,12 +18,11 @@ from skipring.net.transport import Transport
 from skipring.wire.chaos import ChaosAck
 from skipring.wire.codec import Envelope, encode, named_nodes
 from skipring.wire.framing import Frame
-from skipring.wire.handshake import Hello, Role
-from skipring.wire.monitor_rpc import ArrivalPage, SupervisorStatus
-from skipring.wire.name_messages import NO_TOPIC
+from skipring.wire.handshake import NO_TOPIC, Hello, Role
 from skipring.wire.rpc import (
     NO_DISK,
     Address,
+    ArrivalPage,
     ChangePage,
     DatabasePage,
     DeliveryPage,
@@ -36,6 +35,7 @@ from skipring.wire.rpc import (
     Publish,
     PublishAck,
     Refused,
+    SupervisorStatus,
     WireMessage,
 )
 

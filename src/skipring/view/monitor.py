@@ -21,8 +21,13 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.view.model import SupervisorCard, TopicView, broken_conditions, make_scene
 from skipring.view.overview import REQUESTS_BOUND, Observer
-from skipring.wire.monitor_rpc import Arrival, ArrivalPage, FetchArrivals
-from skipring.wire.rpc import FetchPublications, PublicationPage
+from skipring.wire.rpc import (
+    Arrival,
+    ArrivalPage,
+    FetchArrivals,
+    FetchPublications,
+    PublicationPage,
+)
 
 KEPT: Final = 2000  # Limit: publications with a remembered path.
 STEPS_MAX: Final = 200_000  # Limit: steps of all paths, about 60 MB.

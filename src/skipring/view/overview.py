@@ -21,8 +21,7 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError, UnreachableError
 from skipring.net.addresses import parse_supervisors
 from skipring.rpc.client import RpcClient
-from skipring.wire.monitor_rpc import GetSupervisorStatus, SupervisorStatus, TopicStatus
-from skipring.wire.rpc import Address
+from skipring.wire.rpc import Address, GetSupervisorStatus, SupervisorStatus, TopicStatus
 
 if TYPE_CHECKING:  # Importing it loads cryptography, which few processes need.
     from skipring.security.credentials import Credentials

@@ -11,8 +11,15 @@ from msgspec import Struct
 
 from skipring.core.labels import Label
 from skipring.core.messages import Number
-from skipring.core.peers import NodeId, Peer
-from skipring.core.state import LivenessState
+from skipring.core.peers import Peer
+from skipring.wire.limits import (
+    DamagedEntries,
+    DamagedNodes,
+    ForgedFrames,
+    Shortcuts,
+    Sums,
+    Watches,
+)
 
 
 class ChaosPing(Struct, frozen=True, array_like=True, gc=False, tag=96):
@@ -35,9 +42,9 @@ class Overwrite(Struct, frozen=True, array_like=True, gc=False, tag=97):
     left: Peer | None
     right: Peer | None
     ring: Peer | None
-    shortcuts: tuple[tuple[Label, NodeId | None], ...]
-    silence: dict[NodeId, LivenessState]
-    digests: dict[NodeId, int]
+    shortcuts: Shortcuts
+    silence: Watches
+    digests: Sums
 
 
 class OverwriteDatabase(Struct, frozen=True, array_like=True, gc=False, tag=98):
@@ -47,9 +54,9 @@ class OverwriteDatabase(Struct, frozen=True, array_like=True, gc=False, tag=98):
     """
 
     request: Number
-    database: tuple[tuple[str, NodeId | None], ...]
+    database: DamagedEntries
     next: Number
-    queue: tuple[NodeId, ...]
+    queue: DamagedNodes
 
 
 class CorruptTrie(Struct, frozen=True, array_like=True, gc=False, tag=99):
@@ -72,7 +79,7 @@ class Forge(Struct, frozen=True, array_like=True, gc=False, tag=100):
     """
 
     request: Number
-    frames: bytes
+    frames: ForgedFrames
 
 
 class Isolate(Struct, frozen=True, array_like=True, gc=False, tag=101):
@@ -82,7 +89,7 @@ class Isolate(Struct, frozen=True, array_like=True, gc=False, tag=101):
     """
 
     request: Number
-    nodes: tuple[NodeId, ...]
+    nodes: DamagedNodes
     ticks: Number
 
 

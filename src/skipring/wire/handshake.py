@@ -7,17 +7,18 @@ reason. A reader ignores fields that a later revision adds behind the others.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias, get_args
 
 from msgspec import Meta, MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import astuple
 
-from skipring.core.peers import NodeId
+from skipring.core.messages import Number
+from skipring.core.name_registry import Incarnation
+from skipring.core.peers import Address, NodeId
 from skipring.errors import FramingError, HandshakeError, MessageError
 from skipring.wire.framing import CONTROL, Frame, FrameReader, frame
 from skipring.wire.limits import check_address, check_node
-from skipring.wire.rpc import Address
 
 MAGIC: Final = "skipring"
 VERSION: Final = 2
@@ -41,9 +42,9 @@ class Hello(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     magic: str = MAGIC
     version: int = VERSION
     node: NodeId
-    address: Address
+    address: str  # an Address; empty only for a client
     role: Role
-    incarnation: Annotated[int, Meta(ge=0, lt=1 << 40)] = 0  # of a node's process (decision 46)
+    incarnation: Incarnation = 0  # of a node's process (decision 46)
     nonce: Annotated[int, Meta(ge=0, lt=NONCE_END)] = 0  # of this connection (decision 48)
 
 
@@ -105,3 +106,44 @@ def _check_values(greeting: Hello) -> None:
             check_address(greeting.address)
     except MessageError as error:
         raise HandshakeError(f"in a greeting, {error}") from None
+
+
+# -- names of the two ends (decision 48) -------------------------------------------------------
+
+NO_TOPIC: Final = "-"  # every envelope needs a topic; the following messages have none
+
+
+class AskHolder(Struct, frozen=True, array_like=True, gc=False, tag=91):
+    """Question to the process that holds a name: whether it has greeted with a nonce as well.
+
+    ``connection`` is the sender's number of the connection with the nonce, which the answer
+    repeats. Without certificates ``address`` is the other end of that connection, as the sender
+    sees it; else None. The answer is HolderReply.
+    """
+
+    connection: Number
+    nonce: Number
+    address: Address | None
+
+
+class HolderReply(Struct, frozen=True, array_like=True, gc=False, tag=92):
+    """Answer to AskHolder: whether the sender has an open connection with that nonce."""
+
+    connection: Number
+    is_own: bool
+
+
+class NameTaken(Struct, frozen=True, array_like=True, gc=False, tag=93):
+    """Report that another live process claims the receiver's name; the fields identify it.
+
+    With ``refused`` the receiver was refused, and its connection ends. Otherwise the other process
+    was refused.
+    """
+
+    incarnation: Incarnation
+    address: Address
+    refused: bool
+
+
+NameMessage: TypeAlias = AskHolder | HolderReply | NameTaken
+NAME_TYPES: Final = frozenset(get_args(NameMessage))

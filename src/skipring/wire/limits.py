@@ -1,7 +1,7 @@
-"""Limits of names and publications in a message: one check each.
+"""Limits of names, publications and pages: every size, the constrained types, and their checks.
 
-The decoder checks types; these checks cover sizes, ranges and names. A check raises a MessageError
-of one short sentence.
+msgspec checks the constrained types when it decodes a message. The functions check what it cannot
+express, or only slowly; each raises a MessageError of one short sentence.
 """
 
 from __future__ import annotations
@@ -13,124 +13,184 @@ from typing import Annotated, Final, TypeAlias
 from msgspec import Meta
 from msgspec.structs import replace
 
-from skipring.core.limits import (
-    HEADERS_BYTES_MAX as HEADERS_BYTES_MAX,
-)
-from skipring.core.limits import (
-    HEADERS_MAX as HEADERS_MAX,
-)
-from skipring.core.limits import (
-    KEY_BYTES_MAX as KEY_BYTES_MAX,
-)
-from skipring.core.limits import (
-    PAYLOAD_BYTES_MAX as PAYLOAD_BYTES_MAX,
-)
-from skipring.core.limits import (
-    PUBLICATIONS_MAX as PUBLICATIONS_MAX,
-)
-from skipring.core.limits import (
-    RECORD_BYTES_MAX as RECORD_BYTES_MAX,
-)
-from skipring.core.limits import (
-    SHOWN_CHARACTERS_MAX as SHOWN_CHARACTERS_MAX,
-)
-from skipring.core.limits import (
-    check_nameless as check_nameless,
-)
-from skipring.core.limits import (
-    check_node as check_node,
-)
-from skipring.core.limits import (
-    check_publication as check_publication,
-)
-from skipring.core.limits import (
-    check_publications as check_publications,
-)
-from skipring.core.limits import (
-    check_text as check_text,
-)
-from skipring.core.limits import (
-    shown as shown,
+from skipring.core.labels import Label, Word
+from skipring.core.limits import (  # noqa: PLC0414
+    CHAIN_BYTES as CHAIN_BYTES,  # noqa: PLC0414
+    HEADERS_BYTES_MAX as HEADERS_BYTES_MAX,  # noqa: PLC0414
+    HEADERS_MAX as HEADERS_MAX,  # noqa: PLC0414
+    KEY_BYTES_MAX as KEY_BYTES_MAX,  # noqa: PLC0414
+    PAYLOAD_BYTES_MAX as PAYLOAD_BYTES_MAX,  # noqa: PLC0414
+    PUBLICATIONS_MAX as PUBLICATIONS_MAX,  # noqa: PLC0414
+    REASON_CHARACTERS_MAX as REASON_CHARACTERS_MAX,  # noqa: PLC0414
+    RECORD_BYTES_MAX as RECORD_BYTES_MAX,  # noqa: PLC0414
+    SHOWN_CHARACTERS_MAX as SHOWN_CHARACTERS_MAX,  # noqa: PLC0414
+    STORED_BYTES_MAX as STORED_BYTES_MAX,  # noqa: PLC0414
+    STORED_MAX as STORED_MAX,  # noqa: PLC0414
+    STORE_CHARACTERS_MAX as STORE_CHARACTERS_MAX,  # noqa: PLC0414
+    SURVEY_BITS_MAX as SURVEY_BITS_MAX,  # noqa: PLC0414
+    SURVEY_PREFIX_MAX as SURVEY_PREFIX_MAX,  # noqa: PLC0414
+    check_bare as check_bare,  # noqa: PLC0414
+    check_node as check_node,  # noqa: PLC0414
+    check_publication as check_publication,  # noqa: PLC0414
+    check_publications as check_publications,  # noqa: PLC0414
+    check_text as check_text,  # noqa: PLC0414
+    match_node as match_node,  # noqa: PLC0414
+    shown as shown,  # noqa: PLC0414
 )
 from skipring.core.messages import (
-    STORED_BYTES_MAX as STORED_BYTES_MAX,
+    Number,
+    ChainValue as ChainValue,  # noqa: PLC0414
+    Offsets as Offsets,  # noqa: PLC0414
+    Reason as Reason,  # noqa: PLC0414
+    StoreId as StoreId,  # noqa: PLC0414
+    StoredContents as StoredContents,  # noqa: PLC0414
+    StoredIds as StoredIds,  # noqa: PLC0414
+    SurveyBits as SurveyBits,  # noqa: PLC0414
+    SurveyDigests as SurveyDigests,  # noqa: PLC0414
+    SurveyPrefix as SurveyPrefix,  # noqa: PLC0414
 )
-from skipring.core.messages import (
-    STORED_MAX as STORED_MAX,
-)
-from skipring.core.messages import (
-    SURVEY_BITS_MAX as SURVEY_BITS_MAX,
-)
-from skipring.core.peers import TopicId
+from skipring.core.peers import ADDRESS_PATTERN, Address, NodeId, TopicId
 from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.state import LivenessState
+from skipring.core.summaries import DIGEST_BYTES
+from skipring.core.trie import Offset
 from skipring.errors import MessageError
 
-# All are limits of ours; the paper has none.
+# Chosen limits; the paper has none.
 TOPIC_BYTES_MAX: Final = 255
 LOCATED_MAX: Final = 32  # members in one answer: with the longest addresses they fit in a frame
-REASON_CHARACTERS_MAX: Final = 500
-ENTRIES_MAX: Final = 256  # of a database, or of those who wait, in one page
-LABEL_CHARACTERS_MAX: Final = 4096  # in a database, where also a corrupted label has an end
-SHORTCUTS_MAX: Final = 128  # two for each of 64 levels; as many sums (R14) and watches (R9)
+ENTRIES_MAX: Final = 256  # of a database, or of its queue, in one page
+LABEL_CHARACTERS_MAX: Final = 4096  # in a database, which may contain corrupted labels
+SHORTCUTS_MAX: Final = 128  # two for each of 64 levels; also of sums (R14) and watches (R9)
 LISTED_MAX: Final = 1024  # publications in one page
-JOURNAL_MAX: Final = 128
+JOURNAL_MAX: Final = 128  # changes in one page
+JOURNAL_CHARACTERS_MAX: Final = 200  # of each text in a change
 TOPICS_MAX: Final = 256  # of a supervisor, in one page
 ARRIVALS_MAX: Final = 512  # in one page
-REMAINING_MAX: Final = 8  # nodes in one Draining, as in the core
-ASKED_MAX: Final = 512  # ids in one CheckHeld, as in the core's ``IDS_ASKED``
-STORE_CHARACTERS_MAX: Final = 64
-INCARNATION_MAX: Final = (1 << 40) - 1
-CONFLICTS_MAX: Final = 16  # of names that two processes have, in one page
+CONFLICTS_MAX: Final = 16  # names that two processes claim, in one page
 CLONES_MAX: Final = 4  # processes with the name of one node, in its report
-CHAIN_BYTES: Final = 8  # of a log's running digest: 2^32 logs of one store until two are alike
-JOURNAL_CHARACTERS_MAX: Final = 200  # of each text in an entry
-# Of what is damaged on purpose: twice as many as a supervisor has connections.
-DAMAGED_MAX: Final = 8192
+DAMAGED_MAX: Final = 8192  # twice the number of connections of a supervisor
 FORGED_BYTES_MAX: Final = 512 * 1024
+
+# -- constrained types -----------------------------------------------------------------------
+
+_PRINTABLE: Final = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
 
 MemberCount: TypeAlias = Annotated[
     int, Meta(ge=1, le=LOCATED_MAX, description=f"1 to {LOCATED_MAX}")
 ]
-Incarnation: TypeAlias = Annotated[int, Meta(ge=0, le=INCARNATION_MAX, description="0 to 2^40-1")]
-
-_ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})")
-CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_PORT_MAX: Final = (1 << 16) - 1
+Members: TypeAlias = Annotated[
+    dict[NodeId, Address], Meta(max_length=LOCATED_MAX, description="map of node to address")
+]
+ChangeText: TypeAlias = Annotated[str, Meta(max_length=JOURNAL_CHARACTERS_MAX, pattern=_PRINTABLE)]
+DatabaseEntry: TypeAlias = tuple[
+    Annotated[str, Meta(max_length=LABEL_CHARACTERS_MAX, pattern=r"\A[01]*\Z")], NodeId | None
+]
+_ENTRIES: Final = "[bits, node or nil] each"
+Entries: TypeAlias = Annotated[
+    tuple[DatabaseEntry, ...], Meta(max_length=ENTRIES_MAX, description=_ENTRIES)
+]
+Queue: TypeAlias = Annotated[tuple[NodeId, ...], Meta(max_length=ENTRIES_MAX, description="nodes")]
+DamagedEntries: TypeAlias = Annotated[
+    tuple[DatabaseEntry, ...], Meta(max_length=DAMAGED_MAX, description=_ENTRIES)
+]
+DamagedNodes: TypeAlias = Annotated[
+    tuple[NodeId, ...], Meta(max_length=DAMAGED_MAX, description="nodes")
+]
+Shortcuts: TypeAlias = Annotated[
+    tuple[tuple[Label, NodeId | None], ...],
+    Meta(max_length=SHORTCUTS_MAX, description="[[position], node or nil] each"),
+]
+Watches: TypeAlias = Annotated[
+    dict[NodeId, LivenessState],
+    Meta(max_length=SHORTCUTS_MAX, description="map of node to [ticks, threshold, pending]"),
+]
+Sums: TypeAlias = Annotated[
+    dict[NodeId, Word], Meta(max_length=SHORTCUTS_MAX, description="map of node to 0 to 2^64-1")
+]
+ForgedFrames: TypeAlias = Annotated[bytes, Meta(max_length=FORGED_BYTES_MAX, description="bytes")]
+Times: TypeAlias = Annotated[
+    tuple[Number, ...], Meta(max_length=STORED_MAX, description="0 to 2^63-1, each")
+]
+ListedPublications: TypeAlias = Annotated[
+    tuple[Publication, ...], Meta(max_length=LISTED_MAX, description="publications, with ids")
+]
+BytesOfEach: TypeAlias = Annotated[bytes, Meta(max_length=STORED_MAX, description="1 byte each")]
 
 
 # -- names -----------------------------------------------------------------------------------
 
+_CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_ADDRESS: Final = re.compile(ADDRESS_PATTERN)
 
-@lru_cache(maxsize=1024)  # the same few stand in every frame
-def check_topic(topic: TopicId) -> None:
-    """A topic has 1 to 255 bytes of UTF-8 without control characters."""
-    size = len(topic.encode(errors="replace"))
-    if not 1 <= size <= TOPIC_BYTES_MAX:
-        raise MessageError(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one has {size}")
-    if CONTROL_CHARACTER.search(topic):
-        raise MessageError(f"a topic has no control characters: {shown(topic)}")
-    check_text(topic)
+
+def one_line(text: str) -> str:
+    """Return a text as the reason of a refusal: printable, on one line and of limited length."""
+    plain = _CONTROL_CHARACTER.sub(" ", text).encode(errors="replace").decode()
+    return plain[:REASON_CHARACTERS_MAX]
 
 
 def check_address(address: str) -> None:
-    """An address is a host or an IP in ASCII (IPv6 in brackets), a colon and a port."""
-    match = _ADDRESS.fullmatch(address)
-    if match is None or not 1 <= int(match[1]) <= _PORT_MAX:
+    """Check that an address is a host or an IP in ASCII (IPv6 in brackets), a colon and a port."""
+    if _ADDRESS.search(address) is None:
         raise MessageError(f"an address is of the form host:port, not {shown(address)}")
+
+
+def check_entry(label: str, node: NodeId | None) -> None:
+    """Check that an entry of a database has any string of 0 and 1, and a node or None."""
+    if len(label) > LABEL_CHARACTERS_MAX or label.strip("01"):
+        raise MessageError(f"a label is a string of 0 and 1, not {shown(label)}")
+    if node is not None:
+        check_node(node)
+
+
+def check_text(text: str) -> None:
+    """Check that UTF-8 can encode a text of the application; decoded texts always pass."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise MessageError(f"half a character in a text: {shown(text)}") from None
 
 
 # -- publications ----------------------------------------------------------------------------
 
 
-def check_id(key: bytes) -> None:
-    """An id has 32 bytes."""
-    if len(key) != ID_BYTES:
-        raise MessageError(f"an id of {len(key)} bytes, and it has {ID_BYTES}")
+def check_publication(publication: Publication) -> None:
+    """Check that a publication has a payload, and that no field exceeds its limit.
+
+    The id does not matter, so the application's publications are checked before they have one.
+    """
+    payload, key = publication.payload, publication.key
+    check_node(publication.publisher)
+    if payload is None:
+        raise MessageError("a publication without a payload")
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        size = len(payload)
+        raise MessageError(f"a payload of {size} bytes, and {PAYLOAD_BYTES_MAX} is the limit")
+    if key is not None and len(key) > KEY_BYTES_MAX:
+        raise MessageError(f"a key of {len(key)} bytes, and {KEY_BYTES_MAX} is the limit")
+    if not (0 <= publication.seq <= NUMBER_MAX and 0 <= publication.time <= NUMBER_MAX):
+        raise MessageError("a seq or time that is not from 0 to 2^63-1")
+    if publication.headers:
+        _check_headers(publication.headers)
+
+
+def _check_headers(headers: dict[str, str]) -> None:
+    if len(headers) > HEADERS_MAX:
+        raise MessageError(f"{len(headers)} headers, and {HEADERS_MAX} is the limit")
+    size = 0
+    for item in headers.items():
+        for text in item:
+            check_text(text)
+            size += len(text.encode())
+    if size > HEADERS_BYTES_MAX:
+        raise MessageError(f"headers of {size} bytes, and {HEADERS_BYTES_MAX} is the limit")
 
 
 def check_listed(publication: Publication) -> None:
-    """As it is shown to whoever looks: under its id, perhaps without what it says."""
-    check_id(publication.id)
+    """Check a publication of a page for monitors: with its id, perhaps without contents."""
+    if len(publication.id) != ID_BYTES:
+        raise MessageError(f"an id of {len(publication.id)} bytes, and it has {ID_BYTES}")
     if publication.payload is not None:
         check_publication(publication)
     elif publication.key is not None or publication.headers:

@@ -7,57 +7,41 @@ its number; the response repeats it.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias, TypeGuard, get_args
+from typing import Annotated, Final, TypeAlias, TypeGuard, get_args
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from skipring.core.labels import Label, Word
-from skipring.core.messages import MESSAGE_TYPES, Message, Number
-from skipring.core.messages import FetchLog as FetchLog
-from skipring.core.messages import GetLogInfo as GetLogInfo
-from skipring.core.messages import LogInfo as LogInfo
-from skipring.core.messages import LogPage as LogPage
-from skipring.core.messages import Refused as Refused
+from skipring.core.messages import MESSAGE_TYPES, Hops, Message, Number
+from skipring.core.messages import ANOTHER_STORE as ANOTHER_STORE  # noqa: PLC0414
+from skipring.core.messages import FetchLog as FetchLog  # noqa: PLC0414
+from skipring.core.messages import GetLogInfo as GetLogInfo  # noqa: PLC0414
+from skipring.core.messages import LogInfo as LogInfo  # noqa: PLC0414
+from skipring.core.messages import LogPage as LogPage  # noqa: PLC0414
+from skipring.core.messages import Refused as Refused  # noqa: PLC0414
 from skipring.core.name_registry import Conflict
-from skipring.core.peers import NodeId, Peer
-from skipring.core.publications import Publication
-from skipring.core.state import LivenessState
+from skipring.core.peers import Address as Address  # noqa: PLC0414  (exported from here, too)
+from skipring.core.peers import NodeId, Peer, TopicId
+from skipring.core.publications import Publication, PublicationId
+from skipring.core.summaries import DIGEST_BYTES, TrieDigest
 from skipring.core.trie import Offset
-from skipring.wire.chaos import (
-    ChaosAck,
-    ChaosPing,
-    CorruptTrie,
-    Crash,
-    Damage,
-    Forge,
-    Isolate,
-    Overwrite,
-    OverwriteDatabase,
-)
-from skipring.wire.limits import MemberCount
-from skipring.wire.monitor_rpc import (
-    ArrivalPage,
-    FetchArrivals,
-    GetSupervisorStatus,
-    SupervisorStatus,
-)
-from skipring.wire.name_messages import AskHolder, HolderReply, NameTaken
-
-Address: TypeAlias = str  # "host:port"; a hint for finding a node, no part of its identity
+from skipring.wire import limits
+from skipring.wire.chaos import ChaosAck, Damage
+from skipring.wire.handshake import NameMessage
 
 
 class FindMembers(Struct, frozen=True, array_like=True, gc=False, tag=64):
     """Request to the supervisor for up to ``count`` members; answered by MemberList."""
 
     request: Number
-    count: MemberCount
+    count: limits.MemberCount
 
 
 class MemberList(Struct, frozen=True, array_like=True, gc=False, tag=65):
     """Some members of the topic and their addresses; empty if there are none."""
 
     request: Number
-    members: dict[NodeId, Address]
+    members: limits.Members
 
 
 class Publish(Struct, frozen=True, array_like=True, gc=False, tag=70):
@@ -77,7 +61,7 @@ class PublishAck(Struct, frozen=True, array_like=True, gc=False, tag=71):
     """Confirmation that the publication is durable at the sender, under this id and offset."""
 
     request: Number
-    id: bytes
+    id: PublicationId
     offset: Offset
 
 
@@ -107,9 +91,12 @@ class DatabasePage(Struct, frozen=True, array_like=True, gc=False, tag=74):
     digest: Word
     cursor: Number
     next: Number | None
-    entries: tuple[tuple[str, NodeId | None], ...]
-    queue: tuple[NodeId, ...]
-    conflicts: tuple[Conflict, ...] = ()
+    entries: limits.Entries
+    queue: limits.Queue
+    conflicts: Annotated[
+        tuple[Conflict, ...],
+        Meta(max_length=limits.CONFLICTS_MAX, description="maps of name, holder and refused"),
+    ] = ()
 
 
 class GetNodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=75):
@@ -121,14 +108,17 @@ class GetNodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=75):
 class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """Condition of a node's process, as far as it concerns one topic."""
 
-    time: int = 0  # the node's clock, microseconds since 1970
-    silent: dict[NodeId, int] = {}  # ring neighbours: ticks since the last message
-    unlinked: tuple[NodeId, ...] = ()  # ring neighbours without a connection
-    not_ready: str = ""  # the reason; empty if the node is ready
-    ahead: int = 0  # incarnations of the node's name that are ahead of its clock
-    quarantined: int = 0  # damaged publications since the process started
-    disk_error: str = ""
-    clones: tuple[Address, ...] = ()  # other processes that have claimed the node's name lately
+    time: Number = 0  # the node's clock, microseconds since 1970
+    # ring neighbours: ticks since the last message
+    silent: Annotated[dict[NodeId, Number], Meta(max_length=limits.SHORTCUTS_MAX)] = {}
+    # ring neighbours without a connection
+    unlinked: Annotated[tuple[NodeId, ...], Meta(max_length=limits.SHORTCUTS_MAX)] = ()
+    not_ready: limits.Reason = ""  # empty if the node is ready
+    ahead: Number = 0  # incarnations of the node's name that are ahead of its clock
+    quarantined: Number = 0  # damaged publications since the process started
+    disk_error: limits.Reason = ""
+    # other processes that have claimed the node's name lately
+    clones: Annotated[tuple[Address, ...], Meta(max_length=limits.CLONES_MAX)] = ()
 
 
 class NodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=76):
@@ -143,13 +133,13 @@ class NodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=76):
     left: Peer | None
     right: Peer | None
     ring: Peer | None
-    shortcuts: tuple[tuple[Label, NodeId | None], ...]
-    silence: dict[NodeId, LivenessState]
-    digests: dict[NodeId, int]
+    shortcuts: limits.Shortcuts
+    silence: limits.Watches
+    digests: limits.Sums
     count: Number
     end: Offset
-    root: bytes
-    health: NodeHealth = NodeHealth()
+    root: TrieDigest
+    health: Annotated[NodeHealth, Meta(description="condition of the process")] = NodeHealth()
 
 
 class FetchPublications(Struct, frozen=True, array_like=True, gc=False, tag=77):
@@ -172,7 +162,7 @@ class PublicationPage(Struct, frozen=True, array_like=True, gc=False, tag=78):
 
     request: Number
     next: Offset | None
-    publications: tuple[Publication, ...]
+    publications: limits.ListedPublications
 
 
 class FetchChanges(Struct, frozen=True, array_like=True, gc=False, tag=79):
@@ -184,14 +174,14 @@ class FetchChanges(Struct, frozen=True, array_like=True, gc=False, tag=79):
 class ChangeEntry(Struct, frozen=True, array_like=True, gc=False):
     """Change of a variable: its time, its cause and sender, and the rule that explains it."""
 
-    tick: int
-    time: int  # microseconds since the epoch at the node
-    cause: str
+    tick: Number
+    time: Number  # microseconds since the epoch at the node
+    cause: limits.ChangeText
     sender: NodeId | None
-    field: str
-    before: str
-    after: str
-    why: str
+    field: limits.ChangeText
+    before: limits.ChangeText
+    after: limits.ChangeText
+    why: limits.ChangeText
 
 
 class ChangePage(Struct, frozen=True, array_like=True, gc=False, tag=80):
@@ -199,7 +189,9 @@ class ChangePage(Struct, frozen=True, array_like=True, gc=False, tag=80):
 
     request: Number
     tick: Number
-    entries: tuple[ChangeEntry, ...]
+    entries: Annotated[
+        tuple[ChangeEntry, ...], Meta(max_length=limits.JOURNAL_MAX, description="changes")
+    ]
 
 
 # -- reading as a client -------------------------------------------------------------------
@@ -225,94 +217,96 @@ class DeliveryPage(Struct, frozen=True, array_like=True, gc=False, tag=86):
 
     request: Number
     next: Offset | None
-    offsets: tuple[int, ...]
-    times: tuple[int, ...]
-    hops: bytes
-    origins: bytes
-    ids: bytes
+    offsets: limits.Offsets
+    times: limits.Times
+    hops: limits.BytesOfEach
+    origins: limits.BytesOfEach
+    ids: limits.StoredIds
 
 
-RuntimeMessage: TypeAlias = (
-    FindMembers
-    | MemberList
-    | Publish
-    | PublishAck
-    | FetchDatabase
-    | DatabasePage
-    | GetNodeStatus
-    | NodeStatus
-    | FetchPublications
-    | PublicationPage
-    | FetchChanges
-    | ChangePage
-    | FetchDeliveries
-    | DeliveryPage
-    | GetSupervisorStatus
-    | SupervisorStatus
-    | FetchArrivals
-    | ArrivalPage
-    | AskHolder
-    | HolderReply
-    | NameTaken
-    | ChaosPing
-    | Overwrite
-    | OverwriteDatabase
-    | CorruptTrie
-    | Forge
-    | Isolate
-    | Crash
-    | ChaosAck
-)
-
-RUNTIME_TYPES: Final[tuple[type[RuntimeMessage], ...]] = (
-    FindMembers,
-    MemberList,
-    Publish,
-    PublishAck,
-    FetchDatabase,
-    DatabasePage,
-    GetNodeStatus,
-    NodeStatus,
-    FetchPublications,
-    PublicationPage,
-    FetchChanges,
-    ChangePage,
-    FetchDeliveries,
-    DeliveryPage,
-    GetSupervisorStatus,
-    SupervisorStatus,
-    FetchArrivals,
-    ArrivalPage,
-    AskHolder,
-    HolderReply,
-    NameTaken,
-    ChaosPing,
-    Overwrite,
-    OverwriteDatabase,
-    CorruptTrie,
-    Forge,
-    Isolate,
-    Crash,
-    ChaosAck,
-)
-
-WireMessage: TypeAlias = Message | RuntimeMessage
-
-_RUNTIME: Final = frozenset(RUNTIME_TYPES)
+# -- monitoring ------------------------------------------------------------------------------
 
 
-def is_runtime(message: WireMessage) -> TypeGuard[RuntimeMessage]:
-    """Return True if a message belongs to the processes, not to the protocol."""
-    return type(message) in _RUNTIME  # faster than a check of thirty types
+class GetSupervisorStatus(Struct, frozen=True, array_like=True, gc=False, tag=87):
+    """Request for the status and topics of a supervisor; answered by SupervisorStatus.
+
+    It concerns the supervisor, whatever the topic of the envelope. ``start`` counts topics.
+    """
+
+    request: Number
+    start: Number
 
 
-# The request of a Refused that answers none: the connection is refused, and closed after it.
-CONNECTION_REQUEST: Final = 2**63 - 1
-# Why a request is refused without work; the client may ask again.
-BUSY: Final = "busy: too many requests wait at this node; ask again later"
-# Reasons that clients compare.
-NO_DISK: Final = "it keeps nothing on a disk"
-ANOTHER_STORE: Final = "another store by now"
+class TopicStatus(Struct, frozen=True, array_like=True, gc=False):
+    """Topic of a supervisor: its members, and the protocol's requests about it since the start.
+
+    It has no number of publications, because the supervisor does not know it.
+    """
+
+    topic: TopicId
+    members: Number
+    requests: Number
+
+
+class SupervisorStatus(Struct, frozen=True, array_like=True, gc=False, tag=88):
+    """State of a supervisor, and its topics sorted by name; the rest starts at ``next``.
+
+    ``ticks`` counts its ticks, ``suspects`` the currently suspected members, ``evictions`` the
+    evicted ones.
+    """
+
+    request: Number
+    ticks: Number
+    suspects: Number
+    evictions: Number
+    total: Number
+    next: Number | None
+    topics: Annotated[
+        tuple[TopicStatus, ...],
+        Meta(max_length=limits.TOPICS_MAX, description="[topic, members, requests] each"),
+    ]
+
+
+class FetchArrivals(Struct, frozen=True, array_like=True, gc=False, tag=89):
+    """Request for publications that reached a node ``since`` a number; answered by ArrivalPage.
+
+    A node records arrivals only while clients request them regularly.
+    """
+
+    request: Number
+    since: Number
+
+
+class Arrival(Struct, frozen=True, array_like=True, gc=False):
+    """Arrival of a message with publications, or a publication of the node itself.
+
+    It arrived at ``time`` (microseconds since the epoch) from ``sender`` over ``hops`` hops;
+    ``origin`` is a place in ``Origin``. ``fresh`` of its ``count`` publications were new.
+    ``publisher``, ``seq`` and ``published``, its time, identify the first of them.
+    """
+
+    time: Number
+    sender: NodeId | None
+    hops: Hops
+    origin: Number
+    count: Number
+    fresh: Number
+    publisher: NodeId
+    seq: Number
+    published: Number
+
+
+class ArrivalPage(Struct, frozen=True, array_like=True, gc=False, tag=90):
+    """Recorded arrivals in order; ``next`` is the number to continue with."""
+
+    request: Number
+    next: Number
+    arrivals: Annotated[
+        tuple[Arrival, ...], Meta(max_length=limits.ARRIVALS_MAX, description="arrivals")
+    ]
+
+
+# -- sets of messages --------------------------------------------------------------------------
 
 Answer: TypeAlias = (
     MemberList
@@ -343,8 +337,27 @@ Request: TypeAlias = (
     | FetchArrivals
     | Damage
 )
+RuntimeMessage: TypeAlias = Request | Answer | NameMessage
+WireMessage: TypeAlias = Message | RuntimeMessage
+
 REQUEST_TYPES: Final = frozenset(get_args(Request))
 ANSWER_TYPES: Final = frozenset(get_args(Answer))
+RUNTIME_TYPES: Final[frozenset[type[RuntimeMessage]]] = (
+    frozenset(get_args(RuntimeMessage)) - frozenset(MESSAGE_TYPES)
+)
+
+
+def tag_of(kind: type[WireMessage]) -> int:
+    """Return the number that a message starts with."""
+    tag = kind.__struct_config__.tag
+    assert isinstance(tag, int), f"{kind.__name__} has no number for a tag"
+    return tag
+
+
+WIRE_TYPES: Final[tuple[type[WireMessage], ...]] = (
+    *MESSAGE_TYPES,
+    *sorted(RUNTIME_TYPES, key=tag_of),
+)
 
 
 def is_request(message: WireMessage) -> TypeGuard[Request]:
@@ -352,4 +365,9 @@ def is_request(message: WireMessage) -> TypeGuard[Request]:
     return type(message) in REQUEST_TYPES
 
 
-WIRE_TYPES: Final[tuple[type[WireMessage], ...]] = (*MESSAGE_TYPES, *RUNTIME_TYPES)
+# Request number of a Refused that answers no request: the sender closes the connection after it.
+CONNECTION_REQUEST: Final = 2**63 - 1
+# Reason to refuse a request without work; the client may ask again.
+BUSY: Final = "busy: too many requests wait at this node; ask again later"
+# Reasons that clients compare.
+NO_DISK: Final = "it keeps nothing on a disk"

@@ -12,12 +12,12 @@ from typing import Final
 
 from msgspec import Struct
 
+from skipring.core.messages import names_another
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.errors import FramingError, MessageError
 from skipring.lab.faults.requests import TOPIC
 from skipring.lab.faults.samples import SAMPLES
-from skipring.wire.claimed_sender import names_another
 from skipring.wire.codec import decode, encode
 from skipring.wire.framing import FrameReader
 from skipring.wire.handshake import Hello, Role, encode_greeting

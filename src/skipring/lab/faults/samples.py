@@ -50,21 +50,16 @@ from skipring.wire.chaos import (
     Overwrite,
     OverwriteDatabase,
 )
+from skipring.wire.handshake import AskHolder, HolderReply, NameTaken
 from skipring.wire.limits import CHAIN_BYTES
-from skipring.wire.monitor_rpc import (
+from skipring.wire.rpc import (
     Arrival,
     ArrivalPage,
-    FetchArrivals,
-    GetSupervisorStatus,
-    SupervisorStatus,
-    TopicStatus,
-)
-from skipring.wire.name_messages import AskHolder, HolderReply, NameTaken
-from skipring.wire.rpc import (
     ChangeEntry,
     ChangePage,
     DatabasePage,
     DeliveryPage,
+    FetchArrivals,
     FetchChanges,
     FetchDatabase,
     FetchDeliveries,
@@ -73,6 +68,7 @@ from skipring.wire.rpc import (
     FindMembers,
     GetLogInfo,
     GetNodeStatus,
+    GetSupervisorStatus,
     LogInfo,
     LogPage,
     MemberList,
@@ -82,6 +78,8 @@ from skipring.wire.rpc import (
     Publish,
     PublishAck,
     Refused,
+    SupervisorStatus,
+    TopicStatus,
     WireMessage,
 )
 

@@ -321,7 +321,8 @@ def _file_type(hint: Any, plain: Mapping[type, Any]) -> Any:  # noqa: ANN401, PL
     if origin is Annotated:
         if args[0] is bytes:
             return _hex(args[1].max_length)
-        return hint if plain.get(args[0]) is int else plain[args[0]]
+        inner = _file_type(args[0], plain)
+        return hint if inner is int else inner
     if origin in (Union, UnionType):
         return Union[tuple(_LABEL if a is Label else _file_type(a, plain) for a in args)]  # noqa: UP007
     if origin is tuple:

@@ -1,25 +1,12 @@
-"""Formats: every message has one, which describes all of its fields."""
+"""Messages of the hosts: tags, sizes of the longest ones, and their table in docs/wire.md."""
 
-import pytest
-from msgspec.structs import fields as struct_fields
+from pathlib import Path
 
-from skipring.core.config import ProtocolConfig
 from skipring.core.labels import Label
-from skipring.core.messages import (
-    CheckAndPublish,
-    CheckHeld,
-    CheckTrie,
-    Held,
-    Publications,
-    PublishMany,
-    PublishNew,
-)
 from skipring.core.peers import Peer
 from skipring.core.state import LivenessState
-from skipring.wire.chaos import Forge, Isolate, Overwrite, OverwriteDatabase
 from skipring.wire.codec import encode, named_nodes
-from skipring.wire.formats import CLAIMS_BYTES_MAX, FORMATS, tag_of
-from skipring.wire.framing import CONTROL_BYTES_MAX, DATA
+from skipring.wire.framing import CONTROL_BYTES_MAX
 from skipring.wire.limits import (
     CLONES_MAX,
     ENTRIES_MAX,
@@ -27,80 +14,18 @@ from skipring.wire.limits import (
     REASON_CHARACTERS_MAX,
     SHORTCUTS_MAX,
 )
-from skipring.wire.monitor_rpc import ArrivalPage, SupervisorStatus
 from skipring.wire.rpc import (
     RUNTIME_TYPES,
     WIRE_TYPES,
-    ChangePage,
     DatabasePage,
-    DeliveryPage,
-    LogPage,
     MemberList,
     NodeHealth,
     NodeStatus,
-    PublicationPage,
-    Publish,
-    RuntimeMessage,
-    WireMessage,
+    tag_of,
 )
-from tests.wire.samples import SAMPLES
+from tools.wire_table import table_lines
 
-of_every_type = pytest.mark.parametrize("kind", WIRE_TYPES)
-
-
-def test_every_message_has_a_format() -> None:
-    assert tuple(FORMATS) == WIRE_TYPES
-
-
-@of_every_type
-def test_format_names_the_fields_of_its_message_in_order(kind: type[WireMessage]) -> None:
-    assert list(FORMATS[kind].fields) == [field.name for field in struct_fields(kind)]
-
-
-def test_only_publications_claims_inspections_and_damage_use_data_frames() -> None:
-    in_data = {kind for kind, form in FORMATS.items() if form.frame_kind is DATA}
-    seen = {DatabasePage, NodeStatus, PublicationPage, ChangePage, LogPage, DeliveryPage}
-    seen |= {SupervisorStatus, ArrivalPage}
-    damages = {Overwrite, OverwriteDatabase, Forge, Isolate}
-    carried = {PublishNew, PublishMany, Publications, CheckTrie, CheckAndPublish, Publish}
-    carried |= {CheckHeld, Held}
-    assert in_data == carried | seen | damages
-
-
-def test_more_claims_are_accepted_than_answered() -> None:
-    assert 2 * ProtocolConfig().claims_bytes < CLAIMS_BYTES_MAX
-
-
-@of_every_type
-def test_named_nodes_of_a_message_are_found(kind: type[WireMessage]) -> None:
-    (sample,) = (sample for sample in SAMPLES if type(sample) is kind)
-    named = {
-        "Subscribe": ("a",),
-        "GetConfiguration": ("a",),
-        "SetConfiguration": ("a",),
-        "CheckLabel": ("a",),
-        "Introduce": ("a",),
-        "IntroduceShortcut": ("b",),
-        "RemoveConnections": ("b",),
-        "Digest": ("a",),
-        "CheckTrie": ("a",),
-        "CheckAndPublish": ("a",),
-        "TrieEqual": ("a",),
-        "IHave": ("a",),
-        "Want": ("a",),
-        **dict.fromkeys(("CheckHeld", "Held", "RequestHandover", "HandoverDone"), ("a",)),
-        "Draining": ("a", "b"),
-        "ReportUnresponsive": ("b",),
-        "DatabasePage": ("a", "b"),
-        "NodeStatus": ("b", "c", "c", "b", "d"),
-        "Overwrite": ("b", "c", "e", "b", "d"),
-        "OverwriteDatabase": ("a",),
-    }
-    assert named_nodes(sample) == named.get(kind.__name__, ())
-
-
-# -- messages of the hosts -------------------------------------------------------------------
-
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "wire.md"
 TAGS = {
     "FindMembers": 64,
     "MemberList": 65,
@@ -141,10 +66,6 @@ TAGS = {
 
 def test_tags_of_host_messages_are_stable() -> None:
     assert {kind.__name__: tag_of(kind) for kind in RUNTIME_TYPES} == TAGS
-
-
-def test_list_of_host_messages_equals_the_union() -> None:
-    assert set(RUNTIME_TYPES) == set(RuntimeMessage.__args__)
 
 
 def test_every_tag_is_one_byte_and_unique() -> None:
@@ -190,3 +111,22 @@ def test_longest_status_and_longest_page_fit_into_a_frame() -> None:
     entries = tuple(("1" * 512, name) for name in names[:ENTRIES_MAX])
     page = DatabasePage(2**63 - 1, 2**63 - 1, 2**64 - 1, 2**63 - 1, 2**63 - 1, entries, ())
     encode("x" * 255, page, {name: hints[name] for name in named_nodes(page)})
+
+
+# -- table in the docs ----------------------------------------------------------------------
+
+
+def test_table_in_the_docs_equals_the_generated_one() -> None:
+    lines = table_lines()
+    written = PAGE.read_text(encoding="utf-8").splitlines()
+    start = written.index(lines[0])
+    end = next(at for at in range(start, len(written)) if not written[at].startswith("|"))
+    assert written[start:end] == lines, (
+        "docs/wire.md is stale: replace its table by what `python tools/wire_table.py` prints"
+    )
+
+
+def test_table_has_a_described_row_for_each_message() -> None:
+    rows = [line.split(" | ") for line in table_lines()[2:]]
+    assert [row[1] for row in rows] == [f"`{kind.__name__}`" for kind in WIRE_TYPES]
+    assert all(row[-1].endswith(". |") for row in rows)
