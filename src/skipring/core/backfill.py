@@ -26,9 +26,8 @@ from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Backfilled, Outbox
-from skipring.core.limits import NUMBER_MAX
+from skipring.core.limits import NUMBER_MAX, SURVEY_BITS_MAX
 from skipring.core.messages import (
-    SURVEY_BITS_MAX,
     FetchLog,
     GetLogInfo,
     LogInfo,

@@ -43,52 +43,10 @@ def shown(text: str) -> str:
     return short if len(text) <= SHOWN_CHARACTERS_MAX else short + "..."
 
 
-@lru_cache(maxsize=1024)  # the same few topics are in every frame
-def check_topic(topic: TopicId) -> None:
-    """Check that a topic has 1 to 255 bytes of UTF-8 without control characters."""
-    size = len(topic.encode(errors="replace"))
-    if not 1 <= size <= TOPIC_BYTES_MAX:
-        raise MessageError(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one has {size}")
-    if _CONTROL_CHARACTER.search(topic):
-        raise MessageError(f"a topic has no control characters: {shown(topic)}")
-    check_text(topic)
-
-
 def check_node(node: NodeId) -> None:
     """Check that a node has 1 to 64 characters of [A-Za-z0-9._-]."""
     if match_node(node) is None:
         raise MessageError(f"a node has 1 to 64 characters of A-Z a-z 0-9 . _ -: {shown(node)}")
-
-
-@lru_cache(maxsize=1024)  # the same few topics are in every frame
-def check_topic(topic: TopicId) -> None:
-    """Check that a topic has 1 to 255 bytes of UTF-8 without control characters."""
-    size = len(topic.encode(errors="replace"))
-    if not 1 <= size <= TOPIC_BYTES_MAX:
-        raise MessageError(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one has {size}")
-    if _CONTROL_CHARACTER.search(topic):
-        raise MessageError(f"a topic has no control characters: {shown(topic)}")
-    check_text(topic)
-
-
-def check_node(node: NodeId) -> None:
-    """Check that a node has 1 to 64 characters of [A-Za-z0-9._-]."""
-    if match_node(node) is None:
-        raise MessageError(f"a node has 1 to 64 characters of A-Z a-z 0-9 . _ -: {shown(node)}")
-
-
-def check_address(address: str) -> None:
-    """Check that an address is a host or an IP in ASCII (IPv6 in brackets), a colon and a port."""
-    if _ADDRESS.search(address) is None:
-        raise MessageError(f"an address is of the form host:port, not {shown(address)}")
-
-
-def check_entry(label: str, node: NodeId | None) -> None:
-    """Check that an entry of a database has any string of 0 and 1, and a node or None."""
-    if len(label) > LABEL_CHARACTERS_MAX or label.strip("01"):
-        raise MessageError(f"a label is a string of 0 and 1, not {shown(label)}")
-    if node is not None:
-        check_node(node)
 
 
 def check_text(text: str) -> None:
@@ -97,110 +55,6 @@ def check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise MessageError(f"half a character in a text: {shown(text)}") from None
-
-
-@lru_cache(maxsize=1024)  # the same few topics are in every frame
-def check_topic(topic: TopicId) -> None:
-    """Check that a topic has 1 to 255 bytes of UTF-8 without control characters."""
-    size = len(topic.encode(errors="replace"))
-    if not 1 <= size <= TOPIC_BYTES_MAX:
-        raise MessageError(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one has {size}")
-    if _CONTROL_CHARACTER.search(topic):
-        raise MessageError(f"a topic has no control characters: {shown(topic)}")
-    check_text(topic)
-
-
-def check_node(node: NodeId) -> None:
-    """Check that a node has 1 to 64 characters of [A-Za-z0-9._-]."""
-    if match_node(node) is None:
-        raise MessageError(f"a node has 1 to 64 characters of A-Z a-z 0-9 . _ -: {shown(node)}")
-
-
-def check_address(address: str) -> None:
-    """Check that an address is a host or an IP in ASCII (IPv6 in brackets), a colon and a port."""
-    if _ADDRESS.search(address) is None:
-        raise MessageError(f"an address is of the form host:port, not {shown(address)}")
-
-
-def check_entry(label: str, node: NodeId | None) -> None:
-    """Check that an entry of a database has any string of 0 and 1, and a node or None."""
-    if len(label) > LABEL_CHARACTERS_MAX or label.strip("01"):
-        raise MessageError(f"a label is a string of 0 and 1, not {shown(label)}")
-    if node is not None:
-        check_node(node)
-
-
-def check_text(text: str) -> None:
-    """Check that UTF-8 can encode a text of the application; decoded texts always pass."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise MessageError(f"half a character in a text: {shown(text)}") from None
-
-
-# -- publications ----------------------------------------------------------------------------
-
-
-def check_publication(publication: Publication) -> None:
-    """Check that a publication has a payload, and that no field exceeds its limit.
-
-    The id does not matter, so the application's publications are checked before they have one.
-    """
-    payload, key = publication.payload, publication.key
-    check_node(publication.publisher)
-    if payload is None:
-        raise MessageError("a publication without a payload")
-    if len(payload) > PAYLOAD_BYTES_MAX:
-        size = len(payload)
-        raise MessageError(f"a payload of {size} bytes, and {PAYLOAD_BYTES_MAX} is the limit")
-    if key is not None and len(key) > KEY_BYTES_MAX:
-        raise MessageError(f"a key of {len(key)} bytes, and {KEY_BYTES_MAX} is the limit")
-    if not (0 <= publication.seq <= NUMBER_MAX and 0 <= publication.time <= NUMBER_MAX):
-        raise MessageError("a seq or time that is not from 0 to 2^63-1")
-    if publication.headers:
-        _check_headers(publication.headers)
-
-
-@lru_cache(maxsize=1024)  # the same few topics are in every frame
-def check_topic(topic: TopicId) -> None:
-    """Check that a topic has 1 to 255 bytes of UTF-8 without control characters."""
-    size = len(topic.encode(errors="replace"))
-    if not 1 <= size <= TOPIC_BYTES_MAX:
-        raise MessageError(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one has {size}")
-    if _CONTROL_CHARACTER.search(topic):
-        raise MessageError(f"a topic has no control characters: {shown(topic)}")
-    check_text(topic)
-
-
-def check_node(node: NodeId) -> None:
-    """Check that a node has 1 to 64 characters of [A-Za-z0-9._-]."""
-    if match_node(node) is None:
-        raise MessageError(f"a node has 1 to 64 characters of A-Z a-z 0-9 . _ -: {shown(node)}")
-
-
-def check_address(address: str) -> None:
-    """Check that an address is a host or an IP in ASCII (IPv6 in brackets), a colon and a port."""
-    if _ADDRESS.search(address) is None:
-        raise MessageError(f"an address is of the form host:port, not {shown(address)}")
-
-
-def check_entry(label: str, node: NodeId | None) -> None:
-    """Check that an entry of a database has any string of 0 and 1, and a node or None."""
-    if len(label) > LABEL_CHARACTERS_MAX or label.strip("01"):
-        raise MessageError(f"a label is a string of 0 and 1, not {shown(label)}")
-    if node is not None:
-        check_node(node)
-
-
-def check_text(text: str) -> None:
-    """Check that UTF-8 can encode a text of the application; decoded texts always pass."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise MessageError(f"half a character in a text: {shown(text)}") from None
-
-
-# -- publications ----------------------------------------------------------------------------
 
 
 def check_publication(publication: Publication) -> None:
@@ -259,6 +113,7 @@ def check_publications(publications: Sequence[Publication]) -> None:
 
 
 def check_bare(publication: Publication) -> None:
+    """Check a publication of a message, which has no id."""
     if publication.id:
         raise MessageError("a publication travels without its id")
     check_publication(publication)

@@ -12,12 +12,10 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
-from skipring.core.limits import RECORD_BYTES_MAX
+from skipring.core.limits import RECORD_BYTES_MAX, STORED_BYTES_MAX, STORED_MAX
 from skipring.core.log import Log
 from skipring.core.messages import (
     ANOTHER_STORE,
-    STORED_BYTES_MAX,
-    STORED_MAX,
     FetchLog,
     GetLogInfo,
     LogInfo,

@@ -15,7 +15,16 @@ from msgspec import Meta, Struct
 from msgspec.structs import fields
 
 from skipring.core.labels import Label, Word
-from skipring.core.limits import CHAIN_BYTES, NUMBER_MAX, REASON_CHARACTERS_MAX, STORED_BYTES_MAX, STORED_MAX, STORE_CHARACTERS_MAX, SURVEY_BITS_MAX, SURVEY_PREFIX_MAX
+from skipring.core.limits import (
+    CHAIN_BYTES,
+    NUMBER_MAX,
+    REASON_CHARACTERS_MAX,
+    STORE_CHARACTERS_MAX,
+    STORED_BYTES_MAX,
+    STORED_MAX,
+    SURVEY_BITS_MAX,
+    SURVEY_PREFIX_MAX,
+)
 from skipring.core.peers import EdgeKind, NodeId, Peer
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, RangeSummary, TrieDigest

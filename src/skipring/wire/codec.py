@@ -29,8 +29,8 @@ from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import FieldInfo, fields
 
+from skipring.core.limits import NUMBER_MAX, check_bare, check_publications
 from skipring.core.messages import (
-    NUMBER_MAX,
     CheckAndPublish,
     CheckHeld,
     CheckTrie,
@@ -54,11 +54,9 @@ from skipring.wire.framing import (
 )
 from skipring.wire.limits import (
     PAYLOAD_BYTES_MAX,
-    PUBLICATIONS_MAX,
     SHOWN_CHARACTERS_MAX,
     check_listed,
     check_node,
-    check_publication,
     check_topic,
     match_node,
 )

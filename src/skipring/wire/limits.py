@@ -14,46 +14,102 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from skipring.core.labels import Label, Word
-from skipring.core.limits import (  # noqa: PLC0414
-    CHAIN_BYTES as CHAIN_BYTES,  # noqa: PLC0414
-    HEADERS_BYTES_MAX as HEADERS_BYTES_MAX,  # noqa: PLC0414
-    HEADERS_MAX as HEADERS_MAX,  # noqa: PLC0414
-    KEY_BYTES_MAX as KEY_BYTES_MAX,  # noqa: PLC0414
-    PAYLOAD_BYTES_MAX as PAYLOAD_BYTES_MAX,  # noqa: PLC0414
-    PUBLICATIONS_MAX as PUBLICATIONS_MAX,  # noqa: PLC0414
-    REASON_CHARACTERS_MAX as REASON_CHARACTERS_MAX,  # noqa: PLC0414
-    RECORD_BYTES_MAX as RECORD_BYTES_MAX,  # noqa: PLC0414
-    SHOWN_CHARACTERS_MAX as SHOWN_CHARACTERS_MAX,  # noqa: PLC0414
-    STORED_BYTES_MAX as STORED_BYTES_MAX,  # noqa: PLC0414
-    STORED_MAX as STORED_MAX,  # noqa: PLC0414
-    STORE_CHARACTERS_MAX as STORE_CHARACTERS_MAX,  # noqa: PLC0414
-    SURVEY_BITS_MAX as SURVEY_BITS_MAX,  # noqa: PLC0414
-    SURVEY_PREFIX_MAX as SURVEY_PREFIX_MAX,  # noqa: PLC0414
-    check_bare as check_bare,  # noqa: PLC0414
-    check_node as check_node,  # noqa: PLC0414
-    check_publication as check_publication,  # noqa: PLC0414
-    check_publications as check_publications,  # noqa: PLC0414
-    check_text as check_text,  # noqa: PLC0414
-    match_node as match_node,  # noqa: PLC0414
-    shown as shown,  # noqa: PLC0414
+from skipring.core.limits import (
+    CHAIN_BYTES as CHAIN_BYTES,
+)
+from skipring.core.limits import (
+    HEADERS_BYTES_MAX as HEADERS_BYTES_MAX,
+)
+from skipring.core.limits import (
+    HEADERS_MAX as HEADERS_MAX,
+)
+from skipring.core.limits import (
+    KEY_BYTES_MAX as KEY_BYTES_MAX,
+)
+from skipring.core.limits import (
+    PAYLOAD_BYTES_MAX as PAYLOAD_BYTES_MAX,
+)
+from skipring.core.limits import (
+    PUBLICATIONS_MAX as PUBLICATIONS_MAX,
+)
+from skipring.core.limits import (
+    REASON_CHARACTERS_MAX as REASON_CHARACTERS_MAX,
+)
+from skipring.core.limits import (
+    RECORD_BYTES_MAX as RECORD_BYTES_MAX,
+)
+from skipring.core.limits import (
+    SHOWN_CHARACTERS_MAX as SHOWN_CHARACTERS_MAX,
+)
+from skipring.core.limits import (
+    STORE_CHARACTERS_MAX as STORE_CHARACTERS_MAX,
+)
+from skipring.core.limits import (
+    STORED_BYTES_MAX as STORED_BYTES_MAX,
+)
+from skipring.core.limits import (
+    STORED_MAX as STORED_MAX,
+)
+from skipring.core.limits import (
+    SURVEY_BITS_MAX as SURVEY_BITS_MAX,
+)
+from skipring.core.limits import (
+    SURVEY_PREFIX_MAX as SURVEY_PREFIX_MAX,
+)
+from skipring.core.limits import (
+    check_bare as check_bare,
+)
+from skipring.core.limits import (
+    check_node as check_node,
+)
+from skipring.core.limits import (
+    check_publication as check_publication,
+)
+from skipring.core.limits import (
+    check_publications as check_publications,
+)
+from skipring.core.limits import (
+    check_text as check_text,
+)
+from skipring.core.limits import (
+    match_node as match_node,
+)
+from skipring.core.limits import (
+    shown as shown,
+)
+from skipring.core.messages import (
+    ChainValue as ChainValue,
 )
 from skipring.core.messages import (
     Number,
-    ChainValue as ChainValue,  # noqa: PLC0414
-    Offsets as Offsets,  # noqa: PLC0414
-    Reason as Reason,  # noqa: PLC0414
-    StoreId as StoreId,  # noqa: PLC0414
-    StoredContents as StoredContents,  # noqa: PLC0414
-    StoredIds as StoredIds,  # noqa: PLC0414
-    SurveyBits as SurveyBits,  # noqa: PLC0414
-    SurveyDigests as SurveyDigests,  # noqa: PLC0414
-    SurveyPrefix as SurveyPrefix,  # noqa: PLC0414
+)
+from skipring.core.messages import (
+    Offsets as Offsets,
+)
+from skipring.core.messages import (
+    Reason as Reason,
+)
+from skipring.core.messages import (
+    StoredContents as StoredContents,
+)
+from skipring.core.messages import (
+    StoredIds as StoredIds,
+)
+from skipring.core.messages import (
+    StoreId as StoreId,
+)
+from skipring.core.messages import (
+    SurveyBits as SurveyBits,
+)
+from skipring.core.messages import (
+    SurveyDigests as SurveyDigests,
+)
+from skipring.core.messages import (
+    SurveyPrefix as SurveyPrefix,
 )
 from skipring.core.peers import ADDRESS_PATTERN, Address, NodeId, TopicId
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import LivenessState
-from skipring.core.summaries import DIGEST_BYTES
-from skipring.core.trie import Offset
 from skipring.errors import MessageError
 
 # Chosen limits; the paper has none.
@@ -118,7 +174,7 @@ ListedPublications: TypeAlias = Annotated[
 BytesOfEach: TypeAlias = Annotated[bytes, Meta(max_length=STORED_MAX, description="1 byte each")]
 
 
-# -- names -----------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------
 
 _CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ADDRESS: Final = re.compile(ADDRESS_PATTERN)
@@ -128,6 +184,17 @@ def one_line(text: str) -> str:
     """Return a text as the reason of a refusal: printable, on one line and of limited length."""
     plain = _CONTROL_CHARACTER.sub(" ", text).encode(errors="replace").decode()
     return plain[:REASON_CHARACTERS_MAX]
+
+
+@lru_cache(maxsize=1024)  # the same few topics are in every frame
+def check_topic(topic: TopicId) -> None:
+    """Check that a topic has 1 to 255 bytes of UTF-8 without control characters."""
+    size = len(topic.encode(errors="replace"))
+    if not 1 <= size <= TOPIC_BYTES_MAX:
+        raise MessageError(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one has {size}")
+    if _CONTROL_CHARACTER.search(topic):
+        raise MessageError(f"a topic has no control characters: {shown(topic)}")
+    check_text(topic)
 
 
 def check_address(address: str) -> None:
@@ -142,49 +209,6 @@ def check_entry(label: str, node: NodeId | None) -> None:
         raise MessageError(f"a label is a string of 0 and 1, not {shown(label)}")
     if node is not None:
         check_node(node)
-
-
-def check_text(text: str) -> None:
-    """Check that UTF-8 can encode a text of the application; decoded texts always pass."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise MessageError(f"half a character in a text: {shown(text)}") from None
-
-
-# -- publications ----------------------------------------------------------------------------
-
-
-def check_publication(publication: Publication) -> None:
-    """Check that a publication has a payload, and that no field exceeds its limit.
-
-    The id does not matter, so the application's publications are checked before they have one.
-    """
-    payload, key = publication.payload, publication.key
-    check_node(publication.publisher)
-    if payload is None:
-        raise MessageError("a publication without a payload")
-    if len(payload) > PAYLOAD_BYTES_MAX:
-        size = len(payload)
-        raise MessageError(f"a payload of {size} bytes, and {PAYLOAD_BYTES_MAX} is the limit")
-    if key is not None and len(key) > KEY_BYTES_MAX:
-        raise MessageError(f"a key of {len(key)} bytes, and {KEY_BYTES_MAX} is the limit")
-    if not (0 <= publication.seq <= NUMBER_MAX and 0 <= publication.time <= NUMBER_MAX):
-        raise MessageError("a seq or time that is not from 0 to 2^63-1")
-    if publication.headers:
-        _check_headers(publication.headers)
-
-
-def _check_headers(headers: dict[str, str]) -> None:
-    if len(headers) > HEADERS_MAX:
-        raise MessageError(f"{len(headers)} headers, and {HEADERS_MAX} is the limit")
-    size = 0
-    for item in headers.items():
-        for text in item:
-            check_text(text)
-            size += len(text.encode())
-    if size > HEADERS_BYTES_MAX:
-        raise MessageError(f"headers of {size} bytes, and {HEADERS_BYTES_MAX} is the limit")
 
 
 def check_listed(publication: Publication) -> None:

@@ -12,18 +12,18 @@ from typing import Annotated, Final, TypeAlias, TypeGuard, get_args
 from msgspec import Meta, Struct
 
 from skipring.core.labels import Label, Word
+from skipring.core.messages import ANOTHER_STORE as ANOTHER_STORE
 from skipring.core.messages import MESSAGE_TYPES, Hops, Message, Number
-from skipring.core.messages import ANOTHER_STORE as ANOTHER_STORE  # noqa: PLC0414
-from skipring.core.messages import FetchLog as FetchLog  # noqa: PLC0414
-from skipring.core.messages import GetLogInfo as GetLogInfo  # noqa: PLC0414
-from skipring.core.messages import LogInfo as LogInfo  # noqa: PLC0414
-from skipring.core.messages import LogPage as LogPage  # noqa: PLC0414
-from skipring.core.messages import Refused as Refused  # noqa: PLC0414
+from skipring.core.messages import FetchLog as FetchLog
+from skipring.core.messages import GetLogInfo as GetLogInfo
+from skipring.core.messages import LogInfo as LogInfo
+from skipring.core.messages import LogPage as LogPage
+from skipring.core.messages import Refused as Refused
 from skipring.core.name_registry import Conflict
-from skipring.core.peers import Address as Address  # noqa: PLC0414  (exported from here, too)
+from skipring.core.peers import Address as Address
 from skipring.core.peers import NodeId, Peer, TopicId
 from skipring.core.publications import Publication, PublicationId
-from skipring.core.summaries import DIGEST_BYTES, TrieDigest
+from skipring.core.summaries import TrieDigest
 from skipring.core.trie import Offset
 from skipring.wire import limits
 from skipring.wire.chaos import ChaosAck, Damage
@@ -342,9 +342,9 @@ WireMessage: TypeAlias = Message | RuntimeMessage
 
 REQUEST_TYPES: Final = frozenset(get_args(Request))
 ANSWER_TYPES: Final = frozenset(get_args(Answer))
-RUNTIME_TYPES: Final[frozenset[type[RuntimeMessage]]] = (
-    frozenset(get_args(RuntimeMessage)) - frozenset(MESSAGE_TYPES)
-)
+RUNTIME_TYPES: Final[frozenset[type[RuntimeMessage]]] = frozenset(
+    get_args(RuntimeMessage)
+) - frozenset(MESSAGE_TYPES)
 
 
 def tag_of(kind: type[WireMessage]) -> int:
