@@ -17,6 +17,7 @@ from skipring.cli.options import (
     Command,
     Exit,
     SparkChoice,
+    has_extra,
     json_option,
     require_extra,
     spark_options,
@@ -361,6 +362,7 @@ def demo(
         tick_s=tick,
         deadline_s=deadline or max(DEADLINE_S, DEADLINE_ROUNDS * tick),
         report=None if no_spark else report.absolute(),
+        has_dashboard=has_extra("dashboard"),
     )
     end = run_demo(plan, _output(headless, pace, as_json), stays=stays)
     return Exit.NOT_CONVERGED if must_heal and not end.is_good else Exit.YES
