@@ -13,7 +13,7 @@ from skipring.lab.bench import fanout, history
 from skipring.lab.bench.harness import Job, run_of, run_once
 from skipring.lab.bench.report import is_measured
 from skipring.lab.bench.run import BenchRun
-from skipring.lab.bench.systems import brokers, catalog, relay
+from skipring.lab.bench.systems import brokerless, brokers, catalog
 from skipring.lab.bench.systems.brokers import (
     ROWS_AT_ONCE,
     STORE_FILE,
@@ -57,7 +57,7 @@ def test_relay_delivers_whole_payloads_from_split_data(step: int) -> None:
     data, got = b"".join(payloads), list[bytes]()
 
     async def scene() -> None:
-        member = relay.RelayMember(16)
+        member = brokerless.RelayMember(16)
         reading = asyncio.create_task(member.read(got.append))
         for start in range(0, len(data), step):
             member.data_received(data[start : start + step])

@@ -229,8 +229,8 @@ def publications(runs: DataFrame) -> tuple[Section, ...]:
 
 
 _DELIVERY_NOTE: Final = (
-    f"{_BOUND_NOTE} PublishNew, IHave and Want are counted, for all deliveries. What came by "
-    "repair cost none of these, so a figure can be below 1."
+    f"{_BOUND_NOTE} PublishNew, IHave and Want are counted, for all deliveries. Publications "
+    "that arrived by repair cost none of these, so a figure can be below 1."
 )
 _ORDERS: Final = {"sync": "in step", "random": "in random order"}
 

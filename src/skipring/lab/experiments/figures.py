@@ -105,7 +105,7 @@ def series_by(groups: Iterable[Group], key: str, reduce: Reduce, unit: str) -> t
 
 
 def theory(name: str, sizes: Iterable[int], value: Callable[[int], float]) -> Series:
-    """A line that the runs are to be held against."""
+    """Return a line of the theory, to compare runs with."""
     points = [Point(n, value(n), value(n), value(n), f"{name}: {number(value(n))}") for n in sizes]
     return Series(name, tuple(points), is_theory=True)
 

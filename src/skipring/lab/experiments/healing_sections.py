@@ -51,7 +51,7 @@ COMMON_NOTE: Final = "Only starts, sizes and schedulers that all modes were trie
 
 
 _PAIRS_NOTE: Final = (
-    "Each run is held against the one that differs from it in nothing but the rule. "
+    "Each run is compared with the run that differs from it in nothing but the rule. "
     f"{RANGE_NOTE} A rule can cost a little on starts that it is not there for."
 )
 

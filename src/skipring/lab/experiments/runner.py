@@ -37,7 +37,7 @@ CHUNKS_AT_ONCE: Final = 2
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"
 }
-LOOK_S: Final = 0.25  # how often progress is told, and how soon an interrupt is noticed
+LOOK_S: Final = 0.25  # between two reports of progress, and until an interrupt is noticed
 
 _SAMPLES: Final = "samples"
 
@@ -65,7 +65,7 @@ def settings_for(master: str | None) -> Mapping[str, str]:
 
 
 def _ignore(progress: TrialProgress) -> None:
-    """Tell nobody."""
+    """Drop a report of progress."""
 
 
 def run_matrix(
@@ -101,7 +101,7 @@ class _Work:
     ) -> None:
         self._spark = spark
         self._context = spark.sparkContext
-        self._tag = f"skipring-lab-{uuid4().hex}"  # to cancel ours and nobody else's
+        self._tag = f"skipring-lab-{uuid4().hex}"  # to cancel the jobs of this run only
         self._chunks = chunks(runs, lambda: self._context.defaultParallelism)
         self._partition_count = partition_count
         self._runs = len(runs)

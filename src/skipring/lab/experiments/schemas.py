@@ -31,7 +31,7 @@ _PARAMETERS: Final = (
     _column("closure", pa.int32()),
 )
 
-# What came of it. No time is kept: the same matrix gives the same rows on any machine.
+# Results of the runs. No time is kept: the same matrix gives the same rows on any machine.
 RUNS: Final = pa.schema(
     [
         _column("run_id", pa.string()),
@@ -69,7 +69,7 @@ _SAMPLE: Final = (
     _column("in_flight", pa.int32()),
 )
 
-# The state after so many rounds, and what the last of them has cost.
+# The state after each sampled round, and the cost of that round.
 ROUNDS: Final = pa.schema([_column("run_id", pa.string()), *_SAMPLE])
 
 # What a task is given: the runs, and in which partition each is done.

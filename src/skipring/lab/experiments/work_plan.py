@@ -23,7 +23,7 @@ SLOW: Final = {"delay": 6, "swizzle": 3}  # Measured: schedulers under which it 
 SLOW_STATES: Final = {"A18b": 75}  # Measured: rounds of the state that heals by waiting.
 OPERATION_ROUNDS: Final = 4  # Measured: until a ring is legitimate again after one change.
 CHURN_ROUNDS: Final = 100  # of skipring.sim.process_faults.Churn
-# Measured: so many publications that lie here and there cost as much as the ring itself.
+# Measured: this many scattered publications cost as much as the ring itself.
 PUBLICATIONS: Final = 10
 
 # Our guesses: a task of Spark costs some 10 ms, so a second hides it; what a kill can lose is a
