@@ -67,9 +67,8 @@ def _run(path: Path, out: Path, chosen: SparkChoice, partitions: int | None) -> 
     from rich.console import Console
 
     from skipring.lab.experiments.matrix import read_matrix
-    from skipring.lab.experiments.progress import shown
     from skipring.lab.experiments.results import require_format
-    from skipring.lab.experiments.runner import run_matrix, settings_for
+    from skipring.lab.experiments.runner import run_matrix, settings_for, shown
     from skipring.spark import session
 
     matrix = read_matrix(path)

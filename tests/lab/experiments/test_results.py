@@ -14,8 +14,7 @@ from skipring.errors import InputError, StoreBusyError, StoreFullError
 from skipring.lab.experiments import results as results_module
 from skipring.lab.experiments.experiments import perform
 from skipring.lab.experiments.matrix import Matrix, Trial
-from skipring.lab.experiments.results import Results, opened, require_format
-from skipring.lab.experiments.schemas import ROUNDS, RUNS
+from skipring.lab.experiments.results import ROUNDS, RUNS, Results, opened, require_format
 
 MATRIX = Matrix("a title", 'title = "a title"\n', ())
 

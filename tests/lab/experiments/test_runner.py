@@ -149,8 +149,8 @@ def test_a_task_that_spark_cannot_do_is_an_error_in_one_sentence(
 
 # Chunks of a fraction of a second, so that there are many.
 PROGRAM = """
-from skipring.lab.experiments import work_plan
-work_plan.CHUNK_S = 0.1
+from skipring.lab.experiments import runner
+runner.CHUNK_S = 0.1
 from skipring.cli import main
 main()
 """

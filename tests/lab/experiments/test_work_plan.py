@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from skipring.lab.experiments import work_plan
+from skipring.lab.experiments import runner
 from skipring.lab.experiments.matrix import Trial
-from skipring.lab.experiments.work_plan import chunks, estimated_s, partitions
+from skipring.lab.experiments.runner import chunks, estimated_s, partitions
 
 SMALL = [
     Trial(kind="converge", n=16, adversary="A15", max_rounds=2000, seed=seed)
@@ -35,7 +35,7 @@ def test_the_order_of_the_others_is_no_accident() -> None:
 
 
 def test_chunks_grow_with_the_cores_that_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_plan, "CHUNK_S", 1.0)
+    monkeypatch.setattr(runner, "CHUNK_S", 1.0)
     cores = iter([1, *[8] * 100])
     first, second, *_ = chunks(SMALL, lambda: next(cores))
     assert 7 * len(first) < len(second) < 9 * len(first)
@@ -43,7 +43,7 @@ def test_chunks_grow_with_the_cores_that_come(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_chunk_is_no_larger_than_the_driver_can_hold() -> None:
     many = SMALL * 4
-    assert max(map(len, chunks(many, lambda: 10_000))) == work_plan.CHUNK_RUNS_MAX
+    assert max(map(len, chunks(many, lambda: 10_000))) == runner.CHUNK_RUNS_MAX
 
 
 @pytest.mark.parametrize("count", [None, 1, 7, 10_000])

@@ -19,12 +19,13 @@ from skipring.lab.experiments.figures import (
     by_n,
     by_row,
     median_point,
+    median_table,
     share_point,
+    share_table,
     sizes_of,
     survival_figure,
     title_of,
 )
-from skipring.lab.experiments.group_tables import median_table, share_table
 from skipring.lab.experiments.samples import LAYERS
 from skipring.lab.experiments.statistics import (
     COMMON,
