@@ -162,7 +162,7 @@ def test_interrupted_run_prints_how_to_resume_and_resumes(tmp_path: Path) -> Non
             program.wait(DEADLINE_S)
     assert program.returncode == 130
     assert stdout == ""
-    assert f"to go on: skipring lab run {path} --out {out}" in stderr
+    assert f"continue with: skipring lab run {path} --out {out}" in stderr
     assert "Traceback" not in stderr
     again = subprocess.run(
         [sys.executable, "-m", "skipring", *words],

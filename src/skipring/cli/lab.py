@@ -77,7 +77,9 @@ def _run(path: Path, out: Path, chosen: SparkChoice, partitions: int | None) -> 
         conf = {**settings_for(chosen.master), **chosen.conf}
         spark = session.start(master=chosen.master, conf=conf, app="skipring lab")
         try:
-            return run_matrix(spark, matrix, out, partition_count=partitions, tell=report_progress)
+            return run_matrix(
+                spark, matrix, out, partition_count=partitions, report=report_progress
+            )
         finally:
             session.stop(spark)
 

@@ -86,7 +86,7 @@ def test_only_what_is_new_in_a_matrix_is_run(spark: SparkSession, tmp_path: Path
     run_matrix(spark, first, out)
     before = files(out)
     second = read_matrix(matrix_file(tmp_path, *BLOCKS[1:3]))
-    summary = run_matrix(spark, second, out, tell=told.append)
+    summary = run_matrix(spark, second, out, report=told.append)
     assert (summary.total, summary.found, summary.done) == (3, 1, 2)
     assert {path: stat for path, stat in files(out).items() if path in before} == before
     names = Counter(row["run_id"] for row in tables(spark, out).runs)
@@ -119,7 +119,7 @@ def test_an_interrupt_cancels_what_is_running_and_keeps_nothing_half(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_matrix(spark, long, tmp_path / "out", tell=interrupt)
+        run_matrix(spark, long, tmp_path / "out", report=interrupt)
     wait_for(lambda: not tracker.getActiveJobsIds())
     # The first job of a query only shares out the work, and may just have been done.
     found = map(tracker.getJobInfo, range(jobs[0], jobs[-1] + 10))

@@ -134,7 +134,7 @@ CHUNKS_AT_ONCE: Final = 2
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"
 }
-LOOK_S: Final = 0.25  # between two reports of progress, and until an interrupt is noticed
+POLL_S: Final = 0.25  # between two reports of progress, and until an interrupt is noticed
 
 _SAMPLES: Final = "samples"
 
@@ -171,14 +171,14 @@ def run_matrix(
     directory: Path,
     *,
     partition_count: int | None = None,
-    tell: Callable[[TrialProgress], None] = _ignore,
+    report: Callable[[TrialProgress], None] = _ignore,
 ) -> RunSummary:
     """Do all runs of a matrix that the directory does not have yet."""
     with opened(directory, matrix) as results:
         finished = results.finished()
         pending = [run for run in matrix.runs if run.run_id not in finished]
         work = _Work(spark, pending, partition_count)
-        work.finish(results, lambda done, share: tell(_progress(matrix, pending, done, share)))
+        work.finish(results, lambda done, share: report(_progress(matrix, pending, done, share)))
         asked = {run.run_id for run in matrix.runs}
         failed = {name: text for name, text in results.failed().items() if name in asked}
     total = len(matrix.runs)
@@ -206,19 +206,19 @@ class _Work:
         self._done: Accumulator[int] = self._context.accumulator(0)
         self._done_s: Accumulator[float] = self._context.accumulator(0.0)
 
-    def finish(self, results: Results, tell: Callable[[int, float], None]) -> None:
+    def finish(self, results: Results, report: Callable[[int, float], None]) -> None:
         """Do all runs, and keep each chunk as soon as it is done."""
         waiting: set[Future[pa.Table]] = set()
         with ThreadPoolExecutor(CHUNKS_AT_ONCE) as pool:
             try:
                 waiting |= {pool.submit(self._do, chunk) for chunk in self._next(CHUNKS_AT_ONCE)}
                 while waiting:
-                    done, _ = wait(waiting, LOOK_S, return_when=FIRST_COMPLETED)
+                    done, _ = wait(waiting, POLL_S, return_when=FIRST_COMPLETED)
                     waiting -= done
                     waiting |= {pool.submit(self._do, chunk) for chunk in self._next(len(done))}
                     for future in done:
                         results.add(*_tables(future.result()))
-                    tell(*self._so_far())
+                    report(*self._so_far())
             except (PySparkException, Py4JError) as error:
                 raise SkipringError(f"Spark could not do the runs: {_first_line(error)}") from error
             finally:
@@ -231,7 +231,7 @@ class _Work:
         """End what is running; again and again, since a job may be about to start just now."""
         while waiting:
             self._context.cancelJobsWithTag(self._tag)
-            _, waiting = wait(waiting, LOOK_S)
+            _, waiting = wait(waiting, POLL_S)
 
     def _do(self, chunk: list[Trial]) -> pa.Table:
         """Do a chunk as one Spark job."""
@@ -298,11 +298,11 @@ LINE_S: Final = 10.0  # between two lines on a pipe
 MINUTE_S: Final = 60
 HOUR_S: Final = 3600
 
-Tell = Callable[[TrialProgress], None]
+ReportProgress = Callable[[TrialProgress], None]
 
 
 @contextmanager
-def shown(console: Console, title: str) -> Iterator[Tell]:
+def shown(console: Console, title: str) -> Iterator[ReportProgress]:
     """Show progress inside a block: a bar on a terminal, lines on a pipe."""
     # Executors import this module, too, and may lack rich.
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
@@ -316,11 +316,11 @@ def shown(console: Console, title: str) -> Iterator[Tell]:
         task = bar.add_task(title, total=None, pace="Spark starts")
         clock = Clock()
 
-        def tell(progress: TrialProgress) -> None:
+        def report(progress: TrialProgress) -> None:
             pace = clock.pace(progress)
             bar.update(task, completed=progress.done, total=progress.total, pace=pace)
 
-        yield tell
+        yield report
 
 
 class _TrialLines:
@@ -329,13 +329,13 @@ class _TrialLines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._clock = Clock()
-        self._told = monotonic()
+        self._printed_at = monotonic()
 
     def __call__(self, progress: TrialProgress) -> None:
         """Print a line, at most one every LINE_S."""
         pace = self._clock.pace(progress)
-        if monotonic() - self._told >= LINE_S:
-            self._told = monotonic()
+        if monotonic() - self._printed_at >= LINE_S:
+            self._printed_at = monotonic()
             line = f"{progress.done} of {progress.total} runs, {pace}"
             self._console.print(line, highlight=False, soft_wrap=True)
 

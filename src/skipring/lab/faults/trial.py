@@ -96,6 +96,13 @@ class FaultRing(LiveProcesses):
         places = self.places if not names else lambda: [self.place(name) for name in names]
         return Load(places, self.ledger, f"load{self._loads}", pause_s)
 
+    @contextmanager
+    def disturbed(self) -> Iterator[Load]:
+        """Publish through all nodes inside the block; then wait for a healthy ring."""
+        with self.load() as load:
+            yield load
+        self.heal()
+
     def publish_some(self, count: int, *names: NodeId) -> int:
         """Publish through nodes, all if none is named; return how many were acknowledged."""
         self._loads += 1
@@ -211,6 +218,10 @@ class FaultRing(LiveProcesses):
                 return await wait_healthy(inspector, wait_s, members_min)
 
         return asyncio.run(scene())
+
+    def check_none_evicted(self) -> None:
+        """Fail if the supervisor has evicted a node."""
+        assert not self.evicted(), f"evicted: {self.evicted()}"
 
     def heal(self) -> None:
         """Wait until the doctor finds a healthy topic with all running nodes; keep the seconds."""

@@ -81,13 +81,12 @@ def kill_and_return(trial: FaultTrial) -> None:
     """Kill a node and start it again at once: it keeps its place."""
     with trial.ring() as ring:
         before = ring.world().supervisor.database
-        with ring.load():
+        with ring.disturbed():
             for name in trial.victims():
                 ring.kill(name)
                 ring.restart(name)
-        ring.heal()
         assert ring.world().supervisor.database == before, "a node has lost its place"
-        assert not ring.evicted(), f"evicted: {ring.evicted()}"
+        ring.check_none_evicted()
 
 
 @fault_row(
@@ -119,13 +118,12 @@ def pause_briefly(trial: FaultTrial) -> None:
     """Stop a node for some ticks: it is not evicted."""
     with trial.ring() as ring:
         for name in trial.victims():
-            with ring.load() as load:
+            with ring.disturbed() as load:
                 ring.pause(name)
                 ring.wait_ticks(SHORT_PAUSE_TICKS)
                 ring.resume(name)
                 ring.await_load(load, 5)
-            ring.heal()
-        assert not ring.evicted(), f"evicted: {ring.evicted()}"
+        ring.check_none_evicted()
 
 
 @fault_row(
@@ -139,12 +137,11 @@ def pause_until_evicted(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         for name in trial.victims():
             evictions = len(ring.evicted())
-            with ring.load() as load:
+            with ring.disturbed() as load:
                 ring.pause(name)
                 ring.until(lambda: len(ring.evicted()) > evictions)  # noqa: B023
                 ring.await_load(load, 20)
                 ring.resume(name)
-            ring.heal()
 
 
 @fault_row(
@@ -158,13 +155,12 @@ def pause_supervisor(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         for _ in range(trial.repeats):
             ticks = ring.ticks("a")
-            with ring.load():
+            with ring.disturbed():
                 ring.pause(SUPERVISOR)
                 ring.until(lambda: ring.ticks("a") > ticks + LONE_EVICTION_TICKS)  # noqa: B023
                 ring.resume(SUPERVISOR)
                 ring.wait_ticks(LONE_EVICTION_TICKS)
-            ring.heal()
-        assert not ring.evicted(), f"evicted: {ring.evicted()}"
+        ring.check_none_evicted()
 
 
 @fault_row(
@@ -176,13 +172,12 @@ def supervisor_away(trial: FaultTrial) -> None:
     """Kill the supervisor, and start it again after 20 s."""
     with trial.ring() as ring:
         for _ in range(trial.repeats):
-            with ring.load():
+            with ring.disturbed():
                 ring.kill(SUPERVISOR)
                 end = monotonic() + AWAY_S
                 ring.until(lambda: monotonic() > end)  # noqa: B023
                 ring.restart(SUPERVISOR)
-            ring.heal()
-        assert not ring.evicted(), f"evicted: {ring.evicted()}"
+        ring.check_none_evicted()
 
 
 @fault_row(
@@ -195,12 +190,11 @@ def supervisor_lost(trial: FaultTrial) -> None:
     """Kill the supervisor and delete its data directory."""
     with trial.ring() as ring:
         for _ in range(trial.repeats):
-            with ring.load() as load:
+            with ring.disturbed() as load:
                 ring.kill(SUPERVISOR)
                 ring.delete_data(SUPERVISOR)
                 ring.await_load(load, 20)
                 ring.restart(SUPERVISOR)
-            ring.heal()
 
 
 @fault_row(
@@ -219,14 +213,13 @@ def supervisor_old(trial: FaultTrial) -> None:
         ring.start(*NAMES[3:])
         ring.heal()
         for _ in range(trial.repeats):
-            with ring.load() as load:
+            with ring.disturbed() as load:
                 ring.await_load(load, 20)
                 ring.kill(SUPERVISOR)
                 ring.delete_data(SUPERVISOR)
                 shutil.copytree(beside(data, ".old"), data)
                 ring.restart(SUPERVISOR)
                 ring.await_load(load, 20)
-            ring.heal()
 
 
 ROWS: Final = (

@@ -71,12 +71,11 @@ def disk_lost(trial: FaultTrial) -> None:
         for name in trial.victims():
             ring.publish_some(200)
             ring.heal()
-            with ring.load() as load:
+            with ring.disturbed() as load:
                 ring.kill(name)
                 ring.delete_data(name)
                 ring.await_load(load, 20)
                 ring.restart(name)
-            ring.heal()
 
 
 @fault_row(
@@ -266,8 +265,7 @@ def restored_cursor(trial: FaultTrial) -> None:
             _restore_in_another_order(ring, name)
             process = reader.start()
             ring.until_printed(process, 1)
-            said = ring.lines(process)[0]
-            is_refused = said.startswith(REFUSED)
+            is_refused = ring.lines(process)[0].startswith(REFUSED)
             if is_refused:
                 assert ring.exit_status(process) == REFUSED_STATUS
                 reader.cursor = "all"  # the remedy: read all, skip known ids

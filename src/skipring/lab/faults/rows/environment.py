@@ -90,12 +90,11 @@ def tenfold_tick(trial: FaultTrial) -> None:
         ring.start(SLOW, options=("--tick", f"{FACTOR * TICK_S}"))
         ring.heal()
         for _ in range(trial.repeats):
-            with ring.load() as load:
+            with ring.disturbed() as load:
                 ring.await_load(load, 100)
                 ring.kill(SLOW)
                 ring.restart(SLOW)
                 ring.await_load(load, 100)
-            ring.heal()
 
 
 # -- networks and memory -----------------------------------------------------------------------
@@ -124,11 +123,10 @@ def asymmetric_cut(trial: FaultTrial) -> None:
         ring.heal()
         for number in range(trial.repeats):
             victim, is_deaf = NAMES[number % len(NAMES)], bool(number % 2)
-            with ring.load():
+            with ring.disturbed():
                 network.cut(_one_way(victim, is_deaf=is_deaf), Cut.BLACKHOLE)
                 ring.wait_ticks(CUT_TICKS)
                 network.heal()
-            ring.heal()
 
 
 def _one_way(victim: NodeId, *, is_deaf: bool) -> IsCut:
@@ -163,10 +161,9 @@ def partition(trial: FaultTrial) -> None:
             network.cut(is_cut, list(Cut)[number % len(Cut)])
             ring.wait_ticks(NOTICED_TICKS)
             is_hidden = ring.diagnosis().is_healthy
-            with ring.load():
+            with ring.disturbed():
                 ring.wait_ticks(CUT_TICKS)
                 network.heal()
-            ring.heal()
             assert not is_hidden, "the doctor reported a healthy topic during the partition"
 
 

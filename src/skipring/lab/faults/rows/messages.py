@@ -186,7 +186,7 @@ def expensive_requests(trial: FaultTrial) -> None:
                     arrived = asyncio.run(hurl_all(target, [stream]))
                     assert arrived == 1, f"no {type(request).__name__} arrived"
                     ring.await_load(load, 5)
-        assert not ring.evicted(), f"evicted: {ring.evicted()}"
+        ring.check_none_evicted()
 
 
 ROWS: Final = (

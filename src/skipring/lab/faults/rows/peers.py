@@ -202,7 +202,7 @@ def impostor(trial: FaultTrial) -> None:
                 silent = ring.diagnosis().silent
                 assert victim not in silent, f"the doctor reports the living {victim} as silent"
             ring.heal()
-        assert not ring.evicted(), f"evicted: {ring.evicted()}"
+        ring.check_none_evicted()
 
 
 @fault_row(
