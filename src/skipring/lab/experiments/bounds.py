@@ -1,4 +1,4 @@
-"""How sure one can be: exact bounds for shares, means, medians, slopes and survival.
+"""Statistical bounds: exact bounds of shares, means, medians, slopes and survival.
 
 All bounds are two-sided and hold with 95 %. Shares: Clopper and Pearson. Means and slopes: Student.
 Medians: order statistics, which assume nothing of the distribution. Survival: Kaplan and Meier,

@@ -1,4 +1,4 @@
-"""What things cost, section by section: messages, the supervisor, membership, publications."""
+"""Sections about costs: messages, supervisor, membership, publications, faulty channels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _BOUND_NOTE: Final = "Dots are means, bars their 95 % bounds (Student)."
 
 
 def _at_largest(found: Sequence[Group], key: str, of: str = "median") -> str:
-    """What each value of ``key`` comes to at the largest n."""
+    """Return the figure of each value of ``key`` at the largest n."""
     n = max(sizes_of(found))
     told = []
     for group in found:
@@ -57,7 +57,7 @@ def _at_largest(found: Sequence[Group], key: str, of: str = "median") -> str:
 
 
 def healing_costs(runs: DataFrame) -> tuple[Section, ...]:
-    """Messages, requests and degrees until a run is legitimate, mode by mode."""
+    """Return sections about messages, requests and degrees until legitimacy, by mode."""
     values = ["messages_per_node", "requests_per_node"]
     told = [f"IF(converged, {value}, NULL)" for value in values]
     messages, requests, degrees = groups_of_each(
@@ -126,7 +126,7 @@ def _degrees(found: Sequence[Group]) -> Section:
 
 
 def at_rest(runs: DataFrame) -> tuple[Section, ...]:
-    """What a legitimate ring sends."""
+    """Return sections about the messages of a legitimate ring."""
     steady = runs.filter(f"kind = 'steady' AND {IN_THE_MODEL}")
     values = ["measures['requests_per_round']", "measures['messages_per_node_round']"]
     found, per_node = groups_of_each(steady, ["mode", "n"], values)
@@ -176,7 +176,7 @@ _COSTS: Final[Mapping[str, tuple[str, str, str]]] = {
 
 
 def membership(runs: DataFrame) -> tuple[Section, ...]:
-    """The cost of a subscribe, an unsubscribe and a crash in a legitimate ring."""
+    """Return sections about a subscribe, an unsubscribe and a crash in a legitimate ring."""
     operations = runs.filter(f"kind IN {_OPERATIONS} AND {IN_THE_MODEL}")
     each = groups_of_each(
         operations, ["kind", "mode", "n"], [f"measures['{measure}']" for measure in _COSTS]
@@ -208,7 +208,7 @@ def _operation_cost(cost: tuple[str, str, str], found: Sequence[Group]) -> Secti
 
 
 def publications(runs: DataFrame) -> tuple[Section, ...]:
-    """Hops and messages of a publication, by the way it spreads."""
+    """Return sections about hops and messages of a publication, by spread."""
     spread = runs.filter(f"kind = 'spread' AND {IN_THE_MODEL} AND mode = '{Mode.FAST}'")
     by = ["scheduler", "spread", "n"]
     most, cost = groups_of_each(spread, by, ["hops_max", "measures['messages_per_delivery']"])
@@ -250,7 +250,7 @@ def _order(scheduler: object) -> str:
 
 
 def _of_scheduler(found: Sequence[Group]) -> dict[str, list[Group]]:
-    """The groups of each scheduler, by what its order is called."""
+    """Return the groups of each scheduler, by the name of its order."""
     split: dict[str, list[Group]] = {}
     for group in found:
         split.setdefault(_order(group.at["scheduler"]), []).append(group)
@@ -286,7 +286,7 @@ _PATHS_NOTE: Final = (
 
 
 class _Comparison(Struct, frozen=True):
-    """A section about overlays: what it shows, by the names of the measures, in which unit."""
+    """Section about overlays: title, measures by name, and unit."""
 
     key: str
     title: str
@@ -321,7 +321,7 @@ _COMPARISONS: Final = (
 
 
 def overlays(runs: DataFrame) -> tuple[Section, ...]:
-    """Degree, congestion and path lengths of three overlays of the same size."""
+    """Return sections about degree, congestion and path lengths of three overlays."""
     each = runs.filter("kind = 'topology'").select("n", F.explode("measures").alias("key", "it"))
     named = each.withColumn("overlay", F.substring_index("key", ".", 1)).withColumn(
         "measure", F.substring_index("key", ".", -1)
@@ -372,7 +372,7 @@ _TITLES: Final = {
 
 
 def weather(runs: DataFrame) -> tuple[Section, ...]:
-    """Rounds by loss, by churn and by scheduler, all else at rest."""
+    """Return the section about rounds by loss, churn and scheduler, all else equal."""
     healing = runs.filter(f"{HEALING} AND mode = '{Mode.FAST}' AND without = ''")
     return tuple(_effect(healing, what) for what in _TITLES)
 
@@ -397,7 +397,7 @@ def _effect(healing: DataFrame, what: str) -> Section:
 
 
 def _on_equal_starts(found: Sequence[Group], what: str) -> list[Group]:
-    """One group for each weather, of the starts that were tried in all of them."""
+    """Return a group for each kind of channel, of the starts that all of them have."""
     tried: dict[tuple[object, ...], set[object]] = {}
     for group in found:
         tried.setdefault(_start(group), set()).add(group.at[what])

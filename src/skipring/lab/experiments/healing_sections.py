@@ -1,6 +1,6 @@
-"""What the lab's page shows, section by section: which runs, which figure, and how to read it.
+"""Sections about healing: their runs, figure and explanation.
 
-A section whose runs the matrix does not have comes without a figure, and says so.
+A section without runs has no figure and states that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lab's report: from the tables of a directory to a page, pictures and a Markdown document."""
+"""Report of the lab: page, pictures and Markdown document from the tables of a directory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ lead to [decisions](decisions/README.md).
 
 
 def document(page: HtmlReport, pictures: Path | None, folder: Path) -> str:
-    """The page in Markdown; pictures are linked as seen from ``folder``."""
+    """Return the page in Markdown; links to pictures are relative to ``folder``."""
     where = None if pictures is None else Path(os.path.relpath(pictures, folder)).as_posix()
     return "\n".join([*_lines(page, where)]).rstrip() + "\n"
 
@@ -97,7 +97,7 @@ _WHO: Final = {
 
 
 class Extent(Struct, frozen=True):
-    """How much a matrix holds."""
+    """Size of a matrix."""
 
     runs: int
     failed: int
@@ -124,7 +124,7 @@ def extent(runs: DataFrame) -> Extent:
 
 
 def lead(runs: DataFrame) -> str:
-    """The main finding: who became legitimate, mode by mode, the best first."""
+    """Return the main finding: the share of legitimate runs by mode, the best first."""
     found = groups(runs.filter(f"{HEALING} AND {IN_THE_MODEL}"), ["mode"], "rounds")
     if not found:
         return "This matrix has no runs of kind converge, so it says nothing of healing."
@@ -150,7 +150,7 @@ def _group_sentence(group: Group) -> str:
 
 
 def summary(judged: Sequence[Judged]) -> str:
-    """How many of the paper's statements hold, do not, and were not measured."""
+    """Return the numbers of statements that hold, do not hold, and were not measured."""
     return (
         f"Of {len(judged)} statements of the paper, runs with all rules (mode fast) contradict "
         f"{_toned(judged, Mode.FAST, Tone.BAD)} and agree with "
@@ -207,7 +207,7 @@ def write_report(
     pictures: Path | None,
     markdown: Path | None = None,
 ) -> None:
-    """Write the page, and if asked for the pictures and a Markdown document that shows them."""
+    """Write the page; with paths for them, also the pictures and the Markdown document."""
     if pictures is not None:
         find_browser()  # before minutes of work
     page = make_page(spark, directory)
@@ -229,7 +229,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def make_page(spark: SparkSession, directory: Path) -> HtmlReport:
-    """What the tables of a lab say, as a page."""
+    """Return the page about the tables of a lab."""
     all_runs = _table(spark, directory, "runs")
     whole = extent(all_runs)
     if whole.runs == whole.failed:
@@ -266,7 +266,7 @@ def _table(spark: SparkSession, directory: Path, name: str) -> DataFrame:
 def _sections(
     chapters: Iterable[tuple[Chapter, frozenset[str]]], runs: DataFrame, whole: Extent
 ) -> tuple[Section, ...]:
-    """The sections of a part; Spark sees that nothing is asked of kinds that there are not."""
+    """Return the sections of a part; kinds without runs cost no query."""
     found: list[Section] = []
     for chapter, kinds in chapters:
         found += chapter(runs if kinds & whole.kinds else runs.filter("false"))
@@ -283,7 +283,7 @@ def _told(
     runs: DataFrame,
     whole: Extent,
 ) -> list[tuple[str, tuple[Section, ...]]]:
-    """The parts that show something, then what the matrix leaves out."""
+    """Return the parts with figures, then the sections without runs."""
     shown = [(title, tuple(it for it in sections if it.figure)) for title, sections in parts]
     told = [(title, sections) for title, sections in shown if sections]
     left_out = tuple(section.reading for section in found if not section.figure)
@@ -315,7 +315,7 @@ def _failures(runs: DataFrame, failed: int) -> Section:
 
 
 def statements(judged: Sequence[Judged]) -> tuple[Section, ...]:
-    """The tables of the paper's statements beside their verdicts."""
+    """Return the tables of the paper's statements and their verdicts."""
     of_modes = [one for one in judged if len(one.statement.modes) > 1]
     of_none = [one for one in judged if len(one.statement.modes) == 1]
     return (

@@ -1,4 +1,4 @@
-"""The directory of a lab: what was asked, and the results in chunks.
+"""Directory of a lab: schemas of its tables, the matrix, and the results in chunks.
 
 A chunk is two files of one name, below ``rounds`` and below ``runs``. Each appears whole or not at
 all, ``rounds`` first: a run is finished as soon as it is in ``runs``, and a chunk that has only
@@ -99,7 +99,7 @@ RESULTS: Final = pa.schema(
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The same columns for Spark."""
+    """Return the same columns for Spark."""
     return from_arrow_schema(schema)
 
 
@@ -111,7 +111,7 @@ UNFINISHED: Final = "."  # Spark does not read files whose names begin so
 
 
 class Results:
-    """A lab's directory, to which chunks can be added."""
+    """Directory of a lab, to which chunks can be added."""
 
     def __init__(self, directory: Path) -> None:
         self.runs = directory / "runs"
@@ -162,7 +162,7 @@ class Results:
 
 @contextmanager
 def opened(directory: Path, matrix: Matrix) -> Iterator[Results]:
-    """Make a lab's directory, or go on with one; one process at a time."""
+    """Create the directory of a lab, or open an existing one; one process at a time."""
     with translate_os_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         lock = Lock(directory / LOCK)
@@ -182,7 +182,7 @@ def _prepared(directory: Path, matrix: Matrix) -> Results:
 
 
 def require_format(directory: Path, *, new: bool = False) -> None:
-    """Refuse a directory that is no lab's, or one of another version; an empty one can be new."""
+    """Refuse a directory of another version or without a lab; with ``new`` it may be empty."""
     about = directory / ABOUT
     if not about.exists():
         others = [path.name for path in directory.glob("*") if path.name != LOCK]
@@ -218,7 +218,7 @@ def _no_chunk(path: Path) -> InputError:
 
 
 def _write(path: Path, table: pa.Table) -> None:
-    """Write a table under a name that Spark does not see, then give it its own."""
+    """Write a table under a hidden name, then rename it."""
     hidden = path.with_name(UNFINISHED + path.name)
     with hidden.open("wb") as file:
         pq.write_table(table, file, compression="zstd")

@@ -1,4 +1,4 @@
-"""The paper's statements as a table: what each says, what is known of it, how runs speak of it."""
+"""Table of the paper's statements: text, known result, and measure."""
 
 from __future__ import annotations
 

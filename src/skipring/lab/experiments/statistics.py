@@ -1,4 +1,4 @@
-"""What the runs of a lab have in common, as functions from DataFrames to DataFrames.
+"""Statistics of the runs of a lab, as functions from DataFrames to DataFrames.
 
 Conditions and values are written in SQL, so that a table of them is data. Nothing here reads or
 writes; ``groups`` alone brings something to the driver, and only what is grouped.

@@ -1,4 +1,4 @@
-"""Every theorem, lemma, corollary and claim of the paper, and what a matrix says of each.
+"""Verdicts on every theorem, lemma, corollary and claim of the paper, from the runs of a matrix.
 
 The table is in ``statements``. A statement has a measure: which runs can speak of it, and what
 they must show, in SQL over ``statistics.prepared``. What docs/paper-map.md knows of a statement
