@@ -19,8 +19,7 @@ from skipring.cli import skipring
 from skipring.errors import InputError, SkipringError
 from skipring.lab.experiments import report, runner
 from skipring.lab.experiments.matrix import Matrix
-from skipring.lab.experiments.progress import Clock
-from skipring.lab.experiments.runner import RunSummary, TrialProgress
+from skipring.lab.experiments.runner import Clock, RunSummary, TrialProgress
 from skipring.spark import session
 
 DEADLINE_S = 240.0
@@ -125,8 +124,8 @@ def test_remaining_time_follows_from_the_completed_share() -> None:
 
 # Chunks of a fraction of a second, so that there are many.
 PROGRAM = """
-from skipring.lab.experiments import work_plan
-work_plan.CHUNK_S = 0.1
+from skipring.lab.experiments import runner
+runner.CHUNK_S = 0.1
 from skipring.cli import main
 main()
 """
@@ -163,7 +162,7 @@ def test_interrupted_run_prints_how_to_resume_and_resumes(tmp_path: Path) -> Non
             program.wait(DEADLINE_S)
     assert program.returncode == 130
     assert stdout == ""
-    assert f"to go on: skipring lab run {path} --out {out}" in stderr
+    assert f"continue with: skipring lab run {path} --out {out}" in stderr
     assert "Traceback" not in stderr
     again = subprocess.run(
         [sys.executable, "-m", "skipring", *words],

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
+from skipring.lab.faults.judge import Ledger
+from skipring.lab.faults.load import Load
 from skipring.lab.faults.processes import SUPERVISOR, LiveProcesses, numbered
-from skipring.lab.faults.requests import TOPIC, PublishStream
+from skipring.lab.faults.requests import ANSWER_S, TOPIC, payloads_at
 from skipring.world.snapshot import Snapshot
 
 NODES = 8
 READER = "reader"
+PAUSE_S = 0.08  # of each of four publishers
 
 
 def started(ring: LiveProcesses) -> Snapshot:
@@ -26,33 +30,43 @@ def started(ring: LiveProcesses) -> Snapshot:
     return ring.until_legitimate()
 
 
-def publishing_through_all(ring: LiveProcesses) -> PublishStream:
-    return PublishStream([ring.place(name) for name in ring.nodes])
+class StrictLoad:
+    """Publishers through every node in turn; each publication goes to one node only."""
+
+    def __init__(self, ring: LiveProcesses) -> None:
+        self.ledger = Ledger()
+        places = cycle([ring.place(name) for name in ring.nodes])
+        self.load = Load(
+            lambda: [next(places)], self.ledger, "strict", pause_s=PAUSE_S, answer_s=ANSWER_S
+        )
+
+    def acknowledged(self) -> set[bytes]:
+        """Return all payloads; each was acknowledged by the node that it was sent to."""
+        assert self.ledger.tried == self.ledger.acknowledged
+        return self.ledger.acknowledged
 
 
-def await_readers_copy(ring: LiveProcesses, acknowledged: list[bytes]) -> None:
+def await_readers_copy(ring: LiveProcesses, acknowledged: set[bytes]) -> None:
     """Wait until the reader has printed all of these."""
-    wanted = {key.hex() for key in acknowledged}
 
-    def missing() -> set[str]:
-        return wanted - {json.loads(line)["id"] for line in ring.lines(READER)}
+    def missing() -> set[bytes]:
+        return acknowledged - {json.loads(line)["payload"].encode() for line in ring.lines(READER)}
 
     ring.until(lambda: not missing(), lambda: f"the reader lacks {len(missing())}")
 
 
-def await_news_at_the_reader(ring: LiveProcesses, publishing: PublishStream) -> None:
+def await_news_at_the_reader(ring: LiveProcesses, publishing: StrictLoad) -> None:
     """Wait until the reader has printed later publications and all earlier ones."""
-    already = len(publishing.acknowledged)
-    ring.until(lambda: len(publishing.acknowledged) >= already + NODES)
-    await_readers_copy(ring, list(publishing.acknowledged))
+    already = publishing.load.acknowledged
+    ring.until(lambda: publishing.load.acknowledged >= already + NODES)
+    await_readers_copy(ring, set(publishing.ledger.acknowledged))
 
 
-def await_copies_of_all(ring: LiveProcesses, acknowledged: list[bytes]) -> None:
+def await_copies_of_all(ring: LiveProcesses, acknowledged: set[bytes]) -> None:
     """Wait until every node has exactly these publications."""
-    wanted = set(acknowledged)
 
     def wrong() -> list[str]:
-        return [name for name in ring.nodes if ring.stored(name) != wanted]
+        return [name for name in ring.nodes if set(payloads_at(ring.place(name))) != acknowledged]
 
     ring.until(lambda: not wrong(), lambda: f"{wrong()} do not have what was acknowledged")
 
@@ -66,12 +80,13 @@ def labels(seen: Snapshot) -> dict[str, str]:
 def test_publications_reach_every_node_without_supervisor(tmp_path: Path, away_s: float) -> None:
     with LiveProcesses(tmp_path) as ring:
         before = started(ring)
-        with publishing_through_all(ring) as publishing:
+        publishing = StrictLoad(ring)
+        with publishing.load:
             ring.kill(SUPERVISOR)
             killed = time.monotonic()
             ring.until(lambda: time.monotonic() - killed > away_s)
-        await_copies_of_all(ring, publishing.acknowledged)  # still without a supervisor
-        await_readers_copy(ring, publishing.acknowledged)
+        await_copies_of_all(ring, publishing.acknowledged())  # still without a supervisor
+        await_readers_copy(ring, publishing.acknowledged())
         ring.restart(SUPERVISOR)
         assert labels(ring.until_legitimate()) == labels(before)
         assert ring.evicted() == []
@@ -83,7 +98,8 @@ def test_supervisor_that_lost_its_data_is_restored_by_the_ring_without_interrupt
 ) -> None:
     with LiveProcesses(tmp_path) as ring:
         before = started(ring)
-        with publishing_through_all(ring) as publishing:
+        publishing = StrictLoad(ring)
+        with publishing.load:
             ring.kill(SUPERVISOR)
             ring.delete_data(SUPERVISOR)
             await_news_at_the_reader(ring, publishing)
@@ -92,5 +108,5 @@ def test_supervisor_that_lost_its_data_is_restored_by_the_ring_without_interrupt
             await_news_at_the_reader(ring, publishing)
         assert rebuilt.subscribers.keys() == before.subscribers.keys()
         ring.until_legitimate()
-        await_copies_of_all(ring, publishing.acknowledged)
-        await_readers_copy(ring, publishing.acknowledged)
+        await_copies_of_all(ring, publishing.acknowledged())
+        await_readers_copy(ring, publishing.acknowledged())

@@ -17,6 +17,7 @@ from skipring.cli.options import (
     Command,
     Exit,
     SparkChoice,
+    has_extra,
     json_option,
     require_extra,
     spark_options,
@@ -66,9 +67,8 @@ def _run(path: Path, out: Path, chosen: SparkChoice, partitions: int | None) -> 
     from rich.console import Console
 
     from skipring.lab.experiments.matrix import read_matrix
-    from skipring.lab.experiments.progress import shown
     from skipring.lab.experiments.results import require_format
-    from skipring.lab.experiments.runner import run_matrix, settings_for
+    from skipring.lab.experiments.runner import run_matrix, settings_for, shown
     from skipring.spark import session
 
     matrix = read_matrix(path)
@@ -77,7 +77,9 @@ def _run(path: Path, out: Path, chosen: SparkChoice, partitions: int | None) -> 
         conf = {**settings_for(chosen.master), **chosen.conf}
         spark = session.start(master=chosen.master, conf=conf, app="skipring lab")
         try:
-            return run_matrix(spark, matrix, out, partition_count=partitions, tell=report_progress)
+            return run_matrix(
+                spark, matrix, out, partition_count=partitions, report=report_progress
+            )
         finally:
             session.stop(spark)
 
@@ -361,6 +363,7 @@ def demo(
         tick_s=tick,
         deadline_s=deadline or max(DEADLINE_S, DEADLINE_ROUNDS * tick),
         report=None if no_spark else report.absolute(),
+        has_dashboard=has_extra("dashboard"),
     )
     end = run_demo(plan, _output(headless, pace, as_json), stays=stays)
     return Exit.NOT_CONVERGED if must_heal and not end.is_good else Exit.YES

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,9 +25,9 @@ from skipring.lab.demo.output import PlainOutput
 from skipring.lab.demo.script import STEPS, DemoPlan, End, Event, Scoreboard, Step
 from skipring.lab.demo.state import NodeState
 from skipring.spark import errors as installed
+from tests.support.processes import MARK, left_of
 
 DEADLINE_S = 240.0  # for what takes less than a minute: others use the machine too
-GONE_S = 10.0  # a process that was killed may take a moment to vanish
 ADDRESS = re.compile(r"In the browser: http://127\.0\.0\.1:\d+/\?token=\S+")
 NODE = re.compile(r"^(n\d\d) +(\d+) +(\S+) +(\d+) +([0-9a-f]{8})$", re.MULTILINE)
 VERDICT = re.compile(
@@ -60,7 +60,7 @@ AntiEntropy.on_tick = lambda *given, **named: None
 
 
 class Demo:
-    """A running ``skipring demo``, in a directory of its own; it and all of its ends with it."""
+    """Running ``skipring demo`` with its own directories."""
 
     def __init__(self, directory: Path, *options: str, first: str | None = None) -> None:
         self.place = directory / "place"
@@ -69,7 +69,7 @@ class Demo:
         for made in (self.place, self.scratch):
             made.mkdir()
         environment = {**os.environ, "TMPDIR": str(self.scratch), "COLUMNS": "80"}
-        environment |= {"PYTHONIOENCODING": "utf-8"}
+        environment |= {"PYTHONIOENCODING": "utf-8", MARK: str(self.scratch)}
         if first is not None:
             (directory / "sitecustomize.py").write_text(first)
             paths = [str(directory), os.environ.get("PYTHONPATH", "")]
@@ -94,9 +94,9 @@ class Demo:
     def errors(self) -> str:
         return self._err.read_text(encoding="utf-8")
 
-    def until(self, said: str) -> None:
+    def until(self, printed: str) -> None:
         deadline = time.monotonic() + DEADLINE_S
-        while said not in self.text:
+        while printed not in self.text:
             assert self.process.poll() is None, self.text + self.errors
             assert time.monotonic() < deadline, self.text + self.errors
             time.sleep(0.02)
@@ -113,20 +113,8 @@ class Demo:
         return self.process.wait(DEADLINE_S)
 
     def left(self) -> list[str]:
-        """What the demo has left behind: processes, and files that are no report."""
-        deadline = time.monotonic() + GONE_S
-        while (living := self.living()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return [*living, *map(str, self.scratch.iterdir())]
-
-    def living(self) -> list[str]:
-        """The processes that know our place for temporary files: they inherit it."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it has ended, or is not ours
-                if str(self.scratch).encode() in (path / "environ").read_bytes():
-                    found.append(f"{path.name} {(path / 'cmdline').read_bytes()[:200]!r}")
-        return found
+        """Return the processes and files that the demo has left behind."""
+        return [*left_of(str(self.scratch)), *map(str, self.scratch.iterdir())]
 
 
 @contextmanager
@@ -195,7 +183,7 @@ def test_demo_with_spark_completes_and_leaves_only_the_report(
         pytest.param([], "Spark reads", marks=pytest.mark.slow),  # and its workers too
     ],
 )
-def test_interrupted_at_any_moment_it_leaves_nothing_behind(
+def test_interrupted_demo_leaves_nothing_behind(
     tmp_path: Path, options: list[str], moment: str
 ) -> None:
     with running(tmp_path, *options) as demo:
@@ -211,7 +199,7 @@ def test_interrupted_at_any_moment_it_leaves_nothing_behind(
 
 
 @pytest.mark.heavy
-def test_a_node_that_is_stuck_is_named_and_the_demo_fails(tmp_path: Path) -> None:
+def test_paused_node_is_named_and_the_demo_fails(tmp_path: Path) -> None:
     with running(tmp_path, "--no-spark", "--deadline", "5") as demo:
         demo.until("data below")
         os.kill(pid_of("n03", demo.text), signal.SIGSTOP)
@@ -223,21 +211,21 @@ def test_a_node_that_is_stuck_is_named_and_the_demo_fails(tmp_path: Path) -> Non
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("broken", "deadline", "said"),
+    ("broken", "deadline", "fault"),
     [
         (NO_DETECTOR, "15", r"step 3: L0: database: n\d\d under label '\d+' is no live"),
         pytest.param(NO_REPAIR, "30", r"PUB: n\d\d lacks \d+ of \d+", marks=pytest.mark.slow),
     ],
     ids=["crashes are not detected", "missing publications are not repaired"],
 )
-def test_if_healing_is_broken_the_demo_fails_and_says_what_is_wrong(
-    tmp_path: Path, broken: str, deadline: str, said: str
+def test_demo_with_broken_healing_fails_and_names_the_fault(
+    tmp_path: Path, broken: str, deadline: str, fault: str
 ) -> None:
     with running(tmp_path, "--no-spark", "--deadline", deadline, first=broken) as demo:
         assert demo.status() == 3
     text = " ".join(demo.text.split())
     assert "✗ not healed after" in text
-    assert re.search(said, text[text.index("Failed:") :])
+    assert re.search(fault, text[text.index("Failed:") :])
     assert demo.left() == []
 
 
@@ -246,42 +234,41 @@ def test_if_healing_is_broken_the_demo_fails_and_says_what_is_wrong(
 
 @pytest.fixture
 def peaceful(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
-    """The demo in this process, without the steps that do damage."""
-
+    """Run the demo in this process, without the steps that do damage."""
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path)
         patch.setattr(runner, "STEPS", STEPS[:1])
         yield patch
 
 
-def told(*options: str) -> int:
+def demo_status(*options: str) -> int:
     status: int = skipring.main(["demo", "--n", "4", "--assert", *options], standalone_mode=False)
     return status
 
 
 @pytest.mark.heavy
-def test_where_spark_is_not_installed_the_demo_says_how_to_install_it_and_ends_well(
+def test_demo_without_spark_prints_the_command_and_succeeds(
     peaceful: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     peaceful.setattr(installed, "find_spec", lambda name: None)
-    assert told() == 0
+    assert demo_status() == 0
     text = capsys.readouterr().out
     assert "Left out: Spark is not installed; run: pip install 'skipring[spark]'" in text
     assert "✓ It healed each time" in text
 
 
 @pytest.mark.heavy
-def test_the_scoreboard_can_be_had_as_json_and_nothing_else_is_printed(
+def test_json_output_is_the_scoreboard_only(
     peaceful: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert told("--json", "--no-spark") == 0
+    assert demo_status("--json", "--no-spark") == 0
     found = json.loads(capsys.readouterr().out)
     assert [node["node"] for node in found["nodes"]] == ["n00", "n01", "n02", "n03"]
     assert found["good"] is True
 
 
 @pytest.mark.heavy
-def test_asked_to_stay_it_stays_until_interrupted_and_names_its_supervisor(
+def test_stay_keeps_the_ring_until_interrupted_and_prints_its_supervisor(
     peaceful: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show = PlainOutput.show
@@ -293,12 +280,12 @@ def test_asked_to_stay_it_stays_until_interrupted_and_names_its_supervisor(
 
     peaceful.setattr(PlainOutput, "show", show_and_interrupt)
     with pytest.raises(click.Abort):  # as every command ends that is interrupted
-        told("--stay", "--no-spark")
+        demo_status("--stay", "--no-spark")
     text = capsys.readouterr().out
     assert re.search(r"skipring ring orders --supervisor 127\.0\.0\.1:\d+ --watch", text)
 
 
-def test_a_place_where_no_report_can_be_written_is_refused_before_anything_starts(
+def test_unwritable_report_is_refused_at_the_start(
     tmp_path: Path,
 ) -> None:
     given = ["demo", "--report", str(tmp_path / "nowhere" / "report.html")]

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from skipring.lab.experiments.matrix import Trial
 from skipring.lab.experiments.overlays import overlay_measures
-from skipring.lab.experiments.schemas import ROUNDS, RUNS, spark_schema
+from skipring.lab.experiments.results import ROUNDS, RUNS, spark_schema
 
 Row: TypeAlias = dict[str, Any]
 

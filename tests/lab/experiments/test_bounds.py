@@ -105,24 +105,23 @@ def test_what_never_came_counts_as_the_largest() -> None:
     assert sample.finite == (2.0, 4.0)
 
 
-def test_without_censoring_survival_is_a_plain_share() -> None:
-    curve = list(survival([(1.0, True), (2.0, True), (2.0, True), (4.0, True)]))
-    assert [(step.rounds, step.share.value) for step in curve] == [
-        (0, 1),
-        (1, 0.75),
-        (2, 0.25),
-        (4, 0),
-        (4, 0),
-    ]
-    assert curve[2].share.high == pytest.approx(share_bounds(1, 4).high)
+@pytest.mark.parametrize(
+    ("ends", "shares"),
+    [
+        ([(1, True), (2, True), (2, True), (4, True)], [(0, 1), (1, 0.75), (2, 0.25), (4, 0)]),
+        # 3/4 are left after round 1; one is censored; of the two others one ends in round 3.
+        ([(1, True), (2, False), (3, True), (9, False)], [(0, 1), (1, 0.75), (3, 0.375)]),
+    ],
+    ids=["all ended", "censored"],
+)
+def test_survival_counts_a_run_for_as_long_as_it_was_observed(
+    ends: list[tuple[float, bool]], shares: list[tuple[float, float]]
+) -> None:
+    *curve, last = survival(ends)
+    assert [(step.rounds, step.share.value) for step in curve] == shares
+    assert (last.rounds, last.share.value) == (ends[-1][0], shares[-1][1])
 
 
-def test_a_run_that_is_given_up_counts_for_as_long_as_it_was_watched() -> None:
-    curve = list(survival([(1.0, True), (2.0, False), (3.0, True), (9.0, False)]))
-    # 3/4 are left after round 1; one is given up; of the two others one comes in round 3.
-    assert [(step.rounds, step.share.value) for step in curve] == [
-        (0, 1),
-        (1, 0.75),
-        (3, 0.375),
-        (9, 0.375),
-    ]
+def test_survival_has_the_bounds_of_a_share() -> None:
+    *_, step, _, _ = survival([(1, True), (2, True), (2, True), (4, True)])
+    assert step.share.high == pytest.approx(share_bounds(1, 4).high)

@@ -15,7 +15,7 @@ from skipring.core.topology import levels
 from skipring.lab.experiments import overlays
 from skipring.lab.experiments.experiments import TrialResult, perform
 from skipring.lab.experiments.matrix import KINDS, Trial
-from skipring.lab.experiments.schemas import RESULTS, ROUNDS
+from skipring.lab.experiments.results import RESULTS, ROUNDS
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
 

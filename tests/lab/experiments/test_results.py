@@ -1,4 +1,4 @@
-"""The lab's directory: what is kept, and what a kill leaves behind."""
+"""Directory of the lab: its contents, also after a kill."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from skipring.errors import InputError, StoreBusyError, StoreFullError
 from skipring.lab.experiments import results as results_module
 from skipring.lab.experiments.experiments import perform
 from skipring.lab.experiments.matrix import Matrix, Trial
-from skipring.lab.experiments.results import Results, opened, require_format
-from skipring.lab.experiments.schemas import ROUNDS, RUNS
+from skipring.lab.experiments.results import ROUNDS, RUNS, Results, opened, require_format
 
 MATRIX = Matrix("a title", 'title = "a title"\n', ())
 
@@ -58,7 +57,7 @@ def test_chunks_are_added_and_can_be_read_back(tmp_path: Path) -> None:
         assert pq.read_schema(files[0]).names == schema.names
 
 
-def test_a_directory_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
+def test_run_resumes_in_existing_directory(tmp_path: Path) -> None:
     with opened(tmp_path, MATRIX) as results:
         results.add(*tables(1))
     with opened(tmp_path, Matrix("another", "", ())) as results:
@@ -69,14 +68,14 @@ def test_a_directory_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """Kill of the process."""
 
 
 @pytest.mark.parametrize("steps", [0, 1])
-def test_a_kill_before_the_runs_are_there_leaves_nothing(
+def test_kill_during_a_chunk_leaves_no_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    """Between the two files of a chunk, or while one is being written."""
+    """Kill between the two files of a chunk, or while one is written."""
     write, left = results_module._write, steps
 
     def write_some(path: Path, table: pa.Table) -> None:
@@ -142,31 +141,29 @@ def test_two_processes_cannot_fill_one_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no Parquet", None])
-def test_a_chunk_that_is_none_is_named_with_what_to_do(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_unreadable_chunk_is_named_with_its_remedy(tmp_path: Path, content: bytes | None) -> None:
     with opened(tmp_path, MATRIX) as results:
         path = results.runs / "chunk-000000.parquet"
         if content is None:
             pq.write_table(pa.table({"others": [1]}), path)
         else:
             path.write_bytes(content)
-        for look in (results.finished, results.failed):
+        for read in (results.finished, results.failed):
             with pytest.raises(
                 InputError, match=r"remove it and its namesake below rounds"
-            ) as told:
-                look()
-            assert str(told.value).startswith(f"{path} cannot be read")
+            ) as caught:
+                read()
+            assert str(caught.value).startswith(f"{path} cannot be read")
 
 
 @pytest.mark.parametrize("name", ["chunk-x.parquet", "chunk-.parquet", "chunk-²3.parquet"])
-def test_a_chunk_without_a_number_is_named_with_what_to_do(tmp_path: Path, name: str) -> None:
+def test_chunk_without_a_number_is_named_with_its_remedy(tmp_path: Path, name: str) -> None:
     with opened(tmp_path, MATRIX) as results:
         path = results.runs / name
         path.write_bytes(b"")
-    with pytest.raises(InputError, match="remove it and its namesake below") as told:
+    with pytest.raises(InputError, match="remove it and its namesake below") as caught:
         opened(tmp_path, MATRIX).__enter__()
-    assert str(told.value).startswith(f"{path} cannot be read")
+    assert str(caught.value).startswith(f"{path} cannot be read")
 
 
 def test_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +175,7 @@ def test_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         results.add(*tables(1))
 
 
-def test_numbers_go_on_after_the_last(tmp_path: Path) -> None:
+def test_numbers_continue_after_the_last_chunk(tmp_path: Path) -> None:
     with opened(tmp_path, MATRIX) as results:
         results.add(*tables(1))
         results.add(*tables(2))

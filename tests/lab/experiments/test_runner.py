@@ -1,4 +1,4 @@
-"""Runs as Spark tasks: the same rows however they are shared out, and after any kill."""
+"""Runs as Spark tasks: the same rows for any partitions and after any kill; the work plan."""
 
 from __future__ import annotations
 
@@ -19,10 +19,16 @@ from skipring.errors import SkipringError
 from skipring.lab.experiments import runner
 from skipring.lab.experiments.experiments import perform
 from skipring.lab.experiments.matrix import Matrix, Trial, read_matrix
-from skipring.lab.experiments.runner import TrialProgress, run_matrix
+from skipring.lab.experiments.runner import (
+    TrialProgress,
+    chunks,
+    estimated_s,
+    partitions,
+    run_matrix,
+)
 
 DEADLINE_S = 240.0
-LOOK_S = 0.02
+POLL_S = 0.02
 BLOCKS = [
     'kind = "converge"\nn = [3, 8]\nadversary = ["A00", "A15", "A47"]\nseeds = 4\nclosure = 2',
     'kind = "steady"\nn = 8\nrounds = 5',
@@ -54,7 +60,7 @@ def tables(spark: SparkSession, out: Path) -> Tables:
 
 
 def plain_tables(matrix: Matrix) -> Tables:
-    """What the same runs give without Spark."""
+    """Return the rows of the same runs without Spark."""
     outcomes = sorted((perform(run) for run in matrix.runs), key=lambda found: found.row["run_id"])
     return Tables(
         [outcome.row for outcome in outcomes],
@@ -80,18 +86,18 @@ def test_the_same_matrix_gives_the_same_rows_on_any_number_of_partitions(
 
 
 @pytest.mark.heavy
-def test_only_what_is_new_in_a_matrix_is_run(spark: SparkSession, tmp_path: Path) -> None:
-    out, told = tmp_path / "out", list[TrialProgress]()
+def test_only_new_runs_of_a_matrix_are_done(spark: SparkSession, tmp_path: Path) -> None:
+    out, reports = tmp_path / "out", list[TrialProgress]()
     first = read_matrix(matrix_file(tmp_path, *BLOCKS[:2]))
     run_matrix(spark, first, out)
     before = files(out)
     second = read_matrix(matrix_file(tmp_path, *BLOCKS[1:3]))
-    summary = run_matrix(spark, second, out, tell=told.append)
+    summary = run_matrix(spark, second, out, report=reports.append)
     assert (summary.total, summary.found, summary.done) == (3, 1, 2)
     assert {path: stat for path, stat in files(out).items() if path in before} == before
     names = Counter(row["run_id"] for row in tables(spark, out).runs)
     assert names == dict.fromkeys((run.run_id for run in {*first.runs, *second.runs}), 1)
-    assert (told[-1].done, told[-1].total, told[-1].share) == (3, 3, 1.0)
+    assert (reports[-1].done, reports[-1].total, reports[-1].share) == (3, 3, 1.0)
     assert (out / "matrix.toml").read_text() == second.text
 
 
@@ -106,10 +112,10 @@ def test_a_failed_run_is_not_repeated_and_is_still_counted(
 
 
 @pytest.mark.heavy
-def test_an_interrupt_cancels_what_is_running_and_keeps_nothing_half(
+def test_interrupt_cancels_running_tasks_and_leaves_no_partial_chunk(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """What would go on for a minute is over at once."""
+    """Interrupt a run that would take a minute."""
     long = Matrix("t", "", (Trial(kind="steady", n=256, rounds=4000),))
     tracker, jobs = spark.sparkContext.statusTracker(), list[int]()
 
@@ -119,7 +125,7 @@ def test_an_interrupt_cancels_what_is_running_and_keeps_nothing_half(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_matrix(spark, long, tmp_path / "out", tell=interrupt)
+        run_matrix(spark, long, tmp_path / "out", report=interrupt)
     wait_for(lambda: not tracker.getActiveJobsIds())
     # The first job of a query only shares out the work, and may just have been done.
     found = map(tracker.getJobInfo, range(jobs[0], jobs[-1] + 10))
@@ -131,7 +137,7 @@ def test_an_interrupt_cancels_what_is_running_and_keeps_nothing_half(
 
 
 @pytest.mark.heavy
-def test_a_task_that_spark_cannot_do_is_an_error_in_one_sentence(
+def test_failed_spark_task_is_an_error_in_one_sentence(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(batches: object, **_: object) -> object:
@@ -149,15 +155,15 @@ def test_a_task_that_spark_cannot_do_is_an_error_in_one_sentence(
 
 # Chunks of a fraction of a second, so that there are many.
 PROGRAM = """
-from skipring.lab.experiments import work_plan
-work_plan.CHUNK_S = 0.1
+from skipring.lab.experiments import runner
+runner.CHUNK_S = 0.1
 from skipring.cli import main
 main()
 """
 
 
 def files(out: Path) -> dict[str, tuple[int, int]]:
-    """The finished files of a directory, and when and by whom each was written."""
+    """Return the finished files of a directory, with time and inode of each."""
     return {
         str(path.relative_to(out)): (path.stat().st_mtime_ns, path.stat().st_ino)
         for path in sorted(out.glob("r*/chunk-*.parquet"))
@@ -167,8 +173,8 @@ def files(out: Path) -> dict[str, tuple[int, int]]:
 def wait_for(condition: Any) -> None:  # noqa: ANN401
     deadline = monotonic() + DEADLINE_S
     while not condition():
-        assert monotonic() < deadline, "it did not come to be in time"
-        sleep(LOOK_S)
+        assert monotonic() < deadline, "not in time"
+        sleep(POLL_S)
 
 
 def is_gone(group: int) -> bool:
@@ -180,7 +186,7 @@ def is_gone(group: int) -> bool:
 
 
 @pytest.mark.heavy
-def test_a_killed_run_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
+def test_killed_run_resumes_after_its_last_chunk(spark: SparkSession, tmp_path: Path) -> None:
     """kill -9 of the driver in the middle: no run twice, none lost, the same rows as without."""
     block = 'kind = "converge"\nn = 16\nadversary = ["A00", "A15"]\nseeds = 200\nclosure = 0'
     path, out = matrix_file(tmp_path, block), tmp_path / "out"
@@ -210,3 +216,75 @@ def test_a_killed_run_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) 
     assert summary.found + summary.done == 400
     assert {name: stat for name, stat in files(out).items() if name in before} == before
     assert tables(spark, out) == plain_tables(matrix)
+
+
+# -- the work plan ---------------------------------------------------------------------------
+
+SMALL = [
+    Trial(kind="converge", n=16, adversary="A15", max_rounds=2000, seed=seed)
+    for seed in range(3000)
+]
+HEAVY = [Trial(kind="steady", n=1024, rounds=200 + seed, seed=seed) for seed in range(5)]
+
+
+@pytest.mark.parametrize("cores", [1, 2, 64])
+def test_every_run_is_in_one_chunk(cores: int) -> None:
+    done = [run for chunk in chunks(SMALL + HEAVY, lambda: cores) for run in chunk]
+    assert sorted(done, key=lambda run: run.run_id) == sorted(
+        SMALL + HEAVY, key=lambda run: run.run_id
+    )
+
+
+def test_heavy_runs_come_first_the_heaviest_of_all() -> None:
+    first = next(chunks(SMALL + HEAVY, lambda: 64))
+    assert first[: len(HEAVY)] == HEAVY[::-1]
+
+
+def test_other_runs_are_shuffled_in_a_fixed_order() -> None:
+    assert list(chunks(SMALL, lambda: 2)) == list(chunks(SMALL, lambda: 2))
+    assert next(chunks(SMALL, lambda: 2))[:100] != SMALL[:100]
+
+
+def test_chunks_grow_with_the_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "CHUNK_S", 1.0)
+    cores = iter([1, *[8] * 100])
+    first, second, *_ = chunks(SMALL, lambda: next(cores))
+    assert 7 * len(first) < len(second) < 9 * len(first)
+
+
+def test_chunk_has_at_most_the_runs_that_fit_the_driver() -> None:
+    many = SMALL * 4
+    assert max(map(len, chunks(many, lambda: 10_000))) == runner.CHUNK_RUNS_MAX
+
+
+@pytest.mark.parametrize("count", [None, 1, 7, 10_000])
+def test_every_run_of_a_chunk_is_in_one_partition(count: int | None) -> None:
+    parts = partitions(SMALL, count)
+    assert all(parts)
+    assert sorted(run.seed for part in parts for run in part) == list(range(3000))
+    if count is not None:
+        assert len(parts) == min(count, 3000)
+
+
+def test_partitions_have_equal_loads_of_at_least_a_second() -> None:
+    loads = [sum(map(estimated_s, part)) for part in partitions(SMALL[:1000])]
+    assert min(loads) >= 1
+    assert max(loads) - min(loads) <= 2 * estimated_s(SMALL[0])
+
+
+def test_a_heavy_run_has_a_partition_of_its_own() -> None:
+    parts = partitions(SMALL[:200] + HEAVY)
+    alone = [part for part in parts if part[0].kind == "steady"]
+    assert len(alone) == len(HEAVY)
+    assert all(len(part) == 1 for part in alone)
+
+
+def test_little_work_is_one_partition() -> None:
+    assert len(partitions(SMALL[:10])) == 1
+
+
+@pytest.mark.parametrize("kind", ["steady", "subscribe", "crash", "spread", "topology", "converge"])
+def test_larger_rings_are_expected_to_take_longer(kind: str) -> None:
+    seconds = [estimated_s(Trial(kind=kind, n=n, max_rounds=100, rounds=10)) for n in (1, 4, 64)]
+    assert seconds == sorted(set(seconds))
+    assert seconds[0] > 0

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from skipring.lab.experiments.bounds import BoundSample
-from skipring.lab.experiments.schemas import ROUNDS, RUNS
+from skipring.lab.experiments.results import ROUNDS, RUNS
 from skipring.lab.experiments.statistics import (
     beside_all_rules,
     ends,

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from skipring.core.config import Mode
 from skipring.lab.experiments.bounds import BoundSample
-from skipring.lab.experiments.schemas import ROUNDS, RUNS
+from skipring.lab.experiments.results import ROUNDS, RUNS
 from skipring.lab.experiments.statements import STATEMENTS, Statement, Unmeasured
 from skipring.lab.experiments.statistics import prepared
 from skipring.lab.experiments.theorems import (

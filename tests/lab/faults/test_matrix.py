@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from skipring.lab.faults.__main__ import main
 from skipring.lab.faults.frames import bursts
 from skipring.lab.faults.judge import Judgement
-from skipring.lab.faults.report import page
-from skipring.lab.faults.row import HELD, FaultOutcome, FaultRow, Need, run_row
-from skipring.lab.faults.rows.catalog import ROWS
+from skipring.lab.faults.matrix import HELD, FaultOutcome, FaultRow, Need, page, run_row
+from skipring.lab.faults.rows import ROWS
 from skipring.lab.faults.trial import FaultTrial
 
 ALLOW_MISSING = "SKIPRING_ALLOW_MISSING"  # set: rows of the short form may lack their tools

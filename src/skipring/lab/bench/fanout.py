@@ -34,6 +34,7 @@ from skipring.lab.bench.report import (
     check_count,
     is_measured,
     spread,
+    with_ratios,
 )
 from skipring.lab.bench.run import FIRST, PUBLISHER, BenchRun, Board, Moment, Slot
 from skipring.lab.bench.servers import running_supervisor
@@ -88,15 +89,11 @@ def measure(  # noqa: PLR0913  (keyword arguments with defaults)
     jobs: Iterable[str] = JOBS,
     profiles: Path | None = None,
 ) -> Iterator[Row]:
-    """Yield one row per measurement, the ratios last."""
-    rows: list[Row] = []
+    """Return an iterator of one row per measurement, the ratios last."""
     job = Job(
         name="", n=max(sizes), size=size, count=count, rate=rate, repeats=repeats, profiles=profiles
     )
-    for row in _rows(job, sizes, list(systems), list(jobs)):
-        rows.append(row)
-        yield row
-    yield {"ratios": ratios(rows)}
+    return with_ratios(_rows(job, sizes, list(systems), list(jobs)), ratios)
 
 
 def _rows(

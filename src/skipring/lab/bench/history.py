@@ -29,6 +29,7 @@ from skipring.lab.bench.report import (
     in_turns,
     is_measured,
     spread,
+    with_ratios,
 )
 from skipring.lab.bench.run import BenchRun, Board, Moment, Slot
 from skipring.lab.bench.servers import (
@@ -75,14 +76,14 @@ def measure(
     repeats: int = REPEATS,
     systems: Iterable[str] = tuple(STORED),
 ) -> Iterator[Row]:
-    """Yield one row per measurement, the ratios last."""
-    rows: list[Row] = []
+    """Return an iterator of one row per measurement, the ratios last."""
     chosen = list(systems)
-    for count in counts:
-        for row in _compare([_run(system, count, size) for system in chosen], repeats):
-            rows.append(row)
-            yield row
-    yield {"ratios": ratios(rows)}
+    rows = (
+        row
+        for count in counts
+        for row in _compare([_run(system, count, size) for system in chosen], repeats)
+    )
+    return with_ratios(rows, ratios)
 
 
 def _run(system: str, count: int, size: int) -> BenchRun:

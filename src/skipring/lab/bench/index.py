@@ -19,7 +19,7 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.publications import ID_BYTES
 from skipring.core.trie import PublicationTrie
 from skipring.lab.bench.processes import resident_bytes, run_alone
-from skipring.lab.bench.report import Row, at_least, at_most
+from skipring.lab.bench.report import Row, at_least, at_most, spread
 
 # Goals at n = 10^6.
 INSERTS_PER_S: Final = 250_000
@@ -267,9 +267,7 @@ def _insert_row(system: str, n: int, size: int, repeats: list[list[float]]) -> R
         "system": system,
         "n": n,
         "batch": size,
-        "inserts_per_s": round(median(speeds)),
-        "inserts_per_s_min": round(min(speeds)),
-        "inserts_per_s_max": round(max(speeds)),
+        **spread("inserts_per_s", speeds, None),
         "inserts_per_s_last_tenth": round(median(late)),
         "repeats": REPEATS,
         "python": platform.python_version(),

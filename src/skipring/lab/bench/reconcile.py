@@ -28,7 +28,7 @@ from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.replica import Replica
 from skipring.core.sequences import SequenceId
 from skipring.core.trie import PublicationTrie
-from skipring.lab.bench.report import Row, at_most
+from skipring.lab.bench.report import Row, at_most, with_ratios
 
 BATCHED: Final = "skipring"
 UNBATCHED: Final = "skipring without batch"
@@ -58,16 +58,16 @@ _encoder = Encoder()
 def measure(
     sizes: Sequence[int] = SIZES, differences: Sequence[int] = DIFFERENCES, *, seed: int = 0
 ) -> Iterator[Row]:
-    """Yield one row per measurement, the ratios last."""
-    rows = []
+    """Return an iterator of one row per measurement, the ratios last."""
+    return with_ratios(_rows(sizes, differences, seed), _ratios)
+
+
+def _rows(sizes: Sequence[int], differences: Sequence[int], seed: int) -> Iterator[Row]:
     for n in sizes:
         common = _fresh(_trie_of(range(n), seed))
         for d in (d for d in differences if d <= n):
             for system in _systems(n, d):
-                row = _measure(common, d, system, seed)
-                rows.append(row)
-                yield row
-    yield {"ratios": _ratios(rows)}
+                yield _measure(common, d, system, seed)
 
 
 def _systems(n: int, d: int) -> tuple[str, ...]:

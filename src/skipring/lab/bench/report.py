@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, Final, TypeVar
 
@@ -48,8 +48,19 @@ def is_measured(row: Row) -> bool:
     return not row.keys() & {"skipped", "failed"}
 
 
-def spread(name: str, values: Sequence[float], digits: int = 3) -> Row:
-    """Return median, minimum and maximum of some values."""
+def with_ratios(
+    rows: Iterable[Row], ratios: Callable[[list[Row]], Mapping[str, float | None]]
+) -> Iterator[Row]:
+    """Yield the rows as they are measured, and their ratios last."""
+    measured: list[Row] = []
+    for row in rows:
+        measured.append(row)
+        yield row
+    yield {"ratios": ratios(measured)}
+
+
+def spread(name: str, values: Sequence[float], digits: int | None = 3) -> Row:
+    """Return median, minimum and maximum of some values; whole numbers without digits."""
     return {
         name: round(median(values), digits),
         f"{name}_min": round(min(values), digits),

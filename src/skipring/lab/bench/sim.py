@@ -13,7 +13,6 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from random import Random
-from statistics import median
 from time import perf_counter, process_time
 from typing import Final
 
@@ -23,7 +22,7 @@ from skipring.core.events import Event, Tick
 from skipring.core.messages import CheckLabel
 from skipring.core.peers import EdgeKind, NodeId, Peer
 from skipring.lab.bench.processes import peak_bytes, resident_bytes, run_alone
-from skipring.lab.bench.report import Row, at_least, at_most
+from skipring.lab.bench.report import Row, at_least, at_most, spread
 from skipring.sim.engine import World
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
@@ -103,9 +102,7 @@ def _measure_speed(n: int, seed: int) -> list[Row]:
             "job": "events",
             "system": name,
             "n": n,
-            "events_per_s": round(median(values)),
-            "events_per_s_min": round(min(values)),
-            "events_per_s_max": round(max(values)),
+            **spread("events_per_s", values, None),
             "repeats": REPEATS,
             "python": platform.python_version(),
         }

@@ -88,8 +88,8 @@ class DemoCluster:
         """Check the ring; all nodes should have ``published``, by default all orders."""
         ids = list(self.orders.acknowledged if published is None else published)
         has_supervisor = SUPERVISOR in self._processes.running
-        check = self._checker.check if has_supervisor else self._checker.check_nodes
-        return await check(self._processes.nodes, ids)
+        nodes = self._processes.nodes
+        return await self._checker.check(nodes, ids, has_supervisor=has_supervisor)
 
     async def rounds(self) -> int | None:
         """Return the ticks of a node since its start; None if it does not answer."""

@@ -6,7 +6,6 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, Final, Self
 
 from msgspec import json
@@ -52,12 +51,7 @@ class DemoOutput(AbstractContextManager["DemoOutput", None]):
     async def show(self, event: Event) -> None:
         """Show one event."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restore the terminal."""
 
 
@@ -122,12 +116,7 @@ class LiveOutput(PlainOutput):
         self._sleep = sleep
         self._live: Live | None = None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Show the cursor again."""
         self._stop_painting()
 

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from msgspec import Struct
@@ -75,7 +74,7 @@ class Processes:
         self.ended: dict[str, Process] = {}
         self._options = tuple(options)  # of the supervisor and of every node
         self._environment = environment
-        self._directory = directory
+        self.directory = directory
         self._starts = 0
 
     def __enter__(self) -> Self:
@@ -83,12 +82,7 @@ class Processes:
         _start_fork_server()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for name in self.running:
             self.send_signal(name, signal.SIGKILL)
         for process in self.running.values():
@@ -117,7 +111,7 @@ class Processes:
         """Start a command, or a Python program, under a name that no running process has."""
         assert name not in self.running
         self._starts += 1
-        out = self._directory / f"{name}.{self._starts}.out"
+        out = self.directory / f"{name}.{self._starts}.out"
         if self._environment is None:
             pid, poll = _fork(words, out, self.log(name))
         else:
@@ -182,11 +176,11 @@ class Processes:
 
     def data(self, name: str) -> Path:
         """Return the data directory of a process."""
-        return self._directory / name
+        return self.directory / name
 
     def log(self, name: str) -> Path:
         """Return the log file of a process."""
-        return self._directory / f"{name}.err"
+        return self.directory / f"{name}.err"
 
     def lines(self, name: str) -> list[str]:
         """Return the complete lines that a process has printed."""

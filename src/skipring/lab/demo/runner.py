@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, nullcontext
-from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -42,7 +42,6 @@ from skipring.spark.errors import require_spark
 if TYPE_CHECKING:
     from skipring.web.server import Dashboard
 
-DASHBOARD_PACKAGES: Final = ("starlette", "uvicorn")  # the extra "dashboard" of pyproject.toml
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CHECK_S: Final = 0.2  # Guess: the interval in which a viewer notices a change.
 SPARK_S: Final = 180.0  # Guess: ten times the duration on a machine that other programs use too.
@@ -59,10 +58,6 @@ class UnhealedError(SkipringError):
     def __init__(self, faults: tuple[str, ...]) -> None:
         super().__init__("; ".join(faults))
         self.faults = faults
-
-
-def _is_healthy(state: ClusterState) -> bool:
-    return state.is_healthy
 
 
 class StepRun:
@@ -88,7 +83,7 @@ class StepRun:
             ):
                 for phase in self._step.phases:
                     await self._run_phase(phase)
-            await self._until(_is_healthy)
+            await self._until(attrgetter("is_healthy"))
         except UnhealedError as error:
             faults = error.faults
         except SkipringError as error:
@@ -266,10 +261,10 @@ async def _run_demo(plan: DemoPlan, output: DemoOutput, *, stays: bool) -> End:
         processes = stack.enter_context(Processes(directory, options))
         cluster = DemoCluster(plan.n, plan.seed, directory, processes)
         await stack.enter_async_context(cluster.supervised())
-        dashboard = _dashboard(cluster, output)
-        if dashboard is not None:
-            await stack.enter_async_context(dashboard)
-        await output.show(Opening(plan, dashboard.url if dashboard is not None else None))
+        url = None
+        if plan.has_dashboard:
+            url = (await stack.enter_async_context(_dashboard(cluster, output))).url
+        await output.show(Opening(plan, url))
         faults = await _run_script(plan, output, cluster, stack)
         end = End(faults, next_commands(cluster.supervisor if stays else None))
         await output.show(end)
@@ -278,10 +273,8 @@ async def _run_demo(plan: DemoPlan, output: DemoOutput, *, stays: bool) -> End:
     return end
 
 
-def _dashboard(cluster: DemoCluster, output: DemoOutput) -> Dashboard | None:
-    """Return a dashboard that shows a new address once it is opened; None without the extra."""
-    if not all(find_spec(name) is not None for name in DASHBOARD_PACKAGES):
-        return None
+def _dashboard(cluster: DemoCluster, output: DemoOutput) -> Dashboard:
+    """Return a dashboard that shows a new address once it is opened."""
     from skipring.web.server import Dashboard  # noqa: PLC0415  (of the extra ``dashboard``)
 
     tasks: set[asyncio.Task[None]] = set()  # the loop has only weak references to tasks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -27,6 +28,7 @@ class DemoPlan(Struct, frozen=True, kw_only=True):
     tick_s: float = 0.25  # Guess: a short demo, and 17 processes fit two cores.
     deadline_s: float = 45.0  # of a step
     report: Path | None = None  # the file of Spark's report; None: no Spark
+    has_dashboard: bool = False  # the extra ``dashboard`` is installed
 
     @property
     def killed(self) -> int:
@@ -143,16 +145,6 @@ class End(Struct, frozen=True):
 # Changes the cluster; returns a sentence for the viewer, a table of processes, or nothing.
 Action = Callable[[DemoCluster, DemoPlan], Awaitable[str | ProcessTable | None]]
 Condition = Callable[[ClusterState], bool]
-
-
-def is_ring_healthy(state: ClusterState) -> bool:
-    """Return True if the ring is healthy; publications may be in flight."""
-    return state.is_ring_healthy
-
-
-def is_in_sync(state: ClusterState) -> bool:
-    """Return True if all nodes have all publications."""
-    return state.is_in_sync
 
 
 class Phase(Struct, frozen=True, kw_only=True):
@@ -277,12 +269,12 @@ STEPS: Final = (
             Phase(
                 action=_kill_supervisor,
                 ticks=DOWN_TICKS,
-                until=is_in_sync,
+                until=attrgetter("is_in_sync"),
                 done="without it, all {members} nodes have received all {published} orders",
             ),
             Phase(
                 action=_restart_supervisor,
-                until=is_ring_healthy,
+                until=attrgetter("is_ring_healthy"),
                 done="the supervisor knows all {members} nodes again",
             ),
         ),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct
@@ -84,22 +85,23 @@ class Checker:
         self._inspector = Inspector(client, topic, patience_s=ANSWER_S)
         self._database = SupervisorState()
 
-    async def check(self, nodes: Collection[NodeId], published: Collection[bytes]) -> ClusterState:
-        """Inspect the topic; the nodes should be members and have all of ``published``."""
-        try:
-            seen = await self._inspector.inspect(TopicContents.IDS)
-        except UnreachableError:
-            return await self.check_nodes(nodes, published)
+    async def check(
+        self, nodes: Collection[NodeId], published: Collection[bytes], *, has_supervisor: bool
+    ) -> ClusterState:
+        """Inspect the topic; the nodes should be members and have all of ``published``.
+
+        Without a supervisor, inspect the nodes only, and do not wait for it.
+        """
+        seen: Inspection | None = None
+        if has_supervisor:
+            with suppress(UnreachableError):
+                seen = await self._inspector.inspect(TopicContents.IDS)
+        if seen is None:
+            statuses = await self._statuses(nodes)
+            return state_without_supervisor(self._topic, self._database, statuses, nodes, published)
         self._database = seen.snapshot.supervisor
         unknown = [node for node in nodes if node not in seen.statuses]
         return state_of(seen, await self._statuses(unknown), nodes, published)
-
-    async def check_nodes(
-        self, nodes: Collection[NodeId], published: Collection[bytes]
-    ) -> ClusterState:
-        """Inspect the nodes only, without waiting for a supervisor that is down."""
-        statuses = await self._statuses(nodes)
-        return state_without_supervisor(self._topic, self._database, statuses, nodes, published)
 
     async def tick(self, node: NodeId) -> int | None:
         """Return the number of rounds of a node; None if it does not answer."""
@@ -108,15 +110,10 @@ class Checker:
 
     async def _statuses(self, nodes: Collection[NodeId]) -> dict[NodeId, NodeStatus]:
         """Return the statuses of the nodes that answer."""
-        answers = await asyncio.gather(*(self._status(node) for node in nodes))
-        return {
-            node: answer
-            for node, answer in zip(nodes, answers, strict=True)
-            if isinstance(answer, NodeStatus)
-        }
-
-    async def _status(self, node: NodeId) -> object:
-        return await self._client.request(self._topic, node, GetNodeStatus, NodeStatus, ANSWER_S)
+        ask, topic = self._client.request, self._topic
+        asking = (ask(topic, node, GetNodeStatus, NodeStatus, ANSWER_S) for node in nodes)
+        answers = zip(nodes, await asyncio.gather(*asking), strict=True)
+        return {node: answer for node, answer in answers if isinstance(answer, NodeStatus)}
 
 
 def state_of(
@@ -126,18 +123,14 @@ def state_of(
     published: Collection[bytes],
 ) -> ClusterState:
     """Check an inspection, and nodes that no reference leads to, as after a database loss."""
-    snapshot = _with_nodes(seen.snapshot, unknown)
-    statuses = {**seen.statuses, **unknown}
-    wanted = frozenset(published)
-    return ClusterState(
-        layout=layout(snapshot),
-        has_supervisor=True,
-        missing=_missing(snapshot, nodes),
-        violations=(*violations(snapshot), *publication_violations(seen.snapshot)),
-        nodes=tuple(_node_states(statuses)),
-        published=len(wanted),
-        in_sync=_in_sync(statuses, len(wanted)),
-        lost=len(wanted.difference(*_held(seen.snapshot))) if not unknown else 0,
+    held = _held(seen.snapshot)
+    state = _state_of(
+        _with_nodes(seen.snapshot, unknown), {**seen.statuses, **unknown}, nodes, len(published)
+    )
+    return replace(
+        state,
+        violations=(*state.violations, *publication_violations(seen.snapshot)),
+        lost=len(frozenset(published).difference(*held)) if not unknown else 0,
     )
 
 
@@ -152,16 +145,31 @@ def state_without_supervisor(
     recorded = {node for _, node in database.database if node is not None}
     crashed = tuple(sorted(recorded - statuses.keys()))
     empty = Snapshot(topic=topic, supervisor=database, subscribers={}, crashed=crashed)
-    snapshot = _with_nodes(empty, statuses)
+    state = _state_of(_with_nodes(empty, statuses), statuses, nodes, len(published))
+    return replace(state, has_supervisor=False, violations=(_NO_ANSWER, *state.violations))
+
+
+def _state_of(
+    snapshot: Snapshot,
+    statuses: Mapping[NodeId, NodeStatus],
+    nodes: Collection[NodeId],
+    published: int,
+) -> ClusterState:
+    """Return the state of the ring; ids of publications are not compared."""
+    members = {node: each for node, each in sorted(statuses.items()) if each.member}
+    known = {node for node, state in snapshot.subscribers.items() if state.member}
     return ClusterState(
         layout=layout(snapshot),
-        has_supervisor=False,
-        missing=_missing(snapshot, nodes),
-        violations=(_NO_ANSWER, *violations(snapshot)),
-        nodes=tuple(_node_states(statuses)),
-        published=len(published),
-        in_sync=_in_sync(statuses, len(published)),
-        lost=0,  # the ids are unknown
+        has_supervisor=True,
+        missing=tuple(node for node in nodes if node not in known),
+        violations=tuple(violations(snapshot)),
+        nodes=tuple(
+            NodeState(node, str(each.label or "-"), each.count, each.root.hex()[:ROOT_DIGITS])
+            for node, each in members.items()
+        ),
+        published=published,
+        in_sync=sum(each.count >= published for each in members.values()),
+        lost=0,
     )
 
 
@@ -175,28 +183,10 @@ def _with_nodes(snapshot: Snapshot, statuses: Mapping[NodeId, NodeStatus]) -> Sn
     )
 
 
-def _in_sync(statuses: Mapping[NodeId, NodeStatus], published: int) -> int:
-    """Return the number of members that have as many publications as were published."""
-    members = (status for status in statuses.values() if status.member)
-    return sum(status.count >= published for status in members)
-
-
-def _missing(snapshot: Snapshot, nodes: Collection[NodeId]) -> tuple[NodeId, ...]:
-    members = {node for node, state in snapshot.subscribers.items() if state.member}
-    return tuple(node for node in nodes if node not in members)
-
-
 def _held(snapshot: Snapshot) -> list[frozenset[bytes]]:
     """Return the ids that each member has."""
     members = (state for state in snapshot.subscribers.values() if state.member)
     return [frozenset(each.id for each in state.publications) for state in members]
-
-
-def _node_states(statuses: Mapping[NodeId, NodeStatus]) -> Iterator[NodeState]:
-    for node, status in sorted(statuses.items()):
-        if status.member:
-            root = status.root.hex()[:ROOT_DIGITS]
-            yield NodeState(node, str(status.label or "-"), status.count, root)
 
 
 def _state(status: NodeStatus) -> SubscriberState:

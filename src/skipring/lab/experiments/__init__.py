@@ -1,1 +1,1 @@
-"""The experiment lab: thousands of simulations as Spark tasks, and what they say of the paper."""
+"""Experiment lab: thousands of simulations as Spark tasks, compared with the paper."""

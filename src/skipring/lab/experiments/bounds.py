@@ -1,4 +1,4 @@
-"""How sure one can be: exact bounds for shares, means, medians, slopes and survival.
+"""Statistical bounds: exact bounds of shares, means, medians, slopes and survival.
 
 All bounds are two-sided and hold with 95 %. Shares: Clopper and Pearson. Means and slopes: Student.
 Medians: order statistics, which assume nothing of the distribution. Survival: Kaplan and Meier,
@@ -115,7 +115,7 @@ class BoundSample(Struct, frozen=True):
 
     @classmethod
     def of(cls, values: Sequence[float], runs: int) -> BoundSample:
-        """The values of those that came to it, out of so many runs."""
+        """Return the distribution of ``runs`` runs, of which some have a value."""
         return cls((*sorted(values), *[inf] * (runs - len(values))))
 
     @property
@@ -163,7 +163,7 @@ def _below_median(runs: int) -> int:
 
 
 class Survival(Struct, frozen=True):
-    """The share of runs that are not yet through after so many rounds."""
+    """Share of runs that have not ended after a number of rounds."""
 
     rounds: float
     share: Bounds
@@ -184,7 +184,7 @@ def survival(ends: Sequence[tuple[float, bool]]) -> Iterator[Survival]:
 
 
 def _survivors(share: float, at_risk: int, came: int) -> Bounds:
-    """The share that is left when so many of those at risk come to it."""
+    """Return the share that is left after ``came`` of the runs at risk have ended."""
     left = at_risk - came
     share *= left / at_risk
     shown_by = max(left, left / share) if left else at_risk

@@ -1,4 +1,4 @@
-"""What things cost, section by section: messages, the supervisor, membership, publications."""
+"""Sections about costs: messages, supervisor, membership, publications, faulty channels."""
 
 from __future__ import annotations
 
@@ -12,19 +12,29 @@ from pyspark.sql import functions as F
 from skipring.core.config import Mode, Spread
 from skipring.lab.experiments.figures import (
     by_n,
+    by_row,
     expected_requests,
     highest_point,
     log2_line,
     mean_point,
+    mean_table,
     median_point,
+    median_table,
     panels_by_n,
     sizes_of,
     theory,
 )
-from skipring.lab.experiments.group_tables import mean_table, median_table
 from skipring.lab.experiments.healing_sections import COMMON_NOTE, RANGE_NOTE, missing
 from skipring.lab.experiments.overlays import OVERLAYS
-from skipring.lab.experiments.statistics import COMMON, IN_THE_MODEL, Group, groups, groups_of_each
+from skipring.lab.experiments.statistics import (
+    COMMON,
+    HEALING,
+    IN_THE_MODEL,
+    Group,
+    groups,
+    groups_of_each,
+    together,
+)
 from skipring.report.page import Section
 from skipring.report.plots import Axis
 from skipring.report.tables import number
@@ -33,7 +43,7 @@ _BOUND_NOTE: Final = "Dots are means, bars their 95 % bounds (Student)."
 
 
 def _at_largest(found: Sequence[Group], key: str, of: str = "median") -> str:
-    """What each value of ``key`` comes to at the largest n."""
+    """Return the figure of each value of ``key`` at the largest n."""
     n = max(sizes_of(found))
     told = []
     for group in found:
@@ -47,7 +57,7 @@ def _at_largest(found: Sequence[Group], key: str, of: str = "median") -> str:
 
 
 def healing_costs(runs: DataFrame) -> tuple[Section, ...]:
-    """Messages, requests and degrees until a run is legitimate, mode by mode."""
+    """Return sections about messages, requests and degrees until legitimacy, by mode."""
     values = ["messages_per_node", "requests_per_node"]
     told = [f"IF(converged, {value}, NULL)" for value in values]
     messages, requests, degrees = groups_of_each(
@@ -116,7 +126,7 @@ def _degrees(found: Sequence[Group]) -> Section:
 
 
 def at_rest(runs: DataFrame) -> tuple[Section, ...]:
-    """What a legitimate ring sends."""
+    """Return sections about the messages of a legitimate ring."""
     steady = runs.filter(f"kind = 'steady' AND {IN_THE_MODEL}")
     values = ["measures['requests_per_round']", "measures['messages_per_node_round']"]
     found, per_node = groups_of_each(steady, ["mode", "n"], values)
@@ -166,7 +176,7 @@ _COSTS: Final[Mapping[str, tuple[str, str, str]]] = {
 
 
 def membership(runs: DataFrame) -> tuple[Section, ...]:
-    """The cost of a subscribe, an unsubscribe and a crash in a legitimate ring."""
+    """Return sections about a subscribe, an unsubscribe and a crash in a legitimate ring."""
     operations = runs.filter(f"kind IN {_OPERATIONS} AND {IN_THE_MODEL}")
     each = groups_of_each(
         operations, ["kind", "mode", "n"], [f"measures['{measure}']" for measure in _COSTS]
@@ -198,7 +208,7 @@ def _operation_cost(cost: tuple[str, str, str], found: Sequence[Group]) -> Secti
 
 
 def publications(runs: DataFrame) -> tuple[Section, ...]:
-    """Hops and messages of a publication, by the way it spreads."""
+    """Return sections about hops and messages of a publication, by spread."""
     spread = runs.filter(f"kind = 'spread' AND {IN_THE_MODEL} AND mode = '{Mode.FAST}'")
     by = ["scheduler", "spread", "n"]
     most, cost = groups_of_each(spread, by, ["hops_max", "measures['messages_per_delivery']"])
@@ -229,8 +239,8 @@ def publications(runs: DataFrame) -> tuple[Section, ...]:
 
 
 _DELIVERY_NOTE: Final = (
-    f"{_BOUND_NOTE} PublishNew, IHave and Want are counted, for all deliveries. What came by "
-    "repair cost none of these, so a figure can be below 1."
+    f"{_BOUND_NOTE} PublishNew, IHave and Want are counted, for all deliveries. Publications "
+    "that arrived by repair cost none of these, so a figure can be below 1."
 )
 _ORDERS: Final = {"sync": "in step", "random": "in random order"}
 
@@ -240,7 +250,7 @@ def _order(scheduler: object) -> str:
 
 
 def _of_scheduler(found: Sequence[Group]) -> dict[str, list[Group]]:
-    """The groups of each scheduler, by what its order is called."""
+    """Return the groups of each scheduler, by the name of its order."""
     split: dict[str, list[Group]] = {}
     for group in found:
         split.setdefault(_order(group.at["scheduler"]), []).append(group)
@@ -276,7 +286,7 @@ _PATHS_NOTE: Final = (
 
 
 class _Comparison(Struct, frozen=True):
-    """A section about overlays: what it shows, by the names of the measures, in which unit."""
+    """Section about overlays: title, measures by name, and unit."""
 
     key: str
     title: str
@@ -311,7 +321,7 @@ _COMPARISONS: Final = (
 
 
 def overlays(runs: DataFrame) -> tuple[Section, ...]:
-    """Degree, congestion and path lengths of three overlays of the same size."""
+    """Return sections about degree, congestion and path lengths of three overlays."""
     each = runs.filter("kind = 'topology'").select("n", F.explode("measures").alias("key", "it"))
     named = each.withColumn("overlay", F.substring_index("key", ".", 1)).withColumn(
         "measure", F.substring_index("key", ".", -1)
@@ -346,3 +356,62 @@ def _compared(found: Sequence[Group], it: _Comparison) -> Section:
 def _named(group: Group, name: str) -> Group:
     overlay = OVERLAYS.get(str(group.at["overlay"]), str(group.at["overlay"]))
     return Group({"what": name, "overlay": overlay, "n": group.at["n"]}, group.sample)
+
+
+# --- faulty channels --------------------------------------------------------------------
+
+_START: Final = ("n", "adversary", "publications")
+_CALM: Final = {"loss": "loss = 0", "churn": "churn = 0", "scheduler": "scheduler = 'random'"}
+# Without churn a run is measured from its start, with churn from the end of it.
+_STORM: Final = {"churn": "churn > 0"}
+_TITLES: Final = {
+    "loss": ("Lost messages", "of all messages lost"),
+    "churn": ("Churn", "of the nodes crash, and as many join, in each of 100 rounds before"),
+    "scheduler": ("Schedulers", ""),
+}
+
+
+def weather(runs: DataFrame) -> tuple[Section, ...]:
+    """Return the section about rounds by loss, churn and scheduler, all else equal."""
+    healing = runs.filter(f"{HEALING} AND mode = '{Mode.FAST}' AND without = ''")
+    return tuple(_effect(healing, what) for what in _TITLES)
+
+
+def _effect(healing: DataFrame, what: str) -> Section:
+    title, unit = _TITLES[what]
+    key = f"weather-{what}"
+    calm = " AND ".join((_CALM | {what: _STORM.get(what, "true")}).values())
+    found = _on_equal_starts(groups(healing.filter(calm), [what, *_START], "rounds"), what)
+    if len(found) < 2:  # noqa: PLR2004  (one alone cannot be compared)
+        return missing(key, title, f"runs of kind converge that differ in {what} only")
+    named = [Group({"what": _words(group.at[what], unit)}, group.sample) for group in found]
+    told = [f"{group.at['what']}: {number(group.sample.median.value)}" for group in named]
+    return Section(
+        key,
+        title,
+        f"Median rounds until legitimate, from the same starts: {', '.join(told)}.",
+        by_row(named, "what", median_point, Axis("rounds until legitimate"), "rounds"),
+        median_table(named, ("what",), "rounds"),
+        (f"Mode fast. {RANGE_NOTE}",),
+    )
+
+
+def _on_equal_starts(found: Sequence[Group], what: str) -> list[Group]:
+    """Return a group for each kind of channel, of the starts that all of them have."""
+    tried: dict[tuple[object, ...], set[object]] = {}
+    for group in found:
+        tried.setdefault(_start(group), set()).add(group.at[what])
+    weathers = {group.at[what] for group in found}
+    equal = [group for group in found if tried[_start(group)] == weathers]
+    return [
+        Group({what: value}, together(group for group in equal if group.at[what] == value))
+        for value in dict.fromkeys(group.at[what] for group in equal)
+    ]
+
+
+def _start(group: Group) -> tuple[object, ...]:
+    return tuple(group.at[name] for name in _START)
+
+
+def _words(value: str | float, unit: str) -> str:
+    return f"{100 * value:g} % {unit}" if isinstance(value, float) else str(value)

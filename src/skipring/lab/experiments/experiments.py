@@ -1,7 +1,7 @@
-"""The kinds of experiments: what one run does, and what it measures.
+"""Kinds of experiments: the actions of one run, and its measurements.
 
-Each is a function of the run's parameters alone. All chance comes from the seed and nobody looks
-at a clock, so a run gives the same rows wherever and however often it is done.
+Each is a function of the run's parameters alone. All chance comes from the seed and no kind reads
+a clock, so a run has the same rows on any machine.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ ANSWERING_TICKS: Final = 2
 
 
 class TrialResult(Struct, frozen=True):
-    """What came of a run: a row of ``runs`` and its rows of ``rounds``, without their run_id."""
+    """Result of a run: a row of ``runs`` and its rows of ``rounds``, without their run_id."""
 
     row: dict[str, Any]
     samples: list[dict[str, Any]]
 
 
 def perform(run: Trial) -> TrialResult:
-    """Do a run; one that fails is an outcome as well."""
+    """Do a run; a failure is a result, too."""
     try:
         return _KINDS[run.kind](run)
     except Exception as error:  # noqa: BLE001  (it is recorded as the outcome)
@@ -116,17 +116,17 @@ def _subscribe(run: Trial) -> TrialResult:
 
 
 def _unsubscribe(run: Trial) -> TrialResult:
-    """Somebody leaves a legitimate ring."""
+    """Let a member leave a legitimate ring."""
     simulation = _standing_ring(run)
-    node = _anybody(run, simulation.world)
+    node = _random_member(run, simulation.world)
     asked = Received(Unsubscribe(node), node)
     return _operate(run, simulation, lambda: simulation.world.unsubscribe(node), asked)
 
 
 def _crash(run: Trial) -> TrialResult:
-    """Somebody in a legitimate ring crashes, and is suspected at once."""
+    """Let a member of a legitimate ring crash, and suspect it at once."""
     simulation = _standing_ring(run)
-    node = _anybody(run, simulation.world)
+    node = _random_member(run, simulation.world)
     return _operate(run, simulation, lambda: simulation.world.crash(node), NodeSuspected(node))
 
 
@@ -226,7 +226,7 @@ def calm_rounds(n: int) -> int:
     return max(settled, levels(n) + config.calm_ticks) + 1
 
 
-def _anybody(run: Trial, world: World) -> NodeId:
+def _random_member(run: Trial, world: World) -> NodeId:
     return Random(f"{run.kind}/{run.seed}").choice(sorted(world.subscribers))
 
 

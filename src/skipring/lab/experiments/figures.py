@@ -1,4 +1,4 @@
-"""The lab's figures: groups of runs as points, and which points make which figure."""
+"""Figures and tables of the lab: groups of runs as points, series and rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from skipring.report.plots import (
     panel_figure,
     step_figure,
 )
-from skipring.report.tables import number, percent
+from skipring.report.tables import Table, number, percent
 from skipring.world.adversaries import ADVERSARIES
 
 Figure: TypeAlias = Any  # plotly has no types
@@ -34,7 +34,7 @@ N_AXIS: Final = Axis("n, subscribers (logarithmic)", is_log=True)
 
 
 def median_point(group: Group, unit: str) -> Point:
-    """The median of the runs, from the lowest to the highest."""
+    """Return the median of the runs, with the lowest and the highest."""
     sample, middle = group.sample, group.sample.median
     low, high = sample.values[0], sample.values[-1]
     text = (
@@ -47,7 +47,7 @@ def median_point(group: Group, unit: str) -> Point:
 
 
 def mean_point(group: Group, unit: str) -> Point:
-    """The mean of the runs between its bounds."""
+    """Return the mean of the runs between its bounds."""
     mean = group.sample.mean
     text = (
         f"{described(group.at)}<br>mean {number(mean.value)} {unit} (95 %: {number(mean.low)} to "
@@ -57,14 +57,14 @@ def mean_point(group: Group, unit: str) -> Point:
 
 
 def highest_point(group: Group, unit: str) -> Point:
-    """The highest value of all runs."""
+    """Return the highest value of all runs."""
     highest = group.sample.values[-1]
     text = f"{described(group.at)}<br>at most {number(highest)} {unit}, {group.sample.runs:,} runs"
     return Point(_n(group.at), highest, highest, highest, text)
 
 
 def share_point(group: Group, unit: str) -> Point:
-    """The share of the runs that came to it, in percent."""
+    """Return the share of the runs that have a value, in percent."""
     good = len(group.sample.finite)
     bounds = share_bounds(good, group.sample.runs)
     text = (
@@ -79,7 +79,7 @@ def _n(at: At) -> float:
 
 
 def described(at: At) -> str:
-    """What a group has in common, in words; its values are data."""
+    """Return the common values of a group in words."""
     words = []
     for name, value in at.items():
         text = escape(title_of(value) if name == "adversary" else str(value))
@@ -88,7 +88,7 @@ def described(at: At) -> str:
 
 
 def title_of(adversary: object) -> str:
-    """An adversary's code and what it does."""
+    """Return the code and the description of an adversary."""
     known = ADVERSARIES.get(str(adversary))
     return f"{adversary} {known.title}" if known is not None else str(adversary)
 
@@ -97,7 +97,7 @@ def title_of(adversary: object) -> str:
 
 
 def series_by(groups: Iterable[Group], key: str, reduce: Reduce, unit: str) -> tuple[Series, ...]:
-    """One series for each value of ``key``, with a point for each group."""
+    """Return a series for each value of ``key``, with a point for each group."""
     points: dict[str, list[Point]] = {}
     for group in groups:
         points.setdefault(str(group.at[key]), []).append(reduce(group, unit))
@@ -105,18 +105,18 @@ def series_by(groups: Iterable[Group], key: str, reduce: Reduce, unit: str) -> t
 
 
 def theory(name: str, sizes: Iterable[int], value: Callable[[int], float]) -> Series:
-    """A line that the runs are to be held against."""
+    """Return a line of the theory, to compare runs with."""
     points = [Point(n, value(n), value(n), value(n), f"{name}: {number(value(n))}") for n in sizes]
     return Series(name, tuple(points), is_theory=True)
 
 
 def sizes_of(groups: Iterable[Group]) -> list[int]:
-    """Every n of the groups, in order."""
+    """Return every n of the groups, in order."""
     return sorted({int(group.at["n"]) for group in groups})
 
 
 def expected_requests(n: int, more_bits: int) -> float:
-    """Requests an interval in SR(n), expected from the probabilities of section 3.2.1.
+    """Return the expected requests per interval in SR(n), by the probabilities of section 3.2.1.
 
     The minimum asks with 1/2 (action iv), one with a label of k bits with 1/(2^(k + more) k^2).
     """
@@ -135,12 +135,12 @@ def by_n(
     unit: str,
     lines: Sequence[Series] = (),
 ) -> Figure:
-    """A line over n for each value of ``key``, and lines of theory."""
+    """Return a plot with a line over n for each value of ``key``, and lines of theory."""
     return line_figure([*series_by(groups, key, reduce, unit), *lines], N_AXIS, y)
 
 
 def by_adversary(groups: Sequence[Group]) -> Figure:
-    """A row for each adversary, the slowest on top, with a dot for each n."""
+    """Return a plot with a row for each adversary, the slowest first, and a dot for each n."""
     slowest: dict[str, float] = {}
     for group in groups:
         code = str(group.at["adversary"])
@@ -162,7 +162,7 @@ def _row_points(groups: Iterable[Group], n: int, rows: dict[str, float]) -> Iter
 
 
 def by_row(groups: Sequence[Group], key: str, reduce: Reduce, x: Axis, unit: str) -> Figure:
-    """A row for each group, one dot in each."""
+    """Return a plot with a row and a dot for each group."""
     points = [reduce(group, unit) for group in groups]
     rows = [
         Point(float(row), point.y, point.low, point.high, point.text)
@@ -179,7 +179,7 @@ def panels_by_n(
     unit: str,
     lines: Sequence[Series] = (),
 ) -> Figure:
-    """A line plot over n for each title."""
+    """Return a line plot over n for each title."""
     return panel_figure(
         [
             Panel(title, (*series_by(groups, key, reduce, unit), *lines), N_AXIS, y)
@@ -189,7 +189,7 @@ def panels_by_n(
 
 
 def survival_figure(curves: Sequence[tuple[str, Sequence[Survival]]]) -> Figure:
-    """The share of runs that are not yet legitimate, round by round."""
+    """Return a plot of the share of runs that are not legitimate yet, by round."""
     series = [
         Series(name, tuple(_survival_point(name, step.rounds, step.share) for step in curve))
         for name, curve in curves
@@ -208,6 +208,79 @@ def _survival_point(name: str, rounds: float, share: Bounds) -> Point:
 
 
 def log2_line(groups: Iterable[Group], factor: int = 1) -> Series:
-    """The line of log2 n, or of a multiple of it."""
+    """Return the line of log2 n, or of a multiple of it."""
     name = "log₂ n" if factor == 1 else f"{factor} log₂ n"
     return theory(name, sizes_of(groups), lambda n: factor * log2(n))
+
+
+# --- tables of groups -------------------------------------------------------------------
+
+
+def median_table(found: Sequence[Group], by: Sequence[str], unit: str) -> Table:
+    """Return a table of medians with bounds and range, by group."""
+    headings = (*by, "runs", "median", "95 % from", "to", "fastest", "slowest", "not through")
+    rows = []
+    for group in found:
+        sample, middle = group.sample, group.sample.median
+        last = number(sample.finite[-1]) if sample.finite else "–"  # noqa: RUF001  (as it is printed)
+        rows.append(
+            (
+                *(title_of(group.at[name]) for name in by),
+                f"{sample.runs:,}",
+                number(middle.value),
+                number(middle.low),
+                number(middle.high),
+                number(sample.values[0]),
+                last,
+                f"{sample.runs - len(sample.finite):,}",
+            )
+        )
+    named = tuple(f"{name} ({unit})" if name == "median" else name for name in headings)
+    return Table(named, tuple(rows), frozenset(named[len(by) :]) | {"n"})
+
+
+def share_table(found: Sequence[Group]) -> Table:
+    """Return a table of the share of legitimate runs with bounds, by group."""
+    by = tuple(found[0].at)
+    rows = []
+    for group in found:
+        good, total = len(group.sample.finite), group.sample.runs
+        bounds = share_bounds(good, total)
+        rows.append(
+            (
+                *(str(group.at[name]) for name in by),
+                f"{total:,}",
+                f"{good:,}",
+                percent(bounds.value),
+                percent(bounds.low),
+                percent(bounds.high),
+            )
+        )
+    headings = (*by, "runs", "legitimate", "share", "95 % from", "to")
+    return Table(headings, tuple(rows), frozenset(headings[len(by) :]) | {"n"})
+
+
+def mean_table(found: Sequence[Group], by: Sequence[str], unit: str) -> Table:
+    """Return a table of means with bounds and range, by group."""
+    rows = []
+    for group in found:
+        sample = group.sample
+        mean = sample.mean
+        rows.append(
+            (
+                *(str(group.at[name]) for name in by),
+                f"{sample.runs:,}",
+                *(
+                    number(value)
+                    for value in (
+                        mean.value,
+                        mean.low,
+                        mean.high,
+                        sample.values[0],
+                        sample.values[-1],
+                    )
+                ),
+            )
+        )
+    headings = (*by, "runs", f"mean ({unit})", "95 % from", "to", "least", "most")
+    return Table(headings, tuple(rows), frozenset(headings[len(by) :]) | {"n"})

@@ -1,6 +1,6 @@
-"""What the lab's page shows, section by section: which runs, which figure, and how to read it.
+"""Sections about healing: their runs, figure and explanation.
 
-A section whose runs the matrix does not have comes without a figure, and says so.
+A section without runs has no figure and states that.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from skipring.lab.experiments.figures import (
     by_n,
     by_row,
     median_point,
+    median_table,
     share_point,
+    share_table,
     sizes_of,
     survival_figure,
     title_of,
 )
-from skipring.lab.experiments.group_tables import median_table, share_table
 from skipring.lab.experiments.samples import LAYERS
 from skipring.lab.experiments.statistics import (
     COMMON,
@@ -51,7 +52,7 @@ COMMON_NOTE: Final = "Only starts, sizes and schedulers that all modes were trie
 
 
 _PAIRS_NOTE: Final = (
-    "Each run is held against the one that differs from it in nothing but the rule. "
+    "Each run is compared with the run that differs from it in nothing but the rule. "
     f"{RANGE_NOTE} A rule can cost a little on starts that it is not there for."
 )
 

@@ -1,4 +1,4 @@
-"""The matrix of an experiment: which runs a TOML file asks for.
+"""Matrix of an experiment: the runs that a TOML file describes.
 
 A file has a title and blocks ``[[experiment]]``. In a block every key but ``kind`` may hold one
 value or a list, and the product of all lists is run. Equal runs of several blocks are one.

@@ -18,7 +18,7 @@ networks". The paper does not define the word, so three things are measured that
 ``path_mean``, ``path_max``
     Hops of these requests. Greedy paths are not the shortest.
 ``flood_hops_max``
-    Hops until a flood from the worst of a few random publishers has come to everybody: at most the
+    Hops until a flood from the worst of a few random publishers has reached all nodes: at most the
     diameter.
 
 All three overlays get the same requests, as pairs of places in the order of the nodes round the
@@ -40,7 +40,7 @@ from skipring.core.topology import ring_edges, shortcut_edges
 Adjacency: TypeAlias = Sequence[Sequence[int]]  # neighbours of each place, in their order
 Hop: TypeAlias = Callable[[int, int], int]  # the next place on the way from one to another
 
-# Our guess: so many that the busiest relay is met some hundred times, which is exact to 10 %.
+# Guess: requests meet the busiest relay some hundred times, which is exact to 10 %.
 REQUESTS_PER_NODE: Final = 4
 PUBLISHERS: Final = 8  # Our guess: enough to come within a hop or two of the diameter.
 OVERLAYS: Final[Mapping[str, str]] = {
@@ -110,7 +110,7 @@ def _flooded(edges: Adjacency, publishers: Iterable[int]) -> dict[str, float]:
 
 
 def _flood_hops(edges: Adjacency, publisher: int) -> int:
-    """Hops from the publisher to whoever is farthest from it."""
+    """Return the hops from the publisher to the node that is farthest from it."""
     reached, hops, newest = {publisher}, 0, {publisher}
     while True:
         newest = {beside for place in newest for beside in edges[place]} - reached

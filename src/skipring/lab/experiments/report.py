@@ -1,26 +1,29 @@
-"""The lab's report: from the tables of a directory to a page, pictures and a Markdown document."""
+"""Report of the lab: page, pictures and Markdown document from the tables of a directory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from msgspec import Struct
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from skipring.core.config import Mode
 from skipring.errors import InputError
+from skipring.lab.experiments.bounds import share_bounds
 from skipring.lab.experiments.costs import (
     at_rest,
     healing_costs,
     membership,
     overlays,
     publications,
+    weather,
 )
-from skipring.lab.experiments.document import PICTURE_PREFIX, document
-from skipring.lab.experiments.findings import Extent, extent, lead, summary
 from skipring.lab.experiments.healing_sections import (
     ablation,
     layers,
@@ -30,13 +33,136 @@ from skipring.lab.experiments.healing_sections import (
 )
 from skipring.lab.experiments.results import MATRIX
 from skipring.lab.experiments.statements import MODES
-from skipring.lab.experiments.statistics import prepared
-from skipring.lab.experiments.theorems import Judged, judge
-from skipring.lab.experiments.weather import weather
+from skipring.lab.experiments.statistics import HEALING, IN_THE_MODEL, Group, groups, prepared
+from skipring.lab.experiments.theorems import NOT_MEASURED, Judged, judge
 from skipring.report.page import HtmlReport, Section, render
 from skipring.report.pictures import find_browser, write_pictures
-from skipring.report.tables import Cell, Cells, Table
+from skipring.report.tables import Cell, Cells, Table, Tone, as_markdown, number, percent
 from skipring.storage.data_dir import translate_os_errors
+
+PICTURE_PREFIX: Final = "lab-"
+
+_OPENING: Final = """\
+# The paper and what was measured
+
+Every theorem and lemma of the paper beside what the experiment lab measured, and what it costs.
+This page is written by a command and not by hand:
+
+```console
+$ skipring lab run scenarios/lab-small.toml --out DIR
+$ skipring lab report DIR --pictures docs/images --markdown docs/paper-results.md
+```
+
+The same matrix gives the same rows on any machine, and so the same page. What is known of each
+statement, with the tests that show it, is in [paper-map.md](paper-map.md); numbers of decisions
+lead to [decisions](decisions/README.md).
+"""
+
+
+def document(page: HtmlReport, pictures: Path | None, folder: Path) -> str:
+    """Return the page in Markdown; links to pictures are relative to ``folder``."""
+    where = None if pictures is None else Path(os.path.relpath(pictures, folder)).as_posix()
+    return "\n".join([*_lines(page, where)]).rstrip() + "\n"
+
+
+def _lines(page: HtmlReport, pictures: str | None) -> Iterator[str]:
+    yield _OPENING
+    yield "## In short"
+    yield f"\n{page.lead}\n"
+    yield from (f"- {text}" for text in page.findings)
+    for title, sections in page.parts:
+        yield f"\n## {title}"
+        for section in sections:
+            yield from _section(section, pictures)
+    yield "\n## How this page was made\n"
+    yield from (f"- {what}: {value}" for what, value in page.made if "\n" not in value)
+
+
+def _section(section: Section, pictures: str | None) -> Iterator[str]:
+    yield f"\n### {section.title}\n\n{section.reading}\n"
+    if section.figure is not None and pictures is not None:
+        yield f"![{section.title}]({pictures}/{PICTURE_PREFIX}{section.key}.svg)\n"
+    if section.table is not None:
+        table = "\n".join(as_markdown(section.table))
+        folded = f"<details><summary>The figures as a table</summary>\n\n{table}\n\n</details>\n"
+        yield folded if section.fold_table else f"{table}\n"
+    yield from (f"{note}\n" for note in section.notes)
+
+
+_WHO: Final = {
+    Mode.FAST: "With all its rules (mode fast) skipring",
+    Mode.FIXED: "With the fixes alone (mode fixed) it",
+    Mode.PAPER: "The paper's pseudocode (mode paper)",
+}
+
+
+class Extent(Struct, frozen=True):
+    """Size of a matrix."""
+
+    runs: int
+    failed: int
+    adversaries: int
+    n_min: int
+    n_max: int
+    messages: int
+    kinds: frozenset[str]
+
+
+def extent(runs: DataFrame) -> Extent:
+    """Count all runs, also those that failed."""
+    row = runs.agg(
+        F.count("*"),
+        F.count("error"),
+        F.count_distinct(F.nullif("adversary", F.lit(""))),
+        F.coalesce(F.min("n"), F.lit(0)),
+        F.coalesce(F.max("n"), F.lit(0)),
+        F.coalesce(F.sum("messages"), F.lit(0)),
+        F.collect_set("kind"),
+    ).collect()[0]
+    count, failed, adversaries, n_min, n_max, messages, kinds = row
+    return Extent(count, failed, adversaries, n_min, n_max, messages, frozenset(kinds))
+
+
+def lead(runs: DataFrame) -> str:
+    """Return the main finding: the share of legitimate runs by mode, the best first."""
+    found = groups(runs.filter(f"{HEALING} AND {IN_THE_MODEL}"), ["mode"], "rounds")
+    if not found:
+        return "This matrix has no runs of kind converge, so it says nothing of healing."
+    order = [Mode.FAST, Mode.FIXED, Mode.PAPER]
+    found.sort(key=lambda group: order.index(Mode(str(group.at["mode"]))))
+    return " ".join(map(_group_sentence, found))
+
+
+def _group_sentence(group: Group) -> str:
+    sample, good = group.sample, len(group.sample.finite)
+    who = _WHO[Mode(str(group.at["mode"]))]
+    bounds = share_bounds(good, sample.runs)
+    if good < sample.runs:
+        return (
+            f"{who} became legitimate in {good:,} of {sample.runs:,} runs (true share "
+            f"{percent(bounds.low)} to {percent(bounds.high)} with 95 %)."
+        )
+    return (
+        f"{who} became legitimate in all {sample.runs:,} runs (true share ≥ "
+        f"{percent(bounds.low)} with 95 %), half of them within "
+        f"{number(sample.quantile(0.5))} rounds, the slowest in {number(sample.values[-1])}."
+    )
+
+
+def summary(judged: Sequence[Judged]) -> str:
+    """Return the numbers of statements that hold, do not hold, and were not measured."""
+    return (
+        f"Of {len(judged)} statements of the paper, runs with all rules (mode fast) contradict "
+        f"{_toned(judged, Mode.FAST, Tone.BAD)} and agree with "
+        f"{_toned(judged, Mode.FAST, Tone.GOOD)}; runs of the pseudocode (mode paper) contradict "
+        f"{_toned(judged, Mode.PAPER, Tone.BAD)}; "
+        f"{sum(not one.is_measured for one in judged)} were not measured."
+    )
+
+
+def _toned(judged: Iterable[Judged], mode: Mode, tone: Tone) -> int:
+    return sum(one.verdicts.get(mode, NOT_MEASURED).tone is tone for one in judged)
+
 
 Chapter: TypeAlias = Callable[[DataFrame], tuple[Section, ...]]
 
@@ -81,7 +207,7 @@ def write_report(
     pictures: Path | None,
     markdown: Path | None = None,
 ) -> None:
-    """Write the page, and if asked for the pictures and a Markdown document that shows them."""
+    """Write the page; with paths for them, also the pictures and the Markdown document."""
     if pictures is not None:
         find_browser()  # before minutes of work
     page = make_page(spark, directory)
@@ -103,7 +229,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def make_page(spark: SparkSession, directory: Path) -> HtmlReport:
-    """What the tables of a lab say, as a page."""
+    """Return the page about the tables of a lab."""
     all_runs = _table(spark, directory, "runs")
     whole = extent(all_runs)
     if whole.runs == whole.failed:
@@ -140,7 +266,7 @@ def _table(spark: SparkSession, directory: Path, name: str) -> DataFrame:
 def _sections(
     chapters: Iterable[tuple[Chapter, frozenset[str]]], runs: DataFrame, whole: Extent
 ) -> tuple[Section, ...]:
-    """The sections of a part; Spark sees that nothing is asked of kinds that there are not."""
+    """Return the sections of a part; kinds without runs cost no query."""
     found: list[Section] = []
     for chapter, kinds in chapters:
         found += chapter(runs if kinds & whole.kinds else runs.filter("false"))
@@ -157,7 +283,7 @@ def _told(
     runs: DataFrame,
     whole: Extent,
 ) -> list[tuple[str, tuple[Section, ...]]]:
-    """The parts that show something, then what the matrix leaves out."""
+    """Return the parts with figures, then the sections without runs."""
     shown = [(title, tuple(it for it in sections if it.figure)) for title, sections in parts]
     told = [(title, sections) for title, sections in shown if sections]
     left_out = tuple(section.reading for section in found if not section.figure)
@@ -189,7 +315,7 @@ def _failures(runs: DataFrame, failed: int) -> Section:
 
 
 def statements(judged: Sequence[Judged]) -> tuple[Section, ...]:
-    """The tables of the paper's statements beside their verdicts."""
+    """Return the tables of the paper's statements and their verdicts."""
     of_modes = [one for one in judged if len(one.statement.modes) > 1]
     of_none = [one for one in judged if len(one.statement.modes) == 1]
     return (

@@ -1,4 +1,4 @@
-"""The directory of a lab: what was asked, and the results in chunks.
+"""Directory of a lab: schemas of its tables, the matrix, and the results in chunks.
 
 A chunk is two files of one name, below ``rounds`` and below ``runs``. Each appears whole or not at
 all, ``rounds`` first: a run is finished as soon as it is in ``runs``, and a chunk that has only
@@ -16,11 +16,92 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from skipring.errors import InputError
 from skipring.lab.experiments.matrix import Matrix
-from skipring.lab.experiments.schemas import ROUNDS, RUNS
 from skipring.storage.data_dir import Lock, sync_directory, translate_os_errors
+
+
+def _column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
+    return pa.field(name, kind, nullable=nullable)
+
+
+# What decides a run; the names are those of lab.matrix.Run.
+_PARAMETERS: Final = (
+    _column("kind", pa.string()),
+    _column("n", pa.int32()),
+    _column("adversary", pa.string()),
+    _column("scheduler", pa.string()),
+    _column("mode", pa.string()),
+    _column("without", pa.string()),
+    _column("loss", pa.float64()),
+    _column("duplicate", pa.float64()),
+    _column("churn", pa.float64()),
+    _column("spread", pa.string()),
+    _column("publications", pa.int32()),
+    _column("seed", pa.int32()),
+    _column("max_rounds", pa.int32()),
+    _column("closure", pa.int32()),
+)
+
+# Results of the runs. No time is kept: the same matrix gives the same rows on any machine.
+RUNS: Final = pa.schema(
+    [
+        _column("run_id", pa.string()),
+        *_PARAMETERS,
+        _column("converged", pa.bool_()),
+        _column("closure_ok", pa.bool_(), nullable=True),
+        _column("rounds_explicit", pa.int32(), nullable=True),
+        _column("rounds_strict", pa.int32(), nullable=True),
+        _column("rounds_publications", pa.int32(), nullable=True),
+        _column("messages", pa.int64()),
+        _column("events", pa.int64()),
+        _column("supervisor_requests", pa.int64()),
+        _column("published", pa.int64()),
+        _column("delivered_by_spreading", pa.int64()),
+        _column("delivered_by_repair", pa.int64()),
+        _column("duplicates", pa.int64()),
+        _column("hops_mean", pa.float64()),
+        _column("hops_max", pa.int32()),
+        _column("degree_peak", pa.int32()),
+        _column("degree_mean", pa.float64()),
+        _column("measures", pa.map_(pa.string(), _column("value", pa.float64()))),
+        _column("error", pa.string(), nullable=True),
+    ]
+)
+
+_SAMPLE: Final = (
+    _column("round", pa.int32()),
+    _column("explicit", pa.bool_()),
+    _column("strict", pa.bool_()),
+    _column("publications", pa.bool_()),
+    _column("layers", pa.int32()),
+    _column("messages", pa.int64()),
+    _column("supervisor_requests", pa.int64()),
+    _column("degree_max", pa.int32()),
+    _column("in_flight", pa.int32()),
+)
+
+# The state after each sampled round, and the cost of that round.
+ROUNDS: Final = pa.schema([_column("run_id", pa.string()), *_SAMPLE])
+
+# What a task is given: the runs, and in which partition each is done.
+WORK: Final = pa.schema(
+    [_column("partition", pa.int32()), *_PARAMETERS, _column("rounds", pa.int32())]
+)
+
+# What a task hands back: a run with its rounds, so that neither comes without the other.
+RESULTS: Final = pa.schema(
+    [*RUNS, _column("samples", pa.list_(_column("sample", pa.struct(_SAMPLE))))]
+)
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return the same columns for Spark."""
+    return from_arrow_schema(schema)
+
 
 FORMAT: Final = "skipring-lab/1"
 ABOUT: Final = "lab.json"
@@ -30,7 +111,7 @@ UNFINISHED: Final = "."  # Spark does not read files whose names begin so
 
 
 class Results:
-    """A lab's directory, to which chunks can be added."""
+    """Directory of a lab, to which chunks can be added."""
 
     def __init__(self, directory: Path) -> None:
         self.runs = directory / "runs"
@@ -81,7 +162,7 @@ class Results:
 
 @contextmanager
 def opened(directory: Path, matrix: Matrix) -> Iterator[Results]:
-    """Make a lab's directory, or go on with one; one process at a time."""
+    """Create the directory of a lab, or open an existing one; one process at a time."""
     with translate_os_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         lock = Lock(directory / LOCK)
@@ -101,7 +182,7 @@ def _prepared(directory: Path, matrix: Matrix) -> Results:
 
 
 def require_format(directory: Path, *, new: bool = False) -> None:
-    """Refuse a directory that is no lab's, or one of another version; an empty one can be new."""
+    """Refuse a directory of another version or without a lab; with ``new`` it may be empty."""
     about = directory / ABOUT
     if not about.exists():
         others = [path.name for path in directory.glob("*") if path.name != LOCK]
@@ -137,7 +218,7 @@ def _no_chunk(path: Path) -> InputError:
 
 
 def _write(path: Path, table: pa.Table) -> None:
-    """Write a table under a name that Spark does not see, then give it its own."""
+    """Write a table under a hidden name, then rename it."""
     hidden = path.with_name(UNFINISHED + path.name)
     with hidden.open("wb") as file:
         pq.write_table(table, file, compression="zstd")

@@ -1,18 +1,23 @@
-"""Doing the runs of a matrix as Spark tasks (``skipring lab run``).
+"""Runs of a matrix as Spark tasks (``skipring lab run``): work plan, execution and progress.
 
-The driver cuts the work into chunks and keeps each chunk as soon as it is done, so a run that is
-killed goes on where it was. Two chunks are at work at a time: while the last tasks of one are
-being finished, the next one has begun.
+The driver divides the work into chunks and stores each chunk as soon as it is done, so a killed
+run continues from the last chunk. Two chunks run at a time: while the last tasks of one end, the
+next one has begun.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
+from heapq import heapify, heapreplace
 from itertools import islice
+from math import log2
 from pathlib import Path
-from typing import Any, Final
+from random import Random
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -25,11 +30,103 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from skipring.errors import SkipringError
-from skipring.lab.experiments.experiments import perform
+from skipring.lab.experiments.experiments import calm_rounds, perform
 from skipring.lab.experiments.matrix import Matrix, Trial
-from skipring.lab.experiments.results import Results, opened
-from skipring.lab.experiments.schemas import RESULTS, ROUNDS, RUNS, WORK, spark_schema
-from skipring.lab.experiments.work_plan import chunks, estimated_s, partitions
+from skipring.lab.experiments.results import (
+    RESULTS,
+    ROUNDS,
+    RUNS,
+    WORK,
+    Results,
+    opened,
+    spark_schema,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Measured on one core of 2026: a node's Timeout and the messages of a round, looked at afterwards.
+NODE_ROUND_S: Final = 45e-6
+RUN_S: Final = 1e-3  # Measured: what a run costs however small it is.
+OVERLAY_NODE_S: Final = 20e-6  # Measured: a node of each overlay, for each level.
+HEALING_ROUNDS: Final = {
+    "fast": 14,
+    "fixed": 50,
+    "paper": 500,
+}  # Measured: what typical healing takes.
+SLOW: Final = {"delay": 6, "swizzle": 3}  # Measured: schedulers under which it takes longer.
+SLOW_STATES: Final = {"A18b": 75}  # Measured: rounds of the state that heals by waiting.
+OPERATION_ROUNDS: Final = 4  # Measured: until a ring is legitimate again after one change.
+CHURN_ROUNDS: Final = 100  # of skipring.sim.process_faults.Churn
+# Measured: this many scattered publications cost as much as the ring itself.
+PUBLICATIONS: Final = 10
+
+# Our guesses: a task of Spark costs some 10 ms, so a second hides it; what a kill can lose is a
+# chunk, and between two chunks nothing stands still, since the next one has begun.
+PARTITION_S: Final = 1.5
+CHUNK_S: Final = 30.0  # on every core
+CHUNK_RUNS_MAX: Final = 5000  # the driver takes a chunk's rows into memory
+HEAVY_S: Final = 5.0  # done first, or one of them would be what all wait for in the end
+SHUFFLE_SEED: Final = 5
+
+
+def estimated_s(run: Trial) -> float:
+    """About how long a run takes on one core."""
+    if run.kind == "topology":
+        return RUN_S + OVERLAY_NODE_S * run.n * log2(run.n + 1)
+    scattered = run.publications if run.kind == "converge" else 0
+    return RUN_S + NODE_ROUND_S * run.n * _rounds(run) * (1 + scattered / PUBLICATIONS)
+
+
+def _rounds(run: Trial) -> float:
+    if run.kind == "steady":
+        return calm_rounds(run.n) + run.rounds
+    if run.kind != "converge":
+        return calm_rounds(run.n) + min(OPERATION_ROUNDS, run.max_rounds) + run.closure
+    healing = SLOW_STATES.get(run.adversary, HEALING_ROUNDS[run.mode]) * SLOW.get(run.scheduler, 1)
+    churn = CHURN_ROUNDS if run.churn > 0 else 0
+    return churn + min(healing / (1 - run.loss) ** 2, run.max_rounds) + run.closure
+
+
+def chunks(runs: Iterable[Trial], cores: Callable[[], int]) -> Iterator[list[Trial]]:
+    """Cut the work into parts that are kept one by one: heavy runs first, then all mixed.
+
+    The cores are counted anew for each: those of a cluster come one after the other.
+    """
+    chunk: list[Trial] = []
+    seconds, limit_s = 0.0, CHUNK_S * cores()
+    for run in _ordered(runs):
+        chunk.append(run)
+        seconds += estimated_s(run)
+        if seconds >= limit_s or len(chunk) == CHUNK_RUNS_MAX:
+            yield chunk
+            chunk = []
+            seconds, limit_s = 0.0, CHUNK_S * cores()
+    if chunk:
+        yield chunk
+
+
+def _ordered(runs: Iterable[Trial]) -> list[Trial]:
+    """Heavy runs first; the others shuffled, so that every chunk is like the whole."""
+    order = list(runs)
+    Random(SHUFFLE_SEED).shuffle(order)
+    order.sort(key=lambda run: min(0.0, HEAVY_S - estimated_s(run)))
+    return order
+
+
+def partitions(chunk: Sequence[Trial], count: int | None = None) -> list[list[Trial]]:
+    """Share a chunk out so that all parts take about as long; each part heaviest run first."""
+    work = sum(map(estimated_s, chunk))
+    wanted = count or max(1, int(work / PARTITION_S))
+    parts: list[list[Trial]] = [[] for _ in range(min(wanted, len(chunk)))]
+    loads = [(0.0, number) for number in range(len(parts))]
+    heapify(loads)
+    for run in sorted(chunk, key=estimated_s, reverse=True):
+        load, number = loads[0]
+        parts[number].append(run)
+        heapreplace(loads, (load + estimated_s(run), number))
+    return parts
+
 
 CHUNKS_AT_ONCE: Final = 2
 # Measured: Java's second compiler costs 4 s of CPU at the start and 2 s in the first job, and has
@@ -37,7 +134,7 @@ CHUNKS_AT_ONCE: Final = 2
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"
 }
-LOOK_S: Final = 0.25  # how often progress is told, and how soon an interrupt is noticed
+POLL_S: Final = 0.25  # between two reports of progress, and until an interrupt is noticed
 
 _SAMPLES: Final = "samples"
 
@@ -65,7 +162,7 @@ def settings_for(master: str | None) -> Mapping[str, str]:
 
 
 def _ignore(progress: TrialProgress) -> None:
-    """Tell nobody."""
+    """Drop a report of progress."""
 
 
 def run_matrix(
@@ -74,14 +171,14 @@ def run_matrix(
     directory: Path,
     *,
     partition_count: int | None = None,
-    tell: Callable[[TrialProgress], None] = _ignore,
+    report: Callable[[TrialProgress], None] = _ignore,
 ) -> RunSummary:
     """Do all runs of a matrix that the directory does not have yet."""
     with opened(directory, matrix) as results:
         finished = results.finished()
         pending = [run for run in matrix.runs if run.run_id not in finished]
         work = _Work(spark, pending, partition_count)
-        work.finish(results, lambda done, share: tell(_progress(matrix, pending, done, share)))
+        work.finish(results, lambda done, share: report(_progress(matrix, pending, done, share)))
         asked = {run.run_id for run in matrix.runs}
         failed = {name: text for name, text in results.failed().items() if name in asked}
     total = len(matrix.runs)
@@ -101,7 +198,7 @@ class _Work:
     ) -> None:
         self._spark = spark
         self._context = spark.sparkContext
-        self._tag = f"skipring-lab-{uuid4().hex}"  # to cancel ours and nobody else's
+        self._tag = f"skipring-lab-{uuid4().hex}"  # to cancel the jobs of this run only
         self._chunks = chunks(runs, lambda: self._context.defaultParallelism)
         self._partition_count = partition_count
         self._runs = len(runs)
@@ -109,19 +206,19 @@ class _Work:
         self._done: Accumulator[int] = self._context.accumulator(0)
         self._done_s: Accumulator[float] = self._context.accumulator(0.0)
 
-    def finish(self, results: Results, tell: Callable[[int, float], None]) -> None:
+    def finish(self, results: Results, report: Callable[[int, float], None]) -> None:
         """Do all runs, and keep each chunk as soon as it is done."""
         waiting: set[Future[pa.Table]] = set()
         with ThreadPoolExecutor(CHUNKS_AT_ONCE) as pool:
             try:
                 waiting |= {pool.submit(self._do, chunk) for chunk in self._next(CHUNKS_AT_ONCE)}
                 while waiting:
-                    done, _ = wait(waiting, LOOK_S, return_when=FIRST_COMPLETED)
+                    done, _ = wait(waiting, POLL_S, return_when=FIRST_COMPLETED)
                     waiting -= done
                     waiting |= {pool.submit(self._do, chunk) for chunk in self._next(len(done))}
                     for future in done:
                         results.add(*_tables(future.result()))
-                    tell(*self._so_far())
+                    report(*self._so_far())
             except (PySparkException, Py4JError) as error:
                 raise SkipringError(f"Spark could not do the runs: {_first_line(error)}") from error
             finally:
@@ -134,7 +231,7 @@ class _Work:
         """End what is running; again and again, since a job may be about to start just now."""
         while waiting:
             self._context.cancelJobsWithTag(self._tag)
-            _, waiting = wait(waiting, LOOK_S)
+            _, waiting = wait(waiting, POLL_S)
 
     def _do(self, chunk: list[Trial]) -> pa.Table:
         """Do a chunk as one Spark job."""
@@ -182,7 +279,7 @@ def _done_row(run: Trial) -> dict[str, Any]:
 
 
 def _tables(results: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Runs and rounds of what the tasks have handed back, in the order of the runs' names."""
+    """Return runs and rounds from the results of the tasks, ordered by the names of the runs."""
     ordered = results.sort_by("run_id").combine_chunks()
     samples = ordered[_SAMPLES]
     rows = pc.list_flatten(samples)
@@ -193,3 +290,80 @@ def _tables(results: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:300]
+
+
+# --- progress on a terminal -------------------------------------------------------------
+
+LINE_S: Final = 10.0  # between two lines on a pipe
+MINUTE_S: Final = 60
+HOUR_S: Final = 3600
+
+ReportProgress = Callable[[TrialProgress], None]
+
+
+@contextmanager
+def shown(console: Console, title: str) -> Iterator[ReportProgress]:
+    """Show progress inside a block: a bar on a terminal, lines on a pipe."""
+    # Executors import this module, too, and may lack rich.
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
+
+    if not console.is_terminal:
+        yield _TrialLines(console)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    pace_column = TextColumn("{task.fields[pace]}")
+    with Progress(*columns, pace_column, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None, pace="Spark starts")
+        clock = Clock()
+
+        def report(progress: TrialProgress) -> None:
+            pace = clock.pace(progress)
+            bar.update(task, completed=progress.done, total=progress.total, pace=pace)
+
+        yield report
+
+
+class _TrialLines:
+    """Progress as lines of text."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._clock = Clock()
+        self._printed_at = monotonic()
+
+    def __call__(self, progress: TrialProgress) -> None:
+        """Print a line, at most one every LINE_S."""
+        pace = self._clock.pace(progress)
+        if monotonic() - self._printed_at >= LINE_S:
+            self._printed_at = monotonic()
+            line = f"{progress.done} of {progress.total} runs, {pace}"
+            self._console.print(line, highlight=False, soft_wrap=True)
+
+
+class Clock:
+    """Estimate of the speed and of the time that is left."""
+
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
+        self._now = now
+        self._begin: tuple[float, int] | None = None
+
+    def pace(self, progress: TrialProgress) -> str:
+        """Return runs per second, and the time that is left, from the share of the work done."""
+        if self._begin is None:
+            self._begin = self._now(), progress.done
+        begin, done = self._begin
+        passed = self._now() - begin
+        if passed <= 0 or progress.share <= 0:
+            return "just begun"
+        rate = (progress.done - done) / passed
+        left = passed * (1 - progress.share) / progress.share
+        return f"{rate:.1f} a second, {_duration(left)} left"
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < MINUTE_S:
+        return f"{whole} s"
+    if whole < HOUR_S:
+        return f"{whole // MINUTE_S} min {whole % MINUTE_S} s"
+    return f"{whole // HOUR_S} h {whole % HOUR_S // MINUTE_S} min"

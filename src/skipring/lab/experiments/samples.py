@@ -1,4 +1,4 @@
-"""Looking at a world after every round: the rows of the table ``rounds``."""
+"""Samples of a world after every round: the rows of the table ``rounds``."""
 
 from __future__ import annotations
 

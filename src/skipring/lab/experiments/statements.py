@@ -1,4 +1,4 @@
-"""The paper's statements as a table: what each says, what is known of it, how runs speak of it."""
+"""Table of the paper's statements: text, known result, and measure."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
         "Congestion, of routed requests",
         "Less congestion than Chord and skip graphs, from n = 64 on: what the busiest relay of "
         "random requests forwards.",
-        "not said by the paper in these words: nobody routes requests in this system, and 0 and "
+        "not said by the paper in these words: no member routes requests in this system, and 0 and "
         "1/2 would relay a constant share of them",
         Share(f"{_TOPOLOGY} AND n >= 64", _less("congestion")),
         modes=_NO_MODE,
@@ -181,7 +181,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
     Statement(
         "4.1",
         "Lemma (unsubscribe): v gets disconnected",
-        "Whoever has sent unsubscribe ends without references to or from it.",
+        "A member that has sent unsubscribe ends without references to or from it.",
         _HOLDS,
         Share(_UNSUBSCRIBE, "rounds_explicit IS NOT NULL"),
         ("0015",),
@@ -223,7 +223,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
     Statement(
         "4.3",
         "Flooding, in step",
-        "A flood comes to everybody over at most log n hops, where messages do not overtake each "
+        "A flood reaches all members over at most log n hops, where messages do not overtake each "
         "other (scheduler sync).",
         "holds of a flood alone; with repairs beside it, as here, we know runs with one hop more "
         "than log n (n = 256, seed 4: 9), whatever this matrix shows",
@@ -356,7 +356,7 @@ STATEMENTS: Final[tuple[Statement, ...]] = (
         "5",
         "Claim: CheckTrie(u, t) is sent eventually",
         "The node below which all is missing is asked about.",
-        "holds, whoever asks",
+        "holds for any sender",
         Unmeasured("test_reconcile.py"),
         ("0022",),
     ),

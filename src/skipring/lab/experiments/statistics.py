@@ -1,4 +1,4 @@
-"""What the runs of a lab have in common, as functions from DataFrames to DataFrames.
+"""Statistics of the runs of a lab, as functions from DataFrames to DataFrames.
 
 Conditions and values are written in SQL, so that a table of them is data. Nothing here reads or
 writes; ``groups`` alone brings something to the driver, and only what is grouped.
@@ -22,7 +22,7 @@ At: TypeAlias = Mapping[str, str | int | float]
 # What is equal in runs that differ in nothing but chance, mode and rules.
 CELL: Final = ("kind", "n", "adversary", "scheduler", "loss", "duplicate", "churn", "publications")
 
-# The paper's model: channels lose nothing, nobody comes or goes, and no rule is switched off.
+# The paper's model: channels lose nothing, no member comes or goes, and no rule is switched off.
 IN_THE_MODEL: Final = "loss = 0 AND duplicate = 0 AND churn = 0 AND without = ''"
 HEALING: Final = "kind = 'converge'"
 _CRASH_LATER: Final = tuple(code for code, it in ADVERSARIES.items() if it.crash_rounds)
@@ -89,7 +89,7 @@ _FIRST: Final = ("first_explicit", "first_strict", "first_publications")
 
 
 def _since(layers: int) -> Column:
-    """The round since which so many layers have held; null if they do not at the end."""
+    """Return the round since which a number of layers hold; null if they do not at the end."""
     last_bad = F.max(F.when(F.col("layers") < layers, F.col("round")))
     held = F.max_by("layers", "round") >= layers
     return F.when(held, F.coalesce(last_bad + 1, F.min("round")))
@@ -113,7 +113,7 @@ def on_common_ground(runs: DataFrame, what: str) -> DataFrame:
 
 
 def beside_all_rules(runs: DataFrame) -> DataFrame:
-    """Runs with rules switched off, each beside the one that differs from it in nothing else."""
+    """Return runs with rules switched off, each beside the run that differs in nothing else."""
     same = [*CELL, "mode", "spread", "seed"]
     whole = runs.filter("without = ''").select(
         *same, F.col("rounds").alias("rounds_all"), F.col("converged").alias("converged_all")

@@ -1,4 +1,4 @@
-"""Every theorem, lemma, corollary and claim of the paper, and what a matrix says of each.
+"""Verdicts on every theorem, lemma, corollary and claim of the paper, from the runs of a matrix.
 
 The table is in ``statements``. A statement has a measure: which runs can speak of it, and what
 they must show, in SQL over ``statistics.prepared``. What docs/paper-map.md knows of a statement
@@ -128,7 +128,7 @@ def _collected(rows: Iterable[Row]) -> dict[tuple[int, str], dict[int, BoundSamp
 
 
 def share_verdict(good: int, runs: int, *, is_more: bool = False) -> Cell:
-    """What so many runs out of so many say of a statement that should hold in all.
+    """Return the verdict on a statement that should hold in all runs, from the share of good runs.
 
     If more is measured than the statement says, runs that fail do not speak against it.
     """
@@ -168,8 +168,8 @@ def below_verdict(values: ByN, limit: float) -> Cell:
 def constant_verdict(values: ByN) -> Cell:
     """What the values at the larger half of all n say of a cost that should not depend on n.
 
-    Small rings are left out: there, who is told anyway and who is told because of a change are
-    often the same.
+    Small rings are left out: there, the members that are informed anyway and those that are
+    informed because of a change are often the same.
     """
     sizes = sorted(values)[len(values) // 2 - 1 :]
     if len(sizes) < 2:  # noqa: PLR2004  (one alone cannot be compared)

@@ -8,9 +8,8 @@ from time import monotonic
 
 import click
 
-from skipring.lab.faults.report import line, page
-from skipring.lab.faults.row import FaultOutcome, FaultRow, run_row
-from skipring.lab.faults.rows.catalog import ROWS
+from skipring.lab.faults.matrix import FaultOutcome, FaultRow, line, page, run_row
+from skipring.lab.faults.rows import ROWS
 
 
 def _chosen(names: tuple[str, ...], *, is_short: bool) -> list[FaultRow]:

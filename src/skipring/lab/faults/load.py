@@ -1,22 +1,25 @@
-"""Publishers during a fault; they try every member, and record acknowledgements."""
+"""Publications of a row: publishers during a fault, and a history written before it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from threading import Event, Thread
-from types import TracebackType
 from typing import Final, Self
 
+from skipring.core.publications import Publication
 from skipring.lab.faults.judge import Ledger
 from skipring.lab.faults.requests import TOPIC, Place, publication, stranger
 from skipring.rpc.client import RpcClient
+from skipring.storage.store import PublicationStore
 from skipring.wire.rpc import Publish, PublishAck
 
 WRITERS: Final = 4  # at the same time: they share commits
 PAUSE_S: Final = 0.02  # Guess: about 100 publications a second.
 ANSWER_S: Final = 5.0  # Guess: then the same publication is sent to the next member.
+COMMITTED_AT_ONCE: Final = 5_000
 
 
 class Load:
@@ -28,11 +31,13 @@ class Load:
         ledger: Ledger,
         run: str,
         pause_s: float = PAUSE_S,
+        answer_s: float = ANSWER_S,
     ) -> None:
         self._places = places
         self._ledger = ledger
         self._run = run
         self._pause_s = pause_s  # of each writer, after a publication
+        self._answer_s = answer_s
         self._made = 0
         self._is_over = Event()
         self._error: BaseException | None = None
@@ -43,12 +48,7 @@ class Load:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._is_over.set()
         self._thread.join()
         if self._error is not None and error is None:
@@ -61,29 +61,34 @@ class Load:
             self._error = error
 
     async def _write_all(self) -> None:
-        async with stranger() as outsider:
-            await asyncio.gather(*(self._write(outsider) for _ in range(WRITERS)))
+        async with stranger() as client:
+            await asyncio.gather(*(self._write(client) for _ in range(WRITERS)))
 
-    async def _write(self, outsider: RpcClient) -> None:
+    async def _write(self, client: RpcClient) -> None:
         while not self._is_over.is_set():
             self._made += 1
-            payload = f"{self._run}.{self._made}".encode()
-            await publish_tolerantly(outsider, self._places(), payload, self._ledger, self._made)
+            payload, places = f"{self._run}.{self._made}".encode(), self._places()
+            first = self._made % len(places) if places else 0
+            turns = places[first:] + places[:first]
+            await publish_tolerantly(client, turns, payload, self._ledger, self._answer_s)
             self.acknowledged = len(self._ledger.acknowledged)
             await asyncio.sleep(self._pause_s)
 
 
 async def publish_tolerantly(
-    outsider: RpcClient, places: list[Place], payload: bytes, ledger: Ledger, first: int = 0
+    client: RpcClient,
+    places: list[Place],
+    payload: bytes,
+    ledger: Ledger,
+    answer_s: float = ANSWER_S,
 ) -> bool:
     """Publish through one member, else through the next; return True if one acknowledges."""
     made = publication(payload)
     ledger.attempt(payload)
-    for step in range(len(places)):
-        name, address = places[(first + step) % len(places)]
-        outsider.book.learn({name: address})
+    for name, address in places:
+        client.book.learn({name: address})
         question = partial(Publish, publication=made)
-        answer = await outsider.request(TOPIC, name, question, PublishAck, ANSWER_S)
+        answer = await client.request(TOPIC, name, question, PublishAck, answer_s)
         if isinstance(answer, PublishAck):
             ledger.acknowledge(payload)
             return True
@@ -94,13 +99,36 @@ def publish_some(places: list[Place], payloads: list[bytes], ledger: Ledger) -> 
     """Publish through members in turn, all at once; return how many were acknowledged."""
 
     async def scene() -> int:
-        async with stranger() as outsider:
-            done = await asyncio.gather(
-                *(
-                    publish_tolerantly(outsider, places, payload, ledger, number)
-                    for number, payload in enumerate(payloads)
-                )
+        async with stranger() as client:
+            firsts = (number % len(places) for number in range(len(payloads)))
+            publishing = (
+                publish_tolerantly(client, places[first:] + places[:first], payload, ledger)
+                for first, payload in zip(firsts, payloads, strict=True)
             )
-        return sum(done)
+            return sum(await asyncio.gather(*publishing))
 
     return asyncio.run(scene())
+
+
+# --- history ---------------------------------------------------------------------------
+
+
+def fill_history(directory: Path, count: int, size: int = 64) -> list[bytes]:
+    """Write a history into the data directory of a node that does not run; return its payloads."""
+    payloads = [f"history.{number}".encode().ljust(size, b".") for number in range(count)]
+    with PublicationStore.open(directory) as store:
+        archive = store.archive(TOPIC)
+        for offset, payload in enumerate(payloads):
+            made = Publication(
+                publisher=f"node{offset % 5}", seq=offset, payload=payload, time=1 + offset
+            )
+            archive.write(offset, made.with_id(TOPIC))
+            if archive.unwritten == COMMITTED_AT_ONCE:
+                store.commit()
+        store.commit()
+    return payloads
+
+
+def written_bytes(directory: Path) -> int:
+    """Return the size of the files of a store."""
+    return sum(path.stat().st_size for path in directory.glob("publications.*"))

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shutil import rmtree
-from types import ModuleType, TracebackType
 from typing import Any, Final
 
 from skipring.core.peers import SUPERVISOR
@@ -31,9 +30,14 @@ POLL_S: Final = 0.05
 TAIL_LINES: Final = 12
 
 
-def program_path(package: ModuleType, name: str) -> str:
-    """Return the file of a program for ``LiveProcesses.run``."""
-    return str(Path(str(package.__file__)).with_name(f"{name}.py"))
+def run_cli(*words: str) -> str:
+    """Run a command of skipring to its end; return its output, fail unless it succeeds."""
+    command = [sys.executable, "-m", "skipring", *words]
+    done = subprocess.run(  # noqa: S603  (a fixed command)
+        command, capture_output=True, timeout=DEADLINE_S, check=False, text=True
+    )
+    assert done.returncode == 0, f"{' '.join(words[:2])}: {done.stdout} {done.stderr}"
+    return done.stdout
 
 
 class LiveProcesses(Processes):
@@ -55,12 +59,7 @@ class LiveProcesses(Processes):
         options = ("--tick", f"{tick_s}", *metrics, *options)
         super().__init__(directory, options, environment=environment)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             error.add_note(self._tails())
         super().__exit__(kind, error, trace)
@@ -158,15 +157,26 @@ class LiveProcesses(Processes):
         """Return the nodes that the supervisor has evicted, in order."""
         return [str(line["node"]) for line in self.events(SUPERVISOR, "evicted")]
 
+    def metrics_address(self, name: str) -> str:
+        """Return where a process serves its metrics."""
+        return str(self.events(name, "metrics_started")[-1]["address"])
+
+    def metric(self, name: str, metric: str, **labels: str) -> float:
+        """Return the value of a metric of a process."""
+        return requests.metric(self.metrics_address(name), metric, **labels)
+
     def ticks(self, name: str) -> int:
         """Return the number of ticks of a process."""
-        address = self.events(name, "metrics_started")[-1]["address"]
-        return int(requests.metric(address, "skipring_ticks_total"))
+        return int(self.metric(name, "skipring_ticks_total"))
+
+    def not_ready(self, name: str) -> str:
+        """Return why a process is not ready; an empty text if it is."""
+        return requests.not_ready(self.metrics_address(name))
 
     def _tails(self) -> str:
         """Return the last log lines of each process."""
         tails = []
-        for path in sorted(self._directory.glob("*.err")):
+        for path in sorted(self.directory.glob("*.err")):
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
             tails += [f"--- {path.name}", *lines[-TAIL_LINES:]]
         return "\n".join(tails)
@@ -179,13 +189,8 @@ class LiveProcesses(Processes):
 
     def world_by_command(self) -> Snapshot:
         """Return the state of the topic, from ``skipring ring --json`` itself."""
-        whom = ["--supervisor", self.running[SUPERVISOR].address]
-        command = [sys.executable, "-m", "skipring", "ring", TOPIC, "--json", *whom]
-        done = subprocess.run(  # noqa: S603  (a fixed command)
-            command, capture_output=True, timeout=DEADLINE_S, check=False
-        )
-        assert done.returncode == 0, done.stderr.decode()
-        return parse_world(done.stdout)
+        supervisor = self.running[SUPERVISOR].address
+        return parse_world(run_cli("ring", TOPIC, "--json", "--supervisor", supervisor).encode())
 
     def publish(self, name: str, *payloads: bytes) -> list[bytes]:
         """Publish through a node; return the ids once it has acknowledged them."""
@@ -193,7 +198,7 @@ class LiveProcesses(Processes):
 
     def stored(self, name: str) -> set[bytes]:
         """Return the ids of all publications that a node holds."""
-        return requests.stored_at(self.place(name))
+        return {each.id for each in requests.publications_at(self.place(name))}
 
     def until_legitimate(
         self, inspect: Callable[[], Snapshot] | None = None, *, with_publications: bool = True

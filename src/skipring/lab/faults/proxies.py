@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from enum import Enum
 from threading import Thread
-from types import TracebackType
 from typing import Final, Self
 
 from skipring.core.peers import NodeId
@@ -186,12 +185,7 @@ class ProxiedNetwork:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for proxy in self._proxies.values():
             self._call(proxy.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -10,9 +10,10 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
+from itertools import cycle, islice
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Final, TypeVar
 from urllib.error import HTTPError
 
 from skipring.admin.diagnosis import Diagnosis, wait_healthy
@@ -21,7 +22,7 @@ from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.errors import UnreachableError
 from skipring.lab.faults import requests
 from skipring.lab.faults.judge import Judgement, Ledger, judge
-from skipring.lab.faults.load import PAUSE_S, Load, publish_some
+from skipring.lab.faults.load import PAUSE_S, Load, fill_history, publish_some
 from skipring.lab.faults.processes import LiveProcesses
 from skipring.lab.faults.requests import PATIENCE_S, TOPIC, Place
 
@@ -29,9 +30,14 @@ TICK_S: Final = 0.25  # Guess: a quarter of the default, so that rows take a qua
 HEALTHY_S: Final = 60.0  # then the row has failed
 READER_S: Final = 30.0  # for the last lines of a reader
 READER: Final = "reader"
+HOLDER: Final = "a"  # of a history
 NAMES: Final[tuple[NodeId, ...]] = ("a", "b", "c", "d", "e")  # "a" and "b" are named by samples
 PAUSE_METRIC: Final = "skipring_loop_pause_seconds_max"
 SHOWN_MAX: Final = 3
+PROGRAMS: Final = str(Path(__file__).with_name("programs.py"))
+
+Ring = TypeVar("Ring", bound="FaultRing")
+Before = Callable[["FaultRing"], None]
 
 
 class FaultRing(LiveProcesses):
@@ -63,11 +69,14 @@ class FaultRing(LiveProcesses):
         self.heal()
         self.healing_s = 0.0
 
+    def run_program(self, name: str, program: str, *words: str) -> None:
+        """Start a program of ``programs.py``."""
+        self.run(name, PROGRAMS, program, *words)
+
     def start_member(self, name: NodeId, program: str) -> None:
         """Start a program with the arguments of a node; it joins as a node."""
         whom = ("--supervisor", self.running[SUPERVISOR].address, "--topic", TOPIC)
-        words = ("node", *whom, "--name", name, *self._place(name))
-        self.run(name, program, *words)
+        self.run_program(name, program, "node", *whom, "--name", name, *self._place(name))
         self.until_listening(name)
         self.members_beside += 1
 
@@ -87,6 +96,13 @@ class FaultRing(LiveProcesses):
         places = self.places if not names else lambda: [self.place(name) for name in names]
         return Load(places, self.ledger, f"load{self._loads}", pause_s)
 
+    @contextmanager
+    def disturbed(self) -> Iterator[Load]:
+        """Publish through all nodes inside the block; then wait for a healthy ring."""
+        with self.load() as load:
+            yield load
+        self.heal()
+
     def publish_some(self, count: int, *names: NodeId) -> int:
         """Publish through nodes, all if none is named; return how many were acknowledged."""
         self._loads += 1
@@ -98,6 +114,29 @@ class FaultRing(LiveProcesses):
         """Wait until ``count`` more publications are acknowledged."""
         wanted = load.acknowledged + count
         self.until(lambda: load.acknowledged >= wanted, lambda: f"{load.acknowledged} of {wanted}")
+
+    def start_publisher(
+        self, name: str, place: str, count: int, called: str | None = None, replicas: int = 0
+    ) -> None:
+        """Start a program that joins and publishes, with a data directory or "-"."""
+        url = f"skipring://{self.running[SUPERVISOR].address}"
+        words = (url, called or name, name, str(count), str(replicas))
+        self.run_program(name, "publisher", "--data", place, *words)
+
+    def record_publisher(self, name: str, *, is_acknowledged: bool = True) -> None:
+        """Record the attempts and publications that a program has printed."""
+        for line in self.lines(name):
+            verb, _, payload = line.partition(" ")
+            if verb == "tries":
+                self.ledger.attempt(payload.encode())
+            elif verb == "published" and is_acknowledged:
+                self.ledger.acknowledge(payload.encode())
+
+    def run_publisher(self, name: str, place: str, count: int, called: str | None = None) -> None:
+        """Run a program that publishes to its end, and record its publications."""
+        self.start_publisher(name, place, count, called)
+        assert self.exit_status(name) == 0, self.last_log_line(name)
+        self.record_publisher(name)
 
     # -- faults --------------------------------------------------------------------------------
 
@@ -165,6 +204,11 @@ class FaultRing(LiveProcesses):
             pause_s = monotonic() - begun
         self.pause_s = max(self.pause_s, pause_s)
 
+    def read_pauses(self) -> None:
+        """Read the longest pause of all processes."""
+        for name in list(self.running):
+            self.read_pause(name)
+
     def diagnosis(self, wait_s: float = 0.0, members_min: int = 1) -> Diagnosis:
         """Wait for a healthy topic; return the diagnosis of the doctor."""
 
@@ -174,6 +218,10 @@ class FaultRing(LiveProcesses):
                 return await wait_healthy(inspector, wait_s, members_min)
 
         return asyncio.run(scene())
+
+    def check_none_evicted(self) -> None:
+        """Fail if the supervisor has evicted a node."""
+        assert not self.evicted(), f"evicted: {self.evicted()}"
 
     def heal(self) -> None:
         """Wait until the doctor finds a healthy topic with all running nodes; keep the seconds."""
@@ -200,21 +248,17 @@ class FaultRing(LiveProcesses):
 
     def numbers(self, name: NodeId, publisher: NodeId) -> list[int]:
         """Return the sequence numbers of a publisher that a node holds."""
-        return requests.numbers_at(self.place(name), publisher)
+        found = requests.publications_at(self.place(name))
+        return [each.seq for each in found if each.publisher == publisher]
 
     def conclude(self) -> Judgement:
-        """Wait for a healthy ring and for the reader; judge."""
+        """Wait for a healthy ring; judge what its nodes hold and what the reader got."""
         self.heal()
-        return self.judged()
-
-    def judged(self) -> Judgement:
-        """Judge what the running nodes hold and what the reader got."""
         holders = {name: self.payloads(name) for name in self.nodes}
         if READER in self.running:
             self._await_reader()
             holders[READER] = self.delivered()
-        for name in list(self.running):
-            self.read_pause(name)
+        self.read_pauses()
         return judge(self.ledger, holders)
 
     def _await_reader(self) -> None:
@@ -241,6 +285,17 @@ class FaultTrial:
         self.pause_s = 0.0
         self._rings = 0
 
+    def victims(self) -> Iterator[NodeId]:
+        """Return the names of the nodes in turn, one for each repetition."""
+        return islice(cycle(NAMES), self.repeats)
+
+    def new_directory(self) -> Path:
+        """Create the directory of another ring."""
+        self._rings += 1
+        directory = self.directory / f"ring{self._rings}"
+        directory.mkdir(parents=True)
+        return directory
+
     @contextmanager
     def ring(
         self,
@@ -248,20 +303,37 @@ class FaultTrial:
         tick_s: float = TICK_S,
         environment: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
-        before: Callable[[FaultRing], None] | None = None,
+        before: Before | None = None,
     ) -> Iterator[FaultRing]:
+        """Form a ring of these nodes, of all if none is named; judge it at the end of the block."""
+        directory = self.new_directory()
+        made = FaultRing(directory, tick_s=tick_s, environment=environment, options=options)
+        with self.judged(made, *(names or NAMES), before=before) as ring:
+            yield ring
+
+    @contextmanager
+    def judged(
+        self, ring: Ring, *names: NodeId, before: Callable[[Ring], None] | None = None
+    ) -> Iterator[Ring]:
         """Form a ring; judge it at the end of the block, unless the block has failed."""
-        self._rings += 1
-        directory = self.directory / f"ring{self._rings}"
-        directory.mkdir(parents=True)
-        with FaultRing(directory, tick_s=tick_s, environment=environment, options=options) as ring:
+        with ring:
             try:
                 if before is not None:
                     before(ring)
-                ring.form(*(names or NAMES))
+                ring.form(*names)
                 yield ring
                 self.judgement += ring.conclude()
             finally:
                 self.healing_s = max(self.healing_s, ring.healing_s)
                 self.pause_s = max(self.pause_s, ring.pause_s)
-        shutil.rmtree(directory)
+        shutil.rmtree(ring.directory)
+
+
+def history(count: int, size: int = 64, *, holders: Sequence[NodeId] = (HOLDER,)) -> Before:
+    """Return the action before a ring forms that writes a history into the stores of nodes."""
+
+    def fill(ring: FaultRing) -> None:
+        for name in holders:
+            ring.ledger.acknowledge_all(fill_history(ring.data(name), count, size))
+
+    return fill

