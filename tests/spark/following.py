@@ -1,6 +1,6 @@
-"""A program that follows a topic into a Parquet table, to be killed: run by test_kills.py.
+"""Program that follows a topic into a Parquet table; test_kills.py kills it.
 
-If it is to drain the topic it ends, and prints the ids that are in the table then.
+With "drain" it reads the available publications, prints the ids of the table and ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A streaming query is killed between batches, again and again, while publishing goes on."""
+"""Streaming query that is killed between batches, five times, while members publish."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TICK_S = 0.25  # Measured: where it lives for minutes, a quicker ring takes a si
 
 @contextmanager
 def following(ring: Ring, directory: Path, trigger: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The program, a leader of its own group: its JVM and Python workers die with it."""
+    """Run the program as leader of its own group: its JVM and Python workers end with it."""
     places = [str(directory / "table"), str(directory / "checkpoint")]
     with subprocess.Popen(
         [sys.executable, str(PROGRAM), ring.supervisor, TOPIC, *places, trigger],
@@ -44,7 +44,7 @@ def following(ring: Ring, directory: Path, trigger: str) -> Iterator[subprocess.
 
 
 def commits(directory: Path) -> int:
-    """How many batches are done."""
+    """Return the number of committed batches."""
     return len(list((directory / "checkpoint" / "commits").glob("[0-9]*")))
 
 
@@ -75,12 +75,11 @@ def test_a_table_has_every_publication_once_after_five_kills(tmp_path: Path) -> 
                 wait_for_commits(tmp_path, done + 2, program)
         ring.call(stopped.set)
         count = publishing.result(PATIENCE_S)
-        ring.settle()
+        ring.wait_in_sync()
         with following(ring, tmp_path, "drain") as program:
             printed, _ = program.communicate(timeout=PATIENCE_S)
             assert program.returncode == 0
-        archive = ring.cluster._stores["n00"].archive(TOPIC)
-        stored = ring.call(lambda: {publication.id for publication in archive.publications()})
+        stored = {publication.id for publication in ring.publications()}
     ids = [bytes.fromhex(line) for line in printed.decode().split()]
     assert len(ids) == len(set(ids)) == count
     assert set(ids) == stored

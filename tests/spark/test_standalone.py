@@ -86,7 +86,7 @@ def test_on_a_cluster_topics_are_used_by_our_code_because_it_was_sent_there(
     (tmp_path / "cluster").mkdir()
     with standalone(tmp_path / "cluster") as cluster, running_ring(2, tmp_path / "ring") as ring:
         ring.publish(b"%d" % number for number in range(50))
-        ring.settle()
+        ring.wait_in_sync()
         words = [ring.supervisor, TOPIC, str(tmp_path), str(lacking), str(other)]
         ran = cluster.run_driver(DRIVER, QUICK_JVM, *words)
     assert left_of(cluster.mark) == []
@@ -97,4 +97,4 @@ def test_on_a_cluster_topics_are_used_by_our_code_because_it_was_sent_there(
     assert lacks.startswith("the executors' Python lacks msgspec; install 'skipring[spark]' there")
     assert "No module named 'skipring'" in not_sent
     assert "spark.archives" in not_sent
-    assert late.startswith("no executor has done a task within 1 s; see on the master's page")
+    assert late.startswith("no executor has run a task within 1 s; check on the page of the master")
