@@ -18,8 +18,39 @@ from tests.spark.rings import TOPIC, Ring, running_ring
 
 pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
-PROGRAM = Path(__file__).with_name("following.py")
-ROOT = PROGRAM.parents[2]
+ROOT = Path(__file__).parents[2]
+# Follows a topic into a Parquet table; with "drain" it ends and prints the ids of the table.
+PROGRAM = """
+import sys
+
+from skipring.spark import register
+from skipring.spark.session import builder as session
+from tests.support.spark_session import SMALL
+
+SUPERVISOR, TOPIC, TABLE, CHECKPOINT, TRIGGER = sys.argv[1:]
+
+spark = session.start(master="local[2]", conf=SMALL)
+register(spark)
+writer = (
+    spark.readStream.format("skipring")
+    .option("supervisor", SUPERVISOR)
+    .option("subscribe", TOPIC)
+    .option("startingOffsets", "earliest")
+    .option("maxOffsetsPerTrigger", "500")
+    .load()
+    .select("id", "offset")
+    .writeStream.format("parquet")
+    .option("path", TABLE)
+    .option("checkpointLocation", CHECKPOINT)
+)
+if TRIGGER == "drain":
+    writer.trigger(availableNow=True).start().awaitTermination()
+    for row in spark.read.parquet(TABLE).select("id").collect():
+        sys.stdout.write(f"{row.id.hex()}\\n")
+else:
+    writer.trigger(processingTime="0 seconds").start().awaitTermination()
+session.stop(spark)
+"""
 PATIENCE_S = 120.0
 KILLS = 5
 TICK_S = 0.25  # Measured: where it lives for minutes, a quicker ring takes a sixth of a core
@@ -30,7 +61,7 @@ def following(ring: Ring, directory: Path, trigger: str) -> Iterator[subprocess.
     """Run the program as leader of its own group: its JVM and Python workers end with it."""
     places = [str(directory / "table"), str(directory / "checkpoint")]
     with subprocess.Popen(
-        [sys.executable, str(PROGRAM), ring.supervisor, TOPIC, *places, trigger],
+        [sys.executable, "-c", PROGRAM, ring.supervisor, TOPIC, *places, trigger],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))},
         stdout=subprocess.PIPE,

@@ -242,8 +242,8 @@ def test_damaged_last_publication_is_below_the_durable_mark(directory: Path) -> 
 def test_row_damaged_at_run_time_is_not_served(directory: Path) -> None:
     made(directory, 3, 3)
     with PublicationStore.open(directory) as store:
-        store._db.execute("UPDATE packs SET body = substr(body, 1, 100) WHERE pack = 1")
-        store._db.execute("DELETE FROM packs WHERE pack = 2")
+        change(directory, "UPDATE packs SET body = substr(body, 1, 100) WHERE pack = 1")
+        change(directory, "DELETE FROM packs WHERE pack = 2")
         archive = store.archive(NEWS)
         assert [archive.read(offset) for offset in range(6)] == [None] * 6
         assert list(archive.entries()) == list(archive.publications()) == []
