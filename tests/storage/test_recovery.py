@@ -236,7 +236,7 @@ def test_damaged_last_publication_is_below_the_durable_mark(directory: Path) -> 
         assert offsets(store) == list(range(9))
         assert (store.archive(NEWS).end, losses(store)) == (9, 1)
         assert (store.recovery.lost, store.recovery.raised) == (1, (NEWS,))
-        assert str(store.recovery).endswith("offsets count anew for news")
+        assert str(store.recovery).endswith("the offsets start again for news")
 
 
 def test_row_damaged_at_run_time_is_not_served(directory: Path) -> None:
