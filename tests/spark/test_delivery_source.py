@@ -67,7 +67,7 @@ def test_every_member_reports_the_arrival_of_each_publication(ring: Ring) -> Non
     assert {row["offset"] for row in rows} == set(range(COUNT))
 
 
-def test_a_stream_reads_every_delivery_once_in_batches_of_any_size(ring: Ring) -> None:
+def test_stream_reads_every_delivery_once_in_limited_batches(ring: Ring) -> None:
     reader = stream_reader(ring.supervisor)
     reader.prepareForTriggerAvailableNow()
     offset = reader.initialOffset()
@@ -208,7 +208,7 @@ PAGE = DeliveryPage(
 )
 
 
-def test_a_page_becomes_a_batch() -> None:
+def test_page_becomes_a_record_batch() -> None:
     nothing = replace(PAGE, offsets=(), times=(), hops=b"", origins=b"", ids=b"")
     assert to_arrow(TOPIC, "n07", nothing).num_rows == 0
     (row,) = to_arrow(TOPIC, "n07", PAGE).to_pylist()

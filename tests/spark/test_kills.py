@@ -87,7 +87,7 @@ def wait_for_commits(directory: Path, count: int, program: subprocess.Popen[byte
         sleep(0.05)
 
 
-def test_a_table_has_every_publication_once_after_five_kills(tmp_path: Path) -> None:
+def test_table_has_every_publication_once_after_five_kills(tmp_path: Path) -> None:
     with running_ring(3, tmp_path / "ring", tick_s=TICK_S) as ring:
         stopped = asyncio.Event()
 

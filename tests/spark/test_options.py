@@ -147,7 +147,7 @@ def test_invalid_write_option_is_refused_with_the_reason(
     assert sentence in str(caught.value)
 
 
-def test_the_guide_has_a_row_for_every_option() -> None:
+def test_guide_has_a_row_for_every_option() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
     for name in {*READ_OPTIONS, *WRITE_OPTIONS}:
         assert f"| `{name}` |" in guide

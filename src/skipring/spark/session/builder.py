@@ -199,7 +199,7 @@ def _environment(changed: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         for name in changed:
-            del os.environ[name]
+            os.environ.pop(name, None)
         os.environ.update({name: before[name] for name in changed.keys() & before.keys()})
 
 
