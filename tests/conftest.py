@@ -46,7 +46,7 @@ def spark() -> Iterator[SparkSession]:
     """Start one Spark session for all tests of a process; stop it and its JVM at the end."""
     from skipring.spark import session  # noqa: PLC0415  (most workers need no Spark)
 
-    started = session.start(master="local[2,2]", conf=SMALL, app="tests")
+    started = session.start(master="local[1,2]", conf=SMALL, app="tests")
     yield started
     session.stop(started)
 

@@ -20,7 +20,7 @@ from skipring.errors import StoreFullError
 from skipring.node.host import NodeHost
 from skipring.node.metrics_server import Telemetry, families
 from skipring.node.readings import TOPICS_MAX, member_samples, node_readings, supervisor_readings
-from skipring.observability.loop_pause import LoopPause
+from skipring.observability.clock import LoopPause
 from skipring.observability.metrics import (
     METRICS,
     OF_ALL,

@@ -1,9 +1,10 @@
-"""A clock before 1970: publishing states cause and remedy, everything else continues."""
+"""Clocks: the wall clock, also before 1970, and the longest pause of an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from random import Random
 
@@ -12,13 +13,17 @@ import pytest
 from skipring.api.connection import connect
 from skipring.errors import SkipringError
 from skipring.net.access import Access
+from skipring.net.event_loop import new_loop
 from skipring.observability import clock as wall_clock
-from skipring.observability.clock import BEFORE_1970, publication_time_us, time_us
+from skipring.observability.clock import BEATS, BEFORE_1970, LoopPause, publication_time_us, time_us
 from skipring.rpc.client import RpcClient
 from skipring.rpc.publisher import PublishPlan, publish_all
 from skipring.testing import Cluster
 from skipring.wire.rpc import ChangePage, DeliveryPage, FetchChanges, FetchDeliveries
-from tests.support.rings import TOPIC, live_ring
+from tests.support.rings import TOPIC, live_ring, until
+
+BLOCKED_S = 0.3
+TICK_S = 0.1
 
 
 @pytest.fixture
@@ -85,3 +90,43 @@ def test_member_with_a_clock_before_1970_receives_and_answers(before_1970: None)
                 assert page.times == (0,)
 
     asyncio.run(scene())
+
+
+# --- pauses of an event loop ---------------------------------------------------------------
+
+
+async def longest_pause_s(pause: LoopPause, is_over: Callable[[], bool]) -> float:
+    """Block the loop once; return the longest pause once a condition holds."""
+    pause.start()
+    try:
+        await asyncio.sleep(0)
+        time.sleep(BLOCKED_S)  # noqa: ASYNC251  (the pause to be measured)
+        await until(is_over)
+        return pause.longest_s
+    finally:
+        pause.stop()
+        pause.stop()  # a second call does no harm
+
+
+def test_delay_of_a_beat_is_at_most_a_period_shorter_than_the_pause() -> None:
+    pause = LoopPause(TICK_S, lambda: 0.0)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        pause_s = runner.run(longest_pause_s(pause, lambda: pause.longest_s > 0))
+    assert pause_s >= BLOCKED_S - TICK_S / BEATS
+
+
+def test_time_spent_waiting_for_a_processor_does_not_count() -> None:
+    calls = 0
+
+    def waited_s() -> float:  # each time longer than any test takes
+        nonlocal calls
+        calls += 1
+        return 1000.0 * calls
+
+    pause = LoopPause(TICK_S, waited_s)
+    assert asyncio.run(longest_pause_s(pause, lambda: calls >= 4)) == 0.0  # two beats
+
+
+def test_pause_is_measured_with_the_counters_of_the_system() -> None:
+    pause = LoopPause(TICK_S)
+    assert asyncio.run(longest_pause_s(pause, lambda: pause.longest_s > 0)) > 0

@@ -67,9 +67,16 @@ def test_only_events_of_the_level_are_written(written: io.StringIO) -> None:
     assert [line["event"] for line in lines(written)] == ["small", "large"]
 
 
-def test_unknown_level_is_refused() -> None:
-    with pytest.raises(InputError, match="one of debug, info, warning, error, not 'loud'"):
-        configure_logs("loud")
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"level": "loud"}, "one of debug, info, warning, error, not 'loud'"),
+        ({"level": "info", "form": "xml"}, "one of auto, text, json, not 'xml'"),
+    ],
+)
+def test_unknown_level_or_form_is_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        configure_logs(**given)  # type: ignore[arg-type]
 
 
 def test_reconfigured_log_writes_a_line_once(written: io.StringIO) -> None:
@@ -151,11 +158,6 @@ def test_terminal_shows_time_level_event_and_fields_as_text(terminal: Terminal) 
     )
 
 
-def test_terminal_shows_an_event_without_fields(terminal: Terminal) -> None:
-    logger("links").info("stopped")
-    assert terminal.getvalue().endswith(" info     stopped\n")
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -190,24 +192,27 @@ def test_text_of_other_libraries_stays_on_one_line(terminal: Terminal) -> None:
     assert len(line) < 3000
 
 
-def test_terminal_shows_colours_unless_the_environment_forbids_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for variable, value, is_coloured in [
+@pytest.mark.parametrize(
+    ("variable", "value", "is_coloured"),
+    [
         ("NO_COLOR", "1", False),
         ("NO_COLOR", "", True),
         ("TERM", "dumb", False),
         ("TERM", "xterm", True),
-    ]:
-        monkeypatch.delenv("NO_COLOR", raising=False)
-        monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.setenv(variable, value)
-        stream = Terminal()
-        configure_logs("info", stream)
-        logger("links").error("refused", detail="a\x1bb")
-        assert ("\x1b[" in stream.getvalue()) is is_coloured, (variable, value)
-        plain = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
-        assert plain.endswith(r' error    refused  detail="a\x1bb"' + "\n")
+    ],
+)
+def test_terminal_shows_colours_unless_the_environment_forbids_them(
+    variable: str, value: str, is_coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(variable, value)
+    stream = Terminal()
+    configure_logs("info", stream)
+    logger("links").error("refused", detail="a\x1bb")
+    assert ("\x1b[" in stream.getvalue()) is is_coloured
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+    assert plain.endswith(r' error    refused  detail="a\x1bb"' + "\n")
 
 
 def test_form_overrides_the_kind_of_stream() -> None:
@@ -220,11 +225,6 @@ def test_form_overrides_the_kind_of_stream() -> None:
     assert re.fullmatch(r"[0-9:]{8} info     stopped\n", pipe.getvalue())
 
 
-def test_unknown_form_is_refused() -> None:
-    with pytest.raises(InputError, match="one of auto, text, json, not 'xml'"):
-        configure_logs("info", form="xml")
-
-
 # --- in another program --------------------------------------------------------------------
 
 
@@ -234,26 +234,32 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_library_prints_nothing_by_default() -> None:
-    result = run("from skipring.observability.logs import logger; logger('links').error('x', y=1)")
-    assert (result.stdout, result.stderr) == ("", "")
+SILENT = "from skipring.observability.logs import logger; logger('links').error('x', y=1)"
+LOGGED = """
+import logging; logging.basicConfig(level='INFO')
+from skipring.observability.logs import logger
+logger('links').info('100 % refused', reason='a\\nb', count=3)
+"""
+IMPORTED = """
+import sys, skipring; skipring.connect
+print({'structlog', 'prometheus_client', 'http.server', 'rich'} & sys.modules.keys())
+"""
 
 
-def test_library_logs_one_line_per_event_for_its_user() -> None:
-    result = run(
-        "import logging; logging.basicConfig(level='INFO')\n"
-        "from skipring.observability.logs import logger\n"
-        "logger('links').info('100 % refused', reason='a\\nb', count=3)"
+@pytest.mark.parametrize(
+    ("program", "stdout", "stderr"),
+    [
+        (SILENT, "", ""),
+        (LOGGED, "", "INFO:skipring.links:100 % refused reason='a\\nb' count=3\n"),
+        (IMPORTED, "set()\n", ""),
+    ],
+    ids=["silent by default", "one line per event for its user", "without other dependencies"],
+)
+def test_library_leaves_logs_to_its_user(program: str, stdout: str, stderr: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    assert result.stderr == "INFO:skipring.links:100 % refused reason='a\\nb' count=3\n"
-
-
-def test_library_does_not_import_dependencies_of_processes() -> None:
-    result = run(
-        "import sys, skipring; skipring.connect\n"
-        "print({'structlog', 'prometheus_client', 'http.server', 'rich'} & sys.modules.keys())"
-    )
-    assert result.stdout == "set()\n"
+    assert (result.stdout, result.stderr) == (stdout, stderr)
 
 
 # --- rate limits ---------------------------------------------------------------------------
@@ -269,24 +275,25 @@ def test_repeated_event_is_logged_once_per_period_with_its_count(written: io.Str
     assert said == [("127.0.0.1:0", None), ("127.0.0.1:60", 59)]
 
 
-def test_different_reason_is_logged_immediately(written: io.StringIO) -> None:
+@pytest.mark.parametrize(
+    ("warnings", "written_places"),
+    [
+        ([("refused", "a", ""), ("refused", "b", ""), ("lost", "a", ""), ("refused", "a", "")],
+         [0, 1, 2]),
+        ([("refused", "bad", kind) for kind in ("expired", "of another authority", "expired")],
+         [0, 1]),
+    ],
+    ids=["event and reason", "kinds of one reason"],
+)  # fmt: skip
+def test_different_warning_is_logged_immediately(
+    warnings: list[tuple[str, str, str]], written_places: list[int], written: io.StringIO
+) -> None:
     rarely = RateLimitedLogger(logger("links"), clock=Clock())
-    for event, reason in [("refused", "a"), ("refused", "b"), ("lost", "a"), ("refused", "a")]:
-        rarely.warn(event, reason=reason)
+    for place, (event, reason, kind) in enumerate(warnings):
+        rarely.warn(event, reason=reason, kind=kind, place=place)
+    assert [line["place"] for line in lines(written)] == written_places
     assert [(line["event"], line["reason"]) for line in lines(written)] == [
-        ("refused", "a"),
-        ("refused", "b"),
-        ("lost", "a"),
-    ]
-
-
-def test_kinds_of_one_reason_are_logged_separately(written: io.StringIO) -> None:
-    rarely = RateLimitedLogger(logger("links"), clock=Clock())
-    for kind in ("expired", "of another authority", "expired"):
-        rarely.warn("refused", reason="bad certificate", kind=kind, detail=kind)
-    assert [(line["reason"], line["detail"]) for line in lines(written)] == [
-        ("bad certificate", "expired"),
-        ("bad certificate", "of another authority"),
+        warnings[place][:2] for place in written_places
     ]
 
 

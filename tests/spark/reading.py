@@ -1,4 +1,4 @@
-"""Driving the readers as Spark does, without a JVM."""
+"""Readers driven as Spark drives them, without a JVM."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterable
 from typing import Any
 
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from skipring.spark.batch import BatchReader
@@ -24,6 +24,12 @@ def batch_reader(ring: Ring, **options: str) -> BatchReader:
     return BatchReader(ReadOptions.parse(given, is_stream=False))
 
 
+def batch_rows(ring: Ring, **options: str) -> list[dict[str, Any]]:
+    """Return the rows of a batch read."""
+    reader = batch_reader(ring, **options)
+    return rows_of(reader, reader.partitions())
+
+
 def stream_reader(ring: Ring, **options: str) -> StreamReader:
     given = {"supervisor": ring.supervisor, "subscribe": TOPIC, "startingOffsets": "earliest"}
     if "startingTimestamp" in options:
@@ -34,15 +40,15 @@ def stream_reader(ring: Ring, **options: str) -> StreamReader:
 
 
 def stop_readers() -> None:
-    """Stop all that were made, as Spark does when a query ends."""
+    """Stop all stream readers, as Spark does when a query ends."""
     while _opened:
         _opened.pop().stop()
 
 
 def rows_of(
-    reader: BatchReader | StreamReader, partitions: Iterable[InputPartition]
+    reader: DataSourceReader | DataSourceStreamReader, partitions: Iterable[InputPartition]
 ) -> list[dict[str, Any]]:
-    """What tasks read; partitions travel to them as bytes."""
+    """Return the rows that tasks read; partitions travel to them as bytes."""
     return [
         row
         for partition in partitions
@@ -56,7 +62,7 @@ def ids_of(rows: Iterable[dict[str, Any]]) -> list[bytes]:
 
 
 class Query:
-    """A streaming query: what it has read, and its checkpoint."""
+    """Streaming query: the rows it has read, and its checkpoint."""
 
     def __init__(self, ring: Ring, **options: str) -> None:
         self._ring, self._options = ring, options
@@ -65,19 +71,24 @@ class Query:
         self.rows: list[dict[str, Any]] = []
 
     def batch(self, limit: ReadLimit | None = None) -> int:
-        """Run one micro-batch; how many rows it had."""
+        """Run one micro-batch; return the number of its rows."""
         end = self.reader.latestOffset(self.offset, limit or ReadAllAvailable())
         found = self.run(self.offset, end) if end != self.offset else []
         self.rows += found
         self.offset = end
         return len(found)
 
+    def drain(self, limit: ReadLimit) -> None:
+        """Run micro-batches until one is empty."""
+        while self.batch(limit):
+            pass
+
     def run(self, start: Json, end: Json) -> list[dict[str, Any]]:
-        """What lies between two offsets."""
+        """Return the rows between two offsets."""
         return rows_of(self.reader, self.reader.partitions(start, end))
 
     def restart(self, **options: str) -> None:
-        """End, and go on from the checkpoint, perhaps with other options."""
+        """End, and continue from the checkpoint, possibly with other options."""
         self.reader.stop()
         self._options |= options
         self.reader = stream_reader(self._ring, **self._options)

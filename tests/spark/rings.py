@@ -1,4 +1,4 @@
-"""A live ring beside a Spark session: a whole cluster in a thread of the test's process."""
+"""Live ring beside a Spark session: a cluster in a thread of the test's process."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from skipring.core.publications import Publication
+from skipring.net.access import Access
+from skipring.spark.ring_client import RingClient
 from skipring.storage.store import PublicationStore
+from skipring.storage.topic_log import TopicLog
 from skipring.testing import Cluster
+from skipring.wire.rpc import LogInfo
 
 TOPIC = "orders"
-SETTLE_S = 60.0
+WAIT_S = 60.0
 
 Result = TypeVar("Result")
 
 
 class Ring:
-    """A cluster whose loop runs in another thread."""
+    """Cluster whose loop runs in another thread."""
 
     def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
         self.cluster = cluster
@@ -29,28 +33,47 @@ class Ring:
 
     @property
     def supervisor(self) -> str:
-        """Where its supervisor listens."""
+        """Return the address of its supervisor."""
         return self.cluster.url.removeprefix("skipring://")
 
+    def log_info(self, node: str, offset: int | None = None) -> LogInfo:
+        """Return the state of a node's log, as a client sees it."""
+        with RingClient(Access(supervisors=(self.supervisor,))) as client:
+            found = client.survey_of(TOPIC, node, self.cluster.node(node).address, offset)
+        assert found is not None
+        return found.survey
+
     def store_of(self, node: str) -> str:
-        """The id of a node's store."""
-        return self.cluster._stores[node].id
+        """Return the id of a node's store."""
+        return self.log_info(node).store
 
     def position(self, node: str, offset: int) -> dict[str, object]:
-        """A place in a node's store, as a user may give it."""
-        archive = self.cluster._stores[node].archive(TOPIC)
-        return {"store": self.store_of(node), "epoch": archive.epoch, "offset": offset}
+        """Return a place in a node's store, as a user may give it."""
+        info = self.log_info(node)
+        return {"store": info.store, "epoch": info.epoch, "offset": offset}
+
+    def publications(self, node: str = "n00", start: int = 0) -> list[Publication]:
+        """Return the stored publications of a node from an offset on."""
+        log = self.log_of(node)
+        return self.call(lambda: [each for _, each in log.read_range(start, log.end)])
+
+    def log_of(self, node: str) -> TopicLog:
+        """Return the log of a node."""
+        machine = self.cluster.node(node).machine(TOPIC)
+        assert machine is not None
+        assert isinstance(machine.archive, TopicLog)
+        return machine.archive
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Let the cluster do something, and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(SETTLE_S)
+        """Run a coroutine in the loop of the cluster, and wait for its result."""
+        return self.begin(work).result(WAIT_S)
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Let the cluster do something meanwhile."""
+        """Start a coroutine in the loop of the cluster."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Callable[[], Result]) -> Result:
-        """Call something in the cluster's thread."""
+        """Call a function in the thread of the cluster."""
 
         async def called() -> Result:
             return work()
@@ -58,28 +81,39 @@ class Ring:
         return self.run(called())
 
     def publish(self, payloads: Iterable[bytes], node: str = "n00") -> None:
-        """Publish at a node, one after the other."""
-        self.run(self._publish(node, payloads))
+        """Publish at a node, one payload after the other."""
 
-    async def _publish(self, node: str, payloads: Iterable[bytes]) -> None:
-        for payload in payloads:
-            await self.cluster.publish(node, payload)
+        async def publish() -> None:
+            for payload in payloads:
+                await self.cluster.publish(node, payload)
 
-    def settle(self) -> None:
-        """Wait until all members are in sync."""
-        self.run(self.cluster.wait_healthy(timeout=SETTLE_S))
+        self.run(publish())
+
+    def wait_in_sync(self) -> None:
+        """Wait until all members have all publications."""
+        self.run(self.cluster.wait_healthy(timeout=WAIT_S))
+
+    def wait_durable(self) -> None:
+        """Wait until all members have all publications on disk."""
+        self.wait_in_sync()
+        logs = [self.log_of(node) for node in self.cluster.nodes]
+        self.wait_until(lambda: all(log.durable_end == log.end for log in logs))
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Wait until a condition holds, checked in the thread of the cluster."""
+        self.run(self.cluster.until(holds, timeout=WAIT_S))
 
 
 @contextmanager
 def running_ring(
     n: int = 4, data_dir: Path | None = None, topic: str = TOPIC, *, tick_s: float | None = None
 ) -> Iterator[Ring]:
-    """A ring that has formed; it ends with the block."""
+    """Run a healthy ring during the block."""
     with running_loop() as loop:
         ring = Ring(Cluster(n, topic=topic, tick_s=tick_s, data_dir=data_dir), loop)
         ring.run(ring.cluster.__aenter__())
         try:
-            ring.settle()
+            ring.wait_in_sync()
             yield ring
         finally:
             ring.run(ring.cluster.__aexit__(None, None, None))
@@ -87,7 +121,7 @@ def running_ring(
 
 @contextmanager
 def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop in a thread of its own."""
+    """Run an event loop in its own thread during the block."""
     loop = asyncio.new_event_loop()
     thread = Thread(target=loop.run_forever, name="ring")
     thread.start()
@@ -118,10 +152,8 @@ def made(count: int, size_bytes: int = 100, publisher: str = "maker") -> list[Pu
 
 
 def fill(data_dir: Path, nodes: Iterable[str], publications: list[Publication]) -> None:
-    """Put publications on the disks of nodes that do not run."""
+    """Write publications to the disks of nodes that do not run."""
     for node in nodes:
         with PublicationStore.open(data_dir / node) as store:
-            archive = store.archive(TOPIC)
-            for offset, publication in enumerate(publications):
-                archive.write(offset, publication)
+            store.archive(TOPIC).write(0, *publications)
             store.commit()

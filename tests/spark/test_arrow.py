@@ -1,4 +1,4 @@
-"""What of a page of stored publications is believed."""
+"""Pages of stored publications: only rows that match their ids are used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def page(publications: Sequence[Publication], ids: Sequence[bytes]) -> LogPage:
     )
 
 
-def test_all_that_have_the_ids_of_their_fields_are_taken() -> None:
+def test_publications_that_match_their_ids_are_used() -> None:
     given = [*MADE, WITH_ALL]
     rows = ArrowRows.of(TOPIC, page(given, [each.id for each in given]))
     assert list(rows.ids) == [each.id_in(TOPIC) for each in given]
@@ -45,13 +45,9 @@ def test_publication_that_does_not_match_its_id_is_omitted(field: str) -> None:
     assert 3 not in rows.offsets
 
 
-def test_one_without_contents_has_no_id_that_could_be_believed() -> None:
+def test_publication_without_contents_is_omitted_and_a_page_with_too_few_ids_refused() -> None:
     opaque = replace(MADE[0], payload=None)
     rows = ArrowRows.of(TOPIC, page([opaque, MADE[1]], [MADE[0].id, MADE[1].id]))
     assert list(rows.ids) == [MADE[1].id]
-
-
-def test_a_page_with_fewer_ids_than_publications_is_refused() -> None:
-    opaque = replace(MADE[0], payload=None)
     with pytest.raises(MessageError, match="other offsets or ids than publications"):
         ArrowRows.of(TOPIC, page([opaque, MADE[1]], [MADE[1].id]))

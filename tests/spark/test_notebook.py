@@ -1,4 +1,4 @@
-"""The examples for Spark: the notebook runs and leaves nothing, the definitions are sound."""
+"""Examples for Spark: the notebook runs and leaves nothing, and the definitions are valid."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def run(cells: list[str], directory: Path, mark: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_from_top_to_bottom_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_notebook_runs_completely_and_leaves_nothing(tmp_path: Path) -> None:
     mark = token_hex(8)
     with nothing_left(mark):
         status, said, errors = run(sources("code"), tmp_path, mark)
@@ -88,7 +88,7 @@ def test_the_notebook_runs_from_top_to_bottom_and_leaves_nothing_behind(tmp_path
 
 
 @pytest.mark.slow
-def test_a_notebook_that_is_left_half_way_stops_its_ring(tmp_path: Path) -> None:
+def test_interrupted_notebook_stops_its_ring(tmp_path: Path) -> None:
     mark = token_hex(8)
     cells = sources("code")
     started = next(number for number, cell in enumerate(cells) if 'start("node"' in cell)
@@ -99,31 +99,23 @@ def test_a_notebook_that_is_left_half_way_stops_its_ring(tmp_path: Path) -> None
         assert left_of(mark) == []
 
 
-def test_notebook_has_format_4_and_unique_cell_names() -> None:
+def test_notebook_is_plain_python_in_format_4_without_outputs() -> None:
     found = notebook()
     assert (found["nbformat"], found["nbformat_minor"]) == (4, 5)
     assert found["metadata"]["kernelspec"]["language"] == "python"
-    assert {cell["cell_type"] for cell in found["cells"]} == {"code", "markdown"}
     names = [cell["id"] for cell in found["cells"]]
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in names)
     assert len(set(names)) == len(names)
-
-
-def test_the_notebook_stores_no_outputs() -> None:
-    for cell in notebook()["cells"]:
+    for cell in found["cells"]:
+        assert cell["cell_type"] in ("code", "markdown")
         assert cell["metadata"] == {}
         if cell["cell_type"] == "code":
             assert (cell["outputs"], cell["execution_count"]) == ([], None), cell["id"]
+            compile("".join(cell["source"]), "cell", "exec")  # a magic is no Python
 
 
-def test_the_notebook_is_plain_python_without_paths_of_a_machine() -> None:
-    for cell in sources("code"):
-        compile(cell, "cell", "exec")  # a magic is no Python
-    text = NOTEBOOK.read_text(encoding="utf-8")
-    assert re.findall(r"""["'( ]/\w+|[A-Z]:\\""", text) == []
-
-
-def test_links_of_the_notebook_have_targets() -> None:
+def test_links_of_the_notebook_have_targets_and_no_path_of_a_machine() -> None:
+    assert re.findall(r"""["'( ]/\w+|[A-Z]:\\""", NOTEBOOK.read_text(encoding="utf-8")) == []
     links = re.findall(r"\]\(([^)#]+)", "\n".join(sources("markdown")))
     assert links
     assert [link for link in links if not (NOTEBOOK.parent / link).is_file()] == []
@@ -133,7 +125,7 @@ def test_links_of_the_notebook_have_targets() -> None:
 
 
 class Definitions(GraphElementRegistry):
-    """What a file defines, by name; Spark's own registry needs a server of Spark Connect."""
+    """Definitions of a file, by name; the registry of Spark needs a server of Spark Connect."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, str] = {}
@@ -152,7 +144,7 @@ class Definitions(GraphElementRegistry):
         raise NotImplementedError
 
     def frame(self, name: str) -> DataFrame:
-        """What a table is made of."""
+        """Return the DataFrame of a table."""
         return self.flows[name].func()
 
 
@@ -171,7 +163,7 @@ def definitions(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 @pytest.mark.heavy
-def test_the_declarative_example_makes_of_orders_what_its_page_says(
+def test_declarative_example_computes_the_documented_tables(
     definitions: Definitions, spark: SparkSession
 ) -> None:
     assert definitions.kinds == {
@@ -197,6 +189,6 @@ def test_the_declarative_example_makes_of_orders_what_its_page_says(
     assert [(row["orders"], row["amount"]) for row in per_minute] == [(2, 9.0), (1, 4.5)]
 
 
-def test_the_page_of_the_declarative_example_names_its_tables() -> None:
+def test_page_of_the_declarative_example_names_its_tables() -> None:
     named = re.findall(r"^\| `(\w+)` \|", (EXAMPLES / "README.md").read_text("utf-8"), re.MULTILINE)
     assert named == re.findall(r"^def (\w+)", DEFINITIONS.read_text("utf-8"), re.MULTILINE)

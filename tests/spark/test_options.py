@@ -1,4 +1,4 @@
-"""The options of the data source: each is checked before anything is asked for."""
+"""Options of the data source: validated before any request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parsed(*, is_stream: bool = False, **options: str) -> ReadOptions:
     return ReadOptions.parse({**NEEDED, **options}, is_stream=is_stream)
 
 
-def test_a_batch_reads_everything_unless_told_otherwise() -> None:
+def test_batch_reads_everything_and_a_stream_new_publications_by_default() -> None:
     options = parsed()
     assert options.access.supervisors == ("127.0.0.1:7400",)
     assert (options.topics, options.starting, options.ending) == (
@@ -29,17 +29,12 @@ def test_a_batch_reads_everything_unless_told_otherwise() -> None:
     )
     assert (options.since, options.fails_on_data_loss, options.with_headers) == (0, True, False)
     assert (options.offsets_max, options.partitions_min) == (None, None)
-
-
-def test_a_stream_begins_at_the_end_unless_told_otherwise() -> None:
     assert parsed(is_stream=True).starting == "latest"
 
 
 def test_names_of_options_may_be_written_in_any_case() -> None:
-    options = ReadOptions.parse(
-        {"SUPERVISOR": "127.0.0.1:1", "Subscribe": "a", "FAILONDATALOSS": "FALSE"}, is_stream=False
-    )
-    assert not options.fails_on_data_loss
+    given = {"SUPERVISOR": "127.0.0.1:1", "Subscribe": "a", "FAILONDATALOSS": "FALSE"}
+    assert not ReadOptions.parse(given, is_stream=False).fails_on_data_loss
 
 
 def test_several_topics_and_supervisors_are_separated_by_commas() -> None:
@@ -48,7 +43,7 @@ def test_several_topics_and_supervisors_are_separated_by_commas() -> None:
     assert options.topics == ("orders", "invoices")
 
 
-def test_the_supervisor_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supervisor_may_be_set_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKIPRING_SUPERVISOR", "127.0.0.1:9")
     options = ReadOptions.parse({"subscribe": "orders"}, is_stream=False)
     assert options.access.supervisors == ("127.0.0.1:9",)
@@ -61,7 +56,7 @@ def test_positions_are_given_in_json(name: str) -> None:
     assert given == {"orders": Position(store="5eed", epoch=1, offset=42)}
 
 
-def test_a_timestamp_is_given_in_milliseconds_and_begins_at_the_start() -> None:
+def test_timestamp_is_in_milliseconds_and_reads_from_the_start() -> None:
     options = parsed(is_stream=True, startingTimestamp="1700000000123")
     assert (options.since, options.starting) == (1_700_000_000_123_000, "earliest")
 
@@ -73,7 +68,7 @@ def test_numbers_and_switches_are_read() -> None:
     assert (options.offsets_max, options.partitions_min, options.with_headers) == (1000, 256, True)
 
 
-BATCH_TROUBLES = {
+INVALID = {
     "unknown option 'suscribe'; did you mean \"subscribe\"": {"suscribe": "x"},
     "unknown option 'zzz'; there are supervisor, ca": {"zzz": "x"},
     'option "subscribe" is missing': {"subscribe": " , "},
@@ -105,33 +100,28 @@ BATCH_TROUBLES = {
     "cert: missing; the CA, the certificate and its key go together": {"ca": "ca.pem"},
     "use a loopback address such as 127.0.0.1, or certificates": {"supervisor": "192.0.2.1:7400"},
 }
-
-
-@pytest.mark.parametrize(("sentence", "options"), BATCH_TROUBLES.items(), ids=BATCH_TROUBLES)
-def test_invalid_batch_options_are_refused_with_the_reason(
-    sentence: str, options: dict[str, str]
-) -> None:
-    with pytest.raises(InputError) as caught:
-        parsed(**options)
-    assert sentence in str(caught.value)
-
-
-STREAM_TROUBLES = {
+INVALID_IN_STREAMS = {
     '"endingOffsets" is for batch reads': {"endingOffsets": "latest"},
     '"maxOffsetsPerTrigger" is a number from 1': {"maxOffsetsPerTrigger": "0"},
 }
 
 
-@pytest.mark.parametrize(("sentence", "options"), STREAM_TROUBLES.items(), ids=STREAM_TROUBLES)
-def test_invalid_stream_options_are_refused_with_the_reason(
-    sentence: str, options: dict[str, str]
+@pytest.mark.parametrize(
+    ("is_stream", "sentence", "options"),
+    [
+        *((False, *each) for each in INVALID.items()),
+        *((True, *each) for each in INVALID_IN_STREAMS.items()),
+    ],
+)
+def test_invalid_read_option_is_refused_with_the_reason(
+    is_stream: bool, sentence: str, options: dict[str, str]
 ) -> None:
     with pytest.raises(InputError) as caught:
-        parsed(is_stream=True, **options)
+        parsed(is_stream=is_stream, **options)
     assert sentence in str(caught.value)
 
 
-def test_rows_are_published_as_sparks_unless_told_otherwise() -> None:
+def test_publisher_is_spark_by_default() -> None:
     options = WriteOptions.parse({"supervisor": "127.0.0.1:7400", "topic": "orders"})
     assert (options.topic, options.publisher, options.write_id) == ("orders", "spark", None)
     options = WriteOptions.parse(
@@ -149,7 +139,7 @@ def test_rows_are_published_as_sparks_unless_told_otherwise() -> None:
         ("unknown option 'subscribe'", {"subscribe": "orders"}),
     ],
 )
-def test_invalid_write_options_are_refused_with_the_reason(
+def test_invalid_write_option_is_refused_with_the_reason(
     sentence: str, options: dict[str, str]
 ) -> None:
     with pytest.raises(InputError) as caught:
@@ -157,7 +147,7 @@ def test_invalid_write_options_are_refused_with_the_reason(
     assert sentence in str(caught.value)
 
 
-def test_the_guide_has_a_row_for_every_option() -> None:
+def test_guide_has_a_row_for_every_option() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
     for name in {*READ_OPTIONS, *WRITE_OPTIONS}:
         assert f"| `{name}` |" in guide

@@ -1,14 +1,20 @@
-"""Which members are read from: one snapshot, and as many members as agree with it."""
+"""Snapshot that members agree on, and the members that it is read from."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
 from skipring.rpc.log_reader import MemberLog
-from skipring.spark.snapshot import agreed_parts, is_shared
+from skipring.spark.offsets import LogPlace
+from skipring.spark.snapshot import agreed_parts, fits, is_shared
 from skipring.wire.rpc import LogInfo
 
 
 def holder(node: str, digests: str, count: int = 10, end: int = 10) -> MemberLog:
-    """A member with one letter for each digest; a dot for a prefix without ids."""
+    """Return a member with one letter per digest; a dot for a prefix without ids."""
     texts = tuple(b"" if letter == "." else letter.encode() * 16 for letter in digests)
     survey = LogInfo(1, "5eed", 0, end, end, count, texts, b"")
     return MemberLog(node=node, address=f"{node}:1", survey=survey)
@@ -24,12 +30,12 @@ def test_members_that_agree_share_the_prefixes() -> None:
     assert is_shared(agreed_parts(holders))
 
 
-def test_a_member_that_disagrees_is_left_out_where_it_does() -> None:
+def test_member_is_omitted_for_prefixes_where_it_disagrees() -> None:
     holders = [holder("a", "wxyz"), holder("b", "wxyz"), holder("c", "wxy!")]
     assert [sorted(each) for each in sources(holders)] == [list("abc")] * 3 + [list("ab")]
 
 
-def test_the_snapshot_is_the_one_of_a_single_member_also_if_all_disagree_somewhere() -> None:
+def test_snapshot_is_that_of_one_member_even_if_all_disagree() -> None:
     holders = [holder("a", "wxy1"), holder("b", "wx2z"), holder("c", "w3yz")]
     parts = agreed_parts(holders)
     digests = "".join(part.digest[:1].decode() for part in parts)
@@ -43,7 +49,7 @@ def test_member_with_most_publications_outweighs_many_with_fewer() -> None:
     assert not is_shared(agreed_parts(holders))
 
 
-def test_of_those_with_the_same_number_the_one_with_whom_most_agree_is_believed() -> None:
+def test_member_with_most_agreement_is_the_reference() -> None:
     holders = [holder("a", "!!"), holder("b", "wx"), holder("c", "wx")]
     assert sources(holders) == [["b", "c"], ["c", "b"]]
 
@@ -59,5 +65,28 @@ def test_each_source_is_read_up_to_its_own_mark() -> None:
     assert {source.node: source.mark for source in part.sources} == {"a": 12, "b": 10}
 
 
-def test_a_member_that_answers_with_too_few_digests_is_no_obstacle() -> None:
+def test_member_with_too_few_digests_is_used_for_those() -> None:
     assert sources([holder("a", "wx"), holder("b", "w")]) == [["a", "b"], ["a"]]
+
+
+@pytest.mark.parametrize(
+    ("given", "is_same"),
+    [
+        ({}, True),
+        ({"store": "b0"}, False),
+        ({"epoch": 2}, False),
+        ({"offset": 101}, False),
+        ({"chain": b"other..."}, False),
+        ({"chain": b""}, True),  # given by a user
+        ({"chain": b"", "offset": 101}, False),
+        ({"epoch": 2, "offset": 0, "chain": b""}, True),
+        ({"epoch": 2, "offset": 0, "chain": b"other..."}, True),
+        ({"store": "b0", "offset": 0}, False),
+    ],
+)
+def test_place_is_in_a_log_with_the_same_publications_before_it(
+    given: dict[str, Any], is_same: bool
+) -> None:
+    survey = LogInfo(1, "a0", 1, 100, 120, 120, (), b"chain...")
+    place = LogPlace(store="a0", epoch=1, offset=42, chain=b"chain...")
+    assert fits(survey, replace(place, **given)) is is_same

@@ -1,12 +1,16 @@
-"""Stores with known publications, and what is left of them."""
+"""Stores with known publications, their damage, and the records that remain."""
 
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from skipring.core.publications import Publication
+from skipring.storage.durable_mark import losses_of
 from skipring.storage.store import PublicationStore
 
 NEWS, CHAT = "news", "chat"
@@ -68,6 +72,30 @@ def offsets(store: PublicationStore, topic: str = NEWS) -> list[int]:
     for offset, stored in found.items():
         assert stored == publication(offset, topic, len(stored.payload or b""))
     return list(found)
+
+
+def losses(store: PublicationStore, topic: str = NEWS) -> int:
+    """Return the number of recoveries that ended below the durable mark of a topic."""
+    return losses_of(store.archive(topic).epoch)
+
+
+def state(directory: Path) -> tuple[list[int], int]:
+    """Open a store; return its readable offsets and the losses of its topic."""
+    with PublicationStore.open(directory) as store:
+        return offsets(store), losses(store)
+
+
+def change(directory: Path, *statements: str) -> None:
+    """Run SQL statements on the file of a store that is closed."""
+    with closing(sqlite3.connect(directory / DATABASE, isolation_level=None)) as db:
+        for statement in statements:
+            db.execute(statement)
+
+
+def query(directory: Path, statement: str, file: str = DATABASE) -> list[tuple[Any, ...]]:
+    """Return the rows of a query on a file of a store."""
+    with closing(sqlite3.connect(directory / file)) as db:
+        return db.execute(statement).fetchall()
 
 
 def damaged(directory: Path) -> list[str]:

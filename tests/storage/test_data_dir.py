@@ -1,37 +1,117 @@
-"""The name of a node: created once and kept."""
+"""Data directory: the lock excludes other processes, and the name of a node is kept."""
 
+from __future__ import annotations
+
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from skipring.errors import IdentityError, StorageError
-from skipring.storage.data_dir import node_id
+from skipring.errors import IdentityError, StorageError, StoreBusyError
+from skipring.storage.data_dir import Lock, node_id
+
+HOLDER = """
+import sys; from pathlib import Path
+from skipring.storage.data_dir import Lock
+lock = Lock(Path(sys.argv[1]))
+print("locked", flush=True)
+sys.stdin.read()
+"""
 
 
-def test_node_without_a_name_gets_a_random_one_and_keeps_it(tmp_path: Path) -> None:
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "lock"
+
+
+@contextmanager
+def holding(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run another process that holds the lock."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "locked\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(StoreBusyError) as refused:
+        Lock(path)
+    return str(refused.value)
+
+
+def test_lock_names_the_process_that_holds_it(path: Path) -> None:
+    with holding(path) as other:
+        text = refusal(path)
+    assert text.startswith(f"{path.parent}: used by process {other.pid}")
+    if Path("/proc/self/cmdline").exists():
+        program = Path(sys.executable).name
+        assert f"process {other.pid} ({program} -c" in text
+    assert text.endswith("; stop it, or take another data directory")
+    assert text.isprintable()
+
+
+def test_lock_reports_that_this_process_holds_it(path: Path) -> None:
+    lock = Lock(path)
+    assert refusal(path) == (
+        f"{path.parent}: already open in this process; close it first, or take another data "
+        "directory"
+    )
+    lock.release()
+    Lock(path).release()
+
+
+def test_lock_of_a_killed_process_is_free(path: Path) -> None:
+    with holding(path) as other:
+        pass
+    assert path.read_text() == f"{other.pid}\n"
+    lock = Lock(path)
+    assert path.read_text() == f"{os.getpid()}\n"
+    lock.release()
+    assert path.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"nonsense", b"-1", b"0", b"\xff" * 4096, b"9" * 4096, b"2147483646\n"]
+)
+def test_lock_decides_regardless_of_the_file_content(path: Path, content: bytes) -> None:
+    Lock(path).release()
+    with holding(path) as other:
+        path.write_bytes(content)  # empty: the other process has not written its id yet
+        assert refusal(path).startswith(f"{path.parent}: used by another process; stop it")
+        assert other.poll() is None
+    Lock(path).release()
+
+
+# -- name of a node -----------------------------------------------------------------------
+
+
+def test_random_name_is_created_once_in_a_private_file(tmp_path: Path) -> None:
     names = [node_id(tmp_path / directory) for directory in ("a", "a", "b")]
     assert names[0] == names[1] != names[2]
     assert all(re.fullmatch(r"[a-z0-9]{12}", name) for name in names)
+    assert (tmp_path / "a" / "node-id").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["node-id"]
 
 
-def test_node_id_file_is_private(tmp_path: Path) -> None:
-    node_id(tmp_path)
-    assert (tmp_path / "node-id").stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in tmp_path.iterdir()] == ["node-id"]
-
-
-def test_given_name_is_kept(tmp_path: Path) -> None:
+def test_given_name_is_kept_and_not_changed(tmp_path: Path) -> None:
     assert node_id(tmp_path, "Ann.1_b-c") == "Ann.1_b-c"
     assert (tmp_path / "node-id").read_text() == "Ann.1_b-c\n"
-    assert node_id(tmp_path) == node_id(tmp_path, "Ann.1_b-c") == "Ann.1_b-c"
-
-
-def test_node_is_not_renamed(tmp_path: Path) -> None:
-    node_id(tmp_path, "ann")
-    with pytest.raises(IdentityError, match="called ann, not bob; leave the name out"):
+    with pytest.raises(IdentityError, match=r"called Ann\.1_b-c, not bob; leave the name out"):
         node_id(tmp_path, "bob")
-    assert node_id(tmp_path) == "ann"
+    assert node_id(tmp_path) == node_id(tmp_path, "Ann.1_b-c") == "Ann.1_b-c"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "é", "a" * 65, "a/b", "a\n", "supervisor"])
@@ -44,13 +124,9 @@ def test_invalid_name_is_refused(tmp_path: Path, name: str) -> None:
         node_id(tmp_path)
 
 
-def test_binary_name_file_is_refused(tmp_path: Path) -> None:
+def test_binary_file_and_a_file_in_place_of_the_directory_are_refused(tmp_path: Path) -> None:
     (tmp_path / "node-id").write_bytes(b"\xff\xfe" * 5000)
     with pytest.raises(IdentityError, match="is no name for a node"):
         node_id(tmp_path)
-
-
-def test_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("")
     with pytest.raises(StorageError):
-        node_id(tmp_path / "data")
+        node_id(tmp_path / "node-id")

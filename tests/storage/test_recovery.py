@@ -1,7 +1,6 @@
 """Recovery: a damaged store opens, keeps intact records and serves nothing else."""
 
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -21,13 +20,17 @@ from tests.storage.stored import (
     DATABASE,
     NEWS,
     PROMISES,
+    change,
     crashed,
     damaged,
     flip,
+    losses,
     made,
     offsets,
     places,
     publication,
+    query,
+    state,
     write,
 )
 
@@ -46,12 +49,6 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def change(directory: Path, statement: str, *values: object) -> None:
-    db = sqlite3.connect(directory / DATABASE, isolation_level=None)
-    db.execute(statement, values)
-    db.close()
-
-
 # -- damage to any byte -------------------------------------------------------------------
 
 
@@ -61,7 +58,7 @@ def reopened(directory: Path) -> int:
         found = offsets(store)
         archive = store.archive(NEWS)
         assert len(found) == store.recovery.publications
-        assert archive.end == COUNT or (archive.end < COUNT and losses_of(archive.epoch) == 1)
+        assert archive.end == COUNT or (archive.end < COUNT and losses(store) == 1)
         end = archive.end
         write(store, 2)
     with PublicationStore.open(directory) as store:
@@ -119,7 +116,7 @@ def test_file_without_its_first_page_keeps_everything(directory: Path, page_byte
     (directory / DATABASE).write_bytes(b"\0" * page_bytes + data[page_bytes:])
     with PublicationStore.open(directory) as store:
         assert offsets(store) == list(range(60))
-        assert losses_of(store.archive(NEWS).epoch) == 0
+        assert losses(store) == 0
         assert str(store.recovery) == (
             "60 publications; the file was damaged: file is not a database; "
             "0 lost here, to be fetched from other nodes; "
@@ -138,7 +135,7 @@ def test_damaged_file_of_any_page_size_keeps_everything(
     with PublicationStore.open(directory) as store:
         assert store.recovery.damage is not None
         assert offsets(store) == list(range(60))
-        assert losses_of(store.archive(NEWS).epoch) == 0
+        assert losses(store) == 0
     with PublicationStore.open(directory) as store:
         assert store.recovery.damage is None
 
@@ -177,38 +174,38 @@ def test_pages_are_only_searched_at_page_boundaries(
     )
 
 
-def test_file_marked_as_read_only_keeps_everything(directory: Path) -> None:
+def read_only(path: Path) -> None:
+    flip(path, 18)  # the version that a writer must support
+
+
+def undecodable_schema(path: Path) -> None:
+    flip(path, path.read_bytes().index(b"KEY, body") + len(b"KEY"), 0x80)
+
+
+@pytest.mark.parametrize("damage", [read_only, undecodable_schema])
+def test_file_with_a_damaged_header_or_schema_keeps_everything(
+    directory: Path, damage: Callable[[Path], None]
+) -> None:
     made(directory, 20)
-    flip(directory / DATABASE, 18)  # the version that a writer must support
+    damage(directory / DATABASE)
     with PublicationStore.open(directory) as store:
-        assert store.recovery.damage == "attempt to write a readonly database"
+        assert store.recovery.damage is not None
         write(store, 1)
         assert offsets(store) == list(range(21))
 
 
-def test_table_with_an_undecodable_schema_keeps_everything(directory: Path) -> None:
-    made(directory, 20)
-    path = directory / DATABASE
-    content = path.read_bytes()
-    place = content.index(b"KEY, body") + len(b"KEY")
-    path.write_bytes(content[:place] + bytes([content[place] | 0x80]) + content[place + 1 :])
-    with PublicationStore.open(directory) as store:
-        assert len(offsets(store)) == 20
-        assert store.recovery.damage is not None
-
-
-def test_foreign_file_is_quarantined(directory: Path) -> None:
+@pytest.mark.parametrize("is_directory", [False, True])
+def test_foreign_file_or_directory_is_quarantined(directory: Path, is_directory: bool) -> None:
     directory.mkdir()
-    (directory / DATABASE).write_text("a letter to my aunt\n" * 1000)
+    if is_directory:
+        (directory / DATABASE).mkdir()
+    else:
+        (directory / DATABASE).write_text("a letter to my aunt\n" * 1000)
     with PublicationStore.open(directory) as store:
         assert store.topics == []
-    assert (directory / damaged(directory)[0]).read_text().startswith("a letter")
-
-
-def test_directory_in_place_of_the_file_is_quarantined(directory: Path) -> None:
-    (directory / DATABASE).mkdir(parents=True)
-    made(directory, 1)
     assert damaged(directory) == [f"{DATABASE}.damaged-1"]
+    kept = directory / damaged(directory)[0]
+    assert kept.is_dir() or kept.read_text().startswith("a letter")
 
 
 # -- segments -----------------------------------------------------------------------------
@@ -226,9 +223,9 @@ def test_damage_to_one_publication_keeps_the_others_of_its_segment(directory: Pa
     with PublicationStore.open(directory) as store:
         assert offsets(store) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
         assert (store.recovery.lost, store.archive(NEWS).end) == (1, 10)
-        assert losses_of(store.archive(NEWS).epoch) == 0
-        marks = store._db.execute("SELECT topic, start, count, reason FROM quarantine").fetchall()
-        assert marks == [(NEWS, 4, 1, "could not be read any more")]
+        assert losses(store) == 0
+    marks = query(directory, "SELECT topic, start, count, reason FROM quarantine")
+    assert marks == [(NEWS, 4, 1, "could not be read any more")]
     assert damaged(directory) == [f"{DATABASE}.damaged-1"]
 
 
@@ -237,16 +234,16 @@ def test_damaged_last_publication_is_below_the_durable_mark(directory: Path) -> 
     damage_publication(directory, b"news 9 news 9 ")
     with PublicationStore.open(directory) as store:
         assert offsets(store) == list(range(9))
-        assert (store.archive(NEWS).end, losses_of(store.archive(NEWS).epoch)) == (9, 1)
+        assert (store.archive(NEWS).end, losses(store)) == (9, 1)
         assert (store.recovery.lost, store.recovery.raised) == (1, (NEWS,))
-        assert str(store.recovery).endswith("offsets count anew for news")
+        assert str(store.recovery).endswith("the offsets start again for news")
 
 
 def test_row_damaged_at_run_time_is_not_served(directory: Path) -> None:
     made(directory, 3, 3)
     with PublicationStore.open(directory) as store:
-        store._db.execute("UPDATE packs SET body = substr(body, 1, 100) WHERE pack = 1")
-        store._db.execute("DELETE FROM packs WHERE pack = 2")
+        change(directory, "UPDATE packs SET body = substr(body, 1, 100) WHERE pack = 1")
+        change(directory, "DELETE FROM packs WHERE pack = 2")
         archive = store.archive(NEWS)
         assert [archive.read(offset) for offset in range(6)] == [None] * 6
         assert list(archive.entries()) == list(archive.publications()) == []
@@ -261,19 +258,19 @@ def test_row_damaged_at_run_time_is_not_served(directory: Path) -> None:
 def test_segments_with_equal_offsets_are_served_once(directory: Path) -> None:
     made(directory, 3, 2)
     change(directory, "INSERT INTO packs(body) SELECT body FROM packs WHERE pack = 1")
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == list(range(5))
-        assert losses_of(store.archive(NEWS).epoch) == 0
+    assert state(directory) == (list(range(5)), 0)
+
+
+def lose_second_segment(directory: Path) -> None:
+    change(directory, "DELETE FROM packs WHERE pack = 2", "VACUUM")  # no page has it any more
 
 
 def test_missing_segment_leaves_a_known_gap(directory: Path) -> None:
     made(directory, 3, 2, 4)
-    change(directory, "DELETE FROM packs WHERE pack = 2")
-    change(directory, "VACUUM")  # so that it is nowhere in the file
+    lose_second_segment(directory)
     with PublicationStore.open(directory) as store:
-        assert offsets(store) == [0, 1, 2, 5, 6, 7, 8]
-        assert (store.archive(NEWS).end, losses_of(store.archive(NEWS).epoch)) == (9, 0)
-        assert store.recovery.lost == 2
+        assert (store.archive(NEWS).end, store.recovery.lost) == (9, 2)
+    assert state(directory) == ([0, 1, 2, 5, 6, 7, 8], 0)
     with PublicationStore.open(directory) as store:
         assert store.recovery.damage is None
 
@@ -294,21 +291,15 @@ def test_reused_offset_is_not_mistaken_for_a_discarded_one(directory: Path) -> N
         write(store, 3, 3)
         store.archive(NEWS).discard(4)
         store.commit()
-    change(directory, "DELETE FROM packs WHERE pack = 2")
-    change(directory, "VACUUM")
-    with PublicationStore.open(directory) as store:
-        assert (offsets(store), losses_of(store.archive(NEWS).epoch)) == ([0, 1, 2], 1)
-        write(store, 3)
-        assert offsets(store) == list(range(6))
-    with PublicationStore.open(directory) as store:
-        assert (offsets(store), losses_of(store.archive(NEWS).epoch)) == (list(range(6)), 1)
+    lose_second_segment(directory)
+    assert state(directory) == ([0, 1, 2], 1)
+    made(directory, 3)
+    assert state(directory) == (list(range(6)), 1)
 
 
 def test_publication_that_looks_like_a_segment_is_not_mistaken_for_one(directory: Path) -> None:
-    made(directory.with_name("other"), 1)
-    db = sqlite3.connect(directory.with_name("other") / DATABASE)
-    ((forged,),) = db.execute("SELECT body FROM packs").fetchall()
-    db.close()
+    other = made(directory.with_name("other"), 1)
+    ((forged,),) = query(other, "SELECT body FROM packs")
     with PublicationStore.open(directory) as store:
         for offset in range(200):
             row = Publication(publisher="a", seq=offset, payload=forged + bytes(offset))
@@ -328,7 +319,7 @@ def test_lost_write_ahead_log_is_detected_by_the_durable_mark(directory: Path) -
     crashed(directory, 3, 4)
     (directory / f"{DATABASE}-wal").unlink()
     with PublicationStore.open(directory) as store:
-        assert (offsets(store), losses_of(store.archive(NEWS).epoch)) == ([], 1)
+        assert (offsets(store), losses(store)) == ([], 1)
         assert (store.recovery.lost, store.recovery.raised) == (7, (NEWS,))
 
 
@@ -336,11 +327,9 @@ def test_write_ahead_log_damaged_in_the_middle_keeps_later_records(
     directory: Path, page_bytes: int
 ) -> None:
     crashed(directory, *[3] * 20)
-    wal = directory / f"{DATABASE}-wal"
-    flip(wal, 32 + 24 + page_bytes + 10)  # the header of the second frame of a page
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == list(range(60))
-        assert losses_of(store.archive(NEWS).epoch) == 0
+    # The header of the second frame of a page.
+    flip(directory / f"{DATABASE}-wal", 32 + 24 + page_bytes + 10)
+    assert state(directory) == (list(range(60)), 0)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
@@ -351,11 +340,10 @@ def test_truncated_write_ahead_log_keeps_earlier_records(
     wal = directory / f"{DATABASE}-wal"
     data = wal.read_bytes()
     wal.write_bytes(data[: int(len(data) * share)])
-    with PublicationStore.open(directory) as store:
-        found = offsets(store)
-        assert found == list(range(len(found)))
-        assert 60 * (share - 0.1) < len(found) < 60
-        assert losses_of(store.archive(NEWS).epoch) == 1
+    found, lost = state(directory)
+    assert found == list(range(len(found)))
+    assert 60 * (share - 0.1) < len(found) < 60
+    assert lost == 1
 
 
 # -- durable marks and epochs -------------------------------------------------------------
@@ -363,25 +351,19 @@ def test_truncated_write_ahead_log_keeps_earlier_records(
 
 def epochs_after(directory: Path, *, news: int, chat: int) -> None:
     with PublicationStore.open(directory) as store:
-        assert (losses_of(store.archive(NEWS).epoch), losses_of(store.archive(CHAT).epoch)) == (
-            news,
-            chat,
-        )
+        assert (losses(store), losses(store, CHAT)) == (news, chat)
         offsets(store, NEWS)
         offsets(store, CHAT)
 
 
 def two_topics(directory: Path) -> Path:
-    with PublicationStore.open(directory) as store:
-        write(store, 5)
-        write(store, 5, topic=CHAT)
-    return directory
+    made(directory, 5)
+    return made(directory, 5, topic=CHAT)
 
 
 def test_only_a_topic_that_ends_below_its_durable_mark_gets_a_new_epoch(directory: Path) -> None:
     two_topics(directory)
-    change(directory, "DELETE FROM packs WHERE pack = 2")
-    change(directory, "VACUUM")
+    lose_second_segment(directory)
     for _ in range(2):
         epochs_after(directory, news=0, chat=1)
 
@@ -408,27 +390,27 @@ def test_epoch_is_stored_and_random(tmp_path: Path) -> None:
     assert epoch_of(one) != epoch_of(other)
 
 
-def test_restored_directory_does_not_repeat_its_epochs(directory: Path) -> None:
-    """Restore the durable marks with the directory, so that only chance makes a difference."""
+def restore(directory: Path, backup: Path) -> None:
+    shutil.rmtree(directory)
+    shutil.copytree(backup, directory)
+
+
+def test_restored_directory_does_not_repeat_the_epochs_of_old_and_new_topics(
+    directory: Path,
+) -> None:
+    """Restore the durable marks too, so that only chance makes a difference."""
     backup = directory.with_name("backup")
     shutil.copytree(made(directory, 5), backup)
-    epochs = set()
+    epochs, new_epochs = set(), set()
     for _ in range(2):
         (directory / DATABASE).unlink()
         epochs.add(epoch_of(directory))
-        shutil.rmtree(directory)
-        shutil.copytree(backup, directory)
+        restore(directory, backup)
+        with PublicationStore.open(made(directory, 5, topic=CHAT)) as store:
+            new_epochs.add(store.archive(CHAT).epoch)
+        restore(directory, backup)
     assert {losses_of(epoch) for epoch in epochs} == {1}
-    assert len(epochs) == 2
-
-
-def test_topic_of_a_restored_directory_does_not_repeat_its_epoch(directory: Path) -> None:
-    backup = directory.with_name("backup")
-    shutil.copytree(made(directory, 5, topic=CHAT), backup)
-    before = epoch_of(made(directory, 5))
-    shutil.rmtree(directory)
-    shutil.copytree(backup, directory)
-    assert epoch_of(made(directory, 5)) != before
+    assert len(epochs) == len(new_epochs) == 2
 
 
 def test_loss_of_uncommitted_records_keeps_the_epoch(directory: Path) -> None:
@@ -476,16 +458,24 @@ def test_chain_survives_a_recovery_without_losses(directory: Path) -> None:
     assert chain_of(directory) == before
 
 
-def test_chain_changes_after_a_lost_segment(directory: Path) -> None:
-    made(directory, 3, 2, 100)
+def lose_id(directory: Path) -> None:
+    data = (directory / DATABASE).read_bytes()
+    flip(directory / DATABASE, data.index(publication(40).id) + 3)
+
+
+@pytest.mark.parametrize(
+    ("counts", "lose", "equal"),
+    [((3, 2, 100), lose_second_segment, 4), ((100,), lose_id, 41)],
+)
+def test_chain_changes_after_publications_lost_with_their_ids(
+    directory: Path, counts: tuple[int, ...], lose: Callable[[Path], None], equal: int
+) -> None:
+    made(directory, *counts)
     before = chain_of(directory)
-    change(directory, "DELETE FROM packs WHERE pack = 2")
-    change(directory, "VACUUM")
+    lose(directory)
     for _ in range(2):
-        after = chain_of(directory)
-        assert [one == two for one, two in zip(before, after, strict=True)] == [True] * 4 + [
-            False
-        ] * 102
+        pairs = list(zip(before, chain_of(directory), strict=True))
+        assert [one == two for one, two in pairs] == [place < equal for place in range(len(pairs))]
 
 
 def test_chain_survives_a_lost_publication_with_an_intact_id(directory: Path) -> None:
@@ -499,20 +489,8 @@ def test_chain_survives_a_lost_publication_with_an_intact_id(directory: Path) ->
         change(directory, "INSERT INTO packs(body) SELECT body FROM packs")  # rebuilt once more
 
 
-def test_chain_changes_after_a_publication_lost_with_its_id(directory: Path) -> None:
-    made(directory, 100)
-    before = chain_of(directory)
-    data = (directory / DATABASE).read_bytes()
-    flip(directory / DATABASE, data.index(publication(40).id) + 3)
-    after = chain_of(directory)
-    assert [one == two for one, two in zip(before, after, strict=True)] == [True] * 41 + [
-        False
-    ] * 60
-
-
 def test_chain_survives_a_quarantined_publication(directory: Path) -> None:
-    with PublicationStore.open(directory) as store:
-        write(store, 100)
+    made(directory, 100)
     before = chain_of(directory)
     with PublicationStore.open(directory) as store:
         store.archive(NEWS).discard(40)
@@ -523,67 +501,54 @@ def test_chain_survives_a_quarantined_publication(directory: Path) -> None:
     assert chain_of(directory) == before
 
 
-def test_store_id_survives_the_loss_of_either_file(directory: Path) -> None:
-    with PublicationStore.open(directory) as store:
-        made_once = store.id
-    (directory / DATABASE).unlink()
-    with PublicationStore.open(directory) as store:
-        assert store.id == made_once
+def remove_marks(directory: Path) -> None:
     for name in PROMISES:
         (directory / name).unlink()
-    with PublicationStore.open(directory) as store:
-        assert store.id == made_once
 
 
-def test_intact_file_without_durable_mark_keeps_its_epochs(directory: Path) -> None:
+def test_store_id_survives_the_loss_of_either_file(directory: Path) -> None:
+    ids = []
+    for lose in (lambda _: None, lambda each: (each / DATABASE).unlink(), remove_marks):
+        lose(directory)
+        with PublicationStore.open(directory) as store:
+            ids.append(store.id)
+    assert len(set(ids)) == 1
+
+
+def test_file_without_durable_marks_keeps_its_epochs_only_if_it_is_intact(directory: Path) -> None:
     two_topics(directory)
     for name in PROMISES:
         (directory / name).write_bytes(b"nonsense")
     epochs_after(directory, news=0, chat=0)
     assert damaged(directory) == []
-
-
-def test_damaged_file_without_durable_mark_gets_new_epochs(directory: Path) -> None:
-    two_topics(directory)
-    for name in PROMISES:
-        (directory / name).unlink()
+    remove_marks(directory)
     flip(directory / DATABASE, 20, 255)
     epochs_after(directory, news=1, chat=1)
 
 
-def test_one_damaged_durable_mark_of_two_does_no_harm(directory: Path) -> None:
-    for name in PROMISES:
-        two_topics(directory)
-        flip(directory / name, 20)
-        epochs_after(directory, news=0, chat=0)
-        shutil.rmtree(directory)
+@pytest.mark.parametrize("name", PROMISES)
+def test_one_damaged_durable_mark_of_two_does_no_harm(directory: Path, name: str) -> None:
+    two_topics(directory)
+    flip(directory / name, 20)
+    epochs_after(directory, news=0, chat=0)
 
 
-def test_old_copy_of_the_file_is_detected(directory: Path) -> None:
+@pytest.mark.parametrize("is_of_earlier_epoch", [False, True])
+def test_old_copy_of_the_file_is_detected(directory: Path, is_of_earlier_epoch: bool) -> None:
     made(directory, 5)
     shutil.copy(directory / DATABASE, directory / "backup")
+    if is_of_earlier_epoch:
+        (directory / DATABASE).unlink()
     made(directory, 5)
     shutil.copy(directory / "backup", directory / DATABASE)
-    with PublicationStore.open(directory) as store:
-        assert (offsets(store), losses_of(store.archive(NEWS).epoch)) == (list(range(5)), 1)
-
-
-def test_old_copy_from_an_earlier_epoch_is_detected(directory: Path) -> None:
-    made(directory, 5)
-    shutil.copy(directory / DATABASE, directory / "backup")
-    (directory / DATABASE).unlink()
-    made(directory, 2)
-    shutil.copy(directory / "backup", directory / DATABASE)
-    with PublicationStore.open(directory) as store:
-        assert (offsets(store), losses_of(store.archive(NEWS).epoch)) == (list(range(5)), 2)
+    assert state(directory) == (list(range(5)), 1 + is_of_earlier_epoch)
 
 
 def test_durable_mark_of_another_store_is_ignored(tmp_path: Path) -> None:
     ours, other = made(tmp_path / "ours", 3), made(tmp_path / "other", 9, 9)
     for name in PROMISES:
         shutil.copy(other / name, ours / name)
-    with PublicationStore.open(ours) as store:
-        assert (offsets(store), losses_of(store.archive(NEWS).epoch)) == ([0, 1, 2], 0)
+    assert state(ours) == ([0, 1, 2], 0)
     with PublicationStore.open(ours) as store:
         assert store.recovery.damage is None
 
@@ -597,16 +562,14 @@ def test_only_the_newest_damaged_files_are_kept(directory: Path) -> None:
         flip(directory / DATABASE, 20, 255)
         made(directory, 1)
     assert damaged(directory) == [f"{DATABASE}.damaged-{n}" for n in (3, 4)][-DAMAGED_MAX:]
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == list(range(9))
+    assert state(directory)[0] == list(range(9))
 
 
 def test_damaged_file_is_quarantined_with_its_write_ahead_log(directory: Path) -> None:
     crashed(directory, 5)
     wal = (directory / f"{DATABASE}-wal").read_bytes()
     (directory / DATABASE).write_bytes(b"nonsense" * 1000)
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == list(range(5))
+    assert state(directory)[0] == list(range(5))
     aside = f"{DATABASE}.damaged-1"
     assert damaged(directory) == [aside, f"{aside}-wal"]
     assert (directory / f"{aside}-wal").read_bytes() == wal
@@ -623,7 +586,5 @@ def test_interrupted_recovery_is_completed(directory: Path, moment: str) -> None
         (directory / f"{DATABASE}{suffix}").write_bytes(b"half of it")
     if moment == "old one gone":
         (directory / DATABASE).unlink()
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == list(range(5))
-        assert losses_of(store.archive(NEWS).epoch) == 0
+    assert state(directory) == (list(range(5)), 0)
     assert not list(directory.glob("*.new")) + list(directory.glob("*.rebuilding"))

@@ -119,9 +119,9 @@ def test_row_that_fills_a_segment_is_its_last() -> None:
 
 
 def test_invalid_id_is_refused() -> None:
-    with pytest.raises(AssertionError, match="an id that is none"):
+    with pytest.raises(AssertionError, match="an invalid id"):
         SegmentBuilder(NEWS, 0).append(b"short", b"row")
-    with pytest.raises(AssertionError, match="an id that is none"):
+    with pytest.raises(AssertionError, match="an invalid id"):
         SegmentBuilder(NEWS, 0).fill(b"i" * 32, b"tworows", [3, 4])
 
 

@@ -1,8 +1,10 @@
-"""The store of a node: committed records are read back, and nothing else is."""
+"""Store of a node: it returns the committed records, and nothing else."""
 
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
@@ -14,7 +16,7 @@ from skipring.core.publications import SEQ_BELIEVED_MAX, Encoded, Publication
 from skipring.core.records import encoded
 from skipring.errors import StorageError, StoreBusyError, StoreFullError
 from skipring.storage import sqlite as database
-from skipring.storage.durable_mark import losses_of
+from skipring.storage import store as store_module
 from skipring.storage.page_scan import PAGE_SIZES
 from skipring.storage.segment import PACK_BYTES
 from skipring.storage.store import PublicationStore
@@ -23,13 +25,19 @@ from tests.storage.stored import (
     DATABASE,
     NEWS,
     PROMISES,
+    change,
     crashed,
     damaged,
+    losses,
     made,
     offsets,
     publication,
+    query,
+    state,
     write,
 )
+
+WAIT_S = 20.0
 
 
 @pytest.fixture
@@ -49,8 +57,14 @@ def test_new_store_is_empty(directory: Path) -> None:
         assert (store.topics, str(store.recovery)) == ([NEWS], "0 publications")
 
 
+def page_size(directory: Path) -> int:
+    ((size,),) = query(directory, "PRAGMA page_size")
+    assert isinstance(size, int)
+    return size
+
+
 @pytest.mark.parametrize("page_bytes", PAGE_SIZES)
-def test_file_of_any_page_size_is_used_unchanged(
+def test_file_of_any_page_size_is_used_unchanged_with_the_same_log_size(
     directory: Path, page_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as other:
@@ -58,33 +72,20 @@ def test_file_of_any_page_size_is_used_unchanged(
         made(directory, 3)
     with PublicationStore.open(directory) as store:
         assert store.recovery.damage is None
-        write(store, 4)
-        assert store._db.execute("PRAGMA page_size").fetchall() == [(page_bytes,)]
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == list(range(7))
+        write(store, *[8] * 8, size=PACK_BYTES)
+        size = (directory / f"{DATABASE}-wal").stat().st_size
+        assert database.LOG_BYTES < size < 2 * database.LOG_BYTES
+    assert page_size(directory) == page_bytes
+    assert state(directory) == (list(range(67)), 0)
 
 
 def test_file_with_an_unknown_page_size_is_quarantined(directory: Path) -> None:
     made(directory, 3)
-    db = sqlite3.connect(directory / DATABASE, isolation_level=None)
-    for statement in ("PRAGMA journal_mode=DELETE", "PRAGMA page_size=1024", "VACUUM"):
-        db.execute(statement)
-    db.close()
+    change(directory, "PRAGMA journal_mode=DELETE", "PRAGMA page_size=1024", "VACUUM")
     with PublicationStore.open(directory) as store:
         assert store.recovery.damage == "its tables are not those of a store"
-        assert store._db.execute("PRAGMA page_size").fetchall() == [(PAGE_SIZES[0],)]
+    assert page_size(directory) == PAGE_SIZES[0]
     assert damaged(directory) == [f"{DATABASE}.damaged-1"]
-
-
-@pytest.mark.parametrize("page_bytes", PAGE_SIZES)
-def test_write_ahead_log_has_the_same_size_for_every_page_size(
-    directory: Path, page_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database, "PAGE_BYTES", page_bytes)
-    with PublicationStore.open(directory) as store:
-        write(store, *[8] * 8, size=PACK_BYTES)
-        size = (directory / f"{DATABASE}-wal").stat().st_size
-        assert database.LOG_BYTES < size < 2 * database.LOG_BYTES
 
 
 def test_encoded_rows_are_stored_unchanged_from_any_buffer(directory: Path) -> None:
@@ -128,11 +129,10 @@ def test_encoded_rows_can_be_discarded_before_the_commit(directory: Path) -> Non
         archive.write(0, *rows, encoded=Encoded.of([encoded(row) for row in rows]))
         archive.discard(1)
         store.commit()
-    with PublicationStore.open(directory) as store:
-        assert list(store.archive(NEWS).publications()) == [rows[0], rows[2]]
+    assert state(directory)[0] == [0, 2]
 
 
-def test_written_record_is_readable_immediately_and_durable_after_a_commit(
+def test_written_record_is_readable_at_once_and_survives_only_after_a_commit(
     directory: Path,
 ) -> None:
     with PublicationStore.open(directory) as store:
@@ -143,16 +143,9 @@ def test_written_record_is_readable_immediately_and_durable_after_a_commit(
         store.commit()
         assert offsets(store) == [0]
         assert (archive.end, archive.durable_end, store.unwritten) == (1, 1, 0)
-
-
-def test_uncommitted_records_are_lost_on_close(directory: Path) -> None:
-    with PublicationStore.open(directory) as store:
-        write(store, 2)
-        store.archive(NEWS).write(2, publication(2))
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == [0, 1]
-        assert losses_of(store.archive(NEWS).epoch) == 0
-        assert damaged(directory) == []
+        archive.write(1, publication(1))
+    assert state(directory) == ([0], 0)
+    assert damaged(directory) == []
 
 
 def test_log_on_disk_behaves_like_a_log_in_memory(directory: Path) -> None:
@@ -248,26 +241,14 @@ def test_newest_ignores_implausible_sequences_and_discarded_rows(directory: Path
 # -- segments -----------------------------------------------------------------------------
 
 
-def rows(directory: Path, query: str) -> list[tuple[object, ...]]:
-    db = sqlite3.connect(directory / DATABASE)
-    try:
-        return db.execute(query).fetchall()
-    finally:
-        db.close()
-
-
-def test_commit_writes_one_row_for_many_publications(directory: Path) -> None:
+def test_commit_writes_few_rows_of_bounded_size(directory: Path) -> None:
     made(directory, 100, 50)
-    assert rows(directory, "SELECT count(*) FROM packs") == [(2,)]
-
-
-def test_segment_size_is_bounded(directory: Path) -> None:
+    assert query(directory, "SELECT count(*) FROM packs") == [(2,)]
     made(directory, 400, size=2000)
-    sizes = [size for (size,) in rows(directory, "SELECT length(body) FROM packs")]
+    sizes = [size for (size,) in query(directory, "SELECT length(body) FROM packs WHERE pack > 2")]
     assert len(sizes) == 4
-    assert all(isinstance(size, int) and size < PACK_BYTES + 3000 for size in sizes)
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == list(range(400))
+    assert all(size < PACK_BYTES + 3000 for size in sizes)
+    assert state(directory)[0] == list(range(550))
 
 
 def test_commit_without_new_records_writes_nothing(directory: Path) -> None:
@@ -318,7 +299,7 @@ def test_T12_discarded_record_is_quarantined_permanently_with_a_reason(directory
         assert offsets(store) == [0, 2]
         store.commit()
         assert archive.end == 4
-    kept = rows(directory, "SELECT topic, start, count, reason, length(body) > 40 FROM quarantine")
+    kept = query(directory, "SELECT topic, start, count, reason, length(body) > 40 FROM quarantine")
     assert kept == [
         (NEWS, 1, 1, "looks odd", 1),
         (NEWS, 3, 1, "not what was stored there (T12)", 1),
@@ -332,26 +313,38 @@ def test_T12_discarded_record_is_quarantined_permanently_with_a_reason(directory
 # -- environment --------------------------------------------------------------------------
 
 
-def test_full_disk_loses_nothing_and_the_commit_is_retried(directory: Path) -> None:
+def test_full_disk_loses_nothing_and_the_commit_is_retried(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert = store_module.insert_pack
+
+    def insert_until_full(db: sqlite3.Connection, body: bytes) -> int:
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+        db.execute(f"PRAGMA max_page_count={pages}")
+        return insert(db, body)
+
     with PublicationStore.open(directory) as store:
         write(store, 5)
-        (pages,) = store._db.execute("PRAGMA page_count").fetchone()
-        store._db.execute(f"PRAGMA max_page_count={pages}")
         archive = store.archive(NEWS)
         for offset in range(5, 105):
             archive.write(offset, publication(offset, size=1000))
         archive.discard(2)
+        monkeypatch.setattr(store_module, "insert_pack", insert_until_full)
         for _ in range(2):
             with pytest.raises(StoreFullError, match="make room"):
                 store.commit()
             assert (archive.end, archive.durable_end, store.unwritten) == (105, 5, 100)
             assert len(offsets(store)) == 104
-        store._db.execute("PRAGMA max_page_count=1000000")
+
+        def insert_with_room(db: sqlite3.Connection, body: bytes) -> int:
+            db.execute("PRAGMA max_page_count=1000000")
+            return insert(db, body)
+
+        monkeypatch.setattr(store_module, "insert_pack", insert_with_room)
         archive.write(105, publication(105))
         store.commit()
         assert (archive.durable_end, store.unwritten) == (106, 0)
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == [offset for offset in range(106) if offset != 2]
+    assert state(directory)[0] == [offset for offset in range(106) if offset != 2]
 
 
 def test_failed_write_of_the_durable_mark_makes_nothing_durable(
@@ -391,8 +384,7 @@ def test_two_processes_cannot_share_a_directory(directory: Path) -> None:
         )
         assert other.stdout.startswith("StoreBusyError")
         write(store, 1)
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == [0]
+    assert state(directory)[0] == [0]
 
 
 def test_database_locked_by_another_program_is_reported(directory: Path) -> None:
@@ -402,9 +394,8 @@ def test_database_locked_by_another_program_is_reported(directory: Path) -> None
     with pytest.raises(StoreBusyError):
         PublicationStore.open(directory)
     other.close()
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == [0]
-        assert damaged(directory) == []
+    assert state(directory)[0] == [0]
+    assert damaged(directory) == []
 
 
 def test_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
@@ -415,10 +406,40 @@ def test_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_second_close_does_nothing(directory: Path) -> None:
-    store = PublicationStore.open(directory)
-    store.close()
-    store.close()
+    with PublicationStore.open(directory) as store:
+        store.close()
     made(directory, 1)
+
+
+def test_close_waits_for_a_commit_in_another_thread(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite crashes if a connection is closed while another thread uses it."""
+    started, resumed = Event(), Event()
+    transaction = store_module.transaction
+
+    @contextmanager
+    def paused(db: sqlite3.Connection) -> Iterator[None]:
+        with transaction(db):
+            started.set()
+            assert resumed.wait(WAIT_S)
+            yield
+
+    store = PublicationStore.open(directory)
+    store.archive(NEWS).write(0, publication(0))
+    monkeypatch.setattr(store_module, "transaction", paused)
+    committing, closing = Thread(target=store.commit), Thread(target=store.close)
+    committing.start()
+    assert started.wait(WAIT_S)
+    closing.start()
+    closing.join(0.2)  # long enough for a close that does not wait
+    is_closed_early = not closing.is_alive()
+    resumed.set()
+    for thread in (committing, closing):
+        thread.join(WAIT_S)
+    assert not is_closed_early
+    monkeypatch.undo()
+    assert state(directory)[0] == [0]
 
 
 def test_commits_in_another_thread_allow_reads_and_writes(directory: Path) -> None:
@@ -448,11 +469,10 @@ def test_commits_in_another_thread_allow_reads_and_writes(directory: Path) -> No
         store.commit()
         assert failures == []
         assert offsets(store) == list(range(count))
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == list(range(count))
+    assert state(directory)[0] == list(range(count))
 
 
 def test_committed_records_survive_a_crash(directory: Path) -> None:
     with PublicationStore.open(crashed(directory, 3, 4)) as store:
         assert offsets(store) == list(range(7))
-        assert (losses_of(store.archive(NEWS).epoch), store.recovery.damage) == (0, None)
+        assert (losses(store), store.recovery.damage) == (0, None)

@@ -2,12 +2,15 @@
 
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from skipring.core.state import SupervisorState
 from skipring.errors import StorageError, StoreBusyError, StoreFullError
+from skipring.storage import supervisor_store
+from skipring.storage.sqlite import connect
 from skipring.storage.supervisor_store import SupervisorStore
 from tests.storage.stored import damaged, flip, places
 
@@ -26,6 +29,15 @@ def saved(directory: Path, **states: SupervisorState) -> Path:
 def loaded(directory: Path) -> dict[str, SupervisorState]:
     with SupervisorStore.open(directory) as store:
         return store.load()
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def execute(directory: Path, statement: str) -> None:
+    with closing(sqlite3.connect(directory / FILE, isolation_level=None)) as db:
+        db.execute(statement)
 
 
 def test_saved_state_is_loaded_however_corrupted(tmp_path: Path) -> None:
@@ -48,10 +60,11 @@ def test_new_store_is_empty_and_forgotten_topics_are_removed(tmp_path: Path) -> 
 def test_unchanged_state_is_not_written_again(tmp_path: Path) -> None:
     with SupervisorStore.open(tmp_path) as store:
         store.save("news", THREE)
-        assert store._db is not None
-        changes = store._db.total_changes
+        before = files(tmp_path)
         store.save("news", THREE)
-        assert store._db.total_changes == changes
+        assert files(tmp_path) == before
+        store.save("news", ODD)
+        assert files(tmp_path) != before
 
 
 @pytest.mark.heavy
@@ -79,44 +92,44 @@ def test_foreign_file_is_quarantined(tmp_path: Path) -> None:
 
 def test_damaged_row_is_omitted_alone(tmp_path: Path) -> None:
     saved(tmp_path, news=THREE, chat=ODD)
-    db = sqlite3.connect(tmp_path / FILE)
-    db.execute("UPDATE rosters SET body = x'00' WHERE topic = 'news'")
-    db.commit()
-    db.close()
+    execute(tmp_path, "UPDATE rosters SET body = x'00' WHERE topic = 'news'")
     assert loaded(tmp_path) == {"chat": ODD}
 
 
 def test_damage_at_run_time_loses_nothing(tmp_path: Path) -> None:
     with SupervisorStore.open(tmp_path) as store:
         store.save("news", THREE)
-        assert store._db is not None
-        store._db.execute("DROP TABLE rosters")
+        execute(tmp_path, "DROP TABLE rosters")
         store.save("chat", ODD)
     assert loaded(tmp_path) == {"chat": ODD, "news": THREE}
     assert damaged(tmp_path) == [f"{FILE}.damaged-1"]
 
 
-def test_full_disk_is_reported_and_the_save_is_retried(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_the_save_is_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[sqlite3.Connection] = []
+
+    def connected(path: Path) -> sqlite3.Connection:
+        opened.append(connect(path))
+        return opened[-1]
+
+    monkeypatch.setattr(supervisor_store, "connect", connected)
     large = SupervisorState(database=tuple(("0", f"node{n}") for n in range(5000)))
     with SupervisorStore.open(tmp_path) as store:
         store.save("news", THREE)
-        assert store._db is not None
-        store._db.execute("PRAGMA max_page_count=3")
+        opened[-1].execute("PRAGMA max_page_count=3")
         with pytest.raises(StoreFullError):
             store.save("news", large)
         assert store.load() == {"news": THREE}
-        store._db.execute("PRAGMA max_page_count=1000000")
+        opened[-1].execute("PRAGMA max_page_count=1000000")
         store.save("news", large)
     assert loaded(tmp_path) == {"news": large}
 
 
-def test_two_supervisors_cannot_share_a_directory(tmp_path: Path) -> None:
+def test_directory_in_use_and_a_file_in_its_place_are_refused(tmp_path: Path) -> None:
     with SupervisorStore.open(tmp_path), pytest.raises(StoreBusyError):
         SupervisorStore.open(tmp_path)
     assert loaded(tmp_path) == {}
-
-
-def test_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("")
     with pytest.raises(StorageError):
-        SupervisorStore.open(tmp_path / "data")
+        SupervisorStore.open(tmp_path / FILE)

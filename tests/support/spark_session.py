@@ -10,7 +10,7 @@ FEW_ROWS = {
 }
 
 SMALL = {
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "1",
     "spark.driver.memory": "1g",
     **FEW_ROWS,
 }

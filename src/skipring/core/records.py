@@ -85,7 +85,7 @@ def rows_of_page(data: bytes) -> list[Raw]:
     try:
         return _RAW_PAGE.decode(data)
     except (MsgspecError, ValueError, RecursionError) as error:
-        raise MessageError(f"a page that cannot be read: {error}") from None
+        raise MessageError(f"unreadable page: {error}") from None
 
 
 def number_in(data: bytes) -> tuple[NodeId, int]:

@@ -34,8 +34,8 @@ from skipring.node.metrics_server import Telemetry
 from skipring.node.readings import node_readings, supervisor_readings
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
+from skipring.observability.clock import LoopPause
 from skipring.observability.logs import logger
-from skipring.observability.loop_pause import LoopPause
 from skipring.observability.metrics import HostReadings
 from skipring.security.credentials import may_act_as
 from skipring.storage.data_dir import check_name, node_id

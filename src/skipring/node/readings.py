@@ -16,7 +16,7 @@ from skipring.net.addresses import supervisor_at
 from skipring.net.dial_back import DialBackResult
 from skipring.node.host import NodeHost
 from skipring.node.supervisor_host import SupervisorHost
-from skipring.observability.loop_pause import LoopPause
+from skipring.observability.clock import LoopPause
 from skipring.observability.metrics import HostReadings, Samples
 from skipring.wire.limits import shown
 from skipring.wire.rpc import WIRE_TYPES

@@ -14,7 +14,7 @@ from skipring.core.peers import TopicId
 from skipring.errors import DataLossError, MessageError, UnreachableError
 from skipring.rpc.log_reader import MemberLog
 from skipring.spark.offsets import LogPlace, Position, Standby
-from skipring.spark.partitions import BRING_IT_BACK, RangePartition, gone, partitions_of
+from skipring.spark.partitions import RESTORE_IT, RangePartition, gone, partitions_of
 from skipring.spark.snapshot import MemberStores
 
 IDS_MAX: Final = 100_000  # Guess: 3 MB; beyond this, the roots are compared.
@@ -90,7 +90,7 @@ def _is_settled(holder: MemberLog) -> bool:
     return holder.survey.end == holder.survey.durable_end
 
 
-SKIPPED: Final = "what came since is skipped"
+SKIPPED: Final = "later publications are skipped"
 
 _LOG: Final = getLogger(__name__)
 
@@ -110,7 +110,7 @@ def replayed(
         return []
     holder = stores.find(topic, end)
     if holder is None:
-        advice = f"{BRING_IT_BACK}, or begin anew with another checkpoint"
+        advice = f"{RESTORE_IT}, or start again with another checkpoint"
         raise DataLossError(gone(topic, before, advice))
     if not stores.has(topic, holder, start):  # the store was restored, and ends before the position
         _LOG.warning("%s", gone(topic, before, SKIPPED))
@@ -154,7 +154,7 @@ def partitions_between(
     ranges += _without(range(start.offset, max(start.offset, end.offset)), unread)
     found = partitions_of(topic, holder, ranges, partitions_min, end, start.seen)
     beyond = end.seen - start.seen
-    if beyond:  # read elsewhere, and they arrived here later, if at all
+    if beyond:  # read from another store; they arrived here later, if at all
         rest = range(end.offset, max(end.offset, latest.offset))
         later = partitions_of(topic, holder, [rest], None, latest)
         found += [replace_fields(partition, only=beyond) for partition in later]

@@ -48,7 +48,7 @@ def range_partitions(
     if any((each.store, each.epoch) != (given[0].store, given[0].epoch) for each in given):
         raise InputError(
             f"startingOffsets and endingOffsets of {topic!r} are of different stores or epochs, "
-            "which count differently; take both from the same member"
+            "whose offsets differ; use positions of the same member"
         )
     stores = MemberStores(reach)
     holder = stores.find(topic, replace(given[0], offset=0))  # the member that has the store
@@ -69,7 +69,7 @@ def _check_given(stores: MemberStores, topic: TopicId, holder: MemberLog, given:
     end = holder.survey.durable_end
     if given.epoch == holder.survey.epoch and not given.chain and given.offset > end:
         raise InputError(
-            f"{topic!r} has {end} offsets in that store, and {given.offset} was asked for"
+            f"{topic!r} has {end} offsets in that store; {given.offset} is beyond its end"
         )
     if not stores.has(topic, holder, given):
         raise DataLossError(gone(topic, given, READ_WITHOUT))
@@ -125,16 +125,16 @@ def read_range(reach: RingClient, partition: RangePartition) -> Iterator[ArrowRo
             yield rows
 
 
-BRING_IT_BACK: Final = "bring it back"
-READ_WITHOUT: Final = f"{BRING_IT_BACK}, or read without offsets"
+RESTORE_IT: Final = "restore that store"
+READ_WITHOUT: Final = f"{RESTORE_IT}, or read without offsets"
 READ_ON: Final = (
-    "bring it back, or set failOnDataLoss to false to read on from another member, or begin anew "
+    f"{RESTORE_IT}, or set failOnDataLoss to false to continue at another member, or start again "
     "with another checkpoint"
 )
 
 
 def gone(topic: TopicId, position: LogPlace, advice: str) -> str:
-    """Return the sentence that a store is gone, with advice."""
+    """Return the message that a store is gone, with advice."""
     return (
         f"the store {position.store} (epoch {position.epoch}) from which {topic!r} was read up to "
         f"offset {position.offset} is gone: its node is down, has left the topic, has lost its "

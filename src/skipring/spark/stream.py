@@ -202,7 +202,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stores, standby = self._members(), position.standby
         holder = standby and stores.find(topic, standby)
         if standby and holder:
-            _LOG.warning("%s", gone(topic, position, f"reading on from {holder.node}"))
+            _LOG.warning("%s", gone(topic, position, f"the query continues at {holder.node}"))
             start, seen = standby.offset, standby.seen | position.seen
         else:
             holder, seen = stores.first(topic), position.seen

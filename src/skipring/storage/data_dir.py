@@ -85,12 +85,12 @@ def translate_os_errors(place: Path) -> Iterator[None]:
                 raise _busy(place) from error
             case _:
                 raise StorageError(
-                    f"{place}: {error}; a restart keeps what is intact, if the disk is sound"
+                    f"{place}: {error}; a restart keeps the intact records if the disk works"
                 ) from error
 
 
 def _full(place: Path) -> StoreFullError:
-    return StoreFullError(f"{place}: no room left; make room, then it is tried again")
+    return StoreFullError(f"{place}: no room left; make room, and the next commit retries")
 
 
 def _busy(place: Path, holder: int | None = None) -> StoreBusyError:

@@ -97,7 +97,7 @@ class DeliveryFile:
         db = self._connected()
         yield from db.execute("SELECT chunk, body FROM chunks ORDER BY chunk")
         if db.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
-            raise sqlite3.DatabaseError("its pages do not fit together")
+            raise sqlite3.DatabaseError("its pages are inconsistent")
 
     def read(self, row: int) -> object:
         """Return the content of a row; None if there is no such row."""
@@ -157,7 +157,7 @@ def _check_tables(db: sqlite3.Connection) -> None:
         for statement in _SCHEMA.values():
             db.execute(statement)
     elif tables != _SCHEMA:
-        raise sqlite3.DatabaseError("its tables are not those of a trace")
+        raise sqlite3.DatabaseError("its tables are not those of a delivery log")
 
 
 def _replaced(db: sqlite3.Connection, row: int | None, body: bytes) -> int:

@@ -190,7 +190,7 @@ class _GatheredRecords:
             places.setdefault(draft.topic, SegmentIndex()).add(draft.start, draft.end, row)
         for place in places.values():
             is_orderly = place.sort_and_check()
-            assert is_orderly, "what was salvaged was there already"
+            assert is_orderly, "a salvaged segment overlaps an intact one"
         return places
 
     def _keep(self, head: Head, body: bytes | bytearray) -> int:
@@ -304,7 +304,7 @@ class Recovery(Struct, frozen=True, kw_only=True):
         if self.aside is not None:
             words.append(f"the damaged file is kept as {self.aside}")
         if self.raised:
-            words.append(f"offsets count anew for {', '.join(self.raised)}")
+            words.append(f"the offsets start again for {', '.join(self.raised)}")
         return "; ".join(words)
 
 
@@ -343,7 +343,7 @@ def open_database(
         return _open_sound(path, None, recovery)
     except DamageError as error:
         raise StorageError(
-            f"{path}: what was just written reads otherwise ({error}); replace the disk"
+            f"{path}: the rebuilt file cannot be read back ({error}); replace the disk"
         ) from error
 
 
@@ -381,4 +381,4 @@ def _check_promises(contents: StoreContents, promises: DurableMarks | None) -> N
     for topic in sorted({*contents.promises, *said}):
         end = contents.places[topic].end if topic in contents.places else 0
         if is_short(end, contents.promises.get(topic), said.get(topic)):
-            raise DamageError(f"topic {topic!r} ends at {end}, before what was promised")
+            raise DamageError(f"topic {topic!r} ends at {end}, below its durable mark")

@@ -159,7 +159,7 @@ class SegmentBuilder:
 
     def fill(self, ids: bytes | memoryview, data: bytes | memoryview, sizes: list[int]) -> int:
         """Append concatenated records and ids until the segment is full; return the number."""
-        assert len(ids) == ID_BYTES * len(sizes), "an id that is none"
+        assert len(ids) == ID_BYTES * len(sizes), "an invalid id"
         held, count = len(self._sizes), len(sizes)
         begins = list(accumulate(sizes, initial=len(self._data)))
         if begins[-1] + _RECORD_BYTES * (held + count) > PACK_BYTES:

@@ -21,7 +21,7 @@ from skipring.storage.segment import Segment, SegmentIndex
 FILE: Final = "publications.sqlite3"
 LOG_BYTES: Final = 1 << 22  # SQLite's default for pages of 4 KiB: a longer log is checkpointed
 
-# Rows of `packs` are told from all others by their form when SQLite cannot read them: page_scan.py.
+# If SQLite cannot read the file, page_scan.py recognises rows of `packs` by their columns.
 SCHEMA: Final = {
     "packs": "CREATE TABLE packs(pack INTEGER PRIMARY KEY, body BLOB NOT NULL)",
     "quarantine": (
@@ -213,7 +213,7 @@ def marks_of(db: sqlite3.Connection) -> Iterator[QuarantineEntry]:
 
 def _check_seal(seal: object, *fields: Any) -> None:  # noqa: ANN401  (damaged fields may have any type)
     if not all(isinstance(field, str | int) for field in fields) or seal != checksum(*fields):
-        raise DamageError("a row does not fit its seal")
+        raise DamageError("the checksum of a row does not match")
 
 
 def _packs(
@@ -226,7 +226,7 @@ def _packs(
     for row, body in db.execute("SELECT pack, body FROM packs ORDER BY pack"):
         pack = Segment.parse(body) if isinstance(body, bytes) else None
         if pack is None or not pack.is_whole:
-            raise DamageError("a pack is not what was written")
+            raise DamageError("a segment is damaged")
         head = pack.head
         if head.topic not in places:
             places[head.topic], chains[head.topic] = SegmentIndex(), LogChain()
@@ -243,7 +243,7 @@ def _chain_of(db: sqlite3.Connection, places: SegmentIndex, lost: dict[int, byte
     for start, row in places.rows():
         pack = read_pack(db, row)
         if pack is None:
-            raise DamageError("a pack is not what was written")
+            raise DamageError("a segment is damaged")
         for offset in range(chain.end, start):
             chain.extend(lost.get(offset, LOST_ID))
         chain.extend(pack.ids)
@@ -255,9 +255,9 @@ def _check_offsets(contents: StoreContents) -> None:
     known = lost_offsets(contents.marks)
     for topic, places in contents.places.items():
         if not places.sort_and_check():
-            raise DamageError("two packs have the same offsets")
+            raise DamageError("two segments have the same offsets")
         if any(gap not in known.get(topic, ()) for gap in places.gaps()):
-            raise DamageError("a pack is missing")
+            raise DamageError("a segment is missing")
 
 
 def lost_ids(topic: TopicId, marks: Iterable[QuarantineEntry]) -> dict[int, bytes]:

@@ -125,7 +125,7 @@ class SupervisorStore:
             if _is_intact(topic, body, seal):
                 self._saved[topic] = body
             else:
-                self.damage = f"a topic in {self._path.name} was damaged and is left out"
+                self.damage = f"a topic in {self._path.name} was damaged and is omitted"
 
 
 def _write(db: sqlite3.Connection, bodies: Mapping[TopicId, bytes]) -> None:

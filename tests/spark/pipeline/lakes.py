@@ -1,4 +1,4 @@
-"""Rows for a lake without a ring: publications and deliveries as the streams would give them."""
+"""Rows for a lake without a ring: publications and deliveries as the streams return them."""
 
 from __future__ import annotations
 
@@ -6,36 +6,19 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from skipring.spark.delivery_source import TraceStreamReader, from_json, parse_options
 from skipring.spark.pipeline.lake import PUBLICATION, TRACE, Name
 from skipring.spark.pipeline.microbatch import together
-from tests.spark.rings import SETTLE_S, TOPIC, Ring
+from tests.spark.rings import TOPIC
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 Row = tuple[Any, ...]
-
-
-def settle_on_disks(ring: Ring, count: int) -> None:
-    """Wait until every member has ``count`` on disk; it reports deliveries of durable ones only."""
-    ring.settle()
-    given = {"supervisor": ring.supervisor, "subscribe": TOPIC}
-    reader = TraceStreamReader(parse_options(given, is_stream=True))
-    deadline = monotonic() + SETTLE_S
-    while True:
-        (marks,) = from_json(reader.reportLatestOffset() or {}).values()
-        if all(mark.offset == count for mark in marks.values()):
-            break
-        assert monotonic() < deadline
-        sleep(0.02)
-    reader.stop()
 
 
 def id_of(number: int) -> bytes:
@@ -45,7 +28,7 @@ def id_of(number: int) -> bytes:
 def publication(
     number: int, value: bytes | None, *, publisher: str = "ann", at_s: float | None = 0.0
 ) -> Row:
-    """A row of the stream of publications, with its time in microseconds; seconds after noon."""
+    """Return a row of the stream of publications; its time is in seconds after noon."""
     time = None if at_s is None else round(1_000_000 * (NOON.timestamp() + at_s))
     headers = {"source": b"test"}
     key = f"k{number}".encode()
@@ -53,14 +36,14 @@ def publication(
 
 
 def delivery(number: int, node: str, *, at_s: float, hops: int = 1, origin: str = "spread") -> Row:
-    """A row of the stream of deliveries."""
+    """Return a row of the stream of deliveries."""
     return (TOPIC, node, number, id_of(number), NOON + timedelta(seconds=at_s), hops, origin)
 
 
 def rows(
     spark: SparkSession, publications: Sequence[Row], deliveries: Sequence[Row] = ()
 ) -> DataFrame:
-    """A micro-batch."""
+    """Return a micro-batch."""
     in_microseconds = PUBLICATION.replace("`timestamp` timestamp", "`timestamp` bigint")
     given = spark.createDataFrame(list(publications), in_microseconds)
     return together(
@@ -70,7 +53,7 @@ def rows(
 
 
 def read(lake: Path, name: Name) -> list[dict[str, Any]]:
-    """A table as any reader of Parquet sees it, who knows nothing of Spark."""
+    """Return a table as a reader of Parquet without Spark sees it."""
     found = []
     for path in sorted((lake / name).rglob("*.parquet")):
         found += pq.read_table(path, partitioning=None).to_pylist()
@@ -82,7 +65,7 @@ def ids(lake: Path, name: Name) -> list[bytes]:
 
 
 def gold(lake: Path) -> dict[tuple[str, datetime | None], dict[str, Any]]:
-    """The rows of gold by publisher and start of the window."""
+    """Return the rows of gold by publisher and start of the window."""
     found = read(lake, Name.GOLD)
     keyed = {(row["publisher"], row["window_start"]): row for row in found}
     assert len(keyed) == len(found)

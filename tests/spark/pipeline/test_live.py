@@ -1,4 +1,4 @@
-"""A pipeline on a live ring: killed with kill -9 while publishing goes on, interrupted, drained."""
+"""Pipeline on a live ring: killed with SIGKILL while members publish, interrupted, drained."""
 
 from __future__ import annotations
 
@@ -12,14 +12,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from time import monotonic, sleep, time_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from skipring.core.events import PublishRequested
+from skipring.net.access import Access
 from skipring.spark.pipeline.lake import Name
-from tests.spark.pipeline.lakes import gold, ids, read, settle_on_disks
+from skipring.spark.pipeline.manifest import RequestedConfig, agreed
+from skipring.spark.pipeline.runner import (
+    PipelinePlan,
+    PipelineProgress,
+    as_json,
+    run_pipeline,
+)
+from tests.spark.pipeline.lakes import gold, ids, read
 from tests.spark.rings import TOPIC, Ring, running_ring
 from tests.support.processes import MARK, left_of
 from tests.support.spark_session import FEW_ROWS
@@ -36,7 +46,7 @@ Condition = Callable[["Run"], bool]
 
 
 class Run:
-    """A process of ``skipring pipeline run``, which ends with its block."""
+    """Process of ``skipring pipeline run``, which ends with its block."""
 
     def __init__(self, ring: Ring, lake: Path, mark: str, *options: str) -> None:
         settings = [f"--conf={name}={value}" for name, value in CONF.items()]
@@ -70,7 +80,7 @@ class Run:
         return [json.loads(line) for line in self.text.splitlines() if line.startswith("{")]
 
     def wait_until(self, is_so: Condition) -> None:
-        """Wait for a condition; it must not end before."""
+        """Wait for a condition; fail if the process ends before."""
         deadline = monotonic() + WAIT_S
         while not is_so(self):
             assert self.process.poll() is None, self.text
@@ -82,7 +92,7 @@ class Run:
 
 
 def has_new(lake: Path, name: Name) -> Condition:
-    """True once a table has something that it does not have now."""
+    """Return a condition: a table has a part that it does not have now."""
     before = set((lake / name).glob("*"))
     return lambda _: bool(set((lake / name).glob("*")) - before)
 
@@ -93,7 +103,7 @@ def has_told(run: Run) -> bool:
 
 @contextmanager
 def publishing(ring: Ring) -> Iterator[list[bytes]]:
-    """Publish all the time, at all nodes; the ids of what was published."""
+    """Publish at all nodes during the block; yield the ids of the publications."""
     published: list[bytes] = []
     is_over = asyncio.Event()
 
@@ -114,19 +124,8 @@ def publishing(ring: Ring) -> Iterator[list[bytes]]:
         work.result(WAIT_S)
 
 
-class Story(NamedTuple):
-    """What has happened to a lake."""
-
-    lake: Path
-    published: list[bytes]
-    interrupted: Run
-    drained: Run
-    left: list[str]
-
-
-def tell(ring: Ring, folder: Path, kills: int) -> Story:
-    """Kill a pipeline at several moments, then interrupt it, then let it take the rest."""
-    lake, mark = folder / "lake", f"pipeline-{time_ns()}"
+def kill_and_interrupt(ring: Ring, lake: Path, mark: str, kills: int) -> tuple[list[bytes], Run]:
+    """Kill a pipeline at several moments, then interrupt it; return ids and the last run."""
     moments = [Name.BRONZE, None, Name.SILVER, Name.REJECTED, Name.DELIVERIES]
     following = ("--trigger", "100ms", "--max-offsets", "50")
     with publishing(ring) as published:
@@ -137,55 +136,63 @@ def tell(ring: Ring, folder: Path, kills: int) -> Story:
                 run.wait_until(is_due)  # leaving the block kills the driver
         with Run(ring, lake, mark, *following) as run:
             run.wait_until(has_told)
-            run.wait_until(has_new(lake, Name.BRONZE))  # in the middle of a batch
+            run.wait_until(has_new(lake, Name.BRONZE))  # during a batch
             os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does
             run.status()
-            interrupted = run
-    ring.settle()
-    settle_on_disks(ring, len(published))
-    with Run(ring, lake, mark, "--available-now") as drained:
-        drained.status()
-    return Story(lake, published, interrupted, drained, left_of(mark))
+    ring.wait_durable()
+    return published, run
 
 
-def check_once(story: Story) -> None:
-    expected = sorted(story.published)
-    good, bad = ids(story.lake, Name.SILVER), ids(story.lake, Name.REJECTED)
-    assert ids(story.lake, Name.BRONZE) == expected
-    assert sorted(good + bad) == expected
-    assert bad == sorted(story.published[9::10])
+def drain(spark: SparkSession, ring: Ring, lake: Path) -> dict[str, Any]:
+    """Run the pipeline in this process until it has read everything; return the last progress."""
+    supervisors = (ring.supervisor,)
+    requested = RequestedConfig(supervisors=supervisors, topics=(TOPIC,), window_s=1)
+    plan = PipelinePlan(
+        access=Access(supervisors=supervisors),
+        lake=lake,
+        about=agreed(lake, requested),
+        starting="earliest",
+        trigger_s=None,
+    )
+    progress: list[PipelineProgress] = []
+    run_pipeline(spark, plan, progress.append, Event())
+    last: dict[str, Any] = json.loads(as_json(progress[-1]))
+    return last
 
 
-def check_gold_counts_everything_once(story: Story) -> None:
-    figures = gold(story.lake).values()
-    assert sum(row["publications"] for row in figures) == len(story.published)
-    assert sum(row["deliveries"] for row in figures) == 3 * len(story.published)
-    told = Counter((row["node"], row["id"]) for row in read(story.lake, Name.DELIVERIES))
-    assert set(told.values()) == {1}
-
-
-def check_the_last_run_took_what_was_there_and_ended(story: Story) -> None:
-    assert story.drained.process.returncode == 0, story.drained.text
-    last = story.drained.lines[-1]
-    assert last["behind"] in (0, None)  # None: the batch that was interrupted was the last one
-    assert last["totals"]["bronze"] == len(story.published)
-
-
-def check_the_interrupted_run_ended_in_order_and_nothing_is_left(story: Story) -> None:
-    assert story.interrupted.process.returncode == 130
-    lines = story.interrupted.text.splitlines()
-    assert [line for line in lines if not line.startswith("{")] == []  # nothing of Java's
-    assert story.left == []
+def check_once(lake: Path, published: list[bytes]) -> None:
+    assert ids(lake, Name.BRONZE) == sorted(published)
+    bad = ids(lake, Name.REJECTED)
+    assert sorted(ids(lake, Name.SILVER) + bad) == sorted(published)
+    assert bad == sorted(published[9::10])
+    figures = gold(lake).values()
+    assert sum(row["publications"] for row in figures) == len(published)
+    assert sum(row["deliveries"] for row in figures) == 3 * len(published)
+    deliveries = Counter((row["node"], row["id"]) for row in read(lake, Name.DELIVERIES))
+    assert set(deliveries.values()) == {1}
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
-def test_killed_with_kill_9_interrupted_and_drained_every_publication_is_there_once(
-    tmp_path: Path, kills: int
+@pytest.mark.parametrize(
+    ("kills", "in_process"), [(1, True), pytest.param(10, False, marks=pytest.mark.slow)]
+)
+def test_pipeline_that_was_killed_interrupted_and_drained_has_every_publication_once(
+    request: pytest.FixtureRequest, tmp_path: Path, kills: int, in_process: bool
 ) -> None:
-    with running_ring(4, tmp_path / "ring") as ring:  # told once: it takes several JVMs
-        story = tell(ring, tmp_path, kills)
-    check_once(story)
-    check_gold_counts_everything_once(story)
-    check_the_last_run_took_what_was_there_and_ended(story)
-    check_the_interrupted_run_ended_in_order_and_nothing_is_left(story)
+    lake, mark = tmp_path / "lake", f"pipeline-{time_ns()}"
+    with running_ring(4, tmp_path / "ring") as ring:  # one scene: it needs several JVMs
+        published, interrupted = kill_and_interrupt(ring, lake, mark, kills)
+        assert left_of(mark) == []
+        if in_process:
+            last = drain(request.getfixturevalue("spark"), ring, lake)
+        else:
+            with Run(ring, lake, mark, "--available-now") as drained:
+                assert drained.status() == 0, drained.text
+            last = drained.lines[-1]
+            assert left_of(mark) == []
+    assert interrupted.process.returncode == 130
+    lines = interrupted.text.splitlines()
+    assert [line for line in lines if not line.startswith("{")] == []  # no output of Java
+    assert last["behind"] in (0, None)  # None: the last batch was interrupted and ran again
+    assert last["totals"]["bronze"] == len(published)
+    check_once(lake, published)

@@ -1,4 +1,4 @@
-"""What a lake says in figures small enough to be drawn; functions from tables to tables."""
+"""Aggregates of a lake that are small enough for the report; functions of tables."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pyspark.sql import functions as F
 from skipring.core.effects import Origin
 from skipring.spark.pipeline.gold import MICROSECONDS, window_start
 
-POINTS_MAX: Final = 200  # Our guess: more points of time cannot be told apart in a figure.
+POINTS_MAX: Final = 200  # Guess: more points cannot be distinguished in a figure.
 SAMPLES: Final = 10  # of rejected rows
 PREVIEW_BYTES: Final = 120
 PERCENTS: Final = (50, 95, 99)  # of the latency in tables and over time
-# Steps of a distribution: percents, and closer together at the end where the slow ones are.
+# Steps of a distribution: percents, and closer steps at the end for slow deliveries.
 SHARES: Final = (*(percent / 100 for percent in range(100)), 0.995, 0.999, 1.0)
 
 
 def bucket_s(first_s: float, last_s: float, window_s: int) -> int:
-    """How long the steps of a figure are: whole windows, so many that not too many steps result."""
+    """Return the step of a figure: a multiple of the window that gives at most POINTS_MAX steps."""
     windows = max(1.0, last_s - first_s) / window_s
     return window_s * max(1, -int(-windows // POINTS_MAX))
 
 
 def balance(bronze: DataFrame, silver: DataFrame, rejected: DataFrame) -> DataFrame:
-    """One row that says whether every id of bronze is once in silver or in rejected."""
+    """Return one row of counts that shows if every id is once in silver or in rejected."""
     seen = (
         table.select("id", *(F.lit(int(name == own)).alias(name) for name in ("b", "s", "r")))
         for own, table in (("b", bronze), ("s", silver), ("r", rejected))
@@ -47,7 +47,7 @@ def balance(bronze: DataFrame, silver: DataFrame, rejected: DataFrame) -> DataFr
 
 
 def extent(published: DataFrame) -> DataFrame:
-    """One row: how many publications there are, and from when to when."""
+    """Return one row: number of publications, first and last time."""
     has_time = F.col("window_start").isNotNull()
     seconds = F.unix_micros("timestamp") / MICROSECONDS
     return published.agg(
@@ -62,7 +62,7 @@ def extent(published: DataFrame) -> DataFrame:
 
 
 def rates(published: DataFrame, step_s: int) -> DataFrame:
-    """Publications and bytes per second, by topic and step of time."""
+    """Return publications and bytes per second, by topic and step of time."""
     return (
         published.where(F.col("window_start").isNotNull())
         .groupBy("topic", window_start(step_s).alias("at"))
@@ -75,7 +75,7 @@ def rates(published: DataFrame, step_s: int) -> DataFrame:
 
 
 def latencies(delivered: DataFrame, step_s: int) -> DataFrame:
-    """Percentiles of the latency of spreading, and how many came in which way, by step of time."""
+    """Return percentiles of the broadcast latency and counts by origin, by step of time."""
     return (
         delivered.where(F.col("window_start").isNotNull())
         .groupBy(window_start(step_s).alias("at"))
@@ -85,7 +85,7 @@ def latencies(delivered: DataFrame, step_s: int) -> DataFrame:
 
 
 def distribution(delivered: DataFrame) -> DataFrame:
-    """The latency that each share of the deliveries has at most, by the way they came."""
+    """Return the largest latency of each share of the deliveries, by origin."""
     return (
         delivered.where(F.col("window_start").isNotNull())
         .groupBy("origin")
@@ -95,18 +95,18 @@ def distribution(delivered: DataFrame) -> DataFrame:
 
 
 def hops(delivered: DataFrame) -> DataFrame:
-    """How many deliveries took how many hops; known only of what was spread."""
+    """Return the number of deliveries by hops; only the broadcast counts hops."""
     spread = delivered.where(F.col("origin") == Origin.SPREAD.value)
     return spread.groupBy("hops").count().orderBy("hops")
 
 
 def nodes(delivered: DataFrame) -> DataFrame:
-    """What came to each node from others, and how."""
+    """Return the deliveries from others at each node, by origin."""
     return delivered.groupBy("node").agg(*_reception()).orderBy("node")
 
 
 def publishers(published: DataFrame, delivered: DataFrame) -> DataFrame:
-    """What each publisher sent, and how it came to the others; the busiest first."""
+    """Return publications and deliveries by publisher, the busiest first."""
     keys = ["topic", "publisher"]
     sent = published.groupBy(*keys).agg(
         F.count("*").alias("publications"),
@@ -118,12 +118,12 @@ def publishers(published: DataFrame, delivered: DataFrame) -> DataFrame:
 
 
 def reasons(rejected: DataFrame) -> DataFrame:
-    """Why rows were rejected, by topic."""
+    """Return the number of rejected rows by topic and reason."""
     return rejected.groupBy("topic", "reason").count().orderBy(F.desc("count"), "topic", "reason")
 
 
 def samples(rejected: DataFrame) -> DataFrame:
-    """Some of the rejected rows, the latest first."""
+    """Return some of the rejected rows, the latest first."""
     start = F.substring("value", 1, PREVIEW_BYTES).alias("start")
     size = F.octet_length("value").alias("size")
     time = F.date_format("timestamp", "yyyy-MM-dd HH:mm:ss").alias("time")
@@ -142,10 +142,10 @@ def _reception() -> list[Column]:
 
 
 def _spread_percentiles() -> list[Column]:
-    """The latency of what was spread, as ``distribution`` has it, at the shares of the tables.
+    """Return percentiles of the broadcast latency, consistent with ``distribution``.
 
-    Repair is left out: to a node that joins late it brings what was published long before. So are
-    publications without a credible time.
+    Repairs do not count: a node that joins late receives publications that are old. Publications
+    without a credible time do not count either.
     """
     is_timed = F.col("window_start").isNotNull()
     spread_ms = F.when(is_timed & (F.col("origin") == Origin.SPREAD.value), F.col("latency_ms"))

@@ -1,4 +1,4 @@
-"""The figures of a pipeline's report; colours of paper and ink are left to the page."""
+"""Figures of the report on a lake; the page defines the colours of text and background."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 from skipring.report.plots import COLOURS, DASHES, FONT
 
 HEIGHT: Final = 340
-DOTS_MAX: Final = 60  # Our guess: more dots on a line only hide it.
-BAR_PX: Final = 28  # Our guess: a bar with a name beside it can be read.
+DOTS_MAX: Final = 60  # Guess: more dots hide the line.
+BAR_PX: Final = 28  # Guess: the name beside a bar is readable.
 WAYS: Final = {"spread": COLOURS[0], "repair": COLOURS[1]}
 _PATTERNS: Final = {"spread": "", "repair": "/"}
 _LOG: Final = {"type": "log", "dtick": "D2", "minorloglabels": "complete"}  # 1, 2, 5, 10, 20 ...
@@ -23,7 +23,7 @@ Times = Sequence[datetime]
 def times_figure(
     lines: Mapping[str, tuple[Times, Sequence[float]]], unit: str, *, is_log: bool = False
 ) -> go.Figure:
-    """Lines over time, each with a colour and a dash of its own."""
+    """Draw lines over time, each with its own colour and dash."""
     figure = go.Figure()
     for look, (name, (times, values)) in enumerate(lines.items()):
         figure.add_scatter(
@@ -40,7 +40,7 @@ def times_figure(
 
 
 def shares_over_time(times: Times, counts: Mapping[str, Sequence[int]]) -> go.Figure:
-    """What share of the deliveries came in which way, step by step."""
+    """Draw the share of each origin in the deliveries over time."""
     figure = go.Figure()
     for way, values in counts.items():
         figure.add_bar(
@@ -58,7 +58,7 @@ def shares_over_time(times: Times, counts: Mapping[str, Sequence[int]]) -> go.Fi
 def distribution_figure(
     curves: Mapping[str, Sequence[float]], shares: Sequence[float]
 ) -> go.Figure:
-    """What share of the deliveries took at most how long."""
+    """Draw the share of deliveries up to each latency."""
     figure = go.Figure()
     for look, (way, values) in enumerate(curves.items()):
         figure.add_scatter(
@@ -75,7 +75,7 @@ def distribution_figure(
 
 
 def hops_figure(hops: Sequence[int], counts: Sequence[int]) -> go.Figure:
-    """How many deliveries took how many hops."""
+    """Draw the number of deliveries by hops."""
     figure = go.Figure()
     figure.add_bar(
         x=list(hops),
@@ -90,7 +90,7 @@ def hops_figure(hops: Sequence[int], counts: Sequence[int]) -> go.Figure:
 
 
 def nodes_figure(names: Sequence[str], counts: Mapping[str, Sequence[int]]) -> go.Figure:
-    """In which way what came to each node came."""
+    """Draw the share of each origin in the deliveries of each node."""
     figure = go.Figure()
     for way, values in counts.items():
         figure.add_bar(
@@ -108,7 +108,7 @@ def nodes_figure(names: Sequence[str], counts: Mapping[str, Sequence[int]]) -> g
 
 
 def _bar(way: str) -> dict[str, Any]:
-    """A look that does not need colours to be told from another."""
+    """Return a style of bars that differs by pattern, not only by colour."""
     return {"color": WAYS[way], "pattern": {"shape": _PATTERNS[way], "solidity": 0.35}}
 
 

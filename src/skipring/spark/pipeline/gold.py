@@ -1,8 +1,7 @@
 """Gold: figures per window of time, topic and publisher, from publications and deliveries.
 
-A window's figures are a function of what the lake has of it, whenever it came. So a window is
-worked out anew, whole, when something came that belongs to it: a late repair changes it, and doing
-it twice changes nothing.
+The figures of a window depend only on its rows in the lake, not on their order of arrival. New rows
+recompute the whole window: a late repair changes it, and a second computation changes nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ _PERCENTILES: Final = (0.5, 0.95, 0.99)
 
 
 def window_start(width_s: int) -> Column:
-    """The start of the window that a publication's time lies in; none if it has none."""
+    """Return the start of the window of a publication's time; null without a time."""
     time = F.unix_micros("timestamp")
     start = time - F.pmod(time, F.lit(width_s * MICROSECONDS))
     return F.when(time < TIME_END_US, F.timestamp_micros(start))
 
 
 def published(silver: DataFrame, rejected: DataFrame, width_s: int) -> DataFrame:
-    """All publications, each once, in their windows."""
+    """Return all publications, each once, with their windows."""
     good = silver.select(
         "topic", "publisher", "id", "timestamp", BATCH, DATE, "value_bytes",
         F.lit(False).alias("is_rejected"),
@@ -41,7 +40,7 @@ def published(silver: DataFrame, rejected: DataFrame, width_s: int) -> DataFrame
 
 
 def arrivals(deliveries: DataFrame) -> DataFrame:
-    """How each publication first came to each node; a node may have told of it more than once."""
+    """Return the first arrival of each publication at each node; a node may report several."""
     first = F.min(F.struct("arrived", "hops", "origin")).alias("first")
     return deliveries.groupBy("topic", "node", "id").agg(first).select(
         "topic", "node", "id", "first.*"
@@ -49,36 +48,36 @@ def arrivals(deliveries: DataFrame) -> DataFrame:
 
 
 def about(deliveries: DataFrame, publications: DataFrame) -> DataFrame:
-    """The deliveries of these publications only."""
+    """Return the deliveries of these publications only."""
     return deliveries.join(publications.select("topic", "id"), ["topic", "id"], "left_semi")
 
 
 def delivered(publications: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """What came to nodes from others: the publication, the node, how long it took and how."""
+    """Return the deliveries from other nodes: publication, node, latency, hops and origin."""
     came = arrivals(deliveries).where(F.col("origin") != Origin.OWN.value)
     took = (F.unix_micros("arrived") - F.unix_micros("timestamp")) / 1000
     return publications.join(came, ["topic", "id"]).withColumn("latency_ms", took)
 
 
 def touched(new: DataFrame, told: DataFrame, publications: DataFrame) -> DataFrame:
-    """The windows of new publications, and of those that new deliveries tell of."""
+    """Return the windows of new publications and of the publications of new deliveries."""
     ids = told.select("topic", "id").distinct()
     late = publications.join(ids, ["topic", "id"], "left_semi")
     return new.select("window_start").union(late.select("window_start")).distinct()
 
 
 def within(rows: DataFrame, windows: DataFrame) -> DataFrame:
-    """The rows of these windows."""
+    """Return the rows of these windows."""
     return rows.join(windows, rows.window_start.eqNullSafe(windows.window_start), "left_semi")
 
 
 def without(rows: DataFrame, windows: DataFrame) -> DataFrame:
-    """The rows of other windows."""
+    """Return the rows of other windows."""
     return rows.join(windows, rows.window_start.eqNullSafe(windows.window_start), "left_anti")
 
 
 def figures(publications: DataFrame, deliveries: DataFrame, width_s: int) -> DataFrame:
-    """The rows of gold for all publications that are given."""
+    """Return the rows of gold for these publications."""
     keys = ("topic", "publisher", "window_start")
     came = delivered(publications, deliveries)
     sent, got = _sent(publications.groupBy(*keys)), _got(came.groupBy(*keys))
@@ -112,7 +111,7 @@ def _sent(groups: GroupedData) -> DataFrame:
 
 
 def _got(groups: GroupedData) -> DataFrame:
-    """Hops are known of what was spread; what was repaired came from whoever had it."""
+    """Aggregate the deliveries of each group; only the broadcast counts hops."""
     is_spread = F.col("origin") == Origin.SPREAD.value
     hops = F.when(is_spread, F.col("hops"))
     return groups.agg(

@@ -1,8 +1,8 @@
-"""Writing to a lake so that a kill at any moment leaves every table whole.
+"""Tables of a lake, and crash-safe writes: a kill at any moment leaves every table whole.
 
-A part of a table (what a micro-batch gives, a day of gold) is written beside the tables, then made
-ready in one step, a rename, and then takes the place of the part that was there. What is ready is
-finished at the next start; what is not is forgotten, and the micro-batch is done again.
+A part of a table (the rows of one micro-batch, or a day of gold) is staged beside the tables,
+becomes ready with one rename, and then replaces the old part. The next start places parts that are
+ready and deletes parts that are only staged; Spark then runs the micro-batch again.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from skipring.storage.data_dir import translate_os_errors
 
 
 class Name(StrEnum):
-    """The tables, in the order in which a micro-batch writes them."""
+    """Table of a lake, in the order in which a micro-batch writes them."""
 
-    BRONZE = "bronze"  # publications as they are
-    DELIVERIES = "deliveries"  # how they came to the nodes, as the nodes told
-    SILVER = "silver"  # publications decoded, each once
-    REJECTED = "rejected"  # those that could not be decoded, and why
+    BRONZE = "bronze"  # publications as they were read
+    DELIVERIES = "deliveries"  # how they arrived at the nodes, as the nodes recorded it
+    SILVER = "silver"  # decoded publications, each once
+    REJECTED = "rejected"  # publications that could not be decoded, with the reason
     GOLD = "gold"  # figures per window, topic and publisher
 
 
 BATCH: Final = "batch"
-# Limit of ours, the year 2262: what pandas can hold. A publication may carry any time at all; of a
-# later one than this nothing but the time itself is kept, as of one that is not known.
+# Limit: the year 2262, the largest time of pandas. A publication may have any time. Beyond this
+# limit it has no date and no window, as if its time were unknown.
 TIME_END_US: Final = 9_214_646_400_000_000
 DATE: Final = "date"
 
@@ -66,24 +66,24 @@ SCHEMAS: Final = {
 
 
 def day_of(time: str) -> Column:
-    """The date of a time."""
+    """Return the date of a time; null beyond TIME_END_US."""
     return F.when(F.unix_micros(time) < TIME_END_US, F.to_date(time))
 
 
 def make_tables(lake: Path) -> None:
-    """Make the directories of the tables, so that tables without rows can be read."""
+    """Create the directories of the tables, so that tables without rows can be read."""
     for name in Name:
         (lake / name).mkdir(parents=True, exist_ok=True)
 
 
 def table(spark: SparkSession, lake: Path, name: Name) -> DataFrame:
-    """A whole table."""
+    """Return a whole table."""
     return spark.read.schema(SCHEMAS[name]).parquet(str(lake / name))
 
 
 @contextmanager
 def kept(rows: DataFrame) -> Iterator[DataFrame]:
-    """Keep rows as long as they are needed more than once."""
+    """Persist rows during the block, for several uses."""
     rows.persist()
     try:
         yield rows
@@ -92,18 +92,18 @@ def kept(rows: DataFrame) -> Iterator[DataFrame]:
 
 
 def batch_folder(lake: Path, name: Name, batch: int) -> Path:
-    """Where a micro-batch writes to a table."""
+    """Return the directory of a micro-batch in a table."""
     return lake / name / f"{BATCH}={batch}"
 
 
-ROWS_PER_FILE: Final = 1_000_000  # Our guess: of some hundred bytes each, as Parquet likes them.
+ROWS_PER_FILE: Final = 1_000_000  # Guess: of some hundred bytes each; Parquet favours large files.
 NO_DATE: Final = "__HIVE_DEFAULT_PARTITION__"  # Spark's name for none
-# Tasks say for themselves whether they succeeded; nobody looks for a file that says so.
+# No reader needs the file _SUCCESS: a part is complete once it is ready.
 _OPTIONS: Final = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
 class Writer:
-    """Puts parts of tables in their places; one at a time."""
+    """Writer of parts of tables, one at a time."""
 
     def __init__(self, lake: Path) -> None:
         self._lake = lake
@@ -112,13 +112,13 @@ class Writer:
         self._old = lake / "work" / "old"
 
     def recover(self) -> None:
-        """Finish what was ready, and forget what was not."""
+        """Place the parts that are ready; delete those that are only staged."""
         with translate_os_errors(self._lake):
             shutil.rmtree(self._staged, ignore_errors=True)
             self._place()
 
     def forget_after(self, batch: int) -> None:
-        """Remove what later micro-batches have written, which Spark does not know of."""
+        """Remove the parts of later micro-batches, which Spark has not committed."""
         with translate_os_errors(self._lake):
             for name in Name:
                 for folder in (self._lake / name).glob(f"{BATCH}=*"):
@@ -126,20 +126,20 @@ class Writer:
                         shutil.rmtree(folder)
 
     def write_batch(self, name: Name, batch: int, rows: DataFrame, count: int | None) -> int:
-        """Write what a micro-batch gives for a table; how many rows these are."""
+        """Write the rows of a micro-batch to a table; return their number."""
         folder = batch_folder(self._lake, name, batch)
         if count != 0:
             self._stage(rows.drop(BATCH), count)
         with translate_os_errors(self._lake):
             if not _files(self._staged):
-                _remove(folder)  # the same micro-batch may have had another outcome before
+                _remove(folder)  # an earlier attempt of this micro-batch may have had rows
                 return 0
             self._make_ready([(self._staged, folder)])
             self._place()
             return rows_in(folder)
 
     def write_days(self, name: Name, rows: DataFrame) -> None:
-        """Replace the days of a table that the rows are of."""
+        """Replace the days of a table that occur in the rows."""
         self._stage(rows, None)
         with translate_os_errors(self._lake):
             days = sorted(self._staged.glob(f"{DATE}=*"))
@@ -158,7 +158,7 @@ class Writer:
             part.rename(ready)
 
     def _place(self) -> None:
-        """Put what is ready in the place of what was there."""
+        """Replace parts of tables by those that are ready."""
         for ready in sorted(self._ready.glob("*/*")):
             place = self._lake / ready.relative_to(self._ready)
             place.parent.mkdir(exist_ok=True)
@@ -170,17 +170,17 @@ class Writer:
 
 
 def rows_in(folder: Path) -> int:
-    """How many rows there are in the files below a folder."""
+    """Return the number of rows in the files below a folder."""
     return sum(pq.read_metadata(path).num_rows for path in _files(folder))
 
 
 def rows_by_part(folder: Path) -> dict[str, int]:
-    """The same for each part of a table."""
+    """Return the number of rows of each part of a table."""
     return {part.name: rows_in(part) for part in folder.glob("*=*")}
 
 
 def dates_in(folder: Path) -> list[date | None]:
-    """The dates that a part of a table is divided by."""
+    """Return the dates that partition a part of a table."""
     names = (path.name.partition("=")[2] for path in folder.glob(f"{DATE}=*"))
     return [None if name == NO_DATE else date.fromisoformat(name) for name in sorted(names)]
 

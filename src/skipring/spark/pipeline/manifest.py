@@ -1,4 +1,4 @@
-"""What a lake is about: remembered in it, so that nothing else is ever mixed in."""
+"""Manifest of a lake: ring, topics and settings, which later runs have to match."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ WINDOW_S: Final = 60
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The ring and the topics of a lake, and how it is made from them."""
+    """Ring and topics of a lake, and the settings of its pipeline."""
 
     format: str = FORMAT
     supervisors: tuple[str, ...]
     topics: tuple[str, ...]
     values: PayloadFormat = PayloadFormat.AUTO
     window_s: int = WINDOW_S
-    # Where it began. Spark keeps only where a micro-batch ends, and asks again where the first one
-    # began if that one was killed.
+    # Start of the first micro-batch. Spark stores only the end of a micro-batch, and asks for the
+    # start again if the first one was killed.
     began: dict[str, dict[str, str | int]] = {}
 
 
 class RequestedConfig(Struct, frozen=True, kw_only=True):
-    """What a user wants a lake to be about; what is not said is as it was."""
+    """Configuration that a user requests; None keeps the value of the lake."""
 
     supervisors: tuple[str, ...]
     topics: tuple[str, ...]
@@ -42,7 +42,7 @@ class RequestedConfig(Struct, frozen=True, kw_only=True):
 
 
 def read_about(lake: Path) -> Manifest:
-    """What a lake is about; InputError if it is no lake."""
+    """Return the manifest of a lake; raise InputError if the directory is no lake."""
     try:
         about = json.decode((lake / FILE).read_bytes(), type=Manifest)
     except FileNotFoundError:
@@ -52,12 +52,14 @@ def read_about(lake: Path) -> Manifest:
     except DecodeError as error:
         raise InputError(f"{lake / FILE} cannot be read: {error}") from None
     if about.format != FORMAT:
-        raise InputError(f"{lake} is of the form {about.format!r}, and we know only {FORMAT!r}")
+        raise InputError(
+            f"{lake} has the format {about.format!r}; this version reads only {FORMAT!r}"
+        )
     return about
 
 
 def agreed(lake: Path, wish: RequestedConfig) -> Manifest:
-    """What a lake will be about; InputError if it is about something else."""
+    """Return the manifest for a run; raise InputError if it contradicts that of the lake."""
     topics = tuple(sorted(wish.topics))
     if not (lake / FILE).exists():
         if lake.is_dir() and any(lake.iterdir()):
@@ -83,7 +85,7 @@ def agreed(lake: Path, wish: RequestedConfig) -> Manifest:
 
 
 def write_about(lake: Path, about: Manifest) -> None:
-    """Remember what a lake is about."""
+    """Write the manifest, and create the tables."""
     with translate_os_errors(lake):
         make_tables(lake)
         new = lake / f"{FILE}.new"
@@ -99,10 +101,10 @@ def _require_same(lake: Path, what: str, known: str, wanted: str) -> None:
 
 
 def _require_checkpoint(lake: Path) -> None:
-    """Without it Spark would begin anew, under the numbers of micro-batches that are there."""
+    """Raise InputError if the checkpoint is missing: Spark would reuse numbers of micro-batches."""
     has_rows = any(any((lake / name).glob("*")) for name in Name)
     if has_rows and not (lake / CHECKPOINT / "offsets").is_dir():
         raise InputError(
-            f"{lake} has lost its directory {CHECKPOINT!r}, and nobody knows how far it is; "
-            "bring it back, or begin anew in another directory"
+            f"{lake} has lost its directory {CHECKPOINT!r}, so its position is unknown; "
+            "restore it, or start again in another directory"
         )

@@ -1,7 +1,7 @@
-"""What is done with a micro-batch: bronze, deliveries, silver, rejected, gold, in this order.
+"""Steps of a micro-batch: bronze, deliveries, silver, rejected, gold, in this order.
 
-Each step is a function of what the steps before it have written, and of earlier micro-batches. So
-one that was killed anywhere in between is done again, with the same outcome.
+Each step is a function of the tables that the steps before it and earlier micro-batches have
+written. A micro-batch that was killed between two steps runs again with the same outcome.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ _DELIVERY: Final = "delivery"
 
 
 def together(publications: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """Publications and deliveries in two columns, one of which is empty in each row."""
+    """Return publications and deliveries in two columns, one of which is null in each row."""
     one = publications.select(F.struct("*").alias(_PUBLICATION))
     other = deliveries.select(F.struct("*").alias(_DELIVERY))
     return one.unionByName(other, allowMissingColumns=True)
 
 
 def counts(rows: DataFrame) -> tuple[int, int]:
-    """How many publications and how many deliveries there are."""
+    """Return the number of publications and of deliveries."""
     (found,) = rows.agg(F.count(_PUBLICATION), F.count(_DELIVERY)).collect()
     return int(found[0]), int(found[1])
 
 
 def publications(rows: DataFrame) -> DataFrame:
-    """The publications, with the date of the time that they carry."""
+    """Return the publications, with the date of their time."""
     found = rows.where(F.col(_PUBLICATION).isNotNull()).select(f"{_PUBLICATION}.*")
     return found.withColumn(DATE, day_of("timestamp"))
 
 
 def deliveries(rows: DataFrame) -> DataFrame:
-    """The deliveries, with the date of the arrival."""
+    """Return the deliveries, with the date of arrival."""
     found = rows.where(F.col(_DELIVERY).isNotNull()).select(f"{_DELIVERY}.*")
     return found.withColumn(DATE, day_of("arrived"))
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """What a micro-batch has brought: rows of the tables, and windows that changed."""
+    """Result of a micro-batch: rows per table, and changed windows."""
 
     batch: int
     bronze: int
@@ -73,7 +73,7 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 class Steps:
-    """Does the steps of one micro-batch after the other."""
+    """Runner of the steps of one micro-batch after the other."""
 
     def __init__(self, lake: Path, values: PayloadFormat, window_s: int) -> None:
         self._lake = lake
@@ -83,7 +83,7 @@ class Steps:
         self._is_first = True
 
     def take(self, rows: DataFrame, batch: int) -> Figures:
-        """Do a micro-batch, perhaps for the second time."""
+        """Run a micro-batch, possibly for the second time."""
         begun = monotonic()
         if self._is_first:
             make_tables(self._lake)
@@ -120,13 +120,13 @@ class Steps:
         return good, bad
 
     def _clear_silver(self, rows: DataFrame, batch: int) -> tuple[int, int]:
-        """Remove what a micro-batch that has no publications any more had when it was killed."""
+        """Remove the rows that a killed attempt of a now empty micro-batch left."""
         for name in (Name.SILVER, Name.REJECTED):
             self._writer.write_batch(name, batch, rows, 0)
         return 0, 0
 
     def _write_gold(self, rows: DataFrame, batch: int) -> int:
-        """Work out the windows anew that a micro-batch belongs to; how many these are."""
+        """Recompute the windows that a micro-batch touches; return their number."""
         tables, width_s = self._tables(rows), self._window_s
         published = gold.published(tables[Name.SILVER], tables[Name.REJECTED], width_s)
         is_new = F.col(BATCH) == batch
@@ -137,25 +137,27 @@ class Steps:
                 return 0
             days = sorted({row[0] for row in starts}, key=str)
             affected = gold.within(published.where(_is_of(_with_the_next(days))), windows)
-            told_of = gold.about(tables[Name.DELIVERIES], affected)  # before they are sorted out
+            told_of = gold.about(
+                tables[Name.DELIVERIES], affected
+            )  # before arrivals are reduced to the first
             anew = gold.figures(affected, told_of, width_s)
             others = gold.without(tables[Name.GOLD].where(_is_of(days)), windows)
             self._writer.write_days(Name.GOLD, others.unionByName(anew))
         return len(starts)
 
     def _tables(self, rows: DataFrame) -> dict[Name, DataFrame]:
-        """The tables as they are now."""
+        """Return the current tables."""
         return {name: table(rows.sparkSession, self._lake, name) for name in Name}
 
 
 def _is_of(dates: list[date | None]) -> Column:
-    """True of what lies in parts of a table with these dates."""
+    """Return a condition: the row is in a partition of these dates."""
     there = [each for each in dates if each is not None]
     is_there = F.col(DATE).isin(there) if there else F.lit(False)
     return is_there | F.col(DATE).isNull() if None in dates else is_there
 
 
 def _with_the_next(days: list[date | None]) -> list[date | None]:
-    """The days together with those after them: a window that begins on one may end on the next."""
+    """Return the days and their next days: a window may end on the day after its start."""
     after = {day + timedelta(days=1) for day in days if day is not None}
     return sorted({*days, *after}, key=str)

@@ -1,4 +1,4 @@
-"""The report on a lake: from its tables to one page."""
+"""Report on a lake: one page from its tables."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from skipring.spark.pipeline.lake import Name, kept, table
 from skipring.spark.pipeline.manifest import Manifest
 from skipring.storage.data_dir import translate_os_errors
 
-TOPICS_MAX: Final = 6  # that can be told apart in a figure
-ROWS_MAX: Final = 100  # of a table; the lake has them all
-_NOTHING: Final = "Nothing is known yet."
+TOPICS_MAX: Final = 6  # Guess: more lines cannot be distinguished in a figure
+ROWS_MAX: Final = 100  # Guess: of a table on the page; the lake has all of them
+_NOTHING: Final = "No data yet."
 _NONE: Final = "–"  # noqa: RUF001  (a dash for nothing)
 _KIB: Final = 1024
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _CLOCKS: Final = (
-    "A latency is the time of arrival by the clock of the node, less the time of publication by "
-    "the clock of the publisher: clocks that differ show here, even as times below zero."
+    "Latency is the time of arrival by the clock of the node, minus the time of publication by the "
+    "clock of the publisher. Clocks that differ distort it; it may be negative."
 )
-_SPREAD_ONLY: Final = "Latencies are those of what was spread; repair is not counted in them."
+_SPREAD_ONLY: Final = "Latencies are those of the broadcast; repairs do not count."
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """What the page is made from, small enough for the memory."""
+    """Aggregates for the page, small enough for memory."""
 
     balance: Any
     extent: Any
@@ -51,7 +51,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 def write_report(spark: SparkSession, lake: Path, about: Manifest, out: Path) -> None:
-    """Write the page on a lake."""
+    """Write the report on a lake."""
     with translate_spark_errors():
         found = look(spark, lake, about)
     page = render(make_page(found, about, lake))
@@ -61,7 +61,7 @@ def write_report(spark: SparkSession, lake: Path, about: Manifest, out: Path) ->
 
 
 def look(spark: SparkSession, lake: Path, about: Manifest) -> Found:
-    """Work out all figures."""
+    """Compute all aggregates."""
     tables = {name: table(spark, lake, name) for name in Name}
     bronze, silver, rejected = (tables[it] for it in (Name.BRONZE, Name.SILVER, Name.REJECTED))
     published = gold.published(silver, rejected, about.window_s)
@@ -88,7 +88,7 @@ def look(spark: SparkSession, lake: Path, about: Manifest) -> Found:
 
 
 def make_page(found: Found, about: Manifest, lake: Path) -> HtmlReport:
-    """What was found, as a page."""
+    """Return the page of the aggregates."""
     extent = found.extent
     lead = (
         f"{number(extent.publications)} publications with {_size(extent.value_bytes)} of values "
@@ -113,13 +113,15 @@ def _findings(found: Found) -> tuple[str, ...]:
     if came:
         middle = found.distribution.set_index("origin").latency_ms
         if Origin.SPREAD.value in middle:
-            said.append(f"Half of what was spread arrived within {_ms(middle['spread'][50])}.")
+            said.append(
+                f"Half of the broadcast deliveries arrived within {_ms(middle['spread'][50])}."
+            )
         share = int(nodes.repaired.sum()) / came
-        said.append(f"{percent(1 - share)} of the deliveries came by spreading, "
+        said.append(f"{percent(1 - share)} of the deliveries came by broadcast, "
                     f"{percent(share)} by repair.")  # fmt: skip
     if len(found.hops):
         last = int(found.hops.hops.max())
-        said.append(f"What was spread took at most {_many(last, 'hop')}.")
+        said.append(f"The broadcast took at most {_many(last, 'hop')}.")
     if balance.rejected_rows:
         said.append(f"{_many(balance.rejected_rows, 'publication')} could not be decoded.")
     return tuple(said)
@@ -128,8 +130,8 @@ def _findings(found: Found) -> tuple[str, ...]:
 def _verdict(balance: Any) -> Cell:  # noqa: ANN401  (a row of Spark's)
     wrong = {
         "missing": balance.missing,
-        "there twice": balance.twice,
-        "there without having come": balance.invented,
+        "duplicated": balance.twice,
+        "not in bronze": balance.invented,
     }
     if not any(wrong.values()):
         text = f"Exactly once: {number(balance.ids)} ids in bronze, each once in silver or rejected"
@@ -160,9 +162,7 @@ def _rates(found: Found) -> Section:
     lines = _lines(found, "per_s")
     notes: tuple[str, ...] = ()
     if found.extent.without_time:
-        notes = (
-            f"{_many(found.extent.without_time, 'publication')} carried no time, or an absurd one.",
-        )
+        notes = (f"Without a plausible time: {_many(found.extent.without_time, 'publication')}.",)
     return Section(key, title, reading, figures.times_figure(lines, "publications/s"), notes=notes)
 
 
@@ -177,7 +177,7 @@ def _bytes(found: Found) -> Section:
 
 
 def _lines(found: Found, column: str) -> dict[str, Any]:
-    """A line for each topic, the busiest ones if there are many; steps without any are zero."""
+    """Return a line for each of the busiest topics; steps without publications are zero."""
     rates = found.rates
     busiest = rates.groupby("topic")[column].sum().nlargest(TOPICS_MAX).index
     steps = pd.date_range(rates["at"].min(), rates["at"].max(), freq=f"{found.step_s}s")
@@ -197,7 +197,7 @@ def _publishers(found: Found) -> Section:
     ]  # fmt: skip
     headings = ("topic", "publisher", "publications", "values", "rejected", *_RECEIVED)
     told = Table(headings, tuple(cells), frozenset(headings[2:]))
-    reading = f"Who published, the busiest first, and how it came to the others. {_SPREAD_ONLY}"
+    reading = f"Publishers, the busiest first, and the deliveries at other nodes. {_SPREAD_ONLY}"
     return Section(
         "publishers", "Publishers", reading if cells else _NOTHING,
         table=told if cells else None, fold_table=False,
@@ -210,7 +210,7 @@ _RECEIVED: Final = (
 
 
 def _received(row: Any) -> Cells:  # noqa: ANN401  (a row of pandas')
-    if not row.deliveries > 0:  # none, or no number at all
+    if not row.deliveries > 0:  # none, or NaN
         return ("0", *[_NONE] * (len(_RECEIVED) - 1))
     latencies = (_figure(each) for each in (row.p50, row.p95, row.p99))
     return (number(row.deliveries), *latencies, percent(row.repaired / row.deliveries))
@@ -226,21 +226,21 @@ def _latencies(found: Found) -> Section:
     names = {"p50": "half within", "p95": "95 % within", "p99": "99 % within"}
     lines = {name: (rows["at"].tolist(), rows[key].tolist()) for key, name in names.items()}
     step = _time(found.step_s)
-    reading = f"How long spreading to other nodes took, in steps of {step}. {_SPREAD_ONLY}"
+    reading = f"Latency of the broadcast to other nodes, in steps of {step}. {_SPREAD_ONLY}"
     is_log = bool((rows[list(names)] > 0).all(axis=None))
     figure = figures.times_figure(lines, "ms", is_log=is_log)
     return Section(key, title, reading, figure, notes=(_CLOCKS,))
 
 
 def _distribution(found: Found) -> Section:
-    title, key = "How the latency is distributed", "distribution"
+    title, key = "Distribution of the latency", "distribution"
     if found.distribution.empty:
         return Section(key, title, _NOTHING)
     curves = {row.origin: list(row.latency_ms) for row in found.distribution.itertuples()}
     read = [f"{way}: half within {_ms(values[50])}, 99 % within {_ms(values[99])}"
             for way, values in curves.items()]  # fmt: skip
     figure = figures.distribution_figure(curves, summaries.SHARES)
-    return Section(key, title, f"By the way it came. {'; '.join(read)}.", figure)
+    return Section(key, title, f"By origin. {'; '.join(read)}.", figure)
 
 
 def _hops(found: Found) -> Section:
@@ -248,7 +248,7 @@ def _hops(found: Found) -> Section:
     if rows.empty:
         return Section(key, title, _NOTHING)
     mean = float((rows.hops * rows["count"]).sum() / rows["count"].sum())
-    reading = f"Over how many nodes what was spread came: {number(round(mean, 2))} on average."
+    reading = f"Hops of the broadcast: {number(round(mean, 2))} on average."
     figure = figures.hops_figure(rows.hops.tolist(), rows["count"].tolist())
     return Section(key, title, reading, figure)
 
@@ -259,8 +259,8 @@ def _ways(found: Found) -> Section:
         return Section(key, title, _NOTHING)
     counts = {"spread": rows.spread.tolist(), "repair": rows.repaired.tolist()}
     reading = (
-        "What is new is spread over the ring and its shortcuts; what somebody missed comes by "
-        "repair, when neighbours compare what they have."
+        "New publications are broadcast over the ring and its shortcuts. A node that missed some "
+        "receives them by repair, when neighbours compare their publications."
     )
     return Section(key, title, reading, figures.shares_over_time(rows["at"].tolist(), counts))
 
@@ -273,7 +273,7 @@ def _nodes(found: Found) -> Section:
     headings = ("node", *_RECEIVED)
     cells = tuple((row.node, *_received(row)) for row in rows.itertuples())
     return Section(
-        key, title, f"What came to each node from others. {_SPREAD_ONLY}",
+        key, title, f"Deliveries at each node from other nodes. {_SPREAD_ONLY}",
         figures.nodes_figure(rows.node.tolist(), counts),
         Table(headings, cells, frozenset(_RECEIVED)), fold_table=False,
     )  # fmt: skip
@@ -292,7 +292,7 @@ def _balance(found: Found) -> Section:
         ("rows in rejected", number(balance.rejected_rows)),
         ("exactly once", _verdict(balance)),
     )
-    reading = "Every id that came is once in silver or once in rejected, and in no other place."
+    reading = "Every id of bronze is either once in silver or once in rejected."
     return Section(
         "balance", "Nothing lost, nothing twice", reading,
         table=Table(("what", "count"), rows, frozenset({"count"})), fold_table=False,
@@ -304,7 +304,7 @@ def _rejected(found: Found) -> Section:
         (row.topic, row.reason, number(row.count)) for row in found.reasons.itertuples(index=False)
     )
     told = Table(("topic", "reason", "publications"), rows, frozenset({"publications"}))
-    reading = "Why publications were put aside; they are in the table rejected as they came."
+    reading = "Reasons of rejection; the table rejected has the publications unchanged."
     return Section(
         "rejected", "Rejected", reading if rows else "Nothing was rejected.",
         table=told if rows else None, fold_table=False,
@@ -317,17 +317,17 @@ def _samples(found: Found) -> Section:
          _preview(row.start, row.size))
         for row in found.samples.itertuples()
     )  # fmt: skip
-    headings = ("time", "topic", "publisher", "sequence", "reason", "how the value begins")
-    reading = "The latest of them." if rows else "Nothing was rejected."
+    headings = ("time", "topic", "publisher", "sequence", "reason", "start of the value")
+    reading = "The latest rejected publications." if rows else "Nothing was rejected."
     told = Table(headings, rows, frozenset({"sequence"})) if rows else None
     return Section("samples", "Rejected publications", reading, table=told, fold_table=False)
 
 
-# -- how it is written -------------------------------------------------------------------------
+# -- formats -------------------------------------------------------------------------------------
 
 
 def _preview(start: bytes | bytearray | None, size: int) -> str:
-    """The beginning of a value, as a Python programmer would write it."""
+    """Return the start of a value as a Python literal."""
     text = ascii(bytes(start or b""))[1:]
     return text if size <= summaries.PREVIEW_BYTES else f"{text} … of {_size(size)}"
 

@@ -1,4 +1,4 @@
-"""A running pipeline: one streaming query over publications and deliveries, and how far it is."""
+"""Run of a pipeline: one streaming query over publications and deliveries, and its progress."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from skipring.storage.data_dir import translate_os_errors
 
 @contextmanager
 def shown(console: Console, about: Manifest) -> Iterator[Tell]:
-    """Show progress as long as it lasts."""
+    """Show progress during the block: a table on a terminal, a line per micro-batch elsewhere."""
     if not console.is_terminal:
         yield lambda progress: console.print(as_line(progress), highlight=False, soft_wrap=True)
         return
@@ -46,7 +46,7 @@ def shown(console: Console, about: Manifest) -> Iterator[Tell]:
 
 
 def as_json(progress: PipelineProgress) -> str:
-    """One line for a program."""
+    """Return progress as one line of JSON."""
     totals = {str(name): count for name, count in progress.totals.items()}
     found = {
         **{name: getattr(progress.figures, name) for name in progress.figures.__struct_fields__},
@@ -58,7 +58,7 @@ def as_json(progress: PipelineProgress) -> str:
 
 
 def as_line(progress: PipelineProgress) -> str:
-    """One line for a person."""
+    """Return progress as one line of text."""
     new = progress.figures
     parts = [
         f"batch {new.batch}: {new.bronze:,} publications ({progress.per_s:,.0f}/s)",
@@ -74,7 +74,7 @@ def as_line(progress: PipelineProgress) -> str:
 
 
 def as_table(about: Manifest, progress: PipelineProgress) -> Table:
-    """Everything at a glance."""
+    """Return progress as a table for a terminal."""
     new = progress.figures
     grid = _grid(about)
     grid.add_column("rows", justify="right")
@@ -100,7 +100,7 @@ def as_table(about: Manifest, progress: PipelineProgress) -> Table:
 
 def _waiting(about: Manifest) -> Table:
     grid = _grid(about)
-    grid.add_row("Spark starts, or nothing has come yet")
+    grid.add_row("Spark is starting, or there are no publications yet")
     return grid
 
 
@@ -118,41 +118,41 @@ def _behind(progress: PipelineProgress) -> str:
     return "?" if progress.behind is None else f"{progress.behind:,}"
 
 
-LOOK_S: Final = 0.2  # Our guess: nobody sees that progress is told so much later.
-# Our guess: the JVM of a killed run ends within. Until then it may still write.
+LOOK_S: Final = 0.2  # Guess: a delay of the output that a user does not notice.
+# Guess: the JVM of a killed run ends within this time. Until then it may still write.
 LOCK_WAIT_S: Final = 30.0
 LOCK: Final = ".lock"
-FINISH_S: Final = 10.0  # Our guess: whoever interrupts does not want to wait longer.
-OFFSETS_MAX: Final = 100_000  # Our guess: publications of a micro-batch, some seconds' work.
-DELIVERIES_MAX: Final = 400_000  # Our guess: the same; they are smaller.
+FINISH_S: Final = 10.0  # Guess: a user who interrupts does not want to wait longer.
+OFFSETS_MAX: Final = 100_000  # Guess: publications of a micro-batch, some seconds of work.
+DELIVERIES_MAX: Final = 400_000  # Guess: as above; deliveries are smaller.
 
 
 class PipelinePlan(Struct, frozen=True, kw_only=True):
-    """What a pipeline is to do."""
+    """Configuration of a run."""
 
     access: Access
     lake: Path
     about: Manifest
-    starting: str  # "earliest" or "latest"; counts for a new lake only
-    trigger_s: float | None  # None: take what is there, then end
+    starting: str  # "earliest" or "latest"; for a new lake only
+    trigger_s: float | None  # None: read the available publications, then end
     offsets_max: int = OFFSETS_MAX
     fails_on_data_loss: bool = True
 
 
 class PipelineProgress(Struct, frozen=True, kw_only=True):
-    """How far a pipeline is after a micro-batch."""
+    """Progress of a pipeline after a micro-batch."""
 
     figures: Figures
     totals: Mapping[Name, int]  # rows in the lake
-    per_s: float  # publications since the micro-batch before
-    behind: int | None  # publications that the ring has more; None if nobody can say
+    per_s: float  # publications since the previous micro-batch
+    behind: int | None  # publications of the ring that are not read; None if unknown
 
 
 Tell = Callable[[PipelineProgress], None]
 
 
 def rooted(plan: PipelinePlan) -> PipelinePlan:
-    """The plan with where a new lake begins; UnreachableError if a topic cannot be followed."""
+    """Add the start of a new lake to a plan; raise UnreachableError if a topic is unreadable."""
     given = {**_access(plan.access), "subscribe": ",".join(plan.about.topics)}
     options = ReadOptions.parse({**given, "startingOffsets": plan.starting}, is_stream=True)
     reader = StreamReader(options)
@@ -165,7 +165,7 @@ def rooted(plan: PipelinePlan) -> PipelinePlan:
 
 
 def make_place(lake: Path) -> None:
-    """Make the directory of a lake, if it is not there."""
+    """Create the directory of a lake if it is missing."""
     with translate_os_errors(lake):
         lake.mkdir(parents=True, exist_ok=True)
 
@@ -173,7 +173,7 @@ def make_place(lake: Path) -> None:
 def run_pipeline(
     spark: SparkSession, plan: PipelinePlan, tell: Tell, is_over: Event
 ) -> dict[Name, int]:
-    """Follow the topics until it is over; what the lake then has."""
+    """Follow the topics until ``is_over``; return the rows of each table."""
     with translate_spark_errors(), locked(spark, plan.lake):
         write_about(plan.lake, plan.about)
         Writer(plan.lake).recover()
@@ -186,14 +186,14 @@ def run_pipeline(
             turn.await_end()
             watch.look(query, is_last=True)
             if not is_over.is_set():
-                query.awaitTermination()  # raises what went wrong
+                query.awaitTermination()  # raises the error of the query
         finally:
             query.stop()
     return watch.totals
 
 
 class _Turn:
-    """Whose turn it is: a micro-batch may end before the query is stopped, and none begins then."""
+    """Turn of micro-batches: a running one may finish before the query stops, no other starts."""
 
     def __init__(self, is_over: Event) -> None:
         self._is_over = is_over
@@ -201,14 +201,14 @@ class _Turn:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """A micro-batch is done in here; SkipringError if there is to be none any more."""
+        """Run a micro-batch in the block; raise SkipringError if the pipeline ends."""
         with self._lock:
             if self._is_over.is_set():
                 raise SkipringError("the pipeline was asked to end")
             yield
 
     def await_end(self) -> None:
-        """Wait for the micro-batch that is being done; for a while, since it can be done again."""
+        """Wait for the running micro-batch for at most FINISH_S; it can run again."""
         if self._lock.acquire(timeout=FINISH_S):
             self._lock.release()
 
@@ -216,12 +216,12 @@ class _Turn:
 def start_query(
     spark: SparkSession, plan: PipelinePlan, note: Callable[[Figures], None], turn: _Turn
 ) -> StreamingQuery:
-    """Start the query; ``note`` is told of every micro-batch."""
+    """Start the query; ``note`` is called after every micro-batch."""
     prepare(spark)
     steps = Steps(plan.lake, plan.about.values, plan.about.window_s)
 
     def take(rows: DataFrame, batch: int) -> None:
-        # What is raised here goes through Spark as a text: it cannot stand a long one.
+        # Spark passes this exception on as text, which must be short.
         with translate_spark_errors(), turn.taken():
             note(steps.take(rows, batch))
 
@@ -234,14 +234,14 @@ def start_query(
 
 
 def prepare(spark: SparkSession) -> None:
-    """Settings that a lake depends on: UTC's days, and times that every reader understands."""
+    """Set what a lake depends on: days in UTC, and timestamps that every reader supports."""
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    getLogger("py4j").setLevel(CRITICAL)  # it logs whatever it hands on
+    getLogger("py4j").setLevel(CRITICAL)  # it logs every exception that it passes on
 
 
 def both_streams(spark: SparkSession, plan: PipelinePlan) -> DataFrame:
-    """Publications and deliveries of the topics as one stream."""
+    """Return publications and deliveries of the topics as one stream."""
     register(spark)
     options = {**_access(plan.access), "subscribe": ",".join(plan.about.topics)}
     publications = spark.readStream.format("skipring").options(
@@ -264,7 +264,7 @@ def _access(access: Access) -> dict[str, str]:
 
 
 class _QueryWatch:
-    """Tells of micro-batches, each when Spark has said how far the ring is."""
+    """Watch over a query: report each micro-batch once Spark has reported its offsets."""
 
     def __init__(self, plan: PipelinePlan, tell: Tell) -> None:
         self._rows = {name: rows_by_part(plan.lake / name) for name in Name}
@@ -275,15 +275,15 @@ class _QueryWatch:
 
     @property
     def totals(self) -> dict[Name, int]:
-        """How many rows the tables have."""
+        """Return the number of rows of each table."""
         return {name: sum(rows.values()) for name, rows in self._rows.items()}
 
     def note(self, figures: Figures) -> None:
-        """Take down what a micro-batch has brought; called in a thread of Spark's."""
+        """Record the result of a micro-batch; called in a thread of Spark."""
         self._noted.append(figures)
 
     def look(self, query: StreamingQuery, *, is_last: bool = False) -> None:
-        """Tell of what is complete."""
+        """Report the micro-batches that are complete."""
         progress = query.lastProgress
         reached = -1 if progress is None else int(progress["batchId"])
         while self._noted and (is_last or self._noted[0].batch <= reached):
@@ -295,7 +295,7 @@ class _QueryWatch:
         for name in (Name.BRONZE, Name.DELIVERIES, Name.SILVER, Name.REJECTED):
             self._rows[name][batch_folder(self._lake, name, figures.batch).name] = getattr(
                 figures, name
-            )  # which may have been there before it was killed
+            )  # replaces the count of a killed attempt
         self._rows[Name.GOLD] = rows_by_part(self._lake / Name.GOLD)
         elapsed_s = monotonic() - self._told_at
         self._told_at = monotonic()
@@ -308,11 +308,11 @@ class _QueryWatch:
 
 
 def behind(progress: Any) -> int | None:  # noqa: ANN401  (Spark's own)
-    """How many publications the ring has that were not read; None if stores differ."""
+    """Return the number of unread publications; None if the stores differ."""
     source = progress["sources"][0]
     read, there = _parsed(source["endOffset"]), _parsed(source["latestOffset"])
     if not read or not there:
-        return None  # Spark does not say it of a micro-batch that is done again
+        return None  # Spark does not report it for a micro-batch that runs again
     total = 0
     for topic, position in there.items():
         known = read.get(topic)
@@ -329,9 +329,9 @@ def _parsed(offset: Any) -> dict[str, Any] | None:  # noqa: ANN401  (Spark's own
 
 @contextmanager
 def locked(spark: SparkSession, lake: Path) -> Iterator[None]:
-    """Keep others out of a lake for as long as our JVM lives, which is what writes to it.
+    """Lock a lake during the block; raise StoreBusyError if another pipeline runs on it.
 
-    It may outlive us for a moment if we are killed, so the lock is the JVM's and not ours.
+    The JVM holds the lock, because it writes the tables and may outlive a killed driver.
     """
     make_place(lake)
     jvm: Any = spark._jvm  # noqa: SLF001  (PySpark has no other way)
@@ -344,4 +344,4 @@ def locked(spark: SparkSession, lake: Path) -> Iterator[None]:
             sleep(LOOK_S)
         yield
     finally:
-        file.close()  # and with it the lock
+        file.close()  # releases the lock

@@ -1,4 +1,4 @@
-"""Silver: publications decoded, each once; what cannot be decoded goes aside with the reason."""
+"""Silver: decoded publications, each once; others are rejected with the reason."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pyspark.sql import functions as F
 
 
 class PayloadFormat(StrEnum):
-    """What values are taken for."""
+    """Format of values."""
 
     AUTO = "auto"  # text, which may be a JSON object or array
     JSON = "json"  # JSON of any kind
-    TEXT = "text"  # text, which is not looked into
-    BINARY = "binary"  # bytes, which are not looked into
+    TEXT = "text"  # text of any content
+    BINARY = "binary"  # bytes of any content
 
 
 NOT_UTF8: Final = "the value is not UTF-8"
@@ -28,16 +28,16 @@ _DECODED: Final = (
 
 
 def fresh(publications: DataFrame, known: DataFrame) -> DataFrame:
-    """Each publication once, without those whose ids are known.
+    """Return each publication once, without those whose ids are known.
 
-    The id is made from all that a publication has, its time too. So whoever has the same id has
-    the same date, and ``known`` need only be what the lake has of these dates.
+    The id depends on all fields of a publication, its time included. Publications with the same id
+    have the same date, so ``known`` needs only the ids of these dates.
     """
     return publications.dropDuplicates(["id"]).join(known.select("id"), "id", "left_anti")
 
 
 def decoded(publications: DataFrame, values: PayloadFormat) -> DataFrame:
-    """The same with what was found in them; ``reason`` says why one is to be put aside."""
+    """Add the decoded columns; ``reason`` states why a publication is rejected."""
     text = F.col("value").cast("string")
     key_text = F.col("key").cast("string")
     return publications.select(
@@ -49,7 +49,7 @@ def decoded(publications: DataFrame, values: PayloadFormat) -> DataFrame:
 
 
 def accepted(found: DataFrame) -> DataFrame:
-    """Those that could be decoded, as silver has them."""
+    """Return the decoded publications with the columns of silver."""
     is_binary = F.col("kind") == "binary"
     shaped = found.where(F.col("reason").isNull()).select(
         "id", "topic", "publisher", "sequence", "timestamp", "key", "key_text", "kind", "date",
@@ -62,15 +62,15 @@ def accepted(found: DataFrame) -> DataFrame:
 
 
 def rejected(found: DataFrame) -> DataFrame:
-    """Those that could not, as bronze has them, and why."""
+    """Return the rejected publications with the columns of bronze, and the reason."""
     return found.where(F.col("reason").isNotNull()).drop("key_text", "kind")
 
 
 def is_json(text: Column) -> Column:
-    """True if a text is one JSON value and nothing else.
+    """Return a condition: the text is exactly one JSON value.
 
-    Spark reads the first value and does not look at what is behind it. Nothing but space can stand
-    behind a value both where an array goes on and where an object does.
+    Spark parses the first value and ignores the rest. Only white space can follow a value both
+    inside an array and inside an object.
     """
     in_array = F.try_parse_json(F.concat(F.lit("["), text, F.lit("]")))
     in_object = F.try_parse_json(F.concat(F.lit('{"":'), text, F.lit("}")))
@@ -78,7 +78,7 @@ def is_json(text: Column) -> Column:
 
 
 def _kind(values: PayloadFormat, text: Column) -> Column:
-    """What a value is: json, text, binary, or none if there is no value."""
+    """Return the kind of a value: json, text, binary, or none without a value."""
     is_document = F.ltrim(text).substr(1, 1).isin("{", "[") & is_json(text)
     kinds = {
         PayloadFormat.AUTO: F.when(F.is_valid_utf8(text) & is_document, "json").otherwise("text"),
@@ -90,7 +90,7 @@ def _kind(values: PayloadFormat, text: Column) -> Column:
 
 
 def _reason(values: PayloadFormat, text: Column) -> Column:
-    """Why a value is not what it is taken for; nothing if it is. No value is no bad one."""
+    """Return the reason why a value does not have the format; null if it has, or is absent."""
     nothing = F.lit(None).cast("string")
     if values is PayloadFormat.BINARY:
         return nothing

@@ -14,11 +14,12 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Final
+from urllib.parse import urlsplit
 
 try:
     import pyspark
@@ -45,8 +46,6 @@ _LOCAL: Final = re.compile(r"local(?:\[(?P<cores>\*|\d+)(?:,\s*\d+)?\])?")
 _LOCAL_MASTER: Final = re.compile(
     r"local|local-cluster\[.+\]|local\[.+\]|spark://(localhost|127(\.\d+){3}|\[::1\]):\d+"
 )
-_PORT: Final = re.compile(r"[0-9]{1,5}")
-_PORT_MAX: Final = 0xFFFF
 _STANDALONE: Final = "spark://"
 _KINDS: Final = (_STANDALONE, "yarn", "k8s://", "local[", "local-cluster[")
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has started a JVM
@@ -59,12 +58,12 @@ _EVERYWHERE: Final[Mapping[str, str]] = {
 _LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
-    "spark.driver.memory": "2g",  # Guess: in local mode the driver does all the work
+    "spark.driver.memory": "2g",  # Guess: in local mode all tasks run in the driver
     "spark.sql.catalogImplementation": "in-memory",  # the alternative leaves a metastore_db behind
     "spark.ui.enabled": "false",
 }
 _HAS_MASKS: Final = hasattr(signal, "pthread_sigmask")
-_STOPPED_MEANS: Final = "the master has ended it at once; see the logs of the master and executors"
+_STOPPED_MEANS: Final = "the master ended it at once; see the logs of the master and the executors"
 
 
 def start(
@@ -80,16 +79,17 @@ def start(
     ours = {"spark.app.name": app, **default_settings(master)}
     settings = {key: value for key, value in ours.items() if key not in given}
     settings |= {**(conf or {}), "spark.master": master}
-    surroundings = {**variables(master, {**given, **settings}), **_planners_path(master)}
     try:
-        with _environment(surroundings), _uninterrupted():
+        with _environment(variables(master, {**given, **settings})), _uninterrupted():
             spark = _launch(settings)
     except KeyboardInterrupt:
         if SparkContext._active_spark_context is not None:  # noqa: SLF001  (there is no other way)
             SparkContext._active_spark_context.stop()  # noqa: SLF001  (there is no other way)
         _end_jvm()
         raise
-    return _supplied(spark)
+    if not is_local(master):
+        _supply(spark)
+    return spark
 
 
 def stop(spark: SparkSession) -> None:
@@ -125,20 +125,9 @@ def _adjusted(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     for key, value in conf.items():
         if spark.conf.isModifiable(key):
             spark.conf.set(key, value)
-    if not is_remote() and not _is_local(spark):
+    if not is_remote() and not is_local(spark.sparkContext.master or ""):
         ship(spark)
     return spark
-
-
-def _planners_path(master: str) -> dict[str, str]:
-    """Return the PYTHONPATH for Python processes of the JVM, which plan streams.
-
-    Spark gives these processes none of the files that tasks get.
-    """
-    if is_local(master):
-        return {}
-    known = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(kept_zip()), known)))}
 
 
 def _launch(settings: Mapping[str, str]) -> SparkSession:
@@ -150,32 +139,23 @@ def _launch(settings: Mapping[str, str]) -> SparkSession:
         raise InputError(f"Spark does not start: {reason}") from None
 
 
-def _supplied(spark: SparkSession) -> SparkSession:
-    """Send the code to the executors of a session, if it has any, and check that it runs."""
-    if _is_local(spark):
-        return spark
+def _supply(spark: SparkSession) -> None:
+    """Send the code to the executors; stop the session and raise an error if it does not run."""
     try:
         ship(spark)
         check_executors(spark)
     except BaseException:
         stop(spark)
         raise
-    return spark
-
-
-def _is_local(spark: SparkSession) -> bool:
-    return is_local(spark.sparkContext.master or "")
 
 
 def _reason(error: Exception) -> str:
     """Return the reason of an error in one line."""
     if isinstance(error, Py4JJavaError):
-        said = str(error.java_exception.getMessage()).partition("\n")[0]
-        return _STOPPED_MEANS if "stopped SparkContext" in said else said
+        message = str(error.java_exception.getMessage()).partition("\n")[0]
+        return _STOPPED_MEANS if "stopped SparkContext" in message else message
     if isinstance(error, PySparkException) and error.getCondition() == "JAVA_GATEWAY_EXITED":
-        return (
-            "its JVM ended at once; its own message stands above: check the settings in conf first"
-        )
+        return "its JVM ended at once; its own message is above: check the settings in conf first"
     return str(error).partition("\n")[0]
 
 
@@ -196,7 +176,7 @@ def _end_jvm() -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Block Ctrl-C while Spark starts: a JVM that is only half started could not be ended.
+    """Block Ctrl-C while Spark starts: a JVM that is half started cannot be ended.
 
     Python delivers signals to the main thread; other threads are not interrupted.
     """
@@ -213,23 +193,21 @@ def _uninterrupted() -> Iterator[None]:
 @contextmanager
 def _environment(changed: Mapping[str, str]) -> Iterator[None]:
     """Set variables while Spark starts, so that programs started later do not inherit them."""
-    before = {name: os.environ.get(name) for name in changed}
+    before = dict(os.environ)
     os.environ.update(changed)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in changed:
+            os.environ.pop(name, None)
+        os.environ.update({name: before[name] for name in changed.keys() & before.keys()})
 
 
 # -- masters and settings --------------------------------------------------------------------
 
 
 def is_local(master: str) -> bool:
-    """Return True if the driver's process does all the work."""
+    """Return True if all tasks run in the process of the driver."""
     return _LOCAL.fullmatch(master) is not None
 
 
@@ -238,41 +216,34 @@ def is_on_this_machine(master: str) -> bool:
     return _LOCAL_MASTER.fullmatch(master) is not None
 
 
-def local_cores(master: str) -> int:
-    """Return the number of tasks that a local master runs at the same time."""
-    local = _LOCAL.fullmatch(master)
-    assert local is not None, master
-    if local["cores"] == "*":
-        return os.cpu_count() or 1
-    return int(local["cores"] or 1)
-
-
 def require_usable(master: str) -> None:
     """Raise an error with a remedy if a master is invalid or does not answer."""
     if master != "local" and not master.startswith(_KINDS):
         raise InputError(
-            f"no Spark master: {master!r}; give local[2], local[*], spark://HOST:PORT, yarn or "
+            f"no Spark master: {master!r}; use local[2], local[*], spark://HOST:PORT, yarn or "
             "k8s://https://HOST:PORT"
         )
-    if master.startswith(_STANDALONE):
-        addresses = [_address(text, master) for text in master[len(_STANDALONE) :].split(",")]
-        if not any(_answers(host, port) for host, port in addresses):
-            raise UnreachableError(
-                f"no Spark master answers at {master}; see that it runs (its page says its URL), "
-                "or leave out the master to use this machine"
-            )
+    if not master.startswith(_STANDALONE):
+        return
+    addresses = [_address(text, master) for text in master[len(_STANDALONE) :].split(",")]
+    if not any(_answers(address) for address in addresses):
+        raise UnreachableError(
+            f"no Spark master answers at {master}; check that it runs (its page shows its URL), "
+            "or omit the master to use this machine"
+        )
 
 
 def _address(text: str, master: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not _PORT.fullmatch(port) or int(port) > _PORT_MAX:
-        raise InputError(f"no Spark master: {master!r}; its form is spark://HOST:PORT[,HOST:PORT]")
-    return host.strip("[]"), int(port)
+    with suppress(ValueError):
+        parts = urlsplit(f"//{text}")
+        if parts.hostname and parts.port is not None:
+            return parts.hostname, parts.port
+    raise InputError(f"no Spark master: {master!r}; its form is spark://HOST:PORT[,HOST:PORT]")
 
 
-def _answers(host: str, port: int) -> bool:
+def _answers(address: tuple[str, int]) -> bool:
     try:
-        socket.create_connection((host, port), REACH_WAIT_S).close()
+        socket.create_connection(address, REACH_WAIT_S).close()
     except OSError:
         return False
     return True
@@ -291,7 +262,7 @@ def given_settings() -> dict[str, str]:
 
 
 def chosen_master(conf: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """Return the master if the caller gives none."""
+    """Return the master if the caller names none."""
     settings = {**given, **conf}
     return settings.get("spark.master") or os.environ.get("MASTER") or MASTER
 
@@ -302,14 +273,22 @@ def default_settings(master: str) -> dict[str, str]:
     if is_on_this_machine(master):
         chosen |= _LOCAL_SETTINGS
         chosen["spark.sql.warehouse.dir"] = str(scratch() / "warehouse")
-    if is_local(master):
-        chosen["spark.sql.shuffle.partitions"] = str(local_cores(master))
+    if local := _LOCAL.fullmatch(master):
+        cores = os.cpu_count() if local["cores"] == "*" else local["cores"]
+        chosen["spark.sql.shuffle.partitions"] = str(cores or 1)
     return chosen
 
 
 def variables(master: str, settings: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables to change while Spark starts."""
-    chosen = {"PYSPARK_DRIVER_PYTHON": sys.executable, **_python(master, settings)}
+    python = settings.get("spark.pyspark.python")
+    chosen = {"PYSPARK_DRIVER_PYTHON": sys.executable}
+    if not is_local(master):
+        python = python or os.environ.get("PYSPARK_PYTHON")
+        # For the planners of streams: Spark sends these processes none of the files of tasks.
+        paths = (str(kept_zip()), os.environ.get("PYTHONPATH"))
+        chosen["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    chosen["PYSPARK_PYTHON"] = python or sys.executable
     if _SUBMITTED not in os.environ:
         chosen["JAVA_HOME"] = str(make_java_home(find_java(os.environ), scratch()))
     if not (_conf_dir() / "log4j2.properties").exists():
@@ -318,14 +297,6 @@ def variables(master: str, settings: Mapping[str, str]) -> dict[str, str]:
     if is_on_this_machine(master):
         chosen["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", LOOPBACK)
     return chosen
-
-
-def _python(master: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the Python of the tasks; on a cluster, a Python that the user chose comes first."""
-    named = settings.get("spark.pyspark.python")
-    if named is None and not is_local(master):
-        named = os.environ.get("PYSPARK_PYTHON")
-    return {"PYSPARK_PYTHON": named or sys.executable}
 
 
 def _conf_dir() -> Path:

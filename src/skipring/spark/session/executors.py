@@ -11,12 +11,12 @@ from importlib.resources import files
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from threading import Event, Timer
+from threading import Timer
+from time import monotonic
 from typing import Final
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -28,20 +28,22 @@ from skipring.spark.session.java import scratch
 NEEDED: Final = ("cryptography", "msgspec", "pandas", "prometheus_client", "pyarrow", "structlog")
 
 
-def missing(_: object) -> list[str]:
-    """Return the needed packages that this Python does not have."""
-    return [name for name in NEEDED if find_spec(name) is None]
-
-
 EXECUTOR_WAIT_S: Final = 120.0  # Guess: a cluster with free resources starts an executor in seconds
 PROBES_MAX: Final = 256  # Limit: enough to detect missing packages, cheap on large clusters
 
 _PACKAGES: Final = ("skipring", "pyspark_skipring")
-_CHECK: Final = "skipring: what executors lack"
+# The most informative lines of an error of Spark, which has a hundred lines.
+_SIGNS: Final = ("PYTHON_VERSION_MISMATCH", "ModuleNotFoundError", "Cannot run program")
+_CHECK: Final = "skipring: check of the executors"
 _HOW_TO_SHIP: Final = (
     "install 'skipring[spark]' there, or pack an environment with venv-pack or conda-pack and send "
     "it: set spark.archives=env.tar.gz#env and spark.pyspark.python=env/bin/python"
 )
+
+
+def missing(_: object) -> list[str]:
+    """Return the needed packages that this Python does not have."""
+    return [name for name in NEEDED if find_spec(name) is None]
 
 
 def ship(spark: SparkSession) -> None:
@@ -53,25 +55,20 @@ def check_executors(spark: SparkSession) -> None:
     """Raise an error with a remedy if no executor starts, or executors cannot run the code."""
     context = spark.sparkContext
     context.setJobGroup(_CHECK, _CHECK, interruptOnCancel=True)
-    is_late = Event()
-    timer = Timer(EXECUTOR_WAIT_S, _give_up, (context, is_late))
+    timer = Timer(EXECUTOR_WAIT_S, context.cancelJobGroup, (_CHECK,))
+    started_s = monotonic()
     timer.start()
     try:
         tasks = min(context.defaultParallelism, PROBES_MAX)
         answers = context.parallelize(range(tasks), tasks).map(missing).collect()
     except (PySparkException, Py4JJavaError) as error:
-        raise _explained(error, is_late=is_late.is_set()) from None
+        raise _explained(error, is_late=monotonic() - started_s >= EXECUTOR_WAIT_S) from None
     finally:
         timer.cancel()
         timer.join()
         context._jsc.clearJobGroup()  # noqa: SLF001  (PySpark can only set one)
     if lacking := sorted({name for answer in answers for name in answer}):
         raise InputError(f"the executors' Python lacks {', '.join(lacking)}; {_HOW_TO_SHIP}")
-
-
-def _give_up(context: SparkContext, is_late: Event) -> None:
-    is_late.set()
-    context.cancelJobGroup(_CHECK)
 
 
 def package_zip() -> bytes:
@@ -111,18 +108,14 @@ def _explained(error: Exception, *, is_late: bool) -> Exception:
     """Return an error with a remedy."""
     if is_late:
         return UnreachableError(
-            f"no executor has done a task within {EXECUTOR_WAIT_S:.0f} s; see on the master's page "
-            "whether it has cores and memory free, or ask for less: set spark.cores.max=1 "
+            f"no executor has run a task within {EXECUTOR_WAIT_S:.0f} s; check on the page of the "
+            "master that cores and memory are free, or request less: set spark.cores.max=1 "
             "and spark.executor.memory=512m"
         )
-    said = [line.strip() for line in str(error).splitlines()]
-    told = next((line for line in said if any(sign in line for sign in _SIGNS)), said[0])
+    lines = [line.strip() for line in str(error).splitlines()]
+    reason = next((line for line in lines if any(sign in line for sign in _SIGNS)), lines[0])
     version = ".".join(map(str, sys.version_info[:2]))
     return InputError(
-        f"executors cannot run our code ({told}); they need a Python {version} with "
-        f"PySpark's needs: {_HOW_TO_SHIP}"
+        f"executors cannot run the code of skipring ({reason}); they need Python {version} and the "
+        f"dependencies of PySpark: {_HOW_TO_SHIP}"
     )
-
-
-# The most informative lines of an error of Spark, which has a hundred lines.
-_SIGNS: Final = ("PYTHON_VERSION_MISMATCH", "ModuleNotFoundError", "Cannot run program")

