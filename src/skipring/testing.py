@@ -19,14 +19,15 @@ from msgspec.structs import replace
 
 from skipring.admin import chaos_plans as sabotage
 from skipring.admin.diagnosis import is_about
-from skipring.admin.foreign_members import (
+from skipring.admin.inspector import ring_state
+from skipring.admin.local_cluster import (
+    LOOPBACK,
     ForeignView,
+    RestartableSupervisor,
     known_addresses,
     member_statuses,
-    ring_state,
     root_violations,
 )
-from skipring.admin.supervisor_seat import LOOPBACK, RestartableSupervisor
 from skipring.core.effects import Deliver
 from skipring.core.events import PublishRequested
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId

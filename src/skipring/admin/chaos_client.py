@@ -6,18 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from random import Random
 from typing import TYPE_CHECKING, Final
 
 from skipring.admin.chaos_plans import Damages, numbered
+from skipring.admin.diagnosis import listed
 from skipring.admin.inspector import Inspector, TopicContents
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
-from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
-from skipring.net.addresses import parse_supervisors
+from skipring.errors import SkipringError, UnreachableError
 from skipring.node.chaos_server import NO_CHAOS
-from skipring.rpc.client import ANSWER_S, RpcClient, nobody_in
+from skipring.rpc.client import ANSWER_S, RpcClient, nobody_in, open_client
 from skipring.wire.chaos import ChaosAck, ChaosPing, Crash, Damage
-from skipring.wire.limits import check_topic
 from skipring.wire.rpc import Address, NodeStatus, Refused
 
 if TYPE_CHECKING:  # reads certificates, which few processes need
@@ -33,13 +31,8 @@ async def open_chaos_client(
     supervisors: Sequence[Address], topic: TopicId, credentials: Credentials | None = None
 ) -> AsyncIterator[ChaosClient]:
     """Open a client that damages a topic; raise InputError for an invalid address or topic."""
-    supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
-    try:
-        check_topic(topic)
-    except MessageError as error:
-        raise InputError(str(error)) from None
-    async with RpcClient(supervisors, rng=Random(), credentials=credentials) as outsider:
-        yield ChaosClient(outsider, topic)
+    async with open_client(supervisors, topic, credentials=credentials) as client:
+        yield ChaosClient(client, topic)
 
 
 async def sabotage(
@@ -136,6 +129,4 @@ class ChaosClient:
 
 def _named(nodes: Sequence[NodeId]) -> str:
     """Format some nodes for a sentence; the supervisor gets an article."""
-    shown = [f"the {node}" if node == SUPERVISOR else node for node in nodes[:NAMED_MAX]]
-    more = len(nodes) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    return listed([f"the {n}" if n == SUPERVISOR else n for n in nodes], NAMED_MAX)

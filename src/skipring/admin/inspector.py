@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
-from random import Random
 from time import time_ns
 from typing import TYPE_CHECKING, Final
 
@@ -23,10 +22,8 @@ from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.trie import PublicationTrie
-from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
-from skipring.net.addresses import parse_supervisors
-from skipring.rpc.client import RpcClient
-from skipring.wire.limits import check_topic
+from skipring.errors import SkipringError, UnreachableError
+from skipring.rpc.client import RpcClient, open_client
 from skipring.wire.rpc import (
     Address,
     ChangePage,
@@ -94,14 +91,8 @@ async def open_inspector(
     ``report`` receives the reason while a supervisor does not answer. A node that does not answer
     within ``patience_s`` counts as unreachable.
     """
-    supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
-    try:
-        check_topic(topic)
-    except MessageError as error:
-        raise InputError(str(error)) from None
-    client = RpcClient(supervisors, rng=Random(), credentials=credentials, report=report)
-    async with client as outsider:
-        yield Inspector(outsider, topic, patience_s=patience_s)
+    async with open_client(supervisors, topic, credentials=credentials, report=report) as client:
+        yield Inspector(client, topic, patience_s=patience_s)
 
 
 class _Stored(Struct, frozen=True, gc=False):
@@ -109,6 +100,9 @@ class _Stored(Struct, frozen=True, gc=False):
 
     publications: tuple[Publication, ...] = ()
     hashes: dict[Prefix, bytes] = {}
+
+
+NOTHING_STORED: Final = _Stored()
 
 
 class Inspector:
@@ -156,7 +150,9 @@ class Inspector:
         statuses = {n: s for n, s in sorted(self._seen.items()) if isinstance(s, NodeStatus)}
         stored = await self._stored(statuses, contents)
         statuses = {node: status for node, status in statuses.items() if node in stored}
-        subscribers = {node: _state(status, stored[node]) for node, status in statuses.items()} | {
+        subscribers = {
+            node: ring_state(status, stored[node]) for node, status in statuses.items()
+        } | {
             # A live node that is not in the topic does not want to be a member.
             node: SubscriberState(member=False)
             for node, answer in self._seen.items()
@@ -299,7 +295,7 @@ class Inspector:
             contents is TopicContents.DIFFERENCES and len(roots) <= 1
         )
         if is_enough:
-            return dict.fromkeys(statuses, _Stored())
+            return dict.fromkeys(statuses, NOTHING_STORED)
         groups = _groups(statuses, is_apart=contents is TopicContents.PAYLOADS)
         slots = asyncio.Semaphore(LISTINGS_AT_ONCE)
         listings = await asyncio.gather(
@@ -388,7 +384,7 @@ def _groups(statuses: dict[NodeId, NodeStatus], *, is_apart: bool) -> list[list[
     return list(groups.values())
 
 
-def _state(status: NodeStatus, stored: _Stored) -> SubscriberState:
+def ring_state(status: NodeStatus, stored: _Stored = NOTHING_STORED) -> SubscriberState:
     """Return the variables of a subscriber as a value."""
     return SubscriberState(
         member=status.member,

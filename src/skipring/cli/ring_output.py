@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from skipring.admin.health import live_violations
+from skipring.admin.diagnosis import live_violations
 from skipring.admin.inspector import Inspection, Inspector, TopicContents
 from skipring.cli.output import (
     NONE,

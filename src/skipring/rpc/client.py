@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count, islice
 from random import Random
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, get_args
 
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import Publication
-from skipring.errors import UnreachableError, VolatileMembersError
-from skipring.net.addresses import AddressBook, supervisor_at, supervisor_of
+from skipring.errors import InputError, MessageError, UnreachableError, VolatileMembersError
+from skipring.net.addresses import AddressBook, parse_supervisors, supervisor_at, supervisor_of
 from skipring.net.transport import Transport
 from skipring.wire.chaos import ChaosAck
 from skipring.wire.codec import Envelope, encode, named_nodes
 from skipring.wire.framing import Frame
 from skipring.wire.handshake import Hello, Role
+from skipring.wire.limits import check_topic
 from skipring.wire.monitor_rpc import ArrivalPage, SupervisorStatus
 from skipring.wire.name_messages import NO_TOPIC
 from skipring.wire.rpc import (
@@ -67,6 +69,7 @@ Answer = (
     | ChaosAck
 )
 Wanted = TypeVar("Wanted", bound=Answer)
+Checked = TypeVar("Checked")
 _ANSWERS: Final = (*get_args(Answer), Refused)
 
 
@@ -296,6 +299,37 @@ class RpcClient:
             asked, future = self._waiting.get(message.request, (None, None))
             if future is not None and asked == sender and not future.done():
                 future.set_result(message)
+
+
+@asynccontextmanager
+async def open_client(
+    supervisors: Sequence[Address],
+    topic: TopicId,
+    *,
+    credentials: Credentials | None = None,
+    is_volatile: bool = False,
+    locate_s: float = ANSWER_S,
+    report: Callable[[str], None] | None = None,
+) -> AsyncIterator[RpcClient]:
+    """Open a client for one topic; raise InputError for an invalid address or topic."""
+    require(check_topic, topic)
+    async with RpcClient(
+        parse_supervisors(supervisors, is_secured=credentials is not None),
+        rng=Random(),
+        credentials=credentials,
+        is_volatile=is_volatile,
+        locate_s=locate_s,
+        report=report,
+    ) as client:
+        yield client
+
+
+def require(check: Callable[[Checked], object], value: Checked) -> None:
+    """Check a value of a user; raise InputError with the reason if it cannot be sent."""
+    try:
+        check(value)
+    except MessageError as error:
+        raise InputError(str(error)) from None
 
 
 def locate_s(wait_s: float) -> float:

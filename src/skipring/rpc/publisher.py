@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from queue import Empty, Queue
-from random import Random
 from threading import Thread
 from typing import Final
 
@@ -16,11 +15,11 @@ from msgspec import Struct
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
-from skipring.errors import InputError, MessageError, UnreachableError, VolatileMembersError
+from skipring.errors import InputError, UnreachableError, VolatileMembersError
 from skipring.net.access import Access
 from skipring.observability.clock import publication_time_us
-from skipring.rpc.client import RpcClient, WaitReport, locate_s
-from skipring.wire.limits import PAYLOAD_BYTES_MAX, check_publication, check_topic
+from skipring.rpc.client import RpcClient, WaitReport, locate_s, open_client, require
+from skipring.wire.limits import PAYLOAD_BYTES_MAX, check_publication
 from skipring.wire.rpc import PublishAck
 
 AT_ONCE: Final = 64  # Guess: publications that share one commit of the member.
@@ -50,17 +49,15 @@ async def publish_all(
     Payloads are published as they arrive. While no member accepts them, ``report`` receives the
     reason. Raise UnreachableError after ``wait_s`` without a member.
     """
-    _check(lambda: check_topic(plan.topic))
     waiting = WaitReport(report if plan.wait_s > 0 else _ignore)
-    client = RpcClient(
+    async with open_client(
         access.supervisors,
-        rng=Random(),
+        plan.topic,
         credentials=access.credentials(),
         is_volatile=plan.is_volatile,
         locate_s=locate_s(plan.wait_s),
         report=waiting,
-    )
-    async with client as outsider:
+    ) as outsider:
         seqs = count()
         inbox = _Inbox(payloads)
         while batch := await inbox.next_batch(AT_ONCE):
@@ -104,15 +101,8 @@ def _publication(publisher: NodeId, seq: int, payload: bytes, plan: PublishPlan)
         key=plan.key,
         headers=dict(plan.headers),
     )
-    _check(lambda: check_publication(made))
+    require(check_publication, made)
     return made
-
-
-def _check(check: Callable[[], None]) -> None:
-    try:
-        check()
-    except MessageError as error:
-        raise InputError(str(error)) from None
 
 
 def lines_of(descriptor: int) -> Iterator[bytes]:

@@ -11,8 +11,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from skipring.admin.diagnosis import is_about
-from skipring.admin.health import live_violations
+from skipring.admin.diagnosis import is_about, live_violations
 from skipring.admin.inspector import Inspection
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from skipring.admin.health import live_violations
+from skipring.admin.diagnosis import live_violations
 from skipring.admin.inspector import Inspection, Inspector, TopicContents
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError, UnreachableError

@@ -28,9 +28,10 @@ from skipring.admin.diagnosis import LAYERS, REPAIRS, explain, is_about
 from skipring.admin.inspector import Inspector
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
-from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
+from skipring.errors import InputError, SkipringError, UnreachableError
 from skipring.observability.clock import publication_time_us
 from skipring.observability.logs import logger
+from skipring.rpc.client import require
 from skipring.view.model import content_violations
 from skipring.view.overview import Observer
 from skipring.web.auth import Guarded, TokenAuth, refused
@@ -258,7 +259,7 @@ class App:
             key=given.key.encode(errors="replace") if given.key else None,
             time=publication_time_us(),
         )
-        _check(lambda: check_publication(made))
+        require(check_publication, made)
         (published,) = await outsider.publish(topic, [made])
         answer = {"id": published.id.hex(), "publisher": made.publisher, "seq": made.seq}
         return _json(answer)
@@ -284,13 +285,8 @@ def _topic(request: Request) -> TopicId:
     topic: TopicId | None = request.query_params.get("topic")
     if not topic:
         raise InputError(NO_TOPIC)
-    check_given(topic)
+    require(check_topic, topic)
     return topic
-
-
-def check_given(topic: TopicId) -> None:
-    """Raise InputError with the reason if the topic name is invalid."""
-    _check(lambda: check_topic(topic))
 
 
 def _number(request: Request, name: str) -> int:
@@ -312,13 +308,6 @@ async def _body(request: Request, kind: type[Given]) -> Given:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
         raise InputError(f"invalid request: {error}") from None
-
-
-def _check(check: Callable[[], None]) -> None:
-    try:
-        check()
-    except MessageError as error:
-        raise InputError(str(error)) from None
 
 
 def _on_error(_: Request, error: SkipringError) -> Response:

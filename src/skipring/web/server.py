@@ -16,10 +16,12 @@ from skipring.core.peers import TopicId
 from skipring.errors import InputError
 from skipring.net.addresses import is_loopback, join_address
 from skipring.net.sockets import why_not_listening
+from skipring.rpc.client import require
 from skipring.view.overview import Observer
-from skipring.web.app import App, DashboardSettings, check_given
+from skipring.web.app import App, DashboardSettings
 from skipring.web.auth import TokenAuth
 from skipring.web.events import EventStream
+from skipring.wire.limits import check_topic
 from skipring.wire.rpc import Address
 
 if TYPE_CHECKING:  # Importing it loads cryptography, which few processes need.
@@ -54,7 +56,7 @@ class Dashboard:
                 f"{host}; to see it from elsewhere, forward its port over SSH"
             )
         if topic is not None:
-            check_given(topic)
+            require(check_topic, topic)
         self._observer = Observer(supervisors, credentials)
         self._settings = DashboardSettings(supervisors=tuple(supervisors), topic=topic, chaos=chaos)
         self._place = (host, port)
