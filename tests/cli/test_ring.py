@@ -30,7 +30,6 @@ from rich.console import Console
 
 from skipring.admin.inspector import Inspection
 from skipring.cli import skipring
-from skipring.cli.output import RingPanel
 from skipring.cli.ring_output import RingWatch, changes
 from skipring.core.events import Overwritten
 from skipring.core.labels import Label
@@ -38,6 +37,7 @@ from skipring.core.peers import NodeId
 from skipring.core.state import SubscriberState, SupervisorState, legitimate_state
 from skipring.errors import InputError
 from skipring.testing import Cluster
+from skipring.view.panel import RingPanel
 from skipring.view.text import ASCII, UNICODE
 from skipring.wire.rpc import NodeStatus
 from skipring.world.adversaries.builders import database_of

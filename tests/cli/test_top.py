@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from skipring.admin.inspector import Inspection
-from skipring.cli.output import RingPanel
 from skipring.cli.top import parse_keys
 from skipring.cli.top_screen import (
     TOPIC_COLUMNS,
@@ -35,6 +34,7 @@ from skipring.cli.top_screen import (
 )
 from skipring.testing import Cluster
 from skipring.view.overview import Observer, Overview, SupervisorRow, TopicRow
+from skipring.view.panel import RingPanel
 from skipring.view.text import ASCII, UNICODE
 
 DEADLINE_S = 60.0

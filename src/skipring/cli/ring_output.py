@@ -18,22 +18,12 @@ from rich.text import Text
 
 from skipring.admin.diagnosis import live_violations
 from skipring.admin.inspector import Inspection, Inspector, TopicContents
-from skipring.cli.output import (
-    NONE,
-    RIGHT_STYLE,
-    WRONG_STYLE,
-    RingPageContent,
-    RingPanel,
-    plain_table,
-    ring_page,
-    rows_of_page,
-    time_of_day,
-    wide_console,
-)
+from skipring.cli.output import NONE, plain_table, time_of_day, wide_console
 from skipring.core.peers import NodeId, Peer
 from skipring.errors import UnreachableError
 from skipring.view.model import ROOT_DIGITS, SHOWN_LAYERS
 from skipring.view.overview import differing, roots_of
+from skipring.view.panel import RIGHT_STYLE, WRONG_STYLE, RingContent, RingPanel
 from skipring.view.text import ASCII, DEAD_STYLE, STYLES, Glyphs, GlyphState, RingLayout, layout
 from skipring.wire.rpc import NodeStatus
 from skipring.world.legitimacy import Layer
@@ -220,7 +210,7 @@ class RingWatch:
         if not self.inspection.is_known:
             return self._no_members()
         portrait = layout(self.inspection.snapshot)
-        picture = ring_page(self._content(portrait), page, PICTURE_ROWS)
+        picture = page.draw(self._content(portrait), PICTURE_ROWS)
         return Group(picture, Text(), self._table(portrait, page.glyphs))
 
     def painted(self, page: RingPanel) -> RenderableType:
@@ -233,9 +223,9 @@ class RingWatch:
         room = page.rows - len(heads)
         nodes = len(self._standings(portrait)) + 2  # with the heading and a blank
         most = max(room - CHANGE_ROWS_MIN - nodes, min(room - CHANGE_ROWS_MIN, PICTURE_ROWS))
-        left = room - rows_of_page(content, page, most)
+        left = room - page.rows_of(content, most)
         table = min(nodes, left - CHANGE_ROWS_MIN)
-        parts = [*heads, ring_page(content, page, most)]
+        parts = [*heads, page.draw(content, most)]
         if table < TABLE_ROWS_MIN:
             return Group(*parts, *self._newest(page.glyphs, left))
         parts += self._newest(page.glyphs, left - table)
@@ -259,11 +249,11 @@ class RingWatch:
             return [line]
         return [line, Text(f"{glyphs.wrong} {self._trouble}", DEAD_STYLE, no_wrap=True)]
 
-    def _content(self, portrait: RingLayout) -> RingPageContent:
+    def _content(self, portrait: RingLayout) -> RingContent:
         snapshot = self.inspection.snapshot
         roots = len(set(roots_of(self.inspection).values()))
-        return RingPageContent(
-            portrait=portrait,
+        return RingContent(
+            layout=portrait,
             wrong=_wrong_by_layer(self.inspection),
             history=list(self._history),
             history_name="wrong, by inspection",

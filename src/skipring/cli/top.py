@@ -139,10 +139,10 @@ async def _watch(access: Access, refresh_s: float) -> int | None:
     from rich.console import Console
     from rich.live import Live
 
-    from skipring.cli.output import RingPanel
     from skipring.cli.ring_output import on_resize
     from skipring.cli.top_screen import TopScreen
     from skipring.view.overview import Observer
+    from skipring.view.panel import RingPanel
     from skipring.view.text import glyphs_for
 
     console, changed = Console(highlight=False), asyncio.Event()

@@ -14,16 +14,7 @@ from rich.text import Text
 from skipring.admin.diagnosis import Explanation, explain
 from skipring.admin.inspector import Inspection, Inspector
 from skipring.cli.options import Exit
-from skipring.cli.output import (
-    NONE,
-    RIGHT_STYLE,
-    WRONG_STYLE,
-    RingPanel,
-    changes_in,
-    explanation_view,
-    plain_table,
-    time_of_day,
-)
+from skipring.cli.output import NONE, changes_in, explanation_view, plain_table, time_of_day
 from skipring.cli.ring_output import PATIENCE_S, RingWatch
 from skipring.errors import SkipringError
 from skipring.view.model import ROOT_DIGITS
@@ -36,6 +27,7 @@ from skipring.view.overview import (
     differing,
     roots_of,
 )
+from skipring.view.panel import RIGHT_STYLE, WRONG_STYLE, RingPanel
 from skipring.view.text import DEAD_STYLE, STYLES, Glyphs, GlyphState, layout
 
 NAMED_MAX: Final = 2  # Guess: an operator does not read more names in a cell.
