@@ -26,6 +26,7 @@ from skipring.wire.rpc import ChangeEntry, ChangePage, NodeHealth
 from skipring.world.adversaries.builders import database_of
 from skipring.world.legitimacy import Layer
 from skipring.world.snapshot import Snapshot
+from tests.support.scenes import in_loop
 from tests.support.statuses import status_of
 
 NODES = ("a", "b", "c", "d")
@@ -242,22 +243,20 @@ def test_wrong_clock_of_the_inspecting_process_is_no_warning() -> None:
     assert diagnose(seen(offsets_us=offsets)).warnings == ()
 
 
-def test_doctor_reports_partition_while_every_variable_is_legitimate() -> None:
-    async def scene() -> None:
-        async with Cluster(n=4) as cluster:
-            await cluster.wait_healthy()
-            nodes = sorted(cluster.nodes)
-            address = cluster.supervisor().address
-            async with open_inspector([address], cluster.topic) as inspector:
-                assert (await wait_healthy(inspector, DEADLINE_S)).is_healthy
-                with cluster.partition(nodes[:2], nodes[2:]):
-                    for _ in range(LOOKS_MAX):
-                        diagnosis = diagnose(await inspector.inspect(TopicContents.DIFFERENCES))
-                        if not diagnosis.is_healthy:
-                            break
-                        await asyncio.sleep(0.01)
-                    assert texts(diagnosis, Layer.LINKS)
-                    assert diagnosis.is_legitimate  # no member was evicted yet
-                assert (await wait_healthy(inspector, DEADLINE_S)).is_healthy
-
-    asyncio.run(scene())
+@in_loop
+async def test_doctor_reports_partition_while_every_variable_is_legitimate() -> None:
+    async with Cluster(n=4) as cluster:
+        await cluster.wait_healthy()
+        nodes = sorted(cluster.nodes)
+        address = cluster.supervisor().address
+        async with open_inspector([address], cluster.topic) as inspector:
+            assert (await wait_healthy(inspector, DEADLINE_S)).is_healthy
+            with cluster.partition(nodes[:2], nodes[2:]):
+                for _ in range(LOOKS_MAX):
+                    diagnosis = diagnose(await inspector.inspect(TopicContents.DIFFERENCES))
+                    if not diagnosis.is_healthy:
+                        break
+                    await asyncio.sleep(0.01)
+                assert texts(diagnosis, Layer.LINKS)
+                assert diagnosis.is_legitimate  # no member was evicted yet
+            assert (await wait_healthy(inspector, DEADLINE_S)).is_healthy

@@ -58,7 +58,7 @@ def run(matrix: Path, out: Path, spark: SparkChoice, partitions: int | None, as_
         again = shlex.join(["skipring", "lab", "run", str(matrix), "--out", str(out)])
         click.echo(f"Finished runs are kept; continue with: {again}", err=True)
         raise
-    _print_summary(summary, out, as_json=as_json or not sys.stdout.isatty())
+    _print_summary(summary, out, as_json=as_json)
     return Exit.NO if summary.failed else Exit.YES
 
 
@@ -282,7 +282,7 @@ def _print_rows(rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
     from skipring.lab.bench.report import ratio_lines
 
     for row in rows:
-        if as_json or not sys.stdout.isatty():
+        if as_json:
             click.echo(json.dumps(row))
         elif "ratios" in row:
             for line in ratio_lines(row["ratios"]):

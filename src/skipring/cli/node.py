@@ -17,7 +17,7 @@ from skipring.cli.options import (
     Command,
     Exit,
     access_options,
-    duration,
+    duration_option,
     identity_options,
     tick_option,
 )
@@ -114,12 +114,9 @@ def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> 
     envvar="SKIPRING_NAME",
     help="Name of the node.  [default: as its certificate, or random]",
 )
-@click.option(
+@duration_option(
     "--drain",
-    callback=duration,
-    default="30s",
-    show_default=True,
-    metavar="TIME",
+    "30s",
     envvar="SKIPRING_DRAIN",
     help="On stop, wait at most TIME for the handover.",
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -93,7 +92,7 @@ def simulate(
     for path in (dump, dump_start):
         _require_writable(path)
     _write_world(dump_start, simulation.world.snapshot())
-    if as_json or not sys.stdout.isatty():
+    if as_json:
         report = _run_quietly(simulation)
     else:
         from skipring.cli.output import run_with_progress
