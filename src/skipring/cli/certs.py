@@ -43,7 +43,7 @@ _authority = click.option(
 
 @click.group()
 def certs() -> None:
-    """Create the authority of a cluster; issue, list and deny certificates.
+    """Manage the authority and the certificates of a cluster.
 
     Processes with certificates listen on addresses that other machines can reach, and accept only
     peers with a certificate of the same authority.
@@ -55,7 +55,7 @@ def certs() -> None:
 @_days(AUTHORITY_DAYS)
 @json_option()
 def init(directory: Path, days: int, as_json: bool) -> None:
-    """Create the authority of a cluster: ca.pem and ca.key in DIR, by default in certs.
+    """Create the authority of a cluster: ca.pem and ca.key in DIR (default: certs).
 
     Every process needs ca.pem. The holder of ca.key can admit processes to the cluster: keep it
     where certificates are issued, and nowhere else.
@@ -137,8 +137,8 @@ def deny(given: tuple[str, ...], authority: Path, as_json: bool) -> None:
     """Deny certificates: add them to the deny list of an authority.
 
     CERT is the file of a certificate, or its serial number in hexadecimal digits. Copy the deny
-    list to the directory of ca.pem on every machine: processes read it again by themselves, close
-    the connections with these certificates, and accept no new ones.
+    list to the directory of ca.pem on every machine: processes reload it by themselves, close
+    connections with these certificates, and accept no new ones.
     """
     from skipring.security.ca import deny_each
     from skipring.security.deny_list import FILE_NAME, serial_text

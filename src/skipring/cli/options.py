@@ -57,7 +57,7 @@ def json_option(text: str | None = None) -> Callable[[Command], Command]:
 
 
 def _json_on_pipe(_: click.Context, __: click.Parameter, given: bool) -> bool:
-    return given or not sys.stdout.isatty()
+    return given or sys.stdout is None or not sys.stdout.isatty()  # None: it is closed
 
 
 # --- extras ----------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def require_extra(extra: str) -> None:
 def finite(_: click.Context, __: click.Parameter, value: float) -> float:
     """Refuse NaN and infinity, which no range excludes."""
     if not isfinite(value):
-        raise click.BadParameter("it is a number of seconds")
+        raise click.BadParameter("expected a finite number of seconds")
     return value
 
 
@@ -114,7 +114,7 @@ _SUPERVISORS: Final = click.option(
     "supervisors",
     metavar="HOST:PORT[,...]",
     envvar="SKIPRING_SUPERVISOR",
-    help="Or SKIPRING_SUPERVISOR, or a context.  [default: 127.0.0.1:7400]",
+    help="Supervisors; or SKIPRING_SUPERVISOR, or a context.  [default: 127.0.0.1:7400]",
 )
 
 _CREDENTIALS: Final = tuple(
@@ -124,7 +124,7 @@ _CREDENTIALS: Final = tuple(
     for name, text in (
         ("ca", "Certificate of the cluster's authority."),
         ("cert", "Certificate of this process."),
-        ("key", "The key of that certificate."),
+        ("key", "Key of that certificate."),
     )
 )
 
@@ -248,7 +248,7 @@ _MASTER: Final = click.option(
     "--master",
     metavar="URL",
     envvar="SKIPRING_SPARK_MASTER",
-    help="Spark's master: local[2], spark://HOST:PORT, yarn ... [default: this machine's cores]",
+    help="Spark master: local[2], spark://HOST:PORT, yarn ...  [default: all local cores]",
 )
 
 _CONF: Final = click.option(
@@ -256,5 +256,5 @@ _CONF: Final = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     callback=_settings,
-    help="Setting of Spark; may be repeated.",
+    help="Spark setting; may be repeated.",
 )

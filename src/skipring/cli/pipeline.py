@@ -33,7 +33,7 @@ WINDOW_MAX_S: Final = 86_400  # a day, by which gold is partitioned
 
 @click.group()
 def pipeline() -> None:
-    """Follow topics with Spark into a lake of tables, and report on it."""
+    """Follow topics with Spark into a lake of tables."""
 
 
 @pipeline.command()
@@ -46,7 +46,7 @@ def pipeline() -> None:
     metavar="TIME",
     help="Time between two batches.  [default: 5s]",
 )
-@click.option("--available-now", is_flag=True, help="Read what is stored now, then end.")
+@click.option("--available-now", is_flag=True, help="Read the stored publications, then exit.")
 @click.option(
     "--starting",
     type=click.Choice(["earliest", "latest"]),
@@ -58,7 +58,7 @@ def pipeline() -> None:
     "--format",
     "values",
     type=click.Choice(FORMATS),
-    help="Format of payloads; others are rejected.  [default: auto]",
+    help="Format of payloads; rows of other formats are rejected.  [default: auto]",
 )
 @click.option(
     "--window",
@@ -69,13 +69,13 @@ def pipeline() -> None:
 @click.option(
     "--max-offsets",
     type=click.IntRange(1, 10_000_000),
-    help="Publications per batch at most.  [default: 100000]",
+    help="Maximum publications per batch.  [default: 100000]",
 )
 @click.option(
     "--fail-on-data-loss/--no-fail-on-data-loss",
     default=True,
     show_default=True,
-    help="Fail if the store that is read is gone.",
+    help="Fail if the store of the source is lost.",
 )
 @spark_options
 @json_option("Print a line of JSON for each batch.")

@@ -46,10 +46,10 @@ Show = Callable[["Publication"], str | bytes]
     "--from-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Publish the content of FILE as one publication.",
+    help="Publish the contents of FILE as one publication.",
 )
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Publish TEXT or FILE N times.")
-@duration_option("--wait", "10s", help="Wait for a member.")
+@duration_option("--wait", "10s", help="Time to wait for a member.")
 @click.option("--volatile", is_flag=True, help="Accept a member that stores in memory only.")
 @json_option()
 def pub(
@@ -132,21 +132,21 @@ def _payloads(text: str | None, from_file: Path | None, count: int | None) -> It
 @click.command()
 @click.argument("topic")
 @access_options
-@click.option("--start", type=click.Choice(STARTS), help="[default: all]")
+@click.option("--start", type=click.Choice(STARTS), help="First publication.  [default: all]")
 @click.option(
     "--since", metavar="TIME", help="Only the last TIME (10m), or since TIME (2026-05-31T12:00Z)."
 )
 @click.option("--key", help="Only publications with this key.")
 @click.option("--publisher", metavar="NODE", help="Only publications of this publisher.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N publications.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N publications.")
 @click.option(
     "--follow/--no-follow", default=True, show_default=True, help="Wait for new publications."
 )
-@click.option(
-    "--exit-when-synced", is_flag=True, help="End when all members have the same publications."
+@click.option("--exit-when-synced", is_flag=True, help="Exit when all members are in sync.")
+@duration_option(
+    "--wait", "10s", help="With --no-follow or --exit-when-synced: time to wait for a member."
 )
-@duration_option("--wait", "10s", help="With --no-follow or --exit-when-synced: wait for a member.")
-@click.option("--format", "form", metavar="TEXT", help="Print each as TEXT; tokens: see above.")
+@click.option("--format", "form", metavar="TEXT", help="Format of each publication; see above.")
 @json_option("Print JSON also on a terminal.")
 def sub(
     *,

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool) -> None:
     """Show the ring of a topic, or print its state as a world file.
 
-    A simulation can start from a world file (``skipring simulate --load``). A topic without
-    members has an empty ring.
+    skipring simulate --load starts from a world file. A topic without members has an empty ring.
     """
     if payloads and not as_json:
         raise InputError("--payloads adds to a world file; give --json as well")
@@ -73,7 +72,7 @@ async def _watch(topic: str, access: Access) -> None:
 @click.command()
 @click.argument("topic")
 @access_options
-@duration_option("--wait", "0s", help="Wait until it is healthy.")
+@duration_option("--wait", "0s", help="Time to wait until the topic is healthy.")
 @click.option(
     "--members",
     type=click.IntRange(1),
@@ -83,7 +82,7 @@ async def _watch(topic: str, access: Access) -> None:
 )
 @json_option("Print JSON.")
 def doctor(topic: str, access: Access, wait: float, members: int, as_json: bool) -> int:
-    """Check a topic: report whether it is healthy, and if not, why and what to do.
+    """Check the health of a topic and print what to do.
 
     A topic is healthy if its ring is correct, ring neighbours receive messages from each other, all
     members are in sync and ready, no process has a clone and no disk fails. Skewed clocks and
@@ -117,9 +116,10 @@ def doctor(topic: str, access: Access, wait: float, members: int, as_json: bool)
 @access_options
 @json_option("Print JSON.")
 def explain(topic: str, node: str, access: Access, as_json: bool) -> int:
-    """Explain the recent changes of a node, its faults, and what repairs them.
+    """Explain the recent changes and the faults of a node.
 
-    Exit status: 0 nothing is wrong with it, 1 something is, 2 no such node is known.
+    Each fault is printed with the rule that repairs it. Exit status: 0 no faults, 1 faults, 2
+    unknown node.
     """
     from skipring.node.process import run
 

@@ -31,7 +31,7 @@ KILLED: Final = 128  # plus the number of the signal: exit status of a stopped p
 @access_options
 @json_option("Print a line of JSON for each topic.")
 def topics(access: Access, as_json: bool) -> None:
-    """List topics with their members and publications, the largest first."""
+    """List all topics with their members and publications."""
     from skipring.node.process import run
 
     found = run(_poll(access))
@@ -65,11 +65,12 @@ def topics(access: Access, as_json: bool) -> None:
     metavar="S",
     help="Seconds between two polls.  [default: 1]",
 )
-@json_option("Print JSON once.")
+@json_option("Print JSON and exit.")
 def top(access: Access, refresh: float, as_json: bool) -> int | None:
     """Watch all topics, their nodes and the supervisors.
 
-    On a pipe, and with --json, everything is printed once. Exit status: 4 no supervisor answers.
+    On a pipe, and with --json, the command prints once and exits. Exit status: 4 no supervisor
+    answers.
     """
     from skipring.node.process import run
 
@@ -221,11 +222,11 @@ async def _refresh(screen: TopScreen, refresh_s: float, changed: asyncio.Event) 
     default="127.0.0.1:0",
     show_default=True,
     metavar="HOST:PORT",
-    help="Address of the web server; port 0 picks a free one.",
+    help="Address of the web server; port 0 picks a free port.",
 )
 @click.option("--chaos", is_flag=True, help="Show buttons that inject faults.")
 def dashboard(access: Access, topic: str | None, listen: str, chaos: bool) -> None:
-    """Show rings in the browser: their state, their repair and their deliveries.
+    """Show live rings, repair and deliveries in a browser.
 
     Each printed address works once and admits the browser that opens it.
     """
