@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.admin import chaos_plans as plans
-from skipring.admin.chaos_client import ChaosClient, open_chaos_client, sabotage
+from skipring.admin.chaos_client import ChaosClient, apply_plan, open_chaos_client
 from skipring.core.peers import SUPERVISOR
 from skipring.errors import InputError, SkipringError, UnreachableError
 from skipring.node.chaos_server import REFUSALS
@@ -29,8 +29,8 @@ async def chaotic(n: int = 8) -> AsyncIterator[tuple[Cluster, ChaosClient]]:
         for name in cluster.nodes:
             await cluster.publish(name, name.encode())
         await cluster.wait_healthy()
-        async with open_chaos_client(addresses_of(cluster), TOPIC) as saboteur:
-            yield cluster, saboteur
+        async with open_chaos_client(addresses_of(cluster), TOPIC) as client:
+            yield cluster, client
 
 
 def addresses_of(cluster: Cluster) -> tuple[str, ...]:
@@ -50,11 +50,11 @@ async def join_without_chaos(cluster: Cluster, name: str) -> None:
 @pytest.mark.parametrize("code", ["A05", "A09b", "A13", "A15", "A18", "A47"])
 @inside(chaotic)
 async def test_live_ring_heals_after_every_adversary(
-    cluster: Cluster, saboteur: ChaosClient, /, code: str
+    cluster: Cluster, client: ChaosClient, /, code: str
 ) -> None:
-    members = await saboteur.members()
+    members = await client.members()
     assert sorted(members) == list(cluster.nodes)
-    await saboteur.apply(plans.adversarial(code, TOPIC, members, seed=1))
+    await client.apply(plans.adversarial(code, TOPIC, members, seed=1))
     await cluster.wait_healthy()
     assert all(len(cluster.payloads(name)) == 8 for name in cluster.nodes)
 
@@ -63,7 +63,7 @@ async def test_live_ring_heals_after_every_adversary(
 async def test_applied_damage_equals_the_plan() -> None:
     async with Cluster(n=4, tick_s=36_000) as cluster:
         await cluster.until(lambda: len(cluster.snapshot().supervisor.database) == 4)
-        done = await sabotage(
+        done = await apply_plan(
             addresses_of(cluster), TOPIC, lambda members: plans.wrong_labels(members, seed=1)
         )
         planned = {name: damage.label for name, (damage,) in done.items()}  # type: ignore[union-attr]
@@ -75,7 +75,7 @@ async def test_applied_damage_equals_the_plan() -> None:
 async def test_damaged_nodes_receive_addresses_of_nodes_they_refer_to() -> None:
     async with Cluster(n=4, tick_s=36_000) as cluster:
         await cluster.until(lambda: len(cluster.snapshot().supervisor.database) == 4)
-        await sabotage(
+        await apply_plan(
             addresses_of(cluster),
             TOPIC,
             lambda members: plans.adversarial("A11", TOPIC, members, seed=0),
@@ -89,16 +89,16 @@ async def test_damaged_nodes_receive_addresses_of_nodes_they_refer_to() -> None:
 
 @inside(chaotic)
 async def test_partition_blocks_messages_until_it_is_healed(
-    cluster: Cluster, saboteur: ChaosClient, /
+    cluster: Cluster, client: ChaosClient, /
 ) -> None:
-    members = await saboteur.members()
+    members = await client.members()
     sides = plans.parts_of(members, 2, seed=0)
-    await saboteur.apply(plans.partition(sides, 2**30))
+    await client.apply(plans.partition(sides, 2**30))
     await cluster.publish(sides[0][0], b"here")
     links = [cluster.node(name).links for name in cluster.nodes]
     await cluster.until(lambda: sum(each.counts["severed"] for each in links) > 200)
     assert not any(b"here" in cluster.payloads(name) for name in sides[1])
-    done = await saboteur.apply_to_consenting(plans.healed(members))
+    done = await client.apply_to_consenting(plans.healed(members))
     assert sorted(done) == list(cluster.nodes)
     await cluster.wait_healthy()
     assert all(b"here" in cluster.payloads(name) for name in cluster.nodes)
@@ -106,17 +106,17 @@ async def test_partition_blocks_messages_until_it_is_healed(
 
 @inside(chaotic)
 async def test_killed_members_leave_and_the_others_close_the_gap(
-    cluster: Cluster, saboteur: ChaosClient, /
+    cluster: Cluster, client: ChaosClient, /
 ) -> None:
-    await saboteur.members()
-    await saboteur.apply(plans.killed(["n01", "n04"]))
+    await client.members()
+    await client.apply(plans.killed(["n01", "n04"]))
     assert {"n01", "n04"}.isdisjoint(cluster.nodes)
     await cluster.wait_healthy()
 
 
 @inside(chaotic)
-async def test_supervisor_can_be_killed(cluster: Cluster, saboteur: ChaosClient, /) -> None:
-    await saboteur.apply(plans.killed([SUPERVISOR]))
+async def test_supervisor_can_be_killed(cluster: Cluster, client: ChaosClient, /) -> None:
+    await client.apply(plans.killed([SUPERVISOR]))
     with pytest.raises(InputError, match="is stopped"):
         cluster.supervisor()
     await cluster.start_supervisor(lose_data=True)
@@ -127,35 +127,35 @@ async def test_supervisor_can_be_killed(cluster: Cluster, saboteur: ChaosClient,
 
 
 @inside(chaotic, n=3)
-async def test_one_refusal_prevents_all_damage(cluster: Cluster, saboteur: ChaosClient, /) -> None:
+async def test_one_refusal_prevents_all_damage(cluster: Cluster, client: ChaosClient, /) -> None:
     await join_without_chaos(cluster, "sound")
-    members = await saboteur.members()
+    members = await client.members()
     with pytest.raises(
         SkipringError,
         match=r"^sound was not started with chaos enabled, so nothing was damaged",
     ):
-        await saboteur.apply(plans.adversarial("A15", TOPIC, members, seed=0))
+        await client.apply(plans.adversarial("A15", TOPIC, members, seed=0))
     assert cluster.violations() == []
     assert cluster.node("sound").links.counts[REFUSALS] == 1
 
 
 @inside(chaotic, n=3)
 async def test_node_outside_the_plan_need_not_consent(
-    cluster: Cluster, saboteur: ChaosClient, /
+    cluster: Cluster, client: ChaosClient, /
 ) -> None:
     await join_without_chaos(cluster, "sound")
-    await saboteur.apply(plans.no_database())
+    await client.apply(plans.no_database())
     assert cluster.node("sound").links.counts[REFUSALS] == 0
     await cluster.wait_healthy()
 
 
 @inside(chaotic, n=3)
 async def test_refusing_nodes_do_not_prevent_healing_of_others(
-    cluster: Cluster, saboteur: ChaosClient, /
+    cluster: Cluster, client: ChaosClient, /
 ) -> None:
     await join_without_chaos(cluster, "sound")
-    members = await saboteur.members()
-    done = await saboteur.apply_to_consenting(plans.healed(members))
+    members = await client.members()
+    done = await client.apply_to_consenting(plans.healed(members))
     assert sorted(done) == ["n00", "n01", "n02"]
 
 
@@ -166,30 +166,28 @@ async def test_long_list_of_refusing_nodes_is_shortened() -> None:
     async with cluster:
         await cluster.wait_healthy()
         with pytest.raises(SkipringError, match=r"n07 and 4 more were not started"):
-            await sabotage(addresses_of(cluster), TOPIC, plans.killed)
+            await apply_plan(addresses_of(cluster), TOPIC, plans.killed)
 
 
 @inside(chaotic, n=4)
 async def test_member_that_died_meanwhile_prevents_all_damage(
-    cluster: Cluster, saboteur: ChaosClient, /, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, client: ChaosClient, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skipring.admin.chaos_client.ANSWER_S", 0.5)
-    members = await saboteur.members()
+    members = await client.members()
     cluster.kill("n02")
     with pytest.raises(UnreachableError, match="n02 did not answer, so nothing was damaged"):
-        await saboteur.apply(plans.adversarial("A15", TOPIC, members, seed=0))
+        await client.apply(plans.adversarial("A15", TOPIC, members, seed=0))
     await cluster.wait_healthy()
 
 
 @inside(chaotic, n=3)
-async def test_partly_applied_damage_is_reported(
-    cluster: Cluster, saboteur: ChaosClient, /
-) -> None:
-    members = await saboteur.members()
+async def test_partly_applied_damage_is_reported(cluster: Cluster, client: ChaosClient, /) -> None:
+    members = await client.members()
     damages = plans.wrong_labels(members, seed=0)
     await cluster.node("n01").unsubscribe(TOPIC, 10)
     with pytest.raises(SkipringError, match="the damage is incomplete: n01: not a member"):
-        await saboteur.apply(damages)
+        await client.apply(damages)
 
 
 @in_loop
@@ -201,19 +199,19 @@ async def test_topic_without_supervisor_or_members_cannot_be_damaged(
         await cluster.wait_healthy()
         addresses = addresses_of(cluster)
         with pytest.raises(UnreachableError, match="'other' has no members"):
-            await sabotage(addresses, "other", plans.killed)
+            await apply_plan(addresses, "other", plans.killed)
         await cluster.stop_supervisor()
-        async with RpcClient(addresses, rng=Random(0)) as outsider:
+        async with RpcClient(addresses, rng=Random(0)) as rpc:
             with pytest.raises(UnreachableError, match="nothing listens at"):
-                await ChaosClient(outsider, TOPIC).members()
+                await ChaosClient(rpc, TOPIC).members()
 
 
 @pytest.mark.parametrize("addresses", [(), ("nonsense",)])
 def test_invalid_address_is_refused(addresses: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="supervisor: "):
-        asyncio.run(sabotage(addresses, TOPIC, plans.killed))
+        asyncio.run(apply_plan(addresses, TOPIC, plans.killed))
 
 
 def test_invalid_topic_is_refused() -> None:
     with pytest.raises(InputError, match="control characters"):
-        asyncio.run(sabotage(["127.0.0.1:1"], "a\nb", plans.killed))
+        asyncio.run(apply_plan(["127.0.0.1:1"], "a\nb", plans.killed))

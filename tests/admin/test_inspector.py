@@ -221,8 +221,8 @@ async def test_three_thousand_publications_are_read_in_pages_and_once_for_equal_
 
 def counted_questions(inspector: Inspector) -> Counter[str]:
     """Count the requests of each kind from now on."""
-    outsider, asked = inspector._outsider, Counter[str]()
-    ask = outsider.request
+    client, asked = inspector._client, Counter[str]()
+    ask = client.request
 
     async def count(
         topic: str, to: NodeId, question: Callable[[int], RuntimeMessage], *rest: object
@@ -230,7 +230,7 @@ def counted_questions(inspector: Inspector) -> Counter[str]:
         asked[type(question(0)).__name__] += 1
         return await ask(topic, to, question, *rest)  # type: ignore[arg-type]
 
-    outsider.request = count  # type: ignore[method-assign,assignment]
+    client.request = count  # type: ignore[method-assign,assignment]
     return asked
 
 
@@ -496,14 +496,14 @@ async def test_listing_beyond_the_memory_limit_is_refused(monkeypatch: pytest.Mo
 
 @in_loop
 async def test_answer_counts_only_from_the_node_that_was_asked() -> None:
-    async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as outsider:
+    async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as client:
         asking = asyncio.create_task(
-            outsider.request(TOPIC, SUPERVISOR, GetNodeStatus, NodeStatus, timeout_s=30)
+            client.request(TOPIC, SUPERVISOR, GetNodeStatus, NodeStatus, timeout_s=30)
         )
         await asyncio.sleep(0)
         for sender in ("a", "client/a", SUPERVISOR, supervisor_at("127.0.0.1:2")):
-            outsider._receive(sender, Envelope(status("forged"), TOPIC), NO_FRAME)
-        outsider._receive(supervisor_at("127.0.0.1:1"), Envelope(status("real"), TOPIC), NO_FRAME)
+            client._receive(sender, Envelope(status("forged"), TOPIC), NO_FRAME)
+        client._receive(supervisor_at("127.0.0.1:1"), Envelope(status("real"), TOPIC), NO_FRAME)
         answer = await asking
         assert isinstance(answer, NodeStatus)
         assert answer.right == peer("1", "real")
@@ -511,16 +511,16 @@ async def test_answer_counts_only_from_the_node_that_was_asked() -> None:
 
 @in_loop
 async def test_answer_of_another_kind_is_ignored_and_refusal_is_returned() -> None:
-    async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as outsider:
+    async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as client:
         for answer, expected in (
             (MemberList(1, {}), None),
             (Refused(2, "no"), Refused(2, "no")),
         ):
             asking = asyncio.create_task(
-                outsider.request(TOPIC, "a", FetchChanges, ChangePage, timeout_s=30)
+                client.request(TOPIC, "a", FetchChanges, ChangePage, timeout_s=30)
             )
             await asyncio.sleep(0)
-            outsider._receive("a", Envelope(answer, TOPIC), NO_FRAME)
+            client._receive("a", Envelope(answer, TOPIC), NO_FRAME)
             assert await asking == expected
 
 

@@ -179,15 +179,15 @@ def wait_for_members(address: str, names: set[str]) -> None:
     """Wait until all nodes are recorded."""
 
     async def scene() -> None:
-        async with asyncio.timeout(DEADLINE_S), open_chaos_client([address], TOPIC) as saboteur:
-            while await found_by(saboteur) != names:  # noqa: ASYNC110  (no event announces it)
+        async with asyncio.timeout(DEADLINE_S), open_chaos_client([address], TOPIC) as client:
+            while await found_by(client) != names:  # noqa: ASYNC110  (no event announces it)
                 await asyncio.sleep(POLL_S)
 
     asyncio.run(scene())
 
 
-async def found_by(saboteur: ChaosClient) -> set[str]:
+async def found_by(client: ChaosClient) -> set[str]:
     try:
-        return set(await saboteur.members())
+        return set(await client.members())
     except UnreachableError:
         return set()  # not yet

@@ -14,7 +14,7 @@ from skipring.admin.inspector import Inspector, TopicContents
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import SkipringError, UnreachableError
 from skipring.node.chaos_server import NO_CHAOS
-from skipring.rpc.client import ANSWER_S, RpcClient, nobody_in, open_client
+from skipring.rpc.client import ANSWER_S, RpcClient, no_members_in, open_client
 from skipring.wire.chaos import ChaosAck, ChaosPing, Crash, Damage
 from skipring.wire.rpc import Address, NodeStatus, Refused
 
@@ -35,7 +35,7 @@ async def open_chaos_client(
         yield ChaosClient(client, topic)
 
 
-async def sabotage(
+async def apply_plan(
     supervisors: Sequence[Address],
     topic: TopicId,
     plan: Callable[[dict[NodeId, NodeStatus]], Damages],
@@ -44,26 +44,26 @@ async def sabotage(
     is_gentle: bool = False,
 ) -> Damages:
     """Plan damage for the members of a topic and apply it; return the applied damage."""
-    async with open_chaos_client(supervisors, topic, credentials) as saboteur:
-        damages = plan(await saboteur.members())
-        inflict = saboteur.apply_to_consenting if is_gentle else saboteur.apply
-        return await inflict(damages)
+    async with open_chaos_client(supervisors, topic, credentials) as client:
+        damages = plan(await client.members())
+        apply = client.apply_to_consenting if is_gentle else client.apply
+        return await apply(damages)
 
 
 class ChaosClient:
     """Client that damages one topic."""
 
-    def __init__(self, outsider: RpcClient, topic: TopicId) -> None:
-        self._outsider = outsider
+    def __init__(self, client: RpcClient, topic: TopicId) -> None:
+        self._client = client
         self._topic = topic
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def members(self) -> dict[NodeId, NodeStatus]:
         """Return the live members; raise UnreachableError if there are none, or no supervisor."""
-        inspection = await Inspector(self._outsider, self._topic).inspect(TopicContents.NOTHING)
+        inspection = await Inspector(self._client, self._topic).inspect(TopicContents.NOTHING)
         members = {node: each for node, each in inspection.statuses.items() if each.member}
         if not members:
-            raise UnreachableError(nobody_in(self._topic))
+            raise UnreachableError(no_members_in(self._topic))
         return members
 
     async def apply(self, damages: Damages) -> Damages:
@@ -122,7 +122,7 @@ class ChaosClient:
         if timeout_s is None:
             timeout_s = CRASH_S if isinstance(damage, Crash) else ANSWER_S
         async with self._slots:
-            return await self._outsider.request(
+            return await self._client.request(
                 self._topic, node, partial(numbered, damage), ChaosAck, timeout_s
             )
 

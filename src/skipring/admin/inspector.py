@@ -110,7 +110,7 @@ class Inspector:
 
     def __init__(
         self,
-        outsider: RpcClient,
+        client: RpcClient,
         topic: TopicId,
         *,
         patience_s: float = NODE_S,
@@ -119,7 +119,7 @@ class Inspector:
         self._patience_s = patience_s  # how long a node may take to answer
         self._supervisor_patience_s = supervisor_patience_s
         self.is_refused = False  # True once the supervisor has refused to serve the topic
-        self._outsider = outsider
+        self._client = client
         self._topic = topic
         self._seen: dict[NodeId, NodeStatus | Refused | None] = {}  # None: has not answered
         self._unaddressed: set[NodeId] = set()  # their address is not known
@@ -176,7 +176,7 @@ class Inspector:
 
     async def journal(self, node: NodeId) -> ChangePage | None:
         """Return recent changes of a node; None if it does not answer or is not in the topic."""
-        answer = await self._outsider.request(
+        answer = await self._client.request(
             self._topic, node, FetchChanges, ChangePage, self._patience_s
         )
         return answer if isinstance(answer, ChangePage) else None
@@ -215,7 +215,7 @@ class Inspector:
 
     async def _page(self, start: int) -> DatabasePage:
         for _ in range(ATTEMPTS):
-            page = await self._outsider.request(
+            page = await self._client.request(
                 self._topic,
                 SUPERVISOR,
                 lambda request: FetchDatabase(request, start),
@@ -230,11 +230,11 @@ class Inspector:
                     f"the supervisor at {self._supervisor} does not serve {self._topic!r}; "
                     "allow the topic where it is started, or choose another topic"
                 )
-        raise UnreachableError(self._outsider.no_supervisor_of(self._topic))
+        raise UnreachableError(self._client.no_supervisor_of(self._topic))
 
     @property
     def _supervisor(self) -> Address:
-        return self._outsider.supervisor_of(self._topic)
+        return self._client.supervisor_of(self._topic)
 
     # -- nodes ---------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class Inspector:
                 for node in sorted(waiting):
                     self._start_visit(node, group, slots)
             # A later answer may contain the address of a node that was skipped.
-            waiting = {node for node in self._unaddressed if self._outsider.book.find(node)}
+            waiting = {node for node in self._unaddressed if self._client.book.find(node)}
             self._unaddressed -= waiting
             for node in waiting:
                 del self._seen[node]
@@ -265,7 +265,7 @@ class Inspector:
     async def _visit(
         self, node: NodeId, group: asyncio.TaskGroup, slots: asyncio.Semaphore
     ) -> None:
-        if self._outsider.book.find(node) is None:
+        if self._client.book.find(node) is None:
             self._unaddressed.add(node)
             return
         async with slots:
@@ -277,7 +277,7 @@ class Inspector:
 
     async def _status(self, node: NodeId) -> NodeStatus | Refused | None:
         for _ in range(ATTEMPTS):
-            answer = await self._outsider.request(
+            answer = await self._client.request(
                 self._topic, node, GetNodeStatus, NodeStatus, self._patience_s
             )
             if answer is not None:
@@ -350,7 +350,7 @@ class Inspector:
     ) -> PublicationPage | None:
         payloads = contents is TopicContents.PAYLOADS
         for _ in range(ATTEMPTS):
-            page = await self._outsider.request(
+            page = await self._client.request(
                 self._topic,
                 node,
                 lambda request: FetchPublications(request, start, end, payloads),

@@ -114,12 +114,12 @@ def known_addresses(nodes: Iterable[NodeId], books: Sequence[AddressBook]) -> di
 
 
 async def member_statuses(
-    outsider: RpcClient, topic: TopicId, addresses: Mapping[NodeId, Address]
+    client: RpcClient, topic: TopicId, addresses: Mapping[NodeId, Address]
 ) -> dict[NodeId, NodeStatus]:
     """Ask members for their status, all at once; omit members that refuse or do not answer."""
-    outsider.book.learn(addresses)
+    client.book.learn(addresses)
     answers = await asyncio.gather(
-        *(outsider.request(topic, node, GetNodeStatus, NodeStatus, ANSWER_S) for node in addresses)
+        *(client.request(topic, node, GetNodeStatus, NodeStatus, ANSWER_S) for node in addresses)
     )
     return {
         node: answer

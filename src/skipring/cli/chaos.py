@@ -132,14 +132,14 @@ def partition(
     Members of no group reach all groups. So does the supervisor, unless a group contains
     "supervisor". Without --groups the members are divided at random.
     """
-    from skipring.admin import chaos_plans as sabotage
+    from skipring.admin import chaos_plans
 
     def plan(members: dict[str, NodeStatus]) -> Damages:
         if groups is None:
-            return sabotage.partition(sabotage.parts_of(members, parts, seed), ticks)
+            return chaos_plans.partition(chaos_plans.parts_of(members, parts, seed), ticks)
         sides = [_names(group) for group in groups.split("/")]
-        sabotage.check_names([node for side in sides for node in side], members)
-        return sabotage.partition(sides, ticks)
+        chaos_plans.check_names([node for side in sides for node in side], members)
+        return chaos_plans.partition(sides, ticks)
 
     _damage(topic, access, plan, as_json)
 
@@ -167,16 +167,16 @@ def kill(
     seed: int,
 ) -> None:
     """Kill processes, as kill -9 does."""
-    from skipring.admin import chaos_plans as sabotage
+    from skipring.admin import chaos_plans
 
     if bool(nodes) == (share is not None):
         raise InputError("give either names of nodes, or --share")
 
     def plan(members: dict[str, NodeStatus]) -> Damages:
         if share is not None:
-            return sabotage.killed(sabotage.share_of(members, share, seed))
-        sabotage.check_names(nodes, members)
-        return sabotage.killed(nodes)
+            return chaos_plans.killed(chaos_plans.share_of(members, share, seed))
+        chaos_plans.check_names(nodes, members)
+        return chaos_plans.killed(nodes)
 
     _damage(topic, access, plan, as_json)
 
@@ -189,12 +189,12 @@ def _damage(
     topic: str, access: Access, plan: Plan, as_json: bool, *, is_gentle: bool = False
 ) -> None:
     """Plan the damage, apply it and print the affected processes."""
-    from skipring.admin.chaos_client import sabotage
+    from skipring.admin.chaos_client import apply_plan
     from skipring.admin.chaos_plans import words
     from skipring.node.process import run
 
     damages = run(
-        sabotage(access.supervisors, topic, plan, access.credentials(), is_gentle=is_gentle)
+        apply_plan(access.supervisors, topic, plan, access.credentials(), is_gentle=is_gentle)
     )
     done = {node: [words(damage) for damage in each] for node, each in damages.items()}
     if as_json:

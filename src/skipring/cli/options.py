@@ -187,9 +187,8 @@ class Duration(click.ParamType[float]):
             self.fail(f"{value!r} is not a duration such as 500ms, 10s or 5m", param, ctx)
         seconds = float(found[1]) * UNITS_S[found[2]]
         if not self._least_s <= seconds <= self._most_s:
-            self.fail(
-                f"{value!r} is not from {self._least_s:g} s to {self._most_s:g} s", param, ctx
-            )
+            span = f"from {self._least_s:g} s to {self._most_s:g} s"
+            self.fail(f"{value!r} is out of range; give a duration {span}", param, ctx)
         return seconds
 
 

@@ -243,19 +243,19 @@ class RunView:
         return Group(title, start, page.draw_with_levels(self._content(world), page.rows - 2))
 
     def _content(self, world: World) -> RingContent:
-        wrong, portrait = census(world), layout(world)
+        wrong, ring = census(world), layout(world)
         total = wrong.total()
         self._history.append(total)
         state = Text(f"{total} wrong", WRONG_STYLE) if total else Text("healed", "bold green")
         return RingContent(
-            layout=portrait,
+            layout=ring,
             wrong={layer: wrong[layer] for layer in Layer if layer not in LIVE_LAYERS},
             history=self._history,
             history_name="wrong, by round",
             centre=[
                 Text(f"round {world.round}", "bold"),
                 state,
-                Text(f"supervisor knows {portrait.recorded} of {portrait.members}", "dim"),
+                Text(f"supervisor knows {ring.recorded} of {ring.members}", "dim"),
             ],
         )
 

@@ -370,7 +370,7 @@ class RingPage:
 
     async def refresh(self) -> None:
         """Record the last inspection of the topic, and an error if its supervisor is silent."""
-        client = self._observer.outsider
+        client = self._observer.client
         is_silent = self._observer.statuses.get(client.supervisor_of(self._topic)) is None
         trouble = client.no_supervisor_of(self._topic) if is_silent else None
         inspection = self._observer.inspections.get(self._topic, self._watch.inspection)
@@ -395,7 +395,7 @@ class NodePage:
         inspection = self._observer.inspections.get(self._topic)
         if inspection is None:
             return
-        inspector = Inspector(self._observer.outsider, self._topic, patience_s=PATIENCE_S)
+        inspector = Inspector(self._observer.client, self._topic, patience_s=PATIENCE_S)
         is_there = self._node in inspection.statuses
         journal = await inspector.journal(self._node) if is_there else None
         try:

@@ -172,7 +172,7 @@ class RpcClient:
                 f"no member of {topic!r} stores publications on disk; start a node with a data "
                 "directory, or accept storage in memory"
             )
-        raise UnreachableError(_nobody_took(topic, tried))
+        raise UnreachableError(_why_refused(topic, tried))
 
     async def _publish_through(
         self, topic: TopicId, node: NodeId, address: Address, publications: Sequence[Publication]
@@ -337,16 +337,16 @@ def locate_s(wait_s: float) -> float:
     return min(max(wait_s, LOCATE_MIN_S), ANSWER_S)
 
 
-def nobody_in(topic: TopicId) -> str:
-    """Return the sentence that a topic has no members, and the remedy."""
+def no_members_in(topic: TopicId) -> str:
+    """Return a sentence about a topic without members, and the remedy."""
     return f"{topic!r} has no members; start a node (`skipring node`) that subscribes to it"
 
 
-def _nobody_took(topic: TopicId, tried: Mapping[NodeId, str]) -> str:
+def _why_refused(topic: TopicId, tried: Mapping[NodeId, str]) -> str:
     if not tried:
-        return nobody_in(topic)
+        return no_members_in(topic)
     why = ", ".join(f"{node}: {reason}" for node, reason in islice(tried.items(), SHOWN_MAX))
-    return f"no member of {topic!r} took the publication ({why}); is it still running?"
+    return f"no member of {topic!r} accepted the publication ({why}); is it still running?"
 
 
 def _name_below(certificate_name: str, name: NodeId) -> NodeId:

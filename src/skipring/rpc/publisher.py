@@ -57,12 +57,12 @@ async def publish_all(
         is_volatile=plan.is_volatile,
         locate_s=locate_s(plan.wait_s),
         report=waiting,
-    ) as outsider:
+    ) as client:
         seqs = count()
         inbox = _Inbox(payloads)
         while batch := await inbox.next_batch(AT_ONCE):
-            made = [_publication(outsider.name, next(seqs), each, plan) for each in batch]
-            for published in await _publish(outsider, plan, made, waiting):
+            made = [_publication(client.name, next(seqs), each, plan) for each in batch]
+            for published in await _publish(client, plan, made, waiting):
                 emit(published)
             waiting.reset()
 
@@ -72,7 +72,7 @@ def _ignore(_: str) -> None:
 
 
 async def _publish(
-    outsider: RpcClient, plan: PublishPlan, made: Sequence[Publication], waiting: WaitReport
+    client: RpcClient, plan: PublishPlan, made: Sequence[Publication], waiting: WaitReport
 ) -> list[PublishAck]:
     """Publish a batch; retry until a member accepts it or the wait is over.
 
@@ -82,7 +82,7 @@ async def _publish(
     deadline = clock() + plan.wait_s
     while True:
         try:
-            return await outsider.publish(plan.topic, made)
+            return await client.publish(plan.topic, made)
         except VolatileMembersError:
             raise
         except UnreachableError as error:
@@ -134,7 +134,7 @@ class _Inbox:
         self._loop = asyncio.get_running_loop()
         self._made: Queue[bytes | BaseException | _End] = Queue(2 * AT_ONCE)
         self._end: BaseException | _End | None = None
-        self._came = asyncio.Event()
+        self._arrived = asyncio.Event()
         # A daemon thread, so that an interrupted command does not wait for the end of its input.
         Thread(target=self._read, name="input", daemon=True).start()
 
@@ -150,27 +150,27 @@ class _Inbox:
     def _put(self, made: bytes | BaseException | _End) -> None:
         self._made.put(made)
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._came.set)
+            self._loop.call_soon_threadsafe(self._arrived.set)
 
     async def next_batch(self, count_max: int) -> list[bytes]:
         """Wait for input; return the payloads read, or an empty list at the end."""
-        taken: list[bytes] = []
+        batch: list[bytes] = []
         size = 0
-        while self._end is None and len(taken) < count_max and size < BYTES_AT_ONCE:
+        while self._end is None and len(batch) < count_max and size < BYTES_AT_ONCE:
             try:
                 made = self._made.get_nowait()
             except Empty:
-                if taken:
+                if batch:
                     break
-                self._came.clear()
+                self._arrived.clear()
                 if self._made.empty():
-                    await self._came.wait()
+                    await self._arrived.wait()
                 continue
             if isinstance(made, bytes):
-                taken.append(made)
+                batch.append(made)
                 size += len(made)
             else:
                 self._end = made
-        if not taken and isinstance(self._end, BaseException):
+        if not batch and isinstance(self._end, BaseException):
             raise self._end  # only now: everything read before it is published
-        return taken
+        return batch

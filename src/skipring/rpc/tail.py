@@ -21,7 +21,7 @@ from skipring.core.publications import ID_BYTES, Publication, assign_ids, ids_of
 from skipring.errors import MessageError, SkipringError, UnreachableError
 from skipring.net.access import Access
 from skipring.observability.clock import time_us
-from skipring.rpc.client import RpcClient, WaitReport, locate_s, nobody_in, open_client
+from skipring.rpc.client import RpcClient, WaitReport, locate_s, no_members_in, open_client
 from skipring.rpc.log_reader import LogRange, MemberLog, pages, survey_of
 from skipring.storage.record import decoded_page
 from skipring.wire.limits import LOCATED_MAX
@@ -171,7 +171,7 @@ class TopicTail:
         """Choose the member with most publications, so that a newcomer is not read first."""
         members = await self._client.locate(self.topic, LOCATED_MAX)
         if not members:
-            raise UnreachableError(nobody_in(self.topic))
+            raise UnreachableError(no_members_in(self.topic))
         found = await survey_of(self._client, self.topic, members.items(), None)
         if not found:
             raise UnreachableError(f"no member of {self.topic!r} answers: {', '.join(members)}")

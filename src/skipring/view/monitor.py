@@ -212,7 +212,7 @@ class TopicMonitor:
         return scene
 
     def _card(self, inspection: Inspection) -> SupervisorCard:
-        address = self._observer.outsider.supervisor_of(self.topic)
+        address = self._observer.client.supervisor_of(self.topic)
         status = self._observer.statuses.get(address)
         return SupervisorCard(
             answers=status is not None,
@@ -268,7 +268,7 @@ class TopicMonitor:
     async def _arrivals(self, node: NodeId, slots: asyncio.Semaphore) -> list[HopEvent]:
         since = self._read_ends.get(node, 0)
         async with slots:
-            page = await self._observer.outsider.request(
+            page = await self._observer.client.request(
                 self.topic, node, partial(FetchArrivals, since=since), ArrivalPage, ANSWER_S
             )
         if not isinstance(page, ArrivalPage):
@@ -302,7 +302,7 @@ class TopicMonitor:
         start = max(start, ends[node] - MESSAGES_MAX)
         if start >= ends[node]:
             return ()
-        page = await self._observer.outsider.request(
+        page = await self._observer.client.request(
             self.topic,
             node,
             partial(FetchPublications, start=start, end=ends[node], payloads=True),

@@ -123,7 +123,7 @@ class Observer:
     ) -> None:
         self._supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
         # Publications from the dashboard may be in memory only if members have no disk.
-        self.outsider = RpcClient(
+        self.client = RpcClient(
             self._supervisors, rng=Random(), credentials=credentials, is_volatile=True
         )
         self.inspections: dict[TopicId, Inspection] = {}  # the last inspection of each topic
@@ -142,15 +142,13 @@ class Observer:
         trace: TracebackType | None,
     ) -> None:
         """Close every connection."""
-        await self.outsider.__aexit__(kind, error, trace)
+        await self.client.__aexit__(kind, error, trace)
 
     async def overview(self) -> Overview:
         """Inspect all topics once; raise UnreachableError if no inspection ever succeeded."""
         topics = await self._topics()
         if not self.inspections and not any(self.statuses.values()):
-            raise UnreachableError(
-                "; ".join(map(self.outsider.no_supervisor_at, self._supervisors))
-            )
+            raise UnreachableError("; ".join(map(self.client.no_supervisor_at, self._supervisors)))
         largest = sorted(topics, key=lambda each: (-each.members, each.topic))[:TOPICS_MAX]
         # Topics seen before are inspected too: a supervisor may have lost them.
         known = dict.fromkeys([*(each.topic for each in largest), *self.inspections])
@@ -182,7 +180,7 @@ class Observer:
         topic, or if its answer does not end.
         """
         inspector = Inspector(
-            self.outsider, topic, patience_s=ANSWER_S, supervisor_patience_s=ANSWER_S
+            self.client, topic, patience_s=ANSWER_S, supervisor_patience_s=ANSWER_S
         )
         before = self.inspections.get(topic)
         if before is not None and not self._may_answer(topic):
@@ -193,14 +191,14 @@ class Observer:
             except UnreachableError:
                 if inspector.is_refused:
                     raise
-                self.statuses[self.outsider.supervisor_of(topic)] = None
+                self.statuses[self.client.supervisor_of(topic)] = None
                 return None
         self.inspections[topic] = seen
         return seen
 
     def _may_answer(self, topic: TopicId) -> bool:
         """Return False if the supervisor of a topic did not answer the last request."""
-        address = self.outsider.supervisor_of(topic)
+        address = self.client.supervisor_of(topic)
         return address not in self.statuses or self.statuses[address] is not None
 
     # -- supervisors ---------------------------------------------------------------------------
@@ -223,14 +221,14 @@ class Observer:
 
     def _own(self, address: Address, listed: Iterable[TopicStatus]) -> Iterator[TopicStatus]:
         """Return the topics of a supervisor; it may still list topics of another one."""
-        own = (each for each in listed if self.outsider.supervisor_of(each.topic) == address)
+        own = (each for each in listed if self.client.supervisor_of(each.topic) == address)
         return iter({each.topic: each for each in own}.values())
 
     async def _pages(self, address: Address) -> list[SupervisorStatus]:
         pages: list[SupervisorStatus] = []
         start: int | None = 0
         while start is not None and len(pages) < PAGES_MAX:
-            page = await self.outsider.request_supervisor(
+            page = await self.client.request_supervisor(
                 address, _question(start), SupervisorStatus, ANSWER_S
             )
             if not isinstance(page, SupervisorStatus):
