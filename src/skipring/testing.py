@@ -21,7 +21,6 @@ from skipring.admin import chaos_plans as sabotage
 from skipring.admin.diagnosis import is_about
 from skipring.admin.inspector import ring_state
 from skipring.admin.local_cluster import (
-    LOOPBACK,
     ForeignView,
     RestartableSupervisor,
     known_addresses,
@@ -35,7 +34,7 @@ from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
 from skipring.errors import InputError
-from skipring.net.addresses import supervisor_of
+from skipring.net.addresses import LOOPBACK, supervisor_of
 from skipring.node.host import NodeHost
 from skipring.node.process import allow_files
 from skipring.node.settings import NodeSettings

@@ -44,7 +44,7 @@ def test_every_statement_names_test_functions_that_exist() -> None:
             text = (ROOT / path).read_text(encoding="utf-8")
             assert functions, f"{statement}: no function of {path}"
             for function in functions:
-                assert f"\ndef {function}(" in text, f"{statement}: {function} of {path}"
+                assert f"def {function}(" in text, f"{statement}: {function} of {path}"
 
 
 def test_text_below_the_tables_names_a_test_function_that_exists() -> None:
@@ -52,4 +52,4 @@ def test_text_below_the_tables_names_a_test_function_that_exists() -> None:
     for path, functions in named_in(below):
         text = (ROOT / path).read_text(encoding="utf-8")
         assert functions
-        assert all(f"\ndef {function}(" in text for function in functions)
+        assert all(f"def {function}(" in text for function in functions)

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from skipring.net.addresses import LOOPBACK
 from skipring.web import server as serving
-from skipring.web.server import LOOPBACK, Dashboard
+from skipring.web.server import Dashboard
 from tests.support.scenes import inside
 
 DEADLINE_S = 20.0

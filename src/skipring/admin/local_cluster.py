@@ -17,7 +17,7 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.roster import Roster
 from skipring.core.state import SupervisorState
 from skipring.errors import InputError
-from skipring.net.addresses import AddressBook, split_address
+from skipring.net.addresses import LOOPBACK, AddressBook, split_address
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.rpc.client import RpcClient
@@ -26,7 +26,6 @@ from skipring.wire.rpc import Address, GetNodeStatus, NodeStatus
 from skipring.world.legitimacy import Layer, Violation
 from skipring.world.snapshot import Parcel, SubscriberView
 
-LOOPBACK: Final = "127.0.0.1"
 ANSWER_S: Final = 1.0  # Guess: a running process on this machine answers within this time.
 
 

@@ -8,7 +8,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import repeat
@@ -177,19 +177,28 @@ def sub(
         raise click.UsageError("give --format or --json, not both")
     plan = _tail_plan(**options)
     shown = _show(topic, form, is_json=as_json or not sys.stdout.isatty())
-    given = {"key": None if key is None else os.fsencode(key), "publisher": publisher}
-    wanted = {name: value for name, value in given.items() if value is not None}
-    printed = 0
-
-    def emit(publication: Publication) -> bool:
-        """Print a publication if it is wanted; return True after the last one."""
-        nonlocal printed
-        if all(getattr(publication, name) == value for name, value in wanted.items()):
-            click.echo(shown(publication))
-            printed += 1
-        return printed == count
-
+    wanted = {"key": None if key is None else os.fsencode(key), "publisher": publisher}
+    emit = _Printer(shown, wanted, count).emit
     run(follow_topic(access, topic, plan, emit, report=_report, is_stopped=_is_stdout_closed))
+
+
+class _Printer:
+    """Printer of publications whose fields have the wanted values, up to a count."""
+
+    def __init__(
+        self, show: Show, wanted: Mapping[str, str | bytes | None], count: int | None
+    ) -> None:
+        self._show = show
+        self._wanted = {name: value for name, value in wanted.items() if value is not None}
+        self._left = count
+
+    def emit(self, publication: Publication) -> bool:
+        """Print a publication if it is wanted; return True after the last one."""
+        if any(getattr(publication, name) != value for name, value in self._wanted.items()):
+            return False
+        click.echo(self._show(publication))
+        self._left = None if self._left is None else self._left - 1
+        return self._left == 0
 
 
 def _tail_plan(

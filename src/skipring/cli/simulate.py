@@ -170,7 +170,7 @@ def _run_quietly(simulation: Simulation) -> Report:
 def shrink(
     world: Path, out: Path, scenario: Path | None, attempts: int, as_json: bool, **options: object
 ) -> int:
-    """Reduce a failing WORLD to a smaller one that still fails.
+    """Reduce a failing WORLD to a smaller world that fails, too.
 
     Exit status: 0 written, 1 it does not fail, 2 bad input.
     """

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from skipring.core.peers import TopicId
 from skipring.errors import InputError
-from skipring.net.addresses import is_loopback, join_address
+from skipring.net.addresses import LOOPBACK, is_loopback, join_address
 from skipring.net.sockets import why_not_listening
 from skipring.rpc.client import require
 from skipring.view.overview import Observer
@@ -27,7 +27,6 @@ from skipring.wire.rpc import Address
 if TYPE_CHECKING:  # Importing it loads cryptography, which few processes need.
     from skipring.security.credentials import Credentials
 
-LOOPBACK: Final = "127.0.0.1"
 ENDING_S: Final = 2  # Guess: time for open responses to finish.
 REQUEST_S: Final = 10.0  # Guess: a browser on this machine sends a request within milliseconds.
 
