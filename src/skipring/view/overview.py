@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from math import sqrt
 from random import Random
@@ -34,7 +35,7 @@ DIFFERING_MAX: Final = 8  # Guess: an operator does not read more names in a tab
 # Guess: long enough to distinguish one request per interval from two.
 WINDOW_TICKS: Final = 30
 SAMPLES_MAX: Final = 64
-# Upper bound of the mean number of requests per interval from a legitimate ring to its supervisor
+# Upper bound of the mean number of requests per interval from a healthy ring to its supervisor
 # (decision 0012). Single intervals exceed it often: two nodes ask 0.75 times on average, and twice
 # in one interval of eight.
 REQUESTS_BOUND: Final = 0.912
@@ -90,9 +91,8 @@ class Overview(Struct, frozen=True, kw_only=True):
 class Pace:
     """Growth rate of a counter over a sliding window."""
 
-    def __init__(self, window: float, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, window: float) -> None:
         self._window = window
-        self._clock = clock
         self._samples: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
 
     @property
@@ -102,7 +102,7 @@ class Pace:
 
     def add(self, value: float, at: float | None = None) -> float:
         """Add a value; return its growth per unit of time over the window."""
-        now = at if at is not None else (self._clock or time.monotonic)()
+        now = at if at is not None else time.monotonic()
         if self._samples and (now < self._samples[-1][0] or value < self._samples[-1][1]):
             self._samples.clear()  # the counter or the clock restarted
         self._samples.append((now, value))
@@ -228,8 +228,9 @@ class Observer:
         pages: list[SupervisorStatus] = []
         start: int | None = 0
         while start is not None and len(pages) < PAGES_MAX:
+            question = partial(GetSupervisorStatus, start=start)
             page = await self.client.request_supervisor(
-                address, _question(start), SupervisorStatus, ANSWER_S
+                address, question, SupervisorStatus, ANSWER_S
             )
             if not isinstance(page, SupervisorStatus):
                 break
@@ -285,10 +286,6 @@ def requests_max(spans: Iterable[float]) -> float:
     expected = [(REQUESTS_BOUND * (span + 1), span) for span in spans if span > 0]
     mean = sum(count / span for count, span in expected)
     return mean + DEVIATIONS_MAX * sqrt(sum(count / span**2 for count, span in expected))
-
-
-def _question(start: int) -> Callable[[int], GetSupervisorStatus]:
-    return lambda request: GetSupervisorStatus(request, start)
 
 
 def roots_of(inspection: Inspection) -> dict[NodeId, bytes]:
