@@ -19,14 +19,14 @@ from msgspec.structs import replace
 
 from skipring.admin import chaos_plans as sabotage
 from skipring.admin.diagnosis import is_about
-from skipring.admin.foreign_members import (
+from skipring.admin.inspector import ring_state
+from skipring.admin.local_cluster import (
     ForeignView,
+    RestartableSupervisor,
     known_addresses,
     member_statuses,
-    ring_state,
     root_violations,
 )
-from skipring.admin.supervisor_seat import LOOPBACK, RestartableSupervisor
 from skipring.core.effects import Deliver
 from skipring.core.events import PublishRequested
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
@@ -34,7 +34,7 @@ from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
 from skipring.errors import InputError
-from skipring.net.addresses import supervisor_of
+from skipring.net.addresses import LOOPBACK, supervisor_of
 from skipring.node.host import NodeHost
 from skipring.node.process import allow_files
 from skipring.node.settings import NodeSettings

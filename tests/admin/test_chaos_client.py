@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
 from msgspec.structs import replace
 
 from skipring.admin import chaos_plans as plans
-from skipring.admin.chaos_client import ChaosClient, open_chaos_client, sabotage
+from skipring.admin.chaos_client import ChaosClient, apply_plan, open_chaos_client
 from skipring.core.peers import SUPERVISOR
 from skipring.errors import InputError, SkipringError, UnreachableError
 from skipring.node.chaos_server import REFUSALS
 from skipring.rpc.client import RpcClient
 from skipring.testing import Cluster
+from tests.support.scenes import in_loop, inside
 
 TOPIC = "news"
 
 
-def with_a_saboteur(scene: Callable[[Cluster, ChaosClient], Awaitable[None]], n: int = 8) -> None:
-    async def run() -> None:
-        async with Cluster(n=n) as cluster:
-            for name in cluster.nodes:
-                await cluster.publish(name, name.encode())
-            await cluster.wait_healthy()
-            async with open_chaos_client(addresses_of(cluster), TOPIC) as saboteur:
-                await scene(cluster, saboteur)
-
-    asyncio.run(run())
+@asynccontextmanager
+async def chaotic(n: int = 8) -> AsyncIterator[tuple[Cluster, ChaosClient]]:
+    """Yield a healthy ring in which each node has published, and a client that damages it."""
+    async with Cluster(n=n) as cluster:
+        for name in cluster.nodes:
+            await cluster.publish(name, name.encode())
+        await cluster.wait_healthy()
+        async with open_chaos_client(addresses_of(cluster), TOPIC) as client:
+            yield cluster, client
 
 
 def addresses_of(cluster: Cluster) -> tuple[str, ...]:
@@ -47,188 +48,170 @@ async def join_without_chaos(cluster: Cluster, name: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["A05", "A09b", "A13", "A15", "A18", "A47"])
-def test_live_ring_heals_after_every_adversary(code: str) -> None:
-    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
-        members = await saboteur.members()
-        assert sorted(members) == list(cluster.nodes)
-        await saboteur.apply(plans.adversarial(code, TOPIC, members, seed=1))
-        await cluster.wait_healthy()
-        assert all(len(cluster.payloads(name)) == 8 for name in cluster.nodes)
-
-    with_a_saboteur(scene)
-
-
-def test_applied_damage_equals_the_plan() -> None:
-    async def scene() -> None:
-        async with Cluster(n=4, tick_s=36_000) as cluster:
-            await cluster.until(lambda: len(cluster.snapshot().supervisor.database) == 4)
-            done = await sabotage(
-                addresses_of(cluster), TOPIC, lambda members: plans.wrong_labels(members, seed=1)
-            )
-            planned = {name: damage.label for name, (damage,) in done.items()}  # type: ignore[union-attr]
-            states = cluster.snapshot().subscribers
-            assert {name: state.label for name, state in states.items()} == planned
-
-    asyncio.run(scene())
+@inside(chaotic)
+async def test_live_ring_heals_after_every_adversary(
+    cluster: Cluster, client: ChaosClient, /, code: str
+) -> None:
+    members = await client.members()
+    assert sorted(members) == list(cluster.nodes)
+    await client.apply(plans.adversarial(code, TOPIC, members, seed=1))
+    await cluster.wait_healthy()
+    assert all(len(cluster.payloads(name)) == 8 for name in cluster.nodes)
 
 
-def test_damaged_nodes_receive_addresses_of_nodes_they_refer_to() -> None:
-    async def scene() -> None:
-        async with Cluster(n=4, tick_s=36_000) as cluster:
-            await cluster.until(lambda: len(cluster.snapshot().supervisor.database) == 4)
-            await sabotage(
-                addresses_of(cluster),
-                TOPIC,
-                lambda members: plans.adversarial("A11", TOPIC, members, seed=0),
-            )
-            for name, state in cluster.snapshot().subscribers.items():
-                book = cluster.node(name).links.book
-                named = [peer.node for peer in (state.left, state.right, state.ring) if peer]
-                assert named
-                assert all(book.find(other) for other in named if other != name)
-
-    asyncio.run(scene())
+@in_loop
+async def test_applied_damage_equals_the_plan() -> None:
+    async with Cluster(n=4, tick_s=36_000) as cluster:
+        await cluster.until(lambda: len(cluster.snapshot().supervisor.database) == 4)
+        done = await apply_plan(
+            addresses_of(cluster), TOPIC, lambda members: plans.wrong_labels(members, seed=1)
+        )
+        planned = {name: damage.label for name, (damage,) in done.items()}  # type: ignore[union-attr]
+        states = cluster.snapshot().subscribers
+        assert {name: state.label for name, state in states.items()} == planned
 
 
-def test_partition_blocks_messages_until_it_is_healed() -> None:
-    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
-        members = await saboteur.members()
-        sides = plans.parts_of(members, 2, seed=0)
-        await saboteur.apply(plans.partition(sides, 2**30))
-        await cluster.publish(sides[0][0], b"here")
-        links = [cluster.node(name).links for name in cluster.nodes]
-        await cluster.until(lambda: sum(each.counts["severed"] for each in links) > 200)
-        assert not any(b"here" in cluster.payloads(name) for name in sides[1])
-        done = await saboteur.apply_to_consenting(plans.healed(members))
-        assert sorted(done) == list(cluster.nodes)
-        await cluster.wait_healthy()
-        assert all(b"here" in cluster.payloads(name) for name in cluster.nodes)
-
-    with_a_saboteur(scene)
-
-
-def test_killed_members_leave_and_the_others_close_the_gap() -> None:
-    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
-        await saboteur.members()
-        await saboteur.apply(plans.killed(["n01", "n04"]))
-        assert {"n01", "n04"}.isdisjoint(cluster.nodes)
-        await cluster.wait_healthy()
-
-    with_a_saboteur(scene)
+@in_loop
+async def test_damaged_nodes_receive_addresses_of_nodes_they_refer_to() -> None:
+    async with Cluster(n=4, tick_s=36_000) as cluster:
+        await cluster.until(lambda: len(cluster.snapshot().supervisor.database) == 4)
+        await apply_plan(
+            addresses_of(cluster),
+            TOPIC,
+            lambda members: plans.adversarial("A11", TOPIC, members, seed=0),
+        )
+        for name, state in cluster.snapshot().subscribers.items():
+            book = cluster.node(name).links.book
+            named = [peer.node for peer in (state.left, state.right, state.ring) if peer]
+            assert named
+            assert all(book.find(other) for other in named if other != name)
 
 
-def test_supervisor_can_be_killed() -> None:
-    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
-        await saboteur.apply(plans.killed([SUPERVISOR]))
-        with pytest.raises(InputError, match="is stopped"):
-            cluster.supervisor()
-        await cluster.start_supervisor(lose_data=True)
-        await cluster.wait_healthy()
+@inside(chaotic)
+async def test_partition_blocks_messages_until_it_is_healed(
+    cluster: Cluster, client: ChaosClient, /
+) -> None:
+    members = await client.members()
+    sides = plans.parts_of(members, 2, seed=0)
+    await client.apply(plans.partition(sides, 2**30))
+    await cluster.publish(sides[0][0], b"here")
+    links = [cluster.node(name).links for name in cluster.nodes]
+    await cluster.until(lambda: sum(each.counts["severed"] for each in links) > 200)
+    assert not any(b"here" in cluster.payloads(name) for name in sides[1])
+    done = await client.apply_to_consenting(plans.healed(members))
+    assert sorted(done) == list(cluster.nodes)
+    await cluster.wait_healthy()
+    assert all(b"here" in cluster.payloads(name) for name in cluster.nodes)
 
-    with_a_saboteur(scene)
+
+@inside(chaotic)
+async def test_killed_members_leave_and_the_others_close_the_gap(
+    cluster: Cluster, client: ChaosClient, /
+) -> None:
+    await client.members()
+    await client.apply(plans.killed(["n01", "n04"]))
+    assert {"n01", "n04"}.isdisjoint(cluster.nodes)
+    await cluster.wait_healthy()
+
+
+@inside(chaotic)
+async def test_supervisor_can_be_killed(cluster: Cluster, client: ChaosClient, /) -> None:
+    await client.apply(plans.killed([SUPERVISOR]))
+    with pytest.raises(InputError, match="is stopped"):
+        cluster.supervisor()
+    await cluster.start_supervisor(lose_data=True)
+    await cluster.wait_healthy()
 
 
 # -- refusals --------------------------------------------------------------------------------
 
 
-def test_one_refusal_prevents_all_damage() -> None:
-    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
-        await join_without_chaos(cluster, "sound")
-        members = await saboteur.members()
-        with pytest.raises(
-            SkipringError,
-            match=r"^sound was not started with chaos enabled, so nothing was damaged",
-        ):
-            await saboteur.apply(plans.adversarial("A15", TOPIC, members, seed=0))
-        assert cluster.violations() == []
-        assert cluster.node("sound").links.counts[REFUSALS] == 1
-
-    with_a_saboteur(scene, n=3)
+@inside(chaotic, n=3)
+async def test_one_refusal_prevents_all_damage(cluster: Cluster, client: ChaosClient, /) -> None:
+    await join_without_chaos(cluster, "sound")
+    members = await client.members()
+    with pytest.raises(
+        SkipringError,
+        match=r"^sound was not started with chaos enabled, so nothing was damaged",
+    ):
+        await client.apply(plans.adversarial("A15", TOPIC, members, seed=0))
+    assert cluster.violations() == []
+    assert cluster.node("sound").links.counts[REFUSALS] == 1
 
 
-def test_node_outside_the_plan_need_not_consent() -> None:
-    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
-        await join_without_chaos(cluster, "sound")
-        await saboteur.apply(plans.no_database())
-        assert cluster.node("sound").links.counts[REFUSALS] == 0
+@inside(chaotic, n=3)
+async def test_node_outside_the_plan_need_not_consent(
+    cluster: Cluster, client: ChaosClient, /
+) -> None:
+    await join_without_chaos(cluster, "sound")
+    await client.apply(plans.no_database())
+    assert cluster.node("sound").links.counts[REFUSALS] == 0
+    await cluster.wait_healthy()
+
+
+@inside(chaotic, n=3)
+async def test_refusing_nodes_do_not_prevent_healing_of_others(
+    cluster: Cluster, client: ChaosClient, /
+) -> None:
+    await join_without_chaos(cluster, "sound")
+    members = await client.members()
+    done = await client.apply_to_consenting(plans.healed(members))
+    assert sorted(done) == ["n00", "n01", "n02"]
+
+
+@in_loop
+async def test_long_list_of_refusing_nodes_is_shortened() -> None:
+    cluster = Cluster(n=12)
+    cluster._settings = replace(cluster._settings, is_chaotic=False)
+    async with cluster:
         await cluster.wait_healthy()
-
-    with_a_saboteur(scene, n=3)
-
-
-def test_refusing_nodes_do_not_prevent_healing_of_others() -> None:
-    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
-        await join_without_chaos(cluster, "sound")
-        members = await saboteur.members()
-        done = await saboteur.apply_to_consenting(plans.healed(members))
-        assert sorted(done) == ["n00", "n01", "n02"]
-
-    with_a_saboteur(scene, n=3)
+        with pytest.raises(SkipringError, match=r"n07 and 4 more were not started"):
+            await apply_plan(addresses_of(cluster), TOPIC, plans.killed)
 
 
-def test_long_list_of_refusing_nodes_is_shortened() -> None:
-    async def scene() -> None:
-        cluster = Cluster(n=12)
-        cluster._settings = replace(cluster._settings, is_chaotic=False)
-        async with cluster:
-            await cluster.wait_healthy()
-            with pytest.raises(SkipringError, match=r"n07 and 4 more were not started"):
-                await sabotage(addresses_of(cluster), TOPIC, plans.killed)
-
-    asyncio.run(scene())
-
-
-def test_member_that_died_meanwhile_prevents_all_damage(
-    monkeypatch: pytest.MonkeyPatch,
+@inside(chaotic, n=4)
+async def test_member_that_died_meanwhile_prevents_all_damage(
+    cluster: Cluster, client: ChaosClient, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skipring.admin.chaos_client.ANSWER_S", 0.5)
-
-    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
-        members = await saboteur.members()
-        cluster.kill("n02")
-        with pytest.raises(UnreachableError, match="n02 did not answer, so nothing was damaged"):
-            await saboteur.apply(plans.adversarial("A15", TOPIC, members, seed=0))
-        await cluster.wait_healthy()
-
-    with_a_saboteur(scene, n=4)
+    members = await client.members()
+    cluster.kill("n02")
+    with pytest.raises(UnreachableError, match="n02 did not answer, so nothing was damaged"):
+        await client.apply(plans.adversarial("A15", TOPIC, members, seed=0))
+    await cluster.wait_healthy()
 
 
-def test_partly_applied_damage_is_reported() -> None:
-    async def scene(cluster: Cluster, saboteur: ChaosClient) -> None:
-        members = await saboteur.members()
-        damages = plans.wrong_labels(members, seed=0)
-        await cluster.node("n01").unsubscribe(TOPIC, 10)
-        with pytest.raises(SkipringError, match="the damage is incomplete: n01: not a member"):
-            await saboteur.apply(damages)
-
-    with_a_saboteur(scene, n=3)
+@inside(chaotic, n=3)
+async def test_partly_applied_damage_is_reported(cluster: Cluster, client: ChaosClient, /) -> None:
+    members = await client.members()
+    damages = plans.wrong_labels(members, seed=0)
+    await cluster.node("n01").unsubscribe(TOPIC, 10)
+    with pytest.raises(SkipringError, match="the damage is incomplete: n01: not a member"):
+        await client.apply(damages)
 
 
-def test_topic_without_supervisor_or_members_cannot_be_damaged(
+@in_loop
+async def test_topic_without_supervisor_or_members_cannot_be_damaged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("skipring.admin.inspector.SUPERVISOR_S", 1.0)
-
-    async def scene() -> None:
-        async with Cluster(n=1) as cluster:
-            await cluster.wait_healthy()
-            addresses = addresses_of(cluster)
-            with pytest.raises(UnreachableError, match="'other' has no members"):
-                await sabotage(addresses, "other", plans.killed)
-            await cluster.stop_supervisor()
-            async with RpcClient(addresses, rng=Random(0)) as outsider:
-                with pytest.raises(UnreachableError, match="nothing listens at"):
-                    await ChaosClient(outsider, TOPIC).members()
-
-    asyncio.run(scene())
+    async with Cluster(n=1) as cluster:
+        await cluster.wait_healthy()
+        addresses = addresses_of(cluster)
+        with pytest.raises(UnreachableError, match="'other' has no members"):
+            await apply_plan(addresses, "other", plans.killed)
+        await cluster.stop_supervisor()
+        async with RpcClient(addresses, rng=Random(0)) as rpc:
+            with pytest.raises(UnreachableError, match="nothing listens at"):
+                await ChaosClient(rpc, TOPIC).members()
 
 
 @pytest.mark.parametrize("addresses", [(), ("nonsense",)])
 def test_invalid_address_is_refused(addresses: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="supervisor: "):
-        asyncio.run(sabotage(addresses, TOPIC, plans.killed))
+        asyncio.run(apply_plan(addresses, TOPIC, plans.killed))
 
 
 def test_invalid_topic_is_refused() -> None:
     with pytest.raises(InputError, match="control characters"):
-        asyncio.run(sabotage(["127.0.0.1:1"], "a\nb", plans.killed))
+        asyncio.run(apply_plan(["127.0.0.1:1"], "a\nb", plans.killed))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec import to_builtins
 
-from skipring.admin import chaos_plans as sabotage
+from skipring.admin import chaos_plans
 from skipring.admin.chaos_plans import Damages, adversarial
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.summaries import EMPTY_ROOT
@@ -121,15 +121,15 @@ def test_adversary_with_scattered_publications_drops_stored_ones() -> None:
 
 
 def test_database_plan_is_wrong_or_empty() -> None:
-    (wrong,) = sabotage.wrong_database(LIVE, seed=1)[SUPERVISOR]
+    (wrong,) = chaos_plans.wrong_database(LIVE, seed=1)[SUPERVISOR]
     assert isinstance(wrong, OverwriteDatabase)
     assert wrong.database
-    assert sabotage.no_database() == {SUPERVISOR: [OverwriteDatabase(0, (), 0, ())]}
+    assert chaos_plans.no_database() == {SUPERVISOR: [OverwriteDatabase(0, (), 0, ())]}
 
 
 def test_label_plan_changes_labels_only() -> None:
     members = statuses(*LIVE)
-    damages = sabotage.wrong_labels(members, seed=1)
+    damages = chaos_plans.wrong_labels(members, seed=1)
     assert set(damages) == set(LIVE)
     labels = set()
     for name, (damage,) in damages.items():
@@ -141,7 +141,7 @@ def test_label_plan_changes_labels_only() -> None:
 
 def test_plan_drops_no_publication_that_the_keeper_may_lack() -> None:
     members = statuses("a", "b") | statuses("c", root=EMPTY_ROOT)
-    damages = sabotage.spoilt_tries(members, 0.5, seed=0)
+    damages = chaos_plans.spoilt_tries(members, 0.5, seed=0)
     lost = {name: damage.publications for name, (damage,) in damages.items()}  # type: ignore[union-attr]
     assert lost == {"a": 0, "b": 20, "c": 0}
 
@@ -150,7 +150,7 @@ def test_plan_drops_no_publication_that_the_keeper_may_lack() -> None:
 
 
 def test_partition_isolates_each_side_from_the_others() -> None:
-    assert sabotage.partition([["a", "b"], ["c"]], 9) == {
+    assert chaos_plans.partition([["a", "b"], ["c"]], 9) == {
         "a": [Isolate(0, ("c",), 9)],
         "b": [Isolate(0, ("c",), 9)],
         "c": [Isolate(0, ("a", "b"), 9)],
@@ -158,7 +158,7 @@ def test_partition_isolates_each_side_from_the_others() -> None:
 
 
 def test_supervisor_on_one_side_is_unreachable_for_the_other() -> None:
-    assert sabotage.partition([["a", SUPERVISOR], ["b"]], 9) == {
+    assert chaos_plans.partition([["a", SUPERVISOR], ["b"]], 9) == {
         "a": [Isolate(0, ("b",), 9)],
         "b": [Isolate(0, ("a", SUPERVISOR), 9)],
     }
@@ -166,31 +166,31 @@ def test_supervisor_on_one_side_is_unreachable_for_the_other() -> None:
 
 def test_name_in_two_groups_is_refused() -> None:
     with pytest.raises(InputError, match="two groups"):
-        sabotage.partition([["a", "b"], ["b"]], 9)
+        chaos_plans.partition([["a", "b"], ["b"]], 9)
 
 
 def test_random_groups_have_similar_sizes() -> None:
-    parts = sabotage.parts_of(LIVE[:7], 3, seed=0)
+    parts = chaos_plans.parts_of(LIVE[:7], 3, seed=0)
     assert sorted(map(len, parts)) == [2, 2, 3]
     assert sorted(name for part in parts for name in part) == list(LIVE[:7])
 
 
 @pytest.mark.parametrize(("share", "count"), [(0, 1), (0.3, 2), (1, 8)])
 def test_share_contains_at_least_one_node(share: float, count: int) -> None:
-    assert len(sabotage.share_of(LIVE, share, seed=0)) == count
+    assert len(chaos_plans.share_of(LIVE, share, seed=0)) == count
 
 
 def test_every_damage_has_a_description() -> None:
     plans = (
         adversarial("A15", TOPIC, statuses("a", "b"), 0),
         adversarial("A47", TOPIC, statuses("a", "b"), 0),
-        sabotage.partition([["a"], ["b"]], 9),
+        chaos_plans.partition([["a"], ["b"]], 9),
     )
-    told = {sabotage.words(d) for plan in plans for each in plan.values() for d in each}
+    told = {chaos_plans.words(d) for plan in plans for each in plan.values() for d in each}
     assert "cut off from b for 9 ticks" in told
     assert "up to 3 digests wrong, 20 publications lost" in told
     assert any(text.startswith("variables overwritten, label ") for text in told)
     assert any(text.startswith("database overwritten with ") for text in told)
     assert any(text.endswith(" bytes of forged messages") for text in told)
-    assert sabotage.words(Isolate(0, (), 0)) == "healed"
-    assert sabotage.words(Crash(0)) == "killed"
+    assert chaos_plans.words(Isolate(0, (), 0)) == "healed"
+    assert chaos_plans.words(Crash(0)) == "killed"

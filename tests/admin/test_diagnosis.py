@@ -2,36 +2,59 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
-from skipring.admin.diagnosis import LAYERS, REPAIRS, SILENT, diagnose, explain
-from skipring.admin.inspector import Inspection
+from skipring.admin.diagnosis import (
+    LAYERS,
+    REPAIRS,
+    SILENT,
+    Diagnosis,
+    diagnose,
+    explain,
+    wait_healthy,
+)
+from skipring.admin.inspector import Inspection, TopicContents, open_inspector
 from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState, legitimate_state
 from skipring.errors import InputError
-from skipring.wire.rpc import ChangeEntry, ChangePage
+from skipring.testing import Cluster
+from skipring.wire.rpc import ChangeEntry, ChangePage, NodeHealth
 from skipring.world.adversaries.builders import database_of
 from skipring.world.legitimacy import Layer
 from skipring.world.snapshot import Snapshot
+from tests.support.scenes import in_loop
 from tests.support.statuses import status_of
 
 NODES = ("a", "b", "c", "d")
+DEADLINE_S = 30.0
+LOOKS_MAX = 200
 
 
 def seen(
     states: dict[NodeId, SubscriberState] | None = None,
     crashed: tuple[NodeId, ...] = (),
     recorded: tuple[NodeId, ...] = NODES,
+    *,
+    health: NodeHealth | None = None,
+    offsets_us: dict[str, int] | None = None,
 ) -> Inspection:
-    """Return the inspection of a legitimate ring, changed by the arguments."""
+    """Return the inspection of a legitimate ring, changed by the arguments.
+
+    ``health`` is that of node a.
+    """
     live = {
         node: legitimate_state(index, NODES)
         for index, node in enumerate(NODES)
         if node not in crashed
     }
     live |= states or {}
+    statuses = {node: status_of(state) for node, state in live.items()}
+    if health is not None:
+        statuses["a"] = replace(statuses["a"], health=health)
     return Inspection(
         snapshot=Snapshot(
             topic="news",
@@ -39,7 +62,8 @@ def seen(
             subscribers=live,
             crashed=crashed,
         ),
-        statuses={node: status_of(state) for node, state in live.items()},
+        statuses=statuses,
+        clock_offsets_us=offsets_us or {},
     )
 
 
@@ -155,3 +179,84 @@ def test_unknown_node_is_refused_with_the_known_names(name: str) -> None:
     with pytest.raises(InputError, match="there are a, b, c, d") as refused:
         explain(seen(), name, None)
     assert len(str(refused.value)) < 200
+
+
+# -- live processes ----------------------------------------------------------------------------
+
+
+def texts(diagnosis: Diagnosis, layer: Layer) -> list[str]:
+    return [each.text for each in diagnosis.violations if each.layer is layer]
+
+
+def test_ring_with_unconnected_neighbours_is_not_healthy() -> None:
+    diagnosis = diagnose(seen(health=NodeHealth(unlinked=("b",))))
+    assert diagnosis.is_legitimate
+    assert not diagnosis.is_linked
+    assert not diagnosis.is_healthy
+    assert texts(diagnosis, Layer.LINKS) == ["a has no connection to its neighbour b"]
+    assert any("firewalls" in sentence for sentence in diagnosis.advice)
+
+
+def test_neighbour_silent_for_two_intervals_is_reported() -> None:
+    diagnosis = diagnose(seen(health=NodeHealth(silent={"b": 1, "c": 2})))
+    (text,) = texts(diagnosis, Layer.LINKS)
+    assert text == "a has received nothing from its neighbour c for 2 intervals"
+
+
+@pytest.mark.parametrize(
+    ("health", "text"),
+    [
+        (NodeHealth(not_ready="the backfill is not complete"), "a is not ready: the backfill is"),
+        (NodeHealth(disk_error="no space left"), "a cannot store: no space left"),
+        (NodeHealth(clones=("h:1", "h:2")), "a is also the name of the process at h:1, h:2"),
+    ],
+)
+def test_process_that_does_not_serve_its_topic_makes_it_unhealthy(
+    health: NodeHealth, text: str
+) -> None:
+    diagnosis = diagnose(seen(health=health))
+    assert not diagnosis.is_healthy
+    (found,) = texts(diagnosis, Layer.PROCESSES)
+    assert found.startswith(text)
+    assert diagnosis.advice
+    assert explain(seen(health=health), "a", None).violations == diagnosis.violations
+
+
+def test_quarantined_records_and_incarnations_ahead_are_only_warnings() -> None:
+    diagnosis = diagnose(seen(health=NodeHealth(quarantined=1, ahead=2)))
+    assert diagnosis.is_healthy
+    assert [sentence.split(":")[0] for sentence in diagnosis.warnings] == [
+        "a has quarantined 1 damaged record since it started",
+        "a",
+    ]
+
+
+def test_clock_one_minute_from_the_median_is_a_warning() -> None:
+    hour_us = 3600 * 1_000_000
+    offsets = {"a": 59_000_000, "b": 0, "c": -hour_us, "d": 0}
+    (warning,) = diagnose(seen(offsets_us=offsets)).warnings
+    assert warning == "c: its clock is 3600 s behind the clocks of other members."
+
+
+def test_wrong_clock_of_the_inspecting_process_is_no_warning() -> None:
+    offsets = dict.fromkeys(NODES, 10**13)
+    assert diagnose(seen(offsets_us=offsets)).warnings == ()
+
+
+@in_loop
+async def test_doctor_reports_partition_while_every_variable_is_legitimate() -> None:
+    async with Cluster(n=4) as cluster:
+        await cluster.wait_healthy()
+        nodes = sorted(cluster.nodes)
+        address = cluster.supervisor().address
+        async with open_inspector([address], cluster.topic) as inspector:
+            assert (await wait_healthy(inspector, DEADLINE_S)).is_healthy
+            with cluster.partition(nodes[:2], nodes[2:]):
+                for _ in range(LOOKS_MAX):
+                    diagnosis = diagnose(await inspector.inspect(TopicContents.DIFFERENCES))
+                    if not diagnosis.is_healthy:
+                        break
+                    await asyncio.sleep(0.01)
+                assert texts(diagnosis, Layer.LINKS)
+                assert diagnosis.is_legitimate  # no member was evicted yet
+            assert (await wait_healthy(inspector, DEADLINE_S)).is_healthy

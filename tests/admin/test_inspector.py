@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -51,19 +51,12 @@ from skipring.world.legitimacy import (
 )
 from tests.support.machines import peer
 from tests.support.rings import LiveRing, live_ring, until
+from tests.support.scenes import in_loop
 
 TOPIC = "news"
 STILL_S = 36_000.0  # no tick happens, so the loaded state stays
 
 NO_FRAME = Frame(DATA, b"")  # only a process that forwards messages uses it
-
-
-def ran(scene: Callable[[], Coroutine[None, None, None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await scene()
-
-    asyncio.run(bounded())
 
 
 @asynccontextmanager
@@ -120,42 +113,39 @@ def faults(inspection: Inspection) -> list[str]:
 # -- a real ring -----------------------------------------------------------------------------
 
 
-def test_inspection_of_healthy_ring_equals_its_state_without_violations() -> None:
-    async def scene() -> None:
-        async with Cluster(n=8) as cluster, looking_at(address_of(cluster)) as inspector:
-            for number in range(20):
-                await cluster.publish("n00", str(number).encode())
-            await cluster.wait_healthy()
-            seen = await inspector.inspect(TopicContents.PAYLOADS)
-            is_same = explicit_state(seen.snapshot) == explicit_state(cluster.snapshot())
-            assert is_same
-            read = parse_world(render_world(seen.snapshot))
-            assert list(violations(read)) == []
-            assert list(publication_violations(read)) == []
-            for name, state in read.subscribers.items():
-                assert [p.payload for p in state.publications] == cluster.payloads(name)
-
-    ran(scene)
+@in_loop
+async def test_inspection_of_healthy_ring_equals_its_state_without_violations() -> None:
+    async with Cluster(n=8) as cluster, looking_at(address_of(cluster)) as inspector:
+        for number in range(20):
+            await cluster.publish("n00", str(number).encode())
+        await cluster.wait_healthy()
+        seen = await inspector.inspect(TopicContents.PAYLOADS)
+        is_same = explicit_state(seen.snapshot) == explicit_state(cluster.snapshot())
+        assert is_same
+        read = parse_world(render_world(seen.snapshot))
+        assert list(violations(read)) == []
+        assert list(publication_violations(read)) == []
+        for name, state in read.subscribers.items():
+            assert [p.payload for p in state.publications] == cluster.payloads(name)
 
 
-def test_killed_member_is_seen_as_crashed() -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=4, tick_s=0.5) as cluster,
-            looking_at(address_of(cluster), 0.5) as inspector,
-        ):
-            await cluster.wait_healthy()
-            cluster.kill("n02")
-            seen = await inspector.inspect(TopicContents.DIFFERENCES)
-            assert seen.snapshot.crashed == ("n02",)
-            assert list(seen.statuses) == ["n00", "n01", "n03"]
-            assert any("n02 under label" in fault and "no live" in fault for fault in faults(seen))
-            parse_world(render_world(seen.snapshot))
-
-    ran(scene)
+@in_loop
+async def test_killed_member_is_seen_as_crashed() -> None:
+    async with (
+        Cluster(n=4, tick_s=0.5) as cluster,
+        looking_at(address_of(cluster), 0.5) as inspector,
+    ):
+        await cluster.wait_healthy()
+        cluster.kill("n02")
+        seen = await inspector.inspect(TopicContents.DIFFERENCES)
+        assert seen.snapshot.crashed == ("n02",)
+        assert list(seen.statuses) == ["n00", "n01", "n03"]
+        assert any("n02 under label" in fault and "no live" in fault for fault in faults(seen))
+        parse_world(render_world(seen.snapshot))
 
 
-def test_corrupted_node_is_seen_unchanged() -> None:
+@in_loop
+async def test_corrupted_node_is_seen_unchanged() -> None:
     states = legitimate("abcd")
     states["b"] = SubscriberState(
         label=Label.parse("0111"),
@@ -163,92 +153,76 @@ def test_corrupted_node_is_seen_unchanged() -> None:
         right=peer("1", SUPERVISOR),
         shortcuts={Label.parse("001"): "b", Label.parse("1"): None},
     )
-
-    async def scene() -> None:
-        database = SupervisorState(database=database_of("abcd"))
-        async with standing_still(states, database) as (_, inspector):
-            seen = await inspector.inspect(TopicContents.IDS)
-        assert seen.snapshot.subscribers == states
-        assert {text.split()[1].partition(".")[0] for text in faults(seen)} == {"b"}
-        assert parse_world(render_world(seen.snapshot)) == seen.snapshot
-
-    ran(scene)
+    database = SupervisorState(database=database_of("abcd"))
+    async with standing_still(states, database) as (_, inspector):
+        seen = await inspector.inspect(TopicContents.IDS)
+    assert seen.snapshot.subscribers == states
+    assert {text.split()[1].partition(".")[0] for text in faults(seen)} == {"b"}
+    assert parse_world(render_world(seen.snapshot)) == seen.snapshot
 
 
-def test_second_ring_is_found_through_one_entry_and_unrecorded_node_by_reference() -> None:
+@in_loop
+async def test_second_ring_is_found_through_one_entry_and_unrecorded_node_by_reference() -> None:
     states = legitimate("abcd") | legitimate("efgh") | {"alone": SubscriberState()}
     states["g"] = replace(states["g"], left=peer("001", "alone"))
     entries = (*database_of("abcd"), ("111", "e"))
-
-    async def scene() -> None:
-        database = SupervisorState(database=entries, next=2)
-        async with standing_still(states, database) as (_, inspector):
-            seen = await inspector.inspect(TopicContents.NOTHING)
-        assert seen.snapshot.subscribers == states
-        assert seen.snapshot.crashed == ()
-        assert "L0: database: alone is not recorded" in faults(seen)
-
-    ran(scene)
+    database = SupervisorState(database=entries, next=2)
+    async with standing_still(states, database) as (_, inspector):
+        seen = await inspector.inspect(TopicContents.NOTHING)
+    assert seen.snapshot.subscribers == states
+    assert seen.snapshot.crashed == ()
+    assert "L0: database: alone is not recorded" in faults(seen)
 
 
-def test_queued_and_unreachable_nodes_are_in_the_world_file() -> None:
+@in_loop
+async def test_queued_and_unreachable_nodes_are_in_the_world_file() -> None:
     states = legitimate("ab")
     states["a"] = replace(states["a"], shortcuts={Label.parse("01"): "missing"})
     entries = (*database_of("ab"), ("10", None))
-
-    async def scene() -> None:
-        database = SupervisorState(database=entries, next=1, queue=("b", "gone"))
-        async with standing_still(states, database) as (_, inspector):
-            seen = await inspector.inspect(TopicContents.NOTHING)
-        assert seen.snapshot.supervisor == database
-        assert seen.snapshot.crashed == ("gone", "missing")
-        assert parse_world(render_world(seen.snapshot)) == seen.snapshot
-
-    ran(scene)
+    database = SupervisorState(database=entries, next=1, queue=("b", "gone"))
+    async with standing_still(states, database) as (_, inspector):
+        seen = await inspector.inspect(TopicContents.NOTHING)
+    assert seen.snapshot.supervisor == database
+    assert seen.snapshot.crashed == ("gone", "missing")
+    assert parse_world(render_world(seen.snapshot)) == seen.snapshot
 
 
-def test_live_node_outside_the_topic_is_no_member() -> None:
-    async def scene() -> None:
-        database = SupervisorState(database=database_of("abc"))
-        async with standing_still(legitimate("abc"), database) as (ring, inspector):
-            ring.nodes["b"]._topics._machines.clear()
-            seen = await inspector.inspect(TopicContents.NOTHING)
-        assert seen.snapshot.subscribers["b"] == SubscriberState(member=False)
-        assert "b" not in seen.statuses
-        assert "L0: database: b under label '1' does not want to be a member" in faults(seen)
-
-    ran(scene)
+@in_loop
+async def test_live_node_outside_the_topic_is_no_member() -> None:
+    database = SupervisorState(database=database_of("abc"))
+    async with standing_still(legitimate("abc"), database) as (ring, inspector):
+        ring.nodes["b"]._topics._machines.clear()
+        seen = await inspector.inspect(TopicContents.NOTHING)
+    assert seen.snapshot.subscribers["b"] == SubscriberState(member=False)
+    assert "b" not in seen.statuses
+    assert "L0: database: b under label '1' does not want to be a member" in faults(seen)
 
 
 @pytest.mark.heavy
-def test_three_thousand_publications_are_read_in_pages_and_once_for_equal_roots() -> None:
-    async def scene() -> None:
-        async with Cluster(n=4) as cluster, looking_at(address_of(cluster)) as inspector:
-            await cluster.wait_healthy()
-            for number in range(3000):
-                await cluster.publish("n00", str(number).encode())
-            await cluster.wait_healthy()
-            asked = counted_questions(inspector)
-            seen = await inspector.inspect(TopicContents.IDS)
-            assert asked["FetchPublications"] == 3
-            ids = {
-                publication.id for publication in cluster.snapshot().subscribers["n03"].publications
-            }
-            for state in seen.snapshot.subscribers.values():
-                assert {publication.id for publication in state.publications} == ids
-                assert all(publication.payload is None for publication in state.publications)
-            assert faults(seen) == []
-            asked.clear()
-            assert faults(await inspector.inspect(TopicContents.DIFFERENCES)) == []
-            assert asked["FetchPublications"] == 0
-
-    ran(scene)
+@in_loop
+async def test_three_thousand_publications_are_read_in_pages_and_once_for_equal_roots() -> None:
+    async with Cluster(n=4) as cluster, looking_at(address_of(cluster)) as inspector:
+        await cluster.wait_healthy()
+        for number in range(3000):
+            await cluster.publish("n00", str(number).encode())
+        await cluster.wait_healthy()
+        asked = counted_questions(inspector)
+        seen = await inspector.inspect(TopicContents.IDS)
+        assert asked["FetchPublications"] == 3
+        ids = {publication.id for publication in cluster.snapshot().subscribers["n03"].publications}
+        for state in seen.snapshot.subscribers.values():
+            assert {publication.id for publication in state.publications} == ids
+            assert all(publication.payload is None for publication in state.publications)
+        assert faults(seen) == []
+        asked.clear()
+        assert faults(await inspector.inspect(TopicContents.DIFFERENCES)) == []
+        assert asked["FetchPublications"] == 0
 
 
 def counted_questions(inspector: Inspector) -> Counter[str]:
     """Count the requests of each kind from now on."""
-    outsider, asked = inspector._outsider, Counter[str]()
-    ask = outsider.request
+    client, asked = inspector._client, Counter[str]()
+    ask = client.request
 
     async def count(
         topic: str, to: NodeId, question: Callable[[int], RuntimeMessage], *rest: object
@@ -256,88 +230,75 @@ def counted_questions(inspector: Inspector) -> Counter[str]:
         asked[type(question(0)).__name__] += 1
         return await ask(topic, to, question, *rest)  # type: ignore[arg-type]
 
-    outsider.request = count  # type: ignore[method-assign,assignment]
+    client.request = count  # type: ignore[method-assign,assignment]
     return asked
 
 
-def test_node_that_lacks_publications_is_found_by_its_root() -> None:
-    async def scene() -> None:
-        database = SupervisorState(database=database_of("abc"))
-        async with standing_still(legitimate("abc"), database) as (ring, inspector):
-            for number in range(5):
-                await ring.publish("a", str(number).encode())
-            await until(lambda: all(len(machine_of(ring, name).index()) == 5 for name in "abc"))
-            await until(lambda: nothing_is_on_its_way(ring))  # such as a second copy
-            machine = machine_of(ring, "c")
-            lost = machine.publications[3]
-            ring.nodes["c"]._logs._logs[TOPIC].discard(3)
-            machine.index().remove(lost.id)
-            seen = await inspector.inspect(TopicContents.DIFFERENCES)
-        assert faults(seen) == ["PUB: c lacks 1 of 5 publications"]
-
-    ran(scene)
+@in_loop
+async def test_node_that_lacks_publications_is_found_by_its_root() -> None:
+    database = SupervisorState(database=database_of("abc"))
+    async with standing_still(legitimate("abc"), database) as (ring, inspector):
+        for number in range(5):
+            await ring.publish("a", str(number).encode())
+        await until(lambda: all(len(machine_of(ring, name).index()) == 5 for name in "abc"))
+        await until(lambda: nothing_is_on_its_way(ring))  # such as a second copy
+        machine = machine_of(ring, "c")
+        lost = machine.publications[3]
+        ring.nodes["c"]._logs._logs[TOPIC].discard(3)
+        machine.index().remove(lost.id)
+        seen = await inspector.inspect(TopicContents.DIFFERENCES)
+    assert faults(seen) == ["PUB: c lacks 1 of 5 publications"]
 
 
-def test_root_that_contradicts_stored_publications_is_a_wrong_digest() -> None:
-    async def scene() -> None:
-        database = SupervisorState(database=database_of("ab"))
-        async with standing_still(legitimate("ab"), database) as (ring, inspector):
-            await ring.publish("a", b"hello")
-            await until(lambda: len(machine_of(ring, "b").index()) == 1)
-            machine_of(ring, "b").index().corrupt({ALL: bytes(16)})
-            seen = await inspector.inspect(TopicContents.DIFFERENCES)
-        assert seen.snapshot.subscribers["b"].hashes == {ALL: bytes(16)}
-        assert [fault for fault in faults(seen) if fault.startswith("PUB: b")]
-
-    ran(scene)
+@in_loop
+async def test_root_that_contradicts_stored_publications_is_a_wrong_digest() -> None:
+    database = SupervisorState(database=database_of("ab"))
+    async with standing_still(legitimate("ab"), database) as (ring, inspector):
+        await ring.publish("a", b"hello")
+        await until(lambda: len(machine_of(ring, "b").index()) == 1)
+        machine_of(ring, "b").index().corrupt({ALL: bytes(16)})
+        seen = await inspector.inspect(TopicContents.DIFFERENCES)
+    assert seen.snapshot.subscribers["b"].hashes == {ALL: bytes(16)}
+    assert [fault for fault in faults(seen) if fault.startswith("PUB: b")]
 
 
-def test_change_log_of_known_node_is_read_and_of_unknown_node_is_none() -> None:
-    async def scene() -> None:
-        async with Cluster(n=2) as cluster, looking_at(address_of(cluster), 0.5) as inspector:
-            await cluster.wait_healthy()
-            await inspector.inspect(TopicContents.NOTHING)
-            page = await inspector.journal("n01")
-            assert page is not None
-            assert {entry.field for entry in page.entries} >= {"member", "label"}
-            assert await inspector.journal("missing") is None
-
-    ran(scene)
+@in_loop
+async def test_change_log_of_known_node_is_read_and_of_unknown_node_is_none() -> None:
+    async with Cluster(n=2) as cluster, looking_at(address_of(cluster), 0.5) as inspector:
+        await cluster.wait_healthy()
+        await inspector.inspect(TopicContents.NOTHING)
+        page = await inspector.journal("n01")
+        assert page is not None
+        assert {entry.field for entry in page.entries} >= {"member", "label"}
+        assert await inspector.journal("missing") is None
 
 
-def test_topic_without_members_is_unknown() -> None:
-    async def scene() -> None:
-        async with Cluster(n=1) as cluster:
-            async with open_inspector([address_of(cluster)], "unheard of") as inspector:
-                seen = await inspector.inspect(TopicContents.IDS)
-            assert not seen.is_known
-            assert seen.snapshot.subscribers == {}
-            parse_world(render_world(seen.snapshot))
-
-    ran(scene)
+@in_loop
+async def test_topic_without_members_is_unknown() -> None:
+    async with Cluster(n=1) as cluster:
+        async with open_inspector([address_of(cluster)], "unheard of") as inspector:
+            seen = await inspector.inspect(TopicContents.IDS)
+        assert not seen.is_known
+        assert seen.snapshot.subscribers == {}
+        parse_world(render_world(seen.snapshot))
 
 
-def test_missing_supervisor_raises_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_missing_supervisor_raises_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SUPERVISOR_S", 0.1)
-
-    async def scene() -> None:
-        async with open_inspector(["127.0.0.1:1"], TOPIC) as inspector:
-            with pytest.raises(UnreachableError, match=r"nothing listens at 127\.0\.0\.1:1;"):
-                await inspector.inspect(TopicContents.NOTHING)
-
-    ran(scene)
+    async with open_inspector(["127.0.0.1:1"], TOPIC) as inspector:
+        with pytest.raises(UnreachableError, match=r"nothing listens at 127\.0\.0\.1:1;"):
+            await inspector.inspect(TopicContents.NOTHING)
 
 
 @pytest.mark.parametrize(
     ("address", "topic"), [("nonsense", TOPIC), ("example.org:1", TOPIC), ("127.0.0.1:1", "a\nb")]
 )
-def test_invalid_address_or_topic_is_refused(address: str, topic: str) -> None:
-    async def scene() -> None:
-        with pytest.raises(InputError):
-            async with open_inspector([address], topic):
-                pass
-
-    ran(scene)
+@in_loop
+async def test_invalid_address_or_topic_is_refused(address: str, topic: str) -> None:
+    with pytest.raises(InputError):
+        async with open_inspector([address], topic):
+            pass
 
 
 # -- nodes that lie, change or vanish --------------------------------------------------------
@@ -404,96 +365,81 @@ def status(
     )
 
 
-def test_database_that_changes_during_reading_is_read_again() -> None:
+@in_loop
+async def test_database_that_changes_during_reading_is_read_again() -> None:
     digests = iter([1, 2, 3, 4, 4, 4])
 
     def page(question: FetchDatabase) -> DatabasePage:
         entries = (("0", "a"),) if question.start == 0 else (("1", "b"),)
         return DatabasePage(1, 2, next(digests), 0, None if question.start else 1, entries, ())
 
-    async def scene() -> None:
-        script = Script(page)
-        seen = await script.inspect()
-        assert script.asked["FetchDatabase supervisor"] == 6
-        assert seen.snapshot.supervisor.database == (("0", "a"), ("1", "b"))
-
-    ran(scene)
+    script = Script(page)
+    seen = await script.inspect()
+    assert script.asked["FetchDatabase supervisor"] == 6
+    assert seen.snapshot.supervisor.database == (("0", "a"), ("1", "b"))
 
 
-def test_database_that_keeps_changing_is_used_as_read() -> None:
+@in_loop
+async def test_database_that_keeps_changing_is_used_as_read() -> None:
     digests = iter(range(1000))
 
     def page(question: FetchDatabase) -> DatabasePage:
         after = question.start + 1 if question.start < 3 else None
         return DatabasePage(1, 4, next(digests), 0, after, ((str(question.start % 2), "a"),), ())
 
-    async def scene() -> None:
-        seen = await Script(page).inspect()
-        assert len(seen.snapshot.supervisor.database) == 4
-
-    ran(scene)
+    seen = await Script(page).inspect()
+    assert len(seen.snapshot.supervisor.database) == 4
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_endless_database_is_abandoned(step: int) -> None:
+@in_loop
+async def test_endless_database_is_abandoned(step: int) -> None:
     def page(question: FetchDatabase) -> DatabasePage:
         entries = (("0", "a"),) * 256
         after = question.start + 256 * step if step else 0
         return DatabasePage(1, 1, 1, 0, after, entries, ())
 
-    async def scene() -> None:
-        with pytest.raises(SkipringError, match="or no end"):
-            await Script(page).inspect()
-
-    ran(scene)
+    with pytest.raises(SkipringError, match="or no end"):
+        await Script(page).inspect()
 
 
-def test_supervisor_that_refuses_the_topic_is_reported() -> None:
-    async def scene() -> None:
-        with pytest.raises(UnreachableError, match="does not serve 'news'"):
-            await Script(lambda _: Refused(1, "no")).inspect()
-
-    ran(scene)
+@in_loop
+async def test_supervisor_that_refuses_the_topic_is_reported() -> None:
+    with pytest.raises(UnreachableError, match="does not serve 'news'"):
+        await Script(lambda _: Refused(1, "no")).inspect()
 
 
-def test_endless_invented_nodes_are_abandoned(
+@in_loop
+async def test_endless_invented_nodes_are_abandoned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "NODES_MAX", 100)
-
-    async def scene() -> None:
-        script = Script(one_page("x0"), lambda node: status(f"x{int(node[1:]) + 1}"))
-        script.book.learn({f"x{number}": "127.0.0.1:1" for number in range(1000)})
-        with pytest.raises(SkipringError, match="more than 100 nodes"):
-            await script.inspect()
-        assert sum(script.asked.values()) < 110
-
-    ran(scene)
+    script = Script(one_page("x0"), lambda node: status(f"x{int(node[1:]) + 1}"))
+    script.book.learn({f"x{number}": "127.0.0.1:1" for number in range(1000)})
+    with pytest.raises(SkipringError, match="more than 100 nodes"):
+        await script.inspect()
+    assert sum(script.asked.values()) < 110
 
 
-def test_node_with_late_address_is_asked() -> None:
-    async def scene() -> None:
-        def answer(node: NodeId) -> NodeStatus:
-            script.book.learn({"a": "127.0.0.1:1"})
-            return status("a")
+@in_loop
+async def test_node_with_late_address_is_asked() -> None:
+    def answer(node: NodeId) -> NodeStatus:
+        script.book.learn({"a": "127.0.0.1:1"})
+        return status("a")
 
-        script = Script(one_page("a", "b"), answer)
-        script.book.learn({"b": "127.0.0.1:1"})
-        seen = await script.inspect()
-        assert sorted(seen.statuses) == ["a", "b"]
-
-    ran(scene)
+    script = Script(one_page("a", "b"), answer)
+    script.book.learn({"b": "127.0.0.1:1"})
+    seen = await script.inspect()
+    assert sorted(seen.statuses) == ["a", "b"]
 
 
-def test_unresponsive_node_is_asked_twice_and_node_without_address_never() -> None:
-    async def scene() -> None:
-        script = Script(one_page("a", "b"))
-        script.book.learn({"b": "127.0.0.1:1"})
-        seen = await script.inspect()
-        assert seen.snapshot.crashed == ("a", "b")
-        assert (script.asked["GetNodeStatus a"], script.asked["GetNodeStatus b"]) == (0, 2)
-
-    ran(scene)
+@in_loop
+async def test_unresponsive_node_is_asked_twice_and_node_without_address_never() -> None:
+    script = Script(one_page("a", "b"))
+    script.book.learn({"b": "127.0.0.1:1"})
+    seen = await script.inspect()
+    assert seen.snapshot.crashed == ("a", "b")
+    assert (script.asked["GetNodeStatus a"], script.asked["GetNodeStatus b"]) == (0, 2)
 
 
 STORED = [Publication(publisher="p", seq=seq, id=bytes([seq]) * 32) for seq in range(10)]
@@ -504,7 +450,8 @@ def hears(script: Script, *nodes: NodeId) -> Script:
     return script
 
 
-def test_another_node_with_equal_root_is_asked_if_a_listing_stops() -> None:
+@in_loop
+async def test_another_node_with_equal_root_is_asked_if_a_listing_stops() -> None:
     def listing(node: NodeId, question: FetchPublications) -> PublicationPage | None:
         if node == "a":
             return None
@@ -512,92 +459,74 @@ def test_another_node_with_equal_root_is_asked_if_a_listing_stops() -> None:
         shown = tuple(STORED[question.start : after])
         return PublicationPage(1, after if after < question.end else None, shown)
 
-    async def scene() -> None:
-        script = Script(one_page("a", "b"), lambda _: status(None, STORED), listing)
-        seen = await hears(script, "a", "b").inspect(TopicContents.IDS)
-        assert seen.snapshot.crashed == ()
-        for state in seen.snapshot.subscribers.values():
-            assert state.publications == tuple(STORED)
-        assert script.asked["FetchPublications b"] == 3
-
-    ran(scene)
+    script = Script(one_page("a", "b"), lambda _: status(None, STORED), listing)
+    seen = await hears(script, "a", "b").inspect(TopicContents.IDS)
+    assert seen.snapshot.crashed == ()
+    for state in seen.snapshot.subscribers.values():
+        assert state.publications == tuple(STORED)
+    assert script.asked["FetchPublications b"] == 3
 
 
 @pytest.mark.parametrize("contents", [TopicContents.IDS, TopicContents.PAYLOADS])
-def test_node_with_endless_list_counts_as_crashed(contents: TopicContents) -> None:
-    async def scene() -> None:
-        script = Script(
-            one_page("a"),
-            lambda _: status(None, STORED),
-            lambda _, question: PublicationPage(1, question.start, (STORED[0],)),
-        )
-        seen = await hears(script, "a").inspect(contents)
-        assert seen.snapshot.crashed == ("a",)
-        assert not seen.statuses
-
-    ran(scene)
+@in_loop
+async def test_node_with_endless_list_counts_as_crashed(contents: TopicContents) -> None:
+    script = Script(
+        one_page("a"),
+        lambda _: status(None, STORED),
+        lambda _, question: PublicationPage(1, question.start, (STORED[0],)),
+    )
+    seen = await hears(script, "a").inspect(contents)
+    assert seen.snapshot.crashed == ("a",)
+    assert not seen.statuses
 
 
-def test_listing_beyond_the_memory_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_listing_beyond_the_memory_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LISTED_BYTES_MAX", 1000)
+    endless = replace(status(None, STORED), end=2**40 - 1)
+    script = Script(
+        one_page("a"),
+        lambda _: endless,
+        lambda _, question: PublicationPage(1, question.start + 10, tuple(STORED)),
+    )
+    with pytest.raises(SkipringError, match="too many to be collected"):
+        await hears(script, "a").inspect(TopicContents.IDS)
+    assert script.asked["FetchPublications a"] < 10
 
-    async def scene() -> None:
-        endless = replace(status(None, STORED), end=2**40 - 1)
-        script = Script(
-            one_page("a"),
-            lambda _: endless,
-            lambda _, question: PublicationPage(1, question.start + 10, tuple(STORED)),
+
+@in_loop
+async def test_answer_counts_only_from_the_node_that_was_asked() -> None:
+    async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as client:
+        asking = asyncio.create_task(
+            client.request(TOPIC, SUPERVISOR, GetNodeStatus, NodeStatus, timeout_s=30)
         )
-        with pytest.raises(SkipringError, match="too many to be collected"):
-            await hears(script, "a").inspect(TopicContents.IDS)
-        assert script.asked["FetchPublications a"] < 10
+        await asyncio.sleep(0)
+        for sender in ("a", "client/a", SUPERVISOR, supervisor_at("127.0.0.1:2")):
+            client._receive(sender, Envelope(status("forged"), TOPIC), NO_FRAME)
+        client._receive(supervisor_at("127.0.0.1:1"), Envelope(status("real"), TOPIC), NO_FRAME)
+        answer = await asking
+        assert isinstance(answer, NodeStatus)
+        assert answer.right == peer("1", "real")
 
-    ran(scene)
 
-
-def test_answer_counts_only_from_the_node_that_was_asked() -> None:
-    async def scene() -> None:
-        async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as outsider:
+@in_loop
+async def test_answer_of_another_kind_is_ignored_and_refusal_is_returned() -> None:
+    async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as client:
+        for answer, expected in (
+            (MemberList(1, {}), None),
+            (Refused(2, "no"), Refused(2, "no")),
+        ):
             asking = asyncio.create_task(
-                outsider.request(TOPIC, SUPERVISOR, GetNodeStatus, NodeStatus, timeout_s=30)
+                client.request(TOPIC, "a", FetchChanges, ChangePage, timeout_s=30)
             )
             await asyncio.sleep(0)
-            for sender in ("a", "client/a", SUPERVISOR, supervisor_at("127.0.0.1:2")):
-                outsider._receive(sender, Envelope(status("forged"), TOPIC), NO_FRAME)
-            outsider._receive(
-                supervisor_at("127.0.0.1:1"), Envelope(status("real"), TOPIC), NO_FRAME
-            )
-            answer = await asking
-            assert isinstance(answer, NodeStatus)
-            assert answer.right == peer("1", "real")
-
-    ran(scene)
+            client._receive("a", Envelope(answer, TOPIC), NO_FRAME)
+            assert await asking == expected
 
 
-def test_answer_of_another_kind_is_ignored_and_refusal_is_returned() -> None:
-    async def scene() -> None:
-        async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as outsider:
-            for answer, expected in (
-                (MemberList(1, {}), None),
-                (Refused(2, "no"), Refused(2, "no")),
-            ):
-                asking = asyncio.create_task(
-                    outsider.request(TOPIC, "a", FetchChanges, ChangePage, timeout_s=30)
-                )
-                await asyncio.sleep(0)
-                outsider._receive("a", Envelope(answer, TOPIC), NO_FRAME)
-                assert await asking == expected
-
-    ran(scene)
-
-
-def test_empty_root_is_no_wrong_digest() -> None:
-    async def scene() -> None:
-        script = Script(one_page("a"), lambda _: status(root=EMPTY_ROOT))
-        seen = await hears(script, "a").inspect(TopicContents.IDS)
-        assert seen.snapshot.subscribers["a"].hashes == {}
-        assert not [
-            fault for fault in violations(seen.snapshot) if fault.layer is Layer.PUBLICATIONS
-        ]
-
-    ran(scene)
+@in_loop
+async def test_empty_root_is_no_wrong_digest() -> None:
+    script = Script(one_page("a"), lambda _: status(root=EMPTY_ROOT))
+    seen = await hears(script, "a").inspect(TopicContents.IDS)
+    assert seen.snapshot.subscribers["a"].hashes == {}
+    assert not [fault for fault in violations(seen.snapshot) if fault.layer is Layer.PUBLICATIONS]

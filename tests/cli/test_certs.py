@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,22 +11,7 @@ from click.testing import CliRunner
 
 from skipring.cli import skipring
 from skipring.security.credentials import Credentials
-
-DEADLINE_S = 60.0
-END = b"\4"
-
-
-def ran(*words: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end as a user would."""
-    return subprocess.run(
-        [sys.executable, "-m", "skipring", "certs", *words],
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+from tests.support.commands import on_terminal, ran
 
 
 def printed(*words: str) -> list[dict[str, object]]:
@@ -39,29 +20,14 @@ def printed(*words: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in result.output.splitlines()]
 
 
-def on_a_terminal(*words: str, directory: Path) -> str:
+def on_a_terminal(*words: str) -> str:
     """Return the output of a command on a terminal."""
-    ours, theirs = pty.openpty()
-    try:
-        subprocess.run(
-            [sys.executable, "-m", "skipring", "certs", *words],
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            timeout=DEADLINE_S,
-            check=True,
-        )
-        os.write(theirs, END)
-        told = b""
-        while END not in told:  # each read returns data, because the end mark was written
-            told += os.read(ours, 1 << 16)
-        return told.removesuffix(END).decode().replace("\r\n", "\n")
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    with on_terminal("certs", *words) as terminal:
+        assert terminal.read_all() == 0
+    return terminal.shown.replace("\r\n", "\n")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -111,26 +77,26 @@ def test_authority_and_certificates_may_be_in_different_directories(here: Path) 
 
 
 def test_terminal_output_names_the_next_step(tmp_path: Path) -> None:
-    told = on_a_terminal("init", "my certs", "--days", "5", directory=tmp_path)
+    told = on_a_terminal("init", "my certs", "--days", "5")
     assert "my certs/ca.pem" in told
     assert "skipring certs issue supervisor node-1 --dir 'my certs'\n" in told
-    told = on_a_terminal("issue", "ann", "supervisor.2", "--dir", "my certs", directory=tmp_path)
+    told = on_a_terminal("issue", "ann", "supervisor.2", "--dir", "my certs")
     assert "They end with their authority, earlier than requested.\n" in told
     files = "--tls-ca 'my certs/ca.pem' --tls-cert 'my certs/{0}.pem' --tls-key 'my certs/{0}.key'"
     assert f"  skipring node --name ann {files.format('ann')} " in told
     assert f"  skipring supervisor {files.format('supervisor.2')} " in told
-    told = on_a_terminal("issue", "b", "--days", "2", "--dir", "my certs", directory=tmp_path)
+    told = on_a_terminal("issue", "b", "--days", "2", "--dir", "my certs")
     assert "earlier than requested" not in told
 
 
 def test_terminal_output_is_json_only_on_request(tmp_path: Path) -> None:
-    told = on_a_terminal("init", "--json", directory=tmp_path)
+    told = on_a_terminal("init", "--json")
     assert json.loads(told)["ca"] == "certs/ca.pem"
 
 
 def test_no_key_is_printed(tmp_path: Path) -> None:
-    told = on_a_terminal("init", directory=tmp_path)
-    told += ran("issue", "ann", directory=tmp_path).stdout
+    told = on_a_terminal("init")
+    told += ran("certs", "issue", "ann").stdout
     for name in ("ca.key", "ann.key"):
         _, *secret, _ = (tmp_path / "certs" / name).read_text().splitlines()
         assert all(line not in told for line in secret)
@@ -153,7 +119,7 @@ def test_no_key_is_printed(tmp_path: Path) -> None:
 def test_impossible_request_is_one_sentence_and_status_2(
     tmp_path: Path, words: list[str], told: str
 ) -> None:
-    result = ran(*words, directory=tmp_path)
+    result = ran("certs", *words)
     assert (result.returncode, result.stdout) == (2, "")
     (line,) = result.stderr.splitlines()
     assert line.startswith(told)
@@ -161,16 +127,16 @@ def test_impossible_request_is_one_sentence_and_status_2(
 
 
 def test_second_authority_does_not_replace_the_first(tmp_path: Path) -> None:
-    assert ran("init", directory=tmp_path).returncode == 0
+    assert ran("certs", "init").returncode == 0
     before = (tmp_path / "certs" / "ca.key").read_bytes()
-    result = ran("init", directory=tmp_path)
+    result = ran("certs", "init")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("Error: certs/ca.pem: exists already")
     assert (tmp_path / "certs" / "ca.key").read_bytes() == before
 
 
 def test_certificate_needs_a_name(tmp_path: Path) -> None:
-    result = ran("issue", directory=tmp_path)
+    result = ran("certs", "issue")
     assert result.returncode == 2
     assert "Missing argument 'NAME...'" in result.stderr
 
@@ -205,13 +171,13 @@ def test_denied_certificates_are_listed_with_their_serial_numbers(here: Path) ->
 
 
 def test_terminal_output_names_the_next_step_after_denying(tmp_path: Path) -> None:
-    assert ran("init", directory=tmp_path).returncode == 0
-    assert ran("issue", "ann", directory=tmp_path).returncode == 0
-    told = on_a_terminal("deny", "certs/ann.pem", directory=tmp_path)
+    assert ran("certs", "init").returncode == 0
+    assert ran("certs", "issue", "ann").returncode == 0
+    told = on_a_terminal("deny", "certs/ann.pem")
     assert "  ann, denied at " in told
     assert "Next, copy certs/denied-serials.txt to the directory of ca.pem" in told
-    assert on_a_terminal("list", directory=tmp_path).endswith("  ann  denied\n")
-    assert "already denied" in on_a_terminal("deny", "certs/ann.pem", directory=tmp_path)
+    assert on_a_terminal("list").endswith("  ann  denied\n")
+    assert "already denied" in on_a_terminal("deny", "certs/ann.pem")
 
 
 @pytest.mark.parametrize(
@@ -222,8 +188,8 @@ def test_terminal_output_names_the_next_step_after_denying(tmp_path: Path) -> No
     ],
 )
 def test_unusable_argument_of_deny_is_one_sentence(tmp_path: Path, given: str, told: str) -> None:
-    assert ran("init", directory=tmp_path).returncode == 0
-    result = ran("deny", given, directory=tmp_path)
+    assert ran("certs", "init").returncode == 0
+    result = ran("certs", "deny", given)
     assert (result.returncode, result.stdout) == (2, "")
     (line,) = result.stderr.splitlines()
     assert line.startswith(told)

@@ -5,63 +5,54 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
-import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from skipring.admin.chaos_client import ChaosClient, open_chaos_client
-from skipring.cli import skipring
 from skipring.errors import InputError, UnreachableError
 from skipring.testing import Cluster
-from tests.cli.test_node import process
+from tests.support.commands import DEADLINE_S, UNUSED_ADDRESS, invoked, outcome, process
+from tests.support.scenes import inside
 
 TOPIC = "news"
 TICK = "0.05"
-DEADLINE_S = 60.0
 POLL_S = 0.05
 
 Chaos = Callable[..., Awaitable[Result]]
 
 
-def invoked(*words: str) -> Result:
-    return CliRunner().invoke(skipring, ["chaos", *words], standalone_mode=False)
+@asynccontextmanager
+async def healthy_ring(n: int = 6) -> AsyncIterator[tuple[Cluster, Chaos]]:
+    """Yield a healthy ring, and a function that runs a command beside it."""
+    async with Cluster(n=n) as cluster:
+        await cluster.publish("n00", b"before")
+        await cluster.wait_healthy()
+        address = cluster.url.removeprefix("skipring://")
 
+        async def chaos(name: str, *words: str) -> Result:
+            given = (name, TOPIC, "--supervisor", address, *words)
+            return await asyncio.to_thread(invoked, "chaos", *given)
 
-def against_a_ring(scene: Callable[[Cluster, Chaos], Awaitable[None]], n: int = 6) -> None:
-    """Run a scene with a healthy ring and commands beside it."""
-
-    async def run() -> None:
-        async with Cluster(n=n) as cluster:
-            await cluster.publish("n00", b"before")
-            await cluster.wait_healthy()
-            address = cluster.url.removeprefix("skipring://")
-
-            async def chaos(name: str, *words: str) -> Result:
-                given = (name, TOPIC, "--supervisor", address, *words)
-                return await asyncio.to_thread(invoked, *given)
-
-            await scene(cluster, chaos)
-
-    asyncio.run(run())
+        yield cluster, chaos
 
 
 # -- damage ----------------------------------------------------------------------------------
 
 
-def test_adversary_hits_every_process_and_the_ring_heals() -> None:
-    async def scene(cluster: Cluster, chaos: Chaos) -> None:
-        result = await chaos("adversary", "A15", "--seed", "3", "--json")
-        assert result.exception is None
-        told = json.loads(result.output)
-        assert told["topic"] == TOPIC
-        assert set(told["damaged"]) == {"supervisor", *cluster.nodes}
-        await cluster.wait_healthy()
-        assert all(cluster.payloads(name) == [b"before"] for name in cluster.nodes)
-
-    against_a_ring(scene)
+@inside(healthy_ring)
+async def test_adversary_hits_every_process_and_the_ring_heals(
+    cluster: Cluster, chaos: Chaos, /
+) -> None:
+    result = await chaos("adversary", "A15", "--seed", "3", "--json")
+    assert result.exception is None
+    told = json.loads(result.output)
+    assert told["topic"] == TOPIC
+    assert set(told["damaged"]) == {"supervisor", *cluster.nodes}
+    await cluster.wait_healthy()
+    assert all(cluster.payloads(name) == [b"before"] for name in cluster.nodes)
 
 
 @pytest.mark.parametrize(
@@ -73,52 +64,50 @@ def test_adversary_hits_every_process_and_the_ring_heals() -> None:
         (("tries", "--share", "1"), "n03: up to 1 digests wrong, 1 publications lost"),
     ],
 )
-def test_partial_damage_heals(words: tuple[str, ...], told: str) -> None:
-    async def scene(cluster: Cluster, chaos: Chaos) -> None:
-        result = await chaos(*words)
-        assert result.exception is None
-        assert told in result.output
-        await cluster.wait_healthy()
-        assert all(cluster.payloads(name) == [b"before"] for name in cluster.nodes)
-
-    against_a_ring(scene)
-
-
-def test_partition_lasts_until_it_is_healed() -> None:
-    async def scene(cluster: Cluster, chaos: Chaos) -> None:
-        groups = "n00,n01,n02/n03,n04,n05"
-        result = await chaos("partition", "--groups", groups, "--ticks", "100000")
-        assert "n00: cut off from n03, n04, n05 for 100000 ticks" in result.output
-        await cluster.publish("n00", b"during")
-        links = [cluster.node(name).links for name in cluster.nodes]
-        await cluster.until(lambda: sum(each.counts["severed"] for each in links) > 50)
-        assert not any(b"during" in cluster.payloads(name) for name in ("n03", "n04", "n05"))
-        result = await chaos("heal")
-        assert result.output.splitlines() == [f"{name}: healed" for name in cluster.nodes]
-        await cluster.wait_healthy()
-
-    against_a_ring(scene)
+@inside(healthy_ring)
+async def test_partial_damage_heals(
+    cluster: Cluster, chaos: Chaos, /, words: tuple[str, ...], told: str
+) -> None:
+    result = await chaos(*words)
+    assert result.exception is None
+    assert told in result.output
+    await cluster.wait_healthy()
+    assert all(cluster.payloads(name) == [b"before"] for name in cluster.nodes)
 
 
-def test_members_are_grouped_at_random_without_groups() -> None:
-    async def scene(cluster: Cluster, chaos: Chaos) -> None:
-        result = await chaos("partition", "--parts", "3", "--ticks", "5", "--json")
-        damaged = json.loads(result.output)["damaged"]
-        assert set(damaged) == set(cluster.nodes)
-        await cluster.wait_healthy()
+@inside(healthy_ring)
+async def test_partition_lasts_until_it_is_healed(cluster: Cluster, chaos: Chaos, /) -> None:
+    groups = "n00,n01,n02/n03,n04,n05"
+    result = await chaos("partition", "--groups", groups, "--ticks", "100000")
+    assert "n00: cut off from n03, n04, n05 for 100000 ticks" in result.output
+    await cluster.publish("n00", b"during")
+    links = [cluster.node(name).links for name in cluster.nodes]
+    await cluster.until(lambda: sum(each.counts["severed"] for each in links) > 50)
+    assert not any(b"during" in cluster.payloads(name) for name in ("n03", "n04", "n05"))
+    result = await chaos("heal")
+    assert result.output.splitlines() == [f"{name}: healed" for name in cluster.nodes]
+    await cluster.wait_healthy()
 
-    against_a_ring(scene)
+
+@inside(healthy_ring)
+async def test_members_are_grouped_at_random_without_groups(
+    cluster: Cluster, chaos: Chaos, /
+) -> None:
+    result = await chaos("partition", "--parts", "3", "--ticks", "5", "--json")
+    damaged = json.loads(result.output)["damaged"]
+    assert set(damaged) == set(cluster.nodes)
+    await cluster.wait_healthy()
 
 
-def test_share_of_members_is_killed_and_the_others_close_the_gaps() -> None:
-    async def scene(cluster: Cluster, chaos: Chaos) -> None:
-        result = await chaos("kill", "--share", "0.3", "--json")
-        killed = json.loads(result.output)["damaged"]
-        assert len(killed) == 2
-        assert killed.keys().isdisjoint(cluster.nodes)
-        await cluster.wait_healthy()
-
-    against_a_ring(scene)
+@inside(healthy_ring)
+async def test_share_of_members_is_killed_and_the_others_close_the_gaps(
+    cluster: Cluster, chaos: Chaos, /
+) -> None:
+    result = await chaos("kill", "--share", "0.3", "--json")
+    killed = json.loads(result.output)["damaged"]
+    assert len(killed) == 2
+    assert killed.keys().isdisjoint(cluster.nodes)
+    await cluster.wait_healthy()
 
 
 # -- refusals --------------------------------------------------------------------------------
@@ -126,7 +115,7 @@ def test_share_of_members_is_killed_and_the_others_close_the_gaps() -> None:
 
 def refusal(*words: str) -> str:
     """Return the refusal of bad usage; it precedes any request, as no supervisor listens."""
-    result = invoked(words[0], TOPIC, "--supervisor", "127.0.0.1:1", *words[1:])
+    result = invoked("chaos", words[0], TOPIC, "--supervisor", UNUSED_ADDRESS, *words[1:])
     assert isinstance(result.exception, InputError), result.exception
     return str(result.exception)
 
@@ -141,35 +130,23 @@ def test_kill_accepts_either_names_or_a_share(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("words", [("kill", "n07"), ("partition", "--groups", "n00/n07")])
-def test_unknown_node_is_refused(words: tuple[str, ...]) -> None:
-    async def scene(cluster: Cluster, chaos: Chaos) -> None:
-        result = await chaos(*words)
-        assert isinstance(result.exception, InputError)
-        assert "no live node n07" in str(result.exception)
-        assert cluster.violations() == []
-
-    against_a_ring(scene, n=2)
+@inside(healthy_ring, n=2)
+async def test_unknown_node_is_refused(
+    cluster: Cluster, chaos: Chaos, /, words: tuple[str, ...]
+) -> None:
+    result = await chaos(*words)
+    assert isinstance(result.exception, InputError)
+    assert "no live node n07" in str(result.exception)
+    assert cluster.violations() == []
 
 
 def test_missing_supervisor_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skipring.admin.inspector.SUPERVISOR_S", 0.2)
-    result = invoked("labels", TOPIC, "--supervisor", "127.0.0.1:1")
+    result = invoked("chaos", "labels", TOPIC, "--supervisor", UNUSED_ADDRESS)
     assert isinstance(result.exception, UnreachableError)
 
 
 # -- processes -------------------------------------------------------------------------------
-
-
-def status_of(*words: str) -> tuple[int, str, str]:
-    """Run a command as a process; return exit status, output and errors."""
-    done = subprocess.run(
-        [sys.executable, "-m", "skipring", "chaos", *words],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
 
 
 def node_words(address: str, name: str) -> tuple[str, ...]:
@@ -188,12 +165,12 @@ def test_process_is_killed_only_if_started_with_chaos() -> None:
             on = ("--supervisor", address)
             wait_for_members(address, {"sound", "willing"})
 
-            status, out, told = status_of("kill", TOPIC, "willing", "sound", *on)
+            status, out, told = outcome("chaos", "kill", TOPIC, "willing", "sound", *on)
             assert (status, out) == (1, "")
             assert told.startswith("Error: sound was not started with chaos enabled, so nothing")
             assert victim.poll() is None
 
-            assert status_of("kill", TOPIC, "willing", *on) == (0, "willing: killed\n", "")
+            assert outcome("chaos", "kill", TOPIC, "willing", *on) == (0, "willing: killed\n", "")
             assert victim.wait(DEADLINE_S) == -signal.SIGKILL
             assert spared.poll() is None
 
@@ -202,15 +179,15 @@ def wait_for_members(address: str, names: set[str]) -> None:
     """Wait until all nodes are recorded."""
 
     async def scene() -> None:
-        async with asyncio.timeout(DEADLINE_S), open_chaos_client([address], TOPIC) as saboteur:
-            while await found_by(saboteur) != names:  # noqa: ASYNC110  (no event announces it)
+        async with asyncio.timeout(DEADLINE_S), open_chaos_client([address], TOPIC) as client:
+            while await found_by(client) != names:  # noqa: ASYNC110  (no event announces it)
                 await asyncio.sleep(POLL_S)
 
     asyncio.run(scene())
 
 
-async def found_by(saboteur: ChaosClient) -> set[str]:
+async def found_by(client: ChaosClient) -> set[str]:
     try:
-        return set(await saboteur.members())
+        return set(await client.members())
     except UnreachableError:
         return set()  # not yet

@@ -20,6 +20,7 @@ from skipring.net.addresses import supervisor_of
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
 from tests.support.rings import LOOPBACK, until
+from tests.support.scenes import in_loop
 
 DEADLINE_S = 60.0
 TICK = 0.05
@@ -258,77 +259,69 @@ def write(file: Path, text: str) -> None:
 
 
 @pytest.mark.heavy
-def test_node_reloads_the_supervisor_list_on_sighup(file: Path) -> None:
-    async def scene() -> None:
-        async with two_supervisors() as (first, second):
-            write_list(file, first)
-            async with node_process("--config", str(file)) as node:
-                await until(lambda: first.members() == {"news": 1})
-                write_list(file, second)
-                node.hang_up()
-                said = await node.logged("settings_reloaded")
-                assert said["supervisors"] == second.address
-                await until(lambda: second.members() == {"news": 1})
-                await until(lambda: not any(first.members().values()))
-
-    asyncio.run(scene())
+@in_loop
+async def test_node_reloads_the_supervisor_list_on_sighup(file: Path) -> None:
+    async with two_supervisors() as (first, second):
+        write_list(file, first)
+        async with node_process("--config", str(file)) as node:
+            await until(lambda: first.members() == {"news": 1})
+            write_list(file, second)
+            node.hang_up()
+            said = await node.logged("settings_reloaded")
+            assert said["supervisors"] == second.address
+            await until(lambda: second.members() == {"news": 1})
+            await until(lambda: not any(first.members().values()))
 
 
 @pytest.mark.heavy
-def test_topic_keeps_its_supervisor_if_the_longer_list_still_assigns_it(file: Path) -> None:
-    async def scene() -> None:
-        async with two_supervisors() as (first, second):
-            addresses = (first.address, second.address)
-            topics = [f"topic-{number}" for number in range(100)]
-            stays = next(each for each in topics if supervisor_of(each, addresses) == addresses[0])
-            write_list(file, first, topic=stays)
-            async with node_process("--config", str(file)) as node:
-                await until(lambda: first.members() == {stays: 1})
-                write_list(file, first, second, topic=stays)
-                node.hang_up()
-                said = await node.logged("settings_reloaded")
-                assert said["supervisors"] == ",".join(addresses)
-                seen = first.ticker.calls
-                await until(lambda: first.ticker.calls > seen + 5)
-                assert (first.members(), second.members()) == ({stays: 1}, {})
-
-    asyncio.run(scene())
+@in_loop
+async def test_topic_keeps_its_supervisor_if_the_longer_list_still_assigns_it(file: Path) -> None:
+    async with two_supervisors() as (first, second):
+        addresses = (first.address, second.address)
+        topics = [f"topic-{number}" for number in range(100)]
+        stays = next(each for each in topics if supervisor_of(each, addresses) == addresses[0])
+        write_list(file, first, topic=stays)
+        async with node_process("--config", str(file)) as node:
+            await until(lambda: first.members() == {stays: 1})
+            write_list(file, first, second, topic=stays)
+            node.hang_up()
+            said = await node.logged("settings_reloaded")
+            assert said["supervisors"] == ",".join(addresses)
+            seen = first.ticker.calls
+            await until(lambda: first.ticker.calls > seen + 5)
+            assert (first.members(), second.members()) == ({stays: 1}, {})
 
 
 @pytest.mark.heavy
-def test_node_without_config_file_logs_that_and_continues(file: Path) -> None:
-    async def scene() -> None:
-        async with two_supervisors() as (first, _):
-            words = ("--supervisor", first.address, "--topic", "news")
-            async with node_process(*words) as node:
-                await until(lambda: first.members() == {"news": 1})
-                for _ in range(2):
-                    node.hang_up()
-                    await node.logged("settings_rejected")
-
-    asyncio.run(scene())
+@in_loop
+async def test_node_without_config_file_logs_that_and_continues(file: Path) -> None:
+    async with two_supervisors() as (first, _):
+        words = ("--supervisor", first.address, "--topic", "news")
+        async with node_process(*words) as node:
+            await until(lambda: first.members() == {"news": 1})
+            for _ in range(2):
+                node.hang_up()
+                await node.logged("settings_rejected")
 
 
 @pytest.mark.heavy
-def test_unreadable_file_is_logged_and_changes_nothing(file: Path) -> None:
-    async def scene() -> None:
-        async with two_supervisors() as (first, second):
-            write_list(file, first)
-            async with node_process("--config", str(file)) as node:
-                await until(lambda: first.members() == {"news": 1})
-                for text, why in (
-                    ("supervisor = [", "not TOML"),
-                    ('supervisor = "example.org:1"', "no certificates"),
-                    ("supervisor = true", "expected a text or a number"),
-                    ('[node]\ntopic = "news"', "no address given"),
-                    ('[node]\ntropic = "news"', "no setting 'tropic'"),
-                ):
-                    write(file, text)
-                    node.hang_up()
-                    assert why in (await node.logged("settings_rejected"))["reason"]
-                assert first.members() == {"news": 1}
-                write_list(file, second)
+@in_loop
+async def test_unreadable_file_is_logged_and_changes_nothing(file: Path) -> None:
+    async with two_supervisors() as (first, second):
+        write_list(file, first)
+        async with node_process("--config", str(file)) as node:
+            await until(lambda: first.members() == {"news": 1})
+            for text, why in (
+                ("supervisor = [", "not TOML"),
+                ('supervisor = "example.org:1"', "no certificates"),
+                ("supervisor = true", "expected a text or a number"),
+                ('[node]\ntopic = "news"', "no address given"),
+                ('[node]\ntropic = "news"', "no setting 'tropic'"),
+            ):
+                write(file, text)
                 node.hang_up()
-                await until(lambda: second.members() == {"news": 1})
-
-    asyncio.run(scene())
+                assert why in (await node.logged("settings_rejected"))["reason"]
+            assert first.members() == {"news": 1}
+            write_list(file, second)
+            node.hang_up()
+            await until(lambda: second.members() == {"news": 1})

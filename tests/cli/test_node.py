@@ -5,54 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
 
 import pytest
-from click.testing import CliRunner
 
-from skipring.cli import skipring
 from skipring.errors import InputError
 from skipring.storage.store import PublicationStore
 from skipring.storage.supervisor_store import SupervisorStore
+from tests.support.commands import DEADLINE_S, invoked, process, ran, unused_address
 
-DEADLINE_S = 60.0
 TICK = "0.05"
-
-
-@contextmanager
-def process(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run a command; yield the process and its listen address, and end it in every case."""
-    running = subprocess.Popen(
-        [sys.executable, "-m", "skipring", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        first = _first_line(running)
-        assert first.startswith("listening 127.0.0.1:"), first
-        yield running, first.removeprefix("listening ").strip()
-    finally:
-        running.kill()
-        running.communicate(timeout=DEADLINE_S)
-
-
-def _first_line(running: subprocess.Popen[str]) -> str:
-    lines: Queue[str] = Queue()
-    assert running.stdout is not None
-    stdout = running.stdout
-    Thread(target=lambda: lines.put(stdout.readline()), daemon=True).start()
-    try:
-        return lines.get(timeout=DEADLINE_S)
-    except Empty:
-        raise AssertionError("the process says nothing") from None
 
 
 def stopped(running: subprocess.Popen[str], number: signal.Signals) -> int:
@@ -91,16 +57,13 @@ def test_environment_variable_names_the_supervisor(monkeypatch: pytest.MonkeyPat
             assert stopped(running, signal.SIGTERM) == 0
 
 
-def ran(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "skipring", *words],
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+@contextmanager
+def ring_of_one(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a supervisor and a node; yield the node and the address of the supervisor."""
+    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
+        own = ("--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0")
+        with process("node", *own, "--tick", TICK, *words) as (running, _):
+            yield running, address
 
 
 def published(address: str, *words: str, given: str = "") -> list[str]:
@@ -112,12 +75,10 @@ def published(address: str, *words: str, given: str = "") -> list[str]:
 
 
 def test_acknowledged_publications_are_on_the_disk_of_a_member(tmp_path: Path) -> None:
-    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
-        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
-        with process("node", *words, "--tick", TICK, "--data", str(tmp_path)) as (running, _):
-            ids = published(address, "hello") + published(address, given="one\ntwo\n")
-            running.kill()  # acknowledged publications survive this
-            running.wait(timeout=DEADLINE_S)
+    with ring_of_one("--data", str(tmp_path)) as (running, address):
+        ids = published(address, "hello") + published(address, given="one\ntwo\n")
+        running.kill()  # acknowledged publications survive this
+        running.wait(timeout=DEADLINE_S)
     with PublicationStore.open(tmp_path) as store:
         stored = list(store.archive("news").publications())
     assert [publication.id.hex() for publication in stored] == ids
@@ -125,21 +86,17 @@ def test_acknowledged_publications_are_on_the_disk_of_a_member(tmp_path: Path) -
 
 
 def test_member_without_disk_accepts_only_volatile_publications() -> None:
-    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
-        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
-        with process("node", *words, "--tick", TICK):
-            assert len(published(address, "hello", "--volatile")) == 1
-            result = ran("pub", "news", "hello", "--supervisor", address)
+    with ring_of_one() as (_, address):
+        assert len(published(address, "hello", "--volatile")) == 1
+        result = ran("pub", "news", "hello", "--supervisor", address)
     assert result.returncode == 4
     assert "--volatile" in result.stderr
 
 
 def test_reader_gets_earlier_publications_and_ends_when_synced() -> None:
-    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
-        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
-        with process("node", *words, "--tick", TICK):
-            ids = published(address, "--volatile", given="one\ntwo\nthree\n")
-            result = ran("sub", "news", "--supervisor", address, "--exit-when-synced")
+    with ring_of_one() as (_, address):
+        ids = published(address, "--volatile", given="one\ntwo\nthree\n")
+        result = ran("sub", "news", "--supervisor", address, "--exit-when-synced")
     assert result.returncode == 0, result.stderr
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert sorted(line["id"] for line in lines) == sorted(ids)
@@ -153,11 +110,8 @@ def test_publishing_without_member_or_supervisor_fails_with_advice() -> None:
         waiting, error = result.stderr.splitlines()
         assert waiting.startswith("waiting up to 0.5 s: 'news' has no members; start a node")
         assert error.startswith("Error: 'news' has no members")
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        port = nobody.getsockname()[1]
-        words = ["--supervisor", f"127.0.0.1:{port}", "--wait", "0"]
-        result = ran("pub", "news", "hello", *words)
+    with unused_address() as address:
+        result = ran("pub", "news", "hello", "--supervisor", address, "--wait", "0")
     assert result.returncode == 4
     assert "nothing listens at" in result.stderr
 
@@ -175,7 +129,7 @@ def test_publishing_without_member_or_supervisor_fails_with_advice() -> None:
     ],
 )
 def test_unsafe_or_invalid_listen_address_is_refused(words: list[str], sentence: str) -> None:
-    result = CliRunner().invoke(skipring, words)
+    result = invoked(*words)
     assert isinstance(result.exception, InputError)
     assert sentence in str(result.exception)
 
@@ -186,14 +140,12 @@ def test_invalid_node_name_is_refused(name: str) -> None:
     result = ran("node", *words, "--name", name)
     assert result.returncode == 2
     assert "--name" in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("tick", ["nan", "inf", "0", "-1", "soon"])
 def test_invalid_tick_is_refused(tick: str) -> None:
     result = ran("supervisor", "--listen", "127.0.0.1:0", "--tick", tick)
     assert result.returncode == 2
-    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("command", ["ring", "doctor", "pub", "sub"])
@@ -202,7 +154,6 @@ def test_invalid_supervisor_address_is_refused(command: str, address: str) -> No
     result = ran(command, "news", "--supervisor", address)
     assert result.returncode == 2
     assert "--supervisor" in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 def test_closed_standard_streams_do_no_harm() -> None:
@@ -214,12 +165,10 @@ def test_closed_standard_streams_do_no_harm() -> None:
 
 
 def test_many_large_lines_are_published(tmp_path: Path) -> None:
-    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
-        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
-        with process("node", *words, "--tick", TICK, "--data", str(tmp_path)):
-            published(address, "the first")
-            lines = [f"{number}" + "x" * 400_000 for number in range(20)]
-            result = ran("pub", "news", "--supervisor", address, given="\n".join(lines))
+    with ring_of_one("--data", str(tmp_path)) as (_, address):
+        published(address, "the first")
+        lines = [f"{number}" + "x" * 400_000 for number in range(20)]
+        result = ran("pub", "news", "--supervisor", address, given="\n".join(lines))
     assert result.returncode == 0, result.stderr
     with PublicationStore.open(tmp_path) as store:
         stored = [each.payload for each in store.archive("news").publications()]
@@ -227,10 +176,8 @@ def test_many_large_lines_are_published(tmp_path: Path) -> None:
 
 
 def test_lines_before_a_line_that_is_too_long_are_published(tmp_path: Path) -> None:
-    with process("supervisor", "--listen", "127.0.0.1:0", "--tick", TICK) as (_, address):
-        words = ["--supervisor", address, "--topic", "news", "--listen", "127.0.0.1:0"]
-        with process("node", *words, "--tick", TICK, "--data", str(tmp_path)):
-            published(address, "the first")
-            result = ran("pub", "news", "--supervisor", address, given="good\n" + "x" * 600_000)
+    with ring_of_one("--data", str(tmp_path)) as (_, address):
+        published(address, "the first")
+        result = ran("pub", "news", "--supervisor", address, given="good\n" + "x" * 600_000)
     assert result.returncode == 2
     assert len(result.stdout.splitlines()) == 1

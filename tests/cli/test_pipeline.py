@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from skipring.cli import skipring
-from skipring.cli.pipeline import Duration
 from skipring.errors import InputError, StorageError, UnreachableError
 from skipring.spark import session
 from skipring.spark.pipeline import runner as running
@@ -29,24 +28,6 @@ def invoked(*words: str) -> Result:
 def run(lake: Path, *words: str, supervisor: str = UNUSED_ADDRESS) -> Result:
     given = ("--supervisor", supervisor, "--subscribe", "orders", "--lake", str(lake))
     return invoked("run", *given, *words)
-
-
-# -- durations ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("500ms", 0.5), ("5s", 5), ("1m", 60), ("2 h", 7200), ("1d", 86_400)]
-)
-def test_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
-    assert Duration(0.1, 86_400).convert(text, None, None) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "5", "s", "-1s", "1.5s", "5 fortnights", "0s", "2d", "9" * 99]
-)
-def test_invalid_duration_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no time such as 5s or 1m"):
-        Duration(0.1, 86_400).convert(text, None, None)
 
 
 # -- refusals ----------------------------------------------------------------------------------
@@ -96,7 +77,7 @@ def test_lake_of_another_pipeline_is_refused(
     ("words", "said"),
     [
         (("--trigger", "5s", "--available-now"), "not both"),
-        (("--trigger", "soon"), "is no time"),
+        (("--trigger", "soon"), "not a duration"),
         (("--window", "1500ms"), "whole number of seconds"),
         (("--window", "2d"), "from 1 s to 86400 s"),
         (("--starting", "yesterday"), "is not one of"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,8 @@ from click.testing import CliRunner
 
 from skipring.cli import skipring
 from skipring.testing import Cluster
-
-DEADLINE_S = 60.0
-COMMAND = [sys.executable, "-m", "skipring"]
+from tests.support.commands import COMMAND, on_terminal
+from tests.support.scenes import inside
 
 
 class Ring:
@@ -53,147 +52,119 @@ class Ring:
         return [json.loads(line) for line in out.splitlines()]
 
 
-def run_scene(tmp_path: Path, scene: Callable[[Ring], Awaitable[None]], n: int = 2) -> None:
-    async def within() -> None:
-        async with (
-            asyncio.timeout(DEADLINE_S),
-            Cluster(n=n, topic="news", data_dir=tmp_path) as cluster,
-        ):
-            await scene(Ring(cluster))
-
-    asyncio.run(within())
+@asynccontextmanager
+async def running(tmp_path: Path, n: int = 2) -> AsyncIterator[Ring]:
+    async with Cluster(n=n, topic="news", data_dir=tmp_path) as cluster:
+        yield Ring(cluster)
 
 
-def test_key_headers_and_count_reach_the_reader(tmp_path: Path) -> None:
-    async def scene(ring: Ring) -> None:
-        words = ["hello", "--key", "k", "--header", "a=1", "--header", "b=x=y", "--count", "3"]
-        ids = await ring.pub(*words)
-        lines = await ring.sub()
-        assert sorted(str(line["id"]) for line in lines) == sorted(ids)
-        assert {(line["key"], line["payload"]) for line in lines} == {("k", "hello")}
-        assert [line["headers"] for line in lines] == 3 * [{"a": "1", "b": "x=y"}]
-        assert len(ids) == 3
-
-    run_scene(tmp_path, scene)
+@inside(running)
+async def test_key_headers_and_count_reach_the_reader(ring: Ring, /) -> None:
+    words = ["hello", "--key", "k", "--header", "a=1", "--header", "b=x=y", "--count", "3"]
+    ids = await ring.pub(*words)
+    lines = await ring.sub()
+    assert sorted(str(line["id"]) for line in lines) == sorted(ids)
+    assert {(line["key"], line["payload"]) for line in lines} == {("k", "hello")}
+    assert [line["headers"] for line in lines] == 3 * [{"a": "1", "b": "x=y"}]
+    assert len(ids) == 3
 
 
-def test_file_is_published_as_one_publication(tmp_path: Path) -> None:
-    async def scene(ring: Ring) -> None:
-        file = tmp_path / "payload"
-        file.write_bytes(b"two\nlines\xff")
-        await ring.pub("--from-file", str(file))
-        (line,) = await ring.sub()
-        assert line["payload_base64"] == "dHdvCmxpbmVz/w=="
-
-    run_scene(tmp_path, scene)
+@inside(running)
+async def test_file_is_published_as_one_publication(ring: Ring, /, tmp_path: Path) -> None:
+    file = tmp_path / "payload"
+    file.write_bytes(b"two\nlines\xff")
+    await ring.pub("--from-file", str(file))
+    (line,) = await ring.sub()
+    assert line["payload_base64"] == "dHdvCmxpbmVz/w=="
 
 
-def test_filters_select_by_key_publisher_and_time(tmp_path: Path) -> None:
-    async def scene(ring: Ring) -> None:
-        await ring.pub("one", "--key", "a")
-        await ring.pub("two", "--key", "b")
-        (one,) = await ring.sub("--key", "a")
-        assert one["payload"] == "one"
-        (same,) = await ring.sub("--publisher", str(one["publisher"]))
-        assert same["id"] == one["id"]
-        assert await ring.sub("--since", "2999-01-01T00:00Z") == []
-        assert len(await ring.sub("--since", "1h")) == 2
-        assert len(await ring.sub("--count", "1")) == 1
-
-    run_scene(tmp_path, scene)
+@inside(running)
+async def test_filters_select_by_key_publisher_and_time(ring: Ring, /) -> None:
+    await ring.pub("one", "--key", "a")
+    await ring.pub("two", "--key", "b")
+    (one,) = await ring.sub("--key", "a")
+    assert one["payload"] == "one"
+    (same,) = await ring.sub("--publisher", str(one["publisher"]))
+    assert same["id"] == one["id"]
+    assert await ring.sub("--since", "2999-01-01T00:00Z") == []
+    assert len(await ring.sub("--since", "1h")) == 2
+    assert len(await ring.sub("--count", "1")) == 1
 
 
-def test_format_replaces_tokens(tmp_path: Path) -> None:
-    async def scene(ring: Ring) -> None:
-        await ring.pub("hello", "--key", "k", "--header", "a=1")
-        words = ["sub", "news", "--no-follow", "--format", r"%t %k %s %S %h 100%% \t%z\n"]
-        status, out, _ = await ring.run(*words)
-        assert (status, out) == (0, "news k hello 5 a=1 100% \t%z\n")
-
-    run_scene(tmp_path, scene)
+@inside(running)
+async def test_format_replaces_tokens(ring: Ring, /) -> None:
+    await ring.pub("hello", "--key", "k", "--header", "a=1")
+    words = ["sub", "news", "--no-follow", "--format", r"%t %k %s %S %h 100%% \t%z\n"]
+    status, out, _ = await ring.run(*words)
+    assert (status, out) == (0, "news k hello 5 a=1 100% \t%z\n")
 
 
-def test_reading_leaves_the_ring_healthy(tmp_path: Path) -> None:
-    async def scene(ring: Ring) -> None:
-        await ring.pub("hello")
-        await ring.cluster.wait_healthy()
-        await ring.sub()
-        assert ring.cluster.violations() == []
-        status, out, _ = await ring.run("doctor", "news")
-        assert status == 0
-        assert out == "news: healthy (2 members, 1 publication, all in sync)\n"
-
-    run_scene(tmp_path, scene)
+@inside(running)
+async def test_reading_leaves_the_ring_healthy(ring: Ring, /) -> None:
+    await ring.pub("hello")
+    await ring.cluster.wait_healthy()
+    await ring.sub()
+    assert ring.cluster.violations() == []
+    status, out, _ = await ring.run("doctor", "news")
+    assert status == 0
+    assert out == "news: healthy (2 members, 1 publication, all in sync)\n"
 
 
-def test_reader_ends_when_its_pipe_is_closed(tmp_path: Path) -> None:
-    async def scene(ring: Ring) -> None:
-        await ring.pub("hello")
-        shell = await asyncio.create_subprocess_shell(
-            f"{sys.executable} -m skipring sub news | head -1",
-            stdout=subprocess.PIPE,
-            env=os.environ | {"SKIPRING_SUPERVISOR": ring.cluster.url},
-        )
-        out, _ = await shell.communicate()  # ends although nothing more is published
-        assert json.loads(out)["payload"] == "hello"
-
-    run_scene(tmp_path, scene)
+@inside(running)
+async def test_reader_ends_when_its_pipe_is_closed(ring: Ring, /) -> None:
+    await ring.pub("hello")
+    shell = await asyncio.create_subprocess_shell(
+        f"{sys.executable} -m skipring sub news | head -1",
+        stdout=subprocess.PIPE,
+        env=os.environ | {"SKIPRING_SUPERVISOR": ring.cluster.url},
+    )
+    out, _ = await shell.communicate()  # ends although nothing more is published
+    assert json.loads(out)["payload"] == "hello"
 
 
-def test_terminal_shows_time_publisher_and_key_and_escapes_control_characters(
-    tmp_path: Path,
+def shown_on_terminal(supervisor: str) -> str:
+    words = ("sub", "news", "--no-follow")
+    with on_terminal(*words, SKIPRING_SUPERVISOR=supervisor) as terminal:
+        assert terminal.read_all() == 0
+    return terminal.shown
+
+
+@inside(running)
+async def test_terminal_shows_time_publisher_and_key_and_escapes_control_characters(
+    ring: Ring, /
 ) -> None:
-    async def scene(ring: Ring) -> None:
-        await ring.pub("a\x1b[31mred", "--key", "k")
-        controller, terminal = pty.openpty()
-        process = await asyncio.create_subprocess_exec(
-            *COMMAND,
-            *("sub", "news", "--no-follow"),
-            stdout=terminal,
-            env=os.environ | {"SKIPRING_SUPERVISOR": ring.cluster.url},
-        )
-        assert await process.wait() == 0
-        os.close(terminal)
-        line = os.read(controller, 4096).decode()
-        os.close(controller)
-        assert re.fullmatch(r"\d\d:\d\d:\d\d  client-\w+  k  a\\x1b\[31mred\r\n", line), line
-
-    run_scene(tmp_path, scene)
+    await ring.pub("a\x1b[31mred", "--key", "k")
+    line = await asyncio.to_thread(shown_on_terminal, ring.cluster.url)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d  client-\w+  k  a\\x1b\[31mred\r\n", line), line
 
 
-def test_topic_without_members_is_reported(tmp_path: Path) -> None:
-    async def scene(ring: Ring) -> None:
-        for command in (["sub", "other", "--no-follow"], ["pub", "other", "hello"]):
-            status, out, errors = await ring.run(*command, "--wait", "300ms")
-            assert (status, out) == (4, "")
-            assert errors.splitlines()[-1].startswith("Error: 'other' has no members")
-
-    run_scene(tmp_path, scene)
+@inside(running)
+async def test_topic_without_members_is_reported(ring: Ring, /) -> None:
+    for command in (["sub", "other", "--no-follow"], ["pub", "other", "hello"]):
+        status, out, errors = await ring.run(*command, "--wait", "300ms")
+        assert (status, out) == (4, "")
+        assert errors.splitlines()[-1].startswith("Error: 'other' has no members")
 
 
-def test_publisher_waits_for_a_member(tmp_path: Path) -> None:
-    async def scene(ring: Ring) -> None:
-        name = ring.cluster.nodes[0]
-        ring.cluster.kill(name)
-        publishing = asyncio.create_task(ring.run("pub", "news", "hello", "--wait", "50s"))
-        await ring.cluster.restart(name)
-        status, _, errors = await publishing
-        assert status == 0, errors
-
-    run_scene(tmp_path, scene, n=1)
+@inside(running, n=1)
+async def test_publisher_waits_for_a_member(ring: Ring, /) -> None:
+    name = ring.cluster.nodes[0]
+    ring.cluster.kill(name)
+    publishing = asyncio.create_task(ring.run("pub", "news", "hello", "--wait", "50s"))
+    await ring.cluster.restart(name)
+    status, _, errors = await publishing
+    assert status == 0, errors
 
 
-def test_topics_lists_members_and_publications(tmp_path: Path) -> None:
-    async def scene(ring: Ring) -> None:
-        await ring.pub("hello", "--count", "2")
-        await ring.cluster.wait_healthy()
-        _, out, _ = await ring.run("topics", "--json")
-        fields = {"topic": "news", "members": 2, "publications": 2, "healthy": True}
-        assert json.loads(out) == fields
-        _, table, _ = await ring.run("topics")
-        assert table.splitlines()[1].split() == ["news", "2", "2"]
-
-    run_scene(tmp_path, scene)
+@inside(running)
+async def test_topics_lists_members_and_publications(ring: Ring, /) -> None:
+    await ring.pub("hello", "--count", "2")
+    await ring.cluster.wait_healthy()
+    _, out, _ = await ring.run("topics", "--json")
+    fields = {"topic": "news", "members": 2, "publications": 2, "healthy": True}
+    assert json.loads(out) == fields
+    _, table, _ = await ring.run("topics")
+    assert table.splitlines()[1].split() == ["news", "2", "2"]
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,14 @@
 """``skipring simulate``: output, refusals, watching and interrupting."""
 
 import json
-import os
-import pty
 import re
 import select
 import shlex
 import signal
 import subprocess
 import sys
-import time
-from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
@@ -23,6 +19,7 @@ from skipring.cli import main
 from skipring.world.adversaries import legitimate_world
 from skipring.world.format import parse_world, render_world
 from skipring.world.legitimacy import is_strictly_legitimate
+from tests.support.commands import DEADLINE_S, INTERRUPTIBLE, on_terminal, plain
 
 Run: TypeAlias = Callable[..., tuple[int, str, str]]
 
@@ -34,7 +31,6 @@ KEYS = [
     *("supervisor_requests", "violations"),
 ]
 FAILS = ("--mode", "paper", "--adversary", "A12", "--n", "32", "--max-rounds", "25")
-DEADLINE_S = 60
 
 
 @pytest.fixture
@@ -322,65 +318,9 @@ def test_failed_run_prints_a_replay_command_that_fails_the_same_way(
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
-# A child inherits an ignored SIGINT from the process that starts the tests.
-PROGRAM = """\
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from skipring.cli import main
-sys.argv[0] = "skipring"
-main()
-"""
-COMMAND = (sys.executable, "-c", PROGRAM, "simulate")
+simulated = partial(on_terminal, "simulate")
+QUICK = ("--n", "16", "--adversary", "A15", "--pace", "0")
 ENDLESS = ("--mode", "paper", "--adversary", "A12", "--n", "64", "--max-rounds", "1000000")
-
-
-class Terminal:
-    """The screen of a pseudo terminal on which a program runs."""
-
-    def __init__(self, screen: int, program: subprocess.Popen[bytes]) -> None:
-        self._screen = screen
-        self._deadline = time.monotonic() + DEADLINE_S
-        self._decoder = getincrementaldecoder("utf-8")("replace")
-        self.program = program
-        self.text = ""
-
-    def read(self) -> bool:
-        """Wait for more output; return False at the end."""
-        left = max(0, self._deadline - time.monotonic())
-        ready, _, _ = select.select([self._screen], [], [], left)
-        assert ready, f"nothing more came after {self.text!r}"
-        try:
-            shown = os.read(self._screen, 65536)
-        except OSError:  # Linux raises it when the last program has left the terminal
-            return False
-        self.text += self._decoder.decode(shown)
-        return bool(shown)
-
-    def read_until(self, text: str) -> None:
-        while text not in self.text:
-            assert self.read(), f"ended without {text!r}: {self.text!r}"
-
-    def read_all(self) -> int:
-        """Read to the end; return the exit status."""
-        while self.read():
-            pass
-        return self.program.wait(DEADLINE_S)
-
-
-@contextmanager
-def terminal(*words: str, **more: str) -> Iterator[Terminal]:
-    """Simulate on a pseudo terminal."""
-    screen, inside = pty.openpty()
-    env = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24", **more}
-    with subprocess.Popen(
-        [*COMMAND, *words], stdin=inside, stdout=inside, stderr=inside, env=env
-    ) as program:
-        os.close(inside)
-        try:
-            yield Terminal(screen, program)
-        finally:
-            os.close(screen)
-            program.kill()
 
 
 def assert_cursor_is_back(text: str) -> None:
@@ -394,28 +334,23 @@ LAYERS = (
 
 
 def test_terminal_shows_round_and_layers_and_then_the_outcome() -> None:
-    with terminal("--n", "64", "--adversary", "A15", "--pace", "0") as shown:
+    with simulated("--n", "64", "--adversary", "A15", "--pace", "0") as shown:
         assert shown.read_all() == 0
-    assert "round 0" in shown.text
-    assert "begins with A15: Everything is arbitrary" in shown.text
-    assert "wrong" in shown.text
-    assert_cursor_is_back(shown.text)
-    outcome = plain(shown.text[shown.text.rindex(SHOW_CURSOR) :])
+    assert "round 0" in shown.shown
+    assert "begins with A15: Everything is arbitrary" in shown.shown
+    assert "wrong" in shown.shown
+    assert_cursor_is_back(shown.shown)
+    outcome = plain(shown.shown[shown.shown.rindex(SHOW_CURSOR) :])
     for layer in LAYERS:
         assert re.search(rf"{layer} +✓ right", outcome), layer
     assert "converged: explicit after " in outcome
-    assert "{" not in shown.text
-
-
-def plain(text: str) -> str:
-    """Return a text without its terminal control sequences."""
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+    assert "{" not in shown.shown
 
 
 def test_first_rounds_are_shown_with_picture_and_history_of_violations() -> None:
-    with terminal("--n", "16", "--adversary", "A15", "--pace", "0.01") as shown:
+    with simulated("--n", "16", "--adversary", "A15", "--pace", "0.01") as shown:
         assert shown.read_all() == 0
-    text = plain(shown.text)
+    text = shown.text
     last = max(int(found) for found in re.findall(r"strict after (\d+)", text))
     for number in range(last + 1):
         assert f"round {number} " in text
@@ -428,9 +363,9 @@ def test_first_rounds_are_shown_with_picture_and_history_of_violations() -> None
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (80, 13), (30, 9), (120, 50)])
 def test_picture_fits_into_the_terminal(columns: int, rows: int) -> None:
     words = ("--n", "33", "--adversary", "A15", "--pace", "0.01")
-    with terminal(*words, COLUMNS=str(columns), LINES=str(rows)) as shown:
+    with simulated(*words, COLUMNS=str(columns), LINES=str(rows)) as shown:
         assert shown.read_all() == 0
-    pictures = plain(shown.text[: shown.text.rindex(SHOW_CURSOR)])
+    pictures = plain(shown.shown[: shown.shown.rindex(SHOW_CURSOR)])
     assert max(each.count("\n") for each in re.split(r"round \d+   ", pictures)) <= rows
     lines = pictures.splitlines()
     assert max(len(line) for line in lines) <= columns
@@ -438,52 +373,50 @@ def test_picture_fits_into_the_terminal(columns: int, rows: int) -> None:
 
 
 def test_ascii_terminal_gets_ascii_only() -> None:
-    with terminal(
-        "--n", "16", "--adversary", "A15", "--pace", "0", PYTHONIOENCODING="ascii"
-    ) as shown:
+    with simulated(*QUICK, PYTHONIOENCODING="ascii") as shown:
         assert shown.read_all() == 0
-    assert shown.text.isascii()
-    assert "ok right" in plain(shown.text)
+    assert shown.shown.isascii()
+    assert "ok right" in shown.text
 
 
 def test_no_color_disables_colours() -> None:
-    with terminal("--n", "16", "--adversary", "A15", "--pace", "0", NO_COLOR="1") as shown:
+    with simulated(*QUICK, NO_COLOR="1") as shown:
         assert shown.read_all() == 0
-    assert not re.search(r"\x1b\[[0-9;]*[39][0-7]m", shown.text)
+    assert not re.search(r"\x1b\[[0-9;]*[39][0-7]m", shown.shown)
 
 
 def test_terminal_shows_violations_and_replay_command_of_a_failed_run() -> None:
-    with terminal(*FAILS, "--pace", "0") as shown:
+    with simulated(*FAILS, "--pace", "0") as shown:
         assert shown.read_all() == 3
-    outcome = shown.text[shown.text.rindex(SHOW_CURSOR) :]
+    outcome = shown.shown[shown.shown.rindex(SHOW_CURSOR) :]
     assert "not converged" in outcome
     assert "should be" in outcome
     assert "replay: skipring simulate --mode paper" in outcome
 
 
 def test_json_is_available_on_a_terminal() -> None:
-    with terminal("--n", "3", "--json") as shown:
+    with simulated("--n", "3", "--json") as shown:
         assert shown.read_all() == 0
-    assert list(json.loads(shown.text)) == KEYS
-    assert "\x1b" not in shown.text
+    assert list(json.loads(shown.shown)) == KEYS
+    assert "\x1b" not in shown.shown
 
 
 def test_ctrl_c_on_a_terminal_exits_with_130_and_restores_the_cursor() -> None:
-    with terminal(*ENDLESS) as shown:
+    with simulated(*ENDLESS) as shown:
         shown.read_until("round ")
-        shown.program.send_signal(signal.SIGINT)
-        assert shown.read_all() == 130
-    assert "Traceback" not in shown.text
-    assert "interrupted" in shown.text
-    assert_cursor_is_back(shown.text)
+        assert shown.interrupt() == 130
+    assert "Traceback" not in shown.shown
+    assert "interrupted" in shown.shown
+    assert_cursor_is_back(shown.shown)
 
 
 def test_ctrl_c_exits_with_130_without_a_report(tmp_path: Path) -> None:
     end = tmp_path / "end.json"
     # The first state is written just before the run begins, so the test waits for it.
     words = (*ENDLESS, "--dump-start", "/dev/stdout", "--dump", str(end))
+    command = [sys.executable, "-c", INTERRUPTIBLE, "simulate", *words]
     with subprocess.Popen(
-        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as program:
         try:
             ready, _, _ = select.select([program.stdout], [], [], DEADLINE_S)

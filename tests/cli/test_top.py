@@ -1,28 +1,24 @@
-"""``skipring top``: tables, keys and exit."""
+"""``skipring top`` and ``dashboard``: tables, keys, address and exit."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import pty
-import select
+import re
 import signal
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from io import StringIO
 from typing import Any, ClassVar, cast
+from urllib.request import urlopen
 
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
 from skipring.admin.inspector import Inspection
-from skipring.cli.output import RingPanel
 from skipring.cli.top import parse_keys
 from skipring.cli.top_screen import (
     TOPIC_COLUMNS,
@@ -35,9 +31,19 @@ from skipring.cli.top_screen import (
 )
 from skipring.testing import Cluster
 from skipring.view.overview import Observer, Overview, SupervisorRow, TopicRow
+from skipring.view.panel import RingPanel
 from skipring.view.text import ASCII, UNICODE
+from tests.support.commands import (
+    COMMAND,
+    DEADLINE_S,
+    UNUSED_ADDRESS,
+    invoked,
+    on_terminal,
+    outcome,
+    unused_address,
+)
+from tests.support.scenes import in_loop, inside
 
-DEADLINE_S = 60.0
 TICK_S = 0.05
 COLUMNS, ROWS = 80, 24
 
@@ -134,80 +140,49 @@ def address_of(cluster: Cluster) -> str:
     return cluster.url.removeprefix("skipring://")
 
 
-async def said_by(*words: str) -> tuple[int | None, str, str]:
-    """Run a command as a process; return exit status, output and errors."""
-    program = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "skipring", *words),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        out, err = await asyncio.wait_for(program.communicate(), DEADLINE_S)
-    except BaseException:
-        program.kill()
-        raise
-    return program.returncode, out.decode(), err.decode()
-
-
-def bounded(scene: Callable[[], Coroutine[None, None, None]]) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(2 * DEADLINE_S):
-            await scene()
-
-    asyncio.run(run())
-
-
 @pytest.mark.heavy
-def test_json_and_plain_text_are_printed_once_on_a_pipe() -> None:
-    async def scene() -> None:
-        async with Cluster(n=4, tick_s=TICK_S) as cluster:
-            await cluster.publish("n00", b"hello")
-            await cluster.wait_healthy()
-            words = ("top", "--supervisor", address_of(cluster), "--refresh", "0.1")
-            status, out, _ = await said_by(*words, "--json")
-            assert status == 0
-            said = json.loads(out)
-            (found,) = said["topics"]
-            assert found | {"rate": 0} == {
-                "topic": "news",
-                "members": 4,
-                "publications": 1,
-                "rate": 0,
-                "lag": 0,
-                "roots": 1,
-                "differs": [],
-                "wrong": 0,
-                "legitimate": True,
-            }
-            (supervisor,) = said["supervisors"]
-            assert (supervisor["address"], supervisor["answers"], supervisor["topics"]) == (
-                address_of(cluster),
-                True,
-                1,
-            )
-            assert said["bound"] == 0.912
-            status, out, _ = await said_by(*words)
-            assert (status, "\x1b" in out) == (0, False)
-            assert ["news", "4", "1"] in [line.split()[:3] for line in out.splitlines()]
-            assert any(line.startswith(address_of(cluster)) for line in out.splitlines())
-
-    bounded(scene)
+@in_loop
+async def test_json_and_plain_text_are_printed_once_on_a_pipe() -> None:
+    async with Cluster(n=4, tick_s=TICK_S) as cluster:
+        await cluster.publish("n00", b"hello")
+        await cluster.wait_healthy()
+        words = ("top", "--supervisor", address_of(cluster), "--refresh", "0.1")
+        status, out, _ = await asyncio.to_thread(outcome, *words, "--json")
+        assert status == 0
+        said = json.loads(out)
+        (found,) = said["topics"]
+        assert found | {"rate": 0} == {
+            "topic": "news",
+            "members": 4,
+            "publications": 1,
+            "rate": 0,
+            "lag": 0,
+            "roots": 1,
+            "differs": [],
+            "wrong": 0,
+            "legitimate": True,
+        }
+        (supervisor,) = said["supervisors"]
+        assert (supervisor["address"], supervisor["answers"], supervisor["topics"]) == (
+            address_of(cluster),
+            True,
+            1,
+        )
+        assert said["bound"] == 0.912
+        status, out, _ = await asyncio.to_thread(outcome, *words)
+        assert (status, "\x1b" in out) == (0, False)
+        assert ["news", "4", "1"] in [line.split()[:3] for line in out.splitlines()]
+        assert any(line.startswith(address_of(cluster)) for line in out.splitlines())
 
 
 @pytest.mark.heavy
 def test_missing_supervisor_exits_with_4_and_one_sentence() -> None:
-    with socket.socket() as missing:
-        missing.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{missing.getsockname()[1]}"
+    with unused_address() as address:
         for more in ([], ["--json"]):
-            words = [sys.executable, "-m", "skipring", "top", "--supervisor", address, *more]
-            done = subprocess.run(
-                words, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-            )
-            assert (done.returncode, done.stdout) == (4, "")
-            assert done.stderr.startswith(f"Error: nothing listens at {address}")
-            assert done.stderr.count("\n") == 1
+            status, printed, said = outcome("top", "--supervisor", address, *more)
+            assert (status, printed) == (4, "")
+            assert said.startswith(f"Error: nothing listens at {address}")
+            assert said.count("\n") == 1
 
 
 # -- the screen ------------------------------------------------------------------------------
@@ -261,106 +236,99 @@ class Viewer:
             await asyncio.sleep(0.02)
 
 
-Scene = Callable[[Viewer, Cluster], Coroutine[None, None, None]]
-
-
-def play(scene: Scene, n: int = 5) -> None:
-    async def run() -> None:
-        async with Cluster(n=n, tick_s=TICK_S) as cluster:
-            cluster.node("n00").subscribe("audit")
-            await cluster.publish("n01", b"hello")
-            await cluster.wait_healthy()
-            async with Observer([address_of(cluster)]) as observer:
-                await scene(
-                    Viewer(TopScreen(observer, await observer.overview(), UNICODE)), cluster
-                )
-
-    bounded(run)
+@asynccontextmanager
+async def viewed() -> AsyncIterator[tuple[Viewer, Cluster]]:
+    """Yield the screen of a healthy ring of five with two topics."""
+    async with Cluster(n=5, tick_s=TICK_S) as cluster:
+        cluster.node("n00").subscribe("audit")
+        await cluster.publish("n01", b"hello")
+        await cluster.wait_healthy()
+        async with Observer([address_of(cluster)]) as observer:
+            screen = TopScreen(observer, await observer.overview(), UNICODE)
+            yield Viewer(screen), cluster
 
 
 @pytest.mark.heavy
-def test_killed_node_is_shown_until_the_ring_has_healed() -> None:
-    async def scene(viewer: Viewer, cluster: Cluster) -> None:
+@inside(viewed)
+async def test_killed_node_is_shown_until_the_ring_has_healed(
+    viewer: Viewer, cluster: Cluster, /
+) -> None:
+    viewer.press("down")
+    await viewer.until(lambda: viewer.rows("n0") == list(cluster.nodes))
+    assert viewer.row("news")[1:3] == ["5", "1"]
+    assert viewer.row("n03")[-2:] == ["●", "right"]
+    cluster.kill("n03")
+    await viewer.until(lambda: viewer.row("n03")[-3:] == ["does", "not", "answer"])
+    await viewer.until(lambda: viewer.rows("n0") == list(cluster.nodes))
+    await viewer.until(lambda: viewer.row("news")[-2:] == ["✓", "healthy"])
+    assert viewer.row("news")[1] == "4"
+    assert int(viewer.row(address_of(cluster))[-1]) >= 1  # it was evicted
+
+
+@pytest.mark.heavy
+@inside(viewed)
+async def test_node_with_different_publications_is_named(
+    viewer: Viewer, cluster: Cluster, /
+) -> None:
+    with cluster.partition(["n00"], ["n01", "n02", "n03", "n04"]):
+        await cluster.publish("n01", b"not for n00")
         viewer.press("down")
-        await viewer.until(lambda: viewer.rows("n0") == list(cluster.nodes))
-        assert viewer.row("news")[1:3] == ["5", "1"]
-        assert viewer.row("n03")[-2:] == ["●", "right"]
-        cluster.kill("n03")
-        await viewer.until(lambda: viewer.row("n03")[-3:] == ["does", "not", "answer"])
-        await viewer.until(lambda: viewer.rows("n0") == list(cluster.nodes))
-        await viewer.until(lambda: viewer.row("news")[-2:] == ["✓", "healthy"])
-        assert viewer.row("news")[1] == "4"
-        assert int(viewer.row(address_of(cluster))[-1]) >= 1  # it was evicted
-
-    play(scene)
+        await viewer.until(lambda: viewer.row("news")[5:7] == ["✗", "n00"])
+        await viewer.until(lambda: viewer.row("n00")[3:4] == ["1"])
+        assert viewer.row("news")[4] == "1"
+    await viewer.until(lambda: viewer.row("news")[4:7] == ["0", "✓", "equal"])
 
 
 @pytest.mark.heavy
-def test_node_with_different_publications_is_named() -> None:
-    async def scene(viewer: Viewer, cluster: Cluster) -> None:
-        with cluster.partition(["n00"], ["n01", "n02", "n03", "n04"]):
-            await cluster.publish("n01", b"not for n00")
-            viewer.press("down")
-            await viewer.until(lambda: viewer.row("news")[5:7] == ["✗", "n00"])
-            await viewer.until(lambda: viewer.row("n00")[3:4] == ["1"])
-            assert viewer.row("news")[4] == "1"
-        await viewer.until(lambda: viewer.row("news")[4:7] == ["0", "✓", "equal"])
-
-    play(scene)
-
-
-@pytest.mark.heavy
-def test_keys_select_sort_open_and_go_back() -> None:
-    async def scene(viewer: Viewer, cluster: Cluster) -> None:
-        topics = ("audit", "news")
-        assert [key for key in viewer.rows("") if key in topics] == ["audit", "news"]
-        assert viewer.highlighted == ["audit"]
-        assert "topic v  members" in viewer.text
-        assert viewer.rows("n0") == ["n00"]
-        viewer.press("s")
-        assert [key for key in viewer.rows("") if key in topics] == ["news", "audit"]
-        assert viewer.highlighted == ["audit"]  # the cursor follows its row
-        assert "members v" in viewer.text
-        viewer.press("up")
-        assert viewer.rows("n0") == list(cluster.nodes)
-        viewer.press("2")
-        assert viewer.highlighted == ["audit"]
-        viewer.press("1", "enter")
-        assert viewer.screen.due.is_set()
-        await viewer.until(lambda: "5 members, 5 recorded" in viewer.text)
-        assert "publications ✓ right" in viewer.text
-        viewer.press("escape", "tab", "down")
-        assert viewer.highlighted == ["n01"]
-        viewer.press("enter")
-        await viewer.until(lambda: "n01: a member under label" in viewer.text)
-        assert "which rule, and why" in viewer.text
-        viewer.press("escape", "?")
-        assert "the slowest member is missing" in viewer.text
-        viewer.press("q")
-        assert (viewer.screen.status, viewer.highlighted) == (None, ["n01"])
-        viewer.press("q")
-        assert viewer.screen.status == 0
-
-    play(scene)
+@inside(viewed)
+async def test_keys_select_sort_open_and_go_back(viewer: Viewer, cluster: Cluster, /) -> None:
+    topics = ("audit", "news")
+    assert [key for key in viewer.rows("") if key in topics] == ["audit", "news"]
+    assert viewer.highlighted == ["audit"]
+    assert "topic v  members" in viewer.text
+    assert viewer.rows("n0") == ["n00"]
+    viewer.press("s")
+    assert [key for key in viewer.rows("") if key in topics] == ["news", "audit"]
+    assert viewer.highlighted == ["audit"]  # the cursor follows its row
+    assert "members v" in viewer.text
+    viewer.press("up")
+    assert viewer.rows("n0") == list(cluster.nodes)
+    viewer.press("2")
+    assert viewer.highlighted == ["audit"]
+    viewer.press("1", "enter")
+    assert viewer.screen.due.is_set()
+    await viewer.until(lambda: "5 members, 5 recorded" in viewer.text)
+    assert "publications ✓ right" in viewer.text
+    viewer.press("escape", "tab", "down")
+    assert viewer.highlighted == ["n01"]
+    viewer.press("enter")
+    await viewer.until(lambda: "n01: a member under label" in viewer.text)
+    assert "which rule, and why" in viewer.text
+    viewer.press("escape", "?")
+    assert "the slowest member is missing" in viewer.text
+    viewer.press("q")
+    assert (viewer.screen.status, viewer.highlighted) == (None, ["n01"])
+    viewer.press("q")
+    assert viewer.screen.status == 0
 
 
 @pytest.mark.heavy
-def test_missing_supervisor_is_shown_while_nodes_are_still_updated() -> None:
-    async def scene(viewer: Viewer, cluster: Cluster) -> None:
-        assert "no answer" not in viewer.text
-        viewer.press("down")
-        await cluster.stop_supervisor()
-        await viewer.until(lambda: f"✗ {address_of(cluster)}: no answer" in viewer.text)
-        await cluster.publish("n02", b"without a supervisor")
-        await viewer.until(lambda: viewer.row("news")[2] == "2")
-        viewer.press("enter")
-        await viewer.until(lambda: "nothing listens at" in viewer.text)
-        await cluster.start_supervisor()
-        await viewer.until(lambda: "nothing listens at" not in viewer.text)
-        viewer.press("escape")
-        await viewer.until(lambda: "no answer" not in viewer.text)
-
-    play(scene)
+@inside(viewed)
+async def test_missing_supervisor_is_shown_while_nodes_are_still_updated(
+    viewer: Viewer, cluster: Cluster, /
+) -> None:
+    assert "no answer" not in viewer.text
+    viewer.press("down")
+    await cluster.stop_supervisor()
+    await viewer.until(lambda: f"✗ {address_of(cluster)}: no answer" in viewer.text)
+    await cluster.publish("n02", b"without a supervisor")
+    await viewer.until(lambda: viewer.row("news")[2] == "2")
+    viewer.press("enter")
+    await viewer.until(lambda: "nothing listens at" in viewer.text)
+    await cluster.start_supervisor()
+    await viewer.until(lambda: "nothing listens at" not in viewer.text)
+    viewer.press("escape")
+    await viewer.until(lambda: "no answer" not in viewer.text)
 
 
 class Still:
@@ -387,60 +355,19 @@ def test_keys_are_parsed_from_the_input_of_a_terminal() -> None:
 
 # -- a terminal ------------------------------------------------------------------------------
 
-# A child inherits an ignored SIGINT from the process that starts the tests.
-PROGRAM = """\
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from skipring.cli import main
-sys.argv[0] = "skipring"
-main()
-"""
-ALTERNATE, ORIGINAL = b"\x1b[?1049h", b"\x1b[?1049l"
+ALTERNATE, ORIGINAL = "\x1b[?1049h", "\x1b[?1049l"
 
 
-@contextmanager
-def on_terminal(*words: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """Run a command on an ASCII terminal; yield its screen and the program."""
-    screen, inside = pty.openpty()
-    env = {"TERM": "xterm", "PYTHONIOENCODING": "ascii", "COLUMNS": "80", "LINES": "24"}
-    program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *words],
-        stdin=inside,
-        stdout=inside,
-        stderr=inside,
-        env=os.environ | env,
-    )
-    os.close(inside)
-    try:
-        yield screen, program
-    finally:
-        program.kill()
-        program.wait()
-        os.close(screen)
-
-
-def read_until(screen: int, text: bytes | None, shown: bytes = b"") -> bytes:
-    """Return the output until a text appears; None: until the program has left the terminal."""
-    deadline = time.monotonic() + DEADLINE_S
-    while text is None or text not in shown:
-        assert time.monotonic() < deadline, shown[-2000:]
-        ready, _, _ = select.select([screen], [], [], 1.0)
-        try:
-            shown += os.read(screen, 65536) if ready else b""
-        except OSError:  # Linux raises it when the last program has left the terminal
-            break
-    return shown
-
-
-def used(address: str, key: bytes | signal.Signals) -> tuple[bytes, int]:
+def used(address: str, key: bytes | signal.Signals) -> tuple[str, int]:
     """Return the output until a key or a signal ends the program, and the exit status."""
-    with on_terminal("top", "--supervisor", address) as (screen, program):
-        shown = read_until(screen, b"healthy")
+    with on_terminal("top", "--supervisor", address, PYTHONIOENCODING="ascii") as terminal:
+        terminal.read_until("healthy")
         if isinstance(key, bytes):
-            os.write(screen, key)
+            terminal.press(key)
         else:
-            program.send_signal(key)
-        return read_until(screen, None, shown), program.wait(DEADLINE_S)
+            terminal.program.send_signal(key)
+        status = terminal.read_all()
+    return terminal.shown, status
 
 
 @pytest.mark.heavy
@@ -449,17 +376,59 @@ def used(address: str, key: bytes | signal.Signals) -> tuple[bytes, int]:
     [(b"q", 0), (b"\x03", 130), (signal.SIGINT, 130), (signal.SIGTERM, 143)],
     ids=["q", "Ctrl-C", "interrupt", "terminate"],
 )
-def test_ascii_terminal_gets_ascii_and_is_restored(
+@in_loop
+async def test_ascii_terminal_gets_ascii_and_is_restored(
     key: bytes | signal.Signals, expected: int
 ) -> None:
-    async def scene() -> None:
-        async with Cluster(n=3, tick_s=TICK_S) as cluster:
-            await cluster.wait_healthy()
-            shown, status = await asyncio.to_thread(used, address_of(cluster), key)
-        assert status == expected
-        assert shown.isascii()
-        assert b"\\u" not in shown  # a stream writes characters that it cannot encode in this way
-        assert shown.rindex(ORIGINAL) > shown.rindex(ALTERNATE)
-        assert b"Traceback" not in shown
+    async with Cluster(n=3, tick_s=TICK_S) as cluster:
+        await cluster.wait_healthy()
+        shown, status = await asyncio.to_thread(used, address_of(cluster), key)
+    assert status == expected
+    assert shown.isascii()
+    assert "\\u" not in shown  # a stream writes characters that it cannot encode in this way
+    assert shown.rindex(ORIGINAL) > shown.rindex(ALTERNATE)
+    assert "Traceback" not in shown
 
-    bounded(scene)
+
+# -- dashboard --------------------------------------------------------------------------------
+
+
+@pytest.mark.heavy
+def test_first_line_of_dashboard_is_its_address_and_ctrl_c_ends_it() -> None:
+    command = [*COMMAND, "dashboard", "--supervisor", UNUSED_ADDRESS]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            first = process.stdout.readline()
+            found = re.fullmatch(r"dashboard (http://127\.0\.0\.1:\d+/\?token=[\w-]{43})\n", first)
+            assert found, first
+            with pytest.raises(Exception, match="403"):  # the redirect carries no cookie
+                urlopen(found[1], timeout=DEADLINE_S)
+            second = process.stdout.readline()
+            assert second.startswith("opened; for another browser: http://127.0.0.1:")
+            assert found[1] not in second
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=DEADLINE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert errors.strip() == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--listen", "0.0.0.0:0"], "this machine only"),
+        (["--listen", "nowhere"], "listen: expected HOST:PORT"),
+        (["--supervisor", "example.org:1"], "certificate"),
+    ],
+)
+def test_unusable_options_of_dashboard_are_refused(words: list[str], why: str) -> None:
+    given = words if "--supervisor" in words else ["--supervisor", UNUSED_ADDRESS, *words]
+    assert why in str(invoked("dashboard", *given).exception)

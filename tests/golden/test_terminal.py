@@ -18,7 +18,7 @@ from rich.console import Console, RenderableType
 from skipring.admin.diagnosis import explain
 from skipring.admin.inspector import Inspection
 from skipring.cli import ring_output, top_screen
-from skipring.cli.output import RingPanel, RunView, explanation_view
+from skipring.cli.output import RunView, explanation_view
 from skipring.cli.ring_output import RingWatch
 from skipring.cli.top_screen import TopScreen
 from skipring.core.peers import NodeId
@@ -35,6 +35,7 @@ from skipring.view.overview import (
     requests_max,
     roots_of,
 )
+from skipring.view.panel import RingPanel
 from skipring.view.text import UNICODE
 from skipring.wire.rpc import ChangeEntry, ChangePage
 from skipring.world.legitimacy import violations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
@@ -15,6 +14,7 @@ from skipring.rpc.client import RpcClient
 from skipring.rpc.tail import TailPlan, TopicTail, Until, follow_topic
 from skipring.testing import Cluster
 from tests.support.rings import TOPIC, live_ring
+from tests.support.scenes import inside
 
 DEADLINE_S = 60.0
 
@@ -31,14 +31,6 @@ def never() -> bool:
     return False
 
 
-def run_scene(scene: Callable[[Cluster], Awaitable[None]], n: int = 3) -> None:
-    async def within() -> None:
-        async with asyncio.timeout(DEADLINE_S), Cluster(n=n) as cluster:
-            await scene(cluster)
-
-    asyncio.run(within())
-
-
 async def read_until(tail: TopicTail, count: int) -> list[Publication]:
     found: list[Publication] = []
     while len(found) < count:
@@ -47,54 +39,48 @@ async def read_until(tail: TopicTail, count: int) -> list[Publication]:
     return found
 
 
-def test_history_is_read_completely_and_ends_in_sync() -> None:
-    async def scene(cluster: Cluster) -> None:
-        for number in range(30):
-            await cluster.publish(cluster.nodes[number % 3], b"%02d" % number)
-        found: list[Publication] = []
-        plan = TailPlan(until=Until.IN_SYNC, wait_s=DEADLINE_S)
+@inside(Cluster, n=3)
+async def test_history_is_read_completely_and_ends_in_sync(cluster: Cluster, /) -> None:
+    for number in range(30):
+        await cluster.publish(cluster.nodes[number % 3], b"%02d" % number)
+    found: list[Publication] = []
+    plan = TailPlan(until=Until.IN_SYNC, wait_s=DEADLINE_S)
 
-        def emit(publication: Publication) -> bool:
-            found.append(publication)
-            return False
+    def emit(publication: Publication) -> bool:
+        found.append(publication)
+        return False
 
-        await follow_topic(
-            access_to(cluster), cluster.topic, plan, emit, report=print, is_stopped=never
-        )
-        assert payloads(found) == [b"%02d" % number for number in range(30)]
-        assert all(each.is_genuine(cluster.topic) for each in found)
-
-    run_scene(scene)
+    await follow_topic(
+        access_to(cluster), cluster.topic, plan, emit, report=print, is_stopped=never
+    )
+    assert payloads(found) == [b"%02d" % number for number in range(30)]
+    assert all(each.is_genuine(cluster.topic) for each in found)
 
 
-def test_reading_does_not_join_the_ring() -> None:
-    async def scene(cluster: Cluster) -> None:
-        await cluster.publish(cluster.nodes[0], b"one")
-        await cluster.wait_healthy()
-        client = RpcClient(access_to(cluster).supervisors, rng=Random(0))
-        async with client:
-            await read_until(TopicTail(client, cluster.topic), 1)
-            assert set(await client.locate(cluster.topic)) == set(cluster.nodes)
-        assert cluster.violations() == []
-
-    run_scene(scene)
+@inside(Cluster, n=3)
+async def test_reading_does_not_join_the_ring(cluster: Cluster, /) -> None:
+    await cluster.publish(cluster.nodes[0], b"one")
+    await cluster.wait_healthy()
+    client = RpcClient(access_to(cluster).supervisors, rng=Random(0))
+    async with client:
+        await read_until(TopicTail(client, cluster.topic), 1)
+        assert set(await client.locate(cluster.topic)) == set(cluster.nodes)
+    assert cluster.violations() == []
 
 
-def test_tail_continues_at_another_member_without_duplicates() -> None:
-    async def scene(cluster: Cluster) -> None:
-        for number in range(5):
-            await cluster.publish(cluster.nodes[0], b"%d" % number)
-        await cluster.wait_healthy()
-        async with RpcClient(access_to(cluster).supervisors, rng=Random(0)) as client:
-            tail = TopicTail(client, cluster.topic)
-            found = await read_until(tail, 5)
-            served = max(cluster.nodes)  # of equal counts the last name is chosen
-            cluster.kill(served)
-            await cluster.publish(min(cluster.nodes), b"5")
-            found += await read_until(tail, 1)
-        assert payloads(found) == [b"%d" % number for number in range(6)]
-
-    run_scene(scene)
+@inside(Cluster, n=3)
+async def test_tail_continues_at_another_member_without_duplicates(cluster: Cluster, /) -> None:
+    for number in range(5):
+        await cluster.publish(cluster.nodes[0], b"%d" % number)
+    await cluster.wait_healthy()
+    async with RpcClient(access_to(cluster).supervisors, rng=Random(0)) as client:
+        tail = TopicTail(client, cluster.topic)
+        found = await read_until(tail, 5)
+        served = max(cluster.nodes)  # of equal counts the last name is chosen
+        cluster.kill(served)
+        await cluster.publish(min(cluster.nodes), b"5")
+        found += await read_until(tail, 1)
+    assert payloads(found) == [b"%d" % number for number in range(6)]
 
 
 def test_tail_reads_a_restarted_member_from_the_start_of_its_log() -> None:
@@ -122,69 +108,63 @@ def test_tail_reads_a_restarted_member_from_the_start_of_its_log() -> None:
     asyncio.run(asyncio.wait_for(scene(), DEADLINE_S))
 
 
-def test_new_tail_skips_history() -> None:
-    async def scene(cluster: Cluster) -> None:
-        await cluster.publish(cluster.nodes[0], b"old")
-        await cluster.wait_healthy()
-        async with RpcClient(access_to(cluster).supervisors, rng=Random(0)) as client:
-            tail = TopicTail(client, cluster.topic, is_new=True)
-            assert await tail.read() == []
-            await cluster.publish(cluster.nodes[0], b"new")
-            assert payloads(await read_until(tail, 1)) == [b"new"]
-
-    run_scene(scene)
+@inside(Cluster, n=3)
+async def test_new_tail_skips_history(cluster: Cluster, /) -> None:
+    await cluster.publish(cluster.nodes[0], b"old")
+    await cluster.wait_healthy()
+    async with RpcClient(access_to(cluster).supervisors, rng=Random(0)) as client:
+        tail = TopicTail(client, cluster.topic, is_new=True)
+        assert await tail.read() == []
+        await cluster.publish(cluster.nodes[0], b"new")
+        assert payloads(await read_until(tail, 1)) == [b"new"]
 
 
-def test_topic_without_members_is_reported_and_ends_after_the_wait() -> None:
-    async def scene(cluster: Cluster) -> None:
-        reports: list[str] = []
-        plan = TailPlan(until=Until.LOG_END, wait_s=0.3)
-        with pytest.raises(UnreachableError, match="'other' has no members"):
-            await follow_topic(
-                access_to(cluster), "other", plan, never, report=reports.append, is_stopped=never
-            )
-        assert len(reports) == 1
-
+@inside(Cluster, n=1)
+async def test_topic_without_members_is_reported_and_ends_after_the_wait(
+    cluster: Cluster, /
+) -> None:
     def never(_: object = None) -> bool:
         return False
 
-    run_scene(scene, n=1)
-
-
-def test_stopped_reader_ends_without_new_publications() -> None:
-    async def scene(cluster: Cluster) -> None:
-        polls = iter([False, False, True])
-        plan = TailPlan(until=Until.STOPPED)
+    reports: list[str] = []
+    plan = TailPlan(until=Until.LOG_END, wait_s=0.3)
+    with pytest.raises(UnreachableError, match="'other' has no members"):
         await follow_topic(
-            access_to(cluster),
-            cluster.topic,
-            plan,
-            lambda _: False,
-            report=print,
-            is_stopped=lambda: next(polls),
+            access_to(cluster), "other", plan, never, report=reports.append, is_stopped=never
         )
-        assert list(polls) == []
-
-    run_scene(scene, n=1)
+    assert len(reports) == 1
 
 
-def test_reader_ends_when_emit_is_satisfied() -> None:
-    async def scene(cluster: Cluster) -> None:
-        for number in range(3):
-            await cluster.publish(cluster.nodes[0], b"%d" % number)
-        found: list[Publication] = []
-        plan = TailPlan(until=Until.STOPPED)
+@inside(Cluster, n=1)
+async def test_stopped_reader_ends_without_new_publications(cluster: Cluster, /) -> None:
+    polls = iter([False, False, True])
+    plan = TailPlan(until=Until.STOPPED)
+    await follow_topic(
+        access_to(cluster),
+        cluster.topic,
+        plan,
+        lambda _: False,
+        report=print,
+        is_stopped=lambda: next(polls),
+    )
+    assert list(polls) == []
 
-        def emit(publication: Publication) -> bool:
-            found.append(publication)
-            return len(found) == 2
 
-        await follow_topic(
-            access_to(cluster), cluster.topic, plan, emit, report=print, is_stopped=never
-        )
-        assert len(found) == 2
+@inside(Cluster, n=1)
+async def test_reader_ends_when_emit_is_satisfied(cluster: Cluster, /) -> None:
+    for number in range(3):
+        await cluster.publish(cluster.nodes[0], b"%d" % number)
+    found: list[Publication] = []
+    plan = TailPlan(until=Until.STOPPED)
 
-    run_scene(scene, n=1)
+    def emit(publication: Publication) -> bool:
+        found.append(publication)
+        return len(found) == 2
+
+    await follow_topic(
+        access_to(cluster), cluster.topic, plan, emit, report=print, is_stopped=never
+    )
+    assert len(found) == 2
 
 
 def test_unusable_topic_is_refused() -> None:

@@ -191,22 +191,13 @@ def test_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
     assert names_in(tmp_path) == {"ca.pem", "ca.key"}
 
 
-@pytest.mark.parametrize("there", ["ca.pem", "ca.key"])
-def test_authority_is_never_overwritten(tmp_path: Path, there: str) -> None:
-    (tmp_path / there).write_text("precious")
-    with pytest.raises(InputError, match=rf"{there}: exists already.*move the file"):
-        make_authority(tmp_path, days=1)
-    assert names_in(tmp_path) == {there}
-    assert (tmp_path / there).read_text() == "precious"
-
-
-@pytest.mark.parametrize("there", ["ann.pem", "ann.key"])
-def test_certificate_is_never_overwritten(authority: Path, tmp_path: Path, there: str) -> None:
+@pytest.mark.parametrize("there", ["ca.pem", "ca.key", "ann.pem", "ann.key"])
+def test_existing_file_is_never_overwritten(authority: Path, tmp_path: Path, there: str) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / there).write_text("precious")
-    with pytest.raises(InputError, match=rf"{there}: exists already"):
-        issued_by(authority, out=out)
+    with pytest.raises(InputError, match=rf"{there}: exists already.*move the file"):
+        make_authority(out, days=1) if there.startswith("ca") else issued_by(authority, out=out)
     assert names_in(out) == {there}
     assert (out / there).read_text() == "precious"
 
@@ -329,12 +320,8 @@ def test_nothing_is_issued_if_one_of_several_is_refused(authority: Path) -> None
     assert names_in(authority) == {"ca.pem", "ca.key", "c.key"}
 
 
-def without_certificate(directory: Path) -> None:
-    (directory / "ca.pem").unlink()
-
-
-def without_key(directory: Path) -> None:
-    (directory / "ca.key").unlink()
+def cut(path: Path, count: int) -> None:
+    path.write_bytes(path.read_bytes()[:-count])
 
 
 def with_a_directory_for_a_key(directory: Path) -> None:
@@ -342,28 +329,8 @@ def with_a_directory_for_a_key(directory: Path) -> None:
     (directory / "ca.key").mkdir(0o700)
 
 
-def with_a_damaged_certificate(directory: Path) -> None:
-    (directory / "ca.pem").write_bytes((directory / "ca.pem").read_bytes()[:-100])
-
-
-def with_a_damaged_key(directory: Path) -> None:
-    (directory / "ca.key").write_bytes((directory / "ca.key").read_bytes()[:-60])
-
-
-def with_an_empty_certificate(directory: Path) -> None:
-    (directory / "ca.pem").write_bytes(b"")
-
-
-def with_files_exchanged(directory: Path) -> None:
-    copy(directory / "ca.key", directory / "ca.pem")
-
-
 def with_the_key_of_another(directory: Path) -> None:
     copy(make_authority(directory / "other", days=1) / "ca.key", directory / "ca.key")
-
-
-def with_a_key_for_all(directory: Path) -> None:
-    (directory / "ca.key").chmod(0o640)
 
 
 def with_a_certificate_of_a_node(directory: Path) -> None:
@@ -375,20 +342,29 @@ def with_a_certificate_of_a_node(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (without_certificate, r"ca.pem: there is no such file; .*skipring certs init \S+certs"),
-        (without_key, r"cannot read \S+ca.key: No such file or directory; check"),
+        (
+            lambda at: (at / "ca.pem").unlink(),
+            r"ca.pem: there is no such file; .*skipring certs init \S+certs",
+        ),
+        (
+            lambda at: (at / "ca.key").unlink(),
+            r"cannot read \S+ca.key: No such file or directory; check",
+        ),
         (with_a_directory_for_a_key, r"cannot read \S+ca.key: Is a directory"),
-        (with_a_damaged_certificate, r"ca.pem: no certificate in PEM form"),
-        (with_a_damaged_key, r"ca.key: no unencrypted private key in PEM form"),
-        (with_an_empty_certificate, r"ca.pem: no certificate in PEM form"),
-        (with_files_exchanged, r"ca.pem: no certificate in PEM form"),
+        (lambda at: cut(at / "ca.pem", 100), r"ca.pem: no certificate in PEM form"),
+        (lambda at: cut(at / "ca.key", 60), r"ca.key: no unencrypted private key in PEM form"),
+        (lambda at: (at / "ca.pem").write_bytes(b""), r"ca.pem: no certificate in PEM form"),
+        (lambda at: copy(at / "ca.key", at / "ca.pem"), r"ca.pem: no certificate in PEM form"),
         (with_the_key_of_another, r"ca.key: not the key of \S+ca.pem; restore the key"),
-        (with_a_key_for_all, r"ca.key: other users .* with chmod 600 \S+ca.key"),
+        (
+            lambda at: (at / "ca.key").chmod(0o640),
+            r"ca.key: other users .* with chmod 600 \S+ca.key",
+        ),
         (with_a_certificate_of_a_node, r"certs: its ca.pem and ca.key are not an authority"),
     ],
 )
 def test_unusable_authority_is_refused(
-    authority: Path, spoil: Callable[[Path], None], words: str
+    authority: Path, spoil: Callable[[Path], object], words: str
 ) -> None:
     spoil(authority)
     with pytest.raises(InputError, match=words) as raised:
@@ -398,22 +374,20 @@ def test_unusable_authority_is_refused(
     assert not (authority / "ann.key").exists()
 
 
-def test_expired_authority_issues_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    past = datetime.now(UTC) - timedelta(days=3)
+@pytest.mark.parametrize(
+    ("days", "words"),
+    [
+        (-3, r"expired at \d{4}-.* UTC; .* certs init"),
+        (3, "valid from .* only; check this machine's clock"),
+    ],
+)
+def test_authority_of_the_past_or_future_issues_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, words: str
+) -> None:
+    then = datetime.now(UTC) + timedelta(days=days)
     with monkeypatch.context() as patched:
-        patched.setattr(certificates, "_now", lambda: past)
+        patched.setattr(certificates, "_now", lambda: then)
         authority = make_authority(tmp_path, days=2)
-    with pytest.raises(InputError, match=r"ca.pem: expired at \d{4}-.* UTC; .* certs init"):
+    with pytest.raises(InputError, match=f"ca.pem: {words}"):
         issued_by(authority)
     assert names_in(tmp_path) == {"ca.pem", "ca.key"}
-
-
-def test_authority_of_the_future_issues_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    future = datetime.now(UTC) + timedelta(days=3)
-    with monkeypatch.context() as patched:
-        patched.setattr(certificates, "_now", lambda: future)
-        authority = make_authority(tmp_path, days=2)
-    with pytest.raises(InputError, match=r"ca.pem: valid from .* only; check this machine's clock"):
-        issued_by(authority)

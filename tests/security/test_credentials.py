@@ -206,18 +206,6 @@ def test_node_certificate_is_no_authority(files: Files, cluster: Path) -> None:
         Credentials.load(*files)
 
 
-def test_expired_certificate_is_refused(cluster: Path, tmp_path: Path) -> None:
-    files = odd(cluster, tmp_path, starts=NOW - 2 * DAY, ends=NOW - DAY)
-    with pytest.raises(InputError, match=r"odd.pem: expired at .* UTC; .* skipring certs issue"):
-        Credentials.load(*files)
-
-
-def test_certificate_of_the_future_is_refused(cluster: Path, tmp_path: Path) -> None:
-    files = odd(cluster, tmp_path, starts=NOW + DAY, ends=NOW + 2 * DAY)
-    with pytest.raises(InputError, match=r"odd.pem: valid from .* UTC only; check .* clock"):
-        Credentials.load(*files)
-
-
 def test_expired_authority_is_refused(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     later = datetime.now(UTC) + 200 * DAY
     monkeypatch.setattr("skipring.security.credentials._now", lambda: later)
@@ -225,30 +213,38 @@ def test_expired_authority_is_refused(files: Files, monkeypatch: pytest.MonkeyPa
         Credentials.load(*files)
 
 
-@pytest.mark.parametrize("names", [(), ("a b",), ("é",), ("ann", "bob")], ids=str)
-def test_certificate_without_one_usable_name_is_refused(
-    cluster: Path, tmp_path: Path, names: tuple[str, ...]
+NO_NAME = "its common name is not a valid node name"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"starts": NOW - 2 * DAY, "ends": NOW - DAY},
+            "expired at .* UTC; .* skipring certs issue",
+        ),
+        (
+            {"starts": NOW + DAY, "ends": NOW + 2 * DAY},
+            "valid from .* UTC only; check .* clock",
+        ),
+        ({"names": ()}, NO_NAME),
+        ({"names": ("a b",)}, NO_NAME),
+        ({"names": ("é",)}, NO_NAME),
+        ({"names": ("ann", "bob")}, NO_NAME),
+        ({"purposes": (ExtendedKeyUsageOID.SERVER_AUTH,)}, "not valid for both ends"),
+        ({"purposes": (ExtendedKeyUsageOID.CLIENT_AUTH,)}, "not valid for both ends"),
+        ({"purposes": (ExtendedKeyUsageOID.CODE_SIGNING,)}, "not valid for both ends"),
+        (
+            {"secret": rsa.generate_private_key(65537, 1024)},
+            "cannot be used for TLS: .*; use a certificate of",
+        ),
+    ],
+)
+def test_unusable_certificate_is_refused(
+    cluster: Path, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
-    files = odd(cluster, tmp_path, names=names)
-    with pytest.raises(InputError, match=r"odd.pem: its common name is not a valid node name"):
-        Credentials.load(*files)
-
-
-@pytest.mark.parametrize("purpose", ["SERVER_AUTH", "CLIENT_AUTH", "CODE_SIGNING"])
-def test_certificate_for_one_end_only_is_refused(
-    cluster: Path, tmp_path: Path, purpose: str
-) -> None:
-    files = odd(cluster, tmp_path, purposes=(getattr(ExtendedKeyUsageOID, purpose),))
-    with pytest.raises(InputError, match=r"odd.pem: not valid for both ends"):
-        Credentials.load(*files)
-
-
-def test_key_too_short_for_tls_is_refused(cluster: Path, tmp_path: Path) -> None:
-    files = odd(cluster, tmp_path, secret=rsa.generate_private_key(65537, 1024))
-    with pytest.raises(
-        InputError, match=r"odd.pem: cannot be used for TLS: .*; use a certificate of"
-    ):
-        Credentials.load(*files)
+    with pytest.raises(InputError, match=f"odd.pem: {words}"):
+        Credentials.load(*odd(cluster, tmp_path, **changes))
 
 
 @pytest.mark.parametrize(
@@ -410,13 +406,7 @@ def test_contexts_use_tls_1_3_and_trust_one_authority_only(ann: Credentials) -> 
         assert context.keylog_filename is None
 
 
-def test_client_without_certificate_is_refused(ann: Credentials) -> None:
-    ours, theirs = shaken(ann.server_context(), bare(ssl.PROTOCOL_TLS_CLIENT))
-    assert_refused(ours, theirs, "PEER_DID_NOT_RETURN_A_CERTIFICATE")
-
-
-@pytest.fixture
-def strangers(tmp_path: Path) -> Files:
+def strangers(_: Path, tmp_path: Path) -> Files:
     """Issue a certificate of another authority under the name ann."""
     authority = trustme.CA()
     made = authority.issue_cert("ann.example.org", common_name="ann")
@@ -427,64 +417,69 @@ def strangers(tmp_path: Path) -> Files:
     return ca, cert, key
 
 
-def test_client_of_another_authority_is_refused(bob: Credentials, strangers: Files) -> None:
-    ours, theirs = shaken(bob.server_context(), showing(ssl.PROTOCOL_TLS_CLIENT, strangers))
-    assert_refused(ours, theirs, "CERTIFICATE_VERIFY_FAILED")
-
-
-def test_server_of_another_authority_is_refused(bob: Credentials, strangers: Files) -> None:
-    theirs, ours = shaken(showing(ssl.PROTOCOL_TLS_SERVER, strangers), bob.client_context())
-    assert_refused(ours, theirs, "CERTIFICATE_VERIFY_FAILED")
-
-
-@pytest.fixture
 def expired(cluster: Path, tmp_path: Path) -> Files:
     return odd(cluster, tmp_path, starts=NOW - 2 * DAY, ends=NOW - DAY)
 
 
-def test_client_with_an_expired_certificate_is_refused(bob: Credentials, expired: Files) -> None:
-    ours, theirs = shaken(bob.server_context(), showing(ssl.PROTOCOL_TLS_CLIENT, expired))
-    assert_refused(ours, theirs, "certificate has expired")
-
-
-def test_server_with_an_expired_certificate_is_refused(bob: Credentials, expired: Files) -> None:
-    theirs, ours = shaken(showing(ssl.PROTOCOL_TLS_SERVER, expired), bob.client_context())
-    assert_refused(ours, theirs, "certificate has expired")
-
-
-def limited(context: ssl.SSLContext) -> ssl.SSLContext:
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    return context
-
-
-def test_client_limited_to_tls_1_2_is_refused(ann: Credentials, cluster: Path) -> None:
-    client = limited(showing(ssl.PROTOCOL_TLS_CLIENT, files_of(cluster, "bob")))
-    ours, theirs = shaken(ann.server_context(), client)
-    assert_refused(ours, theirs, "UNSUPPORTED_PROTOCOL")
-
-
-def test_server_limited_to_tls_1_2_is_refused(ann: Credentials, cluster: Path) -> None:
-    server = limited(showing(ssl.PROTOCOL_TLS_SERVER, files_of(cluster, "bob")))
-    theirs, ours = shaken(server, ann.client_context())
-    assert_refused(ours, theirs, "PROTOCOL_VERSION")
-
-
-def test_holder_of_a_certificate_cannot_issue_others(
-    ann: Credentials, cluster: Path, tmp_path: Path
-) -> None:
-    forged = tmp_path / "forged"
-    forged.mkdir()
-    copy(cluster / "bob.pem", forged / "ca.pem")
-    copy(cluster / "bob.key", forged / "ca.key")
-    files = odd(forged, tmp_path, names=("supervisor",))
+def forged(cluster: Path, tmp_path: Path) -> Files:
+    """Issue a certificate of a supervisor with the certificate of bob."""
+    directory = tmp_path / "forged"
+    directory.mkdir()
+    copy(cluster / "bob.pem", directory / "ca.pem")
+    copy(cluster / "bob.key", directory / "ca.key")
+    files = odd(directory, tmp_path, names=("supervisor",))
     with files[1].open("ab") as chain:
         chain.write((cluster / "bob.pem").read_bytes())
-    for side in (ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER):
-        if side is ssl.PROTOCOL_TLS_CLIENT:
-            ours, theirs = shaken(ann.server_context(), showing(side, files))
-        else:
-            theirs, ours = shaken(showing(side, files), ann.client_context())
-        assert_refused(ours, theirs, "CERTIFICATE_VERIFY_FAILED")
+    return files
+
+
+@pytest.mark.parametrize("side", [ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (strangers, "CERTIFICATE_VERIFY_FAILED"),
+        (expired, "certificate has expired"),
+        (forged, "CERTIFICATE_VERIFY_FAILED"),
+    ],
+)
+def test_peer_without_valid_certificate_is_refused_at_both_ends(
+    ann: Credentials,
+    cluster: Path,
+    tmp_path: Path,
+    make: Callable[[Path, Path], Files],
+    words: str,
+    side: int,
+) -> None:
+    peer = showing(side, make(cluster, tmp_path))
+    assert_refused(*met(ann, peer, side), words)
+
+
+@pytest.mark.parametrize(
+    ("side", "words"),
+    [
+        (ssl.PROTOCOL_TLS_CLIENT, "UNSUPPORTED_PROTOCOL"),
+        (ssl.PROTOCOL_TLS_SERVER, "PROTOCOL_VERSION"),
+    ],
+)
+def test_peer_limited_to_tls_1_2_is_refused(
+    ann: Credentials, cluster: Path, side: int, words: str
+) -> None:
+    peer = showing(side, files_of(cluster, "bob"))
+    peer.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert_refused(*met(ann, peer, side), words)
+
+
+def test_client_without_certificate_is_refused(ann: Credentials) -> None:
+    peer = bare(ssl.PROTOCOL_TLS_CLIENT)
+    assert_refused(*met(ann, peer, ssl.PROTOCOL_TLS_CLIENT), "PEER_DID_NOT_RETURN_A_CERTIFICATE")
+
+
+def met(ours: Credentials, peer: ssl.SSLContext, side: int) -> tuple[Outcome, Outcome]:
+    """Connect to a peer that is a client or a server; return our outcome and its outcome."""
+    if side == ssl.PROTOCOL_TLS_CLIENT:
+        return shaken(ours.server_context(), peer)
+    theirs, own = shaken(peer, ours.client_context())
+    return own, theirs
 
 
 def test_session_cannot_be_resumed_without_a_certificate(ann: Credentials, cluster: Path) -> None:

@@ -17,13 +17,14 @@ from msgspec.msgpack import Decoder
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadMaxRows
-from skipring.node.log_server import handle_log_request
 
-import skipring.node.request_server
+from skipring.core import log_pages
+from skipring.core.log_pages import answer as true_answer
+from skipring.core.messages import GetLogInfo
+from skipring.core.replica import Replica
 from skipring.core.events import PublishRequested
 from skipring.core.publications import Publication
 from skipring.errors import DataLossError, InputError, SkipringError, UnreachableError
-from skipring.node.log_server import handle_log_request
 from skipring.spark import register
 from skipring.wire.rpc import FetchLog, LogPage
 from tests.spark.reading import (
@@ -58,10 +59,10 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], None]:
     """Return a function that changes the answers of all nodes, by store."""
 
     def install(change: Answer) -> None:
-        def handle(store: str, *given: Any) -> Any:  # noqa: ANN401
-            return change(store, handle_log_request(store, *given))
+        def handle(replica: Replica, question: GetLogInfo | FetchLog) -> Any:  # noqa: ANN401
+            return change(replica.archive.store, true_answer(replica, question))
 
-        monkeypatch.setattr(skipring.node.request_server, "handle_log_request", handle)
+        monkeypatch.setattr(log_pages, "answer", handle)
 
     return install
 
@@ -71,11 +72,11 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the pages that are read from each store."""
     counts: Counter[str] = Counter()
 
-    def counted(store: str, *given: Any) -> Any:  # noqa: ANN401
-        counts[store] += isinstance(given[1], FetchLog)
-        return handle_log_request(store, *given)
+    def counted(replica: Replica, question: GetLogInfo | FetchLog) -> Any:  # noqa: ANN401
+        counts[replica.archive.store] += isinstance(question, FetchLog)
+        return true_answer(replica, question)
 
-    monkeypatch.setattr(skipring.node.request_server, "handle_log_request", counted)
+    monkeypatch.setattr(log_pages, "answer", counted)
     return counts
 
 

@@ -1,20 +1,18 @@
-"""The monitor of one topic: its history of scenes, and its messages."""
+"""The monitor of one topic: its history of scenes, its messages and their paths."""
 
 import asyncio
 import json
 
 import pytest
 
+from skipring.core.effects import Origin
 from skipring.testing import Cluster
 from skipring.view import monitor as watcher
-from skipring.view.monitor import SHOWN_BYTES_MAX, TopicMonitor
+from skipring.view.monitor import KEPT, SHOWN_BYTES_MAX, DeliveryPaths, TopicMonitor, pulse_of
 from skipring.view.overview import Observer
-
-PATIENCE_S = 30.0
-
-
-def supervisors_of(cluster: Cluster) -> list[str]:
-    return cluster.url.removeprefix("skipring://").split(",")
+from skipring.wire.monitor_rpc import Arrival
+from tests.support.scenes import inside
+from tests.view.observed import PATIENCE_S, monitored, observed
 
 
 async def look_again(watching: TopicMonitor) -> None:
@@ -24,95 +22,75 @@ async def look_again(watching: TopicMonitor) -> None:
             pass
 
 
-def test_unchanged_scene_is_not_repeated() -> None:
-    async def scene() -> None:
-        async with Cluster(n=3) as cluster:
-            await cluster.wait_healthy(timeout=PATIENCE_S)
-            async with Observer(supervisors_of(cluster)) as observer:
-                watching = TopicMonitor(observer, "news")
-                first = await watching.poll()
-                assert first is not None
-                assert first.legitimate
-                assert await watching.poll() is None
-                cluster.kill("n01")
-                await look_again(watching)
-                assert watching.scene is not None
-                assert watching.scene.number == first.number + 1
-                assert [each.number for each in watching.timeline()] == [0, 1]
-                kept = watching.scene_again(0)
-                assert kept is not None
-                assert json.loads(kept)["members"] == 3
-                assert watching.scene_again(9) is None
-
-    asyncio.run(scene())
+@inside(monitored, n=3)
+async def test_unchanged_scene_is_not_repeated(cluster: Cluster, watching: TopicMonitor, /) -> None:
+    first = await watching.poll()
+    assert first is not None
+    assert first.legitimate
+    assert await watching.poll() is None
+    cluster.kill("n01")
+    await look_again(watching)
+    assert watching.scene is not None
+    assert watching.scene.number == first.number + 1
+    assert [each.number for each in watching.timeline()] == [0, 1]
+    kept = watching.scene_again(0)
+    assert kept is not None
+    assert json.loads(kept)["members"] == 3
+    assert watching.scene_again(9) is None
 
 
-def test_old_scenes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+@inside(monitored, n=2)
+async def test_old_scenes_are_dropped(
+    cluster: Cluster, watching: TopicMonitor, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watcher, "SCENES_BYTES_MAX", 1)
-
-    async def scene() -> None:
-        async with Cluster(n=2) as cluster:
-            await cluster.wait_healthy(timeout=PATIENCE_S)
-            async with Observer(supervisors_of(cluster)) as observer:
-                watching = TopicMonitor(observer, "news")
-                await watching.poll()
-                assert watching.timeline() == []
-                assert watching.scene is not None
-
-    asyncio.run(scene())
+    await watching.poll()
+    assert watching.timeline() == []
+    assert watching.scene is not None
 
 
-def test_unknown_topic_has_an_empty_scene() -> None:
-    async def scene() -> None:
-        async with Cluster(n=1) as cluster, Observer(supervisors_of(cluster)) as observer:
-            seen = await TopicMonitor(observer, "nothing").poll()
-            assert seen is not None
-            assert (seen.members, seen.legitimate, seen.nodes) == (0, False, ())
-
-    asyncio.run(scene())
+@inside(observed, n=1)
+async def test_unknown_topic_has_an_empty_scene(cluster: Cluster, observer: Observer, /) -> None:
+    seen = await TopicMonitor(observer, "nothing").poll()
+    assert seen is not None
+    assert (seen.members, seen.legitimate, seen.nodes) == (0, False, ())
 
 
-def test_messages_are_read_once_and_from_another_member_after_a_loss() -> None:
-    async def scene() -> None:
-        async with Cluster(n=3) as cluster:
-            await cluster.publish("n00", b"one")
-            await cluster.wait_healthy(timeout=PATIENCE_S)
-            async with Observer(supervisors_of(cluster)) as observer:
-                watching = TopicMonitor(observer, "news")
-                await watching.poll()
-                assert [each.text for each in await watching.read()] == ["one"]
-                assert await watching.read() == []
-                assert watching._read is not None
-                cluster.kill(watching._read[0])
-                await cluster.publish(cluster.nodes[0], b"two")
-                new: list[str | None] = []
-                async with asyncio.timeout(PATIENCE_S):
-                    while not new:
-                        await watching.poll()
-                        new = [each.text for each in await watching.read()]
-                assert new == ["two"]
-                assert [each.text for each in watching.messages] == ["one", "two"]
-
-    asyncio.run(scene())
+@inside(monitored, n=3)
+async def test_messages_are_read_once_and_from_another_member_after_a_loss(
+    cluster: Cluster, watching: TopicMonitor, /
+) -> None:
+    await cluster.publish("n00", b"one")
+    await cluster.wait_healthy(timeout=PATIENCE_S)
+    await watching.poll()
+    assert [each.text for each in await watching.read()] == ["one"]
+    assert await watching.read() == []
+    assert watching._read is not None
+    cluster.kill(watching._read[0])
+    await cluster.publish(cluster.nodes[0], b"two")
+    new: list[str | None] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while not new:
+            await watching.poll()
+            new = [each.text for each in await watching.read()]
+    assert new == ["two"]
+    assert [each.text for each in watching.messages] == ["one", "two"]
 
 
-def test_reading_continues_after_a_member_has_lost_its_log() -> None:
-    async def scene() -> None:
-        async with Cluster(n=2) as cluster:
-            await cluster.publish("n00", b"one")
-            await cluster.wait_healthy(timeout=PATIENCE_S)
-            async with Observer(supervisors_of(cluster)) as observer:
-                watching = TopicMonitor(observer, "news")
-                await watching.poll()
-                assert [each.text for each in await watching.read()] == ["one"]
-                assert watching._read is not None
-                watching._read = watching._read[0], 1000  # the offset before the loss
-                await cluster.publish("n00", b"two")
-                await cluster.wait_healthy(timeout=PATIENCE_S)
-                await watching.poll()
-                assert [each.text for each in await watching.read()] == ["two"]
-
-    asyncio.run(scene())
+@inside(monitored, n=2)
+async def test_reading_continues_after_a_member_has_lost_its_log(
+    cluster: Cluster, watching: TopicMonitor, /
+) -> None:
+    await cluster.publish("n00", b"one")
+    await cluster.wait_healthy(timeout=PATIENCE_S)
+    await watching.poll()
+    assert [each.text for each in await watching.read()] == ["one"]
+    assert watching._read is not None
+    watching._read = watching._read[0], 1000  # the offset before the loss
+    await cluster.publish("n00", b"two")
+    await cluster.wait_healthy(timeout=PATIENCE_S)
+    await watching.poll()
+    assert [each.text for each in await watching.read()] == ["two"]
 
 
 @pytest.mark.parametrize(
@@ -126,18 +104,88 @@ def test_reading_continues_after_a_member_has_lost_its_log() -> None:
         (b"\xff" + b"x" * SHOWN_BYTES_MAX, None),
     ],
 )
-def test_payload_is_shown_as_text_if_it_is_text(payload: bytes, text: str | None) -> None:
-    async def scene() -> None:
-        async with Cluster(n=1) as cluster:
-            await cluster.publish("n00", payload)
-            async with Observer(supervisors_of(cluster)) as observer:
-                watching = TopicMonitor(observer, "news")
-                async with asyncio.timeout(PATIENCE_S):
-                    while not watching.messages:
-                        await watching.poll()
-                        await watching.read()
-                (message,) = watching.messages
-                assert (message.text, message.bytes) == (text, len(payload))
-                assert (message.base64 is None) == (text is not None)
+@inside(monitored, n=1)
+async def test_payload_is_shown_as_text_if_it_is_text(
+    cluster: Cluster, watching: TopicMonitor, /, payload: bytes, text: str | None
+) -> None:
+    await cluster.publish("n00", payload)
+    async with asyncio.timeout(PATIENCE_S):
+        while not watching.messages:
+            await watching.poll()
+            await watching.read()
+    (message,) = watching.messages
+    assert (message.text, message.bytes) == (text, len(payload))
+    assert (message.base64 is None) == (text is not None)
 
-    asyncio.run(scene())
+
+# -- delivery paths ----------------------------------------------------------------------------
+
+SPREAD = list(Origin).index(Origin.SPREAD)
+OWN = list(Origin).index(Origin.OWN)
+
+
+def arrival(
+    time: int, sender: str | None, seq: int = 7, *, count: int = 1, fresh: int = 1, hops: int = 1
+) -> Arrival:
+    origin = SPREAD if sender is not None else OWN
+    return Arrival(time, sender, hops, origin, count, fresh, "a", seq, 1_000)
+
+
+def test_path_has_a_step_for_each_node_in_order_of_arrival() -> None:
+    journeys = DeliveryPaths()
+    journeys.add([pulse_of("c", arrival(3_000, "b", hops=2)), pulse_of("b", arrival(2_000, "a"))])
+    journeys.add([pulse_of("a", arrival(1_500, None, hops=0))])
+    journey = journeys.find("a", 7, members=4)
+    assert journey is not None
+    steps = [(each.node, each.sender, each.hops, each.way) for each in journey.arrivals]
+    assert steps == [("a", None, 0, "own"), ("b", "a", 1, "spread"), ("c", "b", 2, "spread")]
+    assert [each.latency for each in journey.arrivals] == [0.5, 1.0, 2.0]
+    assert (journey.reached, journey.members, journey.messages) == (3, 4, 2)
+    assert (journey.duplicates, journey.published) == (0, 1.0)
+
+
+def test_repeated_arrival_is_a_duplicate_and_a_message() -> None:
+    journeys = DeliveryPaths()
+    journeys.add([pulse_of("b", arrival(2_000, "a"))])
+    journeys.add([pulse_of("b", arrival(2_500, "c", fresh=0))])
+    journey = journeys.find("a", 7, members=2)
+    assert journey is not None
+    assert (journey.messages, journey.duplicates) == (2, 1)
+    assert journey.arrivals[0].sender == "a"
+
+
+def test_pack_adds_a_step_for_each_publication() -> None:
+    journeys = DeliveryPaths()
+    journeys.add([pulse_of("b", arrival(2_000, "a", seq=10, count=3, fresh=3))])
+    assert all(journeys.find("a", seq, 2) is not None for seq in (10, 11, 12))
+    assert journeys.find("a", 13, 2) is None
+
+
+def test_arrival_without_publication_time_has_no_latency() -> None:
+    pulse = pulse_of("b", Arrival(2_000, "a", 1, SPREAD, 1, 1, "a", 7, 0))
+    assert pulse.latency is None
+
+
+def test_unknown_origin_is_shown_as_repair() -> None:
+    assert pulse_of("b", Arrival(2_000, "a", 1, 99, 1, 1, "a", 7, 0)).way == "repair"
+
+
+def test_only_the_last_paths_are_kept() -> None:
+    journeys = DeliveryPaths()
+    journeys.add(pulse_of("b", arrival(2_000, "a", seq=seq)) for seq in range(KEPT + 1))
+    assert journeys.find("a", 0, 2) is None
+    assert journeys.find("a", KEPT, 2) is not None
+
+
+def test_number_of_steps_is_limited_for_any_ring_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watcher, "STEPS_MAX", 10)
+    journeys = DeliveryPaths()
+    for seq in range(4):
+        journeys.add(pulse_of(f"n{number}", arrival(2_000, "a", seq)) for number in range(4))
+    assert journeys.find("a", 0, members=4) is None
+    last = journeys.find("a", 3, members=4)
+    assert last is not None
+    assert last.reached == 4
+    assert sum(map(len, journeys._steps.values())) == journeys._count <= 10

@@ -25,12 +25,8 @@ from skipring.view.overview import (
     most_common,
     requests_max,
 )
-
-PATIENCE_S = 30.0
-
-
-def supervisors_of(cluster: Cluster) -> list[str]:
-    return cluster.url.removeprefix("skipring://").split(",")
+from tests.support.scenes import in_loop, inside
+from tests.view.observed import PATIENCE_S, observed
 
 
 def test_pace_is_the_growth_over_its_window() -> None:
@@ -75,19 +71,16 @@ def test_topic_seen_once_adds_nothing_to_the_maximum() -> None:
     assert requests_max([5, 0]) == requests_max([5])
 
 
-def test_healthy_ring_of_two_nodes_never_exceeds_the_maximum() -> None:
-    async def scene() -> None:
-        async with Cluster(n=2) as cluster:
-            await cluster.wait_healthy(timeout=PATIENCE_S)
-            async with Observer(supervisors_of(cluster)) as observer:
-                (row,) = (await observer.overview()).supervisors
-                end = row.ticks + WINDOW_TICKS
-                async with asyncio.timeout(PATIENCE_S):
-                    while row.ticks < end:
-                        (row,) = (await observer.overview()).supervisors
-                        assert row.requests <= row.requests_max
-
-    asyncio.run(scene())
+@inside(observed, n=2)
+async def test_healthy_ring_of_two_nodes_never_exceeds_the_maximum(
+    cluster: Cluster, observer: Observer, /
+) -> None:
+    (row,) = (await observer.overview()).supervisors
+    end = row.ticks + WINDOW_TICKS
+    async with asyncio.timeout(PATIENCE_S):
+        while row.ticks < end:
+            (row,) = (await observer.overview()).supervisors
+            assert row.requests <= row.requests_max
 
 
 def test_nodes_whose_root_differs_from_the_majority_are_listed() -> None:
@@ -97,86 +90,72 @@ def test_nodes_whose_root_differs_from_the_majority_are_listed() -> None:
     assert list(differing({})) == []
 
 
-def test_topic_is_listed_with_members_publications_and_lag() -> None:
-    async def scene() -> None:
-        async with Cluster(n=4) as cluster:
-            await cluster.wait_healthy(timeout=PATIENCE_S)
-            await cluster.publish("n00", b"x")
-            await cluster.wait_healthy(timeout=PATIENCE_S)
-            async with Observer(supervisors_of(cluster)) as observer:
-                (topic,) = (await observer.overview()).topics
-                assert (topic.topic, topic.members, topic.publications) == ("news", 4, 1)
-                assert (topic.lag, topic.roots, topic.differs) == (0, 1, ())
-                assert topic.legitimate
-                with cluster.partition(["n00"], ["n01", "n02", "n03"]):
-                    await cluster.publish("n00", b"not delivered")
-                    (topic,) = (await observer.overview()).topics
-                assert (topic.lag, topic.roots, topic.differs) == (1, 2, ("n00",))
-
-    asyncio.run(scene())
+@inside(observed, n=4)
+async def test_topic_is_listed_with_members_publications_and_lag(
+    cluster: Cluster, observer: Observer, /
+) -> None:
+    await cluster.publish("n00", b"x")
+    await cluster.wait_healthy(timeout=PATIENCE_S)
+    (topic,) = (await observer.overview()).topics
+    assert (topic.topic, topic.members, topic.publications) == ("news", 4, 1)
+    assert (topic.lag, topic.roots, topic.differs) == (0, 1, ())
+    assert topic.legitimate
+    with cluster.partition(["n00"], ["n01", "n02", "n03"]):
+        await cluster.publish("n00", b"not delivered")
+        (topic,) = (await observer.overview()).topics
+    assert (topic.lag, topic.roots, topic.differs) == (1, 2, ("n00",))
 
 
-def test_every_supervisor_is_listed_with_its_topics() -> None:
-    async def scene() -> None:
-        async with Cluster(n=2, supervisors=3) as cluster:
-            for number in range(12):
-                cluster.node("n00").subscribe(f"t{number}")
-            await cluster.wait_healthy(timeout=PATIENCE_S)
-            async with Observer(supervisors_of(cluster)) as observer, asyncio.timeout(PATIENCE_S):
-                seen = await observer.overview()
-                while len(seen.topics) < 13 or not all(row.ticks for row in seen.supervisors):
-                    seen = await observer.overview()
-            assert {row.topic for row in seen.topics} == {"news", *(f"t{k}" for k in range(12))}
-            assert seen.topics[0].topic == "news"  # the largest first
-            assert sum(row.topics for row in seen.supervisors) == 13
-            assert sum(row.members for row in seen.supervisors) == 14
-            assert all(row.answers for row in seen.supervisors)
-
-    asyncio.run(scene())
+@inside(observed, n=2, supervisors=3)
+async def test_every_supervisor_is_listed_with_its_topics(
+    cluster: Cluster, observer: Observer, /
+) -> None:
+    for number in range(12):
+        cluster.node("n00").subscribe(f"t{number}")
+    await cluster.wait_healthy(timeout=PATIENCE_S)
+    seen = await observer.overview()
+    while len(seen.topics) < 13 or not all(row.ticks for row in seen.supervisors):
+        seen = await observer.overview()
+    assert {row.topic for row in seen.topics} == {"news", *(f"t{k}" for k in range(12))}
+    assert seen.topics[0].topic == "news"  # the largest first
+    assert sum(row.topics for row in seen.supervisors) == 13
+    assert sum(row.members for row in seen.supervisors) == 14
+    assert all(row.answers for row in seen.supervisors)
 
 
-def test_requests_are_counted_in_intervals() -> None:
-    async def scene() -> None:
-        async with Cluster(n=2) as cluster:
-            async with Observer(supervisors_of(cluster)) as observer:
-                before = (await observer.overview()).supervisors[0].ticks
-                async with asyncio.timeout(PATIENCE_S):
-                    while (seen := await observer.overview()).supervisors[0].ticks < before + 20:
-                        pass
-            assert 0 <= seen.supervisors[0].requests < 20
-
-    asyncio.run(scene())
+@inside(observed, n=2)
+async def test_requests_are_counted_in_intervals(cluster: Cluster, observer: Observer, /) -> None:
+    before = (await observer.overview()).supervisors[0].ticks
+    async with asyncio.timeout(PATIENCE_S):
+        while (seen := await observer.overview()).supervisors[0].ticks < before + 20:
+            pass
+    assert 0 <= seen.supervisors[0].requests < 20
 
 
-def test_last_overview_stays_while_the_supervisor_is_away_and_after_its_data_loss() -> None:
-    async def scene() -> None:
-        async with Cluster(n=3) as cluster:
-            await cluster.wait_healthy(timeout=PATIENCE_S)
-            async with Observer(supervisors_of(cluster)) as observer:
-                await observer.overview()
-                await cluster.stop_supervisor()
-                seen = await observer.overview()
-                assert [row.answers for row in seen.supervisors] == [False]
-                assert [(row.topic, row.members) for row in seen.topics] == [("news", 3)]
-                await cluster.start_supervisor(lose_data=True)
-                async with asyncio.timeout(PATIENCE_S):
-                    while True:
-                        seen = await observer.overview()
-                        assert [(row.topic, row.members) for row in seen.topics] == [("news", 3)]
-                        if seen.supervisors[0].answers and seen.topics[0].legitimate:
-                            break
-                        await asyncio.sleep(0.05)
-
-    asyncio.run(scene())
+@inside(observed, n=3)
+async def test_last_overview_stays_while_the_supervisor_is_away_and_after_its_data_loss(
+    cluster: Cluster, observer: Observer, /
+) -> None:
+    await observer.overview()
+    await cluster.stop_supervisor()
+    seen = await observer.overview()
+    assert [row.answers for row in seen.supervisors] == [False]
+    assert [(row.topic, row.members) for row in seen.topics] == [("news", 3)]
+    await cluster.start_supervisor(lose_data=True)
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            seen = await observer.overview()
+            assert [(row.topic, row.members) for row in seen.topics] == [("news", 3)]
+            if seen.supervisors[0].answers and seen.topics[0].legitimate:
+                break
+            await asyncio.sleep(0.05)
 
 
-def test_missing_supervisor_is_reported() -> None:
-    async def scene() -> None:
-        async with Observer(["127.0.0.1:9"]) as observer:
-            with pytest.raises(UnreachableError, match=r"nothing listens at 127\.0\.0\.1:9"):
-                await observer.overview()
-
-    asyncio.run(scene())
+@in_loop
+async def test_missing_supervisor_is_reported() -> None:
+    async with Observer(["127.0.0.1:9"]) as observer:
+        with pytest.raises(UnreachableError, match=r"nothing listens at 127\.0\.0\.1:9"):
+            await observer.overview()
 
 
 async def until_topics(observer: Observer, topics: set[str]) -> None:
@@ -186,43 +165,37 @@ async def until_topics(observer: Observer, topics: set[str]) -> None:
             pass
 
 
-def test_all_members_of_a_supervisor_with_many_topics_are_counted(
-    monkeypatch: pytest.MonkeyPatch,
+@inside(observed, n=1)
+async def test_all_members_of_a_supervisor_with_many_topics_are_counted(
+    cluster: Cluster, observer: Observer, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "TOPICS_IN_A_PAGE", 2)
-
-    async def scene() -> None:
-        async with Cluster(n=1) as cluster:
-            for number in range(4):
-                cluster.node("n00").subscribe(f"t{number}")
-            async with Observer(supervisors_of(cluster)) as observer:
-                await until_topics(observer, {"news", "t0", "t1", "t2", "t3"})
-                (row,) = (await observer.overview()).supervisors
-                assert (row.topics, row.members) == (5, 5)
-
-    asyncio.run(scene())
+    for number in range(4):
+        cluster.node("n00").subscribe(f"t{number}")
+    await until_topics(observer, {"news", "t0", "t1", "t2", "t3"})
+    (row,) = (await observer.overview()).supervisors
+    assert (row.topics, row.members) == (5, 5)
 
 
-def test_ended_topic_is_forgotten_by_observer_and_supervisor() -> None:
-    async def scene() -> None:
-        async with Cluster(n=1) as cluster:
-            cluster.node("n00").subscribe("short")
-            async with Observer(supervisors_of(cluster)) as observer:
-                await until_topics(observer, {"news", "short"})
-                assert observer.requests.keys() == {"news", "short"}
-                await cluster.node("n00").unsubscribe("short", PATIENCE_S)
-                await until_topics(observer, {"news"})
-                server = cluster._seats[0].server
-                assert server is not None
-                async with asyncio.timeout(PATIENCE_S):
-                    while observer.requests.keys() | server._requests.keys() != {"news"}:
-                        await observer.overview()
-
-    asyncio.run(scene())
+@inside(observed, n=1)
+async def test_ended_topic_is_forgotten_by_observer_and_supervisor(
+    cluster: Cluster, observer: Observer, /
+) -> None:
+    cluster.node("n00").subscribe("short")
+    await until_topics(observer, {"news", "short"})
+    assert observer.requests.keys() == {"news", "short"}
+    await cluster.node("n00").unsubscribe("short", PATIENCE_S)
+    await until_topics(observer, {"news"})
+    server = cluster._seats[0].server
+    assert server is not None
+    async with asyncio.timeout(PATIENCE_S):
+        while observer.requests.keys() | server._requests.keys() != {"news"}:
+            await observer.overview()
 
 
-def test_failed_topic_does_not_hide_the_others(
-    monkeypatch: pytest.MonkeyPatch,
+@inside(observed, n=1)
+async def test_failed_topic_does_not_hide_the_others(
+    cluster: Cluster, observer: Observer, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inspect = Inspector.inspect
 
@@ -231,68 +204,55 @@ def test_failed_topic_does_not_hide_the_others(
             raise SkipringError("the supervisor's database has no end")
         return await inspect(self, *args)  # type: ignore[arg-type]
 
-    async def scene() -> None:
-        async with Cluster(n=1) as cluster:
-            cluster.node("n00").subscribe("endless")
-            async with Observer(supervisors_of(cluster)) as observer:
-                await until_topics(observer, {"news", "endless"})
-                monkeypatch.setattr(Inspector, "inspect", inspect_all_but_one)
-                seen = await observer.overview()
-                assert [each.topic for each in seen.topics] == ["news"]
-                assert seen.unlisted == 1
-
-    asyncio.run(scene())
+    cluster.node("n00").subscribe("endless")
+    await until_topics(observer, {"news", "endless"})
+    monkeypatch.setattr(Inspector, "inspect", inspect_all_but_one)
+    seen = await observer.overview()
+    assert [each.topic for each in seen.topics] == ["news"]
+    assert seen.unlisted == 1
 
 
-def test_number_of_inspected_topics_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+@inside(observed, n=1)
+async def test_number_of_inspected_topics_is_limited(
+    cluster: Cluster, observer: Observer, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(overview, "TOPICS_MAX", 1)
-
-    async def scene() -> None:
-        async with Cluster(n=1) as cluster:
-            for number in range(4):
-                cluster.node("n00").subscribe(f"t{number}")
-            async with Observer(supervisors_of(cluster)) as observer, asyncio.timeout(PATIENCE_S):
-                while (await observer.overview()).supervisors[0].topics < 5:
-                    pass
-                for number in range(4):
-                    await observer.inspect(f"t{number}")
-                seen = await observer.overview()
-                assert [each.topic for each in seen.topics] == ["news", "t0"]
-                assert (len(observer.inspections), seen.unlisted) == (2, 3)
-
-    asyncio.run(scene())
+    for number in range(4):
+        cluster.node("n00").subscribe(f"t{number}")
+    while (await observer.overview()).supervisors[0].topics < 5:
+        pass
+    for number in range(4):
+        await observer.inspect(f"t{number}")
+    seen = await observer.overview()
+    assert [each.topic for each in seen.topics] == ["news", "t0"]
+    assert (len(observer.inspections), seen.unlisted) == (2, 3)
 
 
-def test_refused_topic_does_not_mark_its_supervisor_unreachable() -> None:
-    async def scene() -> None:
-        settings = NodeSettings(allowed_topics=("news",), tick_s=0.05)
-        server = await SupervisorHost(settings, rng=Random(1)).start("127.0.0.1", 0)
-        try:
-            async with Observer([server.address]) as observer:
-                await observer.overview()
-                with pytest.raises(UnreachableError, match="does not serve"):
-                    await observer.inspect("secret")
-                assert observer.statuses[server.address] is not None
-        finally:
-            await server.close()
-
-    asyncio.run(scene())
+@in_loop
+async def test_refused_topic_does_not_mark_its_supervisor_unreachable() -> None:
+    settings = NodeSettings(allowed_topics=("news",), tick_s=0.05)
+    server = await SupervisorHost(settings, rng=Random(1)).start("127.0.0.1", 0)
+    try:
+        async with Observer([server.address]) as observer:
+            await observer.overview()
+            with pytest.raises(UnreachableError, match="does not serve"):
+                await observer.inspect("secret")
+            assert observer.statuses[server.address] is not None
+    finally:
+        await server.close()
 
 
-def test_ring_just_forgotten_by_its_supervisor_is_still_seen() -> None:
-    async def scene() -> None:
-        async with Cluster(n=3) as cluster:
-            await cluster.wait_healthy(timeout=PATIENCE_S)
-            async with Observer(supervisors_of(cluster)) as observer:
-                await observer.inspect("news")
-                server = cluster._seats[0].server
-                assert server is not None
-                server.dispatch("news", Overwritten(SupervisorState()))
-                seen = await observer.inspect("news")
-                assert seen is not None
-                assert seen.statuses.keys() == {"n00", "n01", "n02"}
-
-    asyncio.run(scene())
+@inside(observed, n=3)
+async def test_ring_just_forgotten_by_its_supervisor_is_still_seen(
+    cluster: Cluster, observer: Observer, /
+) -> None:
+    await observer.inspect("news")
+    server = cluster._seats[0].server
+    assert server is not None
+    server.dispatch("news", Overwritten(SupervisorState()))
+    seen = await observer.inspect("news")
+    assert seen is not None
+    assert seen.statuses.keys() == {"n00", "n01", "n02"}
 
 
 @pytest.mark.parametrize(

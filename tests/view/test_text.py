@@ -155,35 +155,35 @@ def test_dead_nodes_are_marked_while_recorded_with_their_neighbours() -> None:
 
 
 def test_nodes_unknown_to_an_emptied_database_are_wrong() -> None:
-    portrait = layout(replace(legitimate(16), supervisor=SupervisorState()))
-    assert portrait.count(GlyphState.LABEL) == 16
-    assert (portrait.recorded, portrait.sound) == (0, frozenset())
+    ring = layout(replace(legitimate(16), supervisor=SupervisorState()))
+    assert ring.count(GlyphState.LABEL) == 16
+    assert (ring.recorded, ring.sound) == (0, frozenset())
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_marks_agree_with_the_census(seed: int) -> None:
     for code in ("A06", "A11", "A12", "A14", "A15"):
         world = ADVERSARIES[code].build(16, Random(seed))
-        portrait, wrong = layout(world), census(world)
-        assert portrait.count(GlyphState.LABEL) == wrong[Layer.LABELS]
-        edges = Counter(dot.mark for dot in portrait.dots)[GlyphState.RIGHT] < portrait.members
+        ring, wrong = layout(world), census(world)
+        assert ring.count(GlyphState.LABEL) == wrong[Layer.LABELS]
+        edges = Counter(dot.mark for dot in ring.dots)[GlyphState.RIGHT] < ring.members
         assert edges == any(wrong[layer] for layer in (Layer.LABELS, Layer.RING, Layer.SHORTCUTS))
 
 
 @settings(max_examples=25)
 @given(world=snapshots())
 def test_any_state_can_be_drawn(world: Snapshot) -> None:
-    portrait = layout(world)
-    assert [len(row) for row in plain(draw_ring(portrait, SIZE))] == [47] * 17
-    assert all(len(row) <= 80 for row in plain(draw_levels(portrait, 80)))
+    ring = layout(world)
+    assert [len(row) for row in plain(draw_ring(ring, SIZE))] == [47] * 17
+    assert all(len(row) <= 80 for row in plain(draw_levels(ring, 80)))
 
 
 def test_marks_differ_by_more_than_colour_also_in_ascii() -> None:
     for glyphs in (UNICODE, ASCII):
         signs = {*glyphs.marks.values(), glyphs.dead, glyphs.vacant, glyphs.outline}
         assert len(signs) == len(GlyphState) + 3
-    portrait = layout(ADVERSARIES["A15"].build(16, Random(1)))
-    lines = [*draw_ring(portrait, SIZE, ASCII), *draw_levels(portrait, 80, ASCII)]
+    ring = layout(ADVERSARIES["A15"].build(16, Random(1)))
+    lines = [*draw_ring(ring, SIZE, ASCII), *draw_levels(ring, 80, ASCII)]
     assert "".join(plain(lines)).isascii()
 
 

@@ -1,6 +1,7 @@
 """Access to the dashboard."""
 
-import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from http.cookies import SimpleCookie
 
 import pytest
@@ -10,17 +11,16 @@ from skipring.errors import InputError
 from skipring.testing import Cluster
 from skipring.web.auth import FOREIGN, NO_COOKIE, NOT_OUR_HOST, USED, TokenAuth
 from skipring.web.server import Dashboard
+from tests.support.scenes import in_loop, inside
 from tests.web.asking import Answer, Visitor
 
 UNUSED = ("127.0.0.1:9",)  # no supervisor listens here: the dashboard reports it and serves
 
 
-def visiting(scene) -> None:  # noqa: ANN001  (a coroutine function)
-    async def visit() -> None:
-        async with Dashboard(UNUSED) as dashboard:
-            await scene(Visitor(dashboard), dashboard)
-
-    asyncio.run(visit())
+@asynccontextmanager
+async def visited() -> AsyncIterator[Visitor]:
+    async with Dashboard(UNUSED) as dashboard:
+        yield Visitor(dashboard)
 
 
 def is_refused(answer: Answer, why: str) -> bool:
@@ -28,147 +28,126 @@ def is_refused(answer: Answer, why: str) -> bool:
 
 
 @pytest.mark.parametrize("path", ["/", "/api/settings", "/api/events?topic=t", "/static/app.js"])
-def test_request_without_cookie_is_refused(path: str) -> None:
-    async def scene(visitor: Visitor, _: Dashboard) -> None:
-        assert is_refused(await visitor.get(path), NO_COOKIE)
-        guess = f"skipring-{visitor.address.port}=guessed"
-        assert is_refused(await visitor.get(path, Cookie=guess), NO_COOKIE)
-        assert is_refused(await visitor.get(path, Cookie="a=b; c d;;=;"), NO_COOKIE)
-
-    visiting(scene)
+@inside(visited)
+async def test_request_without_cookie_is_refused(visitor: Visitor, /, path: str) -> None:
+    assert is_refused(await visitor.get(path), NO_COOKIE)
+    guess = f"skipring-{visitor.address.port}=guessed"
+    assert is_refused(await visitor.get(path, Cookie=guess), NO_COOKIE)
+    assert is_refused(await visitor.get(path, Cookie="a=b; c d;;=;"), NO_COOKIE)
 
 
-def test_one_time_address_sets_a_strict_cookie_and_redirects_without_the_token() -> None:
-    async def scene(visitor: Visitor, _: Dashboard) -> None:
-        answer = await visitor.enter()
-        assert (answer.status, answer.headers["location"]) == (303, "/")
-        (cookie,) = SimpleCookie(answer.headers["set-cookie"]).values()
-        assert cookie["httponly"] is True
-        assert cookie["samesite"] == "strict"
-        assert (await visitor.get("/api/settings")).status == 200
+@inside(visited)
+async def test_one_time_address_sets_a_strict_cookie_and_redirects_without_the_token(
+    visitor: Visitor, /
+) -> None:
+    answer = await visitor.enter()
+    assert (answer.status, answer.headers["location"]) == (303, "/")
+    (cookie,) = SimpleCookie(answer.headers["set-cookie"]).values()
+    assert cookie["httponly"] is True
+    assert cookie["samesite"] == "strict"
+    assert (await visitor.get("/api/settings")).status == 200
 
-    visiting(scene)
 
-
-def test_one_time_address_works_once_and_is_replaced() -> None:
+@in_loop
+async def test_one_time_address_works_once_and_is_replaced() -> None:
     entered = []
-
-    async def visit() -> None:
-        async with Dashboard(UNUSED, on_entered=lambda: entered.append(dashboard.url)) as dashboard:
-            first = Visitor(dashboard)
-            await first.enter()
-            again = Visitor(dashboard)
-            again.address = first.address
-            assert is_refused(await again.enter(), USED)
-            assert entered == [dashboard.url]
-            assert entered != [first.address.geturl()]
-            other = Visitor(dashboard)
-            assert (await other.enter()).status == 303
-            assert (await other.get("/api/settings")).status == 200
-            assert (await first.get("/api/settings")).status == 200
-
-    asyncio.run(visit())
+    async with Dashboard(UNUSED, on_entered=lambda: entered.append(dashboard.url)) as dashboard:
+        first = Visitor(dashboard)
+        await first.enter()
+        again = Visitor(dashboard)
+        again.address = first.address
+        assert is_refused(await again.enter(), USED)
+        assert entered == [dashboard.url]
+        assert entered != [first.address.geturl()]
+        other = Visitor(dashboard)
+        assert (await other.enter()).status == 303
+        assert (await other.get("/api/settings")).status == 200
+        assert (await first.get("/api/settings")).status == 200
 
 
-def test_visitor_enters_although_the_output_is_closed() -> None:
+@in_loop
+async def test_visitor_enters_although_the_output_is_closed() -> None:
     def fail() -> None:
         raise BrokenPipeError
 
-    async def visit() -> None:
-        async with Dashboard(UNUSED, on_entered=fail) as dashboard:
-            visitor = Visitor(dashboard)
-            assert (await visitor.enter()).status == 303
-            assert (await visitor.get("/api/settings")).status == 200
-
-    asyncio.run(visit())
+    async with Dashboard(UNUSED, on_entered=fail) as dashboard:
+        visitor = Visitor(dashboard)
+        assert (await visitor.enter()).status == 303
+        assert (await visitor.get("/api/settings")).status == 200
 
 
-def test_authorised_visitor_may_reopen_the_address() -> None:
-    async def scene(visitor: Visitor, _: Dashboard) -> None:
-        await visitor.enter()
-        again = await visitor.get(f"/?{visitor.address.query}")
-        assert (again.status, again.headers["location"]) == (303, "/")
-        assert "set-cookie" not in again.headers
-
-    visiting(scene)
+@inside(visited)
+async def test_authorised_visitor_may_reopen_the_address(visitor: Visitor, /) -> None:
+    await visitor.enter()
+    again = await visitor.get(f"/?{visitor.address.query}")
+    assert (again.status, again.headers["location"]) == (303, "/")
+    assert "set-cookie" not in again.headers
 
 
 @pytest.mark.parametrize("token", ["", "x", "%C3%BC", "a" * 4000])
-def test_wrong_token_is_refused(token: str) -> None:
-    async def scene(visitor: Visitor, _: Dashboard) -> None:
-        answer = await visitor.get(f"/?token={token}")
-        assert answer.status == 403
-        assert "set-cookie" not in answer.headers
-
-    visiting(scene)
+@inside(visited)
+async def test_wrong_token_is_refused(visitor: Visitor, /, token: str) -> None:
+    answer = await visitor.get(f"/?token={token}")
+    assert answer.status == 403
+    assert "set-cookie" not in answer.headers
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", "localhost.evil:80"])
-def test_wrong_host_is_refused_despite_the_cookie(host: str) -> None:
-    async def scene(visitor: Visitor, _: Dashboard) -> None:
-        await visitor.enter()
-        assert is_refused(await visitor.get("/api/settings", Host=host), NOT_OUR_HOST)
-        assert is_refused(await visitor.get(f"/?{visitor.address.query}", Host=host), NOT_OUR_HOST)
-
-    visiting(scene)
+@inside(visited)
+async def test_wrong_host_is_refused_despite_the_cookie(visitor: Visitor, /, host: str) -> None:
+    await visitor.enter()
+    assert is_refused(await visitor.get("/api/settings", Host=host), NOT_OUR_HOST)
+    assert is_refused(await visitor.get(f"/?{visitor.address.query}", Host=host), NOT_OUR_HOST)
 
 
-def test_localhost_is_accepted_as_host() -> None:
-    async def scene(visitor: Visitor, _: Dashboard) -> None:
-        await visitor.enter()
-        host = f"localhost:{visitor.address.port}"
-        assert (await visitor.get("/api/settings", Host=host)).status == 200
-
-    visiting(scene)
+@inside(visited)
+async def test_localhost_is_accepted_as_host(visitor: Visitor, /) -> None:
+    await visitor.enter()
+    host = f"localhost:{visitor.address.port}"
+    assert (await visitor.get("/api/settings", Host=host)).status == 200
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1", ""])
-def test_foreign_origin_is_refused_despite_the_cookie(origin: str) -> None:
-    async def scene(visitor: Visitor, _: Dashboard) -> None:
-        await visitor.enter()
-        assert is_refused(await visitor.get("/api/settings", Origin=origin), FOREIGN)
-        answer = await visitor.ask("POST", "/api/publish?topic=t", b"{}", {"Origin": origin})
-        assert is_refused(answer, FOREIGN)
-
-    visiting(scene)
-
-
-def test_changing_request_needs_an_origin() -> None:
-    async def scene(visitor: Visitor, _: Dashboard) -> None:
-        await visitor.enter()
-        assert is_refused(await visitor.ask("POST", "/api/publish?topic=t", b"{}"), FOREIGN)
-
-    visiting(scene)
+@inside(visited)
+async def test_foreign_origin_is_refused_despite_the_cookie(
+    visitor: Visitor, /, origin: str
+) -> None:
+    await visitor.enter()
+    assert is_refused(await visitor.get("/api/settings", Origin=origin), FOREIGN)
+    answer = await visitor.ask("POST", "/api/publish?topic=t", b"{}", {"Origin": origin})
+    assert is_refused(answer, FOREIGN)
 
 
-def test_every_answer_forbids_foreign_content() -> None:
-    async def scene(visitor: Visitor, _: Dashboard) -> None:
-        refused, entered = await visitor.get("/"), await visitor.enter()
-        answers = [refused, entered, await visitor.get("/"), await visitor.get("/nothing")]
-        for answer in answers:
-            policy = answer.headers["content-security-policy"]
-            assert policy.startswith("default-src 'none'; script-src 'self';")
-            assert "unsafe" not in policy
-            assert "frame-ancestors 'none'" in policy
-            assert answer.headers["x-content-type-options"] == "nosniff"
-            assert answer.headers["referrer-policy"] == "no-referrer"
-            assert answer.headers["cache-control"] == "no-store"
-
-    visiting(scene)
+@inside(visited)
+async def test_changing_request_needs_an_origin(visitor: Visitor, /) -> None:
+    await visitor.enter()
+    assert is_refused(await visitor.ask("POST", "/api/publish?topic=t", b"{}"), FOREIGN)
 
 
-def test_only_static_files_are_served() -> None:
-    async def scene(visitor: Visitor, _: Dashboard) -> None:
-        await visitor.enter()
-        for path in (
-            "/static/../app.py",
-            "/static/%2e%2e/app.py",
-            "/static//etc/passwd",
-            "/static",
-        ):
-            assert (await visitor.get(path)).status == 404
+@inside(visited)
+async def test_every_answer_forbids_foreign_content(visitor: Visitor, /) -> None:
+    refused, entered = await visitor.get("/"), await visitor.enter()
+    answers = [refused, entered, await visitor.get("/"), await visitor.get("/nothing")]
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self';")
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cache-control"] == "no-store"
 
-    visiting(scene)
+
+@inside(visited)
+async def test_only_static_files_are_served(visitor: Visitor, /) -> None:
+    await visitor.enter()
+    for path in (
+        "/static/../app.py",
+        "/static/%2e%2e/app.py",
+        "/static//etc/passwd",
+        "/static",
+    ):
+        assert (await visitor.get(path)).status == 404
 
 
 def test_token_is_compared_as_bytes() -> None:
@@ -198,29 +177,29 @@ def test_browser_may_omit_the_default_port() -> None:
         "{ours}; {name}=theirs",
     ],
 )
-def test_cookies_of_other_servers_on_this_machine_do_no_harm(others: str) -> None:
-    async def scene(visitor: Visitor, _: Dashboard) -> None:
-        await visitor.enter()
-        assert visitor.cookie is not None
-        name = visitor.cookie.partition("=")[0]
-        cookies = others.format(ours=visitor.cookie, name=name)
-        assert (await visitor.get("/api/settings", Cookie=cookies)).status == 200
-
-    visiting(scene)
+@inside(visited)
+async def test_cookies_of_other_servers_on_this_machine_do_no_harm(
+    visitor: Visitor, /, others: str
+) -> None:
+    await visitor.enter()
+    assert visitor.cookie is not None
+    name = visitor.cookie.partition("=")[0]
+    cookies = others.format(ours=visitor.cookie, name=name)
+    assert (await visitor.get("/api/settings", Cookie=cookies)).status == 200
 
 
 @pytest.mark.parametrize("site", ["same-site", "cross-site"])
-def test_foreign_page_may_link_but_cannot_load_anything(site: str) -> None:
-    async def scene(visitor: Visitor, _: Dashboard) -> None:
-        await visitor.enter()
-        loaded = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
-        opened = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate"}
-        ours = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}
-        assert is_refused(await visitor.get("/api/timeline?topic=t", **loaded), FOREIGN)
-        assert (await visitor.get("/", **opened)).status == 200
-        assert (await visitor.get("/api/settings", **ours)).status == 200
-
-    visiting(scene)
+@inside(visited)
+async def test_foreign_page_may_link_but_cannot_load_anything(
+    visitor: Visitor, /, site: str
+) -> None:
+    await visitor.enter()
+    loaded = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
+    opened = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate"}
+    ours = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}
+    assert is_refused(await visitor.get("/api/timeline?topic=t", **loaded), FOREIGN)
+    assert (await visitor.get("/", **opened)).status == 200
+    assert (await visitor.get("/api/settings", **ours)).status == 200
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
@@ -235,52 +214,44 @@ def test_invalid_topic_is_refused_at_the_start(topic: str) -> None:
         Dashboard(UNUSED, topic=topic)
 
 
-def test_port_in_use_is_refused() -> None:
-    async def scene(visitor: Visitor, _: Dashboard) -> None:
-        with pytest.raises(InputError, match="cannot listen"):
-            async with Dashboard(UNUSED, port=visitor.address.port):
-                pass
-
-    visiting(scene)
+@inside(visited)
+async def test_port_in_use_is_refused(visitor: Visitor, /) -> None:
+    with pytest.raises(InputError, match="cannot listen"):
+        async with Dashboard(UNUSED, port=visitor.address.port):
+            pass
 
 
-def test_two_dashboards_do_not_accept_each_others_cookies() -> None:
-    async def visit() -> None:
-        async with Dashboard(UNUSED) as one, Dashboard(UNUSED) as two:
-            visitor, other = Visitor(one), Visitor(two)
+@in_loop
+async def test_two_dashboards_do_not_accept_each_others_cookies() -> None:
+    async with Dashboard(UNUSED) as one, Dashboard(UNUSED) as two:
+        visitor, other = Visitor(one), Visitor(two)
+        await visitor.enter()
+        other.cookie = visitor.cookie
+        assert is_refused(await other.get("/api/settings"), NO_COOKIE)
+
+
+@in_loop
+async def test_two_dashboards_work_in_one_browser() -> None:
+    async with Dashboard(UNUSED) as one, Dashboard(UNUSED) as two:
+        visitor, other = Visitor(one), Visitor(two)
+        jar: SimpleCookie = SimpleCookie()  # one jar for all ports, as in a browser
+        for each in (visitor, other):
+            jar.load((await each.enter()).headers["set-cookie"])
+        cookies = "; ".join(f"{name}={each.value}" for name, each in jar.items())
+        assert (await visitor.get("/api/settings", Cookie=cookies)).status == 200
+        assert (await other.get("/api/settings", Cookie=cookies)).status == 200
+
+
+@in_loop
+async def test_chaos_is_unavailable_unless_enabled() -> None:
+    async with Cluster(n=2) as cluster:
+        supervisors = cluster.url.removeprefix("skipring://").split(",")
+        async with Dashboard(supervisors) as dashboard:
+            visitor = Visitor(dashboard)
             await visitor.enter()
-            other.cookie = visitor.cookie
-            assert is_refused(await other.get("/api/settings"), NO_COOKIE)
-
-    asyncio.run(visit())
-
-
-def test_two_dashboards_work_in_one_browser() -> None:
-    async def visit() -> None:
-        async with Dashboard(UNUSED) as one, Dashboard(UNUSED) as two:
-            visitor, other = Visitor(one), Visitor(two)
-            jar: SimpleCookie = SimpleCookie()  # one jar for all ports, as in a browser
-            for each in (visitor, other):
-                jar.load((await each.enter()).headers["set-cookie"])
-            cookies = "; ".join(f"{name}={each.value}" for name, each in jar.items())
-            assert (await visitor.get("/api/settings", Cookie=cookies)).status == 200
-            assert (await other.get("/api/settings", Cookie=cookies)).status == 200
-
-    asyncio.run(visit())
-
-
-def test_chaos_is_unavailable_unless_enabled() -> None:
-    async def visit() -> None:
-        async with Cluster(n=2) as cluster:
-            supervisors = cluster.url.removeprefix("skipring://").split(",")
-            async with Dashboard(supervisors) as dashboard:
-                visitor = Visitor(dashboard)
-                await visitor.enter()
-                settings = (await visitor.get("/api/settings")).value
-                assert settings["chaos"] is False
-                assert "adversaries" not in settings
-                answer = await visitor.post("/api/chaos?topic=news", {"damage": "database"})
-                assert answer.status == 404
-                assert cluster.nodes == ("n00", "n01")
-
-    asyncio.run(visit())
+            settings = (await visitor.get("/api/settings")).value
+            assert settings["chaos"] is False
+            assert "adversaries" not in settings
+            answer = await visitor.post("/api/chaos?topic=news", {"damage": "database"})
+            assert answer.status == 404
+            assert cluster.nodes == ("n00", "n01")

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from skipring.net.addresses import LOOPBACK
 from skipring.web import server as serving
-from skipring.web.server import LOOPBACK, Dashboard
+from skipring.web.server import Dashboard
+from tests.support.scenes import inside
 
 DEADLINE_S = 20.0
 HEAD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 UNUSED_ADDRESS = "127.0.0.1:9"
 
-Scene = Callable[[int], Awaitable[None]]
 
-
-def at_dashboard(scene: Scene) -> None:
-    """Run a scene with the port of a dashboard."""
-
-    async def run() -> None:
-        async with asyncio.timeout(DEADLINE_S), Dashboard([UNUSED_ADDRESS]) as dashboard:
-            port = dashboard.url.partition("/?")[0].rpartition(":")[2]
-            await scene(int(port))
-
-    asyncio.run(run())
+@asynccontextmanager
+async def dashboard_port() -> AsyncIterator[int]:
+    async with asyncio.timeout(DEADLINE_S), Dashboard([UNUSED_ADDRESS]) as dashboard:
+        yield int(dashboard.url.partition("/?")[0].rpartition(":")[2])
 
 
 async def rest_of(port: int, said: bytes, more: bytes = b"") -> bytes:
@@ -64,30 +59,26 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["nothing", "half a head", "a head without end", "half a body"],
 )
-def test_incomplete_request_is_closed_after_a_while(said: bytes, more: bytes) -> None:
-    async def scene(port: int) -> None:
-        await asyncio.gather(*(rest_of(port, said, more) for _ in range(20)))
-
-    at_dashboard(scene)
+@inside(dashboard_port)
+async def test_incomplete_request_is_closed_after_a_while(
+    port: int, /, said: bytes, more: bytes
+) -> None:
+    await asyncio.gather(*(rest_of(port, said, more) for _ in range(20)))
 
 
 @pytest.mark.usefixtures("_quick")
-def test_partial_request_after_a_complete_one_is_closed() -> None:
-    async def scene(port: int) -> None:
-        came = await rest_of(port, HEAD + b"\r\n" + HEAD)
-        assert came.count(b"HTTP/1.1 ") == 1
-
-    at_dashboard(scene)
+@inside(dashboard_port)
+async def test_partial_request_after_a_complete_one_is_closed(port: int, /) -> None:
+    came = await rest_of(port, HEAD + b"\r\n" + HEAD)
+    assert came.count(b"HTTP/1.1 ") == 1
 
 
-def test_request_sent_in_two_parts_is_answered() -> None:
-    async def scene(port: int) -> None:
-        reader, writer = await asyncio.open_connection(LOOPBACK, port)
-        writer.write(HEAD)
-        await writer.drain()
-        await asyncio.sleep(0)
-        writer.write(b"\r\n")
-        assert (await reader.read(1 << 16)).startswith(b"HTTP/1.1 ")
-        writer.transport.abort()
-
-    at_dashboard(scene)
+@inside(dashboard_port)
+async def test_request_sent_in_two_parts_is_answered(port: int, /) -> None:
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    writer.write(HEAD)
+    await writer.drain()
+    await asyncio.sleep(0)
+    writer.write(b"\r\n")
+    assert (await reader.read(1 << 16)).startswith(b"HTTP/1.1 ")
+    writer.transport.abort()

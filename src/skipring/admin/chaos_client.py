@@ -6,18 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from random import Random
 from typing import TYPE_CHECKING, Final
 
 from skipring.admin.chaos_plans import Damages, numbered
+from skipring.admin.diagnosis import listed
 from skipring.admin.inspector import Inspector, TopicContents
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
-from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
-from skipring.net.addresses import parse_supervisors
+from skipring.errors import SkipringError, UnreachableError
 from skipring.node.chaos_server import NO_CHAOS
-from skipring.rpc.client import ANSWER_S, RpcClient, nobody_in
+from skipring.rpc.client import ANSWER_S, RpcClient, no_members_in, open_client
 from skipring.wire.chaos import ChaosAck, ChaosPing, Crash, Damage
-from skipring.wire.limits import check_topic
 from skipring.wire.rpc import Address, NodeStatus, Refused
 
 if TYPE_CHECKING:  # reads certificates, which few processes need
@@ -33,16 +31,11 @@ async def open_chaos_client(
     supervisors: Sequence[Address], topic: TopicId, credentials: Credentials | None = None
 ) -> AsyncIterator[ChaosClient]:
     """Open a client that damages a topic; raise InputError for an invalid address or topic."""
-    supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
-    try:
-        check_topic(topic)
-    except MessageError as error:
-        raise InputError(str(error)) from None
-    async with RpcClient(supervisors, rng=Random(), credentials=credentials) as outsider:
-        yield ChaosClient(outsider, topic)
+    async with open_client(supervisors, topic, credentials=credentials) as client:
+        yield ChaosClient(client, topic)
 
 
-async def sabotage(
+async def apply_plan(
     supervisors: Sequence[Address],
     topic: TopicId,
     plan: Callable[[dict[NodeId, NodeStatus]], Damages],
@@ -51,26 +44,26 @@ async def sabotage(
     is_gentle: bool = False,
 ) -> Damages:
     """Plan damage for the members of a topic and apply it; return the applied damage."""
-    async with open_chaos_client(supervisors, topic, credentials) as saboteur:
-        damages = plan(await saboteur.members())
-        inflict = saboteur.apply_to_consenting if is_gentle else saboteur.apply
-        return await inflict(damages)
+    async with open_chaos_client(supervisors, topic, credentials) as client:
+        damages = plan(await client.members())
+        apply = client.apply_to_consenting if is_gentle else client.apply
+        return await apply(damages)
 
 
 class ChaosClient:
     """Client that damages one topic."""
 
-    def __init__(self, outsider: RpcClient, topic: TopicId) -> None:
-        self._outsider = outsider
+    def __init__(self, client: RpcClient, topic: TopicId) -> None:
+        self._client = client
         self._topic = topic
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def members(self) -> dict[NodeId, NodeStatus]:
         """Return the live members; raise UnreachableError if there are none, or no supervisor."""
-        inspection = await Inspector(self._outsider, self._topic).inspect(TopicContents.NOTHING)
+        inspection = await Inspector(self._client, self._topic).inspect(TopicContents.NOTHING)
         members = {node: each for node, each in inspection.statuses.items() if each.member}
         if not members:
-            raise UnreachableError(nobody_in(self._topic))
+            raise UnreachableError(no_members_in(self._topic))
         return members
 
     async def apply(self, damages: Damages) -> Damages:
@@ -129,13 +122,11 @@ class ChaosClient:
         if timeout_s is None:
             timeout_s = CRASH_S if isinstance(damage, Crash) else ANSWER_S
         async with self._slots:
-            return await self._outsider.request(
+            return await self._client.request(
                 self._topic, node, partial(numbered, damage), ChaosAck, timeout_s
             )
 
 
 def _named(nodes: Sequence[NodeId]) -> str:
     """Format some nodes for a sentence; the supervisor gets an article."""
-    shown = [f"the {node}" if node == SUPERVISOR else node for node in nodes[:NAMED_MAX]]
-    more = len(nodes) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    return listed([f"the {n}" if n == SUPERVISOR else n for n in nodes], NAMED_MAX)

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from msgspec import ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
+from skipring.admin.inspector import ring_state
 from skipring.core.messages import Message
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.state import SubscriberState, SupervisorState
@@ -97,18 +98,7 @@ def wrong_labels(members: Statuses, seed: int) -> Damages:
     """Give each member an arbitrary label and keep all other variables."""
     draw = Arbitrary(Random(seed), sorted(members))
     return {
-        node: [
-            Overwrite(
-                request=0,
-                label=draw.label(),
-                left=status.left,
-                right=status.right,
-                ring=status.ring,
-                shortcuts=status.shortcuts,
-                silence=status.silence,
-                digests=status.digests,
-            )
-        ]
+        node: [_overwritten(replace(ring_state(status), label=draw.label()))]
         for node, status in sorted(members.items())
     }
 

@@ -1,25 +1,37 @@
 """Diagnosis of a live topic or of one node: findings and advice.
 
-The judge is that of the simulator (``world/legitimacy.py``); this module adds the advice.
+The judge is that of the simulator (``world/legitimacy.py``). A ring can be legitimate while its
+members cannot exchange messages, so this module also judges links, backfill, clones, clocks and
+disks by the report of each node about its process (``NodeHealth``), and adds the advice.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median_low
 from typing import Final
 
 from msgspec import Struct
 
-from skipring.admin.health import live_violations, warnings
 from skipring.admin.inspector import Inspection, Inspector, TopicContents
 from skipring.core.name_registry import Conflict, ProcessId
 from skipring.core.peers import NodeId
+from skipring.core.sequences import TOLERANCE_US
 from skipring.errors import InputError, UnreachableError
-from skipring.wire.rpc import ChangeEntry, ChangePage
-from skipring.world.legitimacy import LIVE_LAYERS, Layer, Violation, publication_violations
+from skipring.wire.rpc import ChangeEntry, ChangePage, NodeHealth, NodeStatus
+from skipring.world.legitimacy import (
+    LIVE_LAYERS,
+    Layer,
+    Violation,
+    publication_violations,
+    violations,
+)
+from skipring.world.snapshot import Snapshot
 
 POLL_S: Final = 0.2  # Guess: an inspection of a small ring takes some milliseconds.
+# Neighbours exchange messages every tick; jitter may leave one tick without a message.
+SILENT_TICKS: Final = 2
 NAMED_MAX: Final = 5  # Guess: a sentence names this number of nodes, then "and 7 more".
 
 SILENT: Final = "it does not answer"
@@ -160,7 +172,9 @@ def explain(inspection: Inspection, node: NodeId, journal: ChangePage | None) ->
     snapshot = inspection.snapshot
     known = snapshot.subscribers.keys() | set(snapshot.crashed)
     if node not in known:
-        there = f"there are {_listed(sorted(known))}" if known else "the topic has no nodes"
+        there = (
+            f"there are {listed(sorted(known), NAMED_MAX)}" if known else "the topic has no nodes"
+        )
         raise InputError(f"no node {node[:64]!r} is known in {snapshot.topic!r}; {there}")
     found = (*live_violations(inspection), *publication_violations(snapshot))
     return Explanation(
@@ -188,56 +202,134 @@ def is_about(violation: Violation, node: NodeId) -> bool:
     return subject == node or (violation.layer is Layer.RING and subject in fields)
 
 
+# -- live processes ----------------------------------------------------------------------------
+
+
+def live_violations(inspection: Inspection) -> Iterator[Violation]:
+    """Yield the reasons why the ring is not legitimate, linked and served by healthy processes."""
+    yield from violations(inspection.snapshot)
+    for node, status in inspection.statuses.items():
+        if status.member:
+            yield from _link_violations(node, status.health)
+    for node, status in inspection.statuses.items():
+        if status.member:
+            yield from _process_violations(node, status.health)
+    names = dict.fromkeys(clone.name for clone in inspection.clones)
+    for name in names:
+        yield Violation(Layer.PROCESSES, f"{name} is the name of two live processes")
+    for node, status in inspection.statuses.items():
+        if status.member and status.health.clones and node not in names:
+            where = ", ".join(status.health.clones)
+            yield Violation(Layer.PROCESSES, f"{node} is also the name of the process at {where}")
+
+
+def warnings(inspection: Inspection) -> Iterator[str]:
+    """Yield conditions that an operator should check although the topic works."""
+    yield from _clock_warnings(inspection.clock_offsets_us)
+    for node, status in inspection.statuses.items():
+        yield from _record_warnings(node, status)
+
+
+def _link_violations(node: NodeId, health: NodeHealth) -> Iterator[Violation]:
+    for other in dict.fromkeys((*health.unlinked, *health.silent)):
+        ticks = health.silent.get(other, 0)
+        if other in health.unlinked:
+            yield Violation(Layer.LINKS, f"{node} has no connection to its neighbour {other}")
+        elif ticks >= SILENT_TICKS:
+            text = f"{node} has received nothing from its neighbour {other} for {ticks} intervals"
+            yield Violation(Layer.LINKS, text)
+
+
+def _process_violations(node: NodeId, health: NodeHealth) -> Iterator[Violation]:
+    if health.not_ready:
+        yield Violation(Layer.PROCESSES, f"{node} is not ready: {health.not_ready}")
+    if health.disk_error:
+        yield Violation(Layer.PROCESSES, f"{node} cannot store: {health.disk_error}")
+
+
+def _record_warnings(node: NodeId, status: NodeStatus) -> Iterator[str]:
+    health = status.health
+    if health.quarantined:
+        count = health.quarantined
+        records = "1 damaged record" if count == 1 else f"{count} damaged records"
+        yield f"{node} has quarantined {records} since it started: check its disk."
+    if health.ahead:
+        yield (
+            f"{node}: {health.ahead} incarnations of its name are ahead of its clock and are "
+            "ignored. Its clock is slow, or a publication was forged."
+        )
+
+
+def _clock_warnings(offsets_us: Mapping[NodeId, int]) -> Iterator[str]:
+    """Compare each clock with the median of all; with two clocks, either may be wrong."""
+    if not offsets_us:
+        return
+    middle = median_low(offsets_us.values())
+    for node, offset in offsets_us.items():
+        skew_s = (offset - middle) / 1e6
+        if abs(offset - middle) > TOLERANCE_US:
+            where = "ahead of" if skew_s > 0 else "behind"
+            yield f"{node}: its clock is {abs(skew_s):.0f} s {where} the clocks of other members."
+
+
 # -- advice ----------------------------------------------------------------------------------
+
+
+_LAYER_ADVICE: Final[Mapping[frozenset[Layer], str]] = {
+    frozenset((Layer.LABELS, Layer.RING, Layer.SHORTCUTS, Layer.LEAVERS)): (
+        "The ring is degraded and heals by itself, usually within 30 intervals."
+    ),
+    frozenset((Layer.LINKS,)): (
+        "Some neighbours cannot reach each other: check the network and firewalls between "
+        "them, and the addresses that they advertise."
+    ),
+    frozenset((Layer.PROCESSES,)): (
+        "Wait for a backfill. Stop a clone, or give it its own name and data directory. "
+        "Free space on a full disk, or replace a broken one."
+    ),
+    frozenset((Layer.PUBLICATIONS,)): (
+        "Not all members are in sync. Missing publications arrive by themselves: check again "
+        "in a few intervals. If the same node still lacks as many, check its log and the free "
+        "space on its disk."
+    ),
+}
 
 
 def _advice(
     inspection: Inspection, members: Sequence[NodeId], found: Sequence[Violation]
 ) -> Iterator[str]:
     """Yield what to do about the violations, the most urgent first."""
-    snapshot = inspection.snapshot
-    for clone in inspection.clones:
-        yield (
-            f"Two live processes have the name {clone.name}: {_process(clone.holder)} holds it, "
-            f"{_process(clone.refused)} was refused. Is it a copy of the data directory? Stop one "
-            "of them, or give it another name and its own data directory."
-        )
+    yield from map(_clone_advice, inspection.clones)
+    yield from _member_advice(inspection.snapshot, members)
+    layers = {each.layer for each in found}
+    yield from (text for of, text in _LAYER_ADVICE.items() if layers & of)
+
+
+def _clone_advice(clone: Conflict) -> str:
+    return (
+        f"Two live processes have the name {clone.name}: {_process(clone.holder)} holds it, "
+        f"{_process(clone.refused)} was refused. Is it a copy of the data directory? Stop one "
+        "of them, or give it another name and its own data directory."
+    )
+
+
+def _member_advice(snapshot: Snapshot, members: Sequence[NodeId]) -> Iterator[str]:
     if not members:
         yield (
             f"{snapshot.topic!r} has no members: check the name, and that a node of it is running."
         )
     recorded = {node for _, node in snapshot.supervisor.database if node is not None}
-    silent = [node for node in snapshot.crashed if node in recorded]
-    if silent:
+    if silent := [node for node in snapshot.crashed if node in recorded]:
         yield (
-            f"{_listed(silent)}: no answer. If it was stopped for good, there is nothing to do: "
-            "the supervisor evicts members that are silent for 9 to 18 intervals. Otherwise check "
-            "its log, and start it again with the same data directory."
+            f"{listed(silent, NAMED_MAX)}: no answer. If it was stopped for good, there is nothing "
+            "to do: the supervisor evicts members that are silent for 9 to 18 intervals. Otherwise "
+            "check its log, and start it again with the same data directory."
         )
-    unrecorded = [node for node in members if node not in recorded]
-    if unrecorded:
+    if unrecorded := [node for node in members if node not in recorded]:
         yield (
-            f"{_listed(unrecorded)}: not recorded by the supervisor. It rejoins by itself; if not, "
-            "compare its list of supervisors with yours: all processes must have the same list."
-        )
-    layers = {each.layer for each in found}
-    if layers & {Layer.LABELS, Layer.RING, Layer.SHORTCUTS, Layer.LEAVERS}:
-        yield "The ring is degraded and heals by itself, usually within 30 intervals."
-    if Layer.LINKS in layers:
-        yield (
-            "Some neighbours cannot reach each other: check the network and firewalls between "
-            "them, and the addresses that they advertise."
-        )
-    if Layer.PROCESSES in layers:
-        yield (
-            "Wait for a backfill. Stop a clone, or give it its own name and data directory. "
-            "Free space on a full disk, or replace a broken one."
-        )
-    if Layer.PUBLICATIONS in layers:
-        yield (
-            "Not all members are in sync. Missing publications arrive by themselves: check again "
-            "in a few intervals. If the same node still lacks as many, check its log and the free "
-            "space on its disk."
+            f"{listed(unrecorded, NAMED_MAX)}: not recorded by the supervisor. It rejoins by "
+            "itself; if not, compare its list of supervisors with yours: all processes must have "
+            "the same list."
         )
 
 
@@ -245,7 +337,7 @@ def _process(process: ProcessId) -> str:
     return f"the one at {process.address} (incarnation {process.incarnation:x})"
 
 
-def _listed(nodes: Sequence[NodeId]) -> str:
-    more = len(nodes) - NAMED_MAX
-    names = ", ".join(nodes[:NAMED_MAX])
-    return f"{names} and {more} more" if more > 0 else names
+def listed(names: Sequence[str], named_max: int) -> str:
+    """Return the first names and the number of the others, for a sentence."""
+    more = len(names) - named_max
+    return ", ".join(names[:named_max]) + (f" and {more} more" if more > 0 else "")

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
-from random import Random
 from time import time_ns
 from typing import TYPE_CHECKING, Final
 
@@ -23,10 +22,8 @@ from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.trie import PublicationTrie
-from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
-from skipring.net.addresses import parse_supervisors
-from skipring.rpc.client import RpcClient
-from skipring.wire.limits import check_topic
+from skipring.errors import SkipringError, UnreachableError
+from skipring.rpc.client import RpcClient, open_client
 from skipring.wire.rpc import (
     Address,
     ChangePage,
@@ -94,14 +91,8 @@ async def open_inspector(
     ``report`` receives the reason while a supervisor does not answer. A node that does not answer
     within ``patience_s`` counts as unreachable.
     """
-    supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
-    try:
-        check_topic(topic)
-    except MessageError as error:
-        raise InputError(str(error)) from None
-    client = RpcClient(supervisors, rng=Random(), credentials=credentials, report=report)
-    async with client as outsider:
-        yield Inspector(outsider, topic, patience_s=patience_s)
+    async with open_client(supervisors, topic, credentials=credentials, report=report) as client:
+        yield Inspector(client, topic, patience_s=patience_s)
 
 
 class _Stored(Struct, frozen=True, gc=False):
@@ -111,12 +102,15 @@ class _Stored(Struct, frozen=True, gc=False):
     hashes: dict[Prefix, bytes] = {}
 
 
+NOTHING_STORED: Final = _Stored()
+
+
 class Inspector:
     """Client that inspects one topic."""
 
     def __init__(
         self,
-        outsider: RpcClient,
+        client: RpcClient,
         topic: TopicId,
         *,
         patience_s: float = NODE_S,
@@ -125,7 +119,7 @@ class Inspector:
         self._patience_s = patience_s  # how long a node may take to answer
         self._supervisor_patience_s = supervisor_patience_s
         self.is_refused = False  # True once the supervisor has refused to serve the topic
-        self._outsider = outsider
+        self._client = client
         self._topic = topic
         self._seen: dict[NodeId, NodeStatus | Refused | None] = {}  # None: has not answered
         self._unaddressed: set[NodeId] = set()  # their address is not known
@@ -156,7 +150,9 @@ class Inspector:
         statuses = {n: s for n, s in sorted(self._seen.items()) if isinstance(s, NodeStatus)}
         stored = await self._stored(statuses, contents)
         statuses = {node: status for node, status in statuses.items() if node in stored}
-        subscribers = {node: _state(status, stored[node]) for node, status in statuses.items()} | {
+        subscribers = {
+            node: ring_state(status, stored[node]) for node, status in statuses.items()
+        } | {
             # A live node that is not in the topic does not want to be a member.
             node: SubscriberState(member=False)
             for node, answer in self._seen.items()
@@ -180,7 +176,7 @@ class Inspector:
 
     async def journal(self, node: NodeId) -> ChangePage | None:
         """Return recent changes of a node; None if it does not answer or is not in the topic."""
-        answer = await self._outsider.request(
+        answer = await self._client.request(
             self._topic, node, FetchChanges, ChangePage, self._patience_s
         )
         return answer if isinstance(answer, ChangePage) else None
@@ -219,7 +215,7 @@ class Inspector:
 
     async def _page(self, start: int) -> DatabasePage:
         for _ in range(ATTEMPTS):
-            page = await self._outsider.request(
+            page = await self._client.request(
                 self._topic,
                 SUPERVISOR,
                 lambda request: FetchDatabase(request, start),
@@ -234,11 +230,11 @@ class Inspector:
                     f"the supervisor at {self._supervisor} does not serve {self._topic!r}; "
                     "allow the topic where it is started, or choose another topic"
                 )
-        raise UnreachableError(self._outsider.no_supervisor_of(self._topic))
+        raise UnreachableError(self._client.no_supervisor_of(self._topic))
 
     @property
     def _supervisor(self) -> Address:
-        return self._outsider.supervisor_of(self._topic)
+        return self._client.supervisor_of(self._topic)
 
     # -- nodes ---------------------------------------------------------------------------------
 
@@ -252,7 +248,7 @@ class Inspector:
                 for node in sorted(waiting):
                     self._start_visit(node, group, slots)
             # A later answer may contain the address of a node that was skipped.
-            waiting = {node for node in self._unaddressed if self._outsider.book.find(node)}
+            waiting = {node for node in self._unaddressed if self._client.book.find(node)}
             self._unaddressed -= waiting
             for node in waiting:
                 del self._seen[node]
@@ -269,7 +265,7 @@ class Inspector:
     async def _visit(
         self, node: NodeId, group: asyncio.TaskGroup, slots: asyncio.Semaphore
     ) -> None:
-        if self._outsider.book.find(node) is None:
+        if self._client.book.find(node) is None:
             self._unaddressed.add(node)
             return
         async with slots:
@@ -281,7 +277,7 @@ class Inspector:
 
     async def _status(self, node: NodeId) -> NodeStatus | Refused | None:
         for _ in range(ATTEMPTS):
-            answer = await self._outsider.request(
+            answer = await self._client.request(
                 self._topic, node, GetNodeStatus, NodeStatus, self._patience_s
             )
             if answer is not None:
@@ -299,7 +295,7 @@ class Inspector:
             contents is TopicContents.DIFFERENCES and len(roots) <= 1
         )
         if is_enough:
-            return dict.fromkeys(statuses, _Stored())
+            return dict.fromkeys(statuses, NOTHING_STORED)
         groups = _groups(statuses, is_apart=contents is TopicContents.PAYLOADS)
         slots = asyncio.Semaphore(LISTINGS_AT_ONCE)
         listings = await asyncio.gather(
@@ -354,7 +350,7 @@ class Inspector:
     ) -> PublicationPage | None:
         payloads = contents is TopicContents.PAYLOADS
         for _ in range(ATTEMPTS):
-            page = await self._outsider.request(
+            page = await self._client.request(
                 self._topic,
                 node,
                 lambda request: FetchPublications(request, start, end, payloads),
@@ -388,7 +384,7 @@ def _groups(statuses: dict[NodeId, NodeStatus], *, is_apart: bool) -> list[list[
     return list(groups.values())
 
 
-def _state(status: NodeStatus, stored: _Stored) -> SubscriberState:
+def ring_state(status: NodeStatus, stored: _Stored = NOTHING_STORED) -> SubscriberState:
     """Return the variables of a subscriber as a value."""
     return SubscriberState(
         member=status.member,

@@ -11,19 +11,15 @@ import click
 from skipring.cli.certs import certs
 from skipring.cli.chaos import chaos
 from skipring.cli.context import completion, context
-from skipring.cli.dashboard import dashboard
 from skipring.cli.dev import dev
-from skipring.cli.doctor import doctor, explain
 from skipring.cli.lab import bench, demo, lab
 from skipring.cli.node import node, supervisor
 from skipring.cli.options import Exit
 from skipring.cli.pipeline import pipeline
-from skipring.cli.pub import pub
-from skipring.cli.ring import ring
+from skipring.cli.pub_sub import pub, sub
+from skipring.cli.ring import doctor, explain, ring
 from skipring.cli.simulate import shrink, simulate
-from skipring.cli.sub import sub
-from skipring.cli.top import top
-from skipring.cli.topics import topics
+from skipring.cli.top import dashboard, top, topics
 from skipring.errors import InputError, SkipringError, UnreachableError
 
 

@@ -6,7 +6,6 @@ Certificates and keys are files; no command prints a key.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
@@ -44,7 +43,7 @@ _authority = click.option(
 
 @click.group()
 def certs() -> None:
-    """Create the authority of a cluster; issue, list and deny certificates.
+    """Manage the authority and the certificates of a cluster.
 
     Processes with certificates listen on addresses that other machines can reach, and accept only
     peers with a certificate of the same authority.
@@ -56,7 +55,7 @@ def certs() -> None:
 @_days(AUTHORITY_DAYS)
 @json_option()
 def init(directory: Path, days: int, as_json: bool) -> None:
-    """Create the authority of a cluster: ca.pem and ca.key in DIR, by default in certs.
+    """Create the authority of a cluster: ca.pem and ca.key in DIR (default: certs).
 
     Every process needs ca.pem. The holder of ca.key can admit processes to the cluster: keep it
     where certificates are issued, and nowhere else.
@@ -66,7 +65,7 @@ def init(directory: Path, days: int, as_json: bool) -> None:
 
     ca, key = authority_files(make_authority(directory, days=days))
     ends = read_certificates(ca)[0].ends
-    if as_json or not sys.stdout.isatty():
+    if as_json:
         click.echo(json.dumps({"ca": str(ca), "key": str(key), "not_after": _moment(ends)}))
         return
     click.echo(f"{ca}  the authority's certificate, for every process; until {ends:%Y-%m-%d}")
@@ -103,7 +102,7 @@ def issue(
 
     ca = authority_files(authority).certificate
     issued = issue_each(authority, names, out or authority, days=days, hosts=hosts)
-    if as_json or not sys.stdout.isatty():
+    if as_json:
         for each in issued:
             click.echo(json.dumps(_row(ca, each)))
     else:
@@ -122,7 +121,7 @@ def list_(directory: Path, as_json: bool) -> None:
     for each in certificates_in(directory):
         serial, name = serial_text(each.serial), " ".join(each.common_names)
         is_denied = each.serial in denied
-        if as_json or not sys.stdout.isatty():
+        if as_json:
             row = {"name": name, "cert": str(each.path), "serial": serial, "denied": is_denied}
             click.echo(json.dumps({**row, "not_after": _moment(each.ends)}))
         else:
@@ -138,21 +137,20 @@ def deny(given: tuple[str, ...], authority: Path, as_json: bool) -> None:
     """Deny certificates: add them to the deny list of an authority.
 
     CERT is the file of a certificate, or its serial number in hexadecimal digits. Copy the deny
-    list to the directory of ca.pem on every machine: processes read it again by themselves, close
-    the connections with these certificates, and accept no new ones.
+    list to the directory of ca.pem on every machine: processes reload it by themselves, close
+    connections with these certificates, and accept no new ones.
     """
     from skipring.security.ca import deny_each
     from skipring.security.deny_list import FILE_NAME, serial_text
 
     path = authority / FILE_NAME
-    is_json = as_json or not sys.stdout.isatty()
     for serial, comment, is_new in deny_each(authority, given):
         text = serial_text(serial)
-        if is_json:
+        if as_json:
             click.echo(json.dumps({"serial": text, "list": str(path), "is_new": is_new}))
         else:
             click.echo(f"{text}  {comment}" if is_new else f"{text}  already denied")
-    if not is_json:
+    if not as_json:
         click.echo(f"\nNext, copy {quote(str(path))} to the directory of ca.pem on every machine.")
 
 

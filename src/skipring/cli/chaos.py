@@ -1,4 +1,4 @@
-"""``skipring chaos``: damage a live topic and watch it recover."""
+"""``skipring chaos``: fault injection into a live topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TICKS: Final = 60  # Guess: long enough for evictions, short enough to wait for.
 _SHARE: Final = click.FloatRange(0, 1)
 
 _seed = click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all chance."
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed."
 )
 
 
@@ -46,9 +46,9 @@ def chaos() -> None:
 @click.argument("code", metavar="ADVERSARY")
 @_seed
 def adversary(topic: str, access: Access, as_json: bool, code: str, seed: int) -> None:
-    """Put the topic into a start state of the simulator, such as A15.
+    """Overwrite the state of a topic with an adversary of the simulator, such as A15.
 
-    The members assume the states of the nodes in it. Publications do not change, but members may
+    Each member gets the state of one simulated node. No publication is invented, but members may
     lose some.
     """
     from skipring.admin.chaos_plans import adversarial, check_adversary
@@ -62,7 +62,7 @@ def adversary(topic: str, access: Access, as_json: bool, code: str, seed: int) -
 @click.option("--wipe", is_flag=True, help="Delete all entries.")
 @_seed
 def database(topic: str, access: Access, as_json: bool, wipe: bool, seed: int) -> None:
-    """Overwrite the supervisor's database with arbitrary entries, or delete all."""
+    """Overwrite or empty the supervisor's database."""
     from skipring.admin.chaos_plans import no_database, wrong_database
 
     _damage(
@@ -90,7 +90,10 @@ def labels(topic: str, access: Access, as_json: bool, seed: int) -> None:
 )
 @_seed
 def tries(topic: str, access: Access, as_json: bool, share: float, seed: int) -> None:
-    """Overwrite hashes at every member, and delete a share of the publications at all but one."""
+    """Corrupt the tries of all members.
+
+    Hashes become wrong at every member, and all members but one lose a share of their publications.
+    """
     from skipring.admin.chaos_plans import spoilt_tries
 
     _damage(topic, access, lambda members: spoilt_tries(members, share, seed), as_json)
@@ -98,8 +101,14 @@ def tries(topic: str, access: Access, as_json: bool, share: float, seed: int) ->
 
 @chaos.command()
 @_common
-@click.option("--groups", metavar="A,B/C,D", help="Members of each side, and the supervisor.")
-@click.option("--parts", type=click.IntRange(2), default=2, show_default=True)
+@click.option("--groups", metavar="A,B/C,D", help="Members of each group.")
+@click.option(
+    "--parts",
+    type=click.IntRange(2),
+    default=2,
+    show_default=True,
+    help="Number of random groups, without --groups.",
+)
 @click.option(
     "--ticks",
     type=click.IntRange(1),
@@ -120,17 +129,17 @@ def partition(
 ) -> None:
     """Drop all traffic between groups of members.
 
-    Members of no group, and the supervisor unless a group names it ("supervisor"), reach all
-    groups. Without --groups the members are divided by chance.
+    Members of no group reach all groups. So does the supervisor, unless a group contains
+    "supervisor". Without --groups the members are divided at random.
     """
-    from skipring.admin import chaos_plans as sabotage
+    from skipring.admin import chaos_plans
 
     def plan(members: dict[str, NodeStatus]) -> Damages:
         if groups is None:
-            return sabotage.partition(sabotage.parts_of(members, parts, seed), ticks)
+            return chaos_plans.partition(chaos_plans.parts_of(members, parts, seed), ticks)
         sides = [_names(group) for group in groups.split("/")]
-        sabotage.check_names([node for side in sides for node in side], members)
-        return sabotage.partition(sides, ticks)
+        chaos_plans.check_names([node for side in sides for node in side], members)
+        return chaos_plans.partition(sides, ticks)
 
     _damage(topic, access, plan, as_json)
 
@@ -147,7 +156,7 @@ def heal(topic: str, access: Access, as_json: bool) -> None:
 @chaos.command()
 @_common
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
-@click.option("--share", type=_SHARE, help="Share of all members, by chance, instead of names.")
+@click.option("--share", type=_SHARE, help="Random share of all members, instead of names.")
 @_seed
 def kill(
     topic: str,
@@ -157,17 +166,17 @@ def kill(
     share: float | None,
     seed: int,
 ) -> None:
-    """End processes at once, as kill -9 does."""
-    from skipring.admin import chaos_plans as sabotage
+    """Kill processes, as kill -9 does."""
+    from skipring.admin import chaos_plans
 
     if bool(nodes) == (share is not None):
         raise InputError("give either names of nodes, or --share")
 
     def plan(members: dict[str, NodeStatus]) -> Damages:
         if share is not None:
-            return sabotage.killed(sabotage.share_of(members, share, seed))
-        sabotage.check_names(nodes, members)
-        return sabotage.killed(nodes)
+            return chaos_plans.killed(chaos_plans.share_of(members, share, seed))
+        chaos_plans.check_names(nodes, members)
+        return chaos_plans.killed(nodes)
 
     _damage(topic, access, plan, as_json)
 
@@ -180,12 +189,12 @@ def _damage(
     topic: str, access: Access, plan: Plan, as_json: bool, *, is_gentle: bool = False
 ) -> None:
     """Plan the damage, apply it and print the affected processes."""
-    from skipring.admin.chaos_client import sabotage
+    from skipring.admin.chaos_client import apply_plan
     from skipring.admin.chaos_plans import words
     from skipring.node.process import run
 
     damages = run(
-        sabotage(access.supervisors, topic, plan, access.credentials(), is_gentle=is_gentle)
+        apply_plan(access.supervisors, topic, plan, access.credentials(), is_gentle=is_gentle)
     )
     done = {node: [words(damage) for damage in each] for node, each in damages.items()}
     if as_json:

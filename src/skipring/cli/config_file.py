@@ -37,7 +37,7 @@ config_option = click.option(
     is_eager=True,
     expose_value=False,
     callback=_load,
-    help="Settings in TOML.",
+    help="Settings file (TOML).",
 )
 
 

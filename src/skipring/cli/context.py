@@ -20,8 +20,8 @@ SHELLS = ("bash", "zsh", "fish")
 def context() -> None:
     """Store addresses and certificates of clusters under names.
 
-    Commands use the selected context where neither an option nor the environment names a
-    supervisor. SKIPRING_CONTEXT selects another one for one shell.
+    Commands use the selected context if neither an option nor the environment names a supervisor.
+    SKIPRING_CONTEXT overrides the selection in one shell.
     """
 
 
@@ -32,11 +32,11 @@ def context() -> None:
 )
 @click.option("--tls-ca", metavar="FILE", help="Certificate of the cluster's authority.")
 @click.option("--tls-cert", metavar="FILE", help="Your certificate.")
-@click.option("--tls-key", metavar="FILE", help="The key of your certificate.")
+@click.option("--tls-key", metavar="FILE", help="Key of your certificate.")
 def save(
     name: str, supervisor: str, tls_ca: str | None, tls_cert: str | None, tls_key: str | None
 ) -> None:
-    """Save a context under NAME; an older one of that name is replaced."""
+    """Save a context as NAME, replacing an earlier one."""
     from skipring.net.access import Access
     from skipring.net.contexts import Context, Contexts
 
@@ -88,7 +88,7 @@ def list_contexts(as_json: bool) -> None:
 @click.argument("name", required=False)
 @json_option("Print JSON.")
 def show(name: str | None, as_json: bool) -> None:
-    """Show the context NAME, or else the selected one."""
+    """Show the context NAME; by default, the selected one."""
     from skipring.errors import InputError
     from skipring.net.contexts import Contexts
 

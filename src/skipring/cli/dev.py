@@ -37,21 +37,37 @@ NODES_MAX: Final = 64
     "--data",
     type=DIRECTORY,
     metavar="DIR",
-    help="Store data here.  [default: a temporary directory, deleted at the end]",
+    help="Data directory.  [default: temporary, deleted at the end]",
 )
-@click.option("--topic", "topics", multiple=True, default=["news"], show_default=True, metavar="T")
-@click.option("--nodes", type=click.IntRange(1, NODES_MAX), default=3, show_default=True)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    default=["news"],
+    show_default=True,
+    metavar="T",
+    help="Topic of all nodes; may be repeated.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, NODES_MAX),
+    default=3,
+    show_default=True,
+    help="Number of nodes.",
+)
 @click.option(
     "--listen",
     default=SUPERVISOR_LISTEN,
     show_default=True,
     metavar="HOST:PORT",
     envvar="SKIPRING_SUPERVISOR",
-    help="Where the supervisor listens, or SKIPRING_SUPERVISOR.",
+    help="Address of the supervisor, or SKIPRING_SUPERVISOR.",
 )
 @tick_option(0.25, envvar=None)
-@click.option("--chaos", is_flag=True, help="Let skipring chaos damage these processes.")
-@click.option("--dashboard/--no-dashboard", default=None, help="[default: if it is installed]")
+@click.option("--chaos", is_flag=True, help="Accept faults from skipring chaos.")
+@click.option(
+    "--dashboard/--no-dashboard", default=None, help="Serve the dashboard.  [default: if installed]"
+)
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
 def dev(
     *,
@@ -64,7 +80,7 @@ def dev(
     dashboard: bool | None,
     log_level: str,
 ) -> int:
-    """Run a supervisor, three nodes and the dashboard on this machine until Ctrl-C."""
+    """Run a local supervisor, nodes and dashboard until Ctrl-C."""
     from skipring.admin.dev_cluster import DevCluster, DevSettings
     from skipring.net.addresses import parse_address, split_address
     from skipring.node.process import check_topic_name, run
@@ -109,7 +125,7 @@ async def _watch(cluster: DevCluster, *, has_dashboard: bool | None, is_temporar
             for child, status in cluster.reap():
                 _report_end(cluster, child, status)
             if not cluster.children:
-                click.echo("all processes have ended", err=True)
+                click.echo("all processes have exited", err=True)
                 return Exit.NO
             await asyncio.wait([stop], timeout=POLL_S)
         await asyncio.to_thread(cluster.stop)

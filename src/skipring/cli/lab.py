@@ -46,7 +46,9 @@ def lab() -> None:
 @click.argument("matrix", type=FILE)
 @click.option("--out", type=DIRECTORY, required=True, help="Directory of the tables.")
 @spark_options
-@click.option("--partitions", type=click.IntRange(1, 100_000), help="Tasks per chunk of work.")
+@click.option(
+    "--partitions", type=click.IntRange(1, 100_000), help="Spark tasks per chunk of work."
+)
 @json_option()
 def run(matrix: Path, out: Path, spark: SparkChoice, partitions: int | None, as_json: bool) -> int:
     """Run all experiments of MATRIX that the tables do not have yet.
@@ -59,7 +61,7 @@ def run(matrix: Path, out: Path, spark: SparkChoice, partitions: int | None, as_
         again = shlex.join(["skipring", "lab", "run", str(matrix), "--out", str(out)])
         click.echo(f"Finished runs are kept; continue with: {again}", err=True)
         raise
-    _print_summary(summary, out, as_json=as_json or not sys.stdout.isatty())
+    _print_summary(summary, out, as_json=as_json)
     return Exit.NO if summary.failed else Exit.YES
 
 
@@ -100,9 +102,9 @@ def _print_summary(summary: RunSummary, out: Path, *, as_json: bool) -> None:
 
 @lab.command()
 @click.argument("directory", type=DIRECTORY)
-@click.option("--out", type=FILE, help="The page to write.  [default: DIRECTORY/report.html]")
-@click.option("--pictures", type=DIRECTORY, help="Write every plot as an SVG file, too.")
-@click.option("--markdown", type=FILE, help="Write the page as Markdown, too.")
+@click.option("--out", type=FILE, help="Page to write.  [default: DIRECTORY/report.html]")
+@click.option("--pictures", type=DIRECTORY, help="Also write every plot as an SVG file.")
+@click.option("--markdown", type=FILE, help="Also write the page as Markdown.")
 @spark_options
 def report(
     directory: Path,
@@ -168,9 +170,10 @@ def _against(catalogue: str) -> Callable[[Command], Command]:
 
 @click.group()
 def bench() -> None:
-    """Measure performance; one JSON line per measurement, the ratios last.
+    """Measure performance and compare it with other systems.
 
-    The extra ``bench`` installs the clients of other systems; a missing system is skipped.
+    The output is one JSON line per measurement, the ratios last. The extra bench installs the
+    clients of other systems; a missing system is skipped.
     """
 
 
@@ -284,7 +287,7 @@ def _print_rows(rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
     from skipring.lab.bench.report import ratio_lines
 
     for row in rows:
-        if as_json or not sys.stdout.isatty():
+        if as_json:
             click.echo(json.dumps(row))
         elif "ratios" in row:
             for line in ratio_lines(row["ratios"]):
@@ -297,14 +300,14 @@ def _print_rows(rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--headless", is_flag=True, help="Plain text, without pauses and repainting.")
+@click.option("--headless", is_flag=True, help="Print plain text, without pauses and repainting.")
 @click.option("--assert", "must_heal", is_flag=True, help="Exit with 3 if a check fails.")
-@click.option("--no-spark", is_flag=True, help="Leave out the last chapter, on Spark.")
+@click.option("--no-spark", is_flag=True, help="Skip the last chapter, on Spark.")
 @click.option("--stay", "stays", is_flag=True, help="Keep the ring running until Ctrl-C.")
 @click.option(
     "--n", type=click.IntRange(4, 64), default=16, show_default=True, help="Number of nodes."
 )
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of all chance.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Random seed.")
 @click.option(
     "--tick",
     type=click.FloatRange(0.05, 10),
@@ -319,7 +322,7 @@ def _print_rows(rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
     metavar="S",
     default=1.0,
     show_default=True,
-    help="Seconds to read each page.",
+    help="Seconds that each page stays.",
 )
 @click.option(
     "--deadline",
@@ -345,10 +348,10 @@ def demo(
     report: Path,
     as_json: bool,
 ) -> int:
-    """Show a ring of processes that forms, is damaged several times, and heals each time.
+    """Show a ring of processes that heals after repeated damage.
 
-    The first line is the address of the dashboard, which shows the same in a browser; without the
-    extra ``dashboard`` there is only the terminal. On a pipe the output is as with --headless. Exit
+    The first line is the address of the dashboard, which shows the same in a browser, if the
+    extra dashboard is installed. On a pipe the output is as with --headless. Exit
     status: 0 done, 3 with --assert if a check fails, 130 interrupted. The command leaves no process
     and no data behind.
     """

@@ -17,7 +17,7 @@ from skipring.cli.options import (
     Command,
     Exit,
     access_options,
-    duration,
+    duration_option,
     identity_options,
     tick_option,
 )
@@ -32,16 +32,20 @@ _PROCESS_OPTIONS: Final = (
         "--advertise",
         metavar="HOST:PORT",
         envvar="SKIPRING_ADVERTISE",
-        help="The address that peers dial.  [default: as --listen]",
+        help="Address that peers dial.  [default: as --listen]",
     ),
     click.option(
-        "--data", type=DIRECTORY, metavar="DIR", envvar="SKIPRING_DATA", help="Store data here."
+        "--data",
+        type=DIRECTORY,
+        metavar="DIR",
+        envvar="SKIPRING_DATA",
+        help="Data directory.  [default: none; data stays in memory]",
     ),
     click.option(
         "--metrics",
         metavar="HOST:PORT",
         envvar="SKIPRING_METRICS",
-        help="Serve /metrics, /healthz and /readyz.",
+        help="Serve /metrics, /healthz, /livez and /readyz.",
     ),
     click.option(
         "--log-level",
@@ -51,7 +55,7 @@ _PROCESS_OPTIONS: Final = (
         envvar="SKIPRING_LOG_LEVEL",
         help="Log to stderr: text on a terminal, else JSON.",
     ),
-    click.option("--chaos", is_flag=True, help="Let skipring chaos damage this process."),
+    click.option("--chaos", is_flag=True, help="Accept faults from skipring chaos."),
     tick_option(),
 )
 
@@ -64,7 +68,7 @@ def _process_options(listen: str) -> Callable[[Command], Command]:
         show_default=True,
         metavar="HOST:PORT",
         envvar="SKIPRING_LISTEN",
-        help="Port 0 picks a free one.",
+        help="Address to listen on; port 0 picks a free port.",
     )
 
     def add(command: Command) -> Command:
@@ -83,7 +87,7 @@ def _process_options(listen: str) -> Callable[[Command], Command]:
     multiple=True,
     metavar="GLOB",
     envvar="SKIPRING_ALLOW_TOPIC",
-    help="Serve only matching topics.",
+    help="Serve only topics that match; may be repeated.",
 )
 def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401
     """Run a supervisor; the first line of output is its address."""
@@ -114,12 +118,9 @@ def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> 
     envvar="SKIPRING_NAME",
     help="Name of the node.  [default: as its certificate, or random]",
 )
-@click.option(
+@duration_option(
     "--drain",
-    callback=duration,
-    default="30s",
-    show_default=True,
-    metavar="TIME",
+    "30s",
     envvar="SKIPRING_DRAIN",
     help="On stop, wait at most TIME for the handover.",
 )
@@ -130,12 +131,12 @@ def node(
     drain: float,
     **options: Any,  # noqa: ANN401
 ) -> int:
-    """Run a node that subscribes to topics, stores their publications and forwards them.
+    """Run a node that stores and forwards publications.
 
     On SIGTERM or SIGINT the node hands its publications over to another member; a second signal
     ends the wait. The exit status is 1 if publications were not handed over.
 
-    With --config, SIGHUP reads the list of supervisors in the file again.
+    With --config, SIGHUP reloads the list of supervisors from the file.
     """
     from msgspec.structs import replace
 
@@ -191,7 +192,7 @@ def _settings(
 def _supervisors_reader(
     context: click.Context, access: Access
 ) -> Callable[[], tuple[str, ...]] | None:
-    """Return a function that rereads the list of supervisors; None if it is not from a file."""
+    """Return a function that reloads the list of supervisors; None if it is not from a file."""
     from skipring.net.addresses import parse_supervisors
 
     source = context.get_parameter_source("supervisors")

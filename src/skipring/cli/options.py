@@ -7,12 +7,13 @@ Precedence of a setting: option, environment variable ``SKIPRING_...``, settings
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from enum import IntEnum
 from functools import wraps
 from importlib.util import find_spec
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,9 +46,18 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-def json_option(text: str = "Print JSON also on a terminal.") -> Callable[[Command], Command]:
-    """Return the option ``--json``; the command receives it as ``as_json``."""
-    return click.option("--json", "as_json", is_flag=True, help=text)
+def json_option(text: str | None = None) -> Callable[[Command], Command]:
+    """Return the option ``--json``; the command receives it as ``as_json``.
+
+    Without a text, ``as_json`` is also True if stdout is not a terminal.
+    """
+    help_text = text or "Print JSON also on a terminal."
+    callback = None if text is not None else _json_on_pipe
+    return click.option("--json", "as_json", is_flag=True, callback=callback, help=help_text)
+
+
+def _json_on_pipe(_: click.Context, __: click.Parameter, given: bool) -> bool:
+    return given or sys.stdout is None or not sys.stdout.isatty()  # None: it is closed
 
 
 # --- extras ----------------------------------------------------------------------------
@@ -79,7 +89,7 @@ def require_extra(extra: str) -> None:
 def finite(_: click.Context, __: click.Parameter, value: float) -> float:
     """Refuse NaN and infinity, which no range excludes."""
     if not isfinite(value):
-        raise click.BadParameter("it is a number of seconds")
+        raise click.BadParameter("expected a finite number of seconds")
     return value
 
 
@@ -104,7 +114,7 @@ _SUPERVISORS: Final = click.option(
     "supervisors",
     metavar="HOST:PORT[,...]",
     envvar="SKIPRING_SUPERVISOR",
-    help="Or SKIPRING_SUPERVISOR, or a context.  [default: 127.0.0.1:7400]",
+    help="Supervisors; or SKIPRING_SUPERVISOR, or a context.  [default: 127.0.0.1:7400]",
 )
 
 _CREDENTIALS: Final = tuple(
@@ -114,7 +124,7 @@ _CREDENTIALS: Final = tuple(
     for name, text in (
         ("ca", "Certificate of the cluster's authority."),
         ("cert", "Certificate of this process."),
-        ("key", "The key of that certificate."),
+        ("key", "Key of that certificate."),
     )
 )
 
@@ -142,7 +152,7 @@ def identity_options(command: Command) -> Command:
             return command(access=Access.resolve(others.pop("supervisors"), **files), **others)
         return command(access=Access.files(**files), **others)
 
-    for option in (*_CREDENTIALS, config_option):
+    for option in (config_option, *reversed(_CREDENTIALS)):
         with_access = option(with_access)
     return with_access
 
@@ -158,16 +168,40 @@ def open_inspector(
     return open_live_inspector(access.supervisors, topic, access.credentials(), report, **limits)
 
 
-def duration(_: click.Context | None, __: click.Parameter | None, text: str) -> float:
-    """Return the seconds of a text such as 500ms, 10s, 5m, 2h or 7d; without a unit, seconds."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise click.BadParameter(f"{text!r} is not a duration such as 500ms, 10s or 5m")
-    return float(match[1]) * UNITS_S[match[2]]
+class Duration(click.ParamType[float]):
+    """Time such as 500ms, 10s, 5m, 2h or 7d, in seconds; without a unit, seconds."""
+
+    name = "duration"
+
+    def __init__(self, least_s: float = 0.0, most_s: float = inf) -> None:
+        self._least_s, self._most_s = least_s, most_s
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the duration in seconds."""
+        if isinstance(value, float):
+            return value
+        found = _DURATION.fullmatch(str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is not a duration such as 500ms, 10s or 5m", param, ctx)
+        seconds = float(found[1]) * UNITS_S[found[2]]
+        if not self._least_s <= seconds <= self._most_s:
+            span = f"from {self._least_s:g} s to {self._most_s:g} s"
+            self.fail(f"{value!r} is out of range; give a duration {span}", param, ctx)
+        return seconds
 
 
-_DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d|)")
+DURATION: Final = Duration()
+_DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h|d|)")
 UNITS_S: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def duration_option(name: str, default: str, **attributes: Any) -> Callable[[Command], Command]:  # noqa: ANN401
+    """Return an option that is a duration."""
+    return click.option(
+        name, type=DURATION, default=default, show_default=True, metavar="TIME", **attributes
+    )
 
 
 # --- Spark -----------------------------------------------------------------------------
@@ -213,7 +247,7 @@ _MASTER: Final = click.option(
     "--master",
     metavar="URL",
     envvar="SKIPRING_SPARK_MASTER",
-    help="Spark's master: local[2], spark://HOST:PORT, yarn ... [default: this machine's cores]",
+    help="Spark master: local[2], spark://HOST:PORT, yarn ...  [default: all local cores]",
 )
 
 _CONF: Final = click.option(
@@ -221,5 +255,5 @@ _CONF: Final = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     callback=_settings,
-    help="Setting of Spark; may be repeated.",
+    help="Spark setting; may be repeated.",
 )

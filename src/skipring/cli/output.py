@@ -1,4 +1,4 @@
-"""Terminal output: consoles, the panel of a ring, diagnoses and simulations.
+"""Terminal output: consoles, tables, diagnoses and simulations.
 
 Commands import it in their bodies, because importing rich takes longer than printing help.
 """
@@ -6,12 +6,11 @@ Commands import it in their bodies, because importing rich takes longer than pri
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Final
 
-from msgspec import Struct
 from rich.console import Console, Group, JustifyMethod, OverflowMethod, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -20,36 +19,13 @@ from rich.text import Text
 from skipring.admin.diagnosis import LAYERS, REPAIRS, Diagnosis, Explanation
 from skipring.sim.engine import World
 from skipring.sim.runner import Report, Simulation
-from skipring.view import text as drawing
-from skipring.view.canvas import Size
-from skipring.view.text import Glyphs, GlyphState, RingLayout, glyphs_for, layout
+from skipring.view.panel import RIGHT_STYLE, WRONG_STYLE, RingContent, RingPanel
+from skipring.view.text import Glyphs, glyphs_for, layout
 from skipring.wire.rpc import ChangeEntry
 from skipring.world.legitimacy import LIVE_LAYERS, Layer, Violation, census
 
-RIGHT_STYLE: Final = "green"
-WRONG_STYLE: Final = "bold red"
 NONE: Final = "-"  # an empty cell of a table
 PIPE_COLUMNS: Final = 1000  # a pipe gets no cut or wrapped lines
-
-PANEL_COLUMNS: Final = 31  # the width of its longest line
-GAP_COLUMNS: Final = 2
-PICTURE_ROWS_MAX: Final = 25  # Guess: a larger ring is not easier to read.
-PICTURE_ROWS_MIN: Final = 9  # a smaller ring is not readable
-PICTURE_ROWS_BESIDE_LEVELS: Final = 17  # levels are shown only if the ring stays this large
-LEVEL_COLUMNS_MAX: Final = 100
-BAR_ROWS_MAX: Final = 4
-
-LAYER_NAMES: Final[Mapping[Layer, str]] = {
-    Layer.DATABASE: "database",
-    Layer.LABELS: "labels",
-    Layer.RING: "neighbours",
-    Layer.SHORTCUTS: "shortcuts",
-    Layer.LEAVERS: "leavers",
-    Layer.LINKS: "links",
-    Layer.PROCESSES: "processes",
-    Layer.CHANNELS: "in flight",
-    Layer.PUBLICATIONS: "publications",
-}
 
 
 def wide_console() -> Console:
@@ -75,111 +51,6 @@ def plain_table(headings: Iterable[str], glyphs: Glyphs, *, numbers: Collection[
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-# --- panel of a ring -------------------------------------------------------------------
-
-
-class RingPanel(Struct, frozen=True):
-    """Room for a drawing, and its characters."""
-
-    columns: int
-    rows: int
-    glyphs: Glyphs
-
-    @classmethod
-    def of(cls, console: Console) -> RingPanel:
-        """Return the current room of a terminal; the last row is reserved for the cursor."""
-        return cls(console.width, console.height - 1, glyphs_for(console.encoding))
-
-
-class RingPageContent(Struct, frozen=True, kw_only=True):
-    """Content of a panel about a ring at one moment."""
-
-    portrait: RingLayout
-    wrong: Mapping[Layer, int]  # violations of each visible layer
-    history: Sequence[int]  # total number of violations, by inspection
-    history_name: str
-    centre: Sequence[Text]
-
-
-def ring_page(content: RingPageContent, page: RingPanel, rows: int) -> RenderableType:
-    """Return the ring with its panel in some rows; only the lights if there is no room."""
-    size = _picture_size(page.columns, rows)
-    if size.rows < PICTURE_ROWS_MIN:
-        return lights(content.wrong, page.glyphs)
-    grid = Table.grid(padding=(0, GAP_COLUMNS, 0, 0))
-    grid.add_column(width=size.columns, no_wrap=True)
-    grid.add_column(width=PANEL_COLUMNS)
-    picture = drawing.draw_ring(content.portrait, size, page.glyphs, content.centre)
-    grid.add_row(Text("\n").join(picture), _panel(content, page.glyphs, size.rows))
-    return grid
-
-
-def rows_of_page(content: RingPageContent, page: RingPanel, rows: int) -> int:
-    """Return the number of rows that the ring and its panel use."""
-    size = _picture_size(page.columns, rows)
-    return size.rows if size.rows >= PICTURE_ROWS_MIN else len(content.wrong)
-
-
-def ring_page_with_levels(content: RingPageContent, page: RingPanel, rows: int) -> RenderableType:
-    """Return the page with the unrolled ring below it, if there is room for both."""
-    columns = min(page.columns, LEVEL_COLUMNS_MAX)
-    levels = drawing.draw_levels(content.portrait, columns, page.glyphs)
-    left = rows - len(levels) - 1
-    if rows_of_page(content, page, left) < PICTURE_ROWS_BESIDE_LEVELS:
-        return ring_page(content, page, rows)
-    return Group(ring_page(content, page, left), Text(), *levels)
-
-
-def _picture_size(columns: int, rows: int) -> Size:
-    """Return the largest ellipse that looks like a circle and leaves room for the panel."""
-    room = columns - PANEL_COLUMNS - GAP_COLUMNS
-    rows = min(rows, PICTURE_ROWS_MAX, (room - 2 * drawing.MARGIN + 1) // 2)
-    rows -= 1 - rows % 2  # odd, so that there is a middle
-    return Size(2 * rows - 1 + 2 * drawing.MARGIN, rows)
-
-
-def _panel(content: RingPageContent, glyphs: Glyphs, rows: int) -> RenderableType:
-    """Return the lights, with bars and a legend if there is room."""
-    legend = _legend(content.portrait, glyphs)
-    spare = rows - len(content.wrong) - 1 - len(legend)
-    if spare < 0:
-        return lights(content.wrong, glyphs)
-    parts: list[RenderableType] = [lights(content.wrong, glyphs), Text()]
-    bars = min(spare - 2, BAR_ROWS_MAX)
-    if bars > 0 and len(content.history) > 1:
-        none = "" if any(content.history) else ": none"
-        parts += [Text(content.history_name + none, "dim")]
-        parts += [*drawing.draw_bars(content.history, PANEL_COLUMNS, bars, glyphs), Text()]
-    return Group(*parts, *legend)
-
-
-def lights(wrong: Mapping[Layer, int], glyphs: Glyphs) -> Table:
-    """Return a light for each layer, with its name."""
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    for layer, count in wrong.items():
-        state = Text(f"{glyphs.right} right", RIGHT_STYLE)
-        if count:
-            state = Text(f"{glyphs.wrong} {count} wrong", WRONG_STYLE)
-        grid.add_row(Text(str(layer), "bold"), LAYER_NAMES[layer], state)
-    return grid
-
-
-def _legend(portrait: RingLayout, glyphs: Glyphs) -> list[Text]:
-    """Return the meaning of the marks, and the number of nodes with each."""
-    lines = [
-        Text.assemble(
-            (glyphs.marks[mark], drawing.STYLES[mark]), f" {portrait.count(mark):2} {mark.value}"
-        )
-        for mark in GlyphState
-    ]
-    if portrait.dead:
-        text = f" {len(portrait.dead):2} crashed, still recorded"
-        return [*lines, Text.assemble((glyphs.dead, drawing.DEAD_STYLE), text)]
-    filled = {dot.label for dot in portrait.dots}
-    empty = sum(label not in filled for label in portrait.places)
-    return [*lines, Text.assemble((glyphs.vacant, "dim"), f" {empty:2} places empty")]
 
 
 # --- diagnosis of a topic --------------------------------------------------------------
@@ -369,22 +240,22 @@ class RunView:
         rounds = f"round {world.round}" + (f", {closure} of them closure" if closure else "")
         title = Text.assemble((rounds, "bold"), f"   {self._about}", no_wrap=True, overflow="crop")
         start = Text(self._start, "dim", no_wrap=True, overflow="crop")
-        return Group(title, start, ring_page_with_levels(self._content(world), page, page.rows - 2))
+        return Group(title, start, page.draw_with_levels(self._content(world), page.rows - 2))
 
-    def _content(self, world: World) -> RingPageContent:
-        wrong, portrait = census(world), layout(world)
+    def _content(self, world: World) -> RingContent:
+        wrong, ring = census(world), layout(world)
         total = wrong.total()
         self._history.append(total)
         state = Text(f"{total} wrong", WRONG_STYLE) if total else Text("healed", "bold green")
-        return RingPageContent(
-            portrait=portrait,
+        return RingContent(
+            layout=ring,
             wrong={layer: wrong[layer] for layer in Layer if layer not in LIVE_LAYERS},
             history=self._history,
             history_name="wrong, by round",
             centre=[
                 Text(f"round {world.round}", "bold"),
                 state,
-                Text(f"supervisor knows {portrait.recorded} of {portrait.members}", "dim"),
+                Text(f"supervisor knows {ring.recorded} of {ring.members}", "dim"),
             ],
         )
 

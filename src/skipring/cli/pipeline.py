@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import click
 from skipring.cli.options import (
     DIRECTORY,
     FILE,
-    UNITS_S,
+    Duration,
     Exit,
     SparkChoice,
     access_options,
@@ -32,37 +31,9 @@ TRIGGER_S: Final = 5.0  # Guess: fresh enough for a reader, and not too many sma
 WINDOW_MAX_S: Final = 86_400  # a day, by which gold is partitioned
 
 
-_DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|h|d)")
-
-
-class Duration(click.ParamType[float]):
-    """Number and unit: 500ms, 5s, 1m, 1h, 1d."""
-
-    name = "duration"
-
-    def __init__(self, least_s: float, most_s: float) -> None:
-        self._least_s, self._most_s = least_s, most_s
-
-    def convert(
-        self,
-        value: object,
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> float:
-        """Return the duration in seconds."""
-        if isinstance(value, float):
-            return value
-        found = _DURATION.fullmatch(str(value))
-        seconds = int(found[1]) * UNITS_S[found[2]] if found else 0.0
-        if not self._least_s <= seconds <= self._most_s:
-            least, most = f"{self._least_s:g} s", f"{self._most_s:g} s"
-            self.fail(f"{value!r} is no time such as 5s or 1m, from {least} to {most}", param, ctx)
-        return seconds
-
-
 @click.group()
 def pipeline() -> None:
-    """Follow topics with Spark into a lake of tables, and report on it."""
+    """Follow topics with Spark into a lake of tables."""
 
 
 @pipeline.command()
@@ -75,7 +46,7 @@ def pipeline() -> None:
     metavar="TIME",
     help="Time between two batches.  [default: 5s]",
 )
-@click.option("--available-now", is_flag=True, help="Read what is stored now, then end.")
+@click.option("--available-now", is_flag=True, help="Read the stored publications, then exit.")
 @click.option(
     "--starting",
     type=click.Choice(["earliest", "latest"]),
@@ -87,7 +58,7 @@ def pipeline() -> None:
     "--format",
     "values",
     type=click.Choice(FORMATS),
-    help="Format of payloads; others are rejected.  [default: auto]",
+    help="Format of payloads; rows of other formats are rejected.  [default: auto]",
 )
 @click.option(
     "--window",
@@ -98,13 +69,13 @@ def pipeline() -> None:
 @click.option(
     "--max-offsets",
     type=click.IntRange(1, 10_000_000),
-    help="Publications per batch at most.  [default: 100000]",
+    help="Maximum publications per batch.  [default: 100000]",
 )
 @click.option(
     "--fail-on-data-loss/--no-fail-on-data-loss",
     default=True,
     show_default=True,
-    help="Fail if the store that is read is gone.",
+    help="Fail if the store of the source is lost.",
 )
 @spark_options
 @json_option("Print a line of JSON for each batch.")
@@ -153,13 +124,9 @@ def _plan(
 
     if available_now and trigger is not None:
         raise click.UsageError("give --trigger or --available-now, not both")
-    access.credentials()  # fail now instead of in Spark's workers
     if window is not None and window != int(window):
         raise click.BadParameter("a window is a whole number of seconds", param_hint="--window")
-    files = {name: getattr(access, name) for name in ("ca", "cert", "key")}
-    given = {name: str(Path(file).resolve()) for name, file in files.items() if file is not None}
-    given |= {"supervisor": ",".join(access.supervisors), "subscribe": subscribe}
-    read = ReadOptions.parse(given, is_stream=True)
+    read = ReadOptions.parse(_source_options(access) | {"subscribe": subscribe}, is_stream=True)
     wish = RequestedConfig(
         supervisors=access.supervisors,
         topics=read.topics,
@@ -175,6 +142,14 @@ def _plan(
         offsets_max=max_offsets or OFFSETS_MAX,
         fails_on_data_loss=fail_on_data_loss,
     )
+
+
+def _source_options(access: Access) -> dict[str, str]:
+    """Return the options of the Spark data source that connect to a ring."""
+    access.credentials()  # fail now instead of in Spark's workers
+    files = {name: getattr(access, name) for name in ("ca", "cert", "key")}
+    given = {name: str(Path(file).resolve()) for name, file in files.items() if file is not None}
+    return given | {"supervisor": ",".join(access.supervisors)}
 
 
 @contextmanager

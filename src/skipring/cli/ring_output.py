@@ -16,24 +16,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from skipring.admin.health import live_violations
+from skipring.admin.diagnosis import live_violations
 from skipring.admin.inspector import Inspection, Inspector, TopicContents
-from skipring.cli.output import (
-    NONE,
-    RIGHT_STYLE,
-    WRONG_STYLE,
-    RingPageContent,
-    RingPanel,
-    plain_table,
-    ring_page,
-    rows_of_page,
-    time_of_day,
-    wide_console,
-)
+from skipring.cli.output import NONE, plain_table, time_of_day, wide_console
 from skipring.core.peers import NodeId, Peer
 from skipring.errors import UnreachableError
 from skipring.view.model import ROOT_DIGITS, SHOWN_LAYERS
 from skipring.view.overview import differing, roots_of
+from skipring.view.panel import RIGHT_STYLE, WRONG_STYLE, RingContent, RingPanel
 from skipring.view.text import ASCII, DEAD_STYLE, STYLES, Glyphs, GlyphState, RingLayout, layout
 from skipring.wire.rpc import NodeStatus
 from skipring.world.legitimacy import Layer
@@ -219,27 +209,27 @@ class RingWatch:
         """Return the picture and a line for each node, without a limit of rows."""
         if not self.inspection.is_known:
             return self._no_members()
-        portrait = layout(self.inspection.snapshot)
-        picture = ring_page(self._content(portrait), page, PICTURE_ROWS)
-        return Group(picture, Text(), self._table(portrait, page.glyphs))
+        ring = layout(self.inspection.snapshot)
+        picture = page.draw(self._content(ring), PICTURE_ROWS)
+        return Group(picture, Text(), self._table(ring, page.glyphs))
 
     def painted(self, page: RingPanel) -> RenderableType:
         """Return the part that fits: state, picture, changes and nodes."""
         heads = self._headlines(page.glyphs)
         if not self.inspection.is_known:
             return Group(*heads, self._no_members())
-        portrait = layout(self.inspection.snapshot)
-        content = self._content(portrait)
+        ring = layout(self.inspection.snapshot)
+        content = self._content(ring)
         room = page.rows - len(heads)
-        nodes = len(self._standings(portrait)) + 2  # with the heading and a blank
+        nodes = len(self._standings(ring)) + 2  # with the heading and a blank
         most = max(room - CHANGE_ROWS_MIN - nodes, min(room - CHANGE_ROWS_MIN, PICTURE_ROWS))
-        left = room - rows_of_page(content, page, most)
+        left = room - page.rows_of(content, most)
         table = min(nodes, left - CHANGE_ROWS_MIN)
-        parts = [*heads, ring_page(content, page, most)]
+        parts = [*heads, page.draw(content, most)]
         if table < TABLE_ROWS_MIN:
             return Group(*parts, *self._newest(page.glyphs, left))
         parts += self._newest(page.glyphs, left - table)
-        return Group(*parts, Text(), self._table(portrait, page.glyphs, table - 2))
+        return Group(*parts, Text(), self._table(ring, page.glyphs, table - 2))
 
     def _no_members(self) -> Text:
         return Text(f"{self.inspection.snapshot.topic!r} has no members")
@@ -259,17 +249,17 @@ class RingWatch:
             return [line]
         return [line, Text(f"{glyphs.wrong} {self._trouble}", DEAD_STYLE, no_wrap=True)]
 
-    def _content(self, portrait: RingLayout) -> RingPageContent:
+    def _content(self, ring: RingLayout) -> RingContent:
         snapshot = self.inspection.snapshot
         roots = len(set(roots_of(self.inspection).values()))
-        return RingPageContent(
-            portrait=portrait,
+        return RingContent(
+            layout=ring,
             wrong=_wrong_by_layer(self.inspection),
             history=list(self._history),
             history_name="wrong, by inspection",
             centre=[
                 Text(_shortened(snapshot.topic, ASCII), "bold"),
-                Text(f"{portrait.members} members, {portrait.recorded} recorded"),
+                Text(f"{ring.members} members, {ring.recorded} recorded"),
                 Text("1 root" if roots == 1 else f"{roots} roots", "" if roots == 1 else "red"),
             ],
         )
@@ -284,10 +274,10 @@ class RingWatch:
             lines.append(change.line(at, CHANGED_STYLE if is_new else "", glyphs))
         return lines
 
-    def _table(self, portrait: RingLayout, glyphs: Glyphs, rows: int | None = None) -> Table:
+    def _table(self, ring: RingLayout, glyphs: Glyphs, rows: int | None = None) -> Table:
         """Return a line for each node; wrong or changed nodes first if there is no room for all."""
         table = plain_table(("", "node", *_COLUMNS), glyphs, numbers=("stored",))
-        standings = self._standings(portrait)
+        standings = self._standings(ring)
         changed = {(node, each.field) for each in self._changes for node in each.nodes}
         shown = _most_interesting(standings, changed, rows)
         for node in shown:
@@ -297,10 +287,10 @@ class RingWatch:
             table.add_row("", f"and {len(standings) - len(shown)} more")
         return table
 
-    def _standings(self, portrait: RingLayout) -> dict[NodeId, GlyphState | str]:
+    def _standings(self, ring: RingLayout) -> dict[NodeId, GlyphState | str]:
         """Return every node in ring order, with its standing."""
         statuses = self.inspection.statuses
-        marks = {dot.node: dot.mark for dot in portrait.dots}
+        marks = {dot.node: dot.mark for dot in ring.dots}
         members = sorted(statuses.items(), key=_by_place)
         found: dict[NodeId, GlyphState | str] = {
             node: marks.get(node, LEAVING) for node, _ in members

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,15 +26,19 @@ _RUN_OPTIONS: Final = (
         "config",
         flag_value="eager",
         default=None,
-        help="Without deferral, for proofs.  [default: the settings of a live node]",
+        help="Disable deferral, as for proofs.  [default: the settings of a live node]",
     ),
-    click.option("--without", metavar="RULES", help="Rules to switch off, e.g. R9,S11."),
-    click.option("--scheduler", help="random, sync, delay or swizzle.  [default: random]"),
+    click.option("--without", metavar="RULES", help="Rules to disable, e.g. R9,S11."),
+    click.option(
+        "--scheduler", help="Order of events: random, sync, delay or swizzle.  [default: random]"
+    ),
     click.option("--loss", type=float, metavar="P", help="Share of messages that are lost."),
-    click.option("--duplicate", type=float, metavar="P", help="Share that arrives twice."),
-    click.option("--seed", type=int, help="Seed of all chance.  [default: 0]"),
-    click.option("--max-rounds", type=int, help="Give up after this many.  [default: 2000]"),
-    click.option("--closure", type=int, help="Rounds to stay unchanged.  [default: 20]"),
+    click.option(
+        "--duplicate", type=float, metavar="P", help="Share of messages that arrive twice."
+    ),
+    click.option("--seed", type=int, help="Random seed.  [default: 0]"),
+    click.option("--max-rounds", type=int, help="Maximum number of rounds.  [default: 2000]"),
+    click.option("--closure", type=int, help="Rounds to check after convergence.  [default: 20]"),
 )
 
 
@@ -70,14 +73,26 @@ def _replay(words: list[str], found: dict[str, object]) -> str:
 @click.command()
 @click.argument("scenario", type=FILE, required=False)
 @click.option("--n", type=int, help="Number of subscribers.  [default: 16]")
-@click.option("--adversary", metavar="CODE", help="Start state, A00 to A66.  [default: A00]")
+@click.option("--adversary", metavar="CODE", help="Initial state, A00 to A66.  [default: A00]")
 @_run_options
-@click.option("--churn", type=float, metavar="P", help="Crash and join per node and round.")
+@click.option(
+    "--churn",
+    type=float,
+    metavar="P",
+    help="Probability of a crash and a join, per node and round.",
+)
 @click.option("--spread", help="Broadcast: adaptive, tree or flood.  [default: as the mode]")
-@click.option("--publications", type=int, metavar="K", help="Scatter K of them at the start.")
+@click.option(
+    "--publications",
+    type=int,
+    metavar="K",
+    help="Publications scattered over the nodes at the start.",
+)
 @click.option("--load", type=FILE, metavar="F", help="Start from a world file.")
-@click.option("--dump", type=FILE, metavar="F", help="Write the last state as a world file.")
-@click.option("--dump-start", type=FILE, metavar="F", help="Write the first state likewise.")
+@click.option("--dump", type=FILE, metavar="F", help="Write the final state as a world file.")
+@click.option(
+    "--dump-start", type=FILE, metavar="F", help="Write the initial state as a world file."
+)
 @json_option()
 @click.option(
     "--pace",
@@ -94,16 +109,16 @@ def simulate(
     pace: float | None,
     **options: object,
 ) -> int:
-    """Run a ring to a legitimate state, then check closure.
+    """Simulate a ring from any state until it has converged.
 
-    SCENARIO is a TOML file of the same options. Exit status: 0 converged and stayed so, 2 bad
-    input, 3 otherwise.
+    Then check closure: it must stay converged. SCENARIO is a TOML file of the same options. Exit
+    status: 0 converged and stayed so, 2 bad input, 3 otherwise.
     """
     simulation = _prepare(scenario, load, given(options))
     for path in (dump, dump_start):
         _require_writable(path)
     _write_world(dump_start, simulation.world.snapshot())
-    if as_json or not sys.stdout.isatty():
+    if as_json:
         report = _run_quietly(simulation)
     else:
         from skipring.cli.output import run_with_progress
@@ -160,12 +175,12 @@ def _run_quietly(simulation: Simulation) -> Report:
     type=click.IntRange(min=0),
     default=1000,
     show_default=True,
-    help="Number of runs at most.",
+    help="Maximum number of runs.",
 )
 def shrink(
     world: Path, out: Path, scenario: Path | None, attempts: int, as_json: bool, **options: object
 ) -> int:
-    """Reduce a WORLD that fails under these options, as long as it still fails.
+    """Reduce a failing WORLD to a smaller world that fails, too.
 
     Exit status: 0 written, 1 it does not fail, 2 bad input.
     """

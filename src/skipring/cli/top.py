@@ -1,4 +1,4 @@
-"""``skipring top``: all topics, nodes and supervisors, refreshed on the terminal."""
+"""``skipring topics``, ``top`` and ``dashboard``: all topics, nodes and supervisors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from skipring.cli.options import SECONDS, access_options, json_option
+from skipring.cli.options import SECONDS, access_options, json_option, require_extra
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,8 +22,38 @@ if TYPE_CHECKING:
     from skipring.cli.top_screen import TopScreen
     from skipring.net.access import Access
     from skipring.view.overview import Overview
+    from skipring.web.server import Dashboard
 
 KILLED: Final = 128  # plus the number of the signal: exit status of a stopped process
+
+
+@click.command()
+@access_options
+@json_option("Print a line of JSON for each topic.")
+def topics(access: Access, as_json: bool) -> None:
+    """List all topics with their members and publications."""
+    from skipring.node.process import run
+
+    found = run(_poll(access))
+    if as_json:
+        for row in found.topics:
+            fields = {
+                "topic": row.topic,
+                "members": row.members,
+                "publications": row.publications,
+                "healthy": row.healthy,
+            }
+            click.echo(json.dumps(fields))
+        return
+    if not found.topics:
+        click.echo("no topics; a node creates one: skipring node --topic NAME")
+        return
+    width = max(len("TOPIC"), *(len(row.topic) for row in found.topics))
+    click.echo(f"{'TOPIC':<{width}}  MEMBERS  PUBLICATIONS")
+    for row in found.topics:
+        click.echo(f"{row.topic:<{width}}  {row.members:>7}  {row.publications:>12,}")
+    if found.unlisted:
+        click.echo(f"and {found.unlisted} smaller topics")
 
 
 @click.command()
@@ -35,17 +65,18 @@ KILLED: Final = 128  # plus the number of the signal: exit status of a stopped p
     metavar="S",
     help="Seconds between two polls.  [default: 1]",
 )
-@json_option("Print JSON once.")
+@json_option("Print JSON and exit.")
 def top(access: Access, refresh: float, as_json: bool) -> int | None:
     """Watch all topics, their nodes and the supervisors.
 
-    On a pipe, and with --json, everything is printed once. Exit status: 4 no supervisor answers.
+    On a pipe, and with --json, the command prints once and exits. Exit status: 4 no supervisor
+    answers.
     """
     from skipring.node.process import run
 
     if not as_json and _is_terminal():
         return run(_watch(access, refresh))
-    overview = run(_poll_twice(access, refresh))
+    overview = run(_poll(access, refresh))
     if as_json:
         click.echo(json.dumps(_fields(overview), sort_keys=True))
     else:
@@ -64,15 +95,17 @@ def _is_terminal() -> bool:
     return can_paint and all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
 
 
-async def _poll_twice(access: Access, refresh_s: float) -> Overview:
-    """Return an overview; rates need two polls."""
+async def _poll(access: Access, rates_s: float | None = None) -> Overview:
+    """Return an overview; rates need a second poll after some seconds."""
     import asyncio
 
     from skipring.view.overview import Observer
 
     async with Observer(access.supervisors, access.credentials()) as observer:
-        await observer.overview()
-        await asyncio.sleep(refresh_s)
+        overview = await observer.overview()
+        if rates_s is None:
+            return overview
+        await asyncio.sleep(rates_s)
         return await observer.overview()
 
 
@@ -139,10 +172,10 @@ async def _watch(access: Access, refresh_s: float) -> int | None:
     from rich.console import Console
     from rich.live import Live
 
-    from skipring.cli.output import RingPanel
     from skipring.cli.ring_output import on_resize
     from skipring.cli.top_screen import TopScreen
     from skipring.view.overview import Observer
+    from skipring.view.panel import RingPanel
     from skipring.view.text import glyphs_for
 
     console, changed = Console(highlight=False), asyncio.Event()
@@ -155,7 +188,7 @@ async def _watch(access: Access, refresh_s: float) -> int | None:
 
         for number in (signal.SIGINT, signal.SIGTERM):  # restore the terminal on a signal too
             asyncio.get_running_loop().add_signal_handler(number, stop, number)
-        polling = asyncio.create_task(_poll(screen, refresh_s, changed))
+        polling = asyncio.create_task(_refresh(screen, refresh_s, changed))
         polling.add_done_callback(lambda _: changed.set())
         live = Live(console=console, auto_refresh=False, screen=True)
         with on_resize(changed), _keys(screen.press, changed), live:
@@ -169,10 +202,57 @@ async def _watch(access: Access, refresh_s: float) -> int | None:
     return screen.status
 
 
-async def _poll(screen: TopScreen, refresh_s: float, changed: asyncio.Event) -> None:
+async def _refresh(screen: TopScreen, refresh_s: float, changed: asyncio.Event) -> None:
     from skipring.cli.ring_output import wait_event
 
     while True:
         await wait_event(screen.due, refresh_s)
         await screen.refresh()
         changed.set()
+
+
+# --- dashboard --------------------------------------------------------------------------
+
+
+@click.command()
+@access_options
+@click.option("--topic", metavar="T", help="Topic to show first.  [default: the largest]")
+@click.option(
+    "--listen",
+    default="127.0.0.1:0",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Address of the web server; port 0 picks a free port.",
+)
+@click.option("--chaos", is_flag=True, help="Show buttons that inject faults.")
+def dashboard(access: Access, topic: str | None, listen: str, chaos: bool) -> None:
+    """Show live rings, repair and deliveries in a browser.
+
+    Each printed address works once and admits the browser that opens it.
+    """
+    require_extra("dashboard")
+    from skipring.net.addresses import split_address
+    from skipring.node.process import run
+    from skipring.web.server import Dashboard
+
+    host, port = split_address(listen, "listen", is_secured=True)
+
+    def announce_another() -> None:
+        click.echo(f"opened; for another browser: {shown.url}")
+
+    shown = Dashboard(
+        access.supervisors,
+        access.credentials(),
+        topic=topic,
+        chaos=chaos,
+        host=host,
+        port=port,
+        on_entered=announce_another,
+    )
+    run(_show(shown))
+
+
+async def _show(shown: Dashboard) -> None:
+    async with shown:
+        click.echo(f"dashboard {shown.url}")
+        await shown.ended()

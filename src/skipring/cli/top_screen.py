@@ -14,16 +14,7 @@ from rich.text import Text
 from skipring.admin.diagnosis import Explanation, explain
 from skipring.admin.inspector import Inspection, Inspector
 from skipring.cli.options import Exit
-from skipring.cli.output import (
-    NONE,
-    RIGHT_STYLE,
-    WRONG_STYLE,
-    RingPanel,
-    changes_in,
-    explanation_view,
-    plain_table,
-    time_of_day,
-)
+from skipring.cli.output import NONE, changes_in, explanation_view, plain_table, time_of_day
 from skipring.cli.ring_output import PATIENCE_S, RingWatch
 from skipring.errors import SkipringError
 from skipring.view.model import ROOT_DIGITS
@@ -36,6 +27,7 @@ from skipring.view.overview import (
     differing,
     roots_of,
 )
+from skipring.view.panel import RIGHT_STYLE, WRONG_STYLE, RingPanel
 from skipring.view.text import DEAD_STYLE, STYLES, Glyphs, GlyphState, layout
 
 NAMED_MAX: Final = 2  # Guess: an operator does not read more names in a cell.
@@ -378,7 +370,7 @@ class RingPage:
 
     async def refresh(self) -> None:
         """Record the last inspection of the topic, and an error if its supervisor is silent."""
-        client = self._observer.outsider
+        client = self._observer.client
         is_silent = self._observer.statuses.get(client.supervisor_of(self._topic)) is None
         trouble = client.no_supervisor_of(self._topic) if is_silent else None
         inspection = self._observer.inspections.get(self._topic, self._watch.inspection)
@@ -403,7 +395,7 @@ class NodePage:
         inspection = self._observer.inspections.get(self._topic)
         if inspection is None:
             return
-        inspector = Inspector(self._observer.outsider, self._topic, patience_s=PATIENCE_S)
+        inspector = Inspector(self._observer.client, self._topic, patience_s=PATIENCE_S)
         is_there = self._node in inspection.statuses
         journal = await inspector.journal(self._node) if is_there else None
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count, islice
 from random import Random
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, get_args
 
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import Publication
-from skipring.errors import UnreachableError, VolatileMembersError
-from skipring.net.addresses import AddressBook, supervisor_at, supervisor_of
+from skipring.errors import InputError, MessageError, UnreachableError, VolatileMembersError
+from skipring.net.addresses import AddressBook, parse_supervisors, supervisor_at, supervisor_of
 from skipring.net.transport import Transport
 from skipring.wire.chaos import ChaosAck
 from skipring.wire.codec import Envelope, encode, named_nodes
 from skipring.wire.framing import Frame
 from skipring.wire.handshake import NO_TOPIC, Hello, Role
+from skipring.wire.limits import check_topic
 from skipring.wire.rpc import (
     NO_DISK,
     Address,
@@ -66,6 +68,7 @@ Answer = (
     | ChaosAck
 )
 Wanted = TypeVar("Wanted", bound=Answer)
+Checked = TypeVar("Checked")
 _ANSWERS: Final = (*get_args(Answer), Refused)
 
 
@@ -168,7 +171,7 @@ class RpcClient:
                 f"no member of {topic!r} stores publications on disk; start a node with a data "
                 "directory, or accept storage in memory"
             )
-        raise UnreachableError(_nobody_took(topic, tried))
+        raise UnreachableError(_why_refused(topic, tried))
 
     async def _publish_through(
         self, topic: TopicId, node: NodeId, address: Address, publications: Sequence[Publication]
@@ -297,21 +300,52 @@ class RpcClient:
                 future.set_result(message)
 
 
+@asynccontextmanager
+async def open_client(
+    supervisors: Sequence[Address],
+    topic: TopicId,
+    *,
+    credentials: Credentials | None = None,
+    is_volatile: bool = False,
+    locate_s: float = ANSWER_S,
+    report: Callable[[str], None] | None = None,
+) -> AsyncIterator[RpcClient]:
+    """Open a client for one topic; raise InputError for an invalid address or topic."""
+    require(check_topic, topic)
+    async with RpcClient(
+        parse_supervisors(supervisors, is_secured=credentials is not None),
+        rng=Random(),
+        credentials=credentials,
+        is_volatile=is_volatile,
+        locate_s=locate_s,
+        report=report,
+    ) as client:
+        yield client
+
+
+def require(check: Callable[[Checked], object], value: Checked) -> None:
+    """Check a value of a user; raise InputError with the reason if it cannot be sent."""
+    try:
+        check(value)
+    except MessageError as error:
+        raise InputError(str(error)) from None
+
+
 def locate_s(wait_s: float) -> float:
     """Return how long a client that waits ``wait_s`` gives a supervisor for one answer."""
     return min(max(wait_s, LOCATE_MIN_S), ANSWER_S)
 
 
-def nobody_in(topic: TopicId) -> str:
-    """Return the sentence that a topic has no members, and the remedy."""
+def no_members_in(topic: TopicId) -> str:
+    """Return a sentence about a topic without members, and the remedy."""
     return f"{topic!r} has no members; start a node (`skipring node`) that subscribes to it"
 
 
-def _nobody_took(topic: TopicId, tried: Mapping[NodeId, str]) -> str:
+def _why_refused(topic: TopicId, tried: Mapping[NodeId, str]) -> str:
     if not tried:
-        return nobody_in(topic)
+        return no_members_in(topic)
     why = ", ".join(f"{node}: {reason}" for node, reason in islice(tried.items(), SHOWN_MAX))
-    return f"no member of {topic!r} took the publication ({why}); is it still running?"
+    return f"no member of {topic!r} accepted the publication ({why}); is it still running?"
 
 
 def _name_below(certificate_name: str, name: NodeId) -> NodeId:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import DataLossError, UnreachableError
-from skipring.rpc.client import RpcClient, nobody_in
+from skipring.rpc.client import RpcClient, no_members_in
 from skipring.wire.limits import LOCATED_MAX
 from skipring.wire.rpc import (
     ANOTHER_STORE,
@@ -55,7 +55,7 @@ class LogRange(Struct, frozen=True, kw_only=True):
 
 
 async def survey(
-    outsider: RpcClient,
+    client: RpcClient,
     topic: TopicId,
     bits: int | None,
     count: int = LOCATED_MAX,
@@ -67,10 +67,10 @@ async def survey(
     The chain values are those at an offset, or at the durable mark. Raise UnreachableError if there
     is no supervisor, no member, or no member that answers.
     """
-    members = await outsider.locate(topic, count)
+    members = await client.locate(topic, count)
     if not members:
-        raise UnreachableError(nobody_in(topic))
-    holders = await survey_of(outsider, topic, members.items(), bits, offset=offset)
+        raise UnreachableError(no_members_in(topic))
+    holders = await survey_of(client, topic, members.items(), bits, offset=offset)
     if not holders:
         names = ", ".join(sorted(members)[:4])
         raise UnreachableError(
@@ -80,7 +80,7 @@ async def survey(
 
 
 async def survey_of(
-    outsider: RpcClient,
+    client: RpcClient,
     topic: TopicId,
     members: Iterable[tuple[NodeId, Address]],
     bits: int | None,
@@ -89,15 +89,15 @@ async def survey_of(
 ) -> list[MemberLog]:
     """Ask known members for the extent of their logs; omit members that do not answer."""
     question = partial(GetLogInfo, bits=bits, offset=offset)
-    asked = (_ask(outsider, topic, node, address, question) for node, address in sorted(members))
+    asked = (_ask(client, topic, node, address, question) for node, address in sorted(members))
     return [holder for holder in await asyncio.gather(*asked) if holder is not None]
 
 
 async def _ask(
-    outsider: RpcClient, topic: TopicId, node: NodeId, address: Address, question: Question
+    client: RpcClient, topic: TopicId, node: NodeId, address: Address, question: Question
 ) -> MemberLog | None:
-    outsider.book.learn({node: address})
-    answer = await outsider.request(topic, node, question, LogInfo, SURVEY_S)
+    client.book.learn({node: address})
+    answer = await client.request(topic, node, question, LogInfo, SURVEY_S)
     if not isinstance(answer, LogInfo):
         return None
     return MemberLog(node=node, address=address, survey=answer)
@@ -107,7 +107,7 @@ async def _ask(
 
 
 def pages(
-    outsider: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: LogRange
+    client: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: LogRange
 ) -> AsyncGenerator[LogPage, None]:
     """Yield the stored publications of a member; raise DataLossError if its store has changed."""
 
@@ -123,22 +123,22 @@ def pages(
             contents=wanted.has_contents,
         )
 
-    return _in_pages(outsider, topic, (node, address), LogPage, question, wanted.start)
+    return _in_pages(client, topic, (node, address), LogPage, question, wanted.start)
 
 
 def delivery_pages(
-    outsider: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: range
+    client: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: range
 ) -> AsyncGenerator[DeliveryPage, None]:
     """Yield how the publications at these offsets reached a member."""
 
     def question(start: int) -> Question:
         return partial(FetchDeliveries, start=start, end=wanted.stop)
 
-    return _in_pages(outsider, topic, (node, address), DeliveryPage, question, wanted.start)
+    return _in_pages(client, topic, (node, address), DeliveryPage, question, wanted.start)
 
 
 async def _in_pages(
-    outsider: RpcClient,
+    client: RpcClient,
     topic: TopicId,
     member: tuple[NodeId, Address],
     kind: type[Page],
@@ -150,10 +150,10 @@ async def _in_pages(
     Raise UnreachableError if the member does not answer, or is no longer a member.
     """
     node, _ = member
-    outsider.book.learn(dict([member]))
+    client.book.learn(dict([member]))
 
     def ask(start: int) -> asyncio.Future[Page]:
-        asked = _page(outsider, topic, node, kind, question(start), start)
+        asked = _page(client, topic, node, kind, question(start), start)
         return asyncio.ensure_future(asked)
 
     start: int | None = first
@@ -170,7 +170,7 @@ async def _in_pages(
 
 
 async def _page(
-    outsider: RpcClient,
+    client: RpcClient,
     topic: TopicId,
     node: NodeId,
     kind: type[Page],
@@ -179,7 +179,7 @@ async def _page(
 ) -> Page:
     why = "no answer"
     for _ in range(ATTEMPTS):
-        answer = await outsider.request(topic, node, question, kind, PAGE_S)
+        answer = await client.request(topic, node, question, kind, PAGE_S)
         if isinstance(answer, kind) and (answer.next is None or answer.next > start):
             return answer
         if isinstance(answer, Refused):

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from queue import Empty, Queue
-from random import Random
 from threading import Thread
 from typing import Final
 
@@ -16,11 +15,11 @@ from msgspec import Struct
 
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
-from skipring.errors import InputError, MessageError, UnreachableError, VolatileMembersError
+from skipring.errors import InputError, UnreachableError, VolatileMembersError
 from skipring.net.access import Access
 from skipring.observability.clock import publication_time_us
-from skipring.rpc.client import RpcClient, WaitReport, locate_s
-from skipring.wire.limits import PAYLOAD_BYTES_MAX, check_publication, check_topic
+from skipring.rpc.client import RpcClient, WaitReport, locate_s, open_client, require
+from skipring.wire.limits import PAYLOAD_BYTES_MAX, check_publication
 from skipring.wire.rpc import PublishAck
 
 AT_ONCE: Final = 64  # Guess: publications that share one commit of the member.
@@ -50,22 +49,20 @@ async def publish_all(
     Payloads are published as they arrive. While no member accepts them, ``report`` receives the
     reason. Raise UnreachableError after ``wait_s`` without a member.
     """
-    _check(lambda: check_topic(plan.topic))
     waiting = WaitReport(report if plan.wait_s > 0 else _ignore)
-    client = RpcClient(
+    async with open_client(
         access.supervisors,
-        rng=Random(),
+        plan.topic,
         credentials=access.credentials(),
         is_volatile=plan.is_volatile,
         locate_s=locate_s(plan.wait_s),
         report=waiting,
-    )
-    async with client as outsider:
+    ) as client:
         seqs = count()
         inbox = _Inbox(payloads)
         while batch := await inbox.next_batch(AT_ONCE):
-            made = [_publication(outsider.name, next(seqs), each, plan) for each in batch]
-            for published in await _publish(outsider, plan, made, waiting):
+            made = [_publication(client.name, next(seqs), each, plan) for each in batch]
+            for published in await _publish(client, plan, made, waiting):
                 emit(published)
             waiting.reset()
 
@@ -75,7 +72,7 @@ def _ignore(_: str) -> None:
 
 
 async def _publish(
-    outsider: RpcClient, plan: PublishPlan, made: Sequence[Publication], waiting: WaitReport
+    client: RpcClient, plan: PublishPlan, made: Sequence[Publication], waiting: WaitReport
 ) -> list[PublishAck]:
     """Publish a batch; retry until a member accepts it or the wait is over.
 
@@ -85,7 +82,7 @@ async def _publish(
     deadline = clock() + plan.wait_s
     while True:
         try:
-            return await outsider.publish(plan.topic, made)
+            return await client.publish(plan.topic, made)
         except VolatileMembersError:
             raise
         except UnreachableError as error:
@@ -104,15 +101,8 @@ def _publication(publisher: NodeId, seq: int, payload: bytes, plan: PublishPlan)
         key=plan.key,
         headers=dict(plan.headers),
     )
-    _check(lambda: check_publication(made))
+    require(check_publication, made)
     return made
-
-
-def _check(check: Callable[[], None]) -> None:
-    try:
-        check()
-    except MessageError as error:
-        raise InputError(str(error)) from None
 
 
 def lines_of(descriptor: int) -> Iterator[bytes]:
@@ -144,7 +134,7 @@ class _Inbox:
         self._loop = asyncio.get_running_loop()
         self._made: Queue[bytes | BaseException | _End] = Queue(2 * AT_ONCE)
         self._end: BaseException | _End | None = None
-        self._came = asyncio.Event()
+        self._arrived = asyncio.Event()
         # A daemon thread, so that an interrupted command does not wait for the end of its input.
         Thread(target=self._read, name="input", daemon=True).start()
 
@@ -160,27 +150,27 @@ class _Inbox:
     def _put(self, made: bytes | BaseException | _End) -> None:
         self._made.put(made)
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._came.set)
+            self._loop.call_soon_threadsafe(self._arrived.set)
 
     async def next_batch(self, count_max: int) -> list[bytes]:
         """Wait for input; return the payloads read, or an empty list at the end."""
-        taken: list[bytes] = []
+        batch: list[bytes] = []
         size = 0
-        while self._end is None and len(taken) < count_max and size < BYTES_AT_ONCE:
+        while self._end is None and len(batch) < count_max and size < BYTES_AT_ONCE:
             try:
                 made = self._made.get_nowait()
             except Empty:
-                if taken:
+                if batch:
                     break
-                self._came.clear()
+                self._arrived.clear()
                 if self._made.empty():
-                    await self._came.wait()
+                    await self._arrived.wait()
                 continue
             if isinstance(made, bytes):
-                taken.append(made)
+                batch.append(made)
                 size += len(made)
             else:
                 self._end = made
-        if not taken and isinstance(self._end, BaseException):
+        if not batch and isinstance(self._end, BaseException):
             raise self._end  # only now: everything read before it is published
-        return taken
+        return batch

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import Enum, auto
-from random import Random
 from typing import Final
 
 from msgspec import Struct
@@ -19,13 +18,13 @@ from msgspec import Struct
 from skipring.core.limits import NUMBER_MAX
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES, Publication, assign_ids, ids_of
-from skipring.core.records import decoded_page
-from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
+from skipring.errors import MessageError, SkipringError, UnreachableError
 from skipring.net.access import Access
 from skipring.observability.clock import time_us
-from skipring.rpc.client import RpcClient, WaitReport, locate_s, nobody_in
+from skipring.rpc.client import RpcClient, WaitReport, locate_s, no_members_in, open_client
 from skipring.rpc.log_reader import LogRange, MemberLog, pages, survey_of
-from skipring.wire.limits import LOCATED_MAX, check_topic
+from skipring.core.records import decoded_page
+from skipring.wire.limits import LOCATED_MAX
 from skipring.wire.rpc import LogPage
 
 POLL_S: Final = 0.1  # Guess: fast enough for a reader; a poll is one small request to one member.
@@ -63,21 +62,15 @@ async def follow_topic(
     ``report`` receives the reason while no member can be read. Raise UnreachableError if none can
     be read within ``wait_s``.
     """
-    try:
-        check_topic(topic)
-    except MessageError as error:
-        raise InputError(str(error)) from None
-    credentials = access.credentials()
     since = time_us() if plan.is_new else plan.since
     waiting = WaitReport(report)
-    client = RpcClient(
+    async with open_client(
         access.supervisors,
-        rng=Random(),
-        credentials=credentials,
+        topic,
+        credentials=access.credentials(),
         locate_s=locate_s(plan.wait_s),
         report=waiting,
-    )
-    async with client:
+    ) as client:
         tail = TopicTail(client, topic, since=since, is_new=plan.is_new)
         await _follow(tail, plan, emit, waiting, is_stopped)
 
@@ -178,7 +171,7 @@ class TopicTail:
         """Choose the member with most publications, so that a newcomer is not read first."""
         members = await self._client.locate(self.topic, LOCATED_MAX)
         if not members:
-            raise UnreachableError(nobody_in(self.topic))
+            raise UnreachableError(no_members_in(self.topic))
         found = await survey_of(self._client, self.topic, members.items(), None)
         if not found:
             raise UnreachableError(f"no member of {self.topic!r} answers: {', '.join(members)}")

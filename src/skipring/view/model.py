@@ -11,8 +11,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from skipring.admin.diagnosis import is_about
-from skipring.admin.health import live_violations
+from skipring.admin.diagnosis import is_about, live_violations
 from skipring.admin.inspector import Inspection
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
@@ -20,6 +19,7 @@ from skipring.core.roster import Roster, index_of
 from skipring.core.state import SubscriberState, legitimate_state
 from skipring.core.topology import chains_around, levels
 from skipring.view.overview import most_common, roots_of
+from skipring.view.text import repaired
 from skipring.world.legitimacy import Layer, Violation
 from skipring.world.snapshot import Snapshot
 
@@ -100,7 +100,7 @@ def make_scene(
     """Check an inspection of a topic, and assign the violations to nodes and edges."""
     snapshot = inspection.snapshot
     found = (*live_violations(inspection), *content_violations(inspection))
-    roster = _repaired(snapshot)
+    roster = repaired(snapshot.roster)
     members = {node for node, state in snapshot.subscribers.items() if state.member}
     counts = [each.count for each in inspection.statuses.values()]
     wrong = Counter(str(each.layer) for each in found)
@@ -132,12 +132,6 @@ def content_violations(inspection: Inspection) -> Iterator[Violation]:
             has = statuses[node].count
             how = f"{has} of {most}" if has < most else f"{has}, but not the same"
             yield Violation(Layer.PUBLICATIONS, f"{node} has {how} publications")
-
-
-def _repaired(snapshot: Snapshot) -> Roster:
-    roster = snapshot.roster
-    roster.repair()
-    return roster
 
 
 # --- nodes -----------------------------------------------------------------------------

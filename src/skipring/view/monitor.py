@@ -7,7 +7,7 @@ import time
 import zlib
 from base64 import b64encode
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -181,14 +181,11 @@ class Message(Struct, frozen=True, kw_only=True):
 class TopicMonitor:
     """Monitor of one topic, with a bounded history."""
 
-    def __init__(
-        self, observer: Observer, topic: TopicId, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, observer: Observer, topic: TopicId) -> None:
         self.topic = topic
         self.scene: TopicView | None = None
         self.messages: deque[Message] = deque(maxlen=MESSAGES_MAX)
         self._observer = observer
-        self._clock = clock
         self._samples: deque[HealthSample] = deque(maxlen=SAMPLES_MAX)
         self._kept: TopicView | None = None  # the last scene on the timeline
         self._scenes: OrderedDict[int, bytes] = OrderedDict()  # compressed
@@ -206,7 +203,7 @@ class TopicMonitor:
         if inspection is None:
             return None
         number = self.scene.number + 1 if self.scene is not None else 0
-        scene = make_scene(inspection, self._card(inspection), number, self._clock() * 1000)
+        scene = make_scene(inspection, self._card(inspection), number, time.time() * 1000)
         if self.scene is not None and _is_alike(scene, self.scene):
             return None
         if self._kept is None or not _is_alike(scene, self._kept, but_for_load=True):
@@ -217,7 +214,7 @@ class TopicMonitor:
         return scene
 
     def _card(self, inspection: Inspection) -> SupervisorCard:
-        address = self._observer.outsider.supervisor_of(self.topic)
+        address = self._observer.client.supervisor_of(self.topic)
         status = self._observer.statuses.get(address)
         return SupervisorCard(
             answers=status is not None,
@@ -232,16 +229,7 @@ class TopicMonitor:
 
     def _keep(self, scene: TopicView) -> None:
         self._kept = scene
-        self._samples.append(
-            HealthSample(
-                number=scene.number,
-                time=scene.time,
-                wrong=dict(scene.wrong),
-                members=scene.members,
-                legitimate=scene.legitimate,
-                roots=scene.roots,
-            )
-        )
+        self._samples.append(msgspec.convert(scene, HealthSample, from_attributes=True))
         packed = self._scenes[scene.number] = zlib.compress(msgspec.json.encode(scene), 1)
         self._scenes_bytes += len(packed)
         while self._scenes_bytes > SCENES_BYTES_MAX or len(self._scenes) > SAMPLES_MAX:
@@ -273,7 +261,7 @@ class TopicMonitor:
     async def _arrivals(self, node: NodeId, slots: asyncio.Semaphore) -> list[HopEvent]:
         since = self._read_ends.get(node, 0)
         async with slots:
-            page = await self._observer.outsider.request(
+            page = await self._observer.client.request(
                 self.topic, node, partial(FetchArrivals, since=since), ArrivalPage, ANSWER_S
             )
         if not isinstance(page, ArrivalPage):
@@ -307,7 +295,7 @@ class TopicMonitor:
         start = max(start, ends[node] - MESSAGES_MAX)
         if start >= ends[node]:
             return ()
-        page = await self._observer.outsider.request(
+        page = await self._observer.client.request(
             self.topic,
             node,
             partial(FetchPublications, start=start, end=ends[node], payloads=True),

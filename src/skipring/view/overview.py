@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from math import sqrt
 from random import Random
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from skipring.admin.health import live_violations
+from skipring.admin.diagnosis import live_violations
 from skipring.admin.inspector import Inspection, Inspector, TopicContents
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError, UnreachableError
@@ -33,7 +34,7 @@ DIFFERING_MAX: Final = 8  # Guess: an operator does not read more names in a tab
 # Guess: long enough to distinguish one request per interval from two.
 WINDOW_TICKS: Final = 30
 SAMPLES_MAX: Final = 64
-# Upper bound of the mean number of requests per interval from a legitimate ring to its supervisor
+# Upper bound of the mean number of requests per interval from a healthy ring to its supervisor
 # (decision 0012). Single intervals exceed it often: two nodes ask 0.75 times on average, and twice
 # in one interval of eight.
 REQUESTS_BOUND: Final = 0.912
@@ -89,9 +90,8 @@ class Overview(Struct, frozen=True, kw_only=True):
 class Pace:
     """Growth rate of a counter over a sliding window."""
 
-    def __init__(self, window: float, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, window: float) -> None:
         self._window = window
-        self._clock = clock
         self._samples: deque[tuple[float, float]] = deque(maxlen=SAMPLES_MAX)
 
     @property
@@ -101,7 +101,7 @@ class Pace:
 
     def add(self, value: float, at: float | None = None) -> float:
         """Add a value; return its growth per unit of time over the window."""
-        now = at if at is not None else (self._clock or time.monotonic)()
+        now = at if at is not None else time.monotonic()
         if self._samples and (now < self._samples[-1][0] or value < self._samples[-1][1]):
             self._samples.clear()  # the counter or the clock restarted
         self._samples.append((now, value))
@@ -122,7 +122,7 @@ class Observer:
     ) -> None:
         self._supervisors = parse_supervisors(supervisors, is_secured=credentials is not None)
         # Publications from the dashboard may be in memory only if members have no disk.
-        self.outsider = RpcClient(
+        self.client = RpcClient(
             self._supervisors, rng=Random(), credentials=credentials, is_volatile=True
         )
         self.inspections: dict[TopicId, Inspection] = {}  # the last inspection of each topic
@@ -141,15 +141,13 @@ class Observer:
         trace: TracebackType | None,
     ) -> None:
         """Close every connection."""
-        await self.outsider.__aexit__(kind, error, trace)
+        await self.client.__aexit__(kind, error, trace)
 
     async def overview(self) -> Overview:
         """Inspect all topics once; raise UnreachableError if no inspection ever succeeded."""
         topics = await self._topics()
         if not self.inspections and not any(self.statuses.values()):
-            raise UnreachableError(
-                "; ".join(map(self.outsider.no_supervisor_at, self._supervisors))
-            )
+            raise UnreachableError("; ".join(map(self.client.no_supervisor_at, self._supervisors)))
         largest = sorted(topics, key=lambda each: (-each.members, each.topic))[:TOPICS_MAX]
         # Topics seen before are inspected too: a supervisor may have lost them.
         known = dict.fromkeys([*(each.topic for each in largest), *self.inspections])
@@ -181,7 +179,7 @@ class Observer:
         topic, or if its answer does not end.
         """
         inspector = Inspector(
-            self.outsider, topic, patience_s=ANSWER_S, supervisor_patience_s=ANSWER_S
+            self.client, topic, patience_s=ANSWER_S, supervisor_patience_s=ANSWER_S
         )
         before = self.inspections.get(topic)
         if before is not None and not self._may_answer(topic):
@@ -192,14 +190,14 @@ class Observer:
             except UnreachableError:
                 if inspector.is_refused:
                     raise
-                self.statuses[self.outsider.supervisor_of(topic)] = None
+                self.statuses[self.client.supervisor_of(topic)] = None
                 return None
         self.inspections[topic] = seen
         return seen
 
     def _may_answer(self, topic: TopicId) -> bool:
         """Return False if the supervisor of a topic did not answer the last request."""
-        address = self.outsider.supervisor_of(topic)
+        address = self.client.supervisor_of(topic)
         return address not in self.statuses or self.statuses[address] is not None
 
     # -- supervisors ---------------------------------------------------------------------------
@@ -222,15 +220,16 @@ class Observer:
 
     def _own(self, address: Address, listed: Iterable[TopicStatus]) -> Iterator[TopicStatus]:
         """Return the topics of a supervisor; it may still list topics of another one."""
-        own = (each for each in listed if self.outsider.supervisor_of(each.topic) == address)
+        own = (each for each in listed if self.client.supervisor_of(each.topic) == address)
         return iter({each.topic: each for each in own}.values())
 
     async def _pages(self, address: Address) -> list[SupervisorStatus]:
         pages: list[SupervisorStatus] = []
         start: int | None = 0
         while start is not None and len(pages) < PAGES_MAX:
-            page = await self.outsider.request_supervisor(
-                address, _question(start), SupervisorStatus, ANSWER_S
+            question = partial(GetSupervisorStatus, start=start)
+            page = await self.client.request_supervisor(
+                address, question, SupervisorStatus, ANSWER_S
             )
             if not isinstance(page, SupervisorStatus):
                 break
@@ -286,10 +285,6 @@ def requests_max(spans: Iterable[float]) -> float:
     expected = [(REQUESTS_BOUND * (span + 1), span) for span in spans if span > 0]
     mean = sum(count / span for count, span in expected)
     return mean + DEVIATIONS_MAX * sqrt(sum(count / span**2 for count, span in expected))
-
-
-def _question(start: int) -> Callable[[int], GetSupervisorStatus]:
-    return lambda request: GetSupervisorStatus(request, start)
 
 
 def roots_of(inspection: Inspection) -> dict[NodeId, bytes]:

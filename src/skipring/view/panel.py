@@ -1,4 +1,4 @@
-"""Panel about a ring for a terminal: drawing, one light per layer, history, legend."""
+"""Panel of a ring for a terminal: drawing, one light per layer, history, legend."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -21,14 +21,19 @@ from skipring.view.text import (
     draw_bars,
     draw_levels,
     draw_ring,
+    glyphs_for,
 )
 from skipring.world.legitimacy import Layer
 
-PANEL_COLUMNS: Final = 29  # the width of its longest line
+RIGHT_STYLE: Final = "green"
+WRONG_STYLE: Final = "bold red"
+PANEL_COLUMNS: Final = 31  # the width of its longest line
 GAP_COLUMNS: Final = 2
 PICTURE_ROWS_MAX: Final = 25  # Guess: a larger ring is not easier to read.
-PICTURE_ROWS_BESIDE_LEVELS: Final = 19  # levels are shown only if the ring stays this large
-BAR_ROWS_MAX: Final = 5
+PICTURE_ROWS_MIN: Final = 9  # a smaller ring is not readable
+PICTURE_ROWS_BESIDE_LEVELS: Final = 17  # levels are shown only if the ring stays this large
+LEVEL_COLUMNS_MAX: Final = 100
+BAR_ROWS_MAX: Final = 4
 
 LAYER_NAMES: Final[Mapping[Layer, str]] = {
     Layer.DATABASE: "database",
@@ -36,62 +41,93 @@ LAYER_NAMES: Final[Mapping[Layer, str]] = {
     Layer.RING: "neighbours",
     Layer.SHORTCUTS: "shortcuts",
     Layer.LEAVERS: "leavers",
-    Layer.PUBLICATIONS: "content",
+    Layer.LINKS: "links",
+    Layer.PROCESSES: "processes",
+    Layer.CHANNELS: "in flight",
+    Layer.PUBLICATIONS: "publications",
 }
 
 
-class PanelContent(Struct, frozen=True, kw_only=True):
+class RingPanel(Struct, frozen=True):
+    """Room for a drawing, and its characters."""
+
+    columns: int
+    rows: int
+    glyphs: Glyphs
+
+    @classmethod
+    def of(cls, console: Console) -> RingPanel:
+        """Return the current room of a terminal; the last row is reserved for the cursor."""
+        return cls(console.width, console.height - 1, glyphs_for(console.encoding))
+
+    def draw(self, content: RingContent, rows: int) -> RenderableType:
+        """Return the ring beside its lights in some rows; only the lights if there is no room."""
+        size = self._picture_size(rows)
+        if size.rows < PICTURE_ROWS_MIN:
+            return _lights(content.wrong, self.glyphs)
+        grid = Table.grid(padding=(0, GAP_COLUMNS, 0, 0))
+        grid.add_column(width=size.columns, no_wrap=True)
+        grid.add_column(width=PANEL_COLUMNS)
+        picture = draw_ring(content.layout, size, self.glyphs, content.centre)
+        grid.add_row(Text("\n").join(picture), _beside(content, self.glyphs, size.rows))
+        return grid
+
+    def rows_of(self, content: RingContent, rows: int) -> int:
+        """Return the number of rows that ``draw`` uses."""
+        size = self._picture_size(rows)
+        return size.rows if size.rows >= PICTURE_ROWS_MIN else len(content.wrong)
+
+    def draw_with_levels(self, content: RingContent, rows: int) -> RenderableType:
+        """Return the ring with the unrolled ring below it, if there is room for both."""
+        columns = min(self.columns, LEVEL_COLUMNS_MAX)
+        levels = draw_levels(content.layout, columns, self.glyphs)
+        left = rows - len(levels) - 1
+        if self.rows_of(content, left) < PICTURE_ROWS_BESIDE_LEVELS:
+            return self.draw(content, rows)
+        return Group(self.draw(content, left), Text(), *levels)
+
+    def _picture_size(self, rows: int) -> Size:
+        """Return the largest ellipse that looks like a circle and leaves room for the lights."""
+        room = self.columns - PANEL_COLUMNS - GAP_COLUMNS
+        rows = min(rows, PICTURE_ROWS_MAX, (room - 2 * MARGIN + 1) // 2)
+        rows -= 1 - rows % 2  # odd, so that there is a middle
+        return Size(2 * rows - 1 + 2 * MARGIN, rows)
+
+
+class RingContent(Struct, frozen=True, kw_only=True):
     """Content of a panel about a ring at one moment."""
 
     layout: RingLayout
-    violations: Mapping[Layer, int]
-    history: Sequence[int]  # number of faults, by check
+    wrong: Mapping[Layer, int]  # faults of each visible layer
+    history: Sequence[int]  # total number of faults, by inspection
+    history_name: str
     centre: Sequence[Text]  # inside the ring
-    below: Sequence[Text]  # below the legend
+    below: Sequence[Text] = ()  # below the legend
 
 
-def ring_panel(content: PanelContent, size: Size, glyphs: Glyphs) -> RenderableType:
-    """Return the ring with its panel; below them the unrolled ring, if there is room."""
-    levels = draw_levels(content.layout, size.columns, glyphs)
-    picture = _picture_size(Size(size.columns, size.rows - len(levels) - 1))
-    has_levels = picture.rows >= PICTURE_ROWS_BESIDE_LEVELS
-    picture = picture if has_levels else _picture_size(size)
-    grid = Table.grid(padding=(0, GAP_COLUMNS, 0, 0))
-    grid.add_column(width=picture.columns, no_wrap=True)
-    grid.add_column(width=PANEL_COLUMNS)
-    ring = draw_ring(content.layout, picture, glyphs, content.centre)
-    grid.add_row(Text("\n").join(ring), _panel(content, glyphs, picture.rows))
-    return Group(grid, Text(), *levels) if has_levels else grid
-
-
-def _picture_size(size: Size) -> Size:
-    """Return the largest ellipse that looks like a circle and leaves room for the panel."""
-    columns = size.columns - PANEL_COLUMNS - GAP_COLUMNS
-    rows = min(size.rows, PICTURE_ROWS_MAX, (columns - 2 * MARGIN + 1) // 2)
-    rows -= 1 - rows % 2  # odd, so that there is a middle
-    return Size(2 * rows - 1 + 2 * MARGIN, rows)
-
-
-def _panel(content: PanelContent, glyphs: Glyphs, rows: int) -> RenderableType:
+def _beside(content: RingContent, glyphs: Glyphs, rows: int) -> RenderableType:
+    """Return the lights, with bars and a legend if there is room."""
     legend = [*_legend(content.layout, glyphs), *content.below]
-    lines: list[RenderableType] = [_lights(content.violations, glyphs), Text()]
-    spare = rows - len(LAYER_NAMES) - len(legend) - 2  # a heading and a blank line
-    if spare > 1:
-        lines += [Text("faults, by check", "dim")]
-        lines += draw_bars(content.history, PANEL_COLUMNS, min(spare - 1, BAR_ROWS_MAX), glyphs)
-        lines += [Text()]
-    return Group(*lines, *legend)
+    spare = rows - len(content.wrong) - 1 - len(legend)
+    if spare < 0:
+        return _lights(content.wrong, glyphs)
+    parts: list[RenderableType] = [_lights(content.wrong, glyphs), Text()]
+    bars = min(spare - 2, BAR_ROWS_MAX)
+    if bars > 0 and len(content.history) > 1:
+        none = "" if any(content.history) else ": none"
+        parts += [Text(content.history_name + none, "dim")]
+        parts += [*draw_bars(content.history, PANEL_COLUMNS, bars, glyphs), Text()]
+    return Group(*parts, *legend)
 
 
-def _lights(violations: Mapping[Layer, int], glyphs: Glyphs) -> Table:
-    """Return a line for each layer: healthy, or the number of violations."""
+def _lights(wrong: Mapping[Layer, int], glyphs: Glyphs) -> Table:
+    """Return a light for each layer, with its name."""
     grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(width=3)
-    grid.add_column(width=10)
-    for layer, name in LAYER_NAMES.items():
-        count = violations.get(layer, 0)
-        light = Text(f"{glyphs.wrong} {count} wrong", "red") if count else None
-        grid.add_row(Text(str(layer), "bold"), name, light or Text(glyphs.right, "green"))
+    for layer, count in wrong.items():
+        state = Text(f"{glyphs.right} right", RIGHT_STYLE)
+        if count:
+            state = Text(f"{glyphs.wrong} {count} wrong", WRONG_STYLE)
+        grid.add_row(Text(str(layer), "bold"), LAYER_NAMES[layer], state)
     return grid
 
 
@@ -101,5 +137,9 @@ def _legend(layout: RingLayout, glyphs: Glyphs) -> list[Text]:
         Text.assemble((glyphs.marks[mark], STYLES[mark]), f" {layout.count(mark):2} {mark.value}")
         for mark in GlyphState
     ]
-    dead = f" {len(layout.dead):2} dead, not evicted yet"
-    return [*lines, Text.assemble((glyphs.dead, DEAD_STYLE), dead)]
+    if layout.dead:
+        text = f" {len(layout.dead):2} crashed, still recorded"
+        return [*lines, Text.assemble((glyphs.dead, DEAD_STYLE), text)]
+    filled = {dot.label for dot in layout.dots}
+    empty = sum(label not in filled for label in layout.places)
+    return [*lines, Text.assemble((glyphs.vacant, "dim"), f" {empty:2} places empty")]

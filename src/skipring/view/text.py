@@ -67,7 +67,7 @@ class RingLayout(Struct, frozen=True, kw_only=True):
 
 def layout(view: View) -> RingLayout:
     """Return the layout of a topic; nodes are compared with the repaired database."""
-    roster = _repaired(view.roster)
+    roster = repaired(view.roster)
     index = {node: i for i, node in enumerate(roster.nodes)}
     members = [node for node, seen in view.subscribers.items() if seen.member]
     return RingLayout(
@@ -83,7 +83,8 @@ def layout(view: View) -> RingLayout:
     )
 
 
-def _repaired(roster: Roster) -> Roster:
+def repaired(roster: Roster) -> Roster:
+    """Return a repaired copy of a database, which the nodes are compared with."""
     copy = Roster()
     copy.load(roster.database(), roster.cursor)
     copy.repair()
@@ -218,17 +219,17 @@ def _point(turn: float, size: Size) -> Point:
 
 
 def draw_ring(
-    portrait: RingLayout, size: Size, glyphs: Glyphs = UNICODE, centre: Sequence[Text] = ()
+    ring: RingLayout, size: Size, glyphs: Glyphs = UNICODE, centre: Sequence[Text] = ()
 ) -> list[Text]:
     """Draw the nodes on an ellipse, with some lines of text in its middle."""
     canvas = Canvas(size)
-    if glyphs.has_dots and portrait.members > 1:
-        _put_edges(canvas, portrait)
+    if glyphs.has_dots and ring.members > 1:
+        _put_edges(canvas, ring)
     else:
         _put_outline(canvas, glyphs)
-    _put_places(canvas, portrait, glyphs)
-    _put_dots(canvas, portrait, glyphs)
-    _put_centre(canvas, portrait, glyphs, centre)
+    _put_places(canvas, ring, glyphs)
+    _put_dots(canvas, ring, glyphs)
+    _put_centre(canvas, ring, glyphs, centre)
     return canvas.lines()
 
 
@@ -238,16 +239,16 @@ def _put_outline(canvas: Canvas, glyphs: Glyphs) -> None:
         canvas.put(_on_ellipse(step / steps, canvas.size), glyphs.outline, "dim")
 
 
-def _put_edges(canvas: Canvas, portrait: RingLayout) -> None:
+def _put_edges(canvas: Canvas, ring: RingLayout) -> None:
     """Draw the ring as arcs and the longest shortcuts as chords; broken edges first."""
-    dots, arcs = Dots(), _arcs(portrait.members)
+    dots, arcs = Dots(), _arcs(ring.members)
     for is_sound in (False, True):
-        for edge in _chords(portrait.members):
-            if (edge in portrait.sound) == is_sound:
+        for edge in _chords(ring.members):
+            if (edge in ring.sound) == is_sound:
                 style = LEVEL_STYLES[topology.level(edge) - 1] if is_sound else BROKEN_STYLE
                 dots.draw(_chord(edge, canvas.size), style, is_broken=not is_sound)
         for edge in arcs:
-            if (edge in portrait.sound) == is_sound:
+            if (edge in ring.sound) == is_sound:
                 style = RING_STYLE if is_sound else BROKEN_STYLE
                 arc = _arc(edge, canvas.size, is_short=len(arcs) > 1)
                 dots.draw(arc, style, is_broken=not is_sound)
@@ -278,22 +279,22 @@ def _arc(edge: Edge, size: Size, *, is_short: bool) -> list[Point]:
     return [_point(begin + way * step / steps, size) for step in range(steps + 1)]
 
 
-def _put_places(canvas: Canvas, portrait: RingLayout, glyphs: Glyphs) -> None:
+def _put_places(canvas: Canvas, ring: RingLayout, glyphs: Glyphs) -> None:
     """Draw the expected labels and the dead nodes; nodes are drawn over them."""
-    for label in portrait.places:
+    for label in ring.places:
         canvas.put(spot(label, canvas.size), glyphs.vacant, "dim")
-    for label in portrait.dead:
+    for label in ring.dead:
         canvas.put(spot(label, canvas.size), glyphs.dead, DEAD_STYLE, is_reserved=True)
 
 
-def _put_dots(canvas: Canvas, portrait: RingLayout, glyphs: Glyphs) -> None:
+def _put_dots(canvas: Canvas, ring: RingLayout, glyphs: Glyphs) -> None:
     """Draw all nodes, so that no label hides one; then the labels, the shortest first."""
     crowd: dict[Spot, list[NodeGlyph]] = {}
-    for dot in portrait.dots:
+    for dot in ring.dots:
         if dot.label is not None:
             crowd.setdefault(spot(dot.label, canvas.size), []).append(dot)
     captions: dict[Spot, tuple[str, str]] = {}
-    for label in (*portrait.places, *portrait.dead):
+    for label in (*ring.places, *ring.dead):
         captions[spot(label, canvas.size)] = (_short(label, glyphs), "dim")
     for at, dots in crowd.items():
         mark = max((dot.mark for dot in dots), key=_SEVERITY.__getitem__)
@@ -316,12 +317,10 @@ def _short(label: Label, glyphs: Glyphs) -> str:
     return label.bits[: _LABEL_BITS_SHOWN - 1] + glyphs.cut
 
 
-def _put_centre(
-    canvas: Canvas, portrait: RingLayout, glyphs: Glyphs, centre: Sequence[Text]
-) -> None:
+def _put_centre(canvas: Canvas, ring: RingLayout, glyphs: Glyphs, centre: Sequence[Text]) -> None:
     lines = list(centre)
-    if portrait.homeless:
-        count = len(portrait.homeless)
+    if ring.homeless:
+        count = len(ring.homeless)
         lines.append(Text(f"{count} without a label", "red"))
         lines.append(
             Text(
@@ -337,11 +336,11 @@ def _put_centre(
 # --- unrolled --------------------------------------------------------------------------
 
 
-def draw_levels(portrait: RingLayout, columns: int, glyphs: Glyphs = UNICODE) -> list[Text]:
+def draw_levels(ring: RingLayout, columns: int, glyphs: Glyphs = UNICODE) -> list[Text]:
     """Draw the ring unrolled, one row per level; label 0 is repeated at the right end."""
-    if portrait.members == 0:
+    if ring.members == 0:
         return []
-    top = levels(portrait.members)
+    top = levels(ring.members)
     names = [*(f"level {level}" for level in range(1, top)), "ring"]
     gutter = max(len(name) for name in names) + 2
     shown = [i for i in range(1, top + 1) if 1 << i <= columns - gutter - 1]
@@ -350,7 +349,7 @@ def draw_levels(portrait: RingLayout, columns: int, glyphs: Glyphs = UNICODE) ->
     rows = []
     for level in shown:
         name = (names[level - 1].ljust(gutter), _level_style(level, top))
-        rows.append(Text.assemble(name, _level_row(portrait, level, width, glyphs)))
+        rows.append(Text.assemble(name, _level_row(ring, level, width, glyphs)))
     return rows
 
 
@@ -361,16 +360,16 @@ def _level_style(level: int, top: int) -> str:
     return LEVEL_STYLES[min(level, len(LEVEL_STYLES)) - 1]
 
 
-def _level_row(portrait: RingLayout, level: int, width: int, glyphs: Glyphs) -> Text:
+def _level_row(ring: RingLayout, level: int, width: int, glyphs: Glyphs) -> Text:
     """Return the sorted ring of the labels up to this length."""
-    labels = sorted(Label.nth(i) for i in range(min(portrait.members, 1 << level)))
-    signs = _signs(portrait, glyphs)
-    sound_style = _level_style(level, levels(portrait.members))
+    labels = sorted(Label.nth(i) for i in range(min(ring.members, 1 << level)))
+    signs = _signs(ring, glyphs)
+    sound_style = _level_style(level, levels(ring.members))
     row = Text(no_wrap=True)
     for label, other in zip(labels, labels[1:] + labels[:1], strict=True):
         here = label.position * width // CIRCLE
         there = other.position * width // CIRCLE if other > label else width
-        is_sound = (min(label, other), max(label, other)) in portrait.sound
+        is_sound = (min(label, other), max(label, other)) in ring.sound
         sign, style = signs[label]
         has_room = label.length == level and there - here > len(label.bits)
         is_named = (
@@ -383,11 +382,11 @@ def _level_row(portrait: RingLayout, level: int, width: int, glyphs: Glyphs) -> 
     return row.append(signs[Label(0)][0], "dim")
 
 
-def _signs(portrait: RingLayout, glyphs: Glyphs) -> dict[Label, tuple[str, str]]:
+def _signs(ring: RingLayout, glyphs: Glyphs) -> dict[Label, tuple[str, str]]:
     """Return the character and style of every label."""
-    signs = dict.fromkeys(portrait.places, (glyphs.vacant, "dim"))
-    signs |= dict.fromkeys(portrait.dead, (glyphs.dead, DEAD_STYLE))
-    for dot in sorted(portrait.dots, key=lambda dot: _SEVERITY[dot.mark]):
+    signs = dict.fromkeys(ring.places, (glyphs.vacant, "dim"))
+    signs |= dict.fromkeys(ring.dead, (glyphs.dead, DEAD_STYLE))
+    for dot in sorted(ring.dots, key=lambda dot: _SEVERITY[dot.mark]):
         if dot.label is not None:
             signs[dot.label] = (glyphs.marks[dot.mark], STYLES[dot.mark])
     return signs

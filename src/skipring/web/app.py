@@ -21,16 +21,17 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from skipring.admin import chaos_plans as sabotage
+from skipring.admin import chaos_plans
 from skipring.admin.chaos_client import ChaosClient
 from skipring.admin.chaos_plans import Damages
 from skipring.admin.diagnosis import LAYERS, REPAIRS, explain, is_about
 from skipring.admin.inspector import Inspector
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
-from skipring.errors import InputError, MessageError, SkipringError, UnreachableError
+from skipring.errors import InputError, SkipringError, UnreachableError
 from skipring.observability.clock import publication_time_us
 from skipring.observability.logs import logger
+from skipring.rpc.client import require
 from skipring.view.model import content_violations
 from skipring.view.overview import Observer
 from skipring.web.auth import Guarded, TokenAuth, refused
@@ -78,24 +79,24 @@ def plan_of(wish: ChaosRequest, topic: TopicId, members: Members) -> Damages:
     """Return the damages by process; raise InputError if the request is invalid."""
     seed = randbits(SEED_BITS)
     if wish.damage == "adversary":
-        sabotage.check_adversary(wish.code)
-        return sabotage.adversarial(wish.code, topic, members, seed)
+        chaos_plans.check_adversary(wish.code)
+        return chaos_plans.adversarial(wish.code, topic, members, seed)
     if wish.damage == "kill":
         if not wish.nodes:
             raise InputError("the request names no node to kill")
-        sabotage.check_names(wish.nodes, members)
-        return sabotage.killed(wish.nodes)
+        chaos_plans.check_names(wish.nodes, members)
+        return chaos_plans.killed(wish.nodes)
     return _PLANS[wish.damage](members, seed)
 
 
 _PLANS: Final[Mapping[str, Callable[[Members, int], Damages]]] = {
-    "database": lambda _, __: sabotage.no_database(),
-    "labels": sabotage.wrong_labels,
-    "tries": lambda members, seed: sabotage.spoilt_tries(members, LOST_SHARE, seed),
-    "partition": lambda members, seed: sabotage.partition(
-        sabotage.parts_of(members, 2, seed), TICKS
+    "database": lambda _, __: chaos_plans.no_database(),
+    "labels": chaos_plans.wrong_labels,
+    "tries": lambda members, seed: chaos_plans.spoilt_tries(members, LOST_SHARE, seed),
+    "partition": lambda members, seed: chaos_plans.partition(
+        chaos_plans.parts_of(members, 2, seed), TICKS
     ),
-    "heal": lambda members, _: sabotage.healed(members),
+    "heal": lambda members, _: chaos_plans.healed(members),
 }
 
 
@@ -132,8 +133,8 @@ class App:
         self._feed = feed
         self._seqs = count()
 
-    def behind(self, gate: TokenAuth) -> ASGIApp:
-        """Return the ASGI application behind an authentication gate."""
+    def behind(self, auth: TokenAuth) -> ASGIApp:
+        """Return the ASGI application behind an authentication auth."""
         routes = [
             Route("/", self._index),
             Route("/api/settings", self._show_settings),
@@ -155,7 +156,7 @@ class App:
         }
         app = Starlette(routes=routes, exception_handlers=dict(handlers))
         app.router.redirect_slashes = False  # an unknown path gets 404, not a redirect
-        return Guarded(app, gate)
+        return Guarded(app, auth)
 
     # -- index and settings ----------------------------------------------------------------------
 
@@ -221,13 +222,13 @@ class App:
 
     async def _node(self, request: Request) -> Response:
         topic, node = _topic(request), request.query_params.get("node", "")
-        outsider = self._observer.outsider
+        client = self._observer.client
         inspection = await self._observer.inspect(topic)
         if inspection is None:
-            raise UnreachableError(outsider.no_supervisor_of(topic))
+            raise UnreachableError(client.no_supervisor_of(topic))
         journal = None
         if node in inspection.statuses:
-            journal = await Inspector(outsider, topic).journal(node)
+            journal = await Inspector(client, topic).journal(node)
         explanation = explain(inspection, node, journal)
         lacking = (each for each in content_violations(inspection) if is_about(each, node))
         return _json(
@@ -250,25 +251,25 @@ class App:
 
     async def _publish(self, request: Request) -> Response:
         topic, given = _topic(request), await _body(request, _Text)
-        outsider = self._observer.outsider
+        client = self._observer.client
         made = Publication(
-            publisher=outsider.name,
+            publisher=client.name,
             seq=next(self._seqs),
             payload=given.text.encode(errors="replace"),
             key=given.key.encode(errors="replace") if given.key else None,
             time=publication_time_us(),
         )
-        _check(lambda: check_publication(made))
-        (published,) = await outsider.publish(topic, [made])
+        require(check_publication, made)
+        (published,) = await client.publish(topic, [made])
         answer = {"id": published.id.hex(), "publisher": made.publisher, "seq": made.seq}
         return _json(answer)
 
     async def _damage(self, request: Request) -> Response:
         topic, wish = _topic(request), await _body(request, ChaosRequest)
-        saboteur = ChaosClient(self._observer.outsider, topic)
-        plan = plan_of(wish, topic, await saboteur.members())
-        inflict = saboteur.apply_to_consenting if wish.is_gentle else saboteur.apply
-        done = await inflict(plan)
+        client = ChaosClient(self._observer.client, topic)
+        plan = plan_of(wish, topic, await client.members())
+        apply = client.apply_to_consenting if wish.is_gentle else client.apply
+        done = await apply(plan)
         hit = "one process was hit" if len(done) == 1 else f"{len(done)} processes were hit"
         return _json({"done": f"{wish.words}: {hit}"})
 
@@ -284,13 +285,8 @@ def _topic(request: Request) -> TopicId:
     topic: TopicId | None = request.query_params.get("topic")
     if not topic:
         raise InputError(NO_TOPIC)
-    check_given(topic)
+    require(check_topic, topic)
     return topic
-
-
-def check_given(topic: TopicId) -> None:
-    """Raise InputError with the reason if the topic name is invalid."""
-    _check(lambda: check_topic(topic))
 
 
 def _number(request: Request, name: str) -> int:
@@ -312,13 +308,6 @@ async def _body(request: Request, kind: type[Given]) -> Given:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
         raise InputError(f"invalid request: {error}") from None
-
-
-def _check(check: Callable[[], None]) -> None:
-    try:
-        check()
-    except MessageError as error:
-        raise InputError(str(error)) from None
 
 
 def _on_error(_: Request, error: SkipringError) -> Response:

@@ -14,18 +14,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from skipring.core.peers import TopicId
 from skipring.errors import InputError
-from skipring.net.addresses import is_loopback, join_address
+from skipring.net.addresses import LOOPBACK, is_loopback, join_address
 from skipring.net.sockets import why_not_listening
+from skipring.rpc.client import require
 from skipring.view.overview import Observer
-from skipring.web.app import App, DashboardSettings, check_given
+from skipring.web.app import App, DashboardSettings
 from skipring.web.auth import TokenAuth
 from skipring.web.events import EventStream
+from skipring.wire.limits import check_topic
 from skipring.wire.rpc import Address
 
 if TYPE_CHECKING:  # Importing it loads cryptography, which few processes need.
     from skipring.security.credentials import Credentials
 
-LOOPBACK: Final = "127.0.0.1"
 ENDING_S: Final = 2  # Guess: time for open responses to finish.
 REQUEST_S: Final = 10.0  # Guess: a browser on this machine sends a request within milliseconds.
 
@@ -54,7 +55,7 @@ class Dashboard:
                 f"{host}; to see it from elsewhere, forward its port over SSH"
             )
         if topic is not None:
-            check_given(topic)
+            require(check_topic, topic)
         self._observer = Observer(supervisors, credentials)
         self._settings = DashboardSettings(supervisors=tuple(supervisors), topic=topic, chaos=chaos)
         self._place = (host, port)

@@ -28,7 +28,7 @@ from skipring.lab.demo.script import (
     StepResult,
 )
 from skipring.view.canvas import Size
-from skipring.view.panel import LAYER_NAMES, PanelContent, ring_panel
+from skipring.view.panel import RingContent, RingPanel
 from skipring.view.text import DEAD_STYLE, Glyphs, glyphs_for
 from skipring.world.legitimacy import Layer
 
@@ -40,6 +40,10 @@ ROWS_BESIDE_PICTURE: Final = 8  # heading, its text, the result and the cursor
 PROCESSES_MAX: Final = 20  # Guess: a viewer does not read the addresses of more processes.
 FAULTS_MAX: Final = 4  # Guess: the first faults describe the problem.
 FAULTS_PER_NODE: Final = 8  # Measured: about the number in the scrambled ring.
+LAYERS: Final = (  # those that the demo checks
+    *(Layer.DATABASE, Layer.LABELS, Layer.RING),
+    *(Layer.SHORTCUTS, Layer.LEAVERS, Layer.PUBLICATIONS),
+)
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -169,23 +173,25 @@ def frame_picture(frame: DemoFrame, size: Size, glyphs: Glyphs) -> RenderableTyp
     if not state.is_healthy:
         health = Text(f"degraded, faults: {frame.history[-1]}", "bold red")
     in_sync = f"{state.in_sync} of {members} have all {state.published} orders"
-    content = PanelContent(
+    content = RingContent(
         layout=state.layout,
-        violations=state.violations_by_layer,
+        wrong={layer: state.violations_by_layer[layer] for layer in LAYERS},
         history=frame.history,
+        history_name="faults, by check",
         centre=[Text(f"{frame.seconds:.1f} s", "bold"), health, known],
         below=[
             Text(f"round {frame.rounds}"),
             Text(in_sync if state.published else "no orders yet"),
         ],
     )
-    return ring_panel(content, Size(size.columns, size.rows - ROWS_BESIDE_PICTURE), glyphs)
+    panel = RingPanel(size.columns, size.rows - ROWS_BESIDE_PICTURE, glyphs)
+    return panel.draw_with_levels(content, panel.rows)
 
 
 def frame_line(frame: DemoFrame, columns: int, glyphs: Glyphs) -> Text:
     """Return a moment as one line, with headings above the first of a step."""
     state, violations = frame.state, frame.state.violations_by_layer
-    counts = "".join(f"{violations[layer] or '-':>{_width(layer)}}" for layer in LAYER_NAMES)
+    counts = "".join(f"{violations[layer] or '-':>{_width(layer)}}" for layer in LAYERS)
     in_sync = f"{state.in_sync} of {state.layout.members}"
     line = f"{frame.seconds:>7.1f} s {frame.rounds:>6}{counts}  {in_sync:>9}   "
     # One scale for all frames and steps, so that bars can be compared.
@@ -194,7 +200,7 @@ def frame_line(frame: DemoFrame, columns: int, glyphs: Glyphs) -> Text:
     text = line + ("healthy" if state.is_healthy else bar)
     if not frame.is_first:
         return Text(text)
-    headings = "".join(f"{layer:>{_width(layer)}}" for layer in LAYER_NAMES)
+    headings = "".join(f"{layer:>{_width(layer)}}" for layer in LAYERS)
     return Text(f"     time  round{headings}    in sync   faults\n{text}")
 
 

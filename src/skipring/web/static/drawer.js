@@ -69,7 +69,7 @@ function verdictOn(mark, label) {
 function answer({ standing, tick, violations, journal }) {
   return [
     element("p", {}, capital(standing), element("span", { class: "faint" }, ` · tick ${tick}`)),
-    element("h3", {}, "Violations, and their repair"),
+    element("h3", {}, "Faults, and their repair"),
     violations.length
       ? element("ul", { class: "violations" }, ...violations.map(violation))
       : element("p", { class: "faint" }, "This node is healthy."),

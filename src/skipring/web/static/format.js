@@ -29,10 +29,10 @@ export const latency = (milliseconds) =>
 
 const total = (wrong) => Object.values(wrong).reduce((sum, each) => sum + each, 0);
 
-/** Health of a scene: "healthy" or "degraded: 12 violations". */
+/** Health of a scene: "healthy" or "degraded: 12 faults". */
 export function verdictOf({ legitimate, members, wrong }) {
   if (legitimate) return "healthy";
-  return members === 0 ? "no members" : `degraded: ${counted(total(wrong), "violation")}`;
+  return members === 0 ? "no members" : `degraded: ${counted(total(wrong), "fault")}`;
 }
 
 /** Content of a message in one line. */

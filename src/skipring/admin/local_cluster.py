@@ -1,24 +1,32 @@
-"""Supervisor of a cluster in one process that can be restarted at the same address."""
+"""Parts of a cluster in one process: its supervisor, and the view of members elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from shutil import rmtree
 from typing import Final
 
+from msgspec import Struct
+
 from skipring.core.events import Overwritten
-from skipring.core.peers import TopicId
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.roster import Roster
 from skipring.core.state import SupervisorState
 from skipring.errors import InputError
-from skipring.net.addresses import split_address
+from skipring.net.addresses import LOOPBACK, AddressBook, split_address
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
+from skipring.rpc.client import RpcClient
 from skipring.storage.supervisor_store import SupervisorStore
-from skipring.wire.rpc import Address
+from skipring.wire.rpc import Address, GetNodeStatus, NodeStatus
+from skipring.world.legitimacy import Layer, Violation
+from skipring.world.snapshot import Parcel, SubscriberView
 
-LOOPBACK: Final = "127.0.0.1"
+ANSWER_S: Final = 1.0  # Guess: a running process on this machine answers within this time.
 
 
 class RestartableSupervisor:
@@ -77,3 +85,54 @@ class RestartableSupervisor:
         if self.server is not None:
             return self.server.state(topic)
         return self._kept.get(topic, SupervisorState())
+
+
+# -- members of other processes ----------------------------------------------------------------
+
+
+class ForeignView(Struct, frozen=True):
+    """Topic to be judged; it shares the local machines, so that a large ring is not copied."""
+
+    topic: TopicId
+    roster: Roster
+    subscribers: Mapping[NodeId, SubscriberView]
+    crashed: Sequence[NodeId]
+
+    def in_flight(self) -> Iterable[Parcel]:
+        """Return nothing: messages between sockets cannot be seen."""
+        return ()
+
+
+def known_addresses(nodes: Iterable[NodeId], books: Sequence[AddressBook]) -> dict[NodeId, Address]:
+    """Return the addresses of nodes, from the first book that has each; omit unknown nodes."""
+    return {
+        node: address
+        for node in sorted(nodes)
+        if (address := next(filter(None, (book.find(node) for book in books)), None))
+    }
+
+
+async def member_statuses(
+    client: RpcClient, topic: TopicId, addresses: Mapping[NodeId, Address]
+) -> dict[NodeId, NodeStatus]:
+    """Ask members for their status, all at once; omit members that refuse or do not answer."""
+    client.book.learn(addresses)
+    answers = await asyncio.gather(
+        *(client.request(topic, node, GetNodeStatus, NodeStatus, ANSWER_S) for node in addresses)
+    )
+    return {
+        node: answer
+        for node, answer in zip(addresses, answers, strict=True)
+        if isinstance(answer, NodeStatus)
+    }
+
+
+def root_violations(tries: Mapping[NodeId, tuple[bytes, int]]) -> Iterator[Violation]:
+    """Yield the members whose root differs from the most common one, given roots and sizes."""
+    ranking = Counter(root for root, _ in tries.values()).most_common(1)
+    for node, (root, count) in tries.items():
+        if root != ranking[0][0]:
+            yield Violation(
+                Layer.PUBLICATIONS,
+                f"{node} has {count} publications, and most members have others",
+            )

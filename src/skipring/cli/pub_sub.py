@@ -1,27 +1,33 @@
-"""``skipring sub``: read a topic through a member, without joining the ring."""
+"""``skipring pub`` and ``skipring sub``: publish and read through a member, without joining."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import repeat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skipring.cli.options import access_options, duration, json_option
+from skipring.cli.options import DURATION, access_options, duration_option, json_option
 
 if TYPE_CHECKING:
     from skipring.core.publications import Publication
     from skipring.net.access import Access
+    from skipring.rpc.publisher import PublishPlan
+    from skipring.rpc.tail import TailPlan
+    from skipring.wire.rpc import PublishAck
 
+STDIN: Final = 0
 STDOUT: Final = 1
-WAIT: Final = "10s"
 MICROSECONDS: Final = 1_000_000
 NO_KEY: Final = "-"
 NEW: Final = ("new", "latest")
@@ -32,44 +38,126 @@ Show = Callable[["Publication"], str | bytes]
 
 @click.command()
 @click.argument("topic")
+@click.argument("text", required=False)
 @access_options
-@click.option("--start", type=click.Choice(STARTS), help="[default: all]")
+@click.option("--key", help="Key of each publication.")
+@click.option("--header", "headers", multiple=True, metavar="K=V", help="Header; may be repeated.")
 @click.option(
-    "--since", metavar="TIME", help="Only publications after TIME: 10m ago, or 2026-05-31T12:00Z."
+    "--from-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Publish the contents of FILE as one publication.",
+)
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Publish TEXT or FILE N times.")
+@duration_option("--wait", "10s", help="Time to wait for a member.")
+@click.option("--volatile", is_flag=True, help="Accept a member that stores in memory only.")
+@json_option()
+def pub(
+    *,
+    topic: str,
+    text: str | None,
+    access: Access,
+    from_file: Path | None,
+    count: int | None,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401
+) -> None:
+    """Publish TEXT, or each line of standard input, in a topic.
+
+    The command prints the id of each publication once a member has it on disk.
+    """
+    from skipring.errors import VolatileMembersError
+    from skipring.node.process import run
+    from skipring.rpc.publisher import publish_all
+
+    def emit(published: PublishAck) -> None:
+        line = {"id": published.id.hex(), "offset": published.offset, "topic": topic}
+        click.echo(json.dumps(line) if as_json else published.id.hex())
+
+    def report(reason: str) -> None:
+        click.echo(f"waiting up to {plan.wait_s:g} s: {reason}", err=True)
+
+    plan = _publish_plan(topic, **options)
+    payloads = _payloads(text, from_file, count)
+    try:
+        run(publish_all(access, plan, payloads, emit, report))
+    except VolatileMembersError as error:
+        raise VolatileMembersError(f"{error} (--volatile)") from None
+
+
+def _publish_plan(
+    topic: str, *, key: str | None, headers: tuple[str, ...], wait: float, volatile: bool
+) -> PublishPlan:
+    from skipring.rpc.publisher import PublishPlan
+
+    return PublishPlan(
+        topic=topic,
+        key=None if key is None else os.fsencode(key),
+        headers=_headers(headers),
+        is_volatile=volatile,
+        wait_s=wait,
+    )
+
+
+def _headers(given: tuple[str, ...]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r} is not of the form K=V", param_hint="--header")
+        headers[name] = value
+    return headers
+
+
+def _payloads(text: str | None, from_file: Path | None, count: int | None) -> Iterable[bytes]:
+    """Return the payloads to publish: an argument, a file, or the lines of standard input."""
+    from skipring.rpc.publisher import lines_of
+
+    if text is not None and from_file is not None:
+        raise click.UsageError("give TEXT or --from-file, not both")
+    if text is not None:
+        return repeat(os.fsencode(text), count or 1)
+    if from_file is not None:
+        return repeat(from_file.read_bytes(), count or 1)
+    if count is not None:
+        raise click.UsageError("--count repeats TEXT or --from-file; give one of them")
+    if sys.stdin is not None and sys.stdin.isatty():
+        click.echo("publishing each line of standard input; Ctrl-D ends it", err=True)
+    return lines_of(STDIN)
+
+
+# --- sub --------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("topic")
+@access_options
+@click.option("--start", type=click.Choice(STARTS), help="First publication.  [default: all]")
+@click.option(
+    "--since", metavar="TIME", help="Only the last TIME (10m), or since TIME (2026-05-31T12:00Z)."
 )
 @click.option("--key", help="Only publications with this key.")
 @click.option("--publisher", metavar="NODE", help="Only publications of this publisher.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N publications.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N publications.")
 @click.option(
     "--follow/--no-follow", default=True, show_default=True, help="Wait for new publications."
 )
-@click.option(
-    "--exit-when-synced", is_flag=True, help="End when all members have the same publications."
+@click.option("--exit-when-synced", is_flag=True, help="Exit when all members are in sync.")
+@duration_option(
+    "--wait", "10s", help="With --no-follow or --exit-when-synced: time to wait for a member."
 )
-@click.option(
-    "--wait",
-    callback=duration,
-    default=WAIT,
-    show_default=True,
-    metavar="TIME",
-    help="With --no-follow or --exit-when-synced: wait for a member.",
-)
-@click.option("--format", "form", metavar="TEXT", help="Print each as TEXT; tokens: see above.")
-@json_option()
+@click.option("--format", "form", metavar="TEXT", help="Format of each publication; see above.")
+@json_option("Print JSON also on a terminal.")
 def sub(
     *,
     topic: str,
     access: Access,
-    start: str | None,
-    since: str | None,
     key: str | None,
     publisher: str | None,
     count: int | None,
-    follow: bool,
-    exit_when_synced: bool,
-    wait: float,
     form: str | None,
     as_json: bool,
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Print the publications of a topic: the history, then new ones.
 
@@ -83,29 +171,45 @@ def sub(
       %S, %K sizes of payload and key, %% a percent sign, \\n \\t as in C
     """  # noqa: D301  (click looks for a backspace character)
     from skipring.node.process import run
-    from skipring.rpc.tail import TailPlan, Until, follow_topic
+    from skipring.rpc.tail import follow_topic
+
+    if form is not None and as_json:
+        raise click.UsageError("give --format or --json, not both")
+    plan = _tail_plan(**options)
+    shown = _show(topic, form, is_json=as_json or not sys.stdout.isatty())
+    wanted = {"key": None if key is None else os.fsencode(key), "publisher": publisher}
+    emit = _Printer(shown, wanted, count).emit
+    run(follow_topic(access, topic, plan, emit, report=_report, is_stopped=_is_stdout_closed))
+
+
+class _Printer:
+    """Printer of publications whose fields have the wanted values, up to a count."""
+
+    def __init__(
+        self, show: Show, wanted: Mapping[str, str | bytes | None], count: int | None
+    ) -> None:
+        self._show = show
+        self._wanted = {name: value for name, value in wanted.items() if value is not None}
+        self._left = count
+
+    def emit(self, publication: Publication) -> bool:
+        """Print a publication if it is wanted; return True after the last one."""
+        if any(getattr(publication, name) != value for name, value in self._wanted.items()):
+            return False
+        click.echo(self._show(publication))
+        self._left = None if self._left is None else self._left - 1
+        return self._left == 0
+
+
+def _tail_plan(
+    *, start: str | None, since: str | None, follow: bool, exit_when_synced: bool, wait: float
+) -> TailPlan:
+    from skipring.rpc.tail import TailPlan, Until
 
     if start in NEW and since is not None:
         raise click.UsageError("give --start new or --since, not both")
-    if form is not None and as_json:
-        raise click.UsageError("give --format or --json, not both")
-    shown = _show(topic, form, is_json=as_json or not sys.stdout.isatty())
-    wanted_key = None if key is None else key.encode(errors="surrogateescape")
-
-    def emit(publication: Publication) -> bool:
-        """Print a publication if it is wanted; return True after the last one."""
-        nonlocal count
-        if (key is not None and publication.key != wanted_key) or (
-            publisher is not None and publication.publisher != publisher
-        ):
-            return False
-        click.echo(shown(publication))
-        count = None if count is None else count - 1
-        return count == 0
-
     until = Until.IN_SYNC if exit_when_synced else Until.STOPPED if follow else Until.LOG_END
-    plan = TailPlan(until=until, wait_s=wait, is_new=start in NEW, since=_since(since))
-    run(follow_topic(access, topic, plan, emit, report=_report, is_stopped=_is_stdout_closed))
+    return TailPlan(until=until, wait_s=wait, is_new=start in NEW, since=_since(since))
 
 
 def _report(reason: str) -> None:
@@ -126,7 +230,8 @@ def _since(text: str | None) -> int:
     if text is None:
         return 0
     with suppress(click.BadParameter):
-        return max(time.time_ns() // 1000 - int(duration(None, None, text) * MICROSECONDS), 0)
+        ago_us = int(DURATION.convert(text, None, None) * MICROSECONDS)
+        return max(time.time_ns() // 1000 - ago_us, 0)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -136,9 +241,6 @@ def _since(text: str | None) -> int:
         ) from None
     local = moment if moment.tzinfo is not None else moment.astimezone()
     return max(int(local.timestamp() * MICROSECONDS), 0)
-
-
-# -- output ------------------------------------------------------------------------------------
 
 
 def _show(topic: str, form: str | None, *, is_json: bool) -> Show:

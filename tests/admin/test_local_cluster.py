@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skipring.admin.foreign_members import root_violations
+from skipring.admin.local_cluster import root_violations
 
 
 def test_member_whose_root_differs_from_the_majority_is_named() -> None:
