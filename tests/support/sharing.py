@@ -14,13 +14,12 @@ _SPARK_TOO: Final = ("tests/lab/experiments/", "tests/lab/bench/test_spark.py")
 # they are done when the many short ones are distributed and no worker has a long one at the end.
 SECONDS: Final = {
     SPARK: 250,
-    "tests/properties/test_convergence.py": 225,
+    "tests/properties/test_convergence.py": 100,
     "tests/live/test_kills.py": 180,
     "tests/spark/test_kills.py": 140,
-    "tests/properties/test_publications.py": 105,
+    "tests/properties/test_publications.py": 45,
     "tests/lab/demo/test_runner.py": 100,
     "tests/spark/pipeline/test_live.py": 100,
-    "tests/properties/test_legitimate_state.py": 90,
     "tests/web/test_dashboard_pictures.py": 85,
     "tests/cluster/test_overload.py": 75,
     "tests/spark/test_notebook.py": 75,
@@ -32,7 +31,6 @@ SECONDS: Final = {
     "tests/lab/bench/test_fanout.py": 45,
     "tests/web/test_dashboard_ring.py": 45,
     "tests/web/test_dashboard_page.py": 40,
-    "tests/core/test_reconcile.py": 40,
     "tests/test_testing.py": 40,
     "tests/examples/test_examples.py": 35,
     "tests/world/test_format.py": 35,
