@@ -14,7 +14,7 @@ _SPARK_TOO: Final = ("tests/lab/experiments/", "tests/lab/bench/test_spark.py")
 # they are done when the many short ones are distributed and no worker has a long one at the end.
 SECONDS: Final = {
     SPARK: 250,
-    "tests/properties/test_convergence.py": 100,
+    "tests/properties/test_convergence.py": 80,
     "tests/live/test_kills.py": 180,
     "tests/spark/test_kills.py": 140,
     "tests/properties/test_publications.py": 45,
