@@ -17,7 +17,7 @@ SECONDS: Final = {
     "tests/properties/test_convergence.py": 80,
     "tests/live/test_kills.py": 180,
     "tests/spark/test_kills.py": 140,
-    "tests/properties/test_publications.py": 45,
+    "tests/properties/test_publications.py": 55,
     "tests/lab/demo/test_runner.py": 100,
     "tests/spark/pipeline/test_live.py": 100,
     "tests/web/test_dashboard_pictures.py": 85,
