@@ -132,6 +132,7 @@ def test_number_of_announcements_kept_during_deferred_storage_is_bounded() -> No
     edges = Edges(announced_max=3)
     for each in SOME:
         edges.hear("a", each, is_all_stored=False)
+    assert len(edges.machine.state().heard) == 3
     assert edges.wanted() == [short(*SOME[:3])]
 
 
@@ -376,6 +377,17 @@ def test_publication_announced_during_deferred_storage_is_requested_if_it_is_mis
     arrive(host, news(0), "b")
     arrive(host, i_have("e", arriving(0), arriving(1)))
     assert distinct(host.handle(Flush()), Want) == [want(ME, arriving(1))]
+
+
+def test_announcement_of_recent_publications_is_evaluated_without_the_trie() -> None:
+    """One is stored, the storage of the other is deferred when both are announced."""
+    host = deferring()
+    arrive(host, news(0), "b")
+    host.handle(Flush())
+    arrive(host, news(1), "b")
+    arrive(host, i_have("e", made(0), made(1)))
+    assert distinct(host.handle(Flush()), Want) == []
+    assert len(host.machine.indexed_trie) == 0
 
 
 def test_lost_publication_is_requested_once_no_new_ones_arrive() -> None:

@@ -24,7 +24,6 @@ SECONDS: Final = {
     "tests/lab/bench/test_fanout.py": 45,
     "tests/web/test_dashboard_ring.py": 45,
     "tests/web/test_dashboard_page.py": 40,
-    "tests/core/test_reconcile.py": 40,
     "tests/test_testing.py": 40,
     "tests/live/test_pauses.py": 35,
     "tests/examples/test_examples.py": 35,
