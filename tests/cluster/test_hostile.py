@@ -62,6 +62,7 @@ REFUSALS = (
     "HandshakeError",
     "MessageError",
     "name not in certificate",
+    "no greeting",  # on a busy machine a frame may be read after the deadline of the handshake
     "not for clients",
     "supervisors do not dial",
 )
@@ -130,7 +131,7 @@ async def test_malformed_frames_leave_nothing_behind(count: int) -> None:
         before = resident_bytes()
         await hurl_all(ports(ring), frames[count // 4 :])
         assert resident_bytes() - before < GROWTH_BYTES_MAX
-        assert refusals(ring).total() == len(frames)
+        await until(lambda: refusals(ring).total() == len(frames), lambda: str(refusals(ring)))
         await assert_nothing_is_kept(ring)
 
 
