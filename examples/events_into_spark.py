@@ -83,7 +83,7 @@ async def run_example(spark: SparkSession, supervisor: str, tick_s: float, place
 
 
 async def run(spark: SparkSession, supervisor: str | None, place: Path) -> None:
-    """Run the example in a running ring, or in one that it starts."""
+    """Run the example in a running ring, or start a ring for it."""
     if supervisor is not None:
         await run_example(spark, supervisor, tick_s=1.0, place=place)
         return

@@ -375,5 +375,5 @@ def test_figures_of_the_page_match_the_code() -> None:
     assert f"random delays of up to {partner.BACK_OFF_MAX_S:.0f} seconds" in text
     assert f"report it after {detector.UNHEARD_TICKS} silent ticks" in text
     late, lone = detector.EVICTION_TICKS, detector.LONE_EVICTION_TICKS
-    assert f"takes it out {late} ticks later, or {lone} if only one reports it" in text
+    assert f"evicts it {late} ticks after the first report, or {lone} if only one neighbour" in text
     assert f"at most {measures.TOPICS_MAX} topics of a process" in text

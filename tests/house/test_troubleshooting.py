@@ -40,10 +40,10 @@ COLUMNS = 120
 INTRO = """\
 # Troubleshooting
 
-{count} mistakes that are easy to make in the first days, with the output that they produce. Search
-this page for the words of a message. `tests/house/test_troubleshooting.py` makes each mistake and
-compares the output. Of a traceback the page shows the last line; `PID`, `PORT` and `ID` stand for
-values that differ from run to run.
+{count} common mistakes of new users, with the output that they produce. Search this page for the
+words of a message. `tests/house/test_troubleshooting.py` makes each mistake and compares the
+output. The page shows the last line of a traceback; `PID`, `PORT` and `ID` replace values that
+differ between runs.
 
 Unless an entry states otherwise, a ring runs on this machine at 127.0.0.1:7400, started with
 `skipring dev --data ring --topic news --topic orders`. In entries about certificates, `ca` and
