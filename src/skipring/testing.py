@@ -29,6 +29,7 @@ from skipring.admin.local_cluster import (
 )
 from skipring.core.effects import Deliver
 from skipring.core.events import PublishRequested
+from skipring.core.log_messages import Refused
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState
@@ -44,7 +45,7 @@ from skipring.rpc.client import RpcClient
 from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import PublicationStore
 from skipring.wire.chaos import ChaosAck, Damage
-from skipring.wire.rpc import Address, NodeStatus, Refused
+from skipring.wire.rpc import Address, NodeStatus
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Snapshot
 

@@ -15,6 +15,7 @@ from skipring.admin import inspector as module
 from skipring.admin.inspector import Inspection, Inspector, TopicContents, open_inspector
 from skipring.core.events import Overwritten
 from skipring.core.labels import Label
+from skipring.core.log_messages import Refused
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL
 from skipring.core.publications import Publication
@@ -38,7 +39,6 @@ from skipring.wire.rpc import (
     MemberList,
     NodeStatus,
     PublicationPage,
-    Refused,
     RuntimeMessage,
 )
 from skipring.world.adversaries.builders import database_of

@@ -1,10 +1,10 @@
-"""Confirmations of neighbours, and when a neighbour is asked again."""
+"""Confirmations of neighbours for callers that wait until all are in sync."""
 
 from __future__ import annotations
 
 import asyncio
 
-from skipring.api.sync import ASK_TICKS_MAX, SyncTracker
+from skipring.api.sync import SyncTracker
 from skipring.core.effects import PeerInSync
 from skipring.core.peers import NodeId
 
@@ -14,24 +14,28 @@ class Scene:
 
     def __init__(self, neighbours: list[NodeId] | None) -> None:
         self.neighbours = neighbours
+        self.confirmed: frozenset[NodeId] = frozenset()
         self.asked = 0
-        self.confirmations = SyncTracker(lambda: self.neighbours, self._ask, tick_s=0.001)
+        self.confirmations = SyncTracker(
+            lambda: self.neighbours, lambda: self.confirmed, self._ask, tick_s=0.001
+        )
 
     def _ask(self) -> None:
         self.asked += 1
 
     def confirm(self, *nodes: NodeId, root: bytes = b"root") -> None:
+        self.confirmed |= set(nodes)
         for node in nodes:
             self.confirmations.on_confirmed(PeerInSync(node, root))
 
 
-def test_every_neighbour_has_to_confirm_again_after_repair() -> None:
+def test_topic_is_in_sync_once_every_neighbour_has_confirmed() -> None:
     scene = Scene(["a", "b"])
     scene.confirm("a")
     assert not scene.confirmations.are_complete
     scene.confirm("b")
     assert scene.confirmations.are_complete
-    scene.confirmations.on_repair()
+    scene.confirmed = frozenset()  # after a repair
     assert "a" not in scene.confirmations
     assert not scene.confirmations.are_complete
 
@@ -41,31 +45,10 @@ def test_single_member_is_complete_and_node_without_label_is_not() -> None:
     assert not Scene(None).confirmations.are_complete
 
 
-def test_former_neighbour_is_forgotten() -> None:
-    scene = Scene(["a", "b"])
-    scene.confirm("a", "b")
-    scene.neighbours = ["b", "c"]
-    scene.confirmations.on_tick()
-    assert "a" not in scene.confirmations
-    assert scene.asked == 1
-
-
-def test_neighbours_are_asked_with_backoff_until_they_confirm() -> None:
+def test_waiting_caller_asks_the_neighbours_every_tick() -> None:
     scene = Scene(["a"])
-    for _ in range(1 + 2 + 4):
-        scene.confirmations.on_tick()
-    assert scene.asked == 3
-    for _ in range(10 * ASK_TICKS_MAX):
-        scene.confirmations.on_tick()
-    asked = scene.asked
-    assert 10 <= asked <= 16
-    scene.confirm("a")
-    for _ in range(2 * ASK_TICKS_MAX):
-        scene.confirmations.on_tick()
-    assert scene.asked == asked
-    scene.confirmations.on_repair()
-    scene.confirmations.on_tick()
-    assert scene.asked == asked + 1
+    assert asyncio.run(scene.confirmations.all_equal(0.05)) == "a did not confirm to be in sync"
+    assert scene.asked > 1
 
 
 def test_timeout_names_neighbours_that_did_not_confirm() -> None:

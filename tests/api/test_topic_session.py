@@ -52,17 +52,19 @@ def test_history_ends_when_every_neighbour_has_confirmed(monkeypatch: pytest.Mon
             topic.open()
             await cluster.until(lambda: topic.health().state is not HealthState.JOINING)
             old = StoredPublication(publisher="a", seq=0, time=1, payload=b"x").with_id("t")
-            topic.on_confirmed(PeerInSync("a", b"root"))
-            topic.on_deliver(Deliver((old,), 0, Origin.REPAIR, hops=0))
-            assert topic.reader.offset == 1  # skipped; both neighbours have to confirm again
+            for offset, nodes in enumerate(("a", "b", "ac")):
+                confirmed.clear()
+                confirmed.update(nodes)
+                topic.on_confirmed(PeerInSync(nodes[-1], b"root"))
+                topic.on_deliver(Deliver((old,), offset, Origin.REPAIR, hops=0))
+                assert topic.reader.offset == offset + 1  # skipped
+            confirmed.update("ab")
             topic.on_confirmed(PeerInSync("b", b"root"))
-            topic.on_deliver(Deliver((old,), 1, Origin.REPAIR, hops=0))
-            assert topic.reader.offset == 2
-            topic.on_confirmed(PeerInSync("b", b"root"))
-            topic.on_confirmed(PeerInSync("a", b"root"))
-            topic.on_deliver(Deliver((old,), 2, Origin.REPAIR, hops=0))
-            assert topic.reader.offset == 2  # not skipped
+            topic.on_deliver(Deliver((old,), 3, Origin.REPAIR, hops=0))
+            assert topic.reader.offset == 3  # not skipped
 
+    confirmed: set[str] = set()
+    monkeypatch.setattr(Subscriber, "in_sync", property(lambda _: frozenset(confirmed)))
     monkeypatch.setattr(Subscriber, "ring_neighbours", lambda _: ["a", "b"])
     asyncio.run(scene())
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from skipring.core import log_pages
 from skipring.core.effects import Effect
 from skipring.core.events import Event, Received
+from skipring.core.log_messages import FetchLog, LogPage
 from skipring.core.messages import Message
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
@@ -20,10 +21,6 @@ from skipring.core.subscriber import Subscriber
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.storage.store import PublicationStore
-from skipring.wire.rpc import (
-    FetchLog,
-    LogPage,
-)
 from tests.support.rings import DEADLINE_S, TOPIC, LiveRing, live_ring, until
 
 

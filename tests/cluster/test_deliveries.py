@@ -11,14 +11,15 @@ from random import Random
 from time import time_ns
 
 import pytest
-from skipring.node.log_server import delivery_page, handle_deliveries_request
 
 from skipring.core.effects import Origin
 from skipring.core.events import PublishRequested
 from skipring.core.log import Log, MemoryLog
+from skipring.core.log_messages import Refused
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES
-from skipring.node import log_server as offering
+from skipring.node import delivery_server as offering
+from skipring.node.delivery_server import delivery_page, handle_deliveries_request
 from skipring.node.group_commit import DeliveryLogFlusher
 from skipring.node.host import NodeHost
 from skipring.rpc.client import RpcClient
@@ -27,8 +28,8 @@ from skipring.storage.store import PublicationStore
 from skipring.storage.topic_log import TopicLog
 from skipring.testing import Cluster
 from skipring.wire.codec import decode, encode
-from skipring.wire.rpc import DeliveryPage, FetchDeliveries, Refused
-from tests.node.test_log_server import publications
+from skipring.wire.rpc import DeliveryPage, FetchDeliveries
+from tests.core.test_log_pages import publications
 from tests.support.connections import healthy_cluster, inspected
 from tests.support.exchanges import logged, the_line
 from tests.support.rings import until

@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from skipring.core.labels import Label
+from skipring.core.log_messages import Refused
 from skipring.core.messages import (
     MESSAGE_TYPES,
     UNRECORDED,
@@ -40,7 +41,6 @@ from skipring.wire.rpc import (
     NodeStatus,
     PublicationPage,
     PublishAck,
-    Refused,
 )
 from skipring.world.legitimacy import explicit_state
 from tests.support.attacks import (

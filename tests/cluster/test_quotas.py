@@ -10,13 +10,13 @@ from random import Random
 import pytest
 
 from skipring.core import quotas
+from skipring.core.log_messages import Refused
 from skipring.core.messages import GetConfiguration, Subscribe
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.wire.codec import decode, encode
 from skipring.wire.framing import FrameReader
-from skipring.wire.rpc import Refused
 from tests.cluster.test_sender_binding import port_of
 from tests.support.exchanges import Host, greeting_of, running
 from tests.support.papers import Papers

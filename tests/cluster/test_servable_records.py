@@ -10,14 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import DecodeError, msgpack
-from skipring.node.backfill import part_of
-from skipring.node.log_server import PAGE_BYTES, stored_page
 
 from skipring.core.effects import Discard, Outbox
+from skipring.core.limits import (
+    HEADERS_BYTES_MAX,
+    HEADERS_MAX,
+    KEY_BYTES_MAX,
+    NUMBER_MAX,
+    PAYLOAD_BYTES_MAX,
+    RECORD_BYTES_MAX,
+    STORED_BYTES_MAX,
+)
 from skipring.core.log import Log, MemoryLog
-from skipring.core.messages import NUMBER_MAX, PublishNew
+from skipring.core.log_messages import FetchLog, LogPage
+from skipring.core.log_pages import PAGE_BYTES, log_page
+from skipring.core.messages import PublishNew
 from skipring.core.publications import ID_BYTES, Encoded, Publication
-from skipring.core.records import decoded_page, encoded, restored
+from skipring.core.records import decode_page, decoded_page, encoded, restored
 from skipring.core.replica import Replica
 from skipring.core.scrub import Scrubber
 from skipring.errors import MessageError
@@ -25,15 +34,7 @@ from skipring.node.status_server import publication_page
 from skipring.storage.store import PublicationStore
 from skipring.storage.topic_log import TopicLog
 from skipring.wire.codec import decode, encode
-from skipring.wire.limits import (
-    HEADERS_BYTES_MAX,
-    HEADERS_MAX,
-    KEY_BYTES_MAX,
-    PAYLOAD_BYTES_MAX,
-    RECORD_BYTES_MAX,
-    STORED_BYTES_MAX,
-)
-from skipring.wire.rpc import FetchLog, FetchPublications, LogPage
+from skipring.wire.rpc import FetchPublications
 from tests.wire.samples import the_frame
 
 TOPIC = "news"
@@ -92,7 +93,7 @@ def pages(archive: Log, *, bits: int = 0, contents: bool = True) -> Iterator[Log
         start: int | None = 0
         while start is not None:
             question = FetchLog(1, "", 0, start, END, bits, prefix, contents=contents)
-            page = stored_page(archive, question)
+            page = log_page(archive, question)
             assert decode(the_frame(encode(TOPIC, page))).message == page
             assert page.next is None or page.next > start
             yield page
@@ -173,7 +174,8 @@ def test_every_accepted_record_is_served_by_every_request(
 @of_every_bad_row
 def test_bad_row_of_a_history_is_omitted_and_the_others_are_accepted(name: str) -> None:
     good = [(small(n), encoded(small(n))) for n in (1, 2)]
-    part = part_of(page_of(good[0], ROWS[name](), good[1]))
+    page = page_of(good[0], ROWS[name](), good[1])
+    part = decode_page(page.publications, page.ids)
     assert part is not None
     assert part.publications == tuple(
         Publication(publisher="p", seq=n, payload=b"%d" % n, time=1) for n in (1, 2)
@@ -241,4 +243,4 @@ def test_scrub_quarantines_an_unservable_row(name: str, tmp_path: Path) -> None:
 def test_page_without_an_array_of_rows_is_unreadable() -> None:
     with pytest.raises((DecodeError, MessageError)):
         decoded_page(b"\xc1")
-    assert part_of(LogPage(1, None, (), b"", b"\xc1")) is None
+    assert decode_page(b"\xc1", b"") is None

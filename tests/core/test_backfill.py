@@ -28,8 +28,9 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Backfilled, Outbox, Store
 from skipring.core.limits import PUBLICATIONS_MAX
 from skipring.core.log import MemoryLog
+from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.log_pages import log_page
-from skipring.core.messages import FetchLog, GetLogInfo, LogInfo, LogPage, Publications, Refused
+from skipring.core.messages import Publications
 from skipring.core.peers import NodeId
 from skipring.core.publications import Encoded, Publication
 from skipring.core.records import encoded

@@ -15,8 +15,15 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Send
 from skipring.core.events import Received
 from skipring.core.log import Log, MemoryLog
+from skipring.core.log_messages import (
+    ANOTHER_STORE,
+    FetchLog,
+    GetLogInfo,
+    LogInfo,
+    LogPage,
+    Refused,
+)
 from skipring.core.log_pages import answer, log_page
-from skipring.core.messages import LogInfo
 from skipring.core.prefix import Prefix
 from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.replica import Replica
@@ -25,7 +32,6 @@ from skipring.core.summaries import digest_of
 from skipring.storage.store import PublicationStore
 from skipring.storage.topic_log import TopicLog
 from skipring.wire.codec import decode, encode
-from skipring.wire.rpc import ANOTHER_STORE, FetchLog, GetLogInfo, LogPage, Refused
 from tests.wire.samples import the_frame
 
 TOPIC = "news"

@@ -30,6 +30,7 @@ from skipring.core.events import (
     UnsubscribeRequested,
 )
 from skipring.core.log import MemoryLog
+from skipring.core.log_messages import LogInfo, LogPage, Refused
 from skipring.core.messages import (
     MESSAGE_TYPES,
     CheckHeld,
@@ -44,15 +45,12 @@ from skipring.core.messages import (
     IHave,
     Introduce,
     IntroduceShortcut,
-    LogInfo,
-    LogPage,
     Message,
     Ping,
     Pong,
     Publications,
     PublishMany,
     PublishNew,
-    Refused,
     RemoveConnections,
     ReportUnresponsive,
     RequestHandover,

@@ -41,7 +41,7 @@ PURE: Final[Mapping[str, str]] = MappingProxyType(
         "publications": "values that are computed once from their own fields",
         "records": "frozen values and functions",
         "reconcile": "functions; a Reconciler exists during one message",
-        "state": "values; the run of a backfill belongs to its BackfillClient",
+        "state": "frozen values",
         "summaries": "frozen values and functions",
         "topology": "frozen values and functions",
     }
@@ -49,8 +49,6 @@ PURE: Final[Mapping[str, str]] = MappingProxyType(
 # Mutable classes of the pure modules, and why no variable of a machine is of such a class.
 TRANSIENT: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "BackfillRunState": "the variable `_run` of a BackfillClient",
-        "BackfillSourceState": "part of a BackfillRunState",
         "Outbox": "made for one event, and returned as its effects",
         "Reconciler": "made for one message, and sent in its effects",
     }

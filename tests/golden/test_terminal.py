@@ -21,6 +21,7 @@ from skipring.cli import ring_output, top_screen
 from skipring.cli.output import RunView, explanation_view
 from skipring.cli.ring_output import RingWatch
 from skipring.cli.top_screen import TopScreen
+from skipring.core.config import Preset
 from skipring.core.peers import NodeId
 from skipring.node.change_log import NodeChange, explanation
 from skipring.sim.runner import Simulation
@@ -64,7 +65,7 @@ def drawn(content: RenderableType, title: str) -> str:
 
 def damaged(rounds: int) -> Simulation:
     """Return a ring some rounds after an arbitrary state."""
-    simulation = Simulation(Scenario(adversary="A15", publications=40))
+    simulation = Simulation(Scenario(adversary="A15", publications=40, config=Preset.EAGER))
     for _ in range(rounds):
         simulation.run_round()
     return simulation

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import fields
-from skipring.node.log_server import stored_page
 
+from skipring.core import log_pages
 from skipring.core.events import IndexRequested, PublishRequested
 from skipring.core.log import MemoryLog
+from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, Refused
+from skipring.core.log_pages import log_page
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.net import connection as link_module
@@ -28,15 +30,11 @@ from skipring.wire.rpc import (
     BUSY,
     REQUEST_TYPES,
     RUNTIME_TYPES,
-    FetchLog,
     FetchPublications,
     FindMembers,
-    GetLogInfo,
     GetNodeStatus,
-    LogInfo,
     NodeStatus,
     PublicationPage,
-    Refused,
     WireMessage,
 )
 from tests.support.exchanges import (
@@ -368,9 +366,10 @@ def spent_after(calls: int) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("contents", [False, True])
-def test_scan_without_matches_stops_at_its_budget_and_continues(
-    contents: bool, tmp_path: Path
+def test_scan_without_matches_stops_at_its_limit_and_continues(
+    contents: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(log_pages, "SCANNED_RECORDS_MAX", 5000)
     stored = many(20_000)
     with PublicationStore.open(tmp_path) as store:
         archive = store.archive(TOPIC)
@@ -380,7 +379,7 @@ def test_scan_without_matches_stops_at_its_budget_and_continues(
             pages, start = 0, 0
             while True:
                 question = FetchLog(1, "", 0, start, END, 0, 1, contents=contents)
-                page = stored_page(each, question, spent_after(0))
+                page = log_page(each, question)
                 pages += 1
                 assert page.offsets == ()
                 if page.next is None:

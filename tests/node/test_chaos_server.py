@@ -13,6 +13,7 @@ import pytest
 
 from skipring.core.effects import Deliver
 from skipring.core.events import PublishRequested, Received, Shutdown
+from skipring.core.log_messages import Refused
 from skipring.core.messages import (
     Introduce,
     Ping,
@@ -53,7 +54,6 @@ from skipring.wire.chaos import (
 )
 from skipring.wire.codec import Envelope, encode
 from skipring.wire.framing import CONTROL, Frame
-from skipring.wire.rpc import Refused
 from tests.support.connections import healthy_cluster
 from tests.support.machines import label, peer
 from tests.wire.samples import PUBLICATION, SAMPLES

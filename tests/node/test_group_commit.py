@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from skipring.core.events import PublishRequested
+from skipring.core.log_messages import Refused
 from skipring.core.publications import Publication
 from skipring.errors import StorageError, StoreFullError
 from skipring.node import group_commit as durability_module
@@ -19,7 +20,7 @@ from skipring.node.group_commit import GroupCommit
 from skipring.node.host import NodeHost
 from skipring.rpc.client import RpcClient
 from skipring.storage.store import PublicationStore
-from skipring.wire.rpc import Publish, PublishAck, Refused
+from skipring.wire.rpc import Publish, PublishAck
 from tests.support.rings import TOPIC, LiveRing, live_ring, until
 
 pytestmark = pytest.mark.usefixtures("loop")

@@ -12,6 +12,7 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.events import Overwritten, Received, Tick
 from skipring.core.labels import Label
 from skipring.core.log import Log, MemoryLog
+from skipring.core.log_messages import Refused
 from skipring.core.messages import GetConfiguration
 from skipring.core.peers import Peer
 from skipring.core.publications import Publication
@@ -35,7 +36,6 @@ from skipring.wire.rpc import (
     FetchPublications,
     GetNodeStatus,
     PublicationPage,
-    Refused,
 )
 from skipring.world.adversaries.builders import database_of
 from tests.wire.samples import the_frame

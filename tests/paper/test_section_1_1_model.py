@@ -87,7 +87,9 @@ def test_only_the_order_of_ids_matters(code: str) -> None:
 
     R14 adds hashes of ids, only to compare the sums; it is off, since the sums would differ.
     """
-    scenario = make_scenario({"n": 8, "adversary": code, "without": ["R14"], "seed": 1})
+    scenario = make_scenario(
+        {"config": "eager", "n": 8, "adversary": code, "without": ["R14"], "seed": 1}
+    )
     start = scenario.start()
     one, other = Simulation(scenario, start), Simulation(scenario, renamed(start))
     for _ in range(20):
@@ -106,7 +108,7 @@ def with_slots_reversed(world: Snapshot) -> Snapshot:
 @pytest.mark.parametrize("code", ["A12", "A15"])
 def test_computation_follows_from_its_initial_state(code: str) -> None:
     """The system state is an assignment of values; equal states with equal seeds run equally."""
-    scenario = make_scenario({"n": 8, "adversary": code, "seed": 1})
+    scenario = make_scenario({"config": "eager", "n": 8, "adversary": code, "seed": 1})
     start = scenario.start()
     same = with_slots_reversed(start)
     assert same == start

@@ -116,7 +116,9 @@ def test_all_subscribers_become_recorded_and_stay_so(code: str, mode: str) -> No
     It may increase while a forged request to unsubscribe is in flight, so the count starts when
     there is none.
     """
-    running = Simulation(make_scenario({"n": 9, "adversary": code, "mode": mode, "seed": 7}))
+    running = Simulation(
+        make_scenario({"config": "eager", "n": 9, "adversary": code, "mode": mode, "seed": 7})
+    )
     running.run_round()
     potential: list[int] = []
     for _ in range(150):
@@ -168,7 +170,9 @@ def threatened(parcel: Parcel, roster: Roster, members: set[NodeId]) -> Iterator
 
 
 def layers_over_time(code: str, mode: str, n: int, rounds: int) -> list[int]:
-    running = Simulation(make_scenario({"n": n, "adversary": code, "mode": mode, "seed": 9}))
+    running = Simulation(
+        make_scenario({"config": "eager", "n": n, "adversary": code, "mode": mode, "seed": 9})
+    )
     sound = []
     for _ in range(rounds):
         sound.append(sound_layers(running.world))

@@ -50,8 +50,10 @@ CONDITIONS: dict[str, dict[str, Any]] = {
 )
 @given(start=snapshots(nodes_max=12), seed=st.integers(0, 2**32))
 def test_any_state_becomes_legitimate_and_stays_so(start: Snapshot, seed: int) -> None:
-    report = Simulation(make_scenario({"seed": seed, "max_rounds": 200}), start).run()
-    how = f"skipring simulate --load FAILED.json --seed {seed} --max-rounds 200"
+    report = Simulation(
+        make_scenario({"seed": seed, "max_rounds": 200, "config": "eager"}), start
+    ).run()
+    how = f"skipring simulate --load FAILED.json --seed {seed} --max-rounds 200 --eager"
     assert report.is_good, f"replay: {how}, with this\n{render_world(start)}{report.violations}"
 
 

@@ -88,6 +88,7 @@ def test_all_publications_reach_all_members_and_then_messages_stop(
     At the end only the periodic request is left: one for each member in each round.
     """
     values: dict[str, Any] = {
+        "config": "eager",
         "n": n,
         "adversary": adversary,
         "seed": seed,
@@ -137,6 +138,7 @@ def test_no_trie_changes_once_all_are_equal(mode: Mode) -> None:
 @pytest.mark.parametrize("adversary", ["A00", "A05", "A11", "A13", "A15", "A19", "A47"])
 def test_publications_converge_with_the_repairs_of_fixed_mode(adversary: str, seed: int) -> None:
     values: dict[str, Any] = {
+        "config": "eager",
         "n": 16,
         "adversary": adversary,
         "seed": seed,
@@ -154,6 +156,7 @@ def test_pseudocode_of_the_paper_sends_a_few_publications_to_all_in_a_legitimate
     seed: int,
 ) -> None:
     values: dict[str, Any] = {
+        "config": "eager",
         "n": 8,
         "adversary": "A19",
         "seed": seed,
@@ -172,6 +175,7 @@ def test_pseudocode_of_the_paper_sends_a_few_publications_to_all_in_a_legitimate
 @pytest.mark.parametrize("seed", SEEDS)
 def test_T10_corrupted_caches_are_repaired_by_the_scrub_only(seed: int, on: bool) -> None:
     values: dict[str, Any] = {
+        "config": "eager",
         "n": 16,
         "adversary": "A47",
         "seed": seed,

@@ -10,13 +10,13 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
+from skipring.core.log_messages import LogInfo
 from skipring.core.publications import Publication
 from skipring.net.access import Access
 from skipring.spark.ring_client import RingClient
 from skipring.storage.store import PublicationStore
 from skipring.storage.topic_log import TopicLog
 from skipring.testing import Cluster
-from skipring.wire.rpc import LogInfo
 
 TOPIC = "orders"
 WAIT_S = 60.0

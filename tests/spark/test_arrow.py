@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from skipring.core.log_messages import LogPage
 from skipring.core.publications import Publication
 from skipring.errors import MessageError
 from skipring.spark.arrow import ArrowRows
-from skipring.wire.rpc import LogPage
 from tests.spark.rings import TOPIC, made
 
 MADE = made(50)

@@ -19,14 +19,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from skipring.core import log_pages
-from skipring.core.log_pages import answer as true_answer
-from skipring.core.messages import GetLogInfo
-from skipring.core.replica import Replica
 from skipring.core.events import PublishRequested
+from skipring.core.log_messages import FetchLog, GetLogInfo, LogPage
+from skipring.core.log_pages import answer as true_answer
 from skipring.core.publications import Publication
+from skipring.core.replica import Replica
 from skipring.errors import DataLossError, InputError, SkipringError, UnreachableError
 from skipring.spark import register
-from skipring.wire.rpc import FetchLog, LogPage
 from tests.spark.reading import (
     batch_reader,
     batch_rows,

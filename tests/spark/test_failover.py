@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
+from skipring.core.log_messages import LogInfo
 from skipring.rpc.log_reader import MemberLog
 from skipring.spark.failover import partitions_between
 from skipring.spark.offsets import EXCEPTIONS_MAX, LogPlace, Standby
 from skipring.spark.partitions import RangePartition
-from skipring.wire.rpc import LogInfo
 from tests.spark.rings import TOPIC
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from skipring.core.log_messages import LogInfo
 from skipring.rpc.log_reader import MemberLog
 from skipring.spark.offsets import LogPlace
 from skipring.spark.snapshot import agreed_parts, fits, is_shared
-from skipring.wire.rpc import LogInfo
 
 
 def holder(node: str, digests: str, count: int = 10, end: int = 10) -> MemberLog:

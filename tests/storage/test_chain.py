@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skipring.core.limits import CHAIN_BYTES
 from skipring.core.publications import ID_BYTES
 from skipring.storage.chain import BLOCK_IDS, LogChain
-from skipring.wire.limits import CHAIN_BYTES
 
 # Computed with the formula from the ids 0 to 129.
 VERSION_1 = {

@@ -142,4 +142,4 @@ def standing_ring(nodes: int | Sequence[NodeId]) -> Snapshot:
 
 def simulation(start: Snapshot, **options: object) -> Simulation:
     """Return a simulation that starts in a given state."""
-    return Simulation(make_scenario(options), start=start)
+    return Simulation(make_scenario({"config": "eager"} | options), start=start)

@@ -9,12 +9,13 @@ from skipring.sim.scenario import make_scenario
 
 
 def run(**values: object) -> Report:
-    """Run a scenario."""
-    return Simulation(make_scenario(values)).run()
+    """Run a scenario, with the eager configuration unless it says otherwise."""
+    return Simulation(make_scenario({"config": "eager"} | values)).run()
 
 
 def replay(**values: object) -> str:
     """Return the command that runs the same scenario."""
+    values = {"config": "eager"} | values
     lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
     return "\n".join(["replay: skipring simulate FAILED.toml, with this in the file:", *lines])
 

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import fields, replace
 
 from skipring.core.labels import CIRCLE, Label, Word
+from skipring.core.log_messages import Number
 from skipring.core.messages import (
     HOPS_MAX,
     MESSAGE_TYPES,
@@ -24,7 +25,6 @@ from skipring.core.messages import (
     AskedIds,
     IHave,
     Message,
-    Number,
     Session,
     Want,
 )

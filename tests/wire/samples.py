@@ -8,7 +8,8 @@ from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from skipring.core.labels import CIRCLE, Label, Word
-from skipring.core.limits import NUMBER_MAX
+from skipring.core.limits import CHAIN_BYTES, NUMBER_MAX, REASON_CHARACTERS_MAX
+from skipring.core.log_messages import ChainValue, Reason, StoreId, SurveyDigests
 from skipring.core.messages import Publications, PublishMany, PublishNew
 from skipring.core.peers import SUPERVISOR, Address, NodeId, TopicId
 from skipring.core.publications import ID_BYTES, Publication
@@ -16,17 +17,7 @@ from skipring.core.state import LivenessState
 from skipring.core.summaries import DIGEST_BYTES
 from skipring.lab.faults.samples import ADDRESS, PUBLICATION, SAMPLES
 from skipring.wire.framing import Frame, FrameReader
-from skipring.wire.limits import (
-    CHAIN_BYTES,
-    REASON_CHARACTERS_MAX,
-    ChainValue,
-    ChangeText,
-    DatabaseEntry,
-    ListedPublications,
-    Reason,
-    StoreId,
-    SurveyDigests,
-)
+from skipring.wire.limits import ChangeText, DatabaseEntry, ListedPublications
 from skipring.wire.rpc import RUNTIME_TYPES, WireMessage, tag_of
 from tests.support.strategies import (
     label_texts,

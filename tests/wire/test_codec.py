@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
+from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.messages import (
     CheckAndPublish,
     CheckHeld,
@@ -47,18 +48,13 @@ from skipring.wire.rpc import (
     ChangePage,
     DatabasePage,
     DeliveryPage,
-    FetchLog,
     FetchPublications,
     FindMembers,
-    GetLogInfo,
-    LogInfo,
-    LogPage,
     MemberList,
     NodeStatus,
     PublicationPage,
     Publish,
     PublishAck,
-    Refused,
     SupervisorStatus,
     TopicStatus,
     WireMessage,

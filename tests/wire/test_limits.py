@@ -3,19 +3,17 @@
 import pytest
 from msgspec.structs import replace
 
-from skipring.errors import MessageError
-from skipring.wire.codec import decode, encode
-from skipring.wire.limits import (
+from skipring.core.limits import (
     REASON_CHARACTERS_MAX,
     SHOWN_CHARACTERS_MAX,
-    check_address,
     check_node,
     check_publication,
-    check_topic,
-    one_line,
     shown,
 )
-from skipring.wire.rpc import Refused
+from skipring.core.log_messages import Refused
+from skipring.errors import MessageError
+from skipring.wire.codec import decode, encode
+from skipring.wire.limits import check_address, check_topic, one_line
 from tests.wire.samples import PUBLICATION, the_frame
 
 KIB = 1024

@@ -3,17 +3,12 @@
 from pathlib import Path
 
 from skipring.core.labels import Label
+from skipring.core.limits import REASON_CHARACTERS_MAX
 from skipring.core.peers import Peer
 from skipring.core.state import LivenessState
 from skipring.wire.codec import encode, named_nodes
 from skipring.wire.framing import CONTROL_BYTES_MAX
-from skipring.wire.limits import (
-    CLONES_MAX,
-    ENTRIES_MAX,
-    LOCATED_MAX,
-    REASON_CHARACTERS_MAX,
-    SHORTCUTS_MAX,
-)
+from skipring.wire.limits import CLONES_MAX, ENTRIES_MAX, LOCATED_MAX, SHORTCUTS_MAX
 from skipring.wire.rpc import (
     RUNTIME_TYPES,
     WIRE_TYPES,

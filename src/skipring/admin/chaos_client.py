@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final
 from skipring.admin.chaos_plans import Damages, numbered
 from skipring.admin.diagnosis import listed
 from skipring.admin.inspector import Inspector, TopicContents
+from skipring.core.log_messages import Refused
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import SkipringError, UnreachableError
 from skipring.node.chaos_server import NO_CHAOS
 from skipring.rpc.client import ANSWER_S, RpcClient, no_members_in, open_client
 from skipring.wire.chaos import ChaosAck, ChaosPing, Crash, Damage
-from skipring.wire.rpc import Address, NodeStatus, Refused
+from skipring.wire.rpc import Address, NodeStatus
 
 if TYPE_CHECKING:  # reads certificates, which few processes need
     from skipring.security.credentials import Credentials

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from skipring.core.log_messages import Refused
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.prefix import ALL, Prefix
@@ -34,7 +35,6 @@ from skipring.wire.rpc import (
     GetNodeStatus,
     NodeStatus,
     PublicationPage,
-    Refused,
 )
 from skipring.world.snapshot import Snapshot
 

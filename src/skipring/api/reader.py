@@ -11,13 +11,13 @@ from typing import Final, Self
 from msgspec import Struct
 
 from skipring.core.effects import Deliver, Origin
+from skipring.core.limits import CHAIN_BYTES, shown
 from skipring.core.log import Log
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication as StoredPublication
 from skipring.errors import CursorError, InputError
 from skipring.storage.store import PublicationStore
 from skipring.storage.topic_log import TopicLog
-from skipring.wire.limits import CHAIN_BYTES, shown
 
 READ_AT_ONCE: Final = 64  # Guess: afterwards a reader yields to other tasks of its loop.
 # Guesses: unread publications up to this limit stay in memory; older ones are read from the log.

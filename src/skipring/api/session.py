@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
 
 from skipring.core.effects import Deliver, PeerInSync
+from skipring.core.limits import shown
 from skipring.core.log import Log
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import IdentityError, InputError, SkipringError
@@ -32,7 +33,6 @@ from skipring.security.credentials import may_act_as
 from skipring.storage.data_dir import check_name, node_id
 from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import PublicationStore
-from skipring.wire.limits import shown
 from skipring.wire.rpc import Address
 
 if TYPE_CHECKING:  # reads certificates, which few processes need

@@ -12,12 +12,12 @@ from msgspec import Struct
 from skipring.api.reader import READ_AT_ONCE, Cursor, Publication
 from skipring.api.topic_session import Health, TopicSession
 from skipring.core.events import PublishRequested
+from skipring.core.limits import PAYLOAD_BYTES_MAX, check_publication
 from skipring.core.peers import TopicId
 from skipring.core.publications import Publication as StoredPublication
 from skipring.errors import InputError, MessageError, StorageError
 from skipring.node.replication_wait import REPLICAS_TIMEOUT_S
 from skipring.observability.clock import publication_time_us
-from skipring.wire.limits import PAYLOAD_BYTES_MAX, check_publication
 
 # Guess: after this many bytes a publisher lets connections write; their queues hold 64 times as
 # many bytes.

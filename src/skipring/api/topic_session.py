@@ -13,6 +13,7 @@ from skipring.api.reader import Cursor, Reader, Start, checked_start
 from skipring.api.session import Session
 from skipring.api.sync import SyncTracker
 from skipring.core.effects import Deliver, PeerInSync
+from skipring.core.limits import shown
 from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import CursorError, InputError, MessageError, SkipringError
@@ -21,7 +22,7 @@ from skipring.node.host import NodeHost
 from skipring.node.timer import Timer
 from skipring.observability.clock import time_us
 from skipring.storage.topic_log import TopicLog
-from skipring.wire.limits import check_topic, shown
+from skipring.wire.limits import check_topic
 
 LEAVE_S: Final = 5.0  # Guess: a caller that stops does not want to wait much longer.
 

@@ -27,15 +27,9 @@ from msgspec.structs import replace
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Backfilled, Outbox
 from skipring.core.limits import NUMBER_MAX, SURVEY_BITS_MAX
-from skipring.core.messages import (
-    FetchLog,
-    GetLogInfo,
-    LogInfo,
-    LogPage,
-    Refused,
-)
+from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.peers import NodeId
-from skipring.core.records import decode_page
+from skipring.core.records import HistoryPage, decode_page
 from skipring.core.replica import Replica
 from skipring.core.state import (
     PATIENCE_TICKS,
@@ -246,12 +240,14 @@ class BackfillClient:
         run = self._sound_run()
         if run is None:
             return
-        run.ticks += 1
+        self._run = run = replace(run, ticks=run.ticks + 1)
         for node, source in list(run.sources.items()):
+            progress = source.progress
             if source.is_asked:
-                source.progress = replace(source.progress, credit=source.progress.credit - 1)
-            if source.progress.credit < 0:
-                self._give_up(run, node)
+                progress = replace(progress, credit=progress.credit - 1)
+                run.sources[node] = replace(source, progress=progress)
+            if progress.credit < 0:
+                self._run = run = _without(run, node)
         self._advance(run, out, is_throttled=is_throttled)
 
     def _sound_run(self) -> BackfillRunState | None:
@@ -280,51 +276,68 @@ class BackfillClient:
         is_new = False
         if isinstance(message, LogInfo) and source.extent is None:
             extent = LogExtent(message.store, message.epoch, message.end, message.count)
-            source.extent, source.progress = extent, SourceProgress()
+            run.sources[sender] = replace(source, extent=extent, progress=SourceProgress())
         elif isinstance(message, LogPage) and source.extent is not None and source.is_asked:
-            is_new = self._on_page(run, sender, message, out, is_throttled=is_throttled)
+            page = self._accepted(source, source.extent, message)
+            if page is None:
+                run = _without(run, sender)
+            else:
+                self._follow(run, sender, message.next, out, is_throttled=is_throttled)
+                is_new = self._store(run, sender, source.extent, page, out)
         else:
-            self._give_up(run, sender)
+            run = _without(run, sender)
+        self._run = run
         self._advance(run, out, is_throttled=is_throttled)
         return is_new or self._run is None
 
-    def _give_up(self, run: BackfillRunState, node: NodeId) -> None:
-        """Remove a source; another source reads its prefix."""
-        source = run.sources.pop(node)
-        if source.prefix is not None:
-            run.prefixes += (source.prefix,)
+    def _accepted(
+        self, source: BackfillSourceState, extent: LogExtent, page: LogPage
+    ) -> HistoryPage | None:
+        """Return the contents of a page, or None if the source should be replaced."""
+        is_onward = page.next is None or source.start < page.next <= extent.end
+        if not is_onward or source.pages >= PAGES_MAX:
+            return None
+        return decode_page(page.publications, page.ids)
 
-    def _on_page(
+    def _follow(
         self,
         run: BackfillRunState,
         node: NodeId,
-        page: LogPage,
+        following: int | None,
         out: Outbox,
         *,
         is_throttled: bool,
-    ) -> bool:
+    ) -> None:
+        """Request the next page: the source prepares it while this node stores the current one."""
         source = run.sources[node]
-        assert source.extent is not None
-        part = decode_page(page.publications, page.ids)
-        source.pages += 1
-        is_onward = page.next is None or source.start < page.next <= source.extent.end
-        if part is None or not is_onward or source.pages > PAGES_MAX:
-            self._give_up(run, node)
+        pages = source.pages + 1
+        if following is None:
+            source = replace(source, prefix=None, progress=SourceProgress(), pages=pages)
+        else:
+            source = replace(source, start=following, is_held=True, pages=pages)
+        run.sources[node] = source
+        self._ask(run, node, out, is_throttled=is_throttled)
+
+    def _store(
+        self,
+        run: BackfillRunState,
+        node: NodeId,
+        extent: LogExtent,
+        page: HistoryPage,
+        out: Outbox,
+    ) -> bool:
+        """Store the publications of a page; return True if one of them is new."""
+        if not page.publications:
             return False
-        if page.next is None:
-            source.prefix, source.progress = None, SourceProgress()
-        else:  # requested at once: the source prepares it while this node stores the current page
-            source.start, source.is_held = page.next, True
-            self._ask(run, node, out, is_throttled=is_throttled)
-        if not part.publications:
-            return False
+        assert page.encoded is not None
         before = self._replica.count
-        is_new = self._replica.add_backfill(part, out)
+        is_new = self._replica.add_backfill(page, out)
         if is_new:
             self._transfers.on_page(is_last=False)
-        count = self._replica.count
-        read = PageRead(len(page.publications), len(part.publications), count - before)
-        source.progress = after_page(source.progress, read, count, source.extent.count)
+        count, source = self._replica.count, run.sources[node]
+        read = PageRead(len(page.encoded.data), len(page.publications), count - before)
+        progress = after_page(source.progress, read, count, extent.count)
+        run.sources[node] = replace(source, progress=progress)
         return is_new
 
     def _advance(self, run: BackfillRunState, out: Outbox, *, is_throttled: bool) -> None:
@@ -332,12 +345,15 @@ class BackfillClient:
         if not run.is_reading:
             if any(source.extent is None for source in run.sources.values()):
                 return  # the size of a log is not known yet
-            _choose(run, self._replica.count, self._config.backfill_min)
+            run = _chosen(run, self._replica.count, self._config.backfill_min)
+        prefixes = run.prefixes
         for node, source in run.sources.items():
-            if source.prefix is None and run.prefixes:
-                (source.prefix, *rest), source.start = run.prefixes, 0
-                run.prefixes = tuple(rest)
-                source.is_held = True
+            if source.prefix is None and prefixes:
+                prefix, *rest = prefixes
+                run.sources[node] = replace(source, prefix=prefix, start=0, is_held=True)
+                prefixes = tuple(rest)
+        self._run = run = replace(run, prefixes=prefixes)
+        for node in run.sources:
             self._ask(run, node, out, is_throttled=is_throttled)
         if all(source.prefix is None for source in run.sources.values()):
             self._run = None
@@ -350,9 +366,8 @@ class BackfillClient:
         extent, prefix = source.extent, source.prefix
         if extent is None or prefix is None or not source.is_held or is_throttled:
             return
-        source.request, source.is_held = self._next_request(), False
         request = FetchLog(
-            source.request,
+            self._next_request(),
             extent.store,
             extent.epoch,
             source.start,
@@ -361,6 +376,7 @@ class BackfillClient:
             prefix,
             contents=True,
         )
+        run.sources[node] = replace(source, request=request.request, is_held=False)
         out.send(node, request)
 
     # -- state as a value --------------------------------------------------------------------
@@ -380,8 +396,13 @@ class BackfillClient:
 
 
 def _copied(run: BackfillRunState) -> BackfillRunState:
-    sources = {node: replace(source) for node, source in run.sources.items()}
-    return replace(run, sources=sources)
+    return replace(run, sources=dict(run.sources))
+
+
+def _without(run: BackfillRunState, node: NodeId) -> BackfillRunState:
+    """Return the run without a source; another source reads its prefix."""
+    source = run.sources.pop(node)
+    return run if source.prefix is None else replace(run, prefixes=(*run.prefixes, source.prefix))
 
 
 def _is_sound(run: BackfillRunState) -> bool:
@@ -399,8 +420,8 @@ def _is_sound(run: BackfillRunState) -> bool:
     )
 
 
-def _choose(run: BackfillRunState, held: int, backfill_min: int) -> None:
-    """Keep the sources with a much larger log, and split the prefixes among them."""
+def _chosen(run: BackfillRunState, held: int, backfill_min: int) -> BackfillRunState:
+    """Return the run with the sources that have a much larger log, and prefixes for them."""
     counts = {
         node: source.extent.count
         for node, source in run.sources.items()
@@ -413,7 +434,6 @@ def _choose(run: BackfillRunState, held: int, backfill_min: int) -> None:
         if number - held < backfill_min or SHARE * held > number or is_less:
             del run.sources[node]
     # Few prefixes: a source scans its whole log for each prefix.
-    run.bits = max(len(run.sources) - 1, 0).bit_length()
-    if run.sources:
-        run.prefixes += tuple(range(1 << run.bits))
-    run.is_reading = True
+    bits = max(len(run.sources) - 1, 0).bit_length()
+    prefixes = tuple(range(1 << bits)) if run.sources else ()
+    return replace(run, bits=bits, prefixes=prefixes, is_reading=True)

@@ -14,7 +14,7 @@ from typing import Final
 
 from skipring.core.limits import RECORD_BYTES_MAX, STORED_BYTES_MAX, STORED_MAX
 from skipring.core.log import Log
-from skipring.core.messages import (
+from skipring.core.log_messages import (
     ANOTHER_STORE,
     FetchLog,
     GetLogInfo,

@@ -29,22 +29,18 @@ from skipring.core.events import (
     ResendRequested,
 )
 from skipring.core.handover import Handovers
+from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.messages import (
     CheckAndPublish,
     CheckHeld,
     CheckTrie,
     Draining,
-    FetchLog,
-    GetLogInfo,
     HandoverDone,
     Held,
     IHave,
-    LogInfo,
-    LogPage,
     Publications,
     PublishMany,
     PublishNew,
-    Refused,
     RequestHandover,
     TrieEqual,
     Want,

@@ -120,7 +120,7 @@ class LogExtent(Struct, frozen=True, array_like=True, gc=False):
     count: int  # publications
 
 
-class BackfillSourceState(Struct, kw_only=True, gc=False):
+class BackfillSourceState(Struct, frozen=True, kw_only=True, gc=False):
     """Neighbour that serves a backfill: the extent of its log, and the open request to it."""
 
     request: int
@@ -137,7 +137,7 @@ class BackfillSourceState(Struct, kw_only=True, gc=False):
         return self.extent is None or (self.prefix is not None and not self.is_held)
 
 
-class BackfillRunState(Struct, kw_only=True):
+class BackfillRunState(Struct, frozen=True, kw_only=True):
     """Backfill in progress."""
 
     sources: dict[NodeId, BackfillSourceState] = {}

@@ -32,24 +32,19 @@ from skipring.core.events import (
 )
 from skipring.core.labels import Label
 from skipring.core.log import Log
+from skipring.core.log_messages import NOT_A_MEMBER, FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.messages import (
-    NOT_A_MEMBER,
     CheckAndPublish,
     CheckHeld,
     CheckLabel,
     CheckTrie,
     ConfigurationAck,
     Digest,
-    FetchLog,
     GetConfiguration,
-    GetLogInfo,
     Introduce,
     IntroduceShortcut,
-    LogInfo,
-    LogPage,
     Ping,
     Pong,
-    Refused,
     RemoveConnections,
     ReportUnresponsive,
     RequestHandover,

@@ -10,9 +10,9 @@ from ipaddress import ip_address
 from socket import SOCK_DGRAM, getaddrinfo, socket
 from typing import Final, TypeVar
 
+from skipring.core.limits import shown
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import InputError
-from skipring.wire.limits import shown
 from skipring.wire.rpc import Address
 
 ADDRESSES_MAX: Final = 100_000  # Limit: more than the members of all topics of a process.

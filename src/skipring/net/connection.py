@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from time import time
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from skipring.core.log_messages import Refused
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.errors import HandshakeError, WireError
 from skipring.net.addresses import join_address
@@ -45,14 +46,7 @@ from skipring.wire.handshake import (
     Role,
     check_greeting,
 )
-from skipring.wire.rpc import (
-    BUSY,
-    CONNECTION_REQUEST,
-    RUNTIME_TYPES,
-    Refused,
-    WireMessage,
-    is_request,
-)
+from skipring.wire.rpc import BUSY, CONNECTION_REQUEST, RUNTIME_TYPES, WireMessage, is_request
 
 if TYPE_CHECKING:  # Importing it loads cryptography, which few processes need.
     from skipring.security.credentials import Distrust

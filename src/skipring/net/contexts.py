@@ -12,8 +12,8 @@ from typing import Final, Self
 import msgspec
 from msgspec import Struct
 
+from skipring.core.limits import shown
 from skipring.errors import InputError
-from skipring.wire.limits import shown
 
 CONTEXTS_MAX: Final = 1000  # Guess: more clusters than one user has.
 NAME_CHARACTERS_MAX: Final = 64

@@ -8,9 +8,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from skipring.core.limits import shown
 from skipring.core.peers import NodeId
 from skipring.wire.handshake import VERSION, version_in
-from skipring.wire.limits import shown
 from skipring.wire.rpc import Address
 
 FIRST_BYTES_MAX: Final = 1024  # Limit: longer than a greeting, enough to recognise a banner.

@@ -14,7 +14,8 @@ from typing import Final, TypeAlias, cast
 
 from skipring.core.effects import Effect
 from skipring.core.events import Corrupted, Event, IndexRequested, Overwritten, Received
-from skipring.core.messages import MESSAGE_TYPES, NOT_A_MEMBER, Message
+from skipring.core.log_messages import NOT_A_MEMBER, Refused
+from skipring.core.messages import MESSAGE_TYPES, Message
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.state import SubscriberState, SupervisorState
@@ -39,7 +40,7 @@ from skipring.wire.chaos import (
 )
 from skipring.wire.codec import Envelope, decode
 from skipring.wire.framing import Frame, FrameReader
-from skipring.wire.rpc import Address, Refused, WireMessage
+from skipring.wire.rpc import Address, WireMessage
 from skipring.world.snapshot import CARRIERS
 
 NO_CHAOS: Final = "not started with chaos enabled"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from skipring.core.log import Log
+from skipring.core.log_messages import NOT_A_MEMBER, Refused
 from skipring.core.log_pages import ANY_BYTE, SCANNED_BYTES_MAX
-from skipring.core.messages import NOT_A_MEMBER, Refused
 from skipring.core.peers import TopicId
 from skipring.core.subscriber import Subscriber
 from skipring.net.work_budget import Spent, never_spent

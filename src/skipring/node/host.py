@@ -38,6 +38,8 @@ from skipring.core.events import (
     SyncRequested,
     Tick,
 )
+from skipring.core.limits import shown
+from skipring.core.log_messages import GetLogInfo, Refused
 from skipring.core.messages import (
     CLAIMS,
     CheckAndPublish,
@@ -80,7 +82,7 @@ from skipring.storage.store import PublicationStore
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.handshake import Hello, Role
-from skipring.wire.limits import LOCATED_MAX, shown
+from skipring.wire.limits import LOCATED_MAX
 from skipring.wire.rpc import (
     BUSY,
     REQUEST_TYPES,
@@ -91,12 +93,10 @@ from skipring.wire.rpc import (
     FetchDeliveries,
     FetchPublications,
     FindMembers,
-    GetLogInfo,
     GetNodeStatus,
     MemberList,
     NodeHealth,
     Publish,
-    Refused,
     RuntimeMessage,
     WireMessage,
     is_request,

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from skipring.core.messages import Refused, SetConfiguration, Unsubscribe
+from skipring.core.log_messages import Refused
+from skipring.core.messages import SetConfiguration, Unsubscribe
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.topics import SubscriberTopics
 from skipring.net.addresses import supervisor_at, supervisor_of

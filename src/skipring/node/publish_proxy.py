@@ -7,13 +7,14 @@ from collections.abc import Awaitable
 from typing import Final, Protocol
 
 from skipring.core.events import PublishRequested
+from skipring.core.log_messages import Refused
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import SkipringError
 from skipring.node.group_commit import GroupCommit
 from skipring.node.sender import Sender
 from skipring.wire.limits import one_line
-from skipring.wire.rpc import NO_DISK, Publish, PublishAck, Refused
+from skipring.wire.rpc import NO_DISK, Publish, PublishAck
 
 PUBLISHING_MAX: Final = 1024  # Limit: publications of clients that wait for their commit.
 

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import Final
 
 from skipring.core.effects import Origin
+from skipring.core.limits import shown
 from skipring.core.peers import TopicId
 from skipring.net.addresses import supervisor_at
 from skipring.net.dial_back import DialBackResult
@@ -18,7 +19,6 @@ from skipring.node.host import NodeHost
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.observability.clock import LoopPause
 from skipring.observability.metrics import HostReadings, Samples
-from skipring.wire.limits import shown
 from skipring.wire.rpc import WIRE_TYPES
 
 TOPICS_MAX: Final = 1000  # Limit: a process with more topics does not show each of them.

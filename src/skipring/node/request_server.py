@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from skipring.core.effects import Effect
 from skipring.core.events import Event, IndexRequested, Received
-from skipring.core.messages import NOT_A_MEMBER
+from skipring.core.log_messages import NOT_A_MEMBER, GetLogInfo, Refused
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
@@ -30,10 +30,8 @@ from skipring.wire.rpc import (
     FetchChanges,
     FetchDeliveries,
     FetchPublications,
-    GetLogInfo,
     GetNodeStatus,
     NodeHealth,
-    Refused,
     WireMessage,
 )
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from skipring.core.labels import Label
 from skipring.core.limits import NUMBER_MAX
 from skipring.core.log import Log
-from skipring.core.messages import NOT_A_MEMBER
+from skipring.core.log_messages import NOT_A_MEMBER, Refused
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
@@ -42,7 +42,6 @@ from skipring.wire.rpc import (
     NodeHealth,
     NodeStatus,
     PublicationPage,
-    Refused,
 )
 
 # Limits: pages stay below the size of their frames, address hints included.

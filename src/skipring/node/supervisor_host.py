@@ -24,6 +24,7 @@ from skipring.core.effects import (
     Unsubscribed,
 )
 from skipring.core.events import Event, Flush, Overwritten, Received, Tick
+from skipring.core.log_messages import Refused
 from skipring.core.messages import (
     CLAIMS,
     GetConfiguration,
@@ -57,7 +58,6 @@ from skipring.wire.rpc import (
     FindMembers,
     GetSupervisorStatus,
     MemberList,
-    Refused,
     RuntimeMessage,
     SupervisorStatus,
     TopicStatus,

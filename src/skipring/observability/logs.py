@@ -18,8 +18,8 @@ from functools import partial
 from math import isfinite
 from typing import Any, Final, TextIO
 
+from skipring.core.limits import shown
 from skipring.errors import InputError
-from skipring.wire.limits import shown
 
 ROOT: Final = "skipring"
 LEVELS: Final = ("debug", "info", "warning", "error")

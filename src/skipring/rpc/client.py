@@ -11,6 +11,7 @@ from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar, get_args
 
+from skipring.core.log_messages import LogInfo, LogPage, Refused
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.errors import InputError, MessageError, UnreachableError, VolatileMembersError
@@ -29,14 +30,11 @@ from skipring.wire.rpc import (
     DatabasePage,
     DeliveryPage,
     FindMembers,
-    LogInfo,
-    LogPage,
     MemberList,
     NodeStatus,
     PublicationPage,
     Publish,
     PublishAck,
-    Refused,
     SupervisorStatus,
     WireMessage,
 )

@@ -9,22 +9,19 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from skipring.core.peers import NodeId, TopicId
-from skipring.errors import DataLossError, UnreachableError
-from skipring.rpc.client import RpcClient, no_members_in
-from skipring.wire.limits import LOCATED_MAX
-from skipring.wire.rpc import (
+from skipring.core.log_messages import (
     ANOTHER_STORE,
-    Address,
-    DeliveryPage,
-    FetchDeliveries,
     FetchLog,
     GetLogInfo,
     LogInfo,
     LogPage,
     Refused,
-    WireMessage,
 )
+from skipring.core.peers import NodeId, TopicId
+from skipring.errors import DataLossError, UnreachableError
+from skipring.rpc.client import RpcClient, no_members_in
+from skipring.wire.limits import LOCATED_MAX
+from skipring.wire.rpc import Address, DeliveryPage, FetchDeliveries, WireMessage
 
 SURVEY_S: Final = 2.5  # Guess: a member on a busy machine answers within this time.
 PAGE_S: Final = 10.0  # Guess: a page may be read from a slow disk.

@@ -13,13 +13,13 @@ from typing import Final
 
 from msgspec import Struct
 
+from skipring.core.limits import PAYLOAD_BYTES_MAX, check_publication
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.errors import InputError, UnreachableError, VolatileMembersError
 from skipring.net.access import Access
 from skipring.observability.clock import publication_time_us
 from skipring.rpc.client import RpcClient, WaitReport, locate_s, open_client, require
-from skipring.wire.limits import PAYLOAD_BYTES_MAX, check_publication
 from skipring.wire.rpc import PublishAck
 
 AT_ONCE: Final = 64  # Guess: publications that share one commit of the member.

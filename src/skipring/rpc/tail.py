@@ -16,16 +16,16 @@ from typing import Final
 from msgspec import Struct
 
 from skipring.core.limits import NUMBER_MAX
+from skipring.core.log_messages import LogPage
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES, Publication, assign_ids, ids_of
+from skipring.core.records import decoded_page
 from skipring.errors import MessageError, SkipringError, UnreachableError
 from skipring.net.access import Access
 from skipring.observability.clock import time_us
 from skipring.rpc.client import RpcClient, WaitReport, locate_s, no_members_in, open_client
 from skipring.rpc.log_reader import LogRange, MemberLog, pages, survey_of
-from skipring.core.records import decoded_page
 from skipring.wire.limits import LOCATED_MAX
-from skipring.wire.rpc import LogPage
 
 POLL_S: Final = 0.1  # Guess: fast enough for a reader; a poll is one small request to one member.
 SEEN_BYTES: Final = 16  # of an id: enough that two of 2^40 publications do not collide

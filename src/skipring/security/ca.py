@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from msgspec import Struct
 
+from skipring.core.limits import check_node, shown
 from skipring.core.peers import NodeId
 from skipring.errors import IdentityError, InputError, MessageError
 from skipring.security.credentials import (
@@ -31,7 +32,6 @@ from skipring.security.credentials import (
 )
 from skipring.security.deny_list import FILE_NAME, deny, parse_serial
 from skipring.storage.data_dir import sync_directory
-from skipring.wire.limits import check_node, shown
 
 DAYS_MAX: Final = 36_500  # Chosen limit: far from the year 9999, where X.509 ends.
 CLOCK_DIFFERENCE: Final = timedelta(minutes=5)  # Guess: the skew between machines.

@@ -23,11 +23,11 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
+from skipring.core.limits import check_node
 from skipring.core.peers import NodeId
 from skipring.errors import InputError, MessageError
 from skipring.observability.logs import logger
 from skipring.security.deny_list import deny_list_beside, read_deny_list, serial_text
-from skipring.wire.limits import check_node
 
 
 def peer_name(certificate: Mapping[str, Any] | None) -> NodeId | None:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from skipring.core.limits import shown
 from skipring.errors import InputError
-from skipring.wire.limits import shown
 
 FILE_NAME: Final = "denied-serials.txt"
 

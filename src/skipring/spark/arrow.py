@@ -7,12 +7,12 @@ from typing import Final
 
 import pyarrow as pa
 
+from skipring.core.log_messages import LogPage
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES, Publication, ids_of
 from skipring.core.records import decoded_page
 from skipring.errors import MessageError
 from skipring.spark.offsets import Entry
-from skipring.wire.rpc import LogPage
 
 # Kafka's columns first, as Spark users know them. The partition is the number of the prefix in a
 # batch, and 0 in a stream. The offset is that of the member that was read.

@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from skipring.core.limits import SURVEY_BITS_MAX
 from skipring.core.peers import TopicId
 from skipring.core.summaries import digest_of
 from skipring.errors import DataLossError, MessageError, UnreachableError
@@ -19,7 +20,6 @@ from skipring.spark.options import EARLIEST, LATEST, ReadOptions
 from skipring.spark.partitions import RangePartition, range_partitions, read_range
 from skipring.spark.ring_client import RingClient, freeze_gc
 from skipring.spark.snapshot import Part, SnapshotSource, agreed_parts, is_shared
-from skipring.wire.limits import SURVEY_BITS_MAX
 
 # Measured: on two cores four of 25,000 take a quarter more processor time than two of 50,000. Each
 # partition costs a task, and a scan of the whole log at a member.

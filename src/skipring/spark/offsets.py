@@ -19,11 +19,11 @@ from typing import Any, Final, Self
 
 from msgspec import Struct, ValidationError, convert
 
+from skipring.core.limits import CHAIN_BYTES, shown
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES
 from skipring.core.trie import OFFSET_MAX
 from skipring.errors import InputError
-from skipring.wire.limits import CHAIN_BYTES, shown
 
 EPOCH_MAX: Final = (1 << 62) - 1  # as in packs
 EXCEPTIONS_MAX: Final = 1024  # Guess: two members with a larger difference are not equivalent.

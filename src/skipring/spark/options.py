@@ -12,12 +12,12 @@ from typing import Final, Self
 
 from msgspec import Struct
 
-from skipring.core.limits import NUMBER_MAX
+from skipring.core.limits import NUMBER_MAX, SURVEY_BITS_MAX, check_node, shown
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import InputError, MessageError
 from skipring.net.access import Access
 from skipring.spark.offsets import Position, parse_positions
-from skipring.wire.limits import SURVEY_BITS_MAX, check_node, check_topic, shown
+from skipring.wire.limits import check_topic
 
 ACCESS_OPTIONS: Final = ("supervisor", "ca", "cert", "key")
 READ_OPTIONS: Final = (

@@ -12,6 +12,7 @@ from functools import cache
 from random import Random
 from typing import Self, TypeVar
 
+from skipring.core.log_messages import LogPage
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.net.access import Access
@@ -25,7 +26,7 @@ from skipring.rpc.log_reader import (
     survey,
     survey_of,
 )
-from skipring.wire.rpc import Address, DeliveryPage, LogPage, PublishAck
+from skipring.wire.rpc import Address, DeliveryPage, PublishAck
 
 
 @cache

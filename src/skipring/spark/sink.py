@@ -22,12 +22,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from skipring.core.limits import check_publication
 from skipring.core.peers import TopicId
 from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
 from skipring.errors import InputError, MessageError
 from skipring.spark.options import WriteOptions
 from skipring.spark.ring_client import RingClient
-from skipring.wire.limits import check_publication, check_topic
+from skipring.wire.limits import check_topic
 
 QUERY: Final = "sql.streaming.queryId"  # names of local properties that Spark sets for tasks
 BATCH: Final = "streaming.sql.batchId"

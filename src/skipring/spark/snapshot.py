@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from skipring.core.log_messages import LogInfo
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import DataLossError, UnreachableError
 from skipring.rpc.log_reader import ATTEMPTS, LogRange, MemberLog
@@ -17,7 +18,7 @@ from skipring.spark.arrow import entries
 from skipring.spark.offsets import Entry, LogPlace
 from skipring.spark.ring_client import RingClient
 from skipring.wire.limits import LOCATED_MAX
-from skipring.wire.rpc import Address, LogInfo
+from skipring.wire.rpc import Address
 
 LOOKS: Final = 4  # a member may be restarting
 LOOKS_AT_MANY: Final = 8  # Guess: a supervisor names 32 random members at a time.

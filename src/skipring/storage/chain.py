@@ -11,8 +11,8 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
+from skipring.core.limits import CHAIN_BYTES
 from skipring.core.publications import ID_BYTES
-from skipring.wire.limits import CHAIN_BYTES
 
 BLOCK_IDS: Final = 64  # Guess: 0.5 bytes of memory for a publication, 63 ids read for a value.
 LOST_ID: Final = bytes(ID_BYTES)  # stands for the unknown id of a lost publication

@@ -26,6 +26,7 @@ from skipring.admin.chaos_client import ChaosClient
 from skipring.admin.chaos_plans import Damages
 from skipring.admin.diagnosis import LAYERS, REPAIRS, explain, is_about
 from skipring.admin.inspector import Inspector
+from skipring.core.limits import check_publication
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.errors import InputError, SkipringError, UnreachableError
@@ -36,7 +37,7 @@ from skipring.view.model import content_violations
 from skipring.view.overview import Observer
 from skipring.web.auth import Guarded, TokenAuth, refused
 from skipring.web.events import KEEP_ALIVE_S, Event, EventStream
-from skipring.wire.limits import check_publication, check_topic
+from skipring.wire.limits import check_topic
 from skipring.wire.rpc import Address, NodeStatus
 from skipring.world.adversaries import ADVERSARIES
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from skipring.core.labels import Label
-from skipring.core.messages import Number
+from skipring.core.log_messages import Number
 from skipring.core.peers import Peer
 from skipring.wire.limits import (
     DamagedEntries,

@@ -29,7 +29,16 @@ from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import FieldInfo, fields
 
-from skipring.core.limits import NUMBER_MAX, check_bare, check_publications
+from skipring.core.limits import (
+    NUMBER_MAX,
+    PAYLOAD_BYTES_MAX,
+    SHOWN_CHARACTERS_MAX,
+    check_bare,
+    check_node,
+    check_publications,
+    match_node,
+)
+from skipring.core.log_messages import LogPage
 from skipring.core.messages import (
     CheckAndPublish,
     CheckHeld,
@@ -52,14 +61,7 @@ from skipring.wire.framing import (
     FrameKind,
     frame,
 )
-from skipring.wire.limits import (
-    PAYLOAD_BYTES_MAX,
-    SHOWN_CHARACTERS_MAX,
-    check_listed,
-    check_node,
-    check_topic,
-    match_node,
-)
+from skipring.wire.limits import check_listed, check_topic
 from skipring.wire.rpc import (
     WIRE_TYPES,
     Address,
@@ -67,7 +69,6 @@ from skipring.wire.rpc import (
     ChangePage,
     DatabasePage,
     DeliveryPage,
-    LogPage,
     MemberList,
     NodeStatus,
     PublicationPage,

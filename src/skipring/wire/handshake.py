@@ -13,12 +13,13 @@ from msgspec import Meta, MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import astuple
 
-from skipring.core.messages import Number
+from skipring.core.limits import check_node
+from skipring.core.log_messages import Number
 from skipring.core.name_registry import Incarnation
 from skipring.core.peers import Address, NodeId
 from skipring.errors import FramingError, HandshakeError, MessageError
 from skipring.wire.framing import CONTROL, Frame, FrameReader, frame
-from skipring.wire.limits import check_address, check_node
+from skipring.wire.limits import check_address
 
 MAGIC: Final = "skipring"
 VERSION: Final = 2

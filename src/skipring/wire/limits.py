@@ -15,97 +15,15 @@ from msgspec.structs import replace
 
 from skipring.core.labels import Label, Word
 from skipring.core.limits import (
-    CHAIN_BYTES as CHAIN_BYTES,
+    REASON_CHARACTERS_MAX,
+    STORED_MAX,
+    check_node,
+    check_publication,
+    check_text,
+    shown,
 )
-from skipring.core.limits import (
-    HEADERS_BYTES_MAX as HEADERS_BYTES_MAX,
-)
-from skipring.core.limits import (
-    HEADERS_MAX as HEADERS_MAX,
-)
-from skipring.core.limits import (
-    KEY_BYTES_MAX as KEY_BYTES_MAX,
-)
-from skipring.core.limits import (
-    PAYLOAD_BYTES_MAX as PAYLOAD_BYTES_MAX,
-)
-from skipring.core.limits import (
-    PUBLICATIONS_MAX as PUBLICATIONS_MAX,
-)
-from skipring.core.limits import (
-    REASON_CHARACTERS_MAX as REASON_CHARACTERS_MAX,
-)
-from skipring.core.limits import (
-    RECORD_BYTES_MAX as RECORD_BYTES_MAX,
-)
-from skipring.core.limits import (
-    SHOWN_CHARACTERS_MAX as SHOWN_CHARACTERS_MAX,
-)
-from skipring.core.limits import (
-    STORE_CHARACTERS_MAX as STORE_CHARACTERS_MAX,
-)
-from skipring.core.limits import (
-    STORED_BYTES_MAX as STORED_BYTES_MAX,
-)
-from skipring.core.limits import (
-    STORED_MAX as STORED_MAX,
-)
-from skipring.core.limits import (
-    SURVEY_BITS_MAX as SURVEY_BITS_MAX,
-)
-from skipring.core.limits import (
-    SURVEY_PREFIX_MAX as SURVEY_PREFIX_MAX,
-)
-from skipring.core.limits import (
-    check_bare as check_bare,
-)
-from skipring.core.limits import (
-    check_node as check_node,
-)
-from skipring.core.limits import (
-    check_publication as check_publication,
-)
-from skipring.core.limits import (
-    check_publications as check_publications,
-)
-from skipring.core.limits import (
-    check_text as check_text,
-)
-from skipring.core.limits import (
-    match_node as match_node,
-)
-from skipring.core.limits import (
-    shown as shown,
-)
-from skipring.core.messages import (
-    ChainValue as ChainValue,
-)
-from skipring.core.messages import (
+from skipring.core.log_messages import (
     Number,
-)
-from skipring.core.messages import (
-    Offsets as Offsets,
-)
-from skipring.core.messages import (
-    Reason as Reason,
-)
-from skipring.core.messages import (
-    StoredContents as StoredContents,
-)
-from skipring.core.messages import (
-    StoredIds as StoredIds,
-)
-from skipring.core.messages import (
-    StoreId as StoreId,
-)
-from skipring.core.messages import (
-    SurveyBits as SurveyBits,
-)
-from skipring.core.messages import (
-    SurveyDigests as SurveyDigests,
-)
-from skipring.core.messages import (
-    SurveyPrefix as SurveyPrefix,
 )
 from skipring.core.peers import ADDRESS_PATTERN, Address, NodeId, TopicId
 from skipring.core.publications import ID_BYTES, Publication

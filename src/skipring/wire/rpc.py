@@ -12,13 +12,18 @@ from typing import Annotated, Final, TypeAlias, TypeGuard, get_args
 from msgspec import Meta, Struct
 
 from skipring.core.labels import Label, Word
-from skipring.core.messages import ANOTHER_STORE as ANOTHER_STORE
-from skipring.core.messages import MESSAGE_TYPES, Hops, Message, Number
-from skipring.core.messages import FetchLog as FetchLog
-from skipring.core.messages import GetLogInfo as GetLogInfo
-from skipring.core.messages import LogInfo as LogInfo
-from skipring.core.messages import LogPage as LogPage
-from skipring.core.messages import Refused as Refused
+from skipring.core.log_messages import (
+    FetchLog,
+    GetLogInfo,
+    LogInfo,
+    LogPage,
+    Number,
+    Offsets,
+    Reason,
+    Refused,
+    StoredIds,
+)
+from skipring.core.messages import MESSAGE_TYPES, Hops, Message
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import Address as Address
 from skipring.core.peers import NodeId, Peer, TopicId
@@ -113,10 +118,10 @@ class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     silent: Annotated[dict[NodeId, Number], Meta(max_length=limits.SHORTCUTS_MAX)] = {}
     # ring neighbours without a connection
     unlinked: Annotated[tuple[NodeId, ...], Meta(max_length=limits.SHORTCUTS_MAX)] = ()
-    not_ready: limits.Reason = ""  # empty if the node is ready
+    not_ready: Reason = ""  # empty if the node is ready
     ahead: Number = 0  # incarnations of the node's name that are ahead of its clock
     quarantined: Number = 0  # damaged publications since the process started
-    disk_error: limits.Reason = ""
+    disk_error: Reason = ""
     # other processes that have claimed the node's name lately
     clones: Annotated[tuple[Address, ...], Meta(max_length=limits.CLONES_MAX)] = ()
 
@@ -217,11 +222,11 @@ class DeliveryPage(Struct, frozen=True, array_like=True, gc=False, tag=86):
 
     request: Number
     next: Offset | None
-    offsets: limits.Offsets
+    offsets: Offsets
     times: limits.Times
     hops: limits.BytesOfEach
     origins: limits.BytesOfEach
-    ids: limits.StoredIds
+    ids: StoredIds
 
 
 # -- monitoring ------------------------------------------------------------------------------

@@ -27,11 +27,12 @@ from typing import Any, Final
 
 import skipring
 from skipring.api.subscription import Subscription
+from skipring.core import log_pages
+from skipring.core.log_messages import LogPage
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import CursorError, SkipringError
-from skipring.node import log_server
 from skipring.node.sender import Sender
-from skipring.wire.rpc import LogPage, RuntimeMessage
+from skipring.wire.rpc import RuntimeMessage
 
 TOPIC: Final = "news"
 TICK_S: Final = 0.25
@@ -110,7 +111,7 @@ def slow_source(*words: str) -> None:
         else:
             send(sender, topic, to, message)
 
-    setattr(log_server, "PAGE_ROWS_MAX", 1)  # noqa: B010  (a constant for all other modules)
+    setattr(log_pages, "PAGE_ROWS_MAX", 1)  # noqa: B010  (a constant for all other modules)
     setattr(Sender, "send_message", send_late)  # noqa: B010
     sys.argv = ["skipring", *words]
     runpy.run_module("skipring", run_name="__main__")

@@ -16,12 +16,11 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from skipring.admin.inspector import TopicContents, open_inspector
+from skipring.core.log_messages import GetLogInfo, LogInfo
 from skipring.core.publications import Publication
 from skipring.rpc.client import RpcClient, Wanted
 from skipring.wire.rpc import (
     FetchPublications,
-    GetLogInfo,
-    LogInfo,
     PublicationPage,
     Publish,
     PublishAck,

@@ -7,6 +7,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from skipring.core.labels import Label
+from skipring.core.limits import CHAIN_BYTES
+from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.messages import (
     CheckAndPublish,
     CheckHeld,
@@ -51,7 +53,6 @@ from skipring.wire.chaos import (
     OverwriteDatabase,
 )
 from skipring.wire.handshake import AskHolder, HolderReply, NameTaken
-from skipring.wire.limits import CHAIN_BYTES
 from skipring.wire.rpc import (
     Arrival,
     ArrivalPage,
@@ -63,21 +64,16 @@ from skipring.wire.rpc import (
     FetchChanges,
     FetchDatabase,
     FetchDeliveries,
-    FetchLog,
     FetchPublications,
     FindMembers,
-    GetLogInfo,
     GetNodeStatus,
     GetSupervisorStatus,
-    LogInfo,
-    LogPage,
     MemberList,
     NodeHealth,
     NodeStatus,
     PublicationPage,
     Publish,
     PublishAck,
-    Refused,
     SupervisorStatus,
     TopicStatus,
     WireMessage,

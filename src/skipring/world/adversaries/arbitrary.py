@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from skipring.core.labels import LABEL_BITS, Label
+from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.messages import (
     MESSAGE_TYPES,
     CheckAndPublish,
@@ -23,23 +24,18 @@ from skipring.core.messages import (
     ConfigurationAck,
     Digest,
     Draining,
-    FetchLog,
     GetConfiguration,
-    GetLogInfo,
     HandoverDone,
     Held,
     IHave,
     Introduce,
     IntroduceShortcut,
-    LogInfo,
-    LogPage,
     Message,
     Ping,
     Pong,
     Publications,
     PublishMany,
     PublishNew,
-    Refused,
     RemoveConnections,
     ReportUnresponsive,
     RequestHandover,

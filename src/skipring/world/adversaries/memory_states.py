@@ -142,13 +142,7 @@ class Memories:
                 rest_ticks=self.counter(),
                 served={node: (self.counter(), self.counter()) for node in draw.some(draw.node)},
             ),
-            scrub=ScrubState(
-                offset=self.counter(),
-                end=self.counter(),
-                ids=self.counter(),
-                found=self.counter(),
-                has_doubts=draw.chance(0.5),
-            ),
+            scrub=self._scrub(),
             holdings=ReplicaState(
                 numbers=self._numbers(),
                 spent={node: self.counter() for node in draw.some(draw.node)},
@@ -162,15 +156,31 @@ class Memories:
                 asked_times=self.counter(),
                 confirmed=tuple(dict.fromkeys(draw.some(draw.node))),
             ),
-            backfill=BackfillState(
-                expected=draw.chance(0.5), requests=self.counter(), run=draw.maybe(0.5, self._run)
-            ),
-            sync=SyncState(
-                confirmed=tuple(sorted(set(draw.some(draw.node)))),
-                ask_ticks=self.counter(),
-                period=self.counter(),
-            ),
+            backfill=self._backfill(),
+            sync=self._sync(),
             unheard={node: self.counter() for node in draw.some(draw.node)} or None,
+        )
+
+    def _scrub(self) -> ScrubState:
+        return ScrubState(
+            offset=self.counter(),
+            end=self.counter(),
+            ids=self.counter(),
+            found=self.counter(),
+            has_doubts=self._draw.chance(0.5),
+        )
+
+    def _sync(self) -> SyncState:
+        return SyncState(
+            confirmed=tuple(sorted(set(self._draw.some(self._draw.node)))),
+            ask_ticks=self.counter(),
+            period=self.counter(),
+        )
+
+    def _backfill(self) -> BackfillState:
+        draw = self._draw
+        return BackfillState(
+            expected=draw.chance(0.5), requests=self.counter(), run=draw.maybe(0.5, self._run)
         )
 
     def _run(self) -> BackfillRunState:

@@ -19,18 +19,8 @@ from msgspec import NODEFAULT, Meta, Struct, ValidationError, convert, defstruct
 from msgspec.structs import FieldInfo
 
 from skipring.core.labels import CIRCLE, Label, Word
-from skipring.core.messages import (
-    MESSAGE_TYPES,
-    CheckHeld,
-    FetchLog,
-    Held,
-    Hops,
-    IHave,
-    LogInfo,
-    LogPage,
-    Refused,
-    Want,
-)
+from skipring.core.log_messages import FetchLog, LogInfo, LogPage, Refused
+from skipring.core.messages import MESSAGE_TYPES, CheckHeld, Held, Hops, IHave, Want
 from skipring.core.peers import SUPERVISOR, NodeId, Peer, TopicId
 from skipring.core.prefix import Prefix
 from skipring.core.publications import ID_BITS, ID_BYTES, Publication

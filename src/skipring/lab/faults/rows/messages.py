@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec.msgpack import encode as pack
 
+from skipring.core.log_messages import FetchLog
 from skipring.core.messages import PublishNew
 from skipring.core.peers import SUPERVISOR
 from skipring.core.publications import Publication
@@ -29,7 +30,7 @@ from skipring.lab.faults.trial import HOLDER, NAMES, FaultRing, FaultTrial, hist
 from skipring.wire.codec import encode
 from skipring.wire.framing import DATA, frame
 from skipring.wire.handshake import Role
-from skipring.wire.rpc import REQUEST_TYPES, Address, FetchLog, FetchPublications
+from skipring.wire.rpc import REQUEST_TYPES, Address, FetchPublications
 
 OTHERS: Final = ("v", "w", "x", "y", "z")  # no sample names them
 GROWTH_BYTES_MAX: Final = 64 * MIB  # Requirement, for 100,000 mutated frames.

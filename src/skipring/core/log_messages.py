@@ -1,0 +1,140 @@
+"""Messages to read the log of a node: for the backfill of a new member, and for clients."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeAlias
+
+from msgspec import Meta, Struct
+
+from skipring.core.limits import (
+    CHAIN_BYTES,
+    NUMBER_MAX,
+    REASON_CHARACTERS_MAX,
+    STORE_CHARACTERS_MAX,
+    STORED_BYTES_MAX,
+    STORED_MAX,
+    SURVEY_BITS_MAX,
+    SURVEY_PREFIX_MAX,
+)
+from skipring.core.publications import ID_BYTES
+from skipring.core.summaries import DIGEST_BYTES
+from skipring.core.trie import Offset
+
+# Reasons of a Refused that clients compare.
+NOT_A_MEMBER: Final = "not a member of the topic"
+ANOTHER_STORE: Final = "another store by now"
+
+Number: TypeAlias = Annotated[int, Meta(ge=0, le=NUMBER_MAX, description="0 to 2^63-1")]
+_PRINTABLE: Final = r"\A[^\x00-\x1f\x7f-\x9f]*\Z"
+SurveyBits: TypeAlias = Annotated[
+    int, Meta(ge=0, le=SURVEY_BITS_MAX, description=f"0 to {SURVEY_BITS_MAX}")
+]
+SurveyPrefix: TypeAlias = Annotated[
+    int, Meta(ge=0, le=SURVEY_PREFIX_MAX, description=f"0 to {SURVEY_PREFIX_MAX}")
+]
+Reason: TypeAlias = Annotated[
+    str, Meta(max_length=REASON_CHARACTERS_MAX, pattern=_PRINTABLE, description="text")
+]
+StoreId: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=rf"\A[0-9a-f]{{0,{STORE_CHARACTERS_MAX}}}\Z",
+        description="hexadecimal digits, or none",
+    ),
+]
+Offsets: TypeAlias = Annotated[
+    tuple[Offset, ...], Meta(max_length=STORED_MAX, description="0 to 2^40-1, each")
+]
+StoredIds: TypeAlias = Annotated[
+    bytes, Meta(max_length=ID_BYTES * STORED_MAX, description=f"{ID_BYTES} bytes each")
+]
+StoredContents: TypeAlias = Annotated[
+    bytes, Meta(max_length=STORED_BYTES_MAX, description="publications as bytes")
+]
+SurveyDigests: TypeAlias = Annotated[
+    tuple[Annotated[bytes, Meta(max_length=DIGEST_BYTES)], ...],
+    Meta(max_length=1 << SURVEY_BITS_MAX, description=f"{DIGEST_BYTES} bytes or none, each"),
+]
+ChainValue: TypeAlias = Annotated[
+    bytes, Meta(max_length=CHAIN_BYTES, description=f"{CHAIN_BYTES} bytes or none")
+]
+
+
+class Refused(Struct, frozen=True, array_like=True, gc=False, tag=72):
+    """Refusal of a request, with the reason in one sentence."""
+
+    request: Number
+    reason: Reason
+
+
+class GetLogInfo(Struct, frozen=True, array_like=True, gc=False, tag=81):
+    """Request for the extent and digests of a node's log; answered by LogInfo or Refused.
+
+    With ``bits`` the answer has the digests of all 2^``bits`` prefixes of ids, else none. It has
+    the chain value at ``offset``, or at the durable mark.
+    """
+
+    request: Number
+    bits: SurveyBits | None
+    offset: Offset | None
+
+
+class LogInfo(Struct, frozen=True, array_like=True, gc=False, tag=82):
+    """Extent of the sender's log: ``count`` publications at offsets below ``end``, with digests.
+
+    Offsets are those of its ``store`` in this ``epoch``; below ``durable_end`` they are on its
+    disk. A node without a disk has no store. A prefix without ids has an empty digest. The value
+    ``chain`` depends on all ids before the requested offset and on their order; it is empty if the
+    offset is beyond ``durable_end``, or without a disk.
+    """
+
+    request: Number
+    store: StoreId
+    epoch: Number
+    durable_end: Offset
+    end: Offset
+    count: Number
+    digests: SurveyDigests
+    chain: ChainValue
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a digest or a chain value that is neither empty nor complete."""
+        if any(len(digest) not in (0, DIGEST_BYTES) for digest in self.digests):
+            message = f"a digest that has neither {DIGEST_BYTES} bytes nor none"
+            raise ValueError(message)
+        if len(self.chain) not in (0, CHAIN_BYTES):
+            message = f"a chain value that has neither {CHAIN_BYTES} bytes nor none"
+            raise ValueError(message)
+
+
+class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
+    """Request for a node's log: the paper's CheckAndPublish with nothing to compare.
+
+    It requests publications at offsets from ``start`` to before ``end`` whose ids begin with the
+    ``bits`` bits of ``prefix``; without ``contents``, only their ids. The offsets are those of a
+    ``store`` in an ``epoch``: a node with another store or epoch refuses. Answered by LogPage or
+    Refused.
+    """
+
+    request: Number
+    store: StoreId
+    epoch: Number
+    start: Offset
+    end: Offset
+    bits: SurveyBits
+    prefix: SurveyPrefix
+    contents: bool
+
+
+class LogPage(Struct, frozen=True, array_like=True, gc=False, tag=84):
+    """Part of a log in the order of its offsets; the rest starts at ``next``.
+
+    The publications are an array in MessagePack, copied from the store unchanged: the receiver
+    computes their ids (T10) and rejects a publication whose id differs from ``ids``.
+    """
+
+    request: Number
+    next: Offset | None
+    offsets: Offsets
+    ids: StoredIds
+    publications: StoredContents
