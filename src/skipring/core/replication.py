@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, assert_never
 
 from msgspec.structs import replace
 
@@ -23,13 +23,15 @@ from skipring.core.drain import Drain
 from skipring.core.effects import Outbox, PeerInSync
 from skipring.core.events import (
     DrainRequested,
+    NodeSuspected,
     PublishManyRequested,
     PublishRequested,
+    Received,
     ReplicationRequested,
     ResendRequested,
 )
 from skipring.core.handover import Handovers
-from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
+from skipring.core.log_messages import NOT_A_MEMBER, FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.messages import (
     CheckAndPublish,
     CheckHeld,
@@ -107,13 +109,28 @@ class Replication:
 
     # -- handover (decision 0049) --------------------------------------------------------------
 
-    def request_drain(self, event: DrainRequested, out: Outbox) -> None:
+    def on_handover_event(
+        self, event: DrainRequested | ReplicationRequested | NodeSuspected, out: Outbox
+    ) -> None:
+        """Handle a handover request, or a report of an unreachable node."""
+        match event:
+            case DrainRequested():
+                self._request_drain(event, out)
+            case ReplicationRequested():
+                self._request_replication(event, out)
+            case NodeSuspected():
+                # Section 3.3: one failure detector, at the supervisor, is enough for the ring.
+                self._on_absent(event.node, out)
+            case _:
+                assert_never(event)
+
+    def _request_drain(self, event: DrainRequested, out: Outbox) -> None:
         """Hand over the publications of this node before it leaves."""
         self.persist_deferred(out)
         self.drain.request(event, self.broadcast.neighbours(), out)
         self._finish_handovers(out)
 
-    def request_replication(self, event: ReplicationRequested, out: Outbox) -> None:
+    def _request_replication(self, event: ReplicationRequested, out: Outbox) -> None:
         """Hand publications over to some nodes until these confirm them."""
         self.persist_deferred(out)
         for node in event.nodes:
@@ -126,7 +143,7 @@ class Replication:
             leaving = frozenset(filter(self.drain.is_known_to_leave, neighbours))
             self.completeness.request(self._ring.node, neighbours, leaving, out)
 
-    def on_absent(self, node: NodeId, out: Outbox) -> None:
+    def _on_absent(self, node: NodeId, out: Outbox) -> None:
         """Record that the host cannot reach a node."""
         self.drain.on_absent(node, self.broadcast.neighbours(), out)
         self._finish_handovers(out)
@@ -324,24 +341,24 @@ class Replication:
 
     # -- backfill ----------------------------------------------------------------------------
 
-    def on_log_request(self, message: GetLogInfo | FetchLog, sender: NodeId, out: Outbox) -> None:
-        """Send the extent or a page of the log."""
-        self.persist_deferred(out)
-        out.send(sender, log_pages.answer(self.replica, message))
-
-    def on_log_answer(
-        self,
-        message: LogInfo | LogPage | Refused,
-        sender: NodeId | None,
-        out: Outbox,
-        *,
-        is_throttled: bool,
-    ) -> None:
-        """Store a page of a backfill and request the next one."""
-        self.persist_deferred(out)
-        if self.backfill.on_answer(sender, message, out, is_throttled=is_throttled):
-            self.sync.reset()
-            self._repair.reset_backoff()
+    def on_log_message(self, event: Received, out: Outbox, *, is_member: bool) -> None:
+        """Handle a request for the log, or a response; drop requests to a supervisor."""
+        message, sender = event.message, event.sender
+        match message:
+            case GetLogInfo() | FetchLog() if sender is not None:
+                if is_member:
+                    self.persist_deferred(out)
+                    out.send(sender, log_pages.answer(self.replica, message))
+                else:
+                    out.send(sender, Refused(message.request, NOT_A_MEMBER))
+            case LogInfo() | LogPage() | Refused():
+                self.persist_deferred(out)
+                throttled = event.throttled
+                if self.backfill.on_answer(sender, message, out, is_throttled=throttled):
+                    self.sync.reset()
+                    self._repair.reset_backoff()
+            case _:
+                pass
 
     # Hot path: one lookup from the type of a message to its method.
     HANDLERS: ClassVar[Mapping[type, Callable[[Replication, Any, NodeId | None, Outbox], None]]] = (

@@ -13,16 +13,13 @@ from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Outbox, Unsubscribed
 from skipring.core.events import (
     Corrupted,
-    DrainRequested,
     Event,
     Flush,
     IndexRequested,
-    NodeSuspected,
     Overwritten,
     PublishManyRequested,
     PublishRequested,
     Received,
-    ReplicationRequested,
     ResendRequested,
     Shutdown,
     SubscribeRequested,
@@ -32,7 +29,6 @@ from skipring.core.events import (
 )
 from skipring.core.labels import Label
 from skipring.core.log import Log
-from skipring.core.log_messages import NOT_A_MEMBER, FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.messages import (
     CheckAndPublish,
     CheckHeld,
@@ -132,7 +128,7 @@ class Subscriber:
             case Shutdown() | IndexRequested() | Overwritten() | Corrupted():
                 self._on_host_request(event, out)
             case _:
-                self._on_handover_wanted(event, out)
+                self._replication.on_handover_event(event, out)
         return out.effects
 
     def _on_received(self, event: Received, out: Outbox) -> None:
@@ -154,7 +150,8 @@ class Subscriber:
             self._HANDLERS[kind](self, message, out)
             self._replication.broadcast.invalidate_view()
         else:
-            self._on_log_message(event, out)
+            is_member = self.wants or self._ring.me is not None
+            self._replication.on_log_message(event, out, is_member=is_member)
 
     # -- periodic actions ------------------------------------------------------------------
 
@@ -240,23 +237,6 @@ class Subscriber:
         # A node without a label may be recorded: its Subscribe may be in flight.
         out.send(SUPERVISOR, Unsubscribe(self.node))
 
-    def _on_handover_wanted(
-        self,
-        event: DrainRequested | ReplicationRequested | NodeSuspected,
-        out: Outbox,
-    ) -> None:
-        """Dispatch a handover request, or a report of an unreachable node (decision 0049)."""
-        match event:
-            case DrainRequested():
-                self._replication.request_drain(event, out)
-            case ReplicationRequested():
-                self._replication.request_replication(event, out)
-            case NodeSuspected():
-                # Section 3.3: one failure detector, at the supervisor, is enough for the ring.
-                self._replication.on_absent(event.node, out)
-            case _:
-                assert_never(event)
-
     def _on_host_request(
         self, event: Shutdown | IndexRequested | Overwritten | Corrupted, out: Outbox
     ) -> None:
@@ -333,20 +313,6 @@ class Subscriber:
         del out
         if self._config.rules.digest:
             self._digest.on_digest(message)
-
-    def _on_log_message(self, event: Received, out: Outbox) -> None:
-        """Handle a request for the log, or a response; drop requests to a supervisor."""
-        message, sender = event.message, event.sender
-        match message:
-            case GetLogInfo() | FetchLog() if sender is not None:
-                if self.wants or self._ring.me is not None:
-                    self._replication.on_log_request(message, sender, out)
-                else:
-                    out.send(sender, Refused(message.request, NOT_A_MEMBER))
-            case LogInfo() | LogPage() | Refused():
-                self._replication.on_log_answer(message, sender, out, is_throttled=event.throttled)
-            case _:
-                pass
 
     def _on_check_after_leaving(
         self, message: CheckTrie | CheckAndPublish | CheckHeld | RequestHandover, out: Outbox
