@@ -49,7 +49,7 @@ def named_in(damages: Damages) -> set[str]:
     texts = {
         text for each in messages for text in texts_in(to_builtins(each, builtin_types=(bytes,)))
     }
-    return {text for text in texts if text.strip("01") and text not in {"LIN", "CYC"}}
+    return {text for text in texts if text.strip("01") and text not in {"LIN", "CYC", "busy"}}
 
 
 # -- adversaries -----------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from skipring.core.events import (
     UnsubscribeRequested,
 )
 from skipring.core.labels import Label
+from skipring.core.log_messages import FetchLog, GetLogInfo
 from skipring.core.messages import (
     MESSAGE_TYPES,
     UNRECORDED,
@@ -488,8 +489,8 @@ def bound(message: Message, state: SubscriberState) -> int:
             return CONFIGURATION_MAX
         case CheckLabel() | Introduce() | IntroduceShortcut():
             return RING_MESSAGE_MAX
-        case Ping():
-            return 1  # Pong
+        case Ping() | GetLogInfo() | FetchLog():
+            return 1  # Pong, LogInfo, LogPage or Refused
         case _:
             return bound_about_publications(message, state)
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from skipring.core.config import Mode, ProtocolConfig, Rule, Spread
+from skipring.core.config import Mode, Preset, ProtocolConfig, Rule, Spread
 from skipring.core.events import Overwritten
 from skipring.core.labels import Label
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
@@ -86,7 +86,7 @@ class Stage:
 
     def mode(self, mode: str, *without: str) -> Iterator[str]:
         """``mode fast without R14``: the rules of an empty world."""
-        config = ProtocolConfig.of(Mode(mode), map(Rule, without[1:]))
+        config = ProtocolConfig.of(Mode(mode), map(Rule, without[1:]), preset=Preset.EAGER)
         self._world = self._world_of(NO_SUBSCRIBERS, config)
         yield from ()
 

@@ -15,6 +15,7 @@ import pytest
 
 from skipring.cli import skipring
 from skipring.core import failure_detector as detector
+from skipring.core import limits as core_limits
 from skipring.errors import SkipringError, WireError
 from skipring.net import connection as link
 from skipring.net import connection_limits as places
@@ -340,8 +341,8 @@ def limits() -> dict[str, str]:
 def test_the_limits_are_those_of_the_code() -> None:
     said = limits()
     assert said["payload; key; headers"] == (
-        f"{values.PAYLOAD_BYTES_MAX >> 10} KiB; {values.KEY_BYTES_MAX >> 10} KiB; "
-        f"{values.HEADERS_MAX} and {values.HEADERS_BYTES_MAX >> 10} KiB together"
+        f"{core_limits.PAYLOAD_BYTES_MAX >> 10} KiB; {core_limits.KEY_BYTES_MAX >> 10} KiB; "
+        f"{core_limits.HEADERS_MAX} and {core_limits.HEADERS_BYTES_MAX >> 10} KiB together"
     )
     assert said["connections that others open to a process"] == (
         f"{places.LINKS_MAX}; of clients {places.CLIENT_LINKS_MAX}"

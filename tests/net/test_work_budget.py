@@ -29,7 +29,7 @@ from skipring.wire.rpc import (
     ANSWER_TYPES,
     BUSY,
     REQUEST_TYPES,
-    RUNTIME_TYPES,
+    WIRE_TYPES,
     FetchPublications,
     FindMembers,
     GetNodeStatus,
@@ -253,7 +253,7 @@ def large(seq: int) -> Publication:
 
 
 def test_every_message_with_a_request_number_is_a_request_or_an_answer() -> None:
-    numbered = {kind for kind in RUNTIME_TYPES if any(f.name == "request" for f in fields(kind))}
+    numbered = {kind for kind in WIRE_TYPES if any(f.name == "request" for f in fields(kind))}
     assert not REQUEST_TYPES & ANSWER_TYPES
     assert numbered == REQUEST_TYPES | ANSWER_TYPES
     assert {kind.__name__ for kind in REQUEST_TYPES} == {
@@ -437,6 +437,9 @@ def test_status_after_a_backfill_follows_slices_of_the_index(
                     said.append(message)
 
             monkeypatch.setattr(node._sender, "send_message", record)
+            monkeypatch.setattr(
+                node._sender, "send", lambda topic, send, _: record(topic, send.to, send.message)
+            )
             for _ in range(300):
                 node._requests.send_status("c", TOPIC, question)
             assert {type(each) for each in said} == {Refused}, "of too many"

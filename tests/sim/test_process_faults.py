@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from skipring.core.config import ProtocolConfig
+from skipring.core.config import Preset, ProtocolConfig
 from skipring.core.messages import Subscribe
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.state import SubscriberState
@@ -313,7 +313,9 @@ def test_crashed_publisher_leaves_its_publication_to_its_neighbours() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_survivors_agree_after_publishers_crash_between_sending_and_storing(seed: int) -> None:
-    scenario = Scenario(n=12, publisher_crashes=(2, 4, 7), seed=seed, publications=5)
+    scenario = Scenario(
+        n=12, publisher_crashes=(2, 4, 7), seed=seed, publications=5, config=Preset.EAGER
+    )
     simulation = Simulation(scenario)
     report = simulation.run()
     assert report.converged

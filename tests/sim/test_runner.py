@@ -346,7 +346,13 @@ def test_start_read_from_a_file_repeats_the_run(adversary: str) -> None:
     for seed, publications in ((0, 0), (1, 0), (2, 20)):
         made = Simulation(
             make_scenario(
-                {"n": 16, "adversary": adversary, "seed": seed, "publications": publications}
+                {
+                    "n": 16,
+                    "adversary": adversary,
+                    "seed": seed,
+                    "publications": publications,
+                    "config": "eager",
+                }
             )
         )
         start = parse_world(render_world(made.world.snapshot()))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, fields, replace
 
-from skipring.core.config import Mode, Rule, Spread
+from skipring.core.config import Mode, ProtocolConfig, Rule, Spread
 from skipring.errors import ScenarioError
 from skipring.sim.network_faults import Delay, Duplication, Loss, Partition
 from skipring.sim.process_faults import (
@@ -265,10 +265,24 @@ def test_faults_and_incidents_follow_from_the_fields() -> None:
     assert scenario.warm_up_rounds == 100
 
 
-def test_default_scenario_has_only_the_detector() -> None:
+def test_default_scenario_is_live_without_faults_and_incidents() -> None:
     scenario = make_scenario({})
+    assert scenario.protocol == ProtocolConfig.live()
     assert scenario.faults(["a", "b"]) == ()
-    assert scenario.incidents() == (OracleDetector(0),)
+    assert scenario.incidents() == ()
+
+
+def test_oracle_replaces_the_failure_detector_if_eager_or_requested() -> None:
+    eager = make_scenario({"config": "eager"})
+    assert eager.protocol == ProtocolConfig.eager()
+    assert eager.incidents() == (OracleDetector(0),)
+    late = make_scenario({"detector_delay": 3})
+    assert not late.protocol.detects_failures
+    assert late.incidents() == (OracleDetector(3),)
+
+
+def test_default_scenario_has_no_warm_up() -> None:
+    scenario = make_scenario({})
     assert scenario.warm_up_rounds == 0
 
 

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import fields, replace
 
 from skipring.core.labels import CIRCLE, Label, Word
-from skipring.core.log_messages import Number
+from skipring.core.log_messages import ChainValue, Number, Offsets, Reason, StoreId, SurveyDigests
 from skipring.core.messages import (
     HOPS_MAX,
     MESSAGE_TYPES,
@@ -162,6 +162,11 @@ def message_leaves(nodes: Sequence[NodeId]) -> Mapping[object, SearchStrategy[An
         RangeSummary: claims(),
         Publication: publications(),
         AskedIds: whole_ids(),
+        StoreId: st.sampled_from(["", "5eed"]),
+        Reason: st.sampled_from(["busy", "not a member of the topic"]),
+        ChainValue: st.sampled_from([b"", bytes(8)]),
+        SurveyDigests: st.just(()),
+        Offsets: st.just((1, 2)),
         IHave: _about_ids(IHave, node),
         Want: _about_ids(Want, node),
     }

@@ -440,7 +440,7 @@ REFUSED: list[tuple[object, str]] = [
         ({"topic": "é" * 128}, ".topic: a topic has 1 to 255 bytes, this one has 256"),
         ({"topic": "a\nb"}, ".topic: a topic has no control characters, got 'a\\nb'"),
         ({"topic": "a\x85"}, ".topic: a topic has no control characters, got 'a\\x85'"),
-        ({"topic": "\ud800"}, ".topic: half a character in '\\ud800'"),
+        ({"topic": "\ud800"}, ".topic: lone surrogate in '\\ud800'"),
         ({"supervisor": None}, ".supervisor: Expected `object`, got `null`"),
         ({"supervisor": {"database": []}}, ".supervisor: Object missing required field `next`"),
         ({"subscribers": []}, ".subscribers: Expected `object`, got `array`"),

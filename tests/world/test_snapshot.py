@@ -3,6 +3,7 @@
 import pytest
 
 from skipring.core.labels import Label
+from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.messages import (
     MESSAGE_TYPES,
     UNRECORDED,
@@ -73,6 +74,11 @@ PAIRS: list[tuple[Message, list[str]]] = [
     (Ping(1), []),
     (Pong(1), []),
     (ConfigurationAck(), []),
+    (GetLogInfo(1, None, None), []),
+    (LogInfo(1, "", 0, 0, 1, 1, (), b""), []),
+    (FetchLog(1, "", 0, 0, 1, 0, 0, contents=True), []),
+    (LogPage(1, None, (), b"", b""), []),
+    (Refused(1, "busy"), []),
 ]
 
 

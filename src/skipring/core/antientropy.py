@@ -146,7 +146,7 @@ class AntiEntropy:
         if self._replica.index().hash_some(self._config.hashed_ids):
             claims = self._root_claims()
             for partner in partners:
-                out.send(partner, CheckTrie(self._node, claims, self._session, confirm=True))
+                out.send(partner, CheckTrie(self._node, claims, NO_SESSION, confirm=True))
 
     @property
     def _is_busy(self) -> bool:
