@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from skipring.core.antientropy import AntiEntropy
+from skipring.core.backfill import TransferTracker
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Outbox, Send, Store
 from skipring.core.log import MemoryLog
@@ -108,7 +109,7 @@ class Pair:
             replica = Replica(TOPIC, archive)
             replica.recover({})
             assert len(replica.index().root) > 0  # the digests of the holder are computed
-            self._machines[name] = AntiEntropy(name, replica, config)
+            self._machines[name] = AntiEntropy(name, replica, TransferTracker(config), config)
         self._on_the_way: deque[tuple[str, Message]] = deque()
         self.sent = 0  # publications
 
@@ -216,7 +217,7 @@ def killed_and_restarted(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("count", "kills"), [(15_000, 2), pytest.param(30_000, 5, marks=pytest.mark.slow)]
+    ("count", "kills"), [(15_000, 4), pytest.param(30_000, 5, marks=pytest.mark.slow)]
 )
 def test_member_killed_during_a_backfill_has_everything_after_a_restart(
     tmp_path: Path, count: int, kills: int

@@ -45,7 +45,9 @@ class LiveRing:
             supervisors=(self.supervisor.address,),
             tick_s=self._tick_s,
             flush_s=self._tick_s / 10,
-            config=ProtocolConfig(detects_failures=True),
+            config=ProtocolConfig(
+                detects_failures=True, backfills=True, requests_handover=True, confirms_sync=True
+            ),
         )
 
     async def restart_supervisor(self) -> None:

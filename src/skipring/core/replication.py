@@ -345,7 +345,8 @@ class Replication:
         """Handle a request for the log, or a response; drop requests to a supervisor."""
         message, sender = event.message, event.sender
         match message:
-            case GetLogInfo() | FetchLog() if sender is not None:
+            case GetLogInfo() | FetchLog() if sender not in (None, self._ring.node):
+                assert sender is not None
                 if is_member:
                     self.persist_deferred(out)
                     out.send(sender, log_pages.answer(self.replica, message))

@@ -39,7 +39,7 @@ from skipring.core.events import (
     Tick,
 )
 from skipring.core.limits import shown
-from skipring.core.log_messages import GetLogInfo, Refused
+from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.messages import (
     CLAIMS,
     CheckAndPublish,
@@ -318,8 +318,7 @@ class NodeHost:
         if type(message) in RUNTIME_TYPES:
             self._on_request(sender, topic, cast("RuntimeMessage", message))
             return
-        throttled = self.durability.is_backpressured
-        event = Received(cast("Message", message), sender, frame, throttled)
+        event = Received(cast("Message", message), sender, frame)
         if self.arrivals.is_watched:
             with self.arrivals.handling(topic, sender, message):
                 self.dispatch(topic, event)
@@ -341,9 +340,7 @@ class NodeHost:
             return "not the supervisor"
         return None
 
-    def _on_request(
-        self, sender: NodeId, topic: TopicId, message: RuntimeMessage | GetLogInfo
-    ) -> None:
+    def _on_request(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
         match message:
             case Publish():
                 self.errands.begin(sender, topic, message)
@@ -351,6 +348,11 @@ class NodeHost:
                 self._requests.send_status(sender, topic, message)
             case FetchPublications() | FetchChanges() | FetchDeliveries() | FetchArrivals():
                 self._requests.send_page(sender, topic, message)
+            case Refused() if sender == SUPERVISOR:
+                self.membership.on_message(topic, message)
+            case FetchLog() | LogInfo() | LogPage() | Refused():
+                throttled = self.durability.is_backpressured
+                self.dispatch(topic, Received(message, sender, throttled=throttled))
             case MemberList(members=members) if sender == SUPERVISOR:
                 self.links.book.learn(members)
                 self.replications.on_members(topic, members)

@@ -347,9 +347,7 @@ WireMessage: TypeAlias = Message | RuntimeMessage
 
 REQUEST_TYPES: Final = frozenset(get_args(Request))
 ANSWER_TYPES: Final = frozenset(get_args(Answer))
-RUNTIME_TYPES: Final[frozenset[type[RuntimeMessage]]] = frozenset(
-    get_args(RuntimeMessage)
-) - frozenset(MESSAGE_TYPES)
+RUNTIME_TYPES: Final[frozenset[type[RuntimeMessage]]] = frozenset(get_args(RuntimeMessage))
 
 
 def tag_of(kind: type[WireMessage]) -> int:
@@ -361,7 +359,7 @@ def tag_of(kind: type[WireMessage]) -> int:
 
 WIRE_TYPES: Final[tuple[type[WireMessage], ...]] = (
     *MESSAGE_TYPES,
-    *sorted(RUNTIME_TYPES, key=tag_of),
+    *sorted(RUNTIME_TYPES - frozenset(MESSAGE_TYPES), key=tag_of),
 )
 
 
