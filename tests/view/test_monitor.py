@@ -4,13 +4,13 @@ import asyncio
 import json
 
 import pytest
-from skipring.wire.monitor_rpc import Arrival
 
 from skipring.core.effects import Origin
 from skipring.testing import Cluster
 from skipring.view import monitor as watcher
 from skipring.view.monitor import KEPT, SHOWN_BYTES_MAX, DeliveryPaths, TopicMonitor, pulse_of
 from skipring.view.overview import Observer
+from skipring.wire.rpc import Arrival
 from tests.support.scenes import inside
 from tests.view.observed import PATIENCE_S, monitored, observed
 

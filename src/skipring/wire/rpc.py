@@ -25,7 +25,7 @@ from skipring.core.log_messages import (
 )
 from skipring.core.messages import MESSAGE_TYPES, Hops, Message
 from skipring.core.name_registry import Conflict
-from skipring.core.peers import Address as Address
+from skipring.core.peers import Address as Address  # noqa: PLC0414  (exported from here, too)
 from skipring.core.peers import NodeId, Peer, TopicId
 from skipring.core.publications import Publication, PublicationId
 from skipring.core.summaries import TrieDigest

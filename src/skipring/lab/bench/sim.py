@@ -133,7 +133,8 @@ def _measure_healing(n: int, seed: int) -> Row:
 
 
 def _world(n: int, seed: int) -> World:
-    return World(legitimate_world(n, Random(seed)), seed=seed, config=ProtocolConfig.live())
+    # Without deferral, so that every tick has the same work.
+    return World(legitimate_world(n, Random(seed)), seed=seed, config=ProtocolConfig.eager())
 
 
 def _skeleton_world(n: int, seed: int) -> World:
