@@ -237,7 +237,7 @@ class RemotePeer:
     def matches(self, greeting: Hello) -> bool:
         """Return True if the greeting is from the peer that was dialled.
 
-        Without certificates, the process that claimed the address must be the one that is found.
+        Without certificates, a dial must find the process that claimed the address.
         """
         if self._address is not None:
             return greeting.node == SUPERVISOR
