@@ -174,7 +174,8 @@ MISTAKES = [
     Mistake(
         title="The data directory is used by another process",
         command="skipring node --name node-1 --topic news --data ring/node-1",
-        cause="A data directory belongs to one process, and `node-1` of `skipring dev` is still running.",
+        cause="A data directory belongs to one process, and `node-1` of `skipring dev` is still "
+        "running.",
         remedy="Stop that process first, or give the second node its own directory.",
     ),
     Mistake(
