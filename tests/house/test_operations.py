@@ -297,7 +297,7 @@ def counted_reasons() -> Iterator[str]:
                 case ast.AugAssign(
                     target=ast.Subscript(
                         value=ast.Attribute(
-                            value=ast.Attribute(attr="links" | "_links" | "_transport"),
+                            value=ast.Attribute(attr="links" | "_links" | "_transport" | "_board"),
                             attr="counts",
                         ),
                         slice=ast.Constant(value=str(reason)),

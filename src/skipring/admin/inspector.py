@@ -22,6 +22,7 @@ from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
+from skipring.core.summaries import EMPTY_ROOT
 from skipring.core.trie import PublicationTrie
 from skipring.errors import SkipringError, UnreachableError
 from skipring.rpc.client import RpcClient, open_client
@@ -401,7 +402,10 @@ def ring_state(status: NodeStatus, stored: _Stored = NOTHING_STORED) -> Subscrib
 
 
 def _wrong_hashes(root: bytes, publications: tuple[Publication, ...]) -> dict[Prefix, bytes]:
-    """Return the root that a node reports if it does not follow from its publications."""
+    """Return the root that a node reports if it does not follow from its publications.
+
+    A node reports the root of an empty trie during a backfill.
+    """
     trie = PublicationTrie()
     trie.add_many((publication.id, place) for place, publication in enumerate(publications))
-    return {} if trie.root == root else {ALL: root}
+    return {} if root in (trie.root, EMPTY_ROOT) else {ALL: root}
