@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
 
-from skipring.cli.options import Command, access_options, json_option
+from skipring.cli.options import Command, access_options, json_option, option
 from skipring.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ TICKS: Final = 60  # Guess: long enough for evictions, short enough to wait for.
 
 _SHARE: Final = click.FloatRange(0, 1)
 
-_seed = click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed."
-)
+_seed = option("--seed", "Random seed.", type=click.IntRange(0), default=0)
 
 
 def _common(command: Command) -> Command:
@@ -59,7 +57,7 @@ def adversary(topic: str, access: Access, as_json: bool, code: str, seed: int) -
 
 @chaos.command()
 @_common
-@click.option("--wipe", is_flag=True, help="Delete all entries.")
+@option("--wipe", "Delete all entries.", is_flag=True)
 @_seed
 def database(topic: str, access: Access, as_json: bool, wipe: bool, seed: int) -> None:
     """Overwrite or empty the supervisor's database."""
@@ -85,9 +83,7 @@ def labels(topic: str, access: Access, as_json: bool, seed: int) -> None:
 
 @chaos.command()
 @_common
-@click.option(
-    "--share", type=_SHARE, default=0.5, show_default=True, help="Share of all publications."
-)
+@option("--share", "Share of all publications.", type=_SHARE, default=0.5)
 @_seed
 def tries(topic: str, access: Access, as_json: bool, share: float, seed: int) -> None:
     """Corrupt the tries of all members.
@@ -101,21 +97,9 @@ def tries(topic: str, access: Access, as_json: bool, share: float, seed: int) ->
 
 @chaos.command()
 @_common
-@click.option("--groups", metavar="A,B/C,D", help="Members of each group.")
-@click.option(
-    "--parts",
-    type=click.IntRange(2),
-    default=2,
-    show_default=True,
-    help="Number of random groups, without --groups.",
-)
-@click.option(
-    "--ticks",
-    type=click.IntRange(1),
-    default=TICKS,
-    show_default=True,
-    help="Duration, in ticks of each member.",
-)
+@option("--groups", "Members of each group.", "A,B/C,D")
+@option("--parts", "Number of random groups, without --groups.", type=click.IntRange(2), default=2)
+@option("--ticks", "Duration, in ticks of each member.", type=click.IntRange(1), default=TICKS)
 @_seed
 def partition(
     *,
@@ -156,7 +140,7 @@ def heal(topic: str, access: Access, as_json: bool) -> None:
 @chaos.command()
 @_common
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
-@click.option("--share", type=_SHARE, help="Random share of all members, instead of names.")
+@option("--share", "Random share of all members, instead of names.", type=_SHARE)
 @_seed
 def kill(
     topic: str,

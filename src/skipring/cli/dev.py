@@ -17,6 +17,7 @@ from skipring.cli.options import (
     SUPERVISOR_LISTEN,
     Exit,
     has_extra,
+    option,
     require_extra,
     tick_option,
 )
@@ -33,28 +34,16 @@ NODES_MAX: Final = 64
 
 
 @click.command()
-@click.option(
-    "--data",
-    type=DIRECTORY,
-    metavar="DIR",
-    help="Data directory.  [default: temporary, deleted at the end]",
+@option(
+    "--data", "Data directory.  [default: temporary, deleted at the end]", "DIR", type=DIRECTORY
 )
-@click.option(
-    "--topic",
-    "topics",
+@option(
+    *("--topic", "Topic of all nodes; may be repeated.", "T"),
+    into="topics",
     multiple=True,
     default=["news"],
-    show_default=True,
-    metavar="T",
-    help="Topic of all nodes; may be repeated.",
 )
-@click.option(
-    "--nodes",
-    type=click.IntRange(1, NODES_MAX),
-    default=3,
-    show_default=True,
-    help="Number of nodes.",
-)
+@option("--nodes", "Number of nodes.", type=click.IntRange(1, NODES_MAX), default=3)
 @click.option(
     "--listen",
     default=SUPERVISOR_LISTEN,
@@ -63,7 +52,7 @@ NODES_MAX: Final = 64
     envvar="SKIPRING_SUPERVISOR",
     help="Address of the supervisor, or SKIPRING_SUPERVISOR.",
 )
-@tick_option(0.25, envvar=None)
+@tick_option(0.25, env=False)
 @click.option("--chaos", is_flag=True, help="Accept faults from skipring chaos.")
 @click.option(
     "--dashboard/--no-dashboard", default=None, help="Serve the dashboard.  [default: if installed]"

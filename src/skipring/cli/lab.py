@@ -19,6 +19,7 @@ from skipring.cli.options import (
     SparkChoice,
     has_extra,
     json_option,
+    option,
     require_extra,
     spark_options,
 )
@@ -44,11 +45,9 @@ def lab() -> None:
 
 @lab.command()
 @click.argument("matrix", type=FILE)
-@click.option("--out", type=DIRECTORY, required=True, help="Directory of the tables.")
+@option("--out", "Directory of the tables.", type=DIRECTORY, required=True)
 @spark_options
-@click.option(
-    "--partitions", type=click.IntRange(1, 100_000), help="Spark tasks per chunk of work."
-)
+@option("--partitions", "Spark tasks per chunk of work.", type=click.IntRange(1, 100_000))
 @json_option()
 def run(matrix: Path, out: Path, spark: SparkChoice, partitions: int | None, as_json: bool) -> int:
     """Run all experiments of MATRIX that the tables do not have yet.
@@ -102,9 +101,9 @@ def _print_summary(summary: RunSummary, out: Path, *, as_json: bool) -> None:
 
 @lab.command()
 @click.argument("directory", type=DIRECTORY)
-@click.option("--out", type=FILE, help="Page to write.  [default: DIRECTORY/report.html]")
-@click.option("--pictures", type=DIRECTORY, help="Also write every plot as an SVG file.")
-@click.option("--markdown", type=FILE, help="Also write the page as Markdown.")
+@option("--out", "Page to write.  [default: DIRECTORY/report.html]", type=FILE)
+@option("--pictures", "Also write every plot as an SVG file.", type=DIRECTORY)
+@option("--markdown", "Also write the page as Markdown.", type=FILE)
 @spark_options
 def report(
     directory: Path,
@@ -159,13 +158,8 @@ def _against(catalogue: str) -> Callable[[Command], Command]:
         systems = _chosen(getattr(peers, catalogue), option, text)
         return systems if peers.OURS in systems else [peers.OURS, *systems]
 
-    return click.option(
-        "--against",
-        "systems",
-        metavar="NAME,...",
-        callback=parse,
-        help="Systems to compare with.  [default: all]",
-    )
+    text = "Systems to compare with.  [default: all]"
+    return option("--against", text, "NAME,...", into="systems", callback=parse)
 
 
 @click.group()
@@ -300,39 +294,21 @@ def _print_rows(rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--headless", is_flag=True, help="Print plain text, without pauses and repainting.")
-@click.option("--assert", "must_heal", is_flag=True, help="Exit with 3 if a check fails.")
-@click.option("--no-spark", is_flag=True, help="Skip the last chapter, on Spark.")
-@click.option("--stay", "stays", is_flag=True, help="Keep the ring running until Ctrl-C.")
-@click.option(
-    "--n", type=click.IntRange(4, 64), default=16, show_default=True, help="Number of nodes."
-)
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Random seed.")
-@click.option(
-    "--tick",
-    type=click.FloatRange(0.05, 10),
-    metavar="S",
-    default=0.25,
-    show_default=True,
-    help="Seconds between two ticks.",
-)
-@click.option(
-    "--pace",
-    type=click.FloatRange(0, 60),
-    metavar="S",
-    default=1.0,
-    show_default=True,
-    help="Seconds that each page stays.",
-)
-@click.option(
+@option("--headless", "Print plain text, without pauses and repainting.", is_flag=True)
+@option("--assert", "Exit with 3 if a check fails.", into="must_heal", is_flag=True)
+@option("--no-spark", "Skip the last chapter, on Spark.", is_flag=True)
+@option("--stay", "Keep the ring running until Ctrl-C.", into="stays", is_flag=True)
+@option("--n", "Number of nodes.", type=click.IntRange(4, 64), default=16)
+@option("--seed", "Random seed.", type=SEED, default=0)
+@option("--tick", "Seconds between two ticks.", "S", type=click.FloatRange(0.05, 10), default=0.25)
+@option("--pace", "Seconds that each page stays.", "S", type=click.FloatRange(0, 60), default=1.0)
+@option(
     "--deadline",
+    "Time limit of a chapter.  [default: 45 s, or 200 rounds]",
+    "S",
     type=click.FloatRange(1, 3600),
-    metavar="S",
-    help="Time limit of a chapter.  [default: 45 s, or 200 rounds]",
 )
-@click.option(
-    "--report", type=FILE, default=REPORT, show_default=True, help="Report of the Spark chapter."
-)
+@option("--report", "Report of the Spark chapter.", type=FILE, default=REPORT)
 @json_option("Print the scoreboard as JSON, and nothing else.")
 def demo(
     *,

@@ -17,8 +17,10 @@ from skipring.cli.options import (
     Command,
     Exit,
     access_options,
+    apply_options,
     duration_option,
     identity_options,
+    option,
     tick_option,
 )
 
@@ -27,67 +29,33 @@ if TYPE_CHECKING:
 
 NODE_LISTEN: Final = "127.0.0.1:0"
 
-_PROCESS_OPTIONS: Final = (
-    click.option(
-        "--advertise",
-        metavar="HOST:PORT",
-        envvar="SKIPRING_ADVERTISE",
-        help="Address that peers dial.  [default: as --listen]",
-    ),
-    click.option(
-        "--data",
-        type=DIRECTORY,
-        metavar="DIR",
-        envvar="SKIPRING_DATA",
-        help="Data directory.  [default: none; data stays in memory]",
-    ),
-    click.option(
-        "--metrics",
-        metavar="HOST:PORT",
-        envvar="SKIPRING_METRICS",
-        help="Serve /metrics, /healthz, /livez and /readyz.",
-    ),
-    click.option(
-        "--log-level",
-        type=click.Choice(LEVELS),
-        default="info",
-        show_default=True,
-        envvar="SKIPRING_LOG_LEVEL",
-        help="Log to stderr: text on a terminal, else JSON.",
-    ),
-    click.option("--chaos", is_flag=True, help="Accept faults from skipring chaos."),
-    tick_option(),
-)
+_DATA: Final = "Data directory.  [default: none; data stays in memory]"
 
 
 def _process_options(listen: str) -> Callable[[Command], Command]:
     """Add the options of a process; ``listen`` is its default address."""
-    listen_option = click.option(
-        "--listen",
-        default=listen,
-        show_default=True,
-        metavar="HOST:PORT",
-        envvar="SKIPRING_LISTEN",
-        help="Address to listen on; port 0 picks a free port.",
+    where, level = "HOST:PORT", click.Choice(LEVELS)
+    text, port = "Log to stderr: text on a terminal, else JSON.", "port 0 picks a free port."
+    return apply_options(
+        option("--listen", f"Address to listen on; {port}", where, default=listen, env=True),
+        option("--advertise", "Address that peers dial.  [default: as --listen]", where, env=True),
+        option("--data", _DATA, "DIR", type=DIRECTORY, env=True),
+        option("--metrics", "Serve /metrics, /healthz, /livez and /readyz.", where, env=True),
+        option("--log-level", text, type=level, default="info", env=True),
+        option("--chaos", "Accept faults from skipring chaos.", is_flag=True),
+        tick_option(),
     )
-
-    def add(command: Command) -> Command:
-        for option in reversed((listen_option, *_PROCESS_OPTIONS)):
-            command = option(command)
-        return command
-
-    return add
 
 
 @click.command()
 @identity_options
 @_process_options(SUPERVISOR_LISTEN)
-@click.option(
+@option(
     "--allow-topic",
+    "Serve only topics that match; may be repeated.",
+    "GLOB",
     multiple=True,
-    metavar="GLOB",
-    envvar="SKIPRING_ALLOW_TOPIC",
-    help="Serve only topics that match; may be repeated.",
+    env=True,
 )
 def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401
     """Run a supervisor; the first line of output is its address."""
@@ -103,27 +71,15 @@ def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> 
 @click.command()
 @access_options
 @_process_options(NODE_LISTEN)
-@click.option(
-    "--topic",
-    "topics",
+@option(
+    *("--topic", "Topic to subscribe to; may be repeated.", "T"),
+    into="topics",
     required=True,
     multiple=True,
-    metavar="T",
-    envvar="SKIPRING_TOPIC",
-    help="Topic to subscribe to; may be repeated.",
+    env=True,
 )
-@click.option(
-    "--name",
-    metavar="ID",
-    envvar="SKIPRING_NAME",
-    help="Name of the node.  [default: as its certificate, or random]",
-)
-@duration_option(
-    "--drain",
-    "30s",
-    envvar="SKIPRING_DRAIN",
-    help="On stop, wait at most TIME for the handover.",
-)
+@option("--name", "Name of the node.  [default: as its certificate, or random]", "ID", env=True)
+@duration_option("--drain", "On stop, wait at most TIME for the handover.", "30s", env=True)
 def node(
     access: Access,
     topics: tuple[str, ...],

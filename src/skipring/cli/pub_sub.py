@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skipring.cli.options import DURATION, access_options, duration_option, json_option
+from skipring.cli.options import DURATION, access_options, duration_option, json_option, option
 
 if TYPE_CHECKING:
     from skipring.core.publications import Publication
@@ -33,6 +33,8 @@ NO_KEY: Final = "-"
 NEW: Final = ("new", "latest")
 STARTS: Final = ("all", "earliest", *NEW)
 
+_CONTENTS: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+
 Show = Callable[["Publication"], str | bytes]
 
 
@@ -40,17 +42,12 @@ Show = Callable[["Publication"], str | bytes]
 @click.argument("topic")
 @click.argument("text", required=False)
 @access_options
-@click.option("--key", help="Key of each publication.")
-@click.option("--header", "headers", multiple=True, metavar="K=V", help="Header; may be repeated.")
-@click.option(
-    "--from-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Publish the contents of FILE as one publication.",
-)
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Publish TEXT or FILE N times.")
-@duration_option("--wait", "10s", help="Time to wait for a member.")
-@click.option("--volatile", is_flag=True, help="Accept a member that stores in memory only.")
+@option("--key", "Key of each publication.")
+@option("--header", "Header; may be repeated.", "K=V", into="headers", multiple=True)
+@option("--from-file", "Publish the contents of FILE as one publication.", "FILE", type=_CONTENTS)
+@option("--count", "Publish TEXT or FILE N times.", "N", type=click.IntRange(1))
+@duration_option("--wait", "Time to wait for a member.", "10s")
+@option("--volatile", "Accept a member that stores in memory only.", is_flag=True)
 @json_option()
 def pub(
     *,
@@ -132,21 +129,17 @@ def _payloads(text: str | None, from_file: Path | None, count: int | None) -> It
 @click.command()
 @click.argument("topic")
 @access_options
-@click.option("--start", type=click.Choice(STARTS), help="First publication.  [default: all]")
-@click.option(
-    "--since", metavar="TIME", help="Only the last TIME (10m), or since TIME (2026-05-31T12:00Z)."
-)
-@click.option("--key", help="Only publications with this key.")
-@click.option("--publisher", metavar="NODE", help="Only publications of this publisher.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N publications.")
-@click.option(
-    "--follow/--no-follow", default=True, show_default=True, help="Wait for new publications."
-)
-@click.option("--exit-when-synced", is_flag=True, help="Exit when all members are in sync.")
+@option("--start", "First publication.  [default: all]", type=click.Choice(STARTS))
+@option("--since", "Only the last TIME (10m), or since TIME (2026-05-31T12:00Z).", "TIME")
+@option("--key", "Only publications with this key.")
+@option("--publisher", "Only publications of this publisher.", "NODE")
+@option("--count", "Exit after N publications.", "N", type=click.IntRange(1))
+@option("--follow/--no-follow", "Wait for new publications.", default=True)
+@option("--exit-when-synced", "Exit when all members are in sync.", is_flag=True)
 @duration_option(
-    "--wait", "10s", help="With --no-follow or --exit-when-synced: time to wait for a member."
+    "--wait", "With --no-follow or --exit-when-synced: time to wait for a member.", "10s"
 )
-@click.option("--format", "form", metavar="TEXT", help="Format of each publication; see above.")
+@option("--format", "Format of each publication; see above.", "TEXT", into="form")
 @json_option("Print JSON also on a terminal.")
 def sub(
     *,

@@ -13,6 +13,7 @@ from skipring.cli.options import (
     duration_option,
     json_option,
     open_inspector,
+    option,
 )
 from skipring.errors import InputError
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 @click.argument("topic")
 @access_options
 @json_option("Print a world file.")
-@click.option("--payloads", is_flag=True, help="With --json: include the payloads.")
-@click.option("--watch", is_flag=True, help="Repaint until interrupted.")
+@option("--payloads", "With --json: include the payloads.", is_flag=True)
+@option("--watch", "Repaint until interrupted.", is_flag=True)
 def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool) -> None:
     """Show the ring of a topic, or print its state as a world file.
 
@@ -72,13 +73,12 @@ async def _watch(topic: str, access: Access) -> None:
 @click.command()
 @click.argument("topic")
 @access_options
-@duration_option("--wait", "0s", help="Time to wait until the topic is healthy.")
-@click.option(
-    "--members",
+@duration_option("--wait", "Time to wait until the topic is healthy.", "0s")
+@option(
+    *("--members", "With --wait: also wait for at least N members.", "N"),
     type=click.IntRange(1),
     default=1,
-    metavar="N",
-    help="With --wait: also wait for at least N members.",
+    show_default=False,
 )
 @json_option("Print JSON.")
 def doctor(topic: str, access: Access, wait: float, members: int, as_json: bool) -> int:
