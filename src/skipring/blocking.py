@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import partial, wraps
 from threading import Lock, Thread
 from time import monotonic
-from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from skipring.api.connection import Connection as AsyncConnection
@@ -66,12 +65,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def subscribe(self, topic: TopicId, start: Start = "all") -> Subscription:
@@ -153,12 +147,7 @@ class Subscription:
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def publish(

@@ -438,7 +438,7 @@ def test_doctor_exits_with_1_for_broken_ring_and_lists_violations_by_layer(
     assert status == 1
     assert out.startswith("news: not healthy (4 members")
     assert "L1, labels:\n  n02 has label 0111, should be 01\n" in out
-    assert "L2, ring neighbours:\n  n02.left is none" in out
+    assert "L2, neighbours:\n  n02.left is none" in out
     assert "-> The ring is degraded and heals by itself" in out
     result = invoked("doctor", TOPIC, "--supervisor", broken.address, "--json")
     said = json.loads(result.output)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from skipring.admin.diagnosis import REPAIRS
 from skipring.core.topology import levels, ring_edges, shortcut_edges
 from skipring.errors import SkipringError
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.testing import Cluster
 from skipring.view import monitor as watcher
-from skipring.view.model import SHOWN_LAYERS
 from skipring.web import events as feed
 from skipring.web.server import Dashboard
 from tests.support.scenes import in_loop, inside
@@ -77,7 +77,7 @@ async def test_scene_shows_the_ring_of_the_paper(visitor: Visitor, cluster: Clus
     assert {each["level"] for each in seen["edges"] if each["kind"] == "ring"} == {levels(N)}
     assert len(seen["tree"]) == N - 1
     assert len({child for _, child in seen["tree"]}) == N - 1
-    assert seen["wrong"] == dict.fromkeys(map(str, SHOWN_LAYERS), 0)
+    assert seen["wrong"] == dict.fromkeys(map(str, REPAIRS), 0)
     assert seen["supervisor"]["answers"] is True
     assert seen["supervisor"]["conditions"] == {"i": 0, "ii": 0, "iii": 0, "iv": 0}
 

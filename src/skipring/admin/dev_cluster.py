@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Any, Final, Self
 
 from msgspec import Struct
@@ -76,12 +75,7 @@ class DevCluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property

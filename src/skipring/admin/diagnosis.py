@@ -37,17 +37,18 @@ NAMED_MAX: Final = 5  # Guess: a sentence names this number of nodes, then "and 
 SILENT: Final = "it does not answer"
 
 LAYERS: Final[Mapping[Layer, str]] = {
-    Layer.DATABASE: "the supervisor's database",
+    Layer.DATABASE: "database",
     Layer.LABELS: "labels",
-    Layer.RING: "ring neighbours",
+    Layer.RING: "neighbours",
     Layer.SHORTCUTS: "shortcuts",
-    Layer.LEAVERS: "leaving nodes",
-    Layer.LINKS: "links between ring neighbours",
+    Layer.LEAVERS: "leavers",
+    Layer.CHANNELS: "in flight",  # visible in a simulation only
+    Layer.LINKS: "links",
     Layer.PROCESSES: "processes",
     Layer.PUBLICATIONS: "publications",
 }
 
-# How each layer is repaired, once the layers before it are correct.
+# How each layer of a live ring is repaired, once the layers before it are correct.
 REPAIRS: Final[Mapping[Layer, str]] = {
     Layer.DATABASE: (
         "the supervisor repairs its database first (section 3.1), evicts members that neighbours "

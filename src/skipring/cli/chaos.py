@@ -63,12 +63,10 @@ def database(topic: str, access: Access, as_json: bool, wipe: bool, seed: int) -
     """Overwrite or empty the supervisor's database."""
     from skipring.admin.chaos_plans import no_database, wrong_database
 
-    _damage(
-        topic,
-        access,
-        lambda members: no_database() if wipe else wrong_database(members, seed),
-        as_json,
-    )
+    def plan(members: dict[str, NodeStatus]) -> Damages:
+        return no_database() if wipe else wrong_database(members, seed)
+
+    _damage(topic, access, plan, as_json)
 
 
 @chaos.command()

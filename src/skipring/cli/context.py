@@ -58,8 +58,7 @@ def use(name: str) -> None:
     from skipring.net.contexts import SELECTED, Contexts
 
     contexts = Contexts.load()
-    contexts.find(name)
-    contexts.current = name
+    contexts.select(name)
     contexts.save()
     if contexts.selected != name:
         click.echo(f"{SELECTED}={contexts.selected} takes precedence in this shell", err=True)
@@ -110,10 +109,7 @@ def delete(name: str) -> None:
     from skipring.net.contexts import Contexts
 
     contexts = Contexts.load()
-    contexts.find(name)
-    del contexts.contexts[name]
-    if contexts.current == name:
-        contexts.current = None
+    contexts.delete(name)
     contexts.save()
 
 

@@ -240,7 +240,7 @@ class RunView:
         rounds = f"round {world.round}" + (f", {closure} of them closure" if closure else "")
         title = Text.assemble((rounds, "bold"), f"   {self._about}", no_wrap=True, overflow="crop")
         start = Text(self._start, "dim", no_wrap=True, overflow="crop")
-        return Group(title, start, page.draw_with_levels(self._content(world), page.rows - 2))
+        return Group(title, start, page.draw(self._content(world), page.rows - 2))
 
     def _content(self, world: World) -> RingContent:
         wrong, ring = census(world), layout(world)

@@ -16,12 +16,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from skipring.admin.diagnosis import live_violations
+from skipring.admin.diagnosis import REPAIRS, listed, live_violations
 from skipring.admin.inspector import Inspection, Inspector, TopicContents
 from skipring.cli.output import NONE, plain_table, time_of_day, wide_console
 from skipring.core.peers import NodeId, Peer
 from skipring.errors import UnreachableError
-from skipring.view.model import ROOT_DIGITS, SHOWN_LAYERS
+from skipring.view.model import ROOT_DIGITS
 from skipring.view.overview import differing, roots_of
 from skipring.view.panel import RIGHT_STYLE, WRONG_STYLE, RingContent, RingPanel
 from skipring.view.text import ASCII, DEAD_STYLE, STYLES, Glyphs, GlyphState, RingLayout, layout
@@ -110,11 +110,9 @@ class RingChange(Struct, frozen=True, kw_only=True):
 
     def line(self, at: str, style: str, glyphs: Glyphs) -> Text:
         """Return the time, the first nodes and the change."""
-        more = len(self.nodes) - NAMED_MAX
-        names = ", ".join(self.nodes[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
         return Text.assemble(
             (f"{at} ", "dim"),
-            (names, style or "bold"),
+            (listed(self.nodes, NAMED_MAX), style or "bold"),
             f" {self.field} ",
             (f"{self.before} {glyphs.arrow} {self.after}", style),
             no_wrap=True,
@@ -330,7 +328,7 @@ def _wrong_by_layer(inspection: Inspection) -> dict[Layer, int]:
     """Return the number of violations of each layer that is visible from outside."""
     found = Counter(violation.layer for violation in live_violations(inspection))
     found[Layer.PUBLICATIONS] = sum(1 for _ in differing(roots_of(inspection)))
-    return {layer: found[layer] for layer in SHOWN_LAYERS}
+    return {layer: found[layer] for layer in REPAIRS}
 
 
 def _sign(standing: GlyphState | str, glyphs: Glyphs) -> Text:

@@ -19,15 +19,13 @@ from skipring.core.log_messages import (
 )
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import DataLossError, UnreachableError
-from skipring.rpc.client import RpcClient, no_members_in
+from skipring.rpc.client import ATTEMPTS, Question, RpcClient, no_members_in
 from skipring.wire.limits import LOCATED_MAX
-from skipring.wire.rpc import Address, DeliveryPage, FetchDeliveries, WireMessage
+from skipring.wire.rpc import Address, DeliveryPage, FetchDeliveries
 
 SURVEY_S: Final = 2.5  # Guess: a member on a busy machine answers within this time.
 PAGE_S: Final = 10.0  # Guess: a page may be read from a slow disk.
-ATTEMPTS: Final = 2  # an answer may be lost
 
-Question = Callable[[int], WireMessage]  # argument: the number of the request
 Page = TypeVar("Page", LogPage, DeliveryPage)
 
 
@@ -174,14 +172,10 @@ async def _page(
     question: Question,
     start: int,
 ) -> Page:
-    why = "no answer"
-    for _ in range(ATTEMPTS):
-        answer = await client.request(topic, node, question, kind, PAGE_S)
-        if isinstance(answer, kind) and (answer.next is None or answer.next > start):
-            return answer
-        if isinstance(answer, Refused):
-            why = answer.reason
-            break
+    answer = await client.request(topic, node, question, kind, PAGE_S, ATTEMPTS)
+    if isinstance(answer, kind) and (answer.next is None or answer.next > start):
+        return answer
+    why = answer.reason if isinstance(answer, Refused) else "no answer"
     if why == ANOTHER_STORE:
         raise DataLossError(
             f"{node} has lost what it had stored of {topic!r} while it was read; run the query "

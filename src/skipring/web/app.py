@@ -171,7 +171,7 @@ class App:
             "supervisors": settings.supervisors,
             "topic": settings.topic,
             "chaos": settings.chaos,
-            "layers": {str(layer): text for layer, text in LAYERS.items()},
+            "layers": {str(layer): LAYERS[layer] for layer in REPAIRS},
         }
         if settings.chaos:
             shown["adversaries"] = [
