@@ -66,7 +66,8 @@ def print_diagnosis(topic: str, diagnosis: Diagnosis) -> None:
     if diagnosis.is_healthy:
         console.print(Text(f"{topic}: healthy ({members}, all in sync)", RIGHT_STYLE))
     else:
-        console.print(Text(f"{topic}: not healthy ({members})", WRONG_STYLE))
+        state = f"degraded ({members})" if diagnosis.members else "no members"
+        console.print(Text(f"{topic}: {state}", WRONG_STYLE))
     for line in _violation_lines(diagnosis.violations):
         console.print(line)
     for sentence in diagnosis.advice:
@@ -81,9 +82,9 @@ def _violation_lines(violations: Sequence[Violation]) -> Iterator[Text]:
     for violation in violations:
         by_layer.setdefault(violation.layer, []).append(violation)
     for layer, found in by_layer.items():
-        yield Text(f"{layer}, {LAYERS[layer]}:", "bold")
+        yield Text(f"{LAYERS[layer]}:", "bold")
         for violation in found[:VIOLATIONS_MAX]:
-            yield Text(f"  {violation.text}")
+            yield Text(f"  {violation.text.removeprefix('database: ')}")
         if len(found) > VIOLATIONS_MAX:
             yield Text(f"  and {len(found) - VIOLATIONS_MAX} more", "dim")
 

@@ -86,7 +86,7 @@ def doctor(topic: str, access: Access, wait: float, members: int, as_json: bool)
 
     A topic is healthy if its ring is correct, ring neighbours receive messages from each other, all
     members are in sync and ready, no process has a clone and no disk fails. Skewed clocks and
-    quarantined records are warnings. Exit status: 0 healthy, 1 not healthy or no members, 4 no
+    quarantined records are warnings. Exit status: 0 healthy, 1 degraded or no members, 4 no
     supervisor answers.
     """
     from skipring.node.process import run
