@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Set
 from contextlib import contextmanager
 from time import monotonic
 from typing import Final
@@ -126,8 +126,13 @@ class EventStream:
         self._is_closed = True
         for task in self._watching.values():
             task.cancel()
-        self._send_all(None)
+        self.send_all(None)
         await asyncio.gather(*self._watching.values(), return_exceptions=True)
+
+    @property
+    def watched(self) -> Set[TopicId]:
+        """Return the monitored topics."""
+        return self._channels.keys()
 
     def watcher(self, topic: TopicId) -> TopicMonitor:
         """Return the monitor of a topic, started if needed; raise SkipringError at WATCHED_MAX."""
@@ -212,7 +217,8 @@ class EventStream:
                 self._greet(page, audience)
             page.put(data)
 
-    def _send_all(self, data: Event | None) -> None:
+    def send_all(self, data: Event | None) -> None:
+        """Send an event to every page; None ends all streams."""
         for audience in (self._undecided, *self._channels.values()):
             self._send(audience, data)
 
@@ -246,7 +252,7 @@ class EventStream:
         )
         self._record_error(self._undecided, "supervisors", trouble if silent else None)
         self._overview = event("overview", _shown(overview))
-        self._send_all(self._overview)
+        self.send_all(self._overview)
 
     async def _watch(self, channel: _Channel) -> None:
         looking = self._again(channel, "scene", lambda: self._poll_topic(channel), SCENE_S)
