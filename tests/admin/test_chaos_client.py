@@ -133,8 +133,7 @@ async def test_one_refusal_prevents_all_damage(cluster: Cluster, client: ChaosCl
     await join_without_chaos(cluster, "sound")
     members = await client.members()
     with pytest.raises(
-        SkipringError,
-        match=r"^sound was not started with chaos enabled, so nothing was damaged",
+        SkipringError, match=r"^sound was not started with chaos enabled, so nothing was damaged"
     ):
         await client.apply(plans.adversarial("A15", TOPIC, members, seed=0))
     assert cluster.violations() == []

@@ -36,12 +36,7 @@ from skipring.wire.rpc import (
 )
 from skipring.world.adversaries.builders import database_of
 from skipring.world.format import parse_world, render_world
-from skipring.world.legitimacy import (
-    Layer,
-    explicit_state,
-    publication_violations,
-    violations,
-)
+from skipring.world.legitimacy import Layer, explicit_state, publication_violations, violations
 from tests.support.machines import peer
 from tests.support.rings import LiveRing, live_ring, until
 from tests.support.scenes import in_loop
@@ -414,9 +409,7 @@ async def test_supervisor_that_refuses_the_topic_is_reported() -> None:
 
 
 @in_loop
-async def test_endless_invented_nodes_are_abandoned(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_endless_invented_nodes_are_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NODES_MAX", 100)
     script = Script(one_page("x0"), lambda node: status(f"x{int(node[1:]) + 1}"))
     script.book.learn({f"x{number}": "127.0.0.1:1" for number in range(1000)})

@@ -222,9 +222,7 @@ def test_watch_continues_without_supervisor_and_reports_it() -> None:
 
 
 @pytest.mark.heavy
-def test_ascii_terminal_without_colours_gets_plain_ascii(
-    broken: Running[LiveRing],
-) -> None:
+def test_ascii_terminal_without_colours_gets_plain_ascii(broken: Running[LiveRing]) -> None:
     for words in (("ring", TOPIC), ("explain", TOPIC, "n02"), ("doctor", TOPIC)):
         env = {"PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
         with on_terminal(*words, "--supervisor", broken.address, **env) as screen:

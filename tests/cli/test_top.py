@@ -397,10 +397,7 @@ async def test_ascii_terminal_gets_ascii_and_is_restored(
 def test_first_line_of_dashboard_is_its_address_and_ctrl_c_ends_it() -> None:
     command = [*COMMAND, "dashboard", "--supervisor", UNUSED_ADDRESS]
     with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

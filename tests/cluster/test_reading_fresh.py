@@ -11,14 +11,7 @@ from random import Random
 import pytest
 
 from skipring.api import reader as reading
-from skipring.api.reader import (
-    FRESH_BYTES_MAX,
-    FRESH_MAX,
-    READ_AT_ONCE,
-    Publication,
-    Reader,
-    Start,
-)
+from skipring.api.reader import FRESH_BYTES_MAX, FRESH_MAX, READ_AT_ONCE, Publication, Reader, Start
 from skipring.api.subscription import PUBLISHED_TOGETHER, READ_MANY, Subscription
 from skipring.api.topic_session import TopicSession
 from skipring.core.effects import Deliver, Origin
@@ -113,9 +106,7 @@ def test_unstored_publication_is_read_with_all_fields() -> None:
         StoredPublication(publisher="b", seq=300, time=NOW, payload=b"p", headers={"h": "1"}),
     ],
 )
-def test_unstored_publication_has_the_id_of_its_stored_form(
-    given: StoredPublication,
-) -> None:
+def test_unstored_publication_has_the_id_of_its_stored_form(given: StoredPublication) -> None:
     shelf = Shelf()
     shelf.reader.on_deliver(Deliver((given,), 0, Origin.SPREAD, 1))
     [found] = shelf.reader.fetch(10)
@@ -297,10 +288,7 @@ def test_random_arrivals_are_read_once_and_in_order(seed: int, limit: int) -> No
 
 async def test_cursor_never_exceeds_stored_publications(tmp_path: Path) -> None:
     """Read before the commit; after a crash these publications are read again."""
-    async with (
-        Cluster(n=0) as cluster,
-        to(cluster, tmp_path) as node,
-    ):
+    async with Cluster(n=0) as cluster, to(cluster, tmp_path) as node:
         session = TopicSession(node.session, TOPIC, "all")
         news = await Subscription(session).__aenter__()
         await news.publish(b"durable")
@@ -395,11 +383,7 @@ def _broken() -> Iterator[bytes]:
     ],
 )
 async def test_invalid_publication_prevents_the_whole_batch(payloads: Iterable[bytes]) -> None:
-    async with (
-        Cluster(n=0) as cluster,
-        to(cluster) as node,
-        node.subscribe(TOPIC) as news,
-    ):
+    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe(TOPIC) as news:
         with pytest.raises(InputError):
             await news.publish_many(payloads)
         assert news.lag == 0
@@ -415,11 +399,7 @@ async def test_publishing_no_payloads_does_nothing() -> None:
 
 
 async def test_read_many_returns_available_publications_up_to_the_limit() -> None:
-    async with (
-        Cluster(n=0) as cluster,
-        to(cluster) as node,
-        node.subscribe(TOPIC) as news,
-    ):
+    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe(TOPIC) as news:
         await news.publish_many([b"x"] * (READ_MANY + 5))
         limits = (1, 3, READ_MANY - 4)
         found = [await news.read_many(limit, timeout=DEADLINE_S) for limit in limits]
@@ -432,11 +412,7 @@ async def test_read_many_returns_available_publications_up_to_the_limit() -> Non
 async def test_read_many_refuses_a_limit_below_one(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with (
-        Cluster(n=0) as cluster,
-        to(cluster) as node,
-        node.subscribe(TOPIC) as news,
-    ):
+    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe(TOPIC) as news:
         await news.publish(b"x")
         with monkeypatch.context() as patch:
             patch.setattr(Reader, "fetch", lambda *_: pytest.fail("it would never end"))
@@ -446,11 +422,7 @@ async def test_read_many_refuses_a_limit_below_one(
 
 
 async def test_read_many_returns_the_first_publications_that_arrive() -> None:
-    async with (
-        Cluster(n=0) as cluster,
-        to(cluster) as node,
-        node.subscribe(TOPIC) as news,
-    ):
+    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe(TOPIC) as news:
         reading_on = asyncio.ensure_future(news.read_many())
         await asyncio.sleep(0)
         assert not reading_on.done()

@@ -41,10 +41,7 @@ async def test_answer_counts_only_from_the_node_that_was_asked() -> None:
 @in_loop
 async def test_answer_of_another_kind_is_ignored_and_refusal_is_returned() -> None:
     async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as client:
-        for answer, expected in (
-            (MemberList(1, {}), None),
-            (Refused(2, "no"), Refused(2, "no")),
-        ):
+        for answer, expected in ((MemberList(1, {}), None), (Refused(2, "no"), Refused(2, "no"))):
             asking = asyncio.create_task(
                 client.request(TOPIC, "a", FetchChanges, ChangePage, timeout_s=30)
             )

@@ -223,10 +223,7 @@ NO_NAME = "its common name is not a valid node name"
             {"starts": NOW - 2 * DAY, "ends": NOW - DAY},
             "expired at .* UTC; .* skipring certs issue",
         ),
-        (
-            {"starts": NOW + DAY, "ends": NOW + 2 * DAY},
-            "valid from .* UTC only; check .* clock",
-        ),
+        ({"starts": NOW + DAY, "ends": NOW + 2 * DAY}, "valid from .* UTC only; check .* clock"),
         ({"names": ()}, NO_NAME),
         ({"names": ("a b",)}, NO_NAME),
         ({"names": ("é",)}, NO_NAME),

@@ -176,9 +176,7 @@ def test_only_the_last_paths_are_kept() -> None:
     assert journeys.find("a", KEPT, 2) is not None
 
 
-def test_number_of_steps_is_limited_for_any_ring_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_number_of_steps_is_limited_for_any_ring_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "STEPS_MAX", 10)
     journeys = DeliveryPaths()
     for seq in range(4):

@@ -12,15 +12,7 @@ from skipring.core.peers import NodeId
 from skipring.core.state import SubscriberState, SupervisorState, legitimate_states
 from skipring.core.topology import ring_edges, shortcut_edges
 from skipring.view.canvas import Size
-from skipring.view.text import (
-    ASCII,
-    UNICODE,
-    GlyphState,
-    draw_bars,
-    draw_ring,
-    layout,
-    spot,
-)
+from skipring.view.text import ASCII, UNICODE, GlyphState, draw_bars, draw_ring, layout, spot
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.legitimacy import Layer, census
 from skipring.world.snapshot import Snapshot

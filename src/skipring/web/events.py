@@ -294,8 +294,4 @@ class EventStream:
 def _shown(overview: Overview) -> dict[str, object]:
     """Return an overview in the form that pages read."""
     rows = [msgspec.to_builtins(row) | {"healthy": row.healthy} for row in overview.topics]
-    return {
-        "topics": rows,
-        "supervisors": overview.supervisors,
-        "unlisted": overview.unlisted,
-    }
+    return {"topics": rows, "supervisors": overview.supervisors, "unlisted": overview.unlisted}
