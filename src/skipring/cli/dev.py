@@ -99,7 +99,9 @@ async def _watch(cluster: DevCluster, *, has_dashboard: bool | None, is_temporar
     """Print the running processes, then report processes that end, until a signal."""
     import asyncio
 
-    stop = _stop_status()
+    from skipring.node.process import stop_signal
+
+    stop = stop_signal(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     async with AsyncExitStack() as stack:
         url = await _dashboard(cluster, stack, has_dashboard)
         ready = asyncio.create_task(_ready(cluster))
@@ -118,27 +120,7 @@ async def _watch(cluster: DevCluster, *, has_dashboard: bool | None, is_temporar
                 return Exit.NO
             await asyncio.wait([stop], timeout=POLL_S)
         await asyncio.to_thread(cluster.stop)
-    return stop.result()
-
-
-def _stop_status() -> asyncio.Future[int]:
-    """Return a future of the exit status, set by the first signal that asks to stop."""
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    stop: asyncio.Future[int] = loop.create_future()
-
-    def on_signal(status: int) -> None:
-        if not stop.done():
-            stop.set_result(status)
-
-    for number, status in (
-        (signal.SIGINT, Exit.INTERRUPTED),
-        (signal.SIGTERM, 0),
-        (signal.SIGHUP, 0),
-    ):
-        loop.add_signal_handler(number, on_signal, status)
-    return stop
+    return Exit.INTERRUPTED if stop.result() is signal.SIGINT else Exit.YES
 
 
 async def _ready(cluster: DevCluster) -> None:

@@ -74,15 +74,12 @@ def _run(path: Path, out: Path, chosen: SparkChoice, partitions: int | None) -> 
 
     matrix = read_matrix(path)
     require_format(out, new=True)  # before Spark starts, which takes seconds
-    with shown(Console(stderr=True), matrix.title) as report_progress:
-        conf = {**settings_for(chosen.master), **chosen.conf}
-        spark = session.start(master=chosen.master, conf=conf, app="skipring lab")
-        try:
-            return run_matrix(
-                spark, matrix, out, partition_count=partitions, report=report_progress
-            )
-        finally:
-            session.stop(spark)
+    conf = {**settings_for(chosen.master), **chosen.conf}
+    with (
+        shown(Console(stderr=True), matrix.title) as report,
+        session.opened(master=chosen.master, conf=conf, app="skipring lab") as spark,
+    ):
+        return run_matrix(spark, matrix, out, partition_count=partitions, report=report)
 
 
 def _print_summary(summary: RunSummary, out: Path, *, as_json: bool) -> None:
@@ -120,12 +117,12 @@ def report(
 
     require_format(directory)
     page = out if out is not None else directory / "report.html"
-    started = session.start(master=spark.master, conf=spark.conf, app="skipring lab report")
-    try:
-        with translate_spark_errors():
-            write_report(started, directory, page, pictures, markdown)
-    finally:
-        session.stop(started)
+    app = "skipring lab report"
+    with (
+        session.opened(master=spark.master, conf=spark.conf, app=app) as started,
+        translate_spark_errors(),
+    ):
+        write_report(started, directory, page, pictures, markdown)
     click.echo(str(page))
 
 
@@ -135,6 +132,13 @@ def report(
 def _sizes(context: click.Context, option: click.Parameter, text: str) -> list[int]:
     """Parse numbers separated by commas."""
     return [SIZE(size, option, context) for size in text.split(",")]
+
+
+def _sizes_option(text: str, default: str) -> Callable[[Command], Command]:
+    return option("--n", text, "N,...", into="sizes", callback=_sizes, default=default)
+
+
+_size = option("--size", "Bytes of a payload.", type=click.IntRange(16, 65536), default=128)
 
 
 def _chosen(names: Iterable[str], option: click.Parameter, text: str | None) -> list[str]:
@@ -171,11 +175,20 @@ def bench() -> None:
     """
 
 
+_NODES: Final = click.IntRange(2, 1_000_000)
+_seed = option("--seed", "Random seed.", type=int, default=0)
+
+
+def _repeats(default: int) -> Callable[[Command], Command]:
+    text = "Repetitions of each measurement."
+    return option("--repeats", text, type=click.IntRange(1, 100), default=default)
+
+
 @bench.command()
-@click.option("--n", type=click.IntRange(2, 1_000_000), default=1000, show_default=True)
-@click.option("--ring-n", type=click.IntRange(2, 1_000_000), default=100_000, show_default=True)
-@click.option("--recovery-n", type=click.IntRange(2, 1_000_000), default=1024, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@option("--n", "Nodes of the runs that measure speed.", type=_NODES, default=1000)
+@option("--ring-n", "Nodes of the ring that heals.", type=_NODES, default=100_000)
+@option("--recovery-n", "Nodes of the rings that recover.", type=_NODES, default=1024)
+@_seed
 @json_option()
 def sim(as_json: bool, **options: int) -> None:
     """Measure the simulator: speed at N, healing and memory of a ring of RING_N, recovery.
@@ -188,8 +201,8 @@ def sim(as_json: bool, **options: int) -> None:
 
 
 @bench.command()
-@click.option("--n", type=SIZE, default=1_000_000, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@option("--n", "Number of publications.", type=SIZE, default=1_000_000)
+@_seed
 @json_option()
 def index(n: int, seed: int, as_json: bool) -> None:
     """Measure speed and memory of the index of N publications, and of a plain Patricia trie."""
@@ -199,10 +212,8 @@ def index(n: int, seed: int, as_json: bool) -> None:
 
 
 @bench.command()
-@click.option(
-    "--n", "sizes", metavar="N,...", callback=_sizes, default="100000,1000000", show_default=True
-)
-@click.option("--seed", type=int, default=0, show_default=True)
+@_sizes_option("Numbers of publications.", "100000,1000000")
+@_seed
 @json_option()
 def reconcile(sizes: list[int], seed: int, as_json: bool) -> None:
     """Measure messages and bytes until two tries of N publications are equal."""
@@ -212,9 +223,9 @@ def reconcile(sizes: list[int], seed: int, as_json: bool) -> None:
 
 
 @bench.command()
-@click.option("--n", "rows", type=SIZE, default=100_000, show_default=True)
-@click.option("--runs", type=SIZE, default=1000, show_default=True, help="Runs of the lab, n = 16.")
-@click.option("--repeats", type=click.IntRange(1, 100), default=7, show_default=True)
+@option("--n", "Number of publications.", into="rows", type=SIZE, default=100_000)
+@option("--runs", "Runs of the lab, n = 16.", type=SIZE, default=1000)
+@_repeats(7)
 @json_option()
 def spark(rows: int, runs: int, repeats: int, as_json: bool) -> None:
     """Measure reading N publications with Spark, reading Parquet, and the runs of the lab."""
@@ -225,19 +236,19 @@ def spark(rows: int, runs: int, repeats: int, as_json: bool) -> None:
 
 
 @bench.command()
-@click.option("--n", "sizes", metavar="N,...", callback=_sizes, default="64,256", show_default=True)
-@click.option("--size", type=click.IntRange(16, 65536), default=128, show_default=True)
-@click.option("--count", type=SIZE, help="Publications of a run.  [default: 1 to 2 s of load]")
-@click.option(
-    "--rate",
+@_sizes_option("Numbers of subscribers.", "64,256")
+@_size
+@option("--count", "Publications of a run.  [default: 1 to 2 s of load]", type=SIZE)
+@option(
+    *("--rate", "Publications per second.  [default: unlimited]"),
     type=click.FloatRange(0),
     default=0.0,
-    help="Publications per second.  [default: unlimited]",
+    show_default=False,
 )
-@click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True)
+@_repeats(3)
 @_against("SYSTEMS")
-@click.option("--job", "jobs", metavar="NAME,...", callback=_jobs, help="[default: all]")
-@click.option("--profile", "profiles", type=PROFILES, help="Write profiles here (slow).")
+@option("--job", "Jobs to run.  [default: all]", "NAME,...", into="jobs", callback=_jobs)
+@option("--profile", "Write profiles here (slow).", into="profiles", type=PROFILES)
 @json_option()
 def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Measure the cost of a delivery to N subscribers, compared with other systems.
@@ -254,16 +265,15 @@ def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: AN
 
 @bench.command()
 @click.option(
-    "--n",
-    "--count",
-    "counts",
+    *("--n", "--count", "counts"),
     metavar="N,...",
     callback=_sizes,
     default="10000,100000",
     show_default=True,
+    help="Numbers of publications.",
 )
-@click.option("--size", type=click.IntRange(16, 65536), default=128, show_default=True)
-@click.option("--repeats", type=click.IntRange(1, 100), default=5, show_default=True)
+@_size
+@_repeats(5)
 @_against("STORED")
 @json_option()
 def history(counts: list[int], as_json: bool, **options: Any) -> None:  # noqa: ANN401

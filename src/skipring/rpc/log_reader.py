@@ -27,6 +27,7 @@ SURVEY_S: Final = 2.5  # Guess: a member on a busy machine answers within this t
 PAGE_S: Final = 10.0  # Guess: a page may be read from a slow disk.
 
 Page = TypeVar("Page", LogPage, DeliveryPage)
+LogRequest = FetchLog | FetchDeliveries
 
 
 class MemberLog(Struct, frozen=True, kw_only=True):
@@ -105,19 +106,15 @@ def pages(
     client: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: LogRange
 ) -> AsyncGenerator[LogPage, None]:
     """Yield the stored publications of a member; raise DataLossError if its store has changed."""
-
-    def question(start: int) -> Question:
-        return partial(
-            FetchLog,
-            store=wanted.store,
-            epoch=wanted.epoch,
-            start=start,
-            end=wanted.end,
-            bits=wanted.bits,
-            prefix=wanted.prefix,
-            contents=wanted.has_contents,
-        )
-
+    question = partial(
+        FetchLog,
+        store=wanted.store,
+        epoch=wanted.epoch,
+        end=wanted.end,
+        bits=wanted.bits,
+        prefix=wanted.prefix,
+        contents=wanted.has_contents,
+    )
     return _in_pages(client, topic, (node, address), LogPage, question, wanted.start)
 
 
@@ -125,10 +122,7 @@ def delivery_pages(
     client: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: range
 ) -> AsyncGenerator[DeliveryPage, None]:
     """Yield how the publications at these offsets reached a member."""
-
-    def question(start: int) -> Question:
-        return partial(FetchDeliveries, start=start, end=wanted.stop)
-
+    question = partial(FetchDeliveries, end=wanted.stop)
     return _in_pages(client, topic, (node, address), DeliveryPage, question, wanted.start)
 
 
@@ -137,7 +131,7 @@ async def _in_pages(
     topic: TopicId,
     member: tuple[NodeId, Address],
     kind: type[Page],
-    question: Callable[[int], Question],
+    question: Callable[..., LogRequest],
     first: int,
 ) -> AsyncGenerator[Page, None]:
     """Read from a member page by page; prefetch the next page.
@@ -147,38 +141,27 @@ async def _in_pages(
     node, _ = member
     client.book.learn(dict([member]))
 
-    def ask(start: int) -> asyncio.Future[Page]:
-        asked = _page(client, topic, node, kind, question(start), start)
-        return asyncio.ensure_future(asked)
+    async def read(start: int) -> Page:
+        at = partial(question, start=start)
+        answer = await client.request(topic, node, at, kind, PAGE_S, ATTEMPTS)
+        if isinstance(answer, kind) and (answer.next is None or answer.next > start):
+            return answer
+        why = answer.reason if isinstance(answer, Refused) else "no answer"
+        if why == ANOTHER_STORE:
+            raise DataLossError(
+                f"{node} has lost its stored publications of {topic!r} during the read; run the "
+                "query again"
+            )
+        raise UnreachableError(f"{node} stopped serving {topic!r} at offset {start} ({why})")
 
     start: int | None = first
-    coming = ask(first)
+    coming = asyncio.ensure_future(read(first))
     try:
         while start is not None:
             page = await coming
             start = page.next
             if start is not None:
-                coming = ask(start)
+                coming = asyncio.ensure_future(read(start))
             yield page
     finally:
         coming.cancel()
-
-
-async def _page(
-    client: RpcClient,
-    topic: TopicId,
-    node: NodeId,
-    kind: type[Page],
-    question: Question,
-    start: int,
-) -> Page:
-    answer = await client.request(topic, node, question, kind, PAGE_S, ATTEMPTS)
-    if isinstance(answer, kind) and (answer.next is None or answer.next > start):
-        return answer
-    why = answer.reason if isinstance(answer, Refused) else "no answer"
-    if why == ANOTHER_STORE:
-        raise DataLossError(
-            f"{node} has lost what it had stored of {topic!r} while it was read; run the query "
-            "again"
-        )
-    raise UnreachableError(f"{node} stopped serving {topic!r} at offset {start} ({why})")
