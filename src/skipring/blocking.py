@@ -86,6 +86,11 @@ async def _in_loop(function: Callable[[], _T]) -> _T:
     return function()
 
 
+def _left_s(deadline: float | None) -> float | None:
+    """Return the time until a deadline; None if there is none."""
+    return None if deadline is None else max(deadline - monotonic(), 0)
+
+
 class _ReadAhead:
     """Publications that the loop has read and that are not handed out yet.
 
@@ -197,13 +202,11 @@ class Subscription:
         """Return the next publication; None after the timeout or when the topic was left."""
         self._session.check_opened()
         deadline = None if timeout is None else monotonic() + timeout
-        while True:
-            for publication in self._hand_out(1):
-                return publication
-            left_s = None if deadline is None else max(deadline - monotonic(), 0)
-            if not self._thread.call(self._fill, READ_AHEAD, left_s):
+        while not (found := self._hand_out(1)):
+            if not self._thread.call(self._fill, READ_AHEAD, _left_s(deadline)):
                 return None
             # Otherwise a publication arrived, unless it is skipped or another thread was faster.
+        return found[0]
 
     def read_many(self, limit: int = READ_MANY, timeout: float | None = None) -> list[Publication]:
         """Wait for a publication, then return all available ones, up to a limit.
@@ -214,8 +217,7 @@ class Subscription:
         self._session.check_opened()
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            left_s = None if deadline is None else max(deadline - monotonic(), 0)
-            if not self._thread.call(self._fill, limit, left_s):
+            if not self._thread.call(self._fill, limit, _left_s(deadline)):
                 return []
             if found := self._hand_out(limit):
                 return found

@@ -225,9 +225,9 @@ async def test_every_node_reports_each_delivery(*, is_on_disk: bool, tmp_path: P
 
 
 async def two_ticks(cluster: Cluster) -> None:
-    now = {name: cluster.node(name)._changes.ticks for name in cluster.nodes}
+    now = {name: cluster.node(name).ticker.calls for name in cluster.nodes}
     await cluster.until(
-        lambda: all(cluster.node(name)._changes.ticks > now[name] + 1 for name in now)
+        lambda: all(cluster.node(name).ticker.calls > now[name] + 1 for name in now)
     )
 
 

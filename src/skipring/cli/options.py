@@ -247,14 +247,19 @@ def spark_options(command: Command) -> Command:
     return _MASTER(_CONF(with_spark))
 
 
-def _settings(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not equals or not key.startswith("spark."):
-            raise click.BadParameter(f"{text!r} is not of the form spark.KEY=VALUE")
-        settings[key] = value
-    return settings
+def key_values(form: str = "K=V", prefix: str = "") -> Callable[..., dict[str, str]]:
+    """Return a callback that parses repeated texts KEY=VALUE into a dictionary."""
+
+    def parse(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for text in given:
+            key, equals, value = text.partition("=")
+            if not equals or not key or not key.startswith(prefix):
+                raise click.BadParameter(f"{text!r} is not of the form {form}")
+            found[key] = value
+        return found
+
+    return parse
 
 
 _MASTER: Final = click.option(
@@ -265,5 +270,7 @@ _MASTER: Final = click.option(
 )
 
 _CONF: Final = option(
-    "--conf", "Spark setting; may be repeated.", "KEY=VALUE", multiple=True, callback=_settings
+    *("--conf", "Spark setting; may be repeated.", "KEY=VALUE"),
+    multiple=True,
+    callback=key_values("spark.KEY=VALUE", prefix="spark."),
 )

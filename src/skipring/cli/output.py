@@ -195,7 +195,8 @@ def run_with_progress(simulation: Simulation, start: str, pace_s: float | None =
     console = Console(highlight=False)
     view = RunView(simulation, start)
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        report = simulation.run(_Painter(view, live, PACE_S if pace_s is None else pace_s).show)
+        pace_s = PACE_S if pace_s is None else pace_s
+        report = simulation.run(lambda world: view.paint(world, live, pace_s))
     closure = simulation.scenario.closure if report.closure_ok is not None else 0
     page = RingPanel.of(console)
     console.print(view.frame(simulation.world, page, closure))
@@ -203,28 +204,6 @@ def run_with_progress(simulation: Simulation, start: str, pace_s: float | None =
     for violation in report.violations:
         console.print(Text(f"  {violation}", "red"))
     return report
-
-
-class _Painter:
-    """Painter of the rounds of a run: the first ones each, later ones at the frame rate."""
-
-    def __init__(self, view: RunView, live: Live, pace_s: float) -> None:
-        self._view = view
-        self._live = live
-        self._pace_s = pace_s
-        self._next = 0.0  # time of the next frame
-
-    def show(self, world: World) -> None:
-        """Paint a round, unless the next frame is not due."""
-        began = time.monotonic()
-        is_slow = world.round <= SLOW_ROUNDS and self._pace_s > 0
-        if not is_slow and began < self._next:
-            return
-        self._live.update(self._view.frame(world, RingPanel.of(self._live.console)), refresh=True)
-        took = time.monotonic() - began
-        self._next = began + max(FRAME_S, took / DRAWING_SHARE)
-        if is_slow:
-            time.sleep(max(self._pace_s - took, 0))
 
 
 class RunView:
@@ -235,6 +214,19 @@ class RunView:
         self._about = f"{nodes} subscribers, mode {scenario.mode}, seed {scenario.seed}"
         self._start = start
         self._history: list[int] = []  # number of violations, by picture
+        self._next_s = 0.0  # time of the next picture
+
+    def paint(self, world: World, live: Live, pace_s: float) -> None:
+        """Paint a round: each of the first rounds, later ones at the frame rate."""
+        began = time.monotonic()
+        is_slow = world.round <= SLOW_ROUNDS and pace_s > 0
+        if not is_slow and began < self._next_s:
+            return
+        live.update(self.frame(world, RingPanel.of(live.console)), refresh=True)
+        took = time.monotonic() - began
+        self._next_s = began + max(FRAME_S, took / DRAWING_SHARE)
+        if is_slow:
+            time.sleep(max(pace_s - took, 0))
 
     def frame(self, world: World, page: RingPanel, closure: int = 0) -> RenderableType:
         """Return the ring as it is now, below two lines that describe the run."""

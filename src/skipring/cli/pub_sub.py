@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skipring.cli.options import DURATION, access_options, duration_option, json_option, option
+from skipring.cli.options import (
+    DURATION,
+    access_options,
+    duration_option,
+    json_option,
+    key_values,
+    option,
+)
 
 if TYPE_CHECKING:
     from skipring.core.publications import Publication
@@ -43,7 +50,14 @@ Show = Callable[["Publication"], str | bytes]
 @click.argument("text", required=False)
 @access_options
 @option("--key", "Key of each publication.")
-@option("--header", "Header; may be repeated.", "K=V", into="headers", multiple=True)
+@option(
+    "--header",
+    "Header; may be repeated.",
+    "K=V",
+    into="headers",
+    multiple=True,
+    callback=key_values(),
+)
 @option("--from-file", "Publish the contents of FILE as one publication.", "FILE", type=_CONTENTS)
 @option("--count", "Publish TEXT or FILE N times.", "N", type=click.IntRange(1))
 @duration_option("--wait", "Time to wait for a member.", "10s")
@@ -83,27 +97,17 @@ def pub(
 
 
 def _publish_plan(
-    topic: str, *, key: str | None, headers: tuple[str, ...], wait: float, volatile: bool
+    topic: str, *, key: str | None, headers: dict[str, str], wait: float, volatile: bool
 ) -> PublishPlan:
     from skipring.rpc.publisher import PublishPlan
 
     return PublishPlan(
         topic=topic,
         key=None if key is None else os.fsencode(key),
-        headers=_headers(headers),
+        headers=headers,
         is_volatile=volatile,
         wait_s=wait,
     )
-
-
-def _headers(given: tuple[str, ...]) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{text!r} is not of the form K=V", param_hint="--header")
-        headers[name] = value
-    return headers
 
 
 def _payloads(text: str | None, from_file: Path | None, count: int | None) -> Iterable[bytes]:
