@@ -113,8 +113,8 @@ async def _watch(cluster: DevCluster, *, has_dashboard: bool | None, is_temporar
         if not stop.done():
             _print_summary(cluster, url, is_temporary=is_temporary)
         while not stop.done():
-            for child, status in cluster.reap():
-                _report_end(cluster, child, status)
+            for child in cluster.reap():
+                _report_end(cluster, child)
             if not cluster.children:
                 click.echo("all processes have exited", err=True)
                 return Exit.NO
@@ -150,7 +150,7 @@ def _print_summary(cluster: DevCluster, url: str | None, *, is_temporary: bool) 
     settings = cluster.settings
     width = max(len(each.name) for each in cluster.children.values())
     for each in cluster.children.values():
-        click.echo(f"  {each.name:<{width}}  {each.address:<21}  pid {each.pid}")
+        click.echo(f"  {each.name:<{width}}  {each.address:<21}  pid {each.process.pid}")
     if url is not None:
         click.echo(f"  {'dashboard':<{width}}  {url}")
     end = ", deleted at the end" if is_temporary else ""
@@ -164,9 +164,9 @@ def _print_summary(cluster: DevCluster, url: str | None, *, is_temporary: bool) 
     click.echo(f'  skipring pub {topic} "hello"{where}\nCtrl-C ends everything.')
 
 
-def _report_end(cluster: DevCluster, child: Child, status: int) -> None:
+def _report_end(cluster: DevCluster, child: Child) -> None:
     """Report a process that has ended, and how to start it again."""
-    settings = cluster.settings
+    settings, status = cluster.settings, child.process.exitcode or 0
     how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended ({status})"
     tick = f"--tick {settings.tick_s:g} --data {shlex.quote(str(child.data))}"
     chaos = " --chaos" if settings.is_chaotic else ""
@@ -174,10 +174,8 @@ def _report_end(cluster: DevCluster, child: Child, status: int) -> None:
         command = f"supervisor --listen {child.address} {tick}{chaos}"
     else:
         names = " ".join(f"--topic {shlex.quote(topic)}" for topic in settings.topics)
-        where = next(
-            (each.address for each in cluster.children.values() if each.name == "supervisor"),
-            settings.listen,
-        )
+        supervisor = cluster.children.get("supervisor")
+        where = supervisor.address if supervisor is not None else settings.listen
         command = f"node --name {child.name} {names} --supervisor {where} {tick}{chaos}"
     click.echo(f"{child.name} {how}; the others continue. Start it again with:", err=True)
     click.echo(f"  skipring {command}", err=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import select
 import sys
 import time
@@ -311,18 +312,13 @@ def _formatted(form: str, topic: str, publication: Publication) -> str:
         "h": ",".join(f"{name}={value}" for name, value in publication.headers.items()),
         "i": publication.id.hex(),
     }
-    parts = iter(form)
-    out = []
-    for each in parts:
-        if each == "%":
-            token = next(parts, "%")
-            out.append(tokens.get(token, f"%{token}"))
-        elif each == "\\":
-            token = next(parts, "\\")
-            out.append(_ESCAPES.get(token, f"\\{token}"))
-        else:
-            out.append(each)
-    return "".join(out)
+
+    def replaced(found: re.Match[str]) -> str:
+        if found[1]:
+            return tokens.get(found[1], found[0])
+        return _ESCAPES.get(found[2], found[0])
+
+    return re.sub(r"%(.)|\\(.)", replaced, form, flags=re.DOTALL)
 
 
 def _as_text(value: bytes) -> str:
