@@ -11,11 +11,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from skipring.admin.diagnosis import Explanation, explain, listed
+from skipring.admin.diagnosis import Explanation, explain
 from skipring.admin.inspector import Inspection, Inspector
 from skipring.cli.options import Exit
 from skipring.cli.output import NONE, changes_in, explanation_view, plain_table, time_of_day
 from skipring.cli.ring_output import PATIENCE_S, RingWatch
+from skipring.core.limits import listed
 from skipring.errors import SkipringError
 from skipring.view.model import ROOT_DIGITS
 from skipring.view.overview import (

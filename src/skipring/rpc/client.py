@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from itertools import count, islice
+from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Final, Self, TypeVar, get_args
 
+from skipring.core.limits import listed
 from skipring.core.log_messages import LogInfo, LogPage, Refused
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import Publication
@@ -41,7 +42,6 @@ from skipring.wire.rpc import (
 if TYPE_CHECKING:  # reads certificates, which few processes need
     from skipring.security.credentials import Credentials
 
-SHOWN_MAX: Final = 4
 REPORT_S: Final = 0.05  # Guess: a failed dial has ended the requests by then.
 LOCATE_MIN_S: Final = 1.0  # Guess: a supervisor on a loaded machine answers within.
 BACK_OFF_MAX_S: Final = 1.0  # Guess: a client waits for its supervisor, and few dial at once.
@@ -346,7 +346,7 @@ def no_members_in(topic: TopicId) -> str:
 def _why_refused(topic: TopicId, tried: Mapping[NodeId, str]) -> str:
     if not tried:
         return no_members_in(topic)
-    why = ", ".join(f"{node}: {reason}" for node, reason in islice(tried.items(), SHOWN_MAX))
+    why = listed([f"{node}: {reason}" for node, reason in tried.items()])
     return f"no member of {topic!r} accepted the publication ({why}); is it still running?"
 
 

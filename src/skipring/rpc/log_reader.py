@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from skipring.core.limits import listed
 from skipring.core.log_messages import (
     ANOTHER_STORE,
     FetchLog,
@@ -68,9 +69,9 @@ async def survey(
         raise UnreachableError(no_members_in(topic))
     holders = await survey_of(client, topic, members.items(), bits, offset=offset)
     if not holders:
-        names = ", ".join(sorted(members)[:4])
         raise UnreachableError(
-            f"no member of {topic!r} answers ({names}); can they be reached from here?"
+            f"no member of {topic!r} answers ({listed(sorted(members))}); can they be reached from "
+            "here?"
         )
     return holders
 

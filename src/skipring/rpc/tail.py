@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from skipring.core.limits import NUMBER_MAX
+from skipring.core.limits import NUMBER_MAX, listed
 from skipring.core.log_messages import LogPage
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES, Publication, assign_ids, ids_of
@@ -168,7 +168,7 @@ class TopicTail:
             raise UnreachableError(no_members_in(self.topic))
         found = await survey_of(self._client, self.topic, members.items(), None)
         if not found:
-            raise UnreachableError(f"no member of {self.topic!r} answers: {', '.join(members)}")
+            raise UnreachableError(f"no member of {self.topic!r} answers: {listed(list(members))}")
         holder = max(found, key=lambda holder: (holder.survey.count, holder.node))
         self._start_over(holder)
         if self._starts_at_end:
