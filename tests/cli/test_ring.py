@@ -269,7 +269,7 @@ def seen(labels: dict[NodeId, str | None], count: int = 0, **more: Any) -> Inspe
     )
 
 
-def told(before: Inspection, after: Inspection) -> list[tuple[str, str, str, str]]:
+def listed_changes(before: Inspection, after: Inspection) -> list[tuple[str, str, str, str]]:
     return [
         (" ".join(each.nodes), each.field, each.before, each.after)
         for each in changes(before, after)
@@ -278,8 +278,8 @@ def told(before: Inspection, after: Inspection) -> list[tuple[str, str, str, str
 
 def test_change_of_several_nodes_is_listed_once() -> None:
     before, after = seen({"a": "0", "b": "1", "c": None}), seen({"a": "0", "b": "01", "c": "1"}, 2)
-    assert told(before, before) == []
-    assert told(before, after) == [
+    assert listed_changes(before, before) == []
+    assert listed_changes(before, after) == [
         ("a b c", "stored", "0", "2"),
         ("b", "label", "1", "01"),
         ("c", "label", "-", "1"),
@@ -289,12 +289,12 @@ def test_change_of_several_nodes_is_listed_once() -> None:
 def test_joining_and_leaving_nodes_are_listed() -> None:
     before = seen({"a": "0", "b": "1"})
     after = seen({"a": "0", "c": "01"}, crashed=("b",))
-    assert told(before, after) == [
+    assert listed_changes(before, after) == [
         ("b", "standing", "member", "does not answer"),
         ("c", "standing", "unknown", "member"),
     ]
     gone = seen({"a": "0"}, outside={"c": SubscriberState(member=False)})
-    assert told(after, gone) == [
+    assert listed_changes(after, gone) == [
         ("b", "standing", "does not answer", "unknown"),
         ("c", "standing", "member", "not in the topic"),
     ]

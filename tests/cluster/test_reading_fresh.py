@@ -33,7 +33,7 @@ NOW = 1_000 * SECOND
 TOPIC = "news"
 
 
-class Noting(MemoryLog):
+class RecordingLog(MemoryLog):
     """A log that records which offsets are read."""
 
     def __init__(self, publications: Iterable[StoredPublication] = ()) -> None:
@@ -45,10 +45,10 @@ class Noting(MemoryLog):
         self._read.append(offset)
         return super().read(offset)
 
-    def noted(self) -> list[int]:
+    def read_offsets(self) -> list[int]:
         """Return the offsets that were read since the last call."""
-        noted, self._read = self._read, []
-        return noted
+        read_offsets, self._read = self._read, []
+        return read_offsets
 
 
 class Shelf:
@@ -56,7 +56,7 @@ class Shelf:
 
     def __init__(self, start: Start = "all", before: Iterable[int] = ()) -> None:
         rows = with_id((self.made(seq, when) for seq, when in enumerate(before)), TOPIC)
-        self.archive = Noting(rows)
+        self.archive = RecordingLog(rows)
         self.reader = Reader(TOPIC, self.archive, start, NOW)
         self._waiting: list[StoredPublication] = []
 
@@ -120,7 +120,7 @@ def test_fresh_publication_is_not_read_from_the_log() -> None:
     shelf.store()
     shelf.come(NOW)
     assert shelf.read() == [0, 1, 2, 3, 4]
-    assert shelf.archive.noted() == [0, 1]
+    assert shelf.archive.read_offsets() == [0, 1]
 
 
 def test_pack_is_read_in_any_portions() -> None:
@@ -176,7 +176,7 @@ def test_only_the_last_of_many_stored_publications_are_fresh() -> None:
     while part := shelf.read(6 * many):
         found += part
     assert found == list(range(6 * many))
-    assert shelf.archive.noted() == list(range(2 * many))
+    assert shelf.archive.read_offsets() == list(range(2 * many))
 
 
 def test_only_the_last_bytes_of_stored_publications_are_fresh() -> None:
@@ -185,7 +185,7 @@ def test_only_the_last_bytes_of_stored_publications_are_fresh() -> None:
         shelf.come(NOW, size=size)
         shelf.store()
     assert shelf.read() == list(range(6))
-    assert shelf.archive.noted() == [0, 1, 2]  # a payload counts with its overhead
+    assert shelf.archive.read_offsets() == [0, 1, 2]  # a payload counts with its overhead
 
 
 def test_unstored_publications_are_fresh_without_limit() -> None:
@@ -198,7 +198,7 @@ def test_unstored_publications_are_fresh_without_limit() -> None:
     while part := shelf.read():
         found += part
     assert found == list(range(7 * many))
-    assert shelf.archive.noted() == list(range(many))
+    assert shelf.archive.read_offsets() == list(range(many))
 
 
 def test_stored_publications_leave_the_fresh_buffer_when_more_arrive() -> None:
@@ -209,7 +209,7 @@ def test_stored_publications_leave_the_fresh_buffer_when_more_arrive() -> None:
     shelf.come(NOW)
     while shelf.read():
         pass
-    assert shelf.archive.noted() == list(range(5 * many))
+    assert shelf.archive.read_offsets() == list(range(5 * many))
 
 
 def test_read_publications_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ def test_read_publications_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None
         shelf.come(*(NOW,) * 8)
         shelf.store()
         assert shelf.read() == list(range(offset, offset + 8))
-    assert shelf.archive.noted() == []
+    assert shelf.archive.read_offsets() == []
 
 
 # -- skipped publications inside packs -------------------------------------------------------------

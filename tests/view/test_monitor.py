@@ -15,7 +15,7 @@ from tests.support.scenes import inside
 from tests.view.observed import PATIENCE_S, monitored, observed
 
 
-async def look_again(watching: TopicMonitor) -> None:
+async def poll_until_changed(watching: TopicMonitor) -> None:
     """Poll until there is a new scene."""
     async with asyncio.timeout(PATIENCE_S):
         while await watching.poll() is None:
@@ -29,7 +29,7 @@ async def test_unchanged_scene_is_not_repeated(cluster: Cluster, watching: Topic
     assert first.legitimate
     assert await watching.poll() is None
     cluster.kill("n01")
-    await look_again(watching)
+    await poll_until_changed(watching)
     assert watching.scene is not None
     assert watching.scene.number == first.number + 1
     assert [each.number for each in watching.timeline()] == [0, 1]

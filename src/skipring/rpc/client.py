@@ -10,14 +10,13 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Final, Self, TypeVar, get_args
 
-from skipring.core.limits import listed
-from skipring.core.log_messages import LogInfo, LogPage, Refused
+from skipring.core.limits import listed, match_node
+from skipring.core.log_messages import Refused
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.errors import InputError, MessageError, UnreachableError, VolatileMembersError
 from skipring.net.addresses import AddressBook, parse_supervisors, supervisor_at, supervisor_of
 from skipring.net.transport import Transport
-from skipring.wire.chaos import ChaosAck
 from skipring.wire.codec import Envelope, encode, named_nodes
 from skipring.wire.framing import Frame
 from skipring.wire.handshake import NO_TOPIC, Hello, Role
@@ -25,17 +24,11 @@ from skipring.wire.limits import check_topic
 from skipring.wire.rpc import (
     NO_DISK,
     Address,
-    ArrivalPage,
-    ChangePage,
-    DatabasePage,
-    DeliveryPage,
+    Answer,
     FindMembers,
     MemberList,
-    NodeStatus,
-    PublicationPage,
     Publish,
     PublishAck,
-    SupervisorStatus,
     WireMessage,
 )
 
@@ -47,28 +40,13 @@ LOCATE_MIN_S: Final = 1.0  # Guess: a supervisor on a loaded machine answers wit
 BACK_OFF_MAX_S: Final = 1.0  # Guess: a client waits for its supervisor, and few dial at once.
 ATTEMPTS: Final = 2  # of a request whose answer may be lost
 ANSWER_S: Final = 5.0  # Guess: a peer that has not answered by then will not answer.
-NAME_CHARACTERS_MAX: Final = 64  # of a node
 MEMBERS: Final = 16  # candidates: the first may just have crashed, or have no disk
 LOCATIONS_MAX: Final = 8  # Guess: lookups after which publishing gives up.
 
-Answer = (
-    MemberList
-    | PublishAck
-    | DatabasePage
-    | NodeStatus
-    | PublicationPage
-    | ChangePage
-    | LogInfo
-    | LogPage
-    | DeliveryPage
-    | SupervisorStatus
-    | ArrivalPage
-    | ChaosAck
-)
 Question = Callable[[int], WireMessage]  # argument: the number of the request
 Wanted = TypeVar("Wanted", bound=Answer)
 Checked = TypeVar("Checked")
-_ANSWERS: Final = (*get_args(Answer), Refused)
+_ANSWERS: Final = get_args(Answer)
 
 
 class WaitReport:
@@ -123,7 +101,7 @@ class RpcClient:
         self._requests = count(1)
         self._located: dict[TopicId, dict[NodeId, Address]] = {}
         # The addressee by request number: only it can answer.
-        self._waiting: dict[int, tuple[NodeId, asyncio.Future[Answer | Refused | None]]] = {}
+        self._waiting: dict[int, tuple[NodeId, asyncio.Future[Answer | None]]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -353,4 +331,4 @@ def _why_refused(topic: TopicId, tried: Mapping[NodeId, str]) -> str:
 def _name_below(certificate_name: str, name: NodeId) -> NodeId:
     """Return a name that a certificate permits; its own name if the longer one is too long."""
     below = f"{certificate_name}.{name}"
-    return below if len(below) <= NAME_CHARACTERS_MAX else certificate_name
+    return below if match_node(below) else certificate_name
