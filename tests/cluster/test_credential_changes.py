@@ -67,7 +67,7 @@ class Machine:
         return self._directory / "own.key"
 
     def credentials(self) -> Credentials:
-        return Credentials.load(self.ca, self.certificate, self.key)
+        return Credentials(self.ca, self.certificate, self.key)
 
     def host(self) -> Host:
         return Host(self.name, credentials=self.credentials())

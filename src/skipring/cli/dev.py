@@ -120,7 +120,7 @@ async def _watch(cluster: DevCluster, *, has_dashboard: bool | None, is_temporar
                 return Exit.NO
             await asyncio.wait([stop], timeout=POLL_S)
         await asyncio.to_thread(cluster.stop)
-    return Exit.INTERRUPTED if stop.result() is signal.SIGINT else Exit.YES
+    return Exit.after(stop.result())
 
 
 async def _ready(cluster: DevCluster) -> None:

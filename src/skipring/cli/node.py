@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +25,8 @@ from skipring.cli.options import (
 
 if TYPE_CHECKING:
     from skipring.net.access import Access
+    from skipring.node.process import ProcessPaths
+    from skipring.node.settings import NodeSettings
 
 NODE_LISTEN: Final = "127.0.0.1:0"
 
@@ -59,13 +60,10 @@ def _process_options(listen: str) -> Callable[[Command], Command]:
 )
 def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401
     """Run a supervisor; the first line of output is its address."""
-    from msgspec.structs import replace
-
     from skipring.node.process import run, serve_supervisor
 
-    settings, place = _settings(access, **options)
-    settings = replace(settings, allowed_topics=allow_topic)
-    return _status_of(run(serve_supervisor(settings, place, _announce)))
+    settings, place = _settings(access, {"allowed_topics": allow_topic}, **options)
+    return Exit.after(run(serve_supervisor(settings, place, _announce)))
 
 
 @click.command()
@@ -94,25 +92,19 @@ def node(
 
     With --config, SIGHUP reloads the list of supervisors from the file.
     """
-    from msgspec.structs import replace
-
     from skipring.node.process import run, serve_node
 
-    settings, place = _settings(access, **options)
-    serving = serve_node(
-        replace(settings, drain_s=drain),
-        place,
-        topics,
-        name=name,
-        announce=_announce,
-        supervisors_again=_supervisors_reader(click.get_current_context(), access),
+    settings, place = _settings(access, {"drain_s": drain}, **options)
+    again = _supervisors_reader(click.get_current_context(), access)
+    stop = run(
+        serve_node(settings, place, topics, name=name, announce=_announce, supervisors_again=again)
     )
-    stop = run(serving)
-    return Exit.NO if stop.not_handed_over else _status_of(stop.signal)
+    return Exit.NO if stop.not_handed_over else Exit.after(stop.signal)
 
 
 def _settings(
     access: Access,
+    more: Mapping[str, Any],
     *,
     listen: str,
     advertise: str | None,
@@ -121,7 +113,7 @@ def _settings(
     log_level: str,
     chaos: bool,
     tick: float,
-) -> tuple[Any, Any]:
+) -> tuple[NodeSettings, ProcessPaths]:
     """Configure logs; check the options of a process and return its settings and paths."""
     from skipring.net.addresses import parse_address, split_address
     from skipring.node.process import ProcessPaths
@@ -140,6 +132,7 @@ def _settings(
         advertised=advertise,
         credentials=credentials,
         is_chaotic=chaos,
+        **more,
     )
     place = ProcessPaths(listen=parse_address(listen, "listen"), data=data, metrics=metrics)
     return settings, place
@@ -161,11 +154,6 @@ def _supervisors_reader(
         return parse_supervisors(listed, is_secured=access.is_secured)
 
     return read
-
-
-def _status_of(stopped_by: signal.Signals) -> int:
-    """Return the exit status: INTERRUPTED after SIGINT, 0 after a request to stop."""
-    return Exit.INTERRUPTED if stopped_by is signal.SIGINT else Exit.YES
 
 
 def _announce(line: str) -> None:

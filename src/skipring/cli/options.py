@@ -15,6 +15,7 @@ from functools import wraps
 from importlib.util import find_spec
 from math import inf, isfinite
 from pathlib import Path
+from signal import Signals
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -44,6 +45,11 @@ class Exit(IntEnum):
     NOT_CONVERGED = 3
     UNREACHABLE = 4
     INTERRUPTED = 130
+
+    @classmethod
+    def after(cls, stopped_by: Signals) -> Exit:
+        """Return the status of a process that a signal has stopped as requested."""
+        return cls.INTERRUPTED if stopped_by is Signals.SIGINT else cls.YES
 
 
 def option(
