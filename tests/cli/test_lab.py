@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -37,8 +38,16 @@ def matrix(tmp_path: Path) -> Path:
 def pretend(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Replace Spark by a fake; return the list of its calls."""
     done: list[object] = []
-    monkeypatch.setattr(session, "start", lambda **given: done.append(given))
-    monkeypatch.setattr(session, "stop", lambda spark: done.append("stopped"))
+
+    @contextmanager
+    def opened(**given: object) -> Iterator[None]:
+        done.append(given)
+        try:
+            yield
+        finally:
+            done.append("stopped")
+
+    monkeypatch.setattr(session, "opened", opened)
     return done
 
 

@@ -133,6 +133,5 @@ def root_violations(tries: Mapping[NodeId, tuple[bytes, int]]) -> Iterator[Viola
     for node, (root, count) in tries.items():
         if root != ranking[0][0]:
             yield Violation(
-                Layer.PUBLICATIONS,
-                f"{node} has {count} publications, and most members have others",
+                Layer.PUBLICATIONS, f"{node} has {count} publications, and most members have others"
             )

@@ -185,7 +185,7 @@ def frame_picture(frame: DemoFrame, size: Size, glyphs: Glyphs) -> RenderableTyp
         ],
     )
     panel = RingPanel(size.columns, size.rows - ROWS_BESIDE_PICTURE, glyphs)
-    return panel.draw_with_levels(content, panel.rows)
+    return panel.draw(content, panel.rows)
 
 
 def frame_line(frame: DemoFrame, columns: int, glyphs: Glyphs) -> Text:
