@@ -145,8 +145,7 @@ def _ring(trial: FaultTrial, *names: NodeId) -> AbstractContextManager[SecureRin
     "a node joins from another address within 5 s",
     repeats=2,
 )
-def handshakes(trial: FaultTrial) -> None:
-    """Begin 3,000 handshakes a second from one address; a node joins from another."""
+def _handshakes(trial: FaultTrial) -> None:
     for _ in range(trial.repeats):
         with _ring(trial, *NAMES[:2]) as ring:
             late = NAMES[2]
@@ -228,8 +227,7 @@ def _client_hello() -> bytes:
     "a certificate is replaced, and another one is denied (P10)",
     "SIGHUP, files are replaced, skipring certs deny; the denied member is evicted",
 )
-def certificates(trial: FaultTrial) -> None:
-    """Replace the certificate of a node, with a signal and without; deny that of another node."""
+def _certificates(trial: FaultTrial) -> None:
     for _ in range(trial.repeats):
         with _ring(trial, *NAMES) as ring:
             ring.publish_by_command(3)
@@ -260,8 +258,7 @@ def _send_hangup(ring: SecureRing, name: str) -> None:
     "the certificate of a member expires (P10)",
     "a certificate for 20 s; others close their connections, and publish",
 )
-def expiry(trial: FaultTrial) -> None:
-    """Let the certificate of a member expire while its connections are open."""
+def _expiry(trial: FaultTrial) -> None:
     for _ in range(trial.repeats):
         with _ring(trial, *NAMES) as ring:
             expired = NAMES[2]
@@ -296,10 +293,3 @@ def _await_event(ring: SecureRing, name: str, event: str, count: int = 1) -> Non
         lambda: f"{name} has not logged {event!r}",
         RELOADED_S,
     )
-
-
-ROWS: Final = (
-    handshakes,
-    certificates,
-    expiry,
-)

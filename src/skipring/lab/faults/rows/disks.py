@@ -46,8 +46,7 @@ SPARK: Final = Need(
     "SIGKILL, every 512th byte is changed, restart",
     repeats=10,
 )
-def bit_flips(trial: FaultTrial) -> None:
-    """Flip bits in all files of a node that was killed."""
+def _bit_flips(trial: FaultTrial) -> None:
     rng = Random(3)
     with trial.ring() as ring:
         for name in trial.victims():
@@ -65,8 +64,7 @@ def bit_flips(trial: FaultTrial) -> None:
     "SIGKILL, the directory is deleted, restart",
     repeats=5,
 )
-def disk_lost(trial: FaultTrial) -> None:
-    """Delete the data directory of a node that was killed."""
+def _disk_lost(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         for name in trial.victims():
             ring.publish_some(200)
@@ -86,8 +84,7 @@ def disk_lost(trial: FaultTrial) -> None:
     short=1,
     needs=(COMPILER,),
 )
-def fsync_error(trial: FaultTrial) -> None:
-    """Let every fsync of a node fail, then cut its power: acknowledged publications are durable."""
+def _fsync_error(trial: FaultTrial) -> None:
     environment = disk_shim(trial.directory)
     with trial.ring(environment=environment, before=_record_all) as ring:
         for name in trial.victims():
@@ -117,8 +114,7 @@ def _record_all(ring: FaultRing) -> None:
     short=2,
     needs=(COMPILER,),
 )
-def power_loss(trial: FaultTrial) -> None:
-    """Cut the power of all machines at once: all or some writes after the last fsync are lost."""
+def _power_loss(trial: FaultTrial) -> None:
     rng = Random(11)
     environment = disk_shim(trial.directory)
     everyone = (SUPERVISOR, *NAMES)
@@ -173,8 +169,7 @@ MOUNT: Final = Need("root or a user namespace (unshare -rm) to mount a tmpfs", c
     repeats=6,
     needs=(MOUNT,),
 )
-def full_disk(trial: FaultTrial) -> None:
-    """Fill the disk of a node, publish, kill it, start it on the full disk, and make room."""
+def _full_disk(trial: FaultTrial) -> None:
     disk = trial.directory / "disk"
     disk.mkdir()
     data = disk / "data"
@@ -250,8 +245,7 @@ class JoinedReader:
     repeats=3,
     short=1,
 )
-def restored_cursor(trial: FaultTrial) -> None:
-    """Restore the directory of a reader that catches up in another order; the cursor is refused."""
+def _restored_cursor(trial: FaultTrial) -> None:
     for number in range(trial.repeats):
         with trial.ring("a", "b", "c") as ring:
             name = f"restored{number}"
@@ -301,8 +295,7 @@ def _restore_in_another_order(ring: FaultRing, name: str) -> None:
     "backup, 100 publications, restore, 20 published there; the query fails",
     needs=(SPARK,),
 )
-def restored_offset(trial: FaultTrial) -> None:
-    """Restore the directory of the member that a Spark query reads; the query fails."""
+def _restored_offset(trial: FaultTrial) -> None:
     for number in range(trial.repeats):
         with trial.ring("a", "b", "c") as ring:
             place = trial.directory / f"spark{number}"
@@ -352,14 +345,3 @@ def _store_of(checkpoint: Path) -> str:
     last = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     (position,) = json.loads(last.read_text(encoding="utf-8").splitlines()[-1]).values()
     return str(position["store"])
-
-
-ROWS: Final = (
-    bit_flips,
-    disk_lost,
-    fsync_error,
-    full_disk,
-    power_loss,
-    restored_cursor,
-    restored_offset,
-)
