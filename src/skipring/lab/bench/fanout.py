@@ -7,7 +7,6 @@ The jobs are parameters of the same run; systems take turns, each several times.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -15,10 +14,8 @@ from msgspec.structs import replace
 
 from skipring.errors import SkipringError
 from skipring.lab.bench.harness import (
-    BROKER,
     Job,
     RunResult,
-    Workers,
     compare,
     delivery_row,
     middle,
@@ -37,7 +34,7 @@ from skipring.lab.bench.report import (
     with_ratios,
 )
 from skipring.lab.bench.run import FIRST, PUBLISHER, BenchRun, Board, Moment, Slot
-from skipring.lab.bench.servers import running_supervisor
+from skipring.lab.bench.servers import BROKER, BenchProcesses
 from skipring.lab.bench.systems.catalog import OURS, RELAY, SYSTEMS
 from skipring.lab.bench.systems.lossy import DRIVER, SURVIVORS, VICTIMS, victims_of
 from skipring.lab.bench.systems.ours import forming_tick_s
@@ -252,28 +249,26 @@ def measure_loss(
     deadline_s: float = 120.0,
 ) -> Row:
     """Publish while frames are lost, kill a tenth, and wait until the others have everything."""
-    with run_directory() as directory, ExitStack() as stack:
+    with run_directory() as directory, BenchProcesses(directory) as processes:
         board = Board(directory)
-        tick = ("--tick", str(forming_tick_s(n)))
-        supervisor = stack.enter_context(running_supervisor(directory, None, *tick))
         run = BenchRun(
             system=OURS,
             driver=DRIVER,
             n=n,
             count=count,
             directory=directory,
-            address=supervisor.address,
+            address=processes.start_supervisor(None, "--tick", str(forming_tick_s(n))),
             loss=share,
             repairs=repairs,
             deadline_s=deadline_s,
         )
-        workers = Workers(run, (PUBLISHER, SURVIVORS, VICTIMS), stack)
-        workers.wait_set(board, Slot.PUBLISHER_CALM, Slot.SUBSCRIBERS_CALM)
+        processes.start_workers(run, (PUBLISHER, SURVIVORS, VICTIMS))
+        processes.wait_set(board, Slot.PUBLISHER_CALM, Slot.SUBSCRIBERS_CALM)
         board[Slot.BEGIN] = 1
-        workers.wait(lambda: board[Slot.PUBLISHED] >= run.count // 2)
-        workers.kill(VICTIMS)
-        workers.wait_set(board, Slot.PUBLISHER_DONE, Slot.SUBSCRIBERS_DONE)
-        return _loss_figures(run, workers.figures(), board.seconds(Moment.ENDED)[0])
+        processes.wait(lambda: board[Slot.PUBLISHED] >= run.count // 2)
+        processes.kill(VICTIMS)
+        processes.wait_set(board, Slot.PUBLISHER_DONE, Slot.SUBSCRIBERS_DONE)
+        return _loss_figures(run, processes.figures(), board.seconds(Moment.ENDED)[0])
 
 
 def _loss_figures(run: BenchRun, figures: Mapping[str, float], seconds: float) -> Row:

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from skipring.lab.bench.processes import cpu_ns
+from skipring.lab.usage import cpu_ns
 
 TOPIC: Final = "bench"  # further topics have a number appended
 FIRST: Final = "first"  # the member that joins first; its role if it has its own process

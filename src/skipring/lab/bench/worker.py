@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import msgspec
 
-from skipring.lab.bench.processes import MIB, resident_bytes
 from skipring.lab.bench.run import (
     PUBLISHER,
     READY_S,
@@ -33,6 +32,7 @@ from skipring.lab.bench.run import (
     load_run,
     until,
 )
+from skipring.lab.usage import MIB, resident_bytes
 from skipring.net.event_loop import new_loop
 from skipring.node.process import allow_files
 

@@ -19,8 +19,8 @@ from skipring.admin.chaos_plans import Damages, adversarial, spoilt_tries
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.errors import SkipringError, UnreachableError
-from skipring.lab.demo.processes import Processes, numbered
 from skipring.lab.demo.state import Checker, ClusterState
+from skipring.lab.processes import Processes, numbered
 from skipring.rpc.client import RpcClient
 from skipring.storage.sqlite import FILE
 from skipring.wire.chaos import CorruptTrie

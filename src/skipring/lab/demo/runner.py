@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from skipring.errors import InputError, SkipringError
 from skipring.lab.demo.cluster import TOPIC, DemoCluster
 from skipring.lab.demo.output import DemoOutput
-from skipring.lab.demo.processes import Processes
 from skipring.lab.demo.script import (
     SPARK_STEP,
     STEPS,
@@ -36,6 +35,7 @@ from skipring.lab.demo.script import (
 )
 from skipring.lab.demo.spark_step import SparkProcess, spark_process
 from skipring.lab.demo.state import ClusterState
+from skipring.lab.processes import Processes
 from skipring.node.process import run
 from skipring.spark.errors import require_spark
 

@@ -14,8 +14,8 @@ import click
 from msgspec import Struct
 
 from skipring.core.peers import SUPERVISOR
-from skipring.lab.bench.processes import MIB, resident_bytes_of
 from skipring.lab.faults.trial import FaultRing, FaultTrial
+from skipring.lab.usage import MIB, resident_bytes_of
 
 LASTING: Final = ("a", "b", "c")  # these and the supervisor are measured
 CHURNING: Final = ("x", "y", "z")

@@ -14,7 +14,6 @@ from skipring.core.log_messages import FetchLog
 from skipring.core.messages import PublishNew
 from skipring.core.peers import SUPERVISOR
 from skipring.core.publications import Publication
-from skipring.lab.bench.processes import MIB, resident_bytes_of
 from skipring.lab.faults.frames import (
     bursts,
     forged_frames,
@@ -27,6 +26,7 @@ from skipring.lab.faults.matrix import fault_row
 from skipring.lab.faults.requests import END, TOPIC, surveyed
 from skipring.lab.faults.samples import PUBLICATION, SAMPLES
 from skipring.lab.faults.trial import HOLDER, NAMES, FaultRing, FaultTrial, history
+from skipring.lab.usage import MIB, resident_bytes_of
 from skipring.wire.codec import encode
 from skipring.wire.framing import DATA, frame
 from skipring.wire.handshake import Role

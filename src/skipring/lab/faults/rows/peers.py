@@ -14,12 +14,12 @@ from typing import Final
 from skipring.core.labels import Label
 from skipring.core.messages import GetConfiguration, Introduce, Subscribe
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
-from skipring.lab.bench.processes import MIB, resident_bytes_of
 from skipring.lab.faults.frames import greeting, hurl, hurl_all, source_of
 from skipring.lab.faults.matrix import fault_row
 from skipring.lab.faults.requests import TOPIC
 from skipring.lab.faults.rows.messages import GROWTH_BYTES_MAX, addresses_of, bounded_growth
 from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial
+from skipring.lab.usage import MIB, resident_bytes_of
 from skipring.node.process import allow_files
 from skipring.wire.codec import encode
 from skipring.wire.handshake import Role
