@@ -5,6 +5,7 @@ Methods of the sections "starting" and "observations" never wait, so an event lo
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import json
 import multiprocessing
@@ -32,6 +33,8 @@ LISTENING: Final = "listening "
 POLL_S: Final = 0.05
 KILLED_POLL_S: Final = 0.01
 DEADLINE_S: Final = 120.0  # for actions of some seconds, on a machine that others use too
+STARTED_S: Final = 60.0  # Guess: the slowest system has all its connections by then.
+UNTIL_POLL_S: Final = 0.002  # Guess: costs a process less than 1 % of a core.
 TAIL_LINES: Final = 12
 # Modules that the commands import. The fork server loads them once, so a process starts in
 # milliseconds.
@@ -286,12 +289,27 @@ class Processes:
         """Wait for a condition, with a deadline."""
         deadline = time.monotonic() + deadline_s
         while not holds():
-            assert time.monotonic() < deadline, f"not in {deadline_s:.0f} s: {why()}"
+            if time.monotonic() > deadline:
+                raise SkipringError(f"not in {deadline_s:.0f} s: {why()}")
             self.pass_time()
 
     def pass_time(self) -> None:
         """Wait between two checks of a condition."""
         time.sleep(POLL_S)
+
+
+async def until(
+    holds: Callable[[], object],
+    what: str,
+    timeout_s: float = STARTED_S,
+    poll_s: float = UNTIL_POLL_S,
+) -> None:
+    """Wait for a condition in an event loop; raise SkipringError if it stays false."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline:
+            raise SkipringError(f"{what}: not after {timeout_s:.0f} s")
+        await asyncio.sleep(poll_s)
 
 
 def numbered(count: int) -> list[NodeId]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum, auto
 from pathlib import Path
 from time import perf_counter_ns
@@ -19,8 +18,6 @@ TOPIC: Final = "bench"  # further topics have a number appended
 FIRST: Final = "first"  # the member that joins first; its role if it has its own process
 PUBLISHER: Final = "publisher"
 SUBSCRIBERS: Final = "subscribers"
-POLL_S: Final = 0.002  # Guess: costs a process less than 1 % of a core.
-READY_S: Final = 60.0  # Guess: the slowest system has all its connections by then.
 RUN_S: Final = 600.0  # Limit: no run takes longer.
 RUN_FILE: Final = "run.json"
 BOARD_FILE: Final = "board"
@@ -62,18 +59,6 @@ def load_run(directory: Path) -> BenchRun:
 def topics_of(run: BenchRun) -> list[str]:
     """Return the names of the topics."""
     return [TOPIC, *(f"{TOPIC}{number}" for number in range(1, run.topics))]
-
-
-async def until(
-    condition: Callable[[], object], what: str, timeout_s: float = READY_S, poll_s: float = POLL_S
-) -> None:
-    """Wait for a condition; raise TimeoutError if it stays false."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-    while not condition():
-        if loop.time() > deadline:
-            raise TimeoutError(f"{what}: not after {timeout_s:.0f} s")
-        await asyncio.sleep(poll_s)
 
 
 # -- the board -------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ import msgspec
 
 from skipring.lab.bench.run import (
     PUBLISHER,
-    READY_S,
     RUN_S,
     SUBSCRIBERS,
     BenchRun,
@@ -30,8 +29,8 @@ from skipring.lab.bench.run import (
     Moment,
     Slot,
     load_run,
-    until,
 )
+from skipring.lab.processes import STARTED_S, until
 from skipring.lab.usage import MIB, resident_bytes
 from skipring.net.event_loop import new_loop
 from skipring.node.process import allow_files
@@ -217,10 +216,10 @@ async def publish(run: BenchRun, board: Board) -> dict[str, float]:
 async def _probe(publisher: Publisher, run: BenchRun, board: Board) -> None:
     """Publish probes until each subscriber received one, then wait for the last."""
     loop = asyncio.get_running_loop()
-    deadline, sent = loop.time() + READY_S, 0
+    deadline, sent = loop.time() + STARTED_S, 0
     while not board[Slot.PROBED]:
         if loop.time() > deadline:
-            raise TimeoutError(f"not all subscribers were reached after {READY_S:.0f} s")
+            raise TimeoutError(f"not all subscribers were reached after {STARTED_S:.0f} s")
         sent += 1
         await publisher.send([make_payload(PROBE, sent, run.size)] * run.topics)  # one to each
         await asyncio.sleep(PROBE_S)

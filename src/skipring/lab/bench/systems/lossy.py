@@ -13,9 +13,11 @@ from msgspec.structs import replace
 from skipring.api.session import Session
 from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BYTES
-from skipring.lab.bench.run import PUBLISHER, RUN_S, BenchRun, Board, Moment, Slot, until
+from skipring.errors import SkipringError
+from skipring.lab.bench.run import PUBLISHER, RUN_S, BenchRun, Board, Moment, Slot
 from skipring.lab.bench.systems.ours import BenchMember, forming_tick_s, join, wait_calm
 from skipring.lab.bench.worker import Role
+from skipring.lab.processes import until
 from skipring.node.settings import NodeSettings
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
@@ -127,7 +129,7 @@ async def survive(run: BenchRun, board: Board) -> dict[str, float]:
     await until(file.exists, "the publisher's ids", RUN_S)
     text = file.read_bytes()
     wanted = {text[start : start + ID_BYTES] for start in range(0, len(text), ID_BYTES)}
-    with suppress(TimeoutError):  # counted below
+    with suppress(SkipringError):  # counted below
         await until(lambda: all(each.ids == wanted for each in members), "all", run.deadline_s)
     board.record(Moment.ENDED)
     return {

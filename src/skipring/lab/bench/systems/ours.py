@@ -23,7 +23,6 @@ from skipring.lab.bench.run import (
     Moment,
     Slot,
     topics_of,
-    until,
 )
 from skipring.lab.bench.worker import (
     MEASURED,
@@ -35,6 +34,7 @@ from skipring.lab.bench.worker import (
     Subscribers,
     freeze_gc,
 )
+from skipring.lab.processes import until
 from skipring.node.host import NodeHost
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
