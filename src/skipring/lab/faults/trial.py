@@ -285,6 +285,10 @@ class FaultTrial:
         self.pause_s = 0.0
         self._rings = 0
 
+    def add(self, judgement: Judgement) -> None:
+        """Add the judgement of a ring or of a reader."""
+        self.judgement += judgement
+
     def victims(self) -> Iterator[NodeId]:
         """Return the names of the nodes in turn, one for each repetition."""
         return islice(cycle(NAMES), self.repeats)
@@ -322,7 +326,7 @@ class FaultTrial:
                     before(ring)
                 ring.form(*names)
                 yield ring
-                self.judgement += ring.conclude()
+                self.add(ring.conclude())
             finally:
                 self.healing_s = max(self.healing_s, ring.healing_s)
                 self.pause_s = max(self.pause_s, ring.pause_s)

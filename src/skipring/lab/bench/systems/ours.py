@@ -70,9 +70,11 @@ class TopicMember:
         assert machine is not None, "a member has a machine"
         return machine
 
-    @property
     def is_calm(self) -> bool:
-        """True if new publications take the tree: neighbours have not changed for long enough."""
+        """Return True if new publications take the tree: neighbours are unchanged for long enough.
+
+        Each call compares the neighbours with those of the last one.
+        """
         machine, ticks = self._machine, self._session.host.ticker.calls
         peers = [each for each in (machine.left, machine.right, machine.ring) if each is not None]
         shortcuts = machine.shortcuts
@@ -143,7 +145,7 @@ class BenchMember:
         await self._connection.__aenter__()
         for subscription in self.subscriptions:
             await subscription.__aenter__()
-        self._set_tick(self._forming_tick_s)
+        self.node.ticker.start(self._forming_tick_s)
 
     async def leave(self) -> None:
         """Leave the ring and close the store."""
@@ -153,7 +155,7 @@ class BenchMember:
 
     def begin(self) -> None:
         """Use default ticks, and count from now on."""
-        self._set_tick(TICK_S)
+        self.node.ticker.start(TICK_S)
         self._count_messages()
         self._bytes_before = self.node.links.bytes_sent
 
@@ -172,15 +174,9 @@ class BenchMember:
 
         links.receive = count  # type: ignore[method-assign]
 
-    def _set_tick(self, period_s: float) -> None:
-        ticker = self.node.ticker
-        ticker._period_s = period_s  # noqa: SLF001  (no public setter)
-        ticker.start()
-
-    @property
     def is_calm(self) -> bool:
         """Return True if new publications take the tree in all topics."""
-        found = [topic.is_calm for topic in self._topics]  # each must be polled
+        found = [topic.is_calm() for topic in self._topics]  # each must be polled
         return all(found)
 
     @property
@@ -211,7 +207,7 @@ async def wait_calm(members: Iterable[BenchMember]) -> None:
     waiting = list(members)
 
     def are_calm() -> bool:
-        found = [member.is_calm for member in waiting]  # each must be polled
+        found = [member.is_calm() for member in waiting]  # each must be polled
         return all(found)
 
     await until(are_calm, "a calm ring", FORMING_S)

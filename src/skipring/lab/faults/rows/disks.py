@@ -231,6 +231,12 @@ class JoinedReader:
         self._ring.stop(process)
         self.collect(process)
 
+    def read_again(self, count: int) -> None:
+        """Apply the remedy for a refused cursor: read all, skip known publications."""
+        known, self.cursor, self.got = set(self.got), "all", []
+        self.read(count)
+        self.got = [*known, *(each for each in self.got if each not in known)]
+
     def collect(self, process: str) -> None:
         """Collect the lines that the program has printed."""
         *payloads, last = self._ring.lines(process)
@@ -262,15 +268,12 @@ def _restored_cursor(trial: FaultTrial) -> None:
             is_refused = ring.lines(process)[0].startswith(REFUSED)
             if is_refused:
                 assert ring.exit_status(process) == REFUSED_STATUS
-                reader.cursor = "all"  # the remedy: read all, skip known ids
-                known, reader.got = set(reader.got), []
-                reader.read(2 * HALF + LOCAL)
-                reader.got = [*known, *(each for each in reader.got if each not in known)]
+                reader.read_again(2 * HALF + LOCAL)
             else:
                 ring.heal()
                 ring.stop(process)
                 reader.collect(process)
-            trial.judgement += judge(ring.ledger, {name: reader.got})
+            trial.add(judge(ring.ledger, {name: reader.got}))
             assert is_refused, "the cursor was accepted"
 
 
@@ -321,7 +324,7 @@ def _restored_offset(trial: FaultTrial) -> None:
             ring.heal()
             got = _drained(ring, place, 3)
             if got is not None:
-                trial.judgement += judge(ring.ledger, {"spark": got})
+                trial.add(judge(ring.ledger, {"spark": got}))
             assert got is None, "the query accepted its old offset"
 
 
