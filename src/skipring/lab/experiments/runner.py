@@ -295,75 +295,27 @@ def _first_line(error: Exception) -> str:
 # --- progress on a terminal -------------------------------------------------------------
 
 LINE_S: Final = 10.0  # between two lines on a pipe
-MINUTE_S: Final = 60
-HOUR_S: Final = 3600
-
-ReportProgress = Callable[[TrialProgress], None]
 
 
 @contextmanager
-def shown(console: Console, title: str) -> Iterator[ReportProgress]:
+def shown(console: Console, title: str) -> Iterator[Callable[[TrialProgress], None]]:
     """Show progress inside a block: a bar on a terminal, lines on a pipe."""
     # Executors import this module, too, and may lack rich.
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
-    if not console.is_terminal:
-        yield _TrialLines(console)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    pace_column = TextColumn("{task.fields[pace]}")
-    with Progress(*columns, pace_column, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=None, pace="Spark starts")
-        clock = Clock()
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[runs]}"))
+    is_bar, printed_at = console.is_terminal, monotonic()
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not is_bar
+    ) as bar:
+        task = bar.add_task(title, total=1.0, runs="Spark starts")
 
         def report(progress: TrialProgress) -> None:
-            pace = clock.pace(progress)
-            bar.update(task, completed=progress.done, total=progress.total, pace=pace)
+            nonlocal printed_at
+            runs = f"{progress.done} of {progress.total} runs"
+            bar.update(task, completed=progress.share, runs=runs)
+            if not is_bar and monotonic() - printed_at >= LINE_S:
+                printed_at = monotonic()
+                console.print(runs, highlight=False, soft_wrap=True)
 
         yield report
-
-
-class _TrialLines:
-    """Progress as lines of text."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._clock = Clock()
-        self._printed_at = monotonic()
-
-    def __call__(self, progress: TrialProgress) -> None:
-        """Print a line, at most one every LINE_S."""
-        pace = self._clock.pace(progress)
-        if monotonic() - self._printed_at >= LINE_S:
-            self._printed_at = monotonic()
-            line = f"{progress.done} of {progress.total} runs, {pace}"
-            self._console.print(line, highlight=False, soft_wrap=True)
-
-
-class Clock:
-    """Estimate of the speed and of the time that is left."""
-
-    def __init__(self, now: Callable[[], float] = monotonic) -> None:
-        self._now = now
-        self._begin: tuple[float, int] | None = None
-
-    def pace(self, progress: TrialProgress) -> str:
-        """Return runs per second, and the time that is left, from the share of the work done."""
-        if self._begin is None:
-            self._begin = self._now(), progress.done
-        begin, done = self._begin
-        passed = self._now() - begin
-        if passed <= 0 or progress.share <= 0:
-            return "just begun"
-        rate = (progress.done - done) / passed
-        left = passed * (1 - progress.share) / progress.share
-        return f"{rate:.1f} a second, {_duration(left)} left"
-
-
-def _duration(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < MINUTE_S:
-        return f"{whole} s"
-    if whole < HOUR_S:
-        return f"{whole // MINUTE_S} min {whole % MINUTE_S} s"
-    return f"{whole // HOUR_S} h {whole % HOUR_S // MINUTE_S} min"
