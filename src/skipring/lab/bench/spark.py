@@ -23,9 +23,9 @@ from pyspark.sql import DataFrame, SparkSession
 from skipring.lab.bench.report import Row, at_least, at_most
 from skipring.lab.bench.run import TOPIC
 from skipring.lab.bench.servers import BenchProcesses, fill_store
-from skipring.lab.experiments.experiments import perform
 from skipring.lab.experiments.matrix import Matrix, Trial
 from skipring.lab.experiments.runner import run_matrix, settings_for
+from skipring.lab.experiments.trials import perform
 from skipring.lab.usage import tree_cpu_s
 from skipring.net.access import Access
 from skipring.sim.runner import Simulation

@@ -10,6 +10,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from skipring.core.config import Mode, Spread
+from skipring.lab.experiments.aggregates import (
+    COMMON,
+    HEALING,
+    IN_THE_MODEL,
+    Group,
+    groups,
+    groups_of_each,
+    together,
+)
 from skipring.lab.experiments.figures import (
     by_n,
     by_row,
@@ -26,15 +35,6 @@ from skipring.lab.experiments.figures import (
 )
 from skipring.lab.experiments.healing_sections import COMMON_NOTE, RANGE_NOTE, missing
 from skipring.lab.experiments.overlays import OVERLAYS
-from skipring.lab.experiments.statistics import (
-    COMMON,
-    HEALING,
-    IN_THE_MODEL,
-    Group,
-    groups,
-    groups_of_each,
-    together,
-)
 from skipring.report.page import Section
 from skipring.report.plots import Axis
 from skipring.report.tables import number

@@ -10,8 +10,14 @@ from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from skipring.lab.experiments.bounds import Bounds, BoundSample, Survival, share_bounds
-from skipring.lab.experiments.statistics import At, Group
+from skipring.lab.experiments.aggregates import (
+    At,
+    Bounds,
+    BoundSample,
+    Group,
+    Survival,
+    share_bounds,
+)
 from skipring.report.plots import (
     Axis,
     Panel,

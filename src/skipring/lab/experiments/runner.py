@@ -30,7 +30,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from skipring.errors import SkipringError
-from skipring.lab.experiments.experiments import calm_rounds, perform
 from skipring.lab.experiments.matrix import Matrix, Trial
 from skipring.lab.experiments.results import (
     RESULTS,
@@ -41,6 +40,7 @@ from skipring.lab.experiments.results import (
     opened,
     spark_schema,
 )
+from skipring.lab.experiments.trials import calm_rounds, perform
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from skipring.core.config import Mode
-from skipring.lab.experiments.bounds import BoundSample, share_bounds, slope_bounds
+from skipring.lab.experiments.aggregates import BoundSample, share_bounds, slope_bounds
 from skipring.lab.experiments.statements import (
     STATEMENTS,
     Constant,
