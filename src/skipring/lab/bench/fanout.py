@@ -245,7 +245,6 @@ def measure_loss(
     n: int = N_MAX,
     count: int = LOSS_COUNT,
     share: float = LOSS_SHARE,
-    repairs: bool = True,
     deadline_s: float = 120.0,
 ) -> Row:
     """Publish while frames are lost, kill a tenth, and wait until the others have everything."""
@@ -259,7 +258,6 @@ def measure_loss(
             directory=directory,
             address=processes.start_supervisor(None, "--tick", str(forming_tick_s(n))),
             loss=share,
-            repairs=repairs,
             deadline_s=deadline_s,
         )
         processes.start_workers(run, (PUBLISHER, SURVIVORS, VICTIMS))

@@ -35,14 +35,12 @@ class BenchRun(Struct, frozen=True, kw_only=True):
     topics: int = 1  # each subscriber has all of them; a publication goes to one
     count: int = 0
     rate: float = 0.0  # publications per second; 0: as fast as the window allows
-    window: int = 1000  # publications in flight
     directory: Path = Path()  # for all files of the run
     address: str = ""  # of the broker; without one, of the publisher
     certificates: Path | None = None  # directory of the authority; None: no TLS
     profiles: Path | None = None  # directory for profiles; None: do not profile
     is_first_apart: bool = False  # the member that joins first has its own process
     loss: float = 0.0  # share of the frames that members drop
-    repairs: bool = True
     deadline_s: float = 120.0
 
     def save(self) -> None:

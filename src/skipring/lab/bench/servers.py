@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from skipring.core.peers import SUPERVISOR
+from skipring.core.peers import SUPERVISOR, TopicId
 from skipring.core.publications import Publication
 from skipring.errors import SkipringError
 from skipring.lab.bench import worker
@@ -33,7 +33,7 @@ ATTEMPTS: Final = 3  # another process may have bound a port that was free
 CERTIFICATE_DAYS: Final = 2
 CERTIFICATES: Final = ("supervisor", "bench")
 WRITTEN_AT_ONCE: Final = 1000
-_FIRST_TIME: Final = 1_700_000_000_000_000
+FIRST_US: Final = 1_700_000_000_000_000
 
 
 def free_address() -> str:
@@ -191,14 +191,23 @@ def tls_options(certificates: Path | None, name: str) -> list[str]:
 
 def fill_store(directory: Path, count: int, size: int) -> None:
     """Write publications into a data directory; the same ones into each."""
+    write_store(
+        directory,
+        TOPIC,
+        (
+            Publication(
+                publisher="bench", seq=n, payload=history_payload(n, size), time=FIRST_US + n
+            )
+            for n in range(count)
+        ),
+    )
+
+
+def write_store(directory: Path, topic: TopicId, publications: Iterable[Publication]) -> None:
+    """Write publications into the data directory of a node that does not run."""
     with PublicationStore.open(directory) as store:
-        log = store.archive(TOPIC)
-        numbers = iter(range(count))
-        while some := list(islice(numbers, WRITTEN_AT_ONCE)):
-            log.write(some[0], *(_publication(number, size) for number in some))
+        log, numbered, end = store.archive(topic), iter(publications), 0
+        while some := [each.with_id(topic) for each in islice(numbered, WRITTEN_AT_ONCE)]:
+            log.write(end, *some)
+            end += len(some)
         store.commit()
-
-
-def _publication(number: int, size: int) -> Publication:
-    payload, time = history_payload(number, size), _FIRST_TIME + number
-    return Publication(publisher="bench", seq=number, payload=payload, time=time).with_id(TOPIC)

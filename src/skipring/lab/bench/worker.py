@@ -38,6 +38,7 @@ from skipring.node.process import allow_files
 FILL: Final = "fill"
 NEWCOMER: Final = "newcomer"
 GROUP: Final = 250  # Guess: publications per call, four groups to a window.
+WINDOW: Final = 1000  # publications in flight
 PROBE_S: Final = 0.05  # Guess: between probes.
 ROOM_S: Final = 0.001  # Guess: between checks for room in the window.
 POLL_S: Final = 0.02
@@ -231,8 +232,8 @@ async def _publish_in_window(publisher: Publisher, run: BenchRun, board: Board) 
     board.record(Moment.BEGAN)
     sent = 0
     while sent < run.count:
-        room = board[Slot.DELIVERED] // run.n + run.window - sent
-        size = min(GROUP, run.window, run.count - sent)
+        room = board[Slot.DELIVERED] // run.n + WINDOW - sent
+        size = min(GROUP, run.count - sent)
         if room < size:
             await asyncio.sleep(ROOM_S)
             if board[Slot.STOP]:

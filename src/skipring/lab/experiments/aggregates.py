@@ -29,7 +29,7 @@ _Z: Final = 1.959964  # the normal distribution's 97.5 % point
 
 
 class Bounds(Struct, frozen=True):
-    """An estimate and where the truth lies with 95 %; nan for what so few values cannot say."""
+    """Estimate and the range of the true value with 95 %; nan if there are too few values."""
 
     value: float
     low: float
@@ -40,7 +40,7 @@ class Bounds(Struct, frozen=True):
 
 
 def beta_share(a: float, b: float, x: float) -> float:
-    """The beta distribution's share below x (the regularized incomplete beta function)."""
+    """Return the beta distribution's share below x (regularized incomplete beta function)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):  # where the fraction below converges slowly
@@ -50,7 +50,7 @@ def beta_share(a: float, b: float, x: float) -> float:
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function, from its far end (DLMF 8.17.22)."""
+    """Return the continued fraction of the incomplete beta function (DLMF 8.17.22)."""
     below = 1.0
     terms = 20 + int(2 * sqrt(a + b))  # Measured: enough for 12 digits up to a + b = 10^6.
     for m in range(terms, 0, -1):
@@ -61,7 +61,7 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def _solve(rising: Callable[[float], float], goal: float) -> float:
-    """Where in [0, 1] a rising function reaches ``goal``."""
+    """Return the place in [0, 1] at which a rising function reaches ``goal``."""
     low, high = 0.0, 1.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -70,7 +70,7 @@ def _solve(rising: Callable[[float], float], goal: float) -> float:
 
 
 def _student(freedom: int) -> float:
-    """Student's 97.5 % point."""
+    """Return Student's 97.5 % point."""
     share = _solve(lambda x: beta_share(freedom / 2, 0.5, x), 2 * _TAIL)
     return sqrt(freedom * (1 - share) / share)
 
@@ -79,7 +79,7 @@ def _student(freedom: int) -> float:
 
 
 def share_bounds(good: float, runs: float) -> Bounds:
-    """The true share if ``good`` of ``runs`` were good (Clopper and Pearson)."""
+    """Return the true share if ``good`` of ``runs`` were good (Clopper and Pearson)."""
     if runs <= 0:
         return Bounds(nan, 0.0, 1.0)
     bad = runs - good
@@ -89,7 +89,7 @@ def share_bounds(good: float, runs: float) -> Bounds:
 
 
 def mean_bounds(values: Sequence[float]) -> Bounds:
-    """The true mean (Student); one value alone gives no bounds."""
+    """Return the true mean (Student); a single value has no bounds."""
     count = len(values)
     mean = sum(values) / count
     if count == 1:
@@ -100,7 +100,7 @@ def mean_bounds(values: Sequence[float]) -> Bounds:
 
 
 def slope_bounds(points: Sequence[tuple[float, float]]) -> Bounds:
-    """How much y grows with x along the straight line that fits best (Student)."""
+    """Return the slope of the straight line that fits best (Student)."""
     count = len(points)
     x_mean, y_mean = sum(x for x, _ in points) / count, sum(y for _, y in points) / count
     spread = sum((x - x_mean) ** 2 for x, _ in points)
@@ -116,7 +116,7 @@ def slope_bounds(points: Sequence[tuple[float, float]]) -> Bounds:
 
 
 class BoundSample(Struct, frozen=True):
-    """What some runs came to, in order; inf for those that never came to it."""
+    """Values of some runs in order; inf for runs that never reached one."""
 
     values: tuple[float, ...]
 
@@ -127,27 +127,27 @@ class BoundSample(Struct, frozen=True):
 
     @property
     def runs(self) -> int:
-        """How many runs there are."""
+        """Return the number of runs."""
         return len(self.values)
 
     @property
     def finite(self) -> tuple[float, ...]:
-        """The values of those that came to it."""
+        """Return the values of the runs that have one."""
         return tuple(value for value in self.values if isfinite(value))
 
     def quantile(self, share: float) -> float:
-        """The smallest value that at least this share of the runs did not exceed."""
+        """Return the smallest value that at least this share of the runs did not exceed."""
         return self.values[max(0, -int(-share * self.runs // 1) - 1)]
 
     @property
     def mean(self) -> Bounds:
-        """The mean between its bounds; never, if that is what it was for one of the runs."""
+        """Return the mean with its bounds; inf if a run never reached a value."""
         whole = len(self.finite) == self.runs
         return mean_bounds(self.values) if whole else Bounds(inf, nan, nan)
 
     @property
     def median(self) -> Bounds:
-        """The middle value, and the order statistics that hold the true median between them."""
+        """Return the middle value, and the order statistics around the true median."""
         skipped = _below_median(self.runs)
         if skipped < 0:
             return Bounds(self.quantile(0.5), nan, nan)
@@ -155,7 +155,7 @@ class BoundSample(Struct, frozen=True):
 
 
 def _below_median(runs: int) -> int:
-    """How many values can be left out at either end, -1 if even all of them are too few."""
+    """Return how many values can be omitted at either end; -1 if all are too few."""
     if runs > _EXACT_MEDIANS:
         return int(runs / 2 - _Z * sqrt(runs) / 2) - 1
     tail, skipped = 0.0, -1
@@ -177,7 +177,7 @@ class Survival(Struct, frozen=True):
 
 
 def survival(ends: Sequence[tuple[float, bool]]) -> Iterator[Survival]:
-    """Kaplan and Meier's curve of (rounds, came to it); the others were watched for so long."""
+    """Yield Kaplan and Meier's curve of (rounds, has ended); other runs are censored."""
     at_risk = len(ends)
     step = Survival(0.0, Bounds(1.0, share_bounds(at_risk, at_risk).low, 1.0))
     yield step
@@ -203,14 +203,14 @@ def _survivors(share: float, at_risk: int, came: int) -> Bounds:
 
 At: TypeAlias = Mapping[str, str | int | float]
 
-# What is equal in runs that differ in nothing but chance, mode and rules.
+# Parameters that are equal in runs that differ in chance, mode and rules only.
 CELL: Final = ("kind", "n", "adversary", "scheduler", "loss", "duplicate", "churn", "publications")
 
 # The paper's model: channels lose nothing, no member comes or goes, and no rule is switched off.
 IN_THE_MODEL: Final = "loss = 0 AND duplicate = 0 AND churn = 0 AND without = ''"
 HEALING: Final = "kind = 'converge'"
 _CRASH_LATER: Final = tuple(code for code, it in ADVERSARIES.items() if it.crash_rounds)
-# What was legitimate can only be lost by the protocol where nothing happens from outside.
+# Without outside events, only the protocol can lose a legitimate state.
 UNDISTURBED: Final = f"{HEALING} AND {IN_THE_MODEL} AND NOT crashes_later"
 
 
@@ -219,7 +219,7 @@ COMMON: Final = "is_common"
 
 
 class Group(Struct, frozen=True):
-    """Runs that have something in common, and what they came to."""
+    """Runs with common parameters, and their values."""
 
     at: At
     sample: BoundSample
@@ -229,7 +229,7 @@ class Group(Struct, frozen=True):
 
 
 def prepared(runs: DataFrame, rounds: DataFrame) -> DataFrame:
-    """The runs that went without an error, each with what its rounds and its likes show."""
+    """Return the runs without an error, each with the findings of its rounds and its cell."""
     done = runs.filter("error IS NULL").withColumns(
         {
             "rounds": F.expr("IF(converged, greatest(rounds_strict, rounds_publications), NULL)"),
@@ -250,7 +250,7 @@ def prepared(runs: DataFrame, rounds: DataFrame) -> DataFrame:
 
 
 def history(rounds: DataFrame) -> DataFrame:
-    """Per run: the layers at its end and since when each held, and what was right and got lost."""
+    """Return per run: layers at the end, the round since which each held, and losses."""
     run = Window.partitionBy("run_id")
     seen = rounds.withColumns(
         {name: F.min(F.when(F.col(name[6:]), F.col("round"))).over(run) for name in _FIRST}
@@ -280,7 +280,7 @@ def _since(layers: int) -> Column:
 
 
 def _is_lost(first: str) -> Column:
-    """True if something that was right in one round was wrong in a later one."""
+    """Return a column: True if a condition held in a round and not in a later one."""
     wrong = F.max(F.when(~F.col(first.removeprefix("first_")), F.col("round")))
     return F.coalesce(wrong > F.first(first), F.lit(False))
 
@@ -289,7 +289,7 @@ def _is_lost(first: str) -> Column:
 
 
 def on_common_ground(runs: DataFrame, what: str) -> DataFrame:
-    """The runs of cells in which every value of ``what`` was tried, so that all had equal work."""
+    """Return the runs of cells with every value of ``what``, so that all had equal work."""
     values = runs.select(F.count_distinct(what).alias("all_values"))
     tried = runs.groupBy(*CELL).agg(F.count_distinct(what).alias("tried"))
     complete = tried.join(F.broadcast(values), F.col("tried") == F.col("all_values"), "left_semi")
@@ -316,7 +316,7 @@ def beside_all_rules(runs: DataFrame) -> DataFrame:
 
 
 def samples(runs: DataFrame, by: Sequence[str], values: Sequence[str]) -> DataFrame:
-    """Per group: how many runs there are, and of each value those that have one."""
+    """Return per group the number of runs, and the runs' values."""
     return runs.groupBy(*by).agg(
         F.count("*").cast("int").alias("runs"),
         *(
@@ -327,13 +327,13 @@ def samples(runs: DataFrame, by: Sequence[str], values: Sequence[str]) -> DataFr
 
 
 def ends(runs: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Per group: after how many rounds each run was strictly legitimate, or given up."""
+    """Return per group the rounds until each run was strictly legitimate, or given up."""
     end = F.struct(F.col("watched").cast("double"), F.col("rounds_strict").isNotNull())
     return runs.groupBy(*by).agg(F.collect_list(end).alias("ends"))
 
 
 def groups(runs: DataFrame, by: Sequence[str], value: str) -> list[Group]:
-    """The groups in order, each with its sample of a value."""
+    """Return the groups in order, each with its sample of a value."""
     (found,) = groups_of_each(runs, by, [value])
     return found
 
@@ -341,7 +341,7 @@ def groups(runs: DataFrame, by: Sequence[str], value: str) -> list[Group]:
 def groups_of_each(
     runs: DataFrame, by: Sequence[str], values: Sequence[str]
 ) -> tuple[list[Group], ...]:
-    """The same of several values in one go: the groups in order, once for each value."""
+    """Return the groups in order for each of several values, with one query."""
     rows = sorted(
         samples(runs, by, values).collect(), key=lambda row: tuple(row[name] for name in by)
     )
@@ -358,5 +358,5 @@ def groups_of_each(
 
 
 def together(parts: Iterable[Group]) -> BoundSample:
-    """One sample of several groups."""
+    """Return one sample of several groups."""
     return BoundSample(tuple(sorted(value for part in parts for value in part.sample.values)))

@@ -51,13 +51,13 @@ from skipring.world.snapshot import SubscriberView
 
 LAYERS: Final = (Layer.DATABASE, Layer.LABELS, Layer.RING, Layer.SHORTCUTS, Layer.LEAVERS)
 NEWCOMER: Final[NodeId] = "newcomer"
-ERROR_MAX: Final = 300  # characters; our guess of what still says what went wrong
+ERROR_MAX: Final = 300  # characters. Guess: enough to name the cause.
 
-# What a legitimate ring does not send (section 4.1): an operation has caused it.
+# Messages that a legitimate ring does not send (section 4.1): an operation causes them.
 CAUSED: Final[tuple[type[Message], ...]] = (Introduce, RemoveConnections, Subscribe, Unsubscribe)
 REQUESTS: Final[tuple[type[Message], ...]] = (Subscribe, Unsubscribe, GetConfiguration)
 SPREADING: Final[tuple[type[Message], ...]] = (PublishNew, PublishMany, IHave, Want)
-# R15 puts answers off until the next Timeout; the one after it shows that this was all.
+# R15 defers answers until the next tick; the tick after it shows that there are no more.
 ANSWERING_TICKS: Final = 2
 
 
@@ -69,7 +69,7 @@ class TrialResult(Struct, frozen=True):
 
 
 def perform(run: Trial) -> TrialResult:
-    """Do a run; a failure is a result, too."""
+    """Execute a run; a failure is a result, too."""
     try:
         return _KINDS[run.kind](run)
     except Exception as error:  # noqa: BLE001  (it is recorded as the outcome)
@@ -81,14 +81,14 @@ def perform(run: Trial) -> TrialResult:
 
 
 def _converge(run: Trial) -> TrialResult:
-    """From the adversary's state to legitimacy, then closure."""
+    """Run from the adversary's state to legitimacy, then check closure."""
     simulation = Simulation(_scenario(run, adversary=run.adversary))
     samples = Samples(simulation.scenario.warm_up_rounds)
     return _outcome(run, simulation.run(samples), simulation.world, samples, {})
 
 
 def _steady(run: Trial) -> TrialResult:
-    """A legitimate ring that is left alone: what it sends, and that nothing changes."""
+    """Run a legitimate ring without events: count its messages and its changes."""
     simulation = _standing_ring(run)
     world, samples = simulation.world, Samples(simulation.world.round)
     begin, sent, state = Counters.of(world), Counter(world.sent), explicit_state(world)
@@ -116,7 +116,7 @@ def _steady(run: Trial) -> TrialResult:
 
 
 def _subscribe(run: Trial) -> TrialResult:
-    """One more joins a legitimate ring."""
+    """Let a node join a legitimate ring."""
     simulation = _standing_ring(run)
     asked = Received(Subscribe(NEWCOMER), NEWCOMER)
     return _operate(run, simulation, lambda: simulation.world.subscribe(NEWCOMER), asked)
@@ -140,7 +140,7 @@ def _crash(run: Trial) -> TrialResult:
 def _operate(
     run: Trial, simulation: Simulation, act: Callable[[], None], event: Event
 ) -> TrialResult:
-    """Let something happen to a legitimate ring, and count what it takes until it is one again."""
+    """Change a legitimate ring, and count the messages and rounds until it is legitimate again."""
     world = simulation.world
     cost = _supervisor_cost(world.supervisor.state(), simulation.scenario.protocol, event)
     before = Counter(world.sent)
@@ -160,7 +160,7 @@ def _operate(
 
 
 def _spread(run: Trial) -> TrialResult:
-    """Members of a legitimate ring publish."""
+    """Let members of a legitimate ring publish."""
     simulation = _standing_ring(run)
     world = simulation.world
     nodes, rng = sorted(world.subscribers), Random(f"publishers/{run.seed}")
@@ -182,7 +182,7 @@ def _spread(run: Trial) -> TrialResult:
 
 
 def _topology(run: Trial) -> TrialResult:
-    """The skip ring beside other overlays of the same size; nothing is simulated."""
+    """Compare the skip ring with other overlays of the same size; simulate nothing."""
     # Others that run simulations need not know the other overlays.
     from skipring.lab.experiments.overlays import overlay_measures  # noqa: PLC0415  (no other kind needs it)
 
@@ -218,7 +218,7 @@ def _scenario(run: Trial, **more: str) -> Scenario:
 
 
 def _standing_ring(run: Trial) -> Simulation:
-    """A legitimate ring that has stood for a while."""
+    """Return a legitimate ring after some calm rounds."""
     start = legitimate_world(run.n, Random(f"standing ring/{run.seed}"))
     simulation = Simulation(_scenario(run), start)
     for _ in range(calm_rounds(run.n)):
@@ -227,7 +227,7 @@ def _standing_ring(run: Trial) -> Simulation:
 
 
 def calm_rounds(n: int) -> int:
-    """Rounds after which a legitimate ring knows that it is one: sums and tree have settled."""
+    """Return the rounds after which digests and tree of a legitimate ring no longer change."""
     config = ProtocolConfig.live()
     settled = 2 * levels(n) + config.digest_settle_ticks  # R14
     return max(settled, levels(n) + config.calm_ticks) + 1
@@ -238,7 +238,7 @@ def _random_member(run: Trial, world: World) -> NodeId:
 
 
 def _supervisor_cost(state: SupervisorState, config: ProtocolConfig, event: Event) -> int:
-    """How many messages more a supervisor sends because of an event (section 4.1)."""
+    """Return the additional messages that a supervisor sends because of an event (section 4.1)."""
     return _said(state, config, event) - _said(state, config, None)
 
 
@@ -253,7 +253,7 @@ def _said(state: SupervisorState, config: ProtocolConfig, event: Event | None) -
 
 
 def _row(run: Trial) -> dict[str, Any]:
-    """The row of a run of which nothing is known yet."""
+    """Return the row of a run without results."""
     row: dict[str, Any] = {"run_id": run.run_id, **asdict(run)}
     del row["rounds"]
     row |= {"converged": False, "closure_ok": None, "measures": {}, "error": None}
@@ -273,14 +273,14 @@ _OF_REPORT: Final = (
 def _outcome(
     run: Trial, report: Report, world: World, samples: Samples, measures: dict[str, float]
 ) -> TrialResult:
-    """What a simulation says of itself, with what was seen and measured."""
+    """Return the result of a simulation: its report, samples and measures."""
     row = _row(run) | {name: getattr(report, name) for name in _OF_REPORT}
     row |= _degrees(world, samples) | {"measures": _sorted(measures)}
     return TrialResult(row, samples.rows)
 
 
 def _sorted(measures: Mapping[str, float]) -> dict[str, float]:
-    """A map that is read back in the order of its names."""
+    """Return the measures in the order of their names, as they are read back."""
     return dict(sorted(measures.items()))
 
 
@@ -297,7 +297,7 @@ def _snake(name: str) -> str:
 
 
 class Samples:
-    """What was seen of a world, from a round on; to be called after every round."""
+    """Samples of a world, from a round on; called after every round."""
 
     def __init__(self, first_round: int = 0) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -306,7 +306,7 @@ class Samples:
         self._before: Counters | None = None
 
     def __call__(self, world: World) -> None:
-        """Look at the world; rounds before the first one do not count, as those of the churn."""
+        """Sample the world; rounds before the first one, as those of the churn, do not count."""
         if world.round < self._first_round:
             return
         now = Counters.of(world)
@@ -331,18 +331,18 @@ class Samples:
 
     @property
     def degree_peak(self) -> int:
-        """The largest degree that was seen."""
+        """Return the largest sampled degree."""
         return max((row["degree_max"] for row in self.rows), default=0)
 
 
 def layers_holding(world: World) -> int:
-    """How many of L0 to L4 hold, counted from L0 up to the first that does not."""
+    """Return the number of layers that hold, from L0 up to the first that does not."""
     first = next(violations(world), None)
     return len(LAYERS) if first is None else LAYERS.index(first.layer)
 
 
 def degrees(world: World) -> list[int]:
-    """How many other nodes each subscriber refers to."""
+    """Return the number of other nodes to which each subscriber refers."""
     return [_degree(node, machine) for node, machine in world.subscribers.items()]
 
 

@@ -238,9 +238,9 @@ class FaultRing(LiveProcesses):
         assert is_healthy, f"not healthy after {HEALTHY_S:.0f} s: {'; '.join(wrong)}"
         self.healing_s = max(self.healing_s, monotonic() - begun)
 
-    def delivered(self, reader: str = READER) -> list[bytes]:
-        """Return the payloads that a reader has printed, in order."""
-        return [_payload(json.loads(line)) for line in self.lines(reader)]
+    def delivered(self) -> list[bytes]:
+        """Return the payloads that the reader has printed, in order."""
+        return [_payload(json.loads(line)) for line in self.lines(READER)]
 
     def payloads(self, name: NodeId) -> list[bytes]:
         """Return the payloads that a node holds."""

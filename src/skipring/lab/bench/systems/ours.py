@@ -94,22 +94,17 @@ class TopicMember:
 
     @property
     def is_read(self) -> bool:
-        """True if the application has read all deliveries."""
+        """Return True if the application has read all deliveries."""
         return self._session.reader.end == self._machine.archive.end
 
 
 class BenchMember:
     """A node with its own sockets and store, member of all topics."""
 
-    def __init__(self, run: BenchRun, name: str, *, is_hurried: bool = True) -> None:
-        self._forming_tick_s = forming_tick_s(run.n * run.topics) if is_hurried else TICK_S
-        self._session = self._new_session(run, name)
-        self._connection = Connection(self._session)
-        self._topics = [TopicMember(self._session, topic) for topic in topics_of(run)]
-        self.messages = 0  # publications in received messages, duplicates included
-
-    def _new_session(self, run: BenchRun, name: str) -> Session:
-        """Return a session with the settings of an application."""
+    def __init__(
+        self, run: BenchRun, name: str, *, tick_s: float = TICK_S, is_hurried: bool = True
+    ) -> None:
+        self._forming_tick_s = forming_tick_s(run.n * run.topics) if is_hurried else tick_s
         files: dict[str, Path] = {}
         if run.certificates is not None:
             files = {
@@ -117,17 +112,20 @@ class BenchMember:
                 "cert": run.certificates / f"{CERTIFICATE}.pem",
                 "key": run.certificates / f"{CERTIFICATE}.key",
             }
-        return new_session(
+        self._session = new_session(
             f"skipring://{run.address}",
             data_dir=run.directory / name,
             name=f"{CERTIFICATE}.{name}",
-            tick_s=TICK_S,
+            tick_s=tick_s,
             **files,  # type: ignore[arg-type]
         )
+        self._connection = Connection(self._session)
+        self._topics = [TopicMember(self._session, topic) for topic in topics_of(run)]
+        self.messages = 0  # publications in received messages, duplicates included
 
     @property
     def node(self) -> NodeHost:
-        """The host of the node."""
+        """Return the host of the node."""
         return self._session.host
 
     @property
