@@ -11,7 +11,7 @@ import pytest
 
 from skipring.errors import SkipringError
 from skipring.lab.bench import harness
-from skipring.lab.bench.harness import Job, run_of, run_once
+from skipring.lab.bench.harness import run_of, run_once
 from skipring.lab.bench.run import BenchRun, Board, Moment, Slot
 from skipring.lab.bench.servers import BenchProcesses
 from skipring.lab.bench.systems.catalog import OURS
@@ -29,7 +29,7 @@ def test_worker_that_ends_early_is_reported_with_its_last_line(tmp_path: Path) -
 
 @pytest.mark.heavy
 def test_profiles_of_both_processes_are_written(tmp_path: Path) -> None:
-    run_once(run_of(Job(name="any", n=2, size=128, count=10, profiles=tmp_path), OURS))
+    run_once(run_of(BenchRun(n=2, count=10, profiles=tmp_path), OURS))
     written = sorted(path.name for path in tmp_path.iterdir())
     assert written == ["skipring-n2-publisher.prof", "skipring-n2-subscribers.prof"]
 

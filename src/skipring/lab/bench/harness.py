@@ -1,10 +1,10 @@
-"""Harness: one run of one system, and jobs that all systems run in turns."""
+"""Harness: one run of one system, and runs of all systems in turns."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import sqrt
@@ -19,7 +19,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from skipring.core.peers import SUPERVISOR
-from skipring.errors import SkipringError
 from skipring.lab.bench.report import Row, check_count, in_turns, spread
 from skipring.lab.bench.run import FIRST, PUBLISHER, SUBSCRIBERS, BenchRun, Board, Moment, Slot
 from skipring.lab.bench.servers import BROKER, BenchProcesses, free_address, make_certificates
@@ -175,78 +174,47 @@ def rss_figure(part: str) -> str:
 # -- jobs ------------------------------------------------------------------------------------
 
 
-class Job(Struct, frozen=True, kw_only=True):
-    """A task for all systems."""
-
-    name: str
-    n: int
-    size: int
-    topics: int = 1
-    count: int | None = None  # publications; None: usual_count(n)
-    rate: float = 0.0
-    repeats: int = 1
-    profiles: Path | None = None
-
-    def header(self, system: str) -> Row:
-        """Return the first fields of each row."""
-        return {"job": self.name, "system": system, "n": self.n}
-
-
 def usual_count(n: int) -> int:
     """Return how many publications keep most systems busy for a second or two."""
     return min(max(DELIVERIES // n, COUNT_MIN), COUNT_MAX)
 
 
-def run_of(job: Job, system: str) -> BenchRun:
-    """Return one run of a job; slow systems have fewer publications."""
-    entry, count = SYSTEMS[system], job.count or usual_count(job.n)
+def run_of(template: BenchRun, system: str) -> BenchRun:
+    """Return the run of a job by one system; slow systems have fewer publications."""
+    entry, count = SYSTEMS[system], template.count or usual_count(template.n)
     if entry.deliveries_max is not None:
-        count = max(1, min(count, entry.deliveries_max // job.n))
-    return BenchRun(
-        system=system,
-        driver=entry.driver,
-        packages=entry.packages,
-        n=job.n,
-        size=job.size,
-        topics=job.topics,
-        count=count,
-        rate=job.rate,
-        profiles=job.profiles,
+        count = max(1, min(count, entry.deliveries_max // template.n))
+    return replace(
+        template, system=system, driver=entry.driver, packages=entry.packages, count=count
     )
 
 
-RowOf = Callable[[Job, str, list[RunResult]], Row]
-
-
-def compare(runs: Mapping[tuple[Job, str], BenchRun], repeats: int, row_of: RowOf) -> Iterator[Row]:
-    """Run all in turns; yield one row for each job and system."""
-    skipped = {key: SYSTEMS[key[1]].skipped for key in runs}
-    able = {key: run for key, run in runs.items() if skipped[key] is None}
-    found = in_turns({key: partial(_run_once, run) for key, run in able.items()}, repeats)
-    for key in runs:
-        job, system = key
-        row = skipped[key]
-        if row is None:
-            results = found[key]
-            if isinstance(results, SkipringError):
-                row = {"failed": str(results)}
-            else:
-                row = row_of(job, system, results)
-        yield job.header(system) | row
+def compare(
+    runs: Sequence[BenchRun], repeats: int, row_of: Callable[[BenchRun, list[RunResult]], Row]
+) -> Iterator[Row]:
+    """Run all in turns; yield one row for each run."""
+    able = [run for run in runs if SYSTEMS[run.system].skipped is None]
+    found = in_turns({run: partial(_run_once, run) for run in able}, repeats)
+    for run in runs:
+        results = found.get(run)
+        if isinstance(results, list):
+            row = row_of(run, results)
+        else:
+            row = SYSTEMS[run.system].skipped or {"failed": str(results)}
+        yield {"job": run.job, "system": run.system, "n": run.n + run.is_first_apart} | row
 
 
 def _run_once(run: BenchRun, _: int) -> RunResult:
     return run_once(run)
 
 
-def delivery_row(job: Job, system: str, results: list[RunResult]) -> Row:
+def delivery_row(run: BenchRun, results: list[RunResult]) -> Row:
     """Return the cost per delivery."""
-    run = run_of(job, system)
     row = {
-        "size": job.size,
-        "topics": job.topics,
+        "size": run.size,
+        "topics": run.topics,
         "count": run.count,
-        "rate": job.rate,
+        "rate": run.rate,
         "repeats": len(results),
         **spread("cpu_us_per_delivery", [_us(each, *each.cpu_s.values()) for each in results]),
         **spread(
@@ -261,10 +229,10 @@ def delivery_row(job: Job, system: str, results: list[RunResult]) -> Row:
     for name in ("p50_ms", "p99_ms", "rss_kib_per_subscriber"):
         if name in results[0].figures:
             row |= spread(name, [each.figures[name] for each in results])
-    if system in RINGS:
+    if run.system in RINGS:
         row |= _ring_figures(run, results)
     return row | check_count(
-        [int(each.figures["delivered"]) for each in results], job.n * run.count
+        [int(each.figures["delivered"]) for each in results], run.n * run.count
     )
 
 

@@ -25,9 +25,10 @@ PROCESSES_MAX: Final = 16  # Limit: processes of a run.
 
 
 class BenchRun(Struct, frozen=True, kw_only=True):
-    """Parameters of one run of one system."""
+    """Parameters of one run of one system; without a system, the template of a job."""
 
-    system: str
+    job: str = ""
+    system: str = ""
     driver: str = ""  # module of ``systems`` and prefix of its classes, as in "brokers.Nats"
     packages: tuple[str, ...] = ()  # imported before memory is measured
     n: int
