@@ -17,7 +17,7 @@ from math import log2
 from pathlib import Path
 from random import Random
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -160,17 +160,13 @@ def settings_for(master: str | None) -> Mapping[str, str]:
     return LOCAL_SETTINGS if master is None or master.startswith("local") else {}
 
 
-def _ignore(progress: TrialProgress) -> None:
-    """Drop a report of progress."""
-
-
 def run_matrix(
     spark: SparkSession,
     matrix: Matrix,
     directory: Path,
     *,
     partition_count: int | None = None,
-    report: Callable[[TrialProgress], None] = _ignore,
+    report: Callable[[TrialProgress], None] = lambda _: None,
 ) -> RunSummary:
     """Execute all runs of a matrix that the directory does not have yet."""
     with opened(directory, matrix) as results:
@@ -261,20 +257,13 @@ def _do_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Execute the runs of a partition, in a worker of Spark."""
     for batch in batches:
-        runs = [Trial(**_without_partition(row)) for row in batch.to_pylist()]
-        yield pa.RecordBatch.from_pylist([_done_row(run) for run in runs], schema=RESULTS)
+        rows = batch.to_pylist()
+        runs = [Trial(**{name: row[name] for name in Trial.__struct_fields__}) for row in rows]
+        outcomes = [perform(run) for run in runs]
+        done_rows = [outcome.row | {_SAMPLES: outcome.samples} for outcome in outcomes]
+        yield pa.RecordBatch.from_pylist(done_rows, schema=RESULTS)
         done.add(len(runs))
         done_s.add(sum(map(estimated_s, runs)))
-
-
-def _without_partition(row: dict[str, Any]) -> dict[str, Any]:
-    del row["partition"]
-    return row
-
-
-def _done_row(run: Trial) -> dict[str, Any]:
-    outcome = perform(run)
-    return outcome.row | {_SAMPLES: outcome.samples}
 
 
 def _tables(results: pa.Table) -> tuple[pa.Table, pa.Table]:
