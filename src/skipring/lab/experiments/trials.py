@@ -74,7 +74,7 @@ def perform(run: Trial) -> TrialResult:
         return _KINDS[run.kind](run)
     except Exception as error:  # noqa: BLE001  (it is recorded as the outcome)
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        return TrialResult(_row(run) | {"error": text[:ERROR_MAX]}, [])
+        return TrialResult(blank_row(run) | {"error": text[:ERROR_MAX]}, [])
 
 
 # --- the kinds -------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def _steady(run: Trial) -> TrialResult:
         f"{_snake(kind.__name__)}_per_node_round": count / run.n / run.rounds
         for kind, count in (world.sent - sent).items()
     }
-    row = _row(run) | asdict(spent) | _degrees(world, samples)
+    row = blank_row(run) | asdict(spent) | _degrees(world, samples)
     row |= {"converged": changes == 0, "closure_ok": changes == 0}
     row |= dict.fromkeys(("rounds_explicit", "rounds_strict", "rounds_publications"), 0)
     measures = each | {
@@ -183,11 +183,10 @@ def _spread(run: Trial) -> TrialResult:
 
 def _topology(run: Trial) -> TrialResult:
     """Compare the skip ring with other overlays of the same size; simulate nothing."""
-    # Others that run simulations need not know the other overlays.
     from skipring.lab.experiments.overlays import overlay_measures  # noqa: PLC0415  (no other kind needs it)
 
     measures = _sorted(overlay_measures(run.n, run.seed))
-    return TrialResult(_row(run) | {"converged": True, "measures": measures}, [])
+    return TrialResult(blank_row(run) | {"converged": True, "measures": measures}, [])
 
 
 _KINDS: Final[Mapping[str, Callable[[Trial], TrialResult]]] = {
@@ -252,7 +251,7 @@ def _said(state: SupervisorState, config: ProtocolConfig, event: Event | None) -
 # --- rows ------------------------------------------------------------------------------
 
 
-def _row(run: Trial) -> dict[str, Any]:
+def blank_row(run: Trial) -> dict[str, Any]:
     """Return the row of a run without results."""
     row: dict[str, Any] = {"run_id": run.run_id, **asdict(run)}
     del row["rounds"]
@@ -274,7 +273,7 @@ def _outcome(
     run: Trial, report: Report, world: World, samples: Samples, measures: dict[str, float]
 ) -> TrialResult:
     """Return the result of a simulation: its report, samples and measures."""
-    row = _row(run) | {name: getattr(report, name) for name in _OF_REPORT}
+    row = blank_row(run) | {name: getattr(report, name) for name in _OF_REPORT}
     row |= _degrees(world, samples) | {"measures": _sorted(measures)}
     return TrialResult(row, samples.rows)
 
@@ -301,7 +300,7 @@ class Samples:
 
     def __init__(self, first_round: int = 0) -> None:
         self.rows: list[dict[str, Any]] = []
-        self.sent: Counter[type[Message]] = Counter()  # of each kind, when it was last looked at
+        self.sent: Counter[type[Message]] = Counter()  # by type, at the last sample
         self._first_round = first_round
         self._before: Counters | None = None
 
