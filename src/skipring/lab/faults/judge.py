@@ -15,7 +15,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from skipring.admin.diagnosis import listed
+from skipring.core.limits import listed
 
 SHOWN_MAX = 3  # payloads that a sentence names
 
