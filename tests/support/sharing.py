@@ -14,7 +14,12 @@ HOUSE: Final = "tests/house"
 
 # The tests of these share no fixture and take seconds each, so each is a share.
 PROPERTIES: Final = "tests/properties/"
-SINGLE: Final = (PROPERTIES, "tests/lab/demo/test_runner.py", "tests/live/test_kills.py")
+SINGLE: Final = (
+    PROPERTIES,
+    "tests/lab/demo/test_runner.py",
+    "tests/lab/faults/test_matrix.py",
+    "tests/live/test_kills.py",
+)
 
 # Measured: seconds of shares that take more than 15; of a file of single tests, its longest test.
 # They start first, so that no worker has a long share at the end.
@@ -22,7 +27,6 @@ SECONDS: Final = {
     SPARK: 110,
     "tests/spark/pipeline/test_live.py": 60,
     "tests/web/test_dashboard_ring.py": 50,
-    "tests/lab/faults/test_matrix.py": 45,
     "tests/web/test_dashboard_page.py": 45,
     "tests/lab/demo/test_runner.py": 40,
     "tests/test_testing.py": 40,
@@ -38,6 +42,7 @@ SECONDS: Final = {
     "tests/net/test_sockets.py": 25,
     "tests/cluster/test_partition.py": 20,
     "tests/house/test_wheel.py": 20,
+    "tests/lab/faults/test_matrix.py": 20,
     "tests/spark/test_stream.py": 20,
     "tests/cluster/test_hostile.py": 15,
     "tests/house/test_docs_build.py": 15,
