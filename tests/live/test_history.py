@@ -29,6 +29,7 @@ HOLDER, NEWCOMER = "holder", "newcomer"
 DEADLINE_S = 300.0  # for operations that take half a minute: the machine is shared
 TICK_S = 1.0  # as in production
 COMMITTED_AT_ONCE = 5_000
+KILLS_MAX = 20  # on a busy machine a kill may come too late
 
 
 def publication(seq: int) -> Publication:
@@ -237,8 +238,10 @@ def test_member_killed_during_a_backfill_has_everything_after_a_restart(
     with WatchedProcesses(tmp_path, tick_s=0.25) as ring:
         ring.start_supervisor()
         ring.start(HOLDER)
-        for loop in range(kills):
+        for loop in range(KILLS_MAX):
             name = f"{NEWCOMER}{loop}"
             parts.append(killed_and_restarted(ring, name, rng.randrange(half), history))
             assert kept(ring.data(name), history) == len(history)
-    assert any(0 < part < len(history) for part in parts), parts
+            if loop + 1 >= kills and any(0 < part < count for part in parts):
+                return
+    pytest.fail(f"no kill was in the middle of a backfill: {parts}")
