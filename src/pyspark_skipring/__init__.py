@@ -1,4 +1,4 @@
-"""Where PySpark finds the data source ``skipring`` by itself."""
+"""Entry point by which PySpark finds the data source ``skipring``."""
 
 from skipring.spark.source import SkipringDataSource as DefaultSource
 

@@ -19,7 +19,7 @@ from skipring.cli import main
 from skipring.world.adversaries import legitimate_world
 from skipring.world.format import parse_world, render_world
 from skipring.world.legitimacy import is_strictly_legitimate
-from tests.support.commands import DEADLINE_S, INTERRUPTIBLE, on_terminal, plain
+from tests.support.commands import COMMAND, DEADLINE_S, on_terminal, plain
 
 Run: TypeAlias = Callable[..., tuple[int, str, str]]
 
@@ -414,7 +414,7 @@ def test_ctrl_c_exits_with_130_without_a_report(tmp_path: Path) -> None:
     end = tmp_path / "end.json"
     # The first state is written just before the run begins, so the test waits for it.
     words = (*ENDLESS, "--dump-start", "/dev/stdout", "--dump", str(end))
-    command = [sys.executable, "-c", INTERRUPTIBLE, "simulate", *words]
+    command = [*COMMAND, "simulate", *words]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as program:

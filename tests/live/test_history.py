@@ -6,6 +6,7 @@ import signal
 from collections import deque
 from pathlib import Path
 from random import Random
+from time import sleep
 
 import pytest
 
@@ -28,6 +29,7 @@ HOLDER, NEWCOMER = "holder", "newcomer"
 DEADLINE_S = 300.0  # for operations that take half a minute: the machine is shared
 TICK_S = 1.0  # as in production
 COMMITTED_AT_ONCE = 5_000
+KILLS_MAX = 20  # on a busy machine a kill may come too late
 
 
 def publication(seq: int) -> Publication:
@@ -197,6 +199,13 @@ def written_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("publications.*"))
 
 
+class WatchedProcesses(LiveProcesses):
+    """Processes that are checked often enough to be killed in the middle of a backfill."""
+
+    def pass_time(self) -> None:
+        sleep(0.002)  # Measured: the history arrives within 0.15 to 0.4 s
+
+
 def killed_and_restarted(
     ring: LiveProcesses, name: str, enough: int, history: dict[bytes, Publication]
 ) -> int:
@@ -217,7 +226,7 @@ def killed_and_restarted(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("count", "kills"), [(15_000, 4), pytest.param(30_000, 5, marks=pytest.mark.slow)]
+    ("count", "kills"), [(15_000, 3), pytest.param(30_000, 5, marks=pytest.mark.slow)]
 )
 def test_member_killed_during_a_backfill_has_everything_after_a_restart(
     tmp_path: Path, count: int, kills: int
@@ -226,11 +235,13 @@ def test_member_killed_during_a_backfill_has_everything_after_a_restart(
     history = filled(tmp_path / HOLDER, count)
     half = written_bytes(tmp_path / HOLDER) // 2
     parts = []
-    with LiveProcesses(tmp_path, tick_s=0.25) as ring:
+    with WatchedProcesses(tmp_path, tick_s=0.25) as ring:
         ring.start_supervisor()
         ring.start(HOLDER)
-        for loop in range(kills):
+        for loop in range(KILLS_MAX):
             name = f"{NEWCOMER}{loop}"
             parts.append(killed_and_restarted(ring, name, rng.randrange(half), history))
             assert kept(ring.data(name), history) == len(history)
-    assert any(0 < part < len(history) for part in parts), parts
+            if loop + 1 >= kills and any(0 < part < count for part in parts):
+                return
+    pytest.fail(f"no kill was in the middle of a backfill: {parts}")

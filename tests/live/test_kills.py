@@ -16,6 +16,7 @@ from tests.support.process_rings import process_ring
 
 NODES = 10
 THIRTY_PERCENT = 3
+TICK_S = 0.25  # an eviction takes 9 to 18 ticks
 
 
 class Killing:
@@ -61,7 +62,7 @@ class Killing:
 def test_killed_nodes_are_evicted_and_return_with_their_acknowledged_publications(
     tmp_path: Path, repeats: int
 ) -> None:
-    with process_ring(tmp_path, NODES) as ring:
+    with process_ring(tmp_path, NODES, tick_s=TICK_S) as ring:
         killing = Killing(ring, Random(repeats))
         for number in range(repeats):
             killing.repeat(is_patient=number % 2 == 0)
@@ -71,7 +72,7 @@ def test_killed_nodes_are_evicted_and_return_with_their_acknowledged_publication
 def test_ring_returns_with_all_publications_after_all_nodes_are_killed(
     tmp_path: Path,
 ) -> None:
-    with process_ring(tmp_path, NODES) as ring:
+    with process_ring(tmp_path, NODES, tick_s=TICK_S) as ring:
         acknowledged = {key for name in ring.nodes for key in ring.publish(name, b"before")}
         everybody = list(ring.running)
         ring.kill(*everybody)

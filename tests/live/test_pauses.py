@@ -12,7 +12,8 @@ from tests.support.process_rings import process_ring
 
 pytestmark = pytest.mark.heavy
 
-NODES = 8
+NODES = 5
+TICK_S = 0.25  # the tests wait for some 80 ticks
 INTERVALS = 5
 ATTEMPTS = 5  # on a busy machine a pause may take longer
 VICTIM = "n03"
@@ -21,7 +22,8 @@ VICTIM = "n03"
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveProcesses]:
     """Start the ring that all tests of this module use."""
-    with process_ring(tmp_path_factory.mktemp("ring"), NODES, has_metrics=True) as ring:
+    path = tmp_path_factory.mktemp("ring")
+    with process_ring(path, NODES, tick_s=TICK_S, has_metrics=True) as ring:
         yield ring
 
 

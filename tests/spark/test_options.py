@@ -90,10 +90,10 @@ INVALID = {
     "give a position for each topic, and no other": {
         "endingOffsets": json.dumps({"invoices": POSITION})
     },
-    "the offset of topic 'orders' is no {store, epoch, offset, chain}": {
+    "the position of topic 'orders' is not {store, epoch, offset, chain}": {
         "startingOffsets": json.dumps({"orders": 5})
     },
-    "the epoch of topic 'orders' is not from 0": {
+    "Expected `int` >= 0 - at `$.epoch`": {
         "startingOffsets": json.dumps({"orders": {**POSITION, "epoch": -1}})
     },
     '"maxOffsetsPerTrigger" is for streams': {"maxOffsetsPerTrigger": "5"},

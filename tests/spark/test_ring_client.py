@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -18,8 +18,6 @@ from skipring.errors import InputError, UnreachableError
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
-from skipring.security.ca import issue, make_authority
-from skipring.security.credentials import Credentials
 from skipring.spark.batch import BatchReader
 from skipring.spark.options import ReadOptions, WriteOptions
 from skipring.spark.ring_client import freeze_gc
@@ -28,12 +26,12 @@ from skipring.spark.source import SkipringDataSource
 from skipring.storage.store import PublicationStore
 from tests.spark.reading import rows_of
 from tests.spark.rings import TOPIC, running_loop
-from tests.support.rings import until
+from tests.support.papers import Papers
+from tests.support.rings import LOOPBACK, until
 
 TICK_S = 0.05
 DEADLINE_S = 30.0
-
-Result = TypeVar("Result")
+CLIENT = "spark"
 
 
 # -- garbage collection ------------------------------------------------------------------------
@@ -60,64 +58,50 @@ def test_loaded_objects_are_frozen_once_in_each_process(start: Callable[[], obje
 # -- certificates ------------------------------------------------------------------------------
 
 
-class Secured:
-    """Supervisor and node that require certificates."""
-
-    def __init__(self, directory: Path, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._papers = make_authority(directory / "papers", days=10)
-        for name in ("supervisor", "a", "spark"):
-            issue(self._papers, name, self._papers, days=5, hosts=[])
-        self._store = PublicationStore.open(directory / "a")
-        self.supervisor = SupervisorHost(
-            NodeSettings(tick_s=TICK_S, credentials=self._credentials("supervisor")), rng=Random(0)
-        )
-
-    def _credentials(self, name: str) -> Credentials:
-        return Credentials(*(Path(file) for file in self.options(name).values()))
-
-    def options(self, name: str) -> dict[str, str]:
-        """Return the files of a certificate as options."""
-        files = {"ca": "ca.pem", "cert": f"{name}.pem", "key": f"{name}.key"}
-        return {option: str(self._papers / file) for option, file in files.items()}
-
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
-
-    async def start(self) -> None:
-        await self.supervisor.start("127.0.0.1", 0)
-        settings = NodeSettings(
-            supervisors=(self.supervisor.address,),
-            tick_s=TICK_S,
-            flush_s=TICK_S,
-            credentials=self._credentials("a"),
-        )
-        self.node = NodeHost(
-            "a", settings, rng=Random(1), deliver=lambda *_: None, store=self._store
-        )
-        await self.node.start("127.0.0.1", 0)
-        self.node.subscribe(TOPIC)
-        await until(lambda: bool(self.supervisor.members().get(TOPIC)))
+@asynccontextmanager
+async def secured_node(directory: Path) -> AsyncIterator[str]:
+    """Run a supervisor and a node that require certificates; yield the supervisor's address."""
+    papers = Papers(directory)
+    papers.of(CLIENT)
+    settings = NodeSettings(tick_s=TICK_S, credentials=papers.of("supervisor"))
+    supervisor = SupervisorHost(settings, rng=Random(0))
+    await supervisor.start(LOOPBACK, 0)
+    settings = NodeSettings(
+        supervisors=(supervisor.address,),
+        tick_s=TICK_S,
+        flush_s=TICK_S,
+        credentials=papers.of("a"),
+    )
+    with PublicationStore.open(directory / "a") as store:
+        node = NodeHost("a", settings, rng=Random(1), deliver=lambda *_: None, store=store)
+        await node.start(LOOPBACK, 0)
+        node.subscribe(TOPIC)
+        await until(lambda: bool(supervisor.members().get(TOPIC)))
         for number in range(10):
-            await self.node.publish(TOPIC, PublishRequested(payload=b"%d" % number))
-
-    async def stop(self) -> None:
-        await self.node.close()
-        await self.supervisor.close()
-        self._store.close()
+            await node.publish(TOPIC, PublishRequested(payload=b"%d" % number))
+        yield supervisor.address
+        await node.close()
+    await supervisor.close()
 
 
 @pytest.fixture
-def secured(tmp_path: Path) -> Iterator[Secured]:
+def supervisor(tmp_path: Path) -> Iterator[str]:
+    """Return the address of a supervisor that requires certificates."""
     with running_loop() as loop:
-        secured = Secured(tmp_path, loop)
-        secured.run(secured.start())
-        yield secured
-        secured.run(secured.stop())
+        ring = secured_node(tmp_path)
+        yield asyncio.run_coroutine_threadsafe(ring.__aenter__(), loop).result(DEADLINE_S)
+        ended = asyncio.run_coroutine_threadsafe(ring.__aexit__(None, None, None), loop)
+        ended.result(DEADLINE_S)
 
 
-def test_client_with_a_certificate_reads_and_writes(secured: Secured) -> None:
-    access = {"supervisor": secured.supervisor.address, **secured.options("spark")}
+def files(directory: Path) -> dict[str, str]:
+    """Return the files of the client's certificate as options."""
+    names = {"ca": "ca.pem", "cert": f"{CLIENT}.pem", "key": f"{CLIENT}.key"}
+    return {option: str(directory / "cluster" / name) for option, name in names.items()}
+
+
+def test_client_with_a_certificate_reads_and_writes(supervisor: str, tmp_path: Path) -> None:
+    access = {"supervisor": supervisor, **files(tmp_path)}
     rows = pa.RecordBatch.from_pydict({"value": [b"more"]})
     publish_rows(WriteOptions.parse({**access, "topic": TOPIC}), "w", "", iter([rows]))
     options = ReadOptions.parse({**access, "subscribe": TOPIC}, is_stream=False)
@@ -126,16 +110,16 @@ def test_client_with_a_certificate_reads_and_writes(secured: Secured) -> None:
     assert values == [*(b"%d" % number for number in range(10)), b"more"]
 
 
-def test_client_without_a_certificate_gets_the_likely_cause(secured: Secured) -> None:
-    given = {"supervisor": secured.supervisor.address, "subscribe": TOPIC}
+def test_client_without_a_certificate_gets_the_likely_cause(supervisor: str) -> None:
+    given = {"supervisor": supervisor, "subscribe": TOPIC}
     reader = BatchReader(ReadOptions.parse(given, is_stream=False))
     with pytest.raises(UnreachableError, match="speaks TLS, and this process has no certificate"):
         reader.partitions()
 
 
-def test_file_that_is_not_a_certificate_is_refused(secured: Secured, tmp_path: Path) -> None:
-    given = {"supervisor": secured.supervisor.address, "subscribe": TOPIC}
-    files = {**secured.options("spark"), "cert": str(tmp_path / "none.pem")}
-    reader = BatchReader(ReadOptions.parse({**given, **files}, is_stream=False))
+def test_file_that_is_not_a_certificate_is_refused(supervisor: str, tmp_path: Path) -> None:
+    given = {"supervisor": supervisor, "subscribe": TOPIC, **files(tmp_path)}
+    given["cert"] = str(tmp_path / "none.pem")
+    reader = BatchReader(ReadOptions.parse(given, is_stream=False))
     with pytest.raises(InputError, match=r"none\.pem"):
         reader.partitions()

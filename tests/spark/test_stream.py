@@ -10,15 +10,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from skipring.core.publications import Publication
 from skipring.errors import DataLossError, StoreBusyError, UnreachableError
 from skipring.spark.offsets import from_json
 from skipring.spark.partitions import RangePartition
-from skipring.spark.stream import shared_out
 from skipring.storage.store import PublicationStore
 from tests.spark.reading import Query, ids_of, rows_of, stop_readers, stream_reader
 from tests.spark.rings import TOPIC, Ring, fill, made, running_ring
@@ -164,18 +161,6 @@ def test_ring_without_disks_cannot_be_followed() -> None:
         reader = stream_reader(ring)
         with pytest.raises(UnreachableError, match="start a node with a data directory"):
             reader.initialOffset()
-
-
-@given(st.dictionaries(st.text(), st.integers(0, 10**6)), st.integers(1, 10**6))
-def test_limit_is_shared_by_the_topics_and_all_of_them_advance(
-    ahead: dict[str, int], rows_max: int
-) -> None:
-    taken = shared_out(ahead, rows_max)
-    assert taken.keys() == ahead.keys()
-    assert all(0 <= taken[topic] <= count for topic, count in ahead.items())
-    assert all(taken[topic] for topic, count in ahead.items() if count)
-    assert sum(taken.values()) <= max(rows_max, 0) + len(ahead)
-    assert shared_out(ahead, None) == ahead
 
 
 # -- batches that run again --------------------------------------------------------------------

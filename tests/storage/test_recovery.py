@@ -77,13 +77,13 @@ def test_damage_to_any_byte_keeps_the_other_records(
     rng = Random(f"{make.__name__} {size}")
     kept = []
     for file in sorted(path for path in original.iterdir() if path.stat().st_size):
-        for place in places(file, 24):
+        for place in places(file, 12):
             copy = tmp_path / "copy"
             shutil.copytree(original, copy)
             flip(copy / file.name, min(place + rng.randrange(64), file.stat().st_size - 1))
             kept.append(reopened(copy))
             shutil.rmtree(copy)
-    assert len(kept) > 60
+    assert len(kept) > 30
     assert sum(kept) >= 0.95 * COUNT * len(kept), kept
 
 

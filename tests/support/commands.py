@@ -25,14 +25,6 @@ from skipring.cli import skipring
 DEADLINE_S = 60.0
 COMMAND = (sys.executable, "-m", "skipring")
 UNUSED_ADDRESS = "127.0.0.1:1"  # no process of this machine listens there
-# A child inherits an ignored SIGINT from the process that starts the tests.
-INTERRUPTIBLE = """\
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from skipring.cli import main
-sys.argv[0] = "skipring"
-main()
-"""
 
 
 def invoked(*words: str) -> Result:
@@ -151,7 +143,7 @@ def on_terminal(*words: str, **env: str) -> Iterator[Terminal]:
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     inherited = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES", "NO_COLOR"}}
     program = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTIBLE, *words],
+        [*COMMAND, *words],
         stdin=inside,
         stdout=inside,
         stderr=inside,

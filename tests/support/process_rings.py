@@ -10,9 +10,11 @@ from skipring.lab.faults.processes import LiveProcesses, numbered
 
 
 @contextmanager
-def process_ring(path: Path, count: int, *, has_metrics: bool = False) -> Iterator[LiveProcesses]:
+def process_ring(
+    path: Path, count: int, *, tick_s: float = 0.5, has_metrics: bool = False
+) -> Iterator[LiveProcesses]:
     """Yield a legitimate ring of one supervisor and some nodes, one process each."""
-    with LiveProcesses(path, has_metrics=has_metrics) as ring:
+    with LiveProcesses(path, tick_s=tick_s, has_metrics=has_metrics) as ring:
         ring.start_supervisor()
         ring.start(*numbered(count))
         ring.until_legitimate()

@@ -1,65 +1,83 @@
-"""Distribution of the tests to several workers: long files first, single tests last."""
+"""Distribution of the tests to several workers: long shares first, single tests last."""
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 from xdist.scheduler import LoadFileScheduling
 
-SPARK: Final = "tests/spark"
+ROOT: Final = Path(__file__).resolve().parents[2]
+SPARK: Final = "files with the fixture spark"
 HOUSE: Final = "tests/house"
-# Other files whose tests use the shared Spark session.
-_SPARK_TOO: Final = ("tests/lab/experiments/", "tests/lab/bench/test_spark.py")
 
-# These tests share no fixture and take seconds each, minutes together: they fill the end of a run.
-SINGLE: Final = "tests/properties/"
+# The tests of these share no fixture and take seconds each, so each is a share.
+PROPERTIES: Final = "tests/properties/"
+SINGLE: Final = (
+    PROPERTIES,
+    "tests/lab/demo/test_runner.py",
+    "tests/lab/faults/test_matrix.py",
+    "tests/live/test_kills.py",
+)
 
-# Measured: seconds on a quiet machine, of files that take more than 20. They start first, so that
-# they are done when the many short ones are distributed and no worker has a long one at the end.
+# Measured: seconds of shares that take more than 15; of a file of single tests, its longest test.
+# They start first, so that no worker has a long share at the end.
 SECONDS: Final = {
-    SPARK: 250,
-    "tests/lab/demo/test_runner.py": 100,
-    "tests/spark/pipeline/test_live.py": 100,
-    "tests/house/test_first_minute.py": 50,
-    "tests/lab/bench/test_fanout.py": 45,
-    "tests/web/test_dashboard_ring.py": 45,
-    "tests/web/test_dashboard_page.py": 40,
+    SPARK: 110,
+    "tests/spark/pipeline/test_live.py": 60,
+    "tests/web/test_dashboard_ring.py": 50,
+    "tests/web/test_dashboard_page.py": 45,
+    "tests/lab/demo/test_runner.py": 40,
     "tests/test_testing.py": 40,
-    "tests/live/test_pauses.py": 35,
     "tests/examples/test_examples.py": 35,
     "tests/world/test_format.py": 35,
-    "tests/lab/faults/test_matrix.py": 35,
-    "tests/live/test_kills.py": 30,
+    "tests/lab/bench/test_fanout.py": 35,
     "tests/cli/test_node.py": 30,
-    "tests/house/test_wheel.py": 30,
     "tests/web/test_app.py": 30,
-    "tests/cluster/test_overload.py": 25,
-    HOUSE: 25,
+    HOUSE: 30,
     "tests/cli/test_top.py": 25,
-    "tests/house/test_docs_build.py": 20,
-    "tests/lab/bench/test_history.py": 20,
+    "tests/house/test_first_minute.py": 25,
+    "tests/live/test_pauses.py": 25,
+    "tests/net/test_sockets.py": 25,
+    "tests/cluster/test_partition.py": 20,
+    "tests/house/test_wheel.py": 20,
+    "tests/lab/faults/test_matrix.py": 20,
+    "tests/spark/test_stream.py": 20,
+    "tests/cluster/test_hostile.py": 15,
+    "tests/house/test_docs_build.py": 15,
+    "tests/house/test_troubleshooting.py": 15,
+    "tests/live/test_kills.py": 15,
 }
 
 
-def share_of(nodeid: str) -> str:
-    """Return the share of a test: its file, all tests with a Spark session, or the house rules.
+@cache
+def uses_spark(file: str) -> bool:
+    """Return True if tests of a file take the session that all tests of a process share."""
+    path = ROOT / file
+    return path.is_file() and "spark: SparkSession" in path.read_text(encoding="utf-8")
 
-    The tests of a share have one worker, which starts one JVM and parses the sources once. Files in
-    SECONDS are shares of their own, and so are single tests of properties.
+
+def share_of(nodeid: str) -> str:
+    """Return the share of a test: itself, its file, all files with a session, or the house rules.
+
+    The tests of a share have one worker, which starts one JVM and parses the sources once.
     """
     if nodeid.startswith(SINGLE):
         return nodeid
     file = nodeid.partition("::")[0]
     if file in SECONDS:
         return file
-    if file.startswith((f"{SPARK}/", *_SPARK_TOO)):
+    if uses_spark(file):
         return SPARK
     return HOUSE if file.startswith(f"{HOUSE}/") else file
 
 
 def place_of(nodeid: str) -> float:
     """Return the sort key of tests."""
-    return 1 if nodeid.startswith(SINGLE) else -SECONDS.get(share_of(nodeid), 0)
+    if nodeid.startswith(PROPERTIES):
+        return 1
+    return -SECONDS.get(share_of(nodeid), SECONDS.get(nodeid.partition("::")[0], 0))
 
 
 class Sharing(LoadFileScheduling):

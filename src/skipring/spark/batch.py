@@ -48,23 +48,23 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Agree with the members on a snapshot; Spark calls this at every planning."""
         freeze_gc()
-        with RingClient(self._options.access) as reach:
+        with RingClient(self._options.access) as client:
             return [
                 partition
                 for topic in self._options.topics
-                for partition in self._partitions_of(topic, reach)
+                for partition in self._partitions_of(topic, client)
             ] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in the process of a task."""
         freeze_gc()
         options = self._options
-        with RingClient(options.access) as reach:
+        with RingClient(options.access) as client:
             match partition:
                 case PrefixPartition(part=part):
-                    number, found = part.prefix, read_part(reach, partition)
+                    number, found = part.prefix, read_part(client, partition)
                 case RangePartition():
-                    number, found = 0, read_range(reach, partition)
+                    number, found = 0, read_range(client, partition)
                 case _:
                     return  # the topic is empty
             for rows in found:
@@ -72,34 +72,34 @@ class BatchReader(DataSourceReader):
                 if len(wanted):
                     yield wanted.to_arrow(number, with_headers=options.with_headers)
 
-    def _partitions_of(self, topic: TopicId, reach: RingClient) -> Sequence[InputPartition]:
+    def _partitions_of(self, topic: TopicId, client: RingClient) -> Sequence[InputPartition]:
         options = self._options
         if options.starting == EARLIEST and options.ending == LATEST:
-            return _prefix_partitions(topic, reach, options.partitions_min)
-        return range_partitions(topic, reach, options)
+            return _prefix_partitions(topic, client, options.partitions_min)
+        return range_partitions(topic, client, options)
 
 
 def _prefix_partitions(
-    topic: TopicId, reach: RingClient, partitions_min: int | None
+    topic: TopicId, client: RingClient, partitions_min: int | None
 ) -> list[PrefixPartition]:
-    count = max(holder.survey.count for holder in reach.survey(topic, None))
+    count = max(holder.survey.count for holder in client.survey(topic, None))
     wanted = max(partitions_min or PARTITIONS_DEFAULT, count // ROWS_PER_PARTITION)
     bits = min((wanted - 1).bit_length(), SURVEY_BITS_MAX)
-    return [PrefixPartition(topic, bits, part) for part in _snapshot(topic, reach, bits)]
+    return [PrefixPartition(topic, bits, part) for part in _snapshot(topic, client, bits)]
 
 
-def _snapshot(topic: TopicId, reach: RingClient, bits: int) -> list[Part]:
+def _snapshot(topic: TopicId, client: RingClient, bits: int) -> list[Part]:
     """Survey until at least two members agree on every part, for at most AGREEMENT_S."""
     deadline = monotonic() + AGREEMENT_S
     while True:
-        holders = reach.survey(topic, bits)
+        holders = client.survey(topic, bits)
         parts = agreed_parts(holders)
         if is_shared(parts) or len(holders) == 1 or monotonic() > deadline:
             return parts
         sleep(AGAIN_S)
 
 
-def read_part(reach: RingClient, partition: PrefixPartition) -> Iterator[ArrowRows]:
+def read_part(client: RingClient, partition: PrefixPartition) -> Iterator[ArrowRows]:
     """Read the publications of a prefix, from one member after the other until complete.
 
     Raise UnreachableError if the members no longer have what they agreed on; then the read fails.
@@ -109,7 +109,7 @@ def read_part(reach: RingClient, partition: PrefixPartition) -> Iterator[ArrowRo
     troubles = []
     for source in part.sources:
         try:
-            for rows in _read_from(reach, partition, source):
+            for rows in _read_from(client, partition, source):
                 new, count = rows.without(seen), len(seen)
                 seen.update(new.ids)
                 yield new if len(seen) == count + len(new) else new.once()
@@ -125,7 +125,7 @@ def read_part(reach: RingClient, partition: PrefixPartition) -> Iterator[ArrowRo
 
 
 def _read_from(
-    reach: RingClient, partition: PrefixPartition, source: SnapshotSource
+    client: RingClient, partition: PrefixPartition, source: SnapshotSource
 ) -> Iterator[ArrowRows]:
     wanted = LogRange(
         store=source.store,
@@ -135,5 +135,5 @@ def _read_from(
         bits=partition.bits,
         prefix=partition.part.prefix,
     )
-    for page in reach.pages(partition.topic, source.node, source.address, wanted):
+    for page in client.pages(partition.topic, source.node, source.address, wanted):
         yield ArrowRows.of(partition.topic, page)

@@ -36,7 +36,7 @@ from skipring.errors import InputError, MessageError, UnreachableError
 from skipring.rpc.log_reader import MemberLog
 from skipring.spark.arrow import DELIVERY, spark_schema
 from skipring.spark.options import ACCESS_OPTIONS, EARLIEST, ReadOptions, check_names
-from skipring.spark.partitions import cut
+from skipring.spark.partitions import cut, shared_out
 from skipring.spark.ring_client import RingClient, freeze_gc
 from skipring.wire.rpc import Address, DeliveryPage
 
@@ -107,22 +107,22 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions
 class TraceMembers:
     """Members of topics that have disks; the known ones are asked again."""
 
-    def __init__(self, reach: RingClient) -> None:
-        self._reach = reach
+    def __init__(self, client: RingClient) -> None:
+        self._client = client
         self._known: dict[TopicId, dict[NodeId, Address]] = {}
 
     def holders(self, topic: TopicId) -> dict[str, MemberLog]:
         """Return the members that answer, by store; raise UnreachableError if none is known."""
         known = self._known.setdefault(topic, {})
         try:
-            found = self._reach.survey(topic, None)
+            found = self._client.survey(topic, None)
         except UnreachableError:
             if not known:
                 raise
             found = []  # the known members answer without a supervisor
         named = {holder.node for holder in found}
         for node in sorted(known.keys() - named):  # a supervisor names only some of many members
-            holder = self._reach.survey_of(topic, node, known[node])
+            holder = self._client.survey_of(topic, node, known[node])
             found += [holder] if holder is not None else []
         self._known[topic] = {holder.node: holder.address for holder in found}
         return {holder.survey.store: holder for holder in found if holder.survey.store}
@@ -139,8 +139,8 @@ class TraceBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return parts of the members' stores."""
-        with RingClient(self._options.access) as reach:
-            members = TraceMembers(reach)
+        with RingClient(self._options.access) as client:
+            members = TraceMembers(client)
             return [
                 partition
                 for topic in self._options.topics
@@ -158,7 +158,7 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._reach: RingClient | None = None
+        self._client: RingClient | None = None
         self._members: TraceMembers | None = None
         self._initial: Json | None = None
         self._last: Marks | None = None  # end of a query with trigger availableNow
@@ -213,9 +213,9 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Close the connections at the end of the query."""
-        if self._reach is not None:
-            self._reach.close()
-            self._reach = self._members = None
+        if self._client is not None:
+            self._client.close()
+            self._client = self._members = None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in the process of a task."""
@@ -223,8 +223,8 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _found(self) -> TraceMembers:
         if self._members is None:
-            self._reach = RingClient(self._options.access)
-            self._members = TraceMembers(self._reach)
+            self._client = RingClient(self._options.access)
+            self._members = TraceMembers(self._client)
         return self._members
 
     def _ends(self) -> Marks:
@@ -244,9 +244,9 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
     if not isinstance(partition, TracePartition):
         return
     topic, node, address = partition.topic, partition.node, partition.address
-    with RingClient(options.access) as reach:
+    with RingClient(options.access) as client:
         try:
-            for page in reach.deliveries(topic, node, address, partition.offsets):
+            for page in client.deliveries(topic, node, address, partition.offsets):
                 if page.offsets:
                     yield to_arrow(topic, node, page)
         except (UnreachableError, MessageError) as error:
@@ -287,22 +287,19 @@ def to_arrow(topic: TopicId, node: NodeId, page: DeliveryPage) -> pa.RecordBatch
 def advanced(before: Marks, ends: Marks, rows_max: int | None) -> Marks:
     """Return the marks after a micro-batch of ``rows_max`` rows: the same share of each store.
 
-    A store that does not answer keeps its mark; a store with unread offsets advances by at least
-    one.
+    A store that does not answer keeps its mark.
     """
     ahead = {
         (topic, store): end.offset - _start(before.get(topic, {}).get(store), end)
         for topic, marks in ends.items()
         for store, end in marks.items()
     }
-    total = sum(ahead.values())
-    share = 1.0 if rows_max is None or total <= rows_max else rows_max / total
     after = {topic: dict(before.get(topic, {})) for topic in ends}
-    for (topic, store), count in ahead.items():
+    for (topic, store), taken in shared_out(ahead, rows_max).items():
         end = ends[topic][store]
-        if count:
-            taken = max(1, int(count * share))
-            after[topic][store] = TracePosition(end.epoch, end.offset - count + taken)
+        if taken:
+            offset = end.offset - ahead[topic, store] + taken
+            after[topic][store] = TracePosition(end.epoch, offset)
     return {topic: _remembered(marks, ends[topic]) for topic, marks in after.items()}
 
 

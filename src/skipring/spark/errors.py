@@ -17,18 +17,18 @@ from skipring.errors import InputError, SkipringError
 _NEEDED: Final = ("pyspark", "pyarrow", "pandas", "plotly")  # the extra "spark" of pyproject.toml
 
 
-def require_spark() -> None:
-    """Raise an InputError that says what to install, if the extra ``spark`` is missing."""
-    if not all(find_spec(name) for name in _NEEDED):
-        raise InputError("Spark is not installed; run: pip install 'skipring[spark]'")
-
-
 SENTENCE_MAX: Final = 500  # Guess: a sentence is shorter.
 
 _OURS: Final = re.compile(r"^.*?\bskipring\.errors\.(\w+): (.+)$", re.MULTILINE)
 _RAISED: Final = re.compile(
     r"^(?:Caused by: )?(?:\w+\.)*(\w+(?:Error|Exception): .+)$", re.MULTILINE
 )
+
+
+def require_spark() -> None:
+    """Raise an InputError that says what to install, if the extra ``spark`` is missing."""
+    if not all(find_spec(name) for name in _NEEDED):
+        raise InputError("Spark is not installed; run: pip install 'skipring[spark]'")
 
 
 @contextmanager

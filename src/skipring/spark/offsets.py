@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Meta, Struct, convert
 
 from skipring.core.limits import CHAIN_BYTES, shown
 from skipring.core.peers import TopicId
@@ -25,7 +25,7 @@ from skipring.core.publications import ID_BYTES
 from skipring.core.trie import OFFSET_MAX
 from skipring.errors import InputError
 
-EPOCH_MAX: Final = (1 << 62) - 1  # as in packs
+EPOCH_MAX: Final = (1 << 62) - 1  # as in segments
 EXCEPTIONS_MAX: Final = 1024  # Guess: two members with a larger difference are not equivalent.
 _OFFSET_BYTES: Final = 8
 _RECORD_BYTES: Final = _OFFSET_BYTES + ID_BYTES
@@ -89,25 +89,42 @@ class Position(LogPlace, frozen=True, kw_only=True):
     standby: Standby | None = None
 
 
-class _Bare(Struct, frozen=True, forbid_unknown_fields=True):
-    """Position as Spark stores it or a user specifies it."""
+class _BarePlace(Struct, frozen=True, forbid_unknown_fields=True):
+    """Place as Spark stores it: ids in base64, the chain value in hexadecimal digits."""
 
     store: str
-    epoch: int
-    offset: int
+    epoch: Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
+    offset: Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
     chain: str = ""
     seen: str = ""
-    begun: int | None = None
-    standby: dict[str, str | int] | None = None
+
+    def fields(self) -> Json:
+        """Return the fields of a place and the ids; raise ValueError if they are malformed."""
+        chain = bytes.fromhex(self.chain)
+        if len(chain) not in (0, CHAIN_BYTES):
+            raise ValueError(f"a chain value has {2 * CHAIN_BYTES} hexadecimal digits")
+        place = {"store": self.store, "epoch": self.epoch, "offset": self.offset}
+        return {**place, "chain": chain, "seen": frozenset(_cut(self.seen, ID_BYTES))}
 
 
-class _BareStandby(Struct, frozen=True, forbid_unknown_fields=True):
-    store: str
-    epoch: int
-    offset: int
-    chain: str = ""
+class _BareStandby(_BarePlace, frozen=True, forbid_unknown_fields=True):
     missing: str = ""
-    seen: str = ""
+
+    def standby(self) -> Standby:
+        missing = tuple(
+            (int.from_bytes(record[:_OFFSET_BYTES], "big"), record[_OFFSET_BYTES:])
+            for record in _cut(self.missing, _RECORD_BYTES)
+        )
+        return Standby(missing=missing, **self.fields())
+
+
+class _BarePosition(_BarePlace, frozen=True, forbid_unknown_fields=True):
+    begun: Annotated[int, Meta(ge=0, le=OFFSET_MAX)] | None = None
+    standby: _BareStandby | None = None
+
+    def position(self) -> Position:
+        standby = None if self.standby is None else self.standby.standby()
+        return Position(begun=self.begun, standby=standby, **self.fields())
 
 
 def to_json(positions: Mapping[TopicId, Position]) -> dict[TopicId, Json]:
@@ -160,58 +177,19 @@ def parse_positions(text: str, option: str) -> dict[TopicId, Position]:
 
 def _position(topic: TopicId, given: object) -> Position:
     try:
-        bare = convert(given, _Bare)
-        kept = None if bare.standby is None else convert(bare.standby, _BareStandby)
-        standby = None if kept is None else _standby(kept)
-        seen = frozenset(_cut(b64decode(bare.seen, validate=True), ID_BYTES))
-        chain = _chain(bare.chain)
-    except (ValidationError, ValueError) as error:
+        return convert(given, _BarePosition).position()
+    except ValueError as error:  # msgspec's ValidationError is one
         raise InputError(
-            f"the offset of topic {shown(topic)} is no {{store, epoch, offset, chain}}: {error}"
+            f"the position of topic {shown(topic)} is not {{store, epoch, offset, chain}}: {error}"
         ) from None
-    places: list[_Bare | _BareStandby] = [bare] if kept is None else [bare, kept]
-    if not all(0 <= place.epoch <= EPOCH_MAX for place in places):
-        raise InputError(f"the epoch of topic {shown(topic)} is not from 0 to 2^62-1")
-    if not all(0 <= each <= OFFSET_MAX for each in (bare.begun or 0, *(p.offset for p in places))):
-        raise InputError(f"the offset of topic {shown(topic)} is not from 0 to 2^40-1")
-    return Position(
-        store=bare.store,
-        epoch=bare.epoch,
-        offset=bare.offset,
-        chain=chain,
-        seen=seen,
-        begun=bare.begun,
-        standby=standby,
-    )
-
-
-def _standby(kept: _BareStandby) -> Standby:
-    records = _cut(b64decode(kept.missing, validate=True), _RECORD_BYTES)
-    return Standby(
-        store=kept.store,
-        epoch=kept.epoch,
-        offset=kept.offset,
-        chain=_chain(kept.chain),
-        missing=tuple(
-            (int.from_bytes(record[:_OFFSET_BYTES], "big"), record[_OFFSET_BYTES:])
-            for record in records
-        ),
-        seen=frozenset(_cut(b64decode(kept.seen, validate=True), ID_BYTES)),
-    )
-
-
-def _chain(text: str) -> bytes:
-    chain = bytes.fromhex(text)
-    if len(chain) not in (0, CHAIN_BYTES):
-        raise ValueError(f"a chain value has {2 * CHAIN_BYTES} hexadecimal digits")
-    return chain
 
 
 def _text(records: Iterable[bytes]) -> str:
     return b64encode(b"".join(records)).decode()
 
 
-def _cut(data: bytes, size: int) -> list[bytes]:
+def _cut(text: str, size: int) -> list[bytes]:
+    data = b64decode(text, validate=True)
     if len(data) % size:
         raise ValueError("a standby whose ids are cut short")
     return [data[at : at + size] for at in range(0, len(data), size)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 from pyspark.sql.datasource import InputPartition
@@ -22,6 +22,8 @@ from skipring.wire.rpc import Address
 ROWS_PER_PARTITION: Final = 25_000  # Guess: a second of work at most.
 PARTITIONS_MAX: Final = 64  # Guess: more tasks only add cost.
 
+Key = TypeVar("Key")
+
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
@@ -37,7 +39,7 @@ class RangePartition(InputPartition):
 
 
 def range_partitions(
-    topic: TopicId, reach: RingClient, options: ReadOptions
+    topic: TopicId, client: RingClient, options: ReadOptions
 ) -> Sequence[RangePartition]:
     """Return the partitions of a batch read between two positions; one of them may be open."""
     given = [
@@ -50,7 +52,7 @@ def range_partitions(
             f"startingOffsets and endingOffsets of {topic!r} are of different stores or epochs, "
             "whose offsets differ; use positions of the same member"
         )
-    stores = MemberStores(reach)
+    stores = MemberStores(client)
     holder = stores.find(topic, replace(given[0], offset=0))  # the member that has the store
     if holder is None:
         raise DataLossError(gone(topic, given[0], READ_WITHOUT))
@@ -111,13 +113,24 @@ def cut(ranges: Sequence[range], size: int) -> Iterator[tuple[range, ...]]:
         yield tuple(group)
 
 
-def read_range(reach: RingClient, partition: RangePartition) -> Iterator[ArrowRows]:
+def shared_out(ahead: Mapping[Key, int], rows_max: int | None) -> dict[Key, int]:
+    """Return the offsets to read of each log, at most ``rows_max``: the same share of each.
+
+    A log with unread offsets advances by at least one.
+    """
+    total = sum(ahead.values())
+    if rows_max is None or total <= rows_max:
+        return dict(ahead)
+    return {key: max(count * rows_max // total, min(count, 1)) for key, count in ahead.items()}
+
+
+def read_range(client: RingClient, partition: RangePartition) -> Iterator[ArrowRows]:
     """Read a part of a store; raise DataLossError if the member has another store or log."""
     topic, node, address, end = partition.topic, partition.node, partition.address, partition.end
-    verified(reach, topic, node, address, end)
+    verified(client, topic, node, address, end)
     for part in partition.ranges:
         wanted = LogRange(store=end.store, epoch=end.epoch, start=part.start, end=part.stop)
-        for page in reach.pages(topic, node, address, wanted):
+        for page in client.pages(topic, node, address, wanted):
             rows = ArrowRows.of(topic, page).without(partition.without)
             if partition.only is not None:
                 only = partition.only

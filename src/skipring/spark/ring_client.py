@@ -48,7 +48,7 @@ class RingClient:
     def __init__(self, access: Access) -> None:
         credentials = access.credentials()  # first, because it raises if files are missing
         self._loop = new_loop()
-        self._outsider = RpcClient(access.supervisors, rng=Random(), credentials=credentials)
+        self._rpc = RpcClient(access.supervisors, rng=Random(), credentials=credentials)
 
     def __enter__(self) -> Self:
         return self
@@ -59,43 +59,43 @@ class RingClient:
     def close(self) -> None:
         """Close every connection; a no-op if closed."""
         if not self._loop.is_closed():
-            self._run(self._outsider.__aexit__(None, None, None))
+            self._run(self._rpc.__aexit__(None, None, None))
             self._run(self._loop.shutdown_asyncgens())
             self._loop.close()
 
     def located(self, topic: TopicId) -> dict[NodeId, Address]:
         """Return some members of a topic; raise UnreachableError without a supervisor."""
-        return self._run(self._outsider.locate(topic))
+        return self._run(self._rpc.locate(topic))
 
     def survey(
         self, topic: TopicId, bits: int | None, offset: int | None = None
     ) -> list[MemberLog]:
         """Return the log state of some members; raise UnreachableError if none answers."""
-        return self._run(survey(self._outsider, topic, bits, offset=offset))
+        return self._run(survey(self._rpc, topic, bits, offset=offset))
 
     def survey_of(
         self, topic: TopicId, node: NodeId, address: Address, offset: int | None = None
     ) -> MemberLog | None:
         """Return the log state of a known member; None if it does not answer."""
         members = [(node, address)]
-        found = self._run(survey_of(self._outsider, topic, members, None, offset=offset))
+        found = self._run(survey_of(self._rpc, topic, members, None, offset=offset))
         return found[0] if found else None
 
     def pages(
         self, topic: TopicId, node: NodeId, address: Address, wanted: LogRange
     ) -> Iterator[LogPage]:
         """Yield pages of a member's log; raise UnreachableError if it stops answering."""
-        return self._each(pages(self._outsider, topic, node, address, wanted))
+        return self._each(pages(self._rpc, topic, node, address, wanted))
 
     def deliveries(
         self, topic: TopicId, node: NodeId, address: Address, wanted: range
     ) -> Iterator[DeliveryPage]:
         """Yield pages of deliveries at a member; raise UnreachableError if it stops answering."""
-        return self._each(delivery_pages(self._outsider, topic, node, address, wanted))
+        return self._each(delivery_pages(self._rpc, topic, node, address, wanted))
 
     def publish(self, topic: TopicId, publications: Sequence[Publication]) -> list[PublishAck]:
         """Publish through a member; return once all publications are durable there."""
-        return self._run(self._outsider.publish(topic, publications))
+        return self._run(self._rpc.publish(topic, publications))
 
     def _each(self, coming: AsyncGenerator[Result, None]) -> Iterator[Result]:
         try:

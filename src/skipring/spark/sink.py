@@ -76,11 +76,11 @@ def publish_rows(
     partition = 0 if context is None else context.partitionId()
     numbers = _numbers(f"{write_id}/{batch}/{partition}")
     count = 0
-    with RingClient(options.access) as reach:
+    with RingClient(options.access) as client:
         for given in batches:
             rows = _publications(given, options, numbers)
             for topic, publications in _portions(rows):
-                reach.publish(topic, publications)
+                client.publish(topic, publications)
                 count += len(publications)
     return Written(count)
 

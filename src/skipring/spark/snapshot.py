@@ -29,8 +29,8 @@ AGAIN_S: Final = 1.0  # Guess: a node restarts within a few of these.
 class MemberStores:
     """Members by store, with their last known addresses."""
 
-    def __init__(self, reach: RingClient) -> None:
-        self._reach = reach
+    def __init__(self, client: RingClient) -> None:
+        self._client = client
         self._known: dict[tuple[TopicId, str], tuple[NodeId, Address]] = {}
 
     def find(self, topic: TopicId, place: LogPlace) -> MemberLog | None:
@@ -39,7 +39,7 @@ class MemberStores:
         Its survey has the chain value at the place.
         """
         if known := self._known.get((topic, place.store)):  # a known member needs no supervisor
-            holder = self._reach.survey_of(topic, *known, place.offset)
+            holder = self._client.survey_of(topic, *known, place.offset)
             if holder is not None and fits(holder.survey, place):
                 return holder
         for look in range(LOOKS_AT_MANY):
@@ -70,13 +70,13 @@ class MemberStores:
     def place_at(self, topic: TopicId, holder: MemberLog, offset: int) -> LogPlace:
         """Return a place in a member's log with its chain value; raise errors of ``verified``."""
         place = LogPlace(store=holder.survey.store, epoch=holder.survey.epoch, offset=offset)
-        survey = verified(self._reach, topic, holder.node, holder.address, place)
+        survey = verified(self._client, topic, holder.node, holder.address, place)
         return replace(place, chain=survey.chain)
 
     def has(self, topic: TopicId, holder: MemberLog, place: LogPlace) -> bool:
         """Return True if a member's log has a place; raise UnreachableError if it is silent."""
         try:
-            verified(self._reach, topic, holder.node, holder.address, place)
+            verified(self._client, topic, holder.node, holder.address, place)
         except DataLossError:
             return False
         return True
@@ -87,13 +87,13 @@ class MemberStores:
         wanted = LogRange(
             store=survey.store, epoch=survey.epoch, start=start, end=end, has_contents=False
         )
-        pages = self._reach.pages(topic, holder.node, holder.address, wanted)
+        pages = self._client.pages(topic, holder.node, holder.address, wanted)
         return [entry for page in pages for entry in entries(page)]
 
     def _look(
         self, topic: TopicId, bits: int | None = None, offset: int | None = None
     ) -> list[MemberLog]:
-        holders = self._reach.survey(topic, bits, offset)
+        holders = self._client.survey(topic, bits, offset)
         for holder in holders:
             self._known[topic, holder.survey.store] = holder.node, holder.address
         return holders
@@ -110,14 +110,14 @@ def fits(survey: LogInfo, place: LogPlace) -> bool:
 
 
 def verified(
-    reach: RingClient, topic: TopicId, node: NodeId, address: Address, place: LogPlace
+    client: RingClient, topic: TopicId, node: NodeId, address: Address, place: LogPlace
 ) -> LogInfo:
     """Survey a member at a place; raise DataLossError if its log has changed.
 
     Raise UnreachableError if it does not answer.
     """
     for _ in range(ATTEMPTS):
-        holder = reach.survey_of(topic, node, address, place.offset)
+        holder = client.survey_of(topic, node, address, place.offset)
         if holder is None:
             continue
         if not fits(holder.survey, place):

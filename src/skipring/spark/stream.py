@@ -6,7 +6,7 @@ offsets only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from logging import getLogger
 from typing import Any, Final
 
@@ -27,7 +27,14 @@ from skipring.rpc.log_reader import MemberLog
 from skipring.spark.failover import SKIPPED, replayed, with_standby
 from skipring.spark.offsets import Position, from_json, to_json
 from skipring.spark.options import EARLIEST, ReadOptions
-from skipring.spark.partitions import READ_ON, RangePartition, gone, partitions_of, read_range
+from skipring.spark.partitions import (
+    READ_ON,
+    RangePartition,
+    gone,
+    partitions_of,
+    read_range,
+    shared_out,
+)
 from skipring.spark.ring_client import RingClient, freeze_gc
 from skipring.spark.snapshot import MemberStores
 
@@ -55,7 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._reach: RingClient | None = None
+        self._client: RingClient | None = None
         self._stores: MemberStores | None = None
         self._initial: Json | None = None
         self._last: dict[TopicId, Position] | None = None  # end of a query with availableNow
@@ -150,9 +157,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Close the connections at the end of the query."""
-        if self._reach is not None:
-            self._reach.close()
-            self._reach = self._stores = None
+        if self._client is not None:
+            self._client.close()
+            self._client = self._stores = None
 
     # -- task --------------------------------------------------------------------------------
 
@@ -162,8 +169,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, RangePartition):
             return
         options = self._options
-        with RingClient(options.access) as reach:
-            for rows in read_range(reach, partition):
+        with RingClient(options.access) as client:
+            for rows in read_range(client, partition):
                 wanted = rows.since(options.since)
                 if len(wanted):
                     yield wanted.to_arrow(0, with_headers=options.with_headers)
@@ -172,8 +179,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _members(self) -> MemberStores:
         if self._stores is None:
-            self._reach = RingClient(self._options.access)
-            self._stores = MemberStores(self._reach)
+            self._client = RingClient(self._options.access)
+            self._stores = MemberStores(self._client)
         return self._stores
 
     def _positions(self, start: Json) -> dict[TopicId, Position]:
@@ -238,17 +245,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fails_on_data_loss:
             raise DataLossError(gone(topic, after if holder is None else before, READ_ON))
         return replayed(stores, topic, before, after, self._options.partitions_min)
-
-
-def shared_out(ahead: Mapping[TopicId, int], rows_max: int | None) -> dict[TopicId, int]:
-    """Return the offsets to read of each topic, at most ``rows_max``: the same share of each.
-
-    A topic with unread offsets advances by at least one.
-    """
-    total = sum(ahead.values())
-    if rows_max is None or total <= rows_max:
-        return dict(ahead)
-    return {topic: max(count * rows_max // total, min(count, 1)) for topic, count in ahead.items()}
 
 
 def _position(holder: MemberLog, offset: int, seen: frozenset[bytes] = frozenset()) -> Position:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -227,23 +228,29 @@ def test_jvm_of_a_killed_driver_ends_without_output_or_files(tmp_path: Path) -> 
 def test_executors_that_cannot_run_the_code_end_the_session(
     conf_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    class Context:
+        @staticmethod
+        def stop() -> None:
+            stopped.append("context")
+
     class Builder:
         def config(self, **_: object) -> Builder:
             return self
 
         def getOrCreate(self) -> str:
+            context._active_spark_context = Context
             return "session"
 
     def refuse(spark: object) -> None:
         raise InputError("lacking")
 
-    stopped: list[object] = []
-    spark_session = type("Fake", (), {"builder": Builder(), "getActiveSession": lambda: None})
+    stopped: list[str] = []
+    context = SimpleNamespace(_active_spark_context=None, _gateway=None)
+    spark_session = SimpleNamespace(builder=Builder(), getActiveSession=lambda: None)
     monkeypatch.setattr(session, "SparkSession", spark_session)
-    monkeypatch.setattr(session, "SparkContext", type("Fake", (), {"_active_spark_context": None}))
+    monkeypatch.setattr(session, "SparkContext", context)
     monkeypatch.setattr(session, "ship", lambda spark: None)
     monkeypatch.setattr(session, "check_executors", refuse)
-    monkeypatch.setattr(session, "stop", stopped.append)
     with pytest.raises(InputError, match="lacking"):
         session.start(master="yarn")
-    assert stopped == ["session"]
+    assert stopped == ["context"]

@@ -62,7 +62,6 @@ _LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.catalogImplementation": "in-memory",  # the alternative leaves a metastore_db behind
     "spark.ui.enabled": "false",
 }
-_HAS_MASKS: Final = hasattr(signal, "pthread_sigmask")
 _STOPPED_MEANS: Final = "the master ended it at once; see the logs of the master and the executors"
 
 
@@ -76,19 +75,19 @@ def start(
     given = given_settings()
     master = master or chosen_master(conf or {}, given)
     require_usable(master)
-    ours = {"spark.app.name": app, **default_settings(master)}
-    settings = {key: value for key, value in ours.items() if key not in given}
-    settings |= {**(conf or {}), "spark.master": master}
+    settings = {"spark.app.name": app, **default_settings(master), **given, **(conf or {})}
+    settings["spark.master"] = master
     try:
-        with _environment(variables(master, {**given, **settings})), _uninterrupted():
+        with _environment(variables(master, settings)), _uninterrupted():
             spark = _launch(settings)
-    except KeyboardInterrupt:
+        if not is_local(master):
+            ship(spark)
+            check_executors(spark)
+    except BaseException:
         if SparkContext._active_spark_context is not None:  # noqa: SLF001  (there is no other way)
             SparkContext._active_spark_context.stop()  # noqa: SLF001  (there is no other way)
         _end_jvm()
         raise
-    if not is_local(master):
-        _supply(spark)
     return spark
 
 
@@ -134,19 +133,7 @@ def _launch(settings: Mapping[str, str]) -> SparkSession:
     try:
         return SparkSession.builder.config(map=dict(settings)).getOrCreate()
     except (PySparkException, Py4JError) as error:
-        reason = _reason(error)  # reads from the JVM, which ends next
-        _end_jvm()
-        raise InputError(f"Spark does not start: {reason}") from None
-
-
-def _supply(spark: SparkSession) -> None:
-    """Send the code to the executors; stop the session and raise an error if it does not run."""
-    try:
-        ship(spark)
-        check_executors(spark)
-    except BaseException:
-        stop(spark)
-        raise
+        raise InputError(f"Spark does not start: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:
@@ -180,7 +167,7 @@ def _uninterrupted() -> Iterator[None]:
 
     Python delivers signals to the main thread; other threads are not interrupted.
     """
-    if threading.current_thread() is not threading.main_thread() or not _HAS_MASKS:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -193,14 +180,16 @@ def _uninterrupted() -> Iterator[None]:
 @contextmanager
 def _environment(changed: Mapping[str, str]) -> Iterator[None]:
     """Set variables while Spark starts, so that programs started later do not inherit them."""
-    before = dict(os.environ)
+    before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
     try:
         yield
     finally:
-        for name in changed:
-            os.environ.pop(name, None)
-        os.environ.update({name: before[name] for name in changed.keys() & before.keys()})
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 # -- masters and settings --------------------------------------------------------------------
