@@ -32,8 +32,7 @@ from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, R
 from skipring.core.log_pages import log_page
 from skipring.core.messages import Publications
 from skipring.core.peers import NodeId
-from skipring.core.publications import Encoded, Publication
-from skipring.core.records import encoded
+from skipring.core.publications import Encoded, Publication, encoded
 from skipring.core.replica import Replica
 from skipring.core.state import (
     BackfillRunState,

@@ -13,10 +13,9 @@ from skipring.core import replica as holdings_module
 from skipring.core.effects import Deliver, Discard, Effect, Origin, Outbox, Store
 from skipring.core.log import MemoryLog
 from skipring.core.prefix import ALL
-from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.publications import COUNTERS, ID_BYTES, Publication
 from skipring.core.replica import UNINDEXED_MAX, Replica
 from skipring.core.scrub import Scrubber
-from skipring.core.sequences import COUNTERS
 from skipring.core.state import NumberState, ReplicaState
 from skipring.core.summaries import DIGEST_BYTES, EMPTY_ROOT
 from skipring.core.trie import PublicationTrie

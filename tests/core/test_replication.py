@@ -29,7 +29,7 @@ from skipring.core.events import (
     Tick,
     UnsubscribeRequested,
 )
-from skipring.core.log import MemoryLog
+from skipring.core.log import HistoryPage, MemoryLog
 from skipring.core.log_messages import LogInfo, LogPage, Refused
 from skipring.core.messages import (
     MESSAGE_TYPES,
@@ -61,8 +61,7 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.prefix import ALL
-from skipring.core.publications import ID_BYTES, Encoded, Publication
-from skipring.core.records import HistoryPage, encoded_all
+from skipring.core.publications import ID_BYTES, Encoded, Publication, encoded_all
 from skipring.core.replica import Replica
 from skipring.core.replication import Replication
 from skipring.core.ring import Ring

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from skipring.core.effects import Backfilled, Effect, Send
 from skipring.core.events import Received, SubscribeRequested
+from skipring.core.log import HistoryPage
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.log_pages import ARRAY_HEAD
 from skipring.core.messages import SetConfiguration
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.publications import Publication
-from skipring.core.records import HistoryPage, encoded_all
+from skipring.core.publications import Publication, encoded_all
 from skipring.core.subscriber import Subscriber
 from tests.support.fake_host import FakeHost
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from skipring.admin.inspector import Inspection, Inspector, TopicContents
 from skipring.core.name_registry import Conflict, ProcessId
 from skipring.core.peers import NodeId
-from skipring.core.sequences import TOLERANCE_US
+from skipring.core.publications import TOLERANCE_US
 from skipring.errors import InputError, UnreachableError
 from skipring.wire.rpc import ChangeEntry, ChangePage, NodeHealth, NodeStatus
 from skipring.world.legitimacy import (

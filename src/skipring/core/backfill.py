@@ -27,9 +27,10 @@ from msgspec.structs import replace
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Backfilled, Outbox
 from skipring.core.limits import NUMBER_MAX, SURVEY_BITS_MAX
+from skipring.core.log import HistoryPage
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
+from skipring.core.log_pages import decode_page
 from skipring.core.peers import NodeId
-from skipring.core.records import HistoryPage, decode_page
 from skipring.core.replica import Replica
 from skipring.core.state import (
     PATIENCE_TICKS,

@@ -8,20 +8,21 @@ from operator import itemgetter
 from typing import Final
 
 from skipring.core.effects import Deliver, Discard, Origin, Outbox, Store
-from skipring.core.log import Log, MemoryLog
+from skipring.core.log import HistoryPage, Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.prefix import Prefix
 from skipring.core.publications import (
+    COUNTER_BITS,
     ID_BYTES,
     OVERHEAD_BYTES,
     SEQ_BELIEVED_MAX,
+    OwnSequence,
     Publication,
+    SequenceId,
     assign_ids,
     ids_of,
     with_id,
 )
-from skipring.core.records import HistoryPage
-from skipring.core.sequences import COUNTER_BITS, OwnSequence, SequenceId
 from skipring.core.state import NumberState, ReplicaState
 from skipring.core.trie import PublicationTrie
 

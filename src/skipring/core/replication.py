@@ -16,9 +16,8 @@ from skipring.core import log_pages
 from skipring.core.antientropy import AntiEntropy
 from skipring.core.backfill import BackfillClient, TransferTracker
 from skipring.core.broadcast import Broadcast
-from skipring.core.completeness import Completeness
 from skipring.core.config import ProtocolConfig
-from skipring.core.confirmations import SyncConfirmations
+from skipring.core.confirmations import Completeness, SyncConfirmations
 from skipring.core.drain import Drain
 from skipring.core.effects import Outbox, PeerInSync
 from skipring.core.events import (

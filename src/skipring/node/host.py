@@ -55,7 +55,7 @@ from skipring.core.messages import (
     Unsubscribe,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
-from skipring.core.sequences import RANDOM_BITS, incarnation_at
+from skipring.core.publications import RANDOM_BITS, incarnation_at
 from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics

@@ -34,9 +34,8 @@ from skipring.core.messages import (
     Unsubscribe,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
-from skipring.core.quotas import Quotas
 from skipring.core.state import SupervisorState
-from skipring.core.topics import SupervisorTopics
+from skipring.core.topics import Quotas, SupervisorTopics
 from skipring.errors import StorageError
 from skipring.net.addresses import AddressBook
 from skipring.net.transport import Transport

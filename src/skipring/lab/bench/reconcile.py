@@ -24,9 +24,8 @@ from skipring.core.effects import Outbox, Send, Store
 from skipring.core.log import MemoryLog
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
 from skipring.core.peers import NodeId
-from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.publications import ID_BYTES, Publication, SequenceId
 from skipring.core.replica import Replica
-from skipring.core.sequences import SequenceId
 from skipring.core.trie import PublicationTrie
 from skipring.lab.bench.report import Row, at_most, with_ratios
 
