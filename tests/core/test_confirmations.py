@@ -74,7 +74,7 @@ def test_members_of_a_ring_confirm_each_other_if_configured(confirms: bool) -> N
     world = World(standing_ring("abcd"), seed=0, config=config)
     run_rounds(world, RandomOrder(), 6)
     for machine in world.subscribers.values():
-        assert (machine.in_sync == set(machine.ring_neighbours())) is confirms
+        assert (machine.replication.in_sync == set(machine.ring_neighbours())) is confirms
     assert (world.sent[CheckTrie] > 0) is confirms
     assert (world.sent[TrieEqual] > 0) is confirms
 
@@ -113,7 +113,7 @@ def world_of(
 
 def rounds_until_complete(world: World, *nodes: NodeId, limit: int = 80) -> int:
     for number in range(limit):
-        if all(world.subscribers[node].is_complete for node in nodes):
+        if all(world.subscribers[node].replication.is_complete for node in nodes):
             return number
         run_rounds(world, RandomOrder(), 1)
     raise AssertionError(f"not complete in {limit} rounds")
@@ -138,7 +138,7 @@ def test_member_without_a_place_is_not_complete() -> None:
         config=ProtocolConfig(requests_handover=True),
     )
     world.tick("a")
-    assert not world.subscribers["a"].is_complete
+    assert not world.subscribers["a"].replication.is_complete
 
 
 def test_newcomer_between_newcomers_needs_all_its_neighbours() -> None:
@@ -179,7 +179,7 @@ def test_neighbour_that_leaves_is_not_asked() -> None:
     world.sent.clear()
     world.tick("a")
     assert world.sent[RequestHandover] == 0
-    assert not world.subscribers["a"].is_complete
+    assert not world.subscribers["a"].replication.is_complete
 
 
 def asked_of(world: World) -> tuple[NodeId, int]:
@@ -196,14 +196,14 @@ def test_end_of_a_handover_that_was_not_requested_is_ignored() -> None:
     world = world_of({"b": 300}, "b")
     newcomer = world.subscribers["a"]
     newcomer.handle(Received(HandoverDone("b", 0, complete=True), "b"))
-    assert not newcomer.is_complete
+    assert not newcomer.replication.is_complete
     asked, session = asked_of(world)
     other = next(node for node in "bcd" if node != asked)
     newcomer.handle(Received(HandoverDone(other, session, complete=True), other))
     newcomer.handle(Received(HandoverDone(asked, session + 1, complete=True), asked))
-    assert not newcomer.is_complete
+    assert not newcomer.replication.is_complete
     newcomer.handle(Received(HandoverDone(asked, session, complete=True), asked))
-    assert newcomer.is_complete
+    assert newcomer.replication.is_complete
 
 
 def test_member_that_is_wrongly_complete_gets_everything_within_64_requests() -> None:
@@ -217,7 +217,7 @@ def test_complete_member_asks_once_in_64_ticks() -> None:
     world = world_of(dict.fromkeys("abcd", 300), "abcd")
     for _ in range(4 * CONFIRMED_TICKS):
         run_rounds(world, RandomOrder(), 1)
-        assert world.subscribers["a"].is_complete
+        assert world.subscribers["a"].replication.is_complete
     assert 3 * 4 <= world.sent[HandoverDone] <= 4 * 4
     assert world.sent[CheckHeld] <= 5 * 4
 
@@ -234,4 +234,4 @@ def test_corrupted_age_of_a_confirmation_heals() -> None:
 def test_unrecorded_member_is_no_longer_complete() -> None:
     world = world_of({}, "a")
     world.subscribers["a"].handle(Received(UNRECORDED))
-    assert not world.subscribers["a"].is_complete
+    assert not world.subscribers["a"].replication.is_complete

@@ -33,7 +33,7 @@ def begin(host: FakeHost[Subscriber]) -> None:
 
 def feed(host: FakeHost[Subscriber], page: HistoryPage) -> list[Effect]:
     """Deliver a page of a backfill, which begins with the first page; return other effects."""
-    if not host.machine.is_backfilling:
+    if not host.machine.replication.is_backfilling:
         begin(host)
     source, fetch = _open_request(host)
     answer = LogPage(fetch.request, fetch.start + 1, (), page.ids, rows_of(page.publications))

@@ -66,6 +66,11 @@ class Drain:
         return self._ticks > 0
 
     @property
+    def is_in_use(self) -> bool:
+        """Return True if this node leaves, or knows of another node that does."""
+        return self._ticks > 0 or self._leaving is not None
+
+    @property
     def unconfirmed(self) -> int:
         """Return an upper bound on the publications that the receiver has not confirmed.
 

@@ -10,7 +10,7 @@ A record is a publication as it is stored: in MessagePack, without its id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate, compress
@@ -118,6 +118,21 @@ def with_payload(publications: tuple[Publication, ...], *, opaque: bool) -> tupl
     if opaque:
         return publications
     return tuple([each for each in publications if each.payload is not None])
+
+
+def in_chunks(publications: Iterable[Publication], size: int) -> Iterator[tuple[Publication, ...]]:
+    """Yield publications in groups of at most ``size`` bytes; a larger one is alone (T14)."""
+    chunk: list[Publication] = []
+    chunk_bytes = 0
+    for each in publications:
+        size_bytes = each.size_bytes
+        if chunk and chunk_bytes + size_bytes > size:
+            yield tuple(chunk)
+            chunk, chunk_bytes = [], 0
+        chunk.append(each)
+        chunk_bytes += size_bytes
+    if chunk:
+        yield tuple(chunk)
 
 
 def with_id(publications: Iterable[Publication], topic: TopicId) -> tuple[Publication, ...]:

@@ -68,7 +68,7 @@ class SubscriberTopics:
         if effects and type(effects[-1]) is Unsubscribed:  # always the last effect of a machine
             self._machines.pop(topic, None)
             if self._incarnation:
-                self._remember_left(topic, machine.incarnation + 1)
+                self._remember_left(topic, machine.replica.incarnation + 1)
         return effects
 
     def _remember_left(self, topic: TopicId, incarnation: int) -> None:
@@ -103,7 +103,7 @@ class SubscriberTopics:
     def offset_of(self, topic: TopicId, key: bytes) -> int | None:
         """Return the offset of a publication of a topic, or None."""
         machine = self._machines.get(topic)
-        return machine.offset_of(key) if machine is not None else None
+        return machine.replica.offset_of(key) if machine is not None else None
 
     def ring_neighbours(self) -> list[tuple[TopicId, NodeId]]:
         """Return the ring neighbours of this node, with their topics."""

@@ -118,12 +118,12 @@ class RequestServer:
 
     def _is_indexed(self, topic: TopicId, machine: Subscriber) -> bool:
         """Index one slice if something waits; return True if nothing is left."""
-        if not machine.is_indexed:
+        if machine.replica.is_behind:
             self._dispatch(topic, IndexRequested())
-        return machine.is_indexed
+        return not machine.replica.is_behind
 
     async def _index(self, topic: TopicId, machine: Subscriber) -> None:
-        for _ in range(machine.slices_to_index + SPARE_SLICES):
+        for _ in range(machine.replication.slices_to_index + SPARE_SLICES):
             await asyncio.sleep(0)
             if self._topics.machine(topic) is not machine or self._is_indexed(topic, machine):
                 break

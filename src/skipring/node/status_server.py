@@ -136,7 +136,7 @@ def handle_status_request(
         return Refused(question.request, NOT_A_MEMBER)
     match question:
         case FetchPublications():
-            return publication_page(machine.archive, question, is_spent)
+            return publication_page(machine.replica.archive, question, is_spent)
         case FetchChanges(request=request):
             return ChangePage(request, journals.ticks, journals.entries(topic))
 
@@ -155,7 +155,7 @@ def node_status(machine: Subscriber, request: int, health: NodeHealth | None = N
         silence={node: _clamped(silence[node]) for node in islice(silence, SHORTCUTS_MAX)},
         digests={node: heard[node] for node in islice(heard, SHORTCUTS_MAX)},
         count=len(machine.index()),
-        end=machine.archive.end,
+        end=machine.replica.archive.end,
         root=machine.index().root,
         health=health or NodeHealth(),
     )

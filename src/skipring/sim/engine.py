@@ -296,7 +296,7 @@ class World:
             self.held_by.setdefault(key, set()).add(effect.node)
 
     def _log_of(self, node: NodeId) -> MemoryLog:
-        archive = self.subscribers[node].archive
+        archive = self.subscribers[node].replica.archive
         assert isinstance(archive, MemoryLog)
         return archive
 

@@ -17,8 +17,7 @@ from typing import Final
 
 from msgspec.msgpack import Encoder
 
-from skipring.core.antientropy import AntiEntropy
-from skipring.core.backfill import TransferTracker
+from skipring.core.antientropy import AntiEntropy, TransferTracker
 from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
 from skipring.core.effects import Outbox, Send, Store
 from skipring.core.log import MemoryLog

@@ -93,7 +93,7 @@ class TopicMember:
     @property
     def is_read(self) -> bool:
         """True if the application has read all deliveries."""
-        return self._session.reader.end == self._machine.archive.end
+        return self._session.reader.end == self._machine.replica.archive.end
 
 
 class BenchMember:
