@@ -374,7 +374,7 @@ class Cluster:
                 yield str(each)
         yield from map(str, publication_violations(ForeignView(topic, roster, machines, killed)))
         if statuses:
-            seen = {name: (it.index().root, len(it.index())) for name, it in machines.items()}
+            seen = {name: (it.index().root(), len(it.index())) for name, it in machines.items()}
             seen |= {name: (it.root, it.count) for name, it in statuses.items()}
             yield from map(str, root_violations(seen))
 

@@ -214,7 +214,7 @@ def test_T10_scrub_reaches_every_digest_of_a_large_trie_in_slices() -> None:
     for _ in range(2 * 1000 // 50):
         party.ask("v")
     assert trie.wrong_digests() == {}
-    assert trie.root == right
+    assert trie.root() == right
 
 
 def test_T11_publication_with_a_wrong_id_is_stored_under_the_id_of_its_fields() -> None:

@@ -307,7 +307,7 @@ def test_publication_of_a_clone_under_the_same_incarnation_leads_to_a_new_one() 
     issued(own, newest, 2)
     clone = seq_of(CURRENT, 9)
     newest["ann", CURRENT] = clone
-    own.record("ann", clone)
+    own.on_seen(clone)
     (number,) = issued(own, newest)
     assert number > seq_of(CURRENT, COUNTERS - 1)
 
@@ -315,9 +315,8 @@ def test_publication_of_a_clone_under_the_same_incarnation_leads_to_a_new_one() 
 def test_own_publication_that_returns_changes_nothing() -> None:
     own, newest = OwnSequence("ann", CURRENT), {}
     first, second = issued(own, newest, 2)
-    own.record("ann", first)
-    own.record("ann", second)
-    own.record("bob", seq_of(CURRENT, 99))
+    own.on_seen(first)
+    own.on_seen(second)
     assert issued(own, newest) == [second + 1]
 
 
@@ -365,4 +364,4 @@ def test_no_number_is_issued_twice_whatever_arrives(stored: list[int], arrives: 
         sequence = "ann", seq >> COUNTER_BITS
         if newest.get(sequence, -1) < seq:
             newest[sequence] = seq
-        own.record("ann", seq)
+        own.on_seen(seq)

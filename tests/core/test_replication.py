@@ -229,7 +229,7 @@ def test_machine_with_deferred_storage_flushes_until_all_is_indexed_and_hashed()
         flushes += 1
     assert 1 < flushes < TURNS_MAX
     assert host.machine.index().is_fresh
-    assert host.machine.index().root == eager(made_many(2000)).root
+    assert host.machine.index().root() == eager(made_many(2000)).root()
 
 
 def test_nothing_is_indexed_before_a_tick_without_new_publications() -> None:

@@ -265,11 +265,11 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "is_complete": (FILE, "CompletenessState.complete"),
         },
         "Replica": {
-            "_archive": (PART, "MemoryLog"),
+            "archive": (PART, "MemoryLog"),
             "_end": (DERIVED, "test_end_of_the_log_is_current_at_every_event"),
             "_buffer": (DERIVED, "test_end_of_the_log_is_current_at_every_event"),
             "_newest": (FILE, "ReplicaState.numbers"),
-            "_own": (PART, "OwnSequence"),
+            "own": (PART, "OwnSequence"),
             "_spent": (FILE, "ReplicaState.spent"),
             "_trie": (PART, "PublicationTrie"),
             "_unindexed": (FILE, "ReplicaState.unindexed"),
@@ -278,7 +278,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         "OwnSequence": {
             "_is_challenged": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
             "_issued": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
-            "_node": (FIXED, "the node's name"),
+            "node": (FIXED, "the node's name"),
             "ahead": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
             "incarnation": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
         },

@@ -83,7 +83,9 @@ def test_pages_together_contain_the_database(n: int, is_repaired: bool) -> None:
     state = SupervisorState(database=database_of(nodes), next=3, queue=tuple(nodes[::2]))
     machine = supervisor(state, is_repaired=is_repaired)
     assert read_from(machine) == state
-    assert {(page.total, page.digest) for page in pages_of(machine)} == {(n, machine.roster.digest)}
+    assert {(page.total, page.digest) for page in pages_of(machine)} == {
+        (n, machine.roster.digest())
+    }
 
 
 def test_pages_with_the_longest_labels_and_names_fit_their_frames() -> None:
@@ -164,7 +166,7 @@ def test_status_equals_the_state_of_the_machine() -> None:
     assert dict(status.shortcuts) == state.shortcuts
     assert (status.silence, status.digests) == (state.silence, state.digests)
     assert status.silence
-    assert (status.count, status.end, status.root) == (3, 3, machine.index().root)
+    assert (status.count, status.end, status.root) == (3, 3, machine.index().root())
 
 
 def test_status_of_any_corrupted_machine_fits_its_frame() -> None:

@@ -404,4 +404,4 @@ def _wrong_hashes(root: bytes, publications: tuple[Publication, ...]) -> dict[Pr
     """Return the root that a node reports if it does not follow from its publications."""
     trie = PublicationTrie()
     trie.add_many((publication.id, place) for place, publication in enumerate(publications))
-    return {} if trie.root == root else {ALL: root}
+    return {} if trie.root() == root else {ALL: root}

@@ -271,7 +271,7 @@ class AntiEntropy:
     def _root_claims(self) -> tuple[RangeSummary, ...]:
         """Return the claim about the whole trie; make it again only if the root has changed."""
         trie = self._replica.index()
-        if self._claims and len(trie) and self._claims[0].digests == trie.root:
+        if self._claims and len(trie) and self._claims[0].digests == trie.root():
             return self._claims
         if not len(trie):
             return _NOTHING if self._config.rules.cover else _VIRTUAL_ROOT
@@ -352,7 +352,7 @@ class AntiEntropy:
     def _on_equal(self, message: CheckTrie, out: Outbox) -> None:
         """Send no reply if the roots are equal (case i), unless the sender requests one (T19)."""
         if message.confirm:
-            out.send(message.sender, TrieEqual(self._node, self._replica.index().root))
+            out.send(message.sender, TrieEqual(self._node, self._replica.index().root()))
 
     def on_publications(
         self, message: Publications, sender: NodeId | None, out: Outbox
@@ -374,14 +374,14 @@ class AntiEntropy:
     def is_equal(self, message: TrieEqual) -> bool:
         """Return True if a peer has the same root, and the root has not changed since (T19)."""
         trie = self._replica.index()
-        return trie.is_fresh and message.root == trie.root
+        return trie.is_fresh and message.root == trie.root()
 
     # -- state as a value --------------------------------------------------------------------
 
     def state(self) -> RepairState:
         """Return the variables as a value; include the cached claim only if it is wrong."""
         config, trie = self._config, self._replica.indexed_trie
-        is_used = bool(self._claims) and self._claims[0].digests == trie.root
+        is_used = bool(self._claims) and self._claims[0].digests == trie.root()
         is_wrong = is_used and self._claims != self._made_claims(trie)
         return RepairState(
             session=self._session,

@@ -299,27 +299,27 @@ def newest_of(numbers: Iterable[tuple[NodeId, int]]) -> dict[SequenceId, int]:
 class OwnSequence:
     """Issuer of one node's numbers in a topic; it never issues a number twice."""
 
-    __slots__ = ("_is_challenged", "_issued", "_node", "ahead", "incarnation")
+    __slots__ = ("_is_challenged", "_issued", "ahead", "incarnation", "node")
 
     def __init__(self, node: NodeId, incarnation: int) -> None:
         self.incarnation = incarnation
         self.ahead = 0  # incarnations of this name that are ahead of the clock
-        self._node = node
+        self.node = node
         self._issued = -1  # the last number of this incarnation
         self._is_challenged = True  # compare stored numbers before the first is issued
 
-    def record(self, publisher: NodeId, seq: int) -> None:
-        """Record a publication's number; another process may have issued it under this name."""
-        if publisher == self._node and seq > self._issued:
+    def on_seen(self, seq: int) -> None:
+        """Compare stored numbers again if another process has issued a number under this name."""
+        if seq > self._issued:
             self._is_challenged = True
 
     def next(self, newest: dict[SequenceId, int], time_us: int) -> int:
         """Issue the next number, given the newest of each sequence and the clock."""
-        last = newest.get((self._node, self.incarnation), -1)
+        last = newest.get((self.node, self.incarnation), -1)
         if self._is_challenged or last != self._issued or self._is_full:
             self._renew(newest, time_us)
         self._issued = max(self._issued + 1, self.incarnation << COUNTER_BITS)
-        newest[self._node, self.incarnation] = self._issued
+        newest[self.node, self.incarnation] = self._issued
         return self._issued
 
     @property
@@ -332,7 +332,7 @@ class OwnSequence:
         The step contains random bits: another process of this name may know the same numbers.
         """
         limit = incarnation_at(time_us + TOLERANCE_US)
-        own = {i: last for (node, i), last in newest.items() if node == self._node}
+        own = {i: last for (node, i), last in newest.items() if node == self.node}
         self.ahead = sum(i > limit for i in own)
         self._is_challenged = False
         if self.incarnation == 0:

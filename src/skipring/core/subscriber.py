@@ -236,7 +236,8 @@ class Subscriber:
             case Overwritten():
                 pass  # the state of a supervisor
             case Corrupted():
-                self.replica.index().corrupt(event.digests)
+                self.replica.index()
+                self.replica.corrupt(event.digests)
             case _:
                 assert_never(event)
 
@@ -447,4 +448,4 @@ class Subscriber:
             self.replica.load(state.memory.holdings)
             self._broadcast.load(state.memory.spreading, state.memory.announcing)
             self.replication.load(state.memory)
-            self.replica.indexed_trie.corrupt(state.hashes)
+            self.replica.corrupt(state.hashes)

@@ -68,7 +68,7 @@ class SubscriberTopics:
         if effects and type(effects[-1]) is Unsubscribed:  # always the last effect of a machine
             self._machines.pop(topic, None)
             if self._incarnation:
-                self._remember_left(topic, machine.replica.incarnation + 1)
+                self._remember_left(topic, machine.replica.own.incarnation + 1)
         return effects
 
     def _remember_left(self, topic: TopicId, incarnation: int) -> None:

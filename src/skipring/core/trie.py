@@ -254,7 +254,6 @@ class PublicationTrie:
 
     # -- digests ---------------------------------------------------------------------------
 
-    @property
     def root(self) -> bytes:
         """Return the digest of all ids; that of the virtual root if there are none (T2)."""
         return self._digest(1, 0) or EMPTY_ROOT
@@ -325,8 +324,7 @@ class PublicationTrie:
         if length == self._bits and not self._spans(value):
             bucket = self._buckets[value]
             if bucket is not None:
-                starts = range(0, len(bucket), RECORD_BYTES)
-                return sorted([bucket[at : at + ID_BYTES] for at in starts])
+                return sorted([record[:ID_BYTES] for record in _records(bucket)])
         return list(self.keys(Prefix(length, value)))
 
     def _combined(self, index: int, length: int) -> bytes:
@@ -351,9 +349,12 @@ class PublicationTrie:
             self._scrubbed = place + 1
             if self._buckets[place] is None:
                 continue
-            self._split_down_to(place)
+            bucket = self._split_down_to(place)
             self._rederive(place)
-            entries += self.entries(Prefix(self._bits, place))
+            entries += [
+                (record[:ID_BYTES], int.from_bytes(record[ID_BYTES:], "big"))
+                for record in sorted(_records(bucket))
+            ]
             if len(entries) >= keys_max:
                 break
         return entries
@@ -428,6 +429,5 @@ def _find(bucket: bytes, key: bytes) -> int:
     return at
 
 
-def _records(bucket: bytes) -> Iterator[bytes]:
-    for at in range(0, len(bucket), RECORD_BYTES):
-        yield bucket[at : at + RECORD_BYTES]
+def _records(bucket: bytes) -> list[bytes]:
+    return [bucket[at : at + RECORD_BYTES] for at in range(0, len(bucket), RECORD_BYTES)]

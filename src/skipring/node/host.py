@@ -428,12 +428,12 @@ class NodeHost:
 
     def _report_incarnations(self, topic: TopicId) -> None:
         machine = self._topics.machine(topic)
-        if machine is not None and machine.replica.incarnations_ahead:
+        if machine is not None and machine.replica.own.ahead:
             self._rate_limited.warn(
                 "incarnations_ahead",
                 reason="numbers of this node's name are ahead of the clock and are ignored",
                 topic=topic,
-                count=machine.replica.incarnations_ahead,
+                count=machine.replica.own.ahead,
             )
 
     def _find_members(self, topic: TopicId) -> None:
@@ -461,7 +461,7 @@ class NodeHost:
             silent={node: ticks for node, ticks in machine.unheard.items() if ticks > 0},
             unlinked=tuple(node for node in neighbours if not self.links.is_linked(node)),
             not_ready=self.incompleteness(topic) or "",
-            ahead=machine.replica.incarnations_ahead,
+            ahead=machine.replica.own.ahead,
             quarantined=self.put_aside,
             disk_error=shown(str(error)) if error is not None else "",
             clones=self.links.clones,

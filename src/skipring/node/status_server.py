@@ -75,7 +75,7 @@ def database_page(
     return DatabasePage(
         request=question.request,
         total=total,
-        digest=roster.digest,
+        digest=roster.digest(),
         cursor=_believable_cursor(roster),
         next=after if after < total + len(queue) else None,
         entries=tuple(entry for entry in entries if _is_valid_entry(*entry)),
@@ -156,7 +156,7 @@ def node_status(machine: Subscriber, request: int, health: NodeHealth | None = N
         digests={node: heard[node] for node in islice(heard, SHORTCUTS_MAX)},
         count=len(machine.index()),
         end=machine.replica.archive.end,
-        root=machine.index().root,
+        root=machine.index().root(),
         health=health or NodeHealth(),
     )
 

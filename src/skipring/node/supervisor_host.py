@@ -280,7 +280,7 @@ class SupervisorHost:
             return
         try:
             rosters = {topic: machine.roster for topic, machine in self._topics.machines()}
-            marks = {topic: (len(each), each.digest) for topic, each in rosters.items()}
+            marks = {topic: (len(each), each.digest()) for topic, each in rosters.items()}
             for topic, mark in marks.items():
                 if self._stored.get(topic) != mark:  # the cursor may be lost
                     self._store.save(topic, self.state(topic))

@@ -184,7 +184,7 @@ class _Party:
 
     @property
     def root(self) -> bytes:
-        return self.replica.index().root
+        return self.replica.index().root()
 
     def tick(self, peer: NodeId, rng: Random) -> list[Message]:
         """Start a comparison with a peer; return the messages it sends."""

@@ -293,7 +293,7 @@ class Memories:
         places = {p.id: rng.choice((None, rng.randrange(_HUGE))) for p in state.publications}
         wrong = {key: place for key, place in places.items() if draw.chance(0.25)}
         wrong |= {rng.randbytes(ID_BYTES): rng.randrange(_PUBLICATIONS) for _ in range(2)}
-        claim = RangeSummary.make(ALL, [Summary(Prefix(3, rng.randrange(8)), state.index().root)])
+        claim = RangeSummary.make(ALL, [Summary(Prefix(3, rng.randrange(8)), state.index().root())])
         count = rng.choice((0, 1, rng.randrange(_COUNTER), rng.randrange(_HUGE)))
         is_claimed = draw.chance(0.5)
         return SubscriberMemory(
@@ -369,7 +369,7 @@ def legitimate_digest(nodes: list[NodeId]) -> int:
     roster = world.roster
     for node in nodes:
         roster.add(node)
-    return roster.digest
+    return roster.digest()
 
 
 def wrong_index(n: int, rng: Random) -> Snapshot:
