@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipring.core import summaries as hashing
+from skipring.core import trie as trie_module
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import ID_BITS, ID_BYTES
 from skipring.core.summaries import (
@@ -362,11 +362,11 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Return the ids that are hashed from now on."""
     keys: list[bytes] = []
 
-    def counted(key: bytes) -> bytes:
-        keys.append(key)
-        return leaf_digest(key)
+    def counted(some: list[bytes]) -> bytes:
+        keys.extend(some)
+        return digest_of(some)
 
-    monkeypatch.setattr(hashing, "leaf_digest", counted)
+    monkeypatch.setattr(trie_module, "digest_of", counted)
     return keys
 
 

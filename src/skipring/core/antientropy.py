@@ -178,12 +178,13 @@ class AntiEntropy:
         """Start a session with a random neighbour, if there is one (PublishTimeout, T16)."""
         config, replica = self._config, self._replica
         replica.renew_credits()
+        is_reading = self._transfers.is_reading
         if replica.has_index_backlog:  # in slices: no event should take long
-            if not self._transfers.is_reading:
+            if not is_reading:
                 replica.index_some(config.hashed_ids)
             self._transfers.on_tick()
             return
-        if config.rules.scrub and not self._transfers.is_reading:
+        if config.rules.scrub and not is_reading:
             self._scrub(out)
         # Memory may be corrupted: clamp counters to the values that they are set to.
         self._patience = min(max(self._patience, config.session_ticks), config.session_ticks_max)

@@ -394,8 +394,7 @@ def restored(data: bytes, key: bytes, topic: TopicId) -> Publication | None:
         return None
     if publication.payload is None:
         return replace(publication, id=key)
-    publication = publication.with_id(topic)
-    return publication if publication.id == key else None
+    return replace(publication, id=key) if publication.id_in(topic) == key else None
 
 
 def _row(data: bytes | Raw) -> Publication:

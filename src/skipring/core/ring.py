@@ -7,7 +7,6 @@ the node probes other nodes it learns of, or leaves them to the supervisor (R10)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from random import Random
 
 from skipring.core.config import Rules
@@ -50,11 +49,9 @@ class Ring:
             return right
         return self.wrap if self.wrap < self.me else None
 
-    def peers(self) -> Iterator[Peer]:
-        """Yield the stored ring neighbours: left, right, wrap."""
-        for peer in (*self.neighbours, self.wrap):
-            if peer is not None:
-                yield peer
+    def peers(self) -> list[Peer]:
+        """Return the stored ring neighbours: left, right, wrap."""
+        return [peer for peer in (*self.neighbours, self.wrap) if peer is not None]
 
     def neighbour_nodes(self) -> list[NodeId]:
         """Return the distinct ring neighbours (T16)."""

@@ -12,7 +12,7 @@ from skipring.core.publications import Publication, ids_of
 from skipring.core.replica import Replica
 from skipring.core.state import ScrubState
 
-ROWS_BYTES: Final = 1 << 16  # Limit: the bytes of one step; its last record may exceed them.
+ROWS_BYTES: Final = 1 << 16  # Limit: the payloads of one step; the last one may exceed it.
 
 
 class Scrubber:
@@ -80,7 +80,7 @@ class Scrubber:
         room = ROWS_BYTES
         for offset, publication in self._replica.rows(self._offset, stop):
             found[offset] = publication
-            room -= publication.size_bytes
+            room -= len(publication.payload or b"")
             if room <= 0:
                 stop = offset + 1
                 break

@@ -84,7 +84,9 @@ class PublicationTrie:
 
     def find(self, start: bytes) -> tuple[bytes, int] | None:
         """Return an id that begins with these bytes, 8 or more, and its offset; or None."""
-        bucket = self._bucket(self._home(self._place(start)))
+        place = int.from_bytes(start[:8], "big") >> (_PLACE_BITS - self._bits)
+        while (bucket := self._buckets[place]) is None:  # ``_home``, inlined: this is the hot path
+            place &= place - 1
         at = _find(bucket, start)
         if at < 0:
             return None
@@ -329,7 +331,9 @@ class PublicationTrie:
 
     def _combined(self, index: int, length: int) -> bytes:
         """Return the digest of two halves; if one has no ids, that of the other."""
-        zero, one = self._digest(2 * index, length + 1), self._digest(2 * index + 1, length + 1)
+        zero, one = self._digests[2 * index : 2 * index + 2]
+        if zero is None or one is None:
+            zero, one = self._digest(2 * index, length + 1), self._digest(2 * index + 1, length + 1)
         return inner_digest(zero, one) if zero and one else zero or one
 
     # -- corrupted memory --------------------------------------------------------------------
