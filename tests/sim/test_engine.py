@@ -257,7 +257,7 @@ def test_confirmation_of_an_equal_trie_is_recorded() -> None:
 def test_two_nodes_without_publications_confirm_each_other(hashes: dict[Prefix, bytes]) -> None:
     start = replace(RING.subscribers["a"], hashes=hashes)
     world = run(world_of(replace(RING, subscribers=RING.subscribers | {"a": start})), 20)
-    world._dispatch("a", SyncRequested())
+    world.dispatch("a", SyncRequested())
     run(world, 3)
     assert ("a", "c") in world.confirmed
 
