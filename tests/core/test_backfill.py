@@ -1,4 +1,4 @@
-"""Backfill: slow sources are replaced; a transfer delays other sessions for a bounded time (T8)."""
+"""Backfill: pages from several sources, and the replacement of slow ones (P6)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from msgspec.msgpack import encode as packed
 from msgspec.structs import replace
 
 from skipring.core import log_pages
+from skipring.core.antientropy import TransferTracker
 from skipring.core.backfill import (
     PATIENCE_TICKS,
     READ_TICKS_MAX,
@@ -21,7 +22,6 @@ from skipring.core.backfill import (
     TICK_BYTES_MIN,
     BackfillClient,
     PageRead,
-    TransferTracker,
     after_page,
 )
 from skipring.core.config import ProtocolConfig
