@@ -328,7 +328,8 @@ class Broadcast:
         return tuple(chain.from_iterable([arrival.publications for arrival in arrivals]))
 
     def on_recovered(self) -> None:
-        """Mark deferred publications as known again, after the replica was read from the log."""
+        """Mark deferred publications as known again, after the state was replaced."""
+        self.invalidate_view()
         if self._lazy_push is not None:
             self._lazy_push.forget_stored()
         for arrival in self._arrivals or ():

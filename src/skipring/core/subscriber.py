@@ -439,7 +439,6 @@ class Subscriber:
         self._digest.load(state.digests)
         self.replica.recover(state.hashes)
         self._broadcast.on_recovered()
-        self._broadcast.invalidate_view()
         if state.memory is not None:
             self._audit_ticks = state.memory.audit_ticks
             self._shortcuts.load(state.memory.chains)
