@@ -105,8 +105,7 @@ class Replica:
         self._unindexed = None
         self._end = self._newest = None
         if self.archive.end:
-            self._own_trie().add_many(self.archive.entries())
-            self._newest = self.archive.newest()  # now: later it would delay an event
+            self._trie, self._newest = self.archive.index()
         self.corrupt(wrong_digests)
 
     def corrupt(self, digests: Mapping[Prefix, bytes]) -> None:

@@ -100,7 +100,7 @@ class Access(Struct, frozen=True, kw_only=True):
             return None
         from skipring.security.credentials import Credentials  # noqa: PLC0415  (as above)
 
-        return Credentials.load(Path(self.ca), Path(self.cert), Path(self.key))
+        return Credentials(Path(self.ca), Path(self.cert), Path(self.key))
 
 
 def _first(

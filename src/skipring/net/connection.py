@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from time import time
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -105,6 +105,7 @@ class Switchboard(Protocol):
 
     budget: WorkBudget
     partial_frames: PartialFrames
+    counts: Counter[str]  # dropped frames and refused connections, by reason
 
     def on_bytes(self, count: int) -> None:
         """Count received bytes."""
@@ -164,6 +165,7 @@ class PeerConnection(asyncio.Protocol):
         self._waiting: deque[tuple[float, Frame]] = deque()
         self._waiting_bytes = 0
         self._is_paused = False  # no reading until the waiting frames are handled
+        self._is_ended = False  # the peer sends no more: close after the waiting frames
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.address = "unknown"  # of the other end, for logs
@@ -322,7 +324,7 @@ class PeerConnection(asyncio.Protocol):
         finally:
             self._board.end_batch(self)
         if not waiting:
-            self._read_on()
+            self.close() if self._is_ended else self._read_on()
         return bool(waiting) and self._can_serve
 
     def _read_on(self) -> None:
@@ -337,15 +339,20 @@ class PeerConnection(asyncio.Protocol):
     def _refuse_bytes(self, error: WireError) -> None:
         self._refuse(type(error).__name__, str(error), failure_in(self._first))
 
+    def eof_received(self) -> bool:
+        """Keep the connection open until its waiting frames are handled; TLS closes it anyway."""
+        self._is_ended = bool(self._waiting) and not self._board.is_secured
+        return self._is_ended
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the connection; the next frame dials again."""
-        reason, detail = (
-            classify_tls_error(exc) if exc is not None and not self.is_greeted else (None, "")
-        )
+        if self._waiting:
+            self._board.counts["connection lost"] += len(self._waiting)
+        error = exc if not self.is_greeted else None
+        reason, detail = (None, "") if error is None else classify_tls_error(error)
         if reason is not None:  # TLS 1.3 reports only now that the peer refused the certificate
             self._board.refuse(reason, self, detail)
-        if self.failure is None:
-            self.failure = failure_of(exc) if exc is not None else CLOSED
+        self.failure = self.failure or (failure_of(exc) if exc is not None else CLOSED)
         if self._deadline is not None:
             self._deadline.cancel()
         self._forget_bytes()
@@ -363,8 +370,7 @@ class PeerConnection(asyncio.Protocol):
         self.can_write = True
         if self._owner is not None:
             self._owner.flush()
-        if self._waiting:
-            self._restart_waiting()
+        self._restart_waiting()
 
     # -- input -------------------------------------------------------------------------------
 
@@ -432,8 +438,7 @@ class PeerConnection(asyncio.Protocol):
         if greeting is None or self._is_refused:
             return
         self._attach(greeting)
-        if self._waiting:
-            self._restart_waiting()
+        self._restart_waiting()
 
     def refuse_name(self, farewell: bytes, why: str) -> None:
         """Drop all messages; send a farewell and close after FAREWELL_S."""
@@ -455,7 +460,8 @@ class PeerConnection(asyncio.Protocol):
         """Schedule waiting frames with a new arrival time: their delay was not the loop's."""
         now_s = self._budget.clock()
         self._waiting = deque((now_s, frame) for _, frame in self._waiting)
-        self._budget.add(self)
+        if self._waiting:
+            self._budget.add(self)
 
     def _attach(self, greeting: Hello) -> None:
         if self._deadline is not None:

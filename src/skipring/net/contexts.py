@@ -87,6 +87,17 @@ class Contexts(Struct, kw_only=True, omit_defaults=True):
             raise InputError(f"there are {CONTEXTS_MAX} contexts; delete one first")
         self.contexts[name] = context
 
+    def select(self, name: str) -> None:
+        """Make an existing context the current one."""
+        self.find(name)
+        self.current = name
+
+    def delete(self, name: str) -> None:
+        """Delete an existing context."""
+        self.find(name)
+        del self.contexts[name]
+        self.current = None if self.current == name else self.current
+
 
 def contexts_file() -> Path:
     """Return the path of the file that stores the contexts of this user."""

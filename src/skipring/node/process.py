@@ -104,7 +104,7 @@ async def serve_supervisor(
             f"the certificate has the name {settings.credentials.name}; that of a supervisor must "
             "be supervisor; create it with skipring certs issue supervisor"
         )
-    stop = _stop_signal()
+    stop = stop_signal()
     async with AsyncExitStack() as stack:
         store = None
         if place.data is not None:
@@ -147,7 +147,7 @@ async def serve_node(
         )
     for topic in topics:
         check_topic_name(topic)
-    stop = _stop_signal()
+    stop = stop_signal()
     async with AsyncExitStack() as stack:
         store = trace = None
         if place.data is not None:
@@ -171,7 +171,7 @@ async def serve_node(
             node.subscribe(topic)
         await stop
         _LOG.info("node_stopping", node=called)
-        left = await hand_over(node, topics, settings.drain_s, _stop_signal())
+        left = await hand_over(node, topics, settings.drain_s, stop_signal())
         await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
     return Stop(stop.result(), left)
 
@@ -308,8 +308,10 @@ def _ignore(topic: TopicId, delivery: Deliver) -> None:
     """Ignore a delivery: this process stores and forwards, and has no application."""
 
 
-def _stop_signal() -> asyncio.Future[signal.Signals]:
-    """Return a future of the signal that stops the process."""
+def stop_signal(
+    *numbers: signal.Signals,
+) -> asyncio.Future[signal.Signals]:
+    """Return a future of the signal that stops the process, by default SIGINT or SIGTERM."""
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[signal.Signals] = loop.create_future()
 
@@ -317,6 +319,6 @@ def _stop_signal() -> asyncio.Future[signal.Signals]:
         if not stop.done():
             stop.set_result(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in numbers or (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
     return stop

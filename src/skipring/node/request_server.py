@@ -98,10 +98,11 @@ class RequestServer:
     def send_status(self, to: NodeId, topic: TopicId, question: IndexQuestion) -> None:
         """Send a status, at once if few publications are not indexed."""
         machine = self._topics.machine(topic)
-        needs_index = isinstance(question, GetNodeStatus) or question.bits is not None
-        if topic in self._waiting:
+        if machine is None or not _needs_index(question, machine):
+            self._answer(to, topic, machine, question)
+        elif topic in self._waiting:
             self._wait(to, topic, question)
-        elif machine is None or not needs_index or self._is_indexed(topic, machine):
+        elif self._is_indexed(topic, machine):
             self._answer(to, topic, machine, question)
         else:
             self._waiting[topic] = [(to, question)]
@@ -129,7 +130,14 @@ class RequestServer:
                 break
         current = self._topics.machine(topic)
         for sender, question in self._waiting.pop(topic):
-            self._answer(sender, topic, current, question)
+            if (
+                current is not None
+                and current.replication.is_backfilling
+                and current.replica.is_behind
+            ):
+                self._sender.send_message(topic, sender, Refused(question.request, BUSY))
+            else:
+                self._answer(sender, topic, current, question)
 
     def _answer(
         self, to: NodeId, topic: TopicId, machine: Subscriber | None, question: IndexQuestion
@@ -144,3 +152,10 @@ class RequestServer:
             health = self._health_of(topic, machine)
             answer = node_status(machine, question.request, health)
         self._sender.send_message(topic, to, answer)
+
+
+def _needs_index(question: IndexQuestion, machine: Subscriber) -> bool:
+    """Return True if the answer contains digests; a status during a backfill has none."""
+    if isinstance(question, GetNodeStatus):
+        return not machine.replication.is_backfilling
+    return question.bits is not None

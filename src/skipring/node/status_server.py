@@ -21,6 +21,7 @@ from skipring.core.publications import Publication
 from skipring.core.roster import Roster
 from skipring.core.state import LivenessState
 from skipring.core.subscriber import Subscriber
+from skipring.core.summaries import EMPTY_ROOT
 from skipring.core.supervisor import Supervisor
 from skipring.errors import MessageError
 from skipring.net.work_budget import Spent, never_spent
@@ -142,8 +143,12 @@ def handle_status_request(
 
 
 def node_status(machine: Subscriber, request: int, health: NodeHealth | None = None) -> NodeStatus:
-    """Return the variables of a subscriber; collections (corrupt memory) are cut to the limits."""
+    """Return the variables of a subscriber; collections (corrupt memory) are cut to the limits.
+
+    During a backfill the index is behind, so the root is that of an empty trie.
+    """
     silence, heard = machine.silence, machine.digests
+    is_known = not machine.replica.is_behind or not machine.replication.is_backfilling
     return NodeStatus(
         request=request,
         member=machine.member,
@@ -154,9 +159,9 @@ def node_status(machine: Subscriber, request: int, health: NodeHealth | None = N
         shortcuts=tuple(islice(machine.shortcuts.items(), SHORTCUTS_MAX)),
         silence={node: _clamped(silence[node]) for node in islice(silence, SHORTCUTS_MAX)},
         digests={node: heard[node] for node in islice(heard, SHORTCUTS_MAX)},
-        count=len(machine.index()),
+        count=machine.count,
         end=machine.replica.archive.end,
-        root=machine.index().root(),
+        root=machine.index().root() if is_known else EMPTY_ROOT,
         health=health or NodeHealth(),
     )
 
