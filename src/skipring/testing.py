@@ -318,7 +318,7 @@ class Cluster:
     def payloads(self, name: NodeId) -> list[bytes]:
         """Return the stored payloads of a node, in the order of arrival."""
         machine = self.node(name).machine(self.topic)
-        stored = machine.archive.publications() if machine is not None else ()
+        stored = machine.replica.archive.publications() if machine is not None else ()
         return [publication.payload or b"" for publication in stored]
 
     def delivered(self, name: NodeId) -> list[bytes]:
@@ -360,7 +360,7 @@ class Cluster:
                 yield str(each)
         yield from map(str, publication_violations(ForeignView(topic, roster, machines, killed)))
         if statuses:
-            seen = {name: (it.index().root, len(it.index())) for name, it in machines.items()}
+            seen = {name: (it.index().root(), len(it.index())) for name, it in machines.items()}
             seen |= {name: (it.root, it.count) for name, it in statuses.items()}
             yield from map(str, root_violations(seen))
 

@@ -360,7 +360,7 @@ def status(
         digests={},
         count=len(stored),
         end=len(stored),
-        root=trie.root if root is None else root,
+        root=trie.root() if root is None else root,
     )
 
 

@@ -233,7 +233,8 @@ async def test_corrupt_rows_of_neighbours_are_refused(wire: Wire, tmp_path: Path
     rows = with_spoilt(history(LONG))
     async with late(wire, tmp_path, dict.fromkeys(HOLDERS, rows), repairs=False) as here:
         newcomer = await here.come()
-        await until(lambda: wire.rows >= LONG and not machine_of(newcomer).is_backfilling)
+        machine = machine_of(newcomer)
+        await until(lambda: wire.rows >= LONG and not machine.replication.is_backfilling)
         sound = {row.id for row in rows if row.is_genuine(TOPIC)}
         assert ids_of(newcomer) == sound
         assert not any(each.startswith(b"spoilt") for each in here.ring.delivered["new"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import skipring
-from skipring.core.sequences import COUNTER_BITS
+from skipring.core.publications import COUNTER_BITS
 from skipring.testing import Cluster
 
 DEADLINE_S = 60.0

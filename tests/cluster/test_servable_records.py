@@ -18,15 +18,21 @@ from skipring.core.limits import (
     KEY_BYTES_MAX,
     NUMBER_MAX,
     PAYLOAD_BYTES_MAX,
-    RECORD_BYTES_MAX,
     STORED_BYTES_MAX,
 )
 from skipring.core.log import Log, MemoryLog
 from skipring.core.log_messages import FetchLog, LogPage
-from skipring.core.log_pages import PAGE_BYTES, log_page
+from skipring.core.log_pages import PAGE_BYTES, decode_page, log_page
 from skipring.core.messages import PublishNew
-from skipring.core.publications import ID_BYTES, Encoded, Publication
-from skipring.core.records import decode_page, decoded_page, encoded, restored
+from skipring.core.publications import (
+    ID_BYTES,
+    RECORD_BYTES_MAX,
+    Encoded,
+    Publication,
+    decoded_page,
+    encoded,
+    restored,
+)
 from skipring.core.replica import Replica
 from skipring.core.scrub import Scrubber
 from skipring.errors import MessageError

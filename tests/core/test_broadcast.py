@@ -942,7 +942,7 @@ def test_all_members_get_all_publications_once_with_live_settings_and_losses(
 
 def test_wrong_count_of_arrivals_is_gone_after_a_tick() -> None:
     host = quarter(defers_storage=True)
-    spreading = host.machine._replication.broadcast
+    spreading = host.machine._broadcast
     spreading._arrived, spreading._arrived_bytes = 10**9, -(10**9)
     host.handle(Tick())
     effects = [*host.handle(Received(PublishNew(made(0)), "j")), *host.handle(Flush())]
@@ -954,7 +954,7 @@ def test_wrong_count_of_arrivals_is_gone_after_a_tick() -> None:
 def test_wrong_view_and_routes_are_gone_after_a_tick() -> None:
     host = quarter()
     host.tick(CALM)
-    spreading = host.machine._replication.broadcast
+    spreading = host.machine._broadcast
     route = type(spreading._route(None))
     spreading._routes = {None: route(("x",), frozenset())}
     spreading._is_view_sure, spreading._view = True, 7

@@ -111,7 +111,7 @@ def test_drain_without_a_reachable_member_ends_at_once() -> None:
     for node in "bcd":
         world.lose_contact("a", node)
     assert world.drained == {"a": None}
-    assert world.subscribers["a"].unconfirmed == 0
+    assert world.subscribers["a"].replication.unconfirmed == 0
 
 
 def test_nodes_that_request_handovers_do_not_keep_a_drain_from_its_receiver() -> None:
@@ -131,7 +131,7 @@ def test_drain_without_a_receiver_counts_everything() -> None:
     states = dict(start.subscribers)
     states["a"] = replace(states["a"], memory=SubscriberMemory(drain=drain))
     world = world_of(replace(start, subscribers=states))
-    assert world.subscribers["a"].unconfirmed == 300
+    assert world.subscribers["a"].replication.unconfirmed == 300
 
 
 def test_drain_states_whether_members_remain_that_cannot_be_reached() -> None:
@@ -161,9 +161,9 @@ def test_leaver_takes_back_the_name_of_a_member_that_leaves_too() -> None:
     leaver = world.subscribers["a"]
     world.drain("a")
     leaver.handle(Received(Draining("b", ("x",)), "b"))
-    assert "x" in leaver.drain_candidates()
+    assert "x" in leaver.replication.drain_candidates()
     leaver.handle(Received(Draining("c"), "c"))
-    assert "x" in leaver.drain_candidates()  # only b has announced it
+    assert "x" in leaver.replication.drain_candidates()  # only b has announced it
     effects = leaver.handle(Received(Draining("d"), "d"))
     assert CheckHeld in {type(e.message) for e in effects if isinstance(e, Send) and e.to == "x"}
     assert Drained(None, absent=False) in leaver.handle(Received(Draining("b"), "b"))
@@ -193,7 +193,7 @@ def test_drain_of_single_ids_hands_nothing_else_over() -> None:
 def test_unconfirmed_publications_are_counted() -> None:
     world = world_of(holding(a=300))
     world.drain("a")
-    assert world.subscribers["a"].unconfirmed == 300
+    assert world.subscribers["a"].replication.unconfirmed == 300
 
 
 def test_member_that_drains_refuses_to_be_a_receiver() -> None:

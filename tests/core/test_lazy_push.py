@@ -387,7 +387,7 @@ def test_announcement_of_recent_publications_is_evaluated_without_the_trie() -> 
     arrive(host, news(1), "b")
     arrive(host, i_have("e", made(0), made(1)))
     assert distinct(host.handle(Flush()), Want) == []
-    assert len(host.machine.indexed_trie) == 0
+    assert len(host.machine.replica.indexed_trie) == 0
 
 
 def test_lost_publication_is_requested_once_no_new_ones_arrive() -> None:

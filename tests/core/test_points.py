@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from skipring.core.config import Rule
-from tests.core.points import POINTS
 
 HERE = Path(__file__).parent
 CORE = HERE.parents[1] / "src" / "skipring" / "core"
@@ -58,19 +56,6 @@ def test_every_point_has_a_test_with_its_number(point: str) -> None:
 
 def test_every_number_in_a_test_name_is_a_point() -> None:
     assert {name: points_in(name) for name in names() if not points_in(name) <= set(ALL)} == {}
-
-
-def test_table_lists_exactly_the_points() -> None:
-    assert tuple(POINTS) == ALL
-
-
-@pytest.mark.parametrize("point", ALL)
-def test_tests_in_the_table_exist_once_and_have_the_number(point: str) -> None:
-    times = Counter(names())
-    assert POINTS[point]
-    for name in POINTS[point]:
-        assert times[name] == 1
-        assert point in points_in(name)
 
 
 @pytest.mark.parametrize("rule", Rule)

@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.core import replica as holdings_module
+from skipring.core.broadcast import Broadcast
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import (
     Deliver,
     Discard,
     Origin,
-    Outbox,
     Send,
     Store,
 )
@@ -29,7 +29,7 @@ from skipring.core.events import (
     Tick,
     UnsubscribeRequested,
 )
-from skipring.core.log import MemoryLog
+from skipring.core.log import HistoryPage, MemoryLog
 from skipring.core.log_messages import LogInfo, LogPage, Refused
 from skipring.core.messages import (
     MESSAGE_TYPES,
@@ -61,12 +61,9 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.prefix import ALL
-from skipring.core.publications import ID_BYTES, Encoded, Publication
-from skipring.core.records import HistoryPage, encoded_all
+from skipring.core.publications import ID_BYTES, Encoded, Publication, encoded_all
 from skipring.core.replica import Replica
 from skipring.core.replication import Replication
-from skipring.core.ring import Ring
-from skipring.core.shortcuts import Shortcuts
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import RangeSummary
 from skipring.core.trie import PublicationTrie
@@ -85,21 +82,11 @@ def is_about(message: object) -> bool:
     return bool(publications_in(message)) or hasattr(message, "claims")  # type: ignore[arg-type]
 
 
-def test_replication_handles_every_message_about_publications_and_no_other() -> None:
+def test_broadcast_and_replication_handle_every_message_about_publications() -> None:
     about = {type(each) for each in SAMPLES if type(each) in MESSAGE_TYPES and is_about(each)}
     handing_over = {CheckHeld, Held, Draining, RequestHandover, HandoverDone}
-    assert set(Replication.HANDLERS) == about | {IHave, Want, TrieEqual} | handing_over
-
-
-def test_replication_without_a_subscriber_delivers_and_stores_publications() -> None:
-    ring = Ring("m", LATE.rules)
-    circulation = Replication(ring, Shortcuts(ring), Replica(TOPIC, None), LATE)
-    out = Outbox()
-    circulation.on_message(news(0), "a", out)
-    assert [type(effect) for effect in out.effects] == [Deliver]
-    assert circulation.has_to_flush
-    circulation.persist_deferred(out)
-    assert [type(effect) for effect in out.effects] == [Deliver, Store]
+    handled = {*Broadcast.HANDLERS, *Replication.HANDLERS}
+    assert handled == about | {IHave, Want, TrieEqual} | handing_over
 
 
 # -- events that need the log ------------------------------------------------------------------
@@ -220,7 +207,7 @@ def page(publications: tuple[Publication, ...], **fields: object) -> HistoryPage
 
 def backlog(host: FakeHost[Subscriber]) -> int:
     """Return the number of publications that are not in the trie yet."""
-    return host.machine.count - len(host.machine.indexed_trie)
+    return host.machine.count - len(host.machine.replica.indexed_trie)
 
 
 def eager(publications: tuple[Publication, ...]) -> PublicationTrie:
@@ -242,7 +229,7 @@ def test_machine_with_deferred_storage_flushes_until_all_is_indexed_and_hashed()
         flushes += 1
     assert 1 < flushes < TURNS_MAX
     assert host.machine.index().is_fresh
-    assert host.machine.index().root == eager(made_many(2000)).root
+    assert host.machine.index().root() == eager(made_many(2000)).root()
 
 
 def test_nothing_is_indexed_before_a_tick_without_new_publications() -> None:

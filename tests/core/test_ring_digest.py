@@ -138,4 +138,4 @@ def test_R14_label_0_computes_the_sum_over_the_roster_in_a_legitimate_ring(n: in
     asked: list[object] = []
     for _ in range(50):  # its neighbours are silent, so it asks (R9)
         asked += [message for _, message in root.tick() if isinstance(message, GetConfiguration)]
-    assert set(asked) == {GetConfiguration(nodes[0], roster.digest)}
+    assert set(asked) == {GetConfiguration(nodes[0], roster.digest())}

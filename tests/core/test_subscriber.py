@@ -55,8 +55,9 @@ from skipring.core.messages import (
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
+from skipring.core.ring import asks_supervisor
 from skipring.core.state import LivenessState, SubscriberState, legitimate_state
-from skipring.core.subscriber import Subscriber, asks_supervisor
+from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import RangeSummary, Summary
 from tests.support.fake_host import FakeHost, sent
 from tests.support.machines import (
@@ -319,13 +320,13 @@ def wrong_weight(host: FakeHost[Subscriber]) -> None:
 
 
 def wrong_tree_edges(host: FakeHost[Subscriber]) -> None:
-    spreading = host.machine._replication.broadcast
+    spreading = host.machine._broadcast
     spreading._edges, spreading._levels, spreading._view = ["x", None], 60, 7
 
 
 def wrong_claims(host: FakeHost[Subscriber]) -> None:
-    root = host.machine.index().root
-    host.machine._replication._repair._claims = (
+    root = host.machine.index().root()
+    host.machine.replication._repair._claims = (
         RangeSummary.make(ALL, [Summary(Prefix(3, 5), root)]),
     )
 
@@ -351,7 +352,7 @@ def test_wrong_derived_values_are_gone_after_16_ticks(
 
 def test_end_of_the_log_is_current_at_every_event() -> None:
     host = subscriber(QUARTER)
-    replica = host.machine._replication.replica
+    replica = host.machine.replica
     for offset in range(3):
         ghost = Publication(publisher="x", seq=9, payload=b"x").with_id("news")
         replica._end, replica._buffer = 70, (0, (ghost,) * 70)

@@ -289,7 +289,7 @@ def calm_supervisor(n: int, *, rules: Rules = AT_ONCE) -> FakeHost[Supervisor]:
 
 
 def report(host: FakeHost[Supervisor], difference: int = 1, node: NodeId = "n00000") -> None:
-    host.receive(GetConfiguration(node, host.machine.roster.digest + difference))
+    host.receive(GetConfiguration(node, host.machine.roster.digest() + difference))
 
 
 def load(host: FakeHost[Supervisor], ticks: int) -> list[int]:

@@ -1,5 +1,6 @@
 """Topics of a process: one machine per topic, and the assignment of events to them (section 4)."""
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -25,8 +26,15 @@ from skipring.core.messages import (
     Unsubscribe,
 )
 from skipring.core.peers import SUPERVISOR, EdgeKind, TopicId
-from skipring.core.sequences import COUNTER_BITS, incarnation_at
-from skipring.core.topics import SubscriberTopics, SupervisorTopics
+from skipring.core.publications import COUNTER_BITS, incarnation_at
+from skipring.core.topics import (
+    SUBJECTS_PER_NAME_MAX,
+    TOPICS_MAX,
+    TOPICS_PER_NAME_MAX,
+    Quotas,
+    SubscriberTopics,
+    SupervisorTopics,
+)
 from tests.support.fake_host import sent
 from tests.support.machines import label, peer
 
@@ -177,3 +185,51 @@ def test_no_number_is_used_twice_after_left_topics_are_forgotten(
     names = [f"t{number % 5}" for number in range(20)]
     used = [(name, number_in(topics, name)) for name in names]
     assert len(set(used)) == len(used)
+
+
+# -- quotas --------------------------------------------------------------------------------
+
+
+def test_name_gets_a_quarter_of_the_topics_and_then_a_reason() -> None:
+    quotas = Quotas()
+    for _ in range(TOPICS_PER_NAME_MAX):
+        assert quotas.refuse_topic("a") is None
+    reason = quotas.refuse_topic("a")
+    assert reason is not None
+    assert reason.startswith(f"a has {TOPICS_PER_NAME_MAX} topics at this supervisor")
+    assert quotas.refuse_topic("b") is None
+    assert 4 * TOPICS_PER_NAME_MAX <= TOPICS_MAX
+
+
+def test_topics_of_all_names_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_module, "TOPICS_MAX", 3)
+    quotas = Quotas()
+    answers = [quotas.refuse_topic(name) for name in "abcd"]
+    assert answers == [None, None, None, "this supervisor has 3 topics and serves no more"]
+
+
+def test_subjects_of_one_interval_are_bounded_and_one_refusal_is_sent() -> None:
+    quotas = Quotas()
+    refused = sent = 0
+    for _ in range(2 * SUBJECTS_PER_NAME_MAX):
+        if quotas.refuse_subject("a") is not None:
+            refused += 1
+            sent += quotas.is_first_excess("a")
+    assert (refused, sent) == (SUBJECTS_PER_NAME_MAX, 1)
+    assert quotas.refuse_subject("b") is None
+    quotas.on_tick([])
+    assert quotas.refuse_subject("a") is None
+
+
+def test_wrong_charges_are_gone_after_a_tick() -> None:
+    quotas = Quotas()
+    quotas._topics = Counter({"a": 10**9, "b": -7})
+    quotas._subjects = Counter({"a": 10**9})
+    quotas._total = 10**9
+    quotas.on_tick(["b", "b"])
+    assert quotas.refuse_topic("a") is None
+    assert quotas.refuse_subject("a") is None
+    allowed = [quotas.refuse_topic("b") is None for _ in range(TOPICS_PER_NAME_MAX)]
+    assert sum(allowed) == TOPICS_PER_NAME_MAX - 2  # two topics of b exist
+    others = [quotas.refuse_topic(f"x{number}") is None for number in range(TOPICS_MAX)]
+    assert sum(others) == TOPICS_MAX - TOPICS_PER_NAME_MAX - 1  # all names together

@@ -110,7 +110,7 @@ class Pair:
         for name, archive in self._archives.items():
             replica = Replica(TOPIC, archive)
             replica.recover({})
-            assert len(replica.index().root) > 0  # the digests of the holder are computed
+            assert len(replica.index().root()) > 0  # the digests of the holder are computed
             self._machines[name] = AntiEntropy(name, replica, TransferTracker(config), config)
         self._on_the_way: deque[tuple[str, Message]] = deque()
         self.sent = 0  # publications

@@ -172,14 +172,14 @@ async def test_received_publications_are_stored_before_an_overwrite_and_delivere
         node.subscribe(TOPIC)
         made = [Publication(publisher="z", seq=seq, payload=b"x") for seq in range(3)]
         node.dispatch(TOPIC, Received(PublishMany((made[0], made[1]))))
-        assert machine_of(node).archive.end == 0  # received, but not stored
+        assert machine_of(node).replica.archive.end == 0  # received, but not stored
         damage = Overwrite(1, None, None, None, None, (), {}, {})
         assert node.chaos.handle(TOPIC, damage) == ChaosAck(1)
         for each in (made[1], made[0], made[2]):
             node.dispatch(TOPIC, Received(PublishNew(each)))
         node.dispatch(TOPIC, Shutdown())
         assert delivered == [0, 1, 2]
-        stored = machine_of(node).archive.publications()
+        stored = machine_of(node).replica.archive.publications()
         assert [each.seq for each in stored] == [0, 1, 2]
     finally:
         await node.close()
@@ -201,12 +201,12 @@ async def test_equal_seeds_give_equal_wrong_roots_and_different_losses() -> None
             event = PublishRequested(payload=b"%d" % number, publisher="p", seq=number)
             for node in (one, other):
                 await node.publish(TOPIC, event)
-        right = machine_of(one).index().root
+        right = machine_of(one).index().root()
         for node in (one, other):
             assert node.chaos.handle(TOPIC, CorruptTrie(1, 3, 16, seed=9)) == ChaosAck(1)
         states = [machine_of(node).state() for node in (one, other)]
         assert all(len(machine_of(node).index()) == 64 for node in (one, other))
-        assert machine_of(one).index().root == machine_of(other).index().root != right
+        assert machine_of(one).index().root() == machine_of(other).index().root() != right
         assert all(len(state.hashes) == 3 for state in states)
         assert all(len(state.publications) == 48 for state in states)
         assert states[0].publications != states[1].publications
@@ -232,8 +232,8 @@ async def test_corruption_of_nothing_changes_nothing() -> None:
 async def test_tries_of_other_nodes_in_the_process_stay_unchanged() -> None:
     async with member() as node, member("other") as other:
         assert node.chaos.handle(TOPIC, CorruptTrie(1, 1, 1, 0)) == ChaosAck(1)
-        assert machine_of(node).index().root != EMPTY_ROOT
-        assert machine_of(other).index().root == EMPTY_ROOT
+        assert machine_of(node).index().root() != EMPTY_ROOT
+        assert machine_of(other).index().root() == EMPTY_ROOT
 
 
 # -- forged messages -------------------------------------------------------------------------

@@ -298,10 +298,10 @@ async def test_own_publications_in_confirmed_ranges_are_not_counted_after_a_time
     machine = SimpleNamespace(
         label="0",
         neighbours=lambda: ["n01"],
-        drain_candidates=lambda: ["n01"],
         count=count,
-        unconfirmed=3,
-        is_leaving=True,
+        replication=SimpleNamespace(
+            drain_candidates=lambda: ["n01"], unconfirmed=3, is_leaving=True
+        ),
     )
     topics = cast("SubscriberTopics", SimpleNamespace(machine=lambda topic: machine))
     departures = Departures(

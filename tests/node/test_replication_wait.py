@@ -44,8 +44,8 @@ async def test_publication_is_on_the_disks_of_other_members(tmp_path: Path, repl
             name
             for name in cluster.nodes
             if (machine := cluster.node(name).machine(cluster.topic)) is not None
-            and (offset := machine.offset_of(made)) is not None
-            and offset < machine.archive.written_end  # type: ignore[attr-defined]
+            and (offset := machine.replica.offset_of(made)) is not None
+            and offset < machine.replica.archive.written_end  # type: ignore[attr-defined]
         ]
         assert len(durable) >= replicas
         names = cluster.nodes
@@ -115,7 +115,7 @@ async def test_blocking_publish_waits_for_replicas(tmp_path: Path) -> None:
         for name in cluster.nodes:
             machine = cluster.node(name).machine(cluster.topic)
             assert machine is not None
-            assert machine.offset_of(made) is not None
+            assert machine.replica.offset_of(made) is not None
 
 
 async def test_member_that_confirms_twice_counts_once(tmp_path: Path) -> None:

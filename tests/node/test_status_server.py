@@ -100,7 +100,9 @@ def test_pages_together_contain_the_database(n: int, is_repaired: bool) -> None:
     state = SupervisorState(database=database_of(nodes), next=3, queue=tuple(nodes[::2]))
     machine = supervisor(state, is_repaired=is_repaired)
     assert read_from(machine) == state
-    assert {(page.total, page.digest) for page in pages_of(machine)} == {(n, machine.roster.digest)}
+    assert {(page.total, page.digest) for page in pages_of(machine)} == {
+        (n, machine.roster.digest())
+    }
 
 
 def test_pages_with_the_longest_labels_and_names_fit_their_frames() -> None:
@@ -181,7 +183,7 @@ def test_status_equals_the_state_of_the_machine() -> None:
     assert dict(status.shortcuts) == state.shortcuts
     assert (status.silence, status.digests) == (state.silence, state.digests)
     assert status.silence
-    assert (status.count, status.end, status.root) == (3, 3, machine.index().root)
+    assert (status.count, status.end, status.root) == (3, 3, machine.index().root())
 
 
 def test_status_during_a_backfill_neither_indexes_nor_hashes() -> None:
@@ -190,11 +192,11 @@ def test_status_during_a_backfill_neither_indexes_nor_hashes() -> None:
     memory = SubscriberMemory(backfill=BackfillState(run=run))
     machine.handle(Overwritten(replace(legitimate_state(0, "abcdefgh"), memory=memory)))
     machine.handle(PublishManyRequested((PublishRequested(payload=b"a"),)))
-    assert machine.is_backfilling
-    assert not machine.is_indexed
+    assert machine.replication.is_backfilling
+    assert machine.replica.is_behind
     status = node_status(machine, 4)
     assert (status.count, status.root) == (1, EMPTY_ROOT)
-    assert not machine.is_indexed
+    assert machine.replica.is_behind
 
 
 def test_status_of_any_corrupted_machine_fits_its_frame() -> None:

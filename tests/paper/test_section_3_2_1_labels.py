@@ -10,8 +10,8 @@ from skipring.core.config import Rules
 from skipring.core.labels import Label
 from skipring.core.messages import UNRECORDED, GetConfiguration, SetConfiguration, Subscribe
 from skipring.core.peers import SUPERVISOR
+from skipring.core.ring import asks_supervisor
 from skipring.core.state import SubscriberState, legitimate_state
-from skipring.core.subscriber import asks_supervisor
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.adversaries.builders import node_names
 from tests.support.conversations import at, place, simulation, standing_ring

@@ -54,7 +54,7 @@ def test_hash_of_an_inner_node_covers_the_hashes_of_its_children() -> None:
     trie = trie_of(*U)
     assert trie.digest(Prefix.parse("0")) == H12
     assert trie.digest(Prefix.parse("10")) == H34
-    assert trie.root == inner_digest(H12, H34)
+    assert trie.root() == inner_digest(H12, H34)
 
 
 def test_example_of_the_paper_ends_without_an_answer_if_u_asks_first() -> None:

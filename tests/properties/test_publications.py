@@ -72,7 +72,7 @@ def genuine_ids(start: Snapshot) -> set[bytes]:
 
 
 def roots(world: World) -> set[bytes]:
-    return {world.subscribers[node].index().root for node in members_of(world)}
+    return {world.subscribers[node].index().root() for node in members_of(world)}
 
 
 # -- convergence and closure -------------------------------------------------------------------
@@ -216,7 +216,7 @@ def rounds_until(world: World, is_done: Callable[[], bool], rounds_max: int) -> 
 
 
 def has_all(world: World, node: NodeId) -> bool:
-    return world.subscribers[node].index().root == world.subscribers["n0000"].index().root
+    return world.subscribers[node].index().root() == world.subscribers["n0000"].index().root()
 
 
 @pytest.mark.parametrize("n", [8, 32, 128])

@@ -241,7 +241,7 @@ def test_deferred_messages_are_sent_at_the_tick() -> None:
 
 def test_confirmation_of_an_equal_trie_is_recorded() -> None:
     world = world_of(RING)
-    world.deliver(Parcel("a", TrieEqual("b", world.subscribers["a"].index().root), "b"))
+    world.deliver(Parcel("a", TrieEqual("b", world.subscribers["a"].index().root()), "b"))
     world.deliver(Parcel("a", TrieEqual("c", b"0" * 16), "c"))
     assert world.confirmed == [("a", "b")]
 
@@ -257,7 +257,7 @@ def test_confirmation_of_an_equal_trie_is_recorded() -> None:
 def test_two_nodes_without_publications_confirm_each_other(hashes: dict[Prefix, bytes]) -> None:
     start = replace(RING.subscribers["a"], hashes=hashes)
     world = run(world_of(replace(RING, subscribers=RING.subscribers | {"a": start})), 20)
-    world._dispatch("a", SyncRequested())
+    world.dispatch("a", SyncRequested())
     run(world, 3)
     assert ("a", "c") in world.confirmed
 

@@ -6,8 +6,9 @@ from typing import Any, TypeAlias
 import pytest
 from msgspec.structs import asdict, replace
 
+from skipring.core.events import Overwritten
 from skipring.core.messages import GetConfiguration, Subscribe, Unsubscribe
-from skipring.core.peers import SUPERVISOR
+from skipring.core.peers import SUPERVISOR, Peer
 from skipring.core.state import SubscriberState
 from skipring.sim.engine import World
 from skipring.sim.runner import VIOLATIONS_REPORTED, Report, Simulation
@@ -282,14 +283,12 @@ def test_change_in_the_closure_is_reported(meddle: Meddle) -> None:
 def test_change_for_a_single_round_is_noticed(meddle: Meddle) -> None:
     """Compare the state after each round of the closure, not only after the last."""
 
-    def forget(world: World) -> None:
-        world.subscribers["n0003"]._ring.wrap = at("x@1")
+    def change(world: World, wrap: Peer | None) -> None:
+        state = world.subscribers["n0003"].state()
+        world.dispatch("n0003", Overwritten(replace(state, ring=wrap)))
 
-    def remember(world: World) -> None:
-        world.subscribers["n0003"]._ring.wrap = None
-
-    meddle(5, forget)
-    meddle(6, remember)
+    meddle(5, lambda world: change(world, at("x@1")))
+    meddle(6, lambda world: change(world, None))
     assert simulate(RING, closure=9)[1].closure_ok is False
 
 

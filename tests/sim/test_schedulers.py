@@ -213,7 +213,7 @@ def test_swizzle_blocks_messages_of_clogged_nodes_and_ticks_every_process() -> N
     for _ in range(3 * SwizzleClog.CYCLE):
         present = list(world.channels)
         day = world.pass_round(scheduler)
-        clogged = scheduler._clogged
+        clogged = scheduler.clogged
         stuck = [p for p in present if p.to in clogged or p.sender in clogged]
         assert Counter(map(id, deliveries(day))) == Counter(
             id(parcel) for parcel in present if parcel not in stuck
@@ -232,7 +232,7 @@ def test_swizzle_clogs_a_quarter_in_turn_and_frees_it_again() -> None:
         crowds = [set[NodeId]()]
         for _ in range(SwizzleClog.CYCLE):
             world.pass_round(scheduler)
-            crowds.append(set(scheduler._clogged))
+            crowds.append(set(scheduler.clogged))
         assert all(before < after for before, after in pairwise(crowds[: half + 1]))
         assert all(before > after for before, after in pairwise(crowds[half:]))
         assert crowds[-1] == set()
@@ -244,13 +244,13 @@ def test_swizzle_clogs_a_quarter_in_turn_and_frees_it_again() -> None:
 
 def test_swizzle_continues_after_the_crash_of_a_clogged_node() -> None:
     world, scheduler = Diary(standing_ring(20)), SwizzleClog()
-    while not scheduler._clogged:
+    while not scheduler.clogged:
         world.pass_round(scheduler)
-    for node in sorted(scheduler._clogged):
+    for node in sorted(scheduler.clogged):
         world.crash(node)
     for _ in range(2 * SwizzleClog.CYCLE):
         world.pass_round(scheduler)
-    assert not scheduler._clogged & world.crashed.keys()
+    assert not scheduler.clogged & world.crashed.keys()
 
 
 # --- fairness --------------------------------------------------------------------------

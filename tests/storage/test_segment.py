@@ -2,8 +2,7 @@
 
 import pytest
 
-from skipring.core.publications import Publication
-from skipring.core.records import encoded
+from skipring.core.publications import Publication, encoded
 from skipring.storage.segment import PACK_BYTES, Head, Segment, SegmentBuilder
 from tests.storage.stored import NEWS, publication
 

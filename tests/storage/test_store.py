@@ -12,8 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.core.log import Log, MemoryLog
-from skipring.core.publications import SEQ_BELIEVED_MAX, Encoded, Publication
-from skipring.core.records import encoded
+from skipring.core.publications import SEQ_BELIEVED_MAX, Encoded, Publication, encoded
 from skipring.errors import StorageError, StoreBusyError, StoreFullError
 from skipring.storage import sqlite as database
 from skipring.storage import store as store_module

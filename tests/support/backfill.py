@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from skipring.core.effects import Backfilled, Effect, Send
 from skipring.core.events import Received, SubscribeRequested
+from skipring.core.log import HistoryPage
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.log_pages import ARRAY_HEAD
 from skipring.core.messages import SetConfiguration
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.publications import Publication
-from skipring.core.records import HistoryPage, encoded_all
+from skipring.core.publications import Publication, encoded_all
 from skipring.core.subscriber import Subscriber
 from tests.support.fake_host import FakeHost
 
@@ -33,7 +33,7 @@ def begin(host: FakeHost[Subscriber]) -> None:
 
 def feed(host: FakeHost[Subscriber], page: HistoryPage) -> list[Effect]:
     """Deliver a page of a backfill, which begins with the first page; return other effects."""
-    if not host.machine.is_backfilling:
+    if not host.machine.replication.is_backfilling:
         begin(host)
     source, fetch = _open_request(host)
     answer = LogPage(fetch.request, fetch.start + 1, (), page.ids, rows_of(page.publications))

@@ -49,7 +49,8 @@ class FakeHost(Generic[MachineT]):
 
     def __init__(self, machine: MachineT, log: Log | None = None) -> None:
         self.machine = machine
-        self.log: Log = log or getattr(machine, "archive", None) or MemoryLog()
+        replica = getattr(machine, "replica", machine)
+        self.log: Log = log or getattr(replica, "archive", None) or MemoryLog()
         self.effects: list[Effect] = []
         self.delivered: list[tuple[int, Publication]] = []
         self.in_sync: list[NodeId] = []

@@ -19,6 +19,7 @@ from msgspec.structs import fields as struct_fields
 from msgspec.structs import replace
 
 from skipring.core.state import (
+    DrainState,
     ScrubState,
     SubscriberMemory,
     SubscriberState,
@@ -152,6 +153,8 @@ def _bare(state: State, path: Path) -> State:
         made = replace(state, memory=SupervisorMemory())
     elif "scrub" in path:
         made = replace(state, memory=SubscriberMemory(scrub=ScrubState()), hashes={})
+    elif "drain" in path:  # a machine that is not leaving has no Drain
+        made = replace(state, memory=SubscriberMemory(drain=DrainState(ticks=1)), hashes={})
     else:
         made = replace(state, memory=SubscriberMemory(), hashes={})
     for place, step in enumerate(path):

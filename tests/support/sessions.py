@@ -111,7 +111,7 @@ class Party(FakeHost[AntiEntropy]):
     @property
     def root(self) -> bytes:
         """Return the digest of the whole trie."""
-        return self.replica.index().root
+        return self.replica.index().root()
 
     @property
     def session(self) -> int:

@@ -18,7 +18,7 @@ from skipring.admin.inspector import Inspection, Inspector, TopicContents
 from skipring.core.limits import listed
 from skipring.core.name_registry import Conflict, ProcessId
 from skipring.core.peers import NodeId
-from skipring.core.sequences import TOLERANCE_US
+from skipring.core.publications import TOLERANCE_US
 from skipring.errors import InputError, UnreachableError
 from skipring.wire.rpc import ChangeEntry, ChangePage, NodeHealth, NodeStatus
 from skipring.world.legitimacy import (

@@ -384,4 +384,4 @@ def _wrong_hashes(root: bytes, publications: tuple[Publication, ...]) -> dict[Pr
     """
     trie = PublicationTrie()
     trie.add_many((publication.id, place) for place, publication in enumerate(publications))
-    return {} if root in (trie.root, EMPTY_ROOT) else {ALL: root}
+    return {} if root in (trie.root(), EMPTY_ROOT) else {ALL: root}

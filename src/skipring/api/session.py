@@ -167,7 +167,7 @@ class Session:
         self._receivers[topic] = receiver
         machine = self.host.machine(topic)
         assert machine is not None, "a node that has subscribed has a machine"
-        return machine.archive
+        return machine.replica.archive
 
     def count_unconfirmed(self, departure: Departure, *, is_alone: bool) -> None:
         """Count the publications of a topic that no other member has confirmed."""

@@ -261,7 +261,7 @@ class TopicSession:
     def _confirmed(self) -> frozenset[NodeId]:
         """Return the ring neighbours that are in sync."""
         machine = self.host.machine(self.topic) if self._is_open else None
-        return machine.in_sync if machine is not None else frozenset()
+        return machine.replication.in_sync if machine is not None else frozenset()
 
     def _neighbours(self) -> list[NodeId] | None:
         """Return the distinct ring neighbours; None while this node has no label."""

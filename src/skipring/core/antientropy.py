@@ -5,25 +5,27 @@ its summaries below that prefix. Both continue in turns until each knows which p
 lacks. A summary of a range is complete, so its receiver also sends the publications that the
 sender lacks there (T4): after a session that runs to its end, both tries are equal. A member stores
 only that a session is open; a later session repairs the losses of an earlier one.
+
+``TransferTracker`` records which histories a node sends and receives, so that no other session
+transfers the same publications (T8).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Final
 
-from skipring.core.backfill import TransferTracker
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Origin, Outbox
 from skipring.core.messages import CheckAndPublish, CheckTrie, Publications, TrieEqual
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL, Prefix, are_disjoint
-from skipring.core.publications import Publication
+from skipring.core.publications import Publication, in_chunks
 from skipring.core.reconcile import Reconciler
 from skipring.core.replica import Replica
 from skipring.core.scrub import Scrubber
-from skipring.core.state import RepairState, ScrubState
+from skipring.core.state import RepairState, ScrubState, TransferState
 from skipring.core.summaries import EMPTY_ROOT, RangeSummary, Summary
 from skipring.core.trie import BUCKET_IDS, PublicationTrie
 
@@ -37,6 +39,101 @@ _NOTHING: Final = (RangeSummary.make(ALL),)
 _VIRTUAL_ROOT: Final = (RangeSummary.make(ALL, [Summary(ALL, EMPTY_ROOT)]),)
 
 COST_TOLERANCE: Final = 2  # Guess: a peer may exceed claims_bytes by this factor.
+
+
+class TransferTracker:
+    """Histories that one subscriber sends or receives."""
+
+    __slots__ = (
+        "_config",
+        "_received_ticks",
+        "_rest_ticks",
+        "_served",
+        "_source",
+        "_source_ticks",
+    )
+
+    def __init__(self, config: ProtocolConfig) -> None:
+        self._config = config
+        self._source: NodeId | None = None  # sender; None during a backfill
+        self._source_ticks = 0  # ticks left to wait for the next part
+        self._received_ticks = 0  # ticks in a row with a history under way
+        self._rest_ticks = 0  # ticks left in which histories block no session
+        # Receiver -> session in which it is sent a history, and ticks until that is forgotten.
+        self._served: dict[NodeId, tuple[int, int]] = {}
+
+    @property
+    def is_receiving(self) -> bool:
+        """Return True while a history arrives; other sessions wait until it ends."""
+        return self._source_ticks > 0
+
+    @property
+    def is_reading(self) -> bool:
+        """Return True during a backfill, from several sources at once."""
+        return self.is_receiving and self._source is None
+
+    def on_tick(self) -> None:
+        """Count one tick; end histories that have stalled or lasted too long."""
+        # Memory may be corrupted: clamp counters to the values that they are set to.
+        ticks_max = self._config.history_ticks
+        self._source_ticks = max(min(self._source_ticks, ticks_max) - 1, 0)
+        self._rest_ticks = max(min(self._rest_ticks, self._config.history_rest_ticks) - 1, 0)
+        self._received_ticks = max(self._received_ticks, 0) + 1 if self.is_receiving else 0
+        if self._received_ticks >= self._config.history_ticks_max:
+            self._source_ticks = self._received_ticks = 0
+            self._rest_ticks = self._config.history_rest_ticks
+        self._served = {
+            node: (session, min(ticks, ticks_max) - 1)
+            for node, (session, ticks) in self._served.items()
+            if ticks > 1
+        }
+
+    def on_sent(self, to: NodeId, session: int, count: int) -> None:
+        """Record the number of publications sent in one reply; many of them are a history."""
+        if count > self._config.repair_announce_max:
+            self._served[to] = session, self._config.history_ticks
+
+    def on_received(self, sender: NodeId | None, count: int, *, is_last: bool) -> None:
+        """Record the number of new publications in one message; many of them are a history."""
+        if (
+            count > self._config.repair_announce_max
+            and sender is not None
+            and self._rest_ticks == 0
+        ):
+            self._source, self._source_ticks = sender, self._config.history_ticks
+        if is_last and sender == self._source:
+            self._source_ticks = 0
+
+    def on_page(self, *, is_last: bool) -> None:
+        """Record a page of a backfill, which has several sources."""
+        if self._rest_ticks > 0:
+            return
+        self._source = None
+        # After the last page, wait for the next tick: other pages of this turn come first.
+        self._source_ticks = 1 if is_last else self._config.history_ticks
+
+    def is_other(self, sender: NodeId, session: int) -> bool:
+        """Return True if a session would transfer the same publications as a current history."""
+        if self.is_receiving and sender != self._source:
+            return True
+        served = self._served.get(sender)
+        return served is not None and served[0] != session
+
+    def state(self) -> TransferState:
+        """Return the variables as a value."""
+        return TransferState(
+            source=self._source,
+            source_ticks=self._source_ticks,
+            received_ticks=self._received_ticks,
+            rest_ticks=self._rest_ticks,
+            served=dict(self._served),
+        )
+
+    def load(self, state: TransferState) -> None:
+        """Replace the variables; the value may be corrupted."""
+        self._source, self._source_ticks = state.source, state.source_ticks
+        self._received_ticks, self._rest_ticks = state.received_ticks, state.rest_ticks
+        self._served = dict(state.served)
 
 
 class AntiEntropy:
@@ -81,12 +178,13 @@ class AntiEntropy:
         """Start a session with a random neighbour, if there is one (PublishTimeout, T16)."""
         config, replica = self._config, self._replica
         replica.renew_credits()
+        is_reading = self._transfers.is_reading
         if replica.has_index_backlog:  # in slices: no event should take long
-            if not self._transfers.is_reading:
+            if not is_reading:
                 replica.index_some(config.hashed_ids)
             self._transfers.on_tick()
             return
-        if config.rules.scrub and not self._transfers.is_reading:
+        if config.rules.scrub and not is_reading:
             self._scrub(out)
         # Memory may be corrupted: clamp counters to the values that they are set to.
         self._patience = min(max(self._patience, config.session_ticks), config.session_ticks_max)
@@ -174,7 +272,7 @@ class AntiEntropy:
     def _root_claims(self) -> tuple[RangeSummary, ...]:
         """Return the claim about the whole trie; make it again only if the root has changed."""
         trie = self._replica.index()
-        if self._claims and len(trie) and self._claims[0].digests == trie.root:
+        if self._claims and len(trie) and self._claims[0].digests == trie.root():
             return self._claims
         if not len(trie):
             return _NOTHING if self._config.rules.cover else _VIRTUAL_ROOT
@@ -213,10 +311,10 @@ class AntiEntropy:
         # Questions first: publications invalidate digests at the receiver.
         self._reply(message, answer, out)
         if not chunks and type(message) is CheckAndPublish and not self._config.rules.no_noise:
-            chunks = [[]]  # T6: the paper sends an empty Publish
+            chunks = [()]  # T6: the paper sends an empty Publish
         for left, chunk in enumerate(chunks, start=1 - len(chunks)):
             ends = NO_SESSION if left or answer.findings else message.session
-            out.send(message.sender, Publications(tuple(chunk), ends))
+            out.send(message.sender, Publications(chunk, ends))
         if answer.findings or chunks:
             self.reset_backoff()
         self._transfers.on_sent(message.sender, message.session, sum(map(len, chunks)))
@@ -255,7 +353,7 @@ class AntiEntropy:
     def _on_equal(self, message: CheckTrie, out: Outbox) -> None:
         """Send no reply if the roots are equal (case i), unless the sender requests one (T19)."""
         if message.confirm:
-            out.send(message.sender, TrieEqual(self._node, self._replica.index().root))
+            out.send(message.sender, TrieEqual(self._node, self._replica.index().root()))
 
     def on_publications(
         self, message: Publications, sender: NodeId | None, out: Outbox
@@ -277,14 +375,14 @@ class AntiEntropy:
     def is_equal(self, message: TrieEqual) -> bool:
         """Return True if a peer has the same root, and the root has not changed since (T19)."""
         trie = self._replica.index()
-        return trie.is_fresh and message.root == trie.root
+        return trie.is_fresh and message.root == trie.root()
 
     # -- state as a value --------------------------------------------------------------------
 
     def state(self) -> RepairState:
         """Return the variables as a value; include the cached claim only if it is wrong."""
         config, trie = self._config, self._replica.indexed_trie
-        is_used = bool(self._claims) and self._claims[0].digests == trie.root
+        is_used = bool(self._claims) and self._claims[0].digests == trie.root()
         is_wrong = is_used and self._claims != self._made_claims(trie)
         return RepairState(
             session=self._session,
@@ -322,12 +420,15 @@ class AntiEntropy:
             else:
                 out.send(to, CheckTrie(node, finding.claims, session))
 
-    def _affordable(self, to: NodeId, answer: Reconciler, out: Outbox) -> list[list[Publication]]:
+    def _affordable(
+        self, to: NodeId, answer: Reconciler, out: Outbox
+    ) -> list[tuple[Publication, ...]]:
         """Return the chunks that the partner has credit for; describe the rest (T14)."""
         config, spent = self._config, self._replica.chunks_spent(to)
         credit = min(config.answer_chunks, config.credit_chunks - spent)
-        chunks: list[list[Publication]] = []
-        for chunk in self._chunks(answer, out) if credit > 0 else ():
+        chunks: list[tuple[Publication, ...]] = []
+        missing = self._replica.read_many(answer.entries(), out) if credit > 0 else ()
+        for chunk in in_chunks(missing, config.chunk_bytes):
             if len(chunks) == credit:
                 answer.defer_after(chunks[-1][-1].id)
                 break
@@ -335,19 +436,6 @@ class AntiEntropy:
         if chunks:
             self._replica.charge(to, len(chunks))
         return chunks
-
-    def _chunks(self, answer: Reconciler, out: Outbox) -> Iterator[list[Publication]]:
-        """Yield the publications to send, in chunks of about ``chunk_bytes``."""
-        chunk: list[Publication] = []
-        size = 0
-        for publication in self._replica.read_many(answer.entries(), out):
-            if chunk and size + publication.size_bytes > self._config.chunk_bytes:
-                yield chunk
-                chunk, size = [], 0
-            chunk.append(publication)
-            size += publication.size_bytes
-        if chunk:
-            yield chunk
 
 
 def _cost_bytes(message: CheckTrie | CheckAndPublish) -> int:

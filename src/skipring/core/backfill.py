@@ -6,9 +6,6 @@ much larger than its own, it reads the log in pages. It replaces a source that d
 that is too slow (P6). Anti-entropy supplies the publications that are new or that the backfill has
 missed.
 
-``TransferTracker`` records which histories a node sends and receives, so that no other session
-transfers the same publications (T8).
-
 The node rates each source (``SourceProgress``). A source earns credit with each page and pays one
 tick of credit for each tick in which a request is open. It is too slow once its credit is below 0.
 Only publications count: new ones, and known ones up to the number that the node holds. So a source
@@ -24,12 +21,14 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from skipring.core.antientropy import TransferTracker
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Backfilled, Outbox
 from skipring.core.limits import NUMBER_MAX, SURVEY_BITS_MAX
+from skipring.core.log import HistoryPage
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
+from skipring.core.log_pages import decode_page
 from skipring.core.peers import NodeId
-from skipring.core.records import HistoryPage, decode_page
 from skipring.core.replica import Replica
 from skipring.core.state import (
     PATIENCE_TICKS,
@@ -38,117 +37,12 @@ from skipring.core.state import (
     BackfillState,
     LogExtent,
     SourceProgress,
-    TransferState,
 )
 from skipring.core.trie import OFFSET_MAX
 
 SOURCES_MAX: Final = 4  # Guess: more sources do not fill a link faster.
 SHARE: Final = 2  # A node with less than 1/SHARE of a log needs a backfill.
 PAGES_MAX: Final = 1 << 16  # Limit for one neighbour: some gigabytes.
-
-
-class _Served(Struct, frozen=True, gc=False):
-    """Session in which a node is sent a history, and the ticks until that is forgotten."""
-
-    session: int
-    ticks: int
-
-
-class TransferTracker:
-    """Histories that one subscriber sends or receives."""
-
-    __slots__ = (
-        "_config",
-        "_received_ticks",
-        "_rest_ticks",
-        "_served",
-        "_source",
-        "_source_ticks",
-    )
-
-    def __init__(self, config: ProtocolConfig) -> None:
-        self._config = config
-        self._source: NodeId | None = None  # sender; None during a backfill
-        self._source_ticks = 0  # ticks left to wait for the next part
-        self._received_ticks = 0  # ticks in a row with a history under way
-        self._rest_ticks = 0  # ticks left in which histories block no session
-        self._served: dict[NodeId, _Served] = {}  # receivers
-
-    @property
-    def is_receiving(self) -> bool:
-        """Return True while a history arrives; other sessions wait until it ends."""
-        return self._source_ticks > 0
-
-    @property
-    def is_reading(self) -> bool:
-        """Return True during a backfill, from several sources at once."""
-        return self.is_receiving and self._source is None
-
-    def on_tick(self) -> None:
-        """Count one tick; end histories that have stalled or lasted too long."""
-        # Memory may be corrupted: clamp counters to the values that they are set to.
-        ticks_max = self._config.history_ticks
-        self._source_ticks = max(min(self._source_ticks, ticks_max) - 1, 0)
-        self._rest_ticks = max(min(self._rest_ticks, self._config.history_rest_ticks) - 1, 0)
-        self._received_ticks = max(self._received_ticks, 0) + 1 if self.is_receiving else 0
-        if self._received_ticks >= self._config.history_ticks_max:
-            self._source_ticks = self._received_ticks = 0
-            self._rest_ticks = self._config.history_rest_ticks
-        self._served = {
-            node: _Served(served.session, min(served.ticks, ticks_max) - 1)
-            for node, served in self._served.items()
-            if served.ticks > 1
-        }
-
-    def on_sent(self, to: NodeId, session: int, count: int) -> None:
-        """Record the number of publications sent in one reply; many of them are a history."""
-        if count > self._config.repair_announce_max:
-            self._served[to] = _Served(session, self._config.history_ticks)
-
-    def on_received(self, sender: NodeId | None, count: int, *, is_last: bool) -> None:
-        """Record the number of new publications in one message; many of them are a history."""
-        if (
-            count > self._config.repair_announce_max
-            and sender is not None
-            and self._rest_ticks == 0
-        ):
-            self._source, self._source_ticks = sender, self._config.history_ticks
-        if is_last and sender == self._source:
-            self._source_ticks = 0
-
-    def on_page(self, *, is_last: bool) -> None:
-        """Record a page of a backfill, which has several sources."""
-        if self._rest_ticks > 0:
-            return
-        self._source = None
-        # After the last page, wait for the next tick: other pages of this turn come first.
-        self._source_ticks = 1 if is_last else self._config.history_ticks
-
-    def is_other(self, sender: NodeId, session: int) -> bool:
-        """Return True if a session would transfer the same publications as a current history."""
-        if self.is_receiving and sender != self._source:
-            return True
-        served = self._served.get(sender)
-        return served is not None and served.session != session
-
-    def state(self) -> TransferState:
-        """Return the variables as a value."""
-        served = {node: (each.session, each.ticks) for node, each in self._served.items()}
-        return TransferState(
-            source=self._source,
-            source_ticks=self._source_ticks,
-            received_ticks=self._received_ticks,
-            rest_ticks=self._rest_ticks,
-            served=served,
-        )
-
-    def load(self, state: TransferState) -> None:
-        """Replace the variables; the value may be corrupted."""
-        self._source, self._source_ticks = state.source, state.source_ticks
-        self._received_ticks, self._rest_ticks = state.received_ticks, state.rest_ticks
-        self._served = {node: _Served(*each) for node, each in state.served.items()}
-
-
 TICK_BYTES_MIN: Final = 64 * 1024  # Guess: a slower link is useless for a history.
 SHARES: Final = 256  # Guess: 1/256 of the log is progress too, however small its rows are.
 READ_TICKS_MAX: Final = 64  # Guess: after that, a node asks for handovers during the backfill.
@@ -183,7 +77,7 @@ def after_page(progress: SourceProgress, page: PageRead, held: int, count: int) 
 class BackfillClient:
     """Backfill of one topic at one node."""
 
-    __slots__ = ("_config", "_is_expected", "_replica", "_requests", "_run", "_transfers")
+    __slots__ = ("_config", "_replica", "_requests", "_transfers", "is_expected", "run")
 
     def __init__(
         self, replica: Replica, transfers: TransferTracker, config: ProtocolConfig
@@ -191,43 +85,43 @@ class BackfillClient:
         self._config = config
         self._replica = replica
         self._transfers = transfers
-        self._is_expected = False  # from joining until the node has neighbours
+        self.is_expected = False  # from joining until the node has neighbours
         self._requests = 0
-        self._run: BackfillRunState | None = None
+        self.run: BackfillRunState | None = None
 
     @property
     def is_running(self) -> bool:
         """Return True during a backfill."""
-        return self._run is not None
+        return self.run is not None
 
     @property
     def is_awaited(self) -> bool:
         """Return True while handovers should wait for the backfill (READ_TICKS_MAX ticks)."""
-        return self._run is not None and self._run.ticks < READ_TICKS_MAX
+        return self.run is not None and self.run.ticks < READ_TICKS_MAX
 
     @property
     def is_first(self) -> bool:
         """Return True during a backfill of a node without publications of an earlier run."""
-        return self._run is not None and not self._run.held
+        return self.run is not None and not self.run.held
 
     def expect(self) -> None:
         """Start a backfill as soon as the node has neighbours: it has joined the topic."""
-        self._is_expected = self._config.backfills
+        self.is_expected = self._config.backfills
 
     def forget(self) -> None:
         """Drop the backfill: the node leaves the topic."""
-        self._is_expected, self._run = False, None
+        self.is_expected, self.run = False, None
 
     def maybe_start(self, neighbours: Sequence[NodeId], out: Outbox) -> None:
         """Start an expected backfill, if there are neighbours."""
-        if not self._is_expected or not neighbours:
+        if not self.is_expected or not neighbours:
             return
-        self._is_expected = False
+        self.is_expected = False
         sources: dict[NodeId, BackfillSourceState] = {}
         for node in neighbours[:SOURCES_MAX]:
             sources[node] = BackfillSourceState(request=self._next_request())
             out.send(node, GetLogInfo(sources[node].request, None, None))
-        self._run = BackfillRunState(sources=sources, held=self._replica.count)
+        self.run = BackfillRunState(sources=sources, held=self._replica.count)
         self._transfers.on_page(is_last=False)  # anti-entropy would send the same publications
 
     def _next_request(self) -> int:
@@ -240,21 +134,21 @@ class BackfillClient:
         run = self._sound_run()
         if run is None:
             return
-        self._run = run = replace(run, ticks=run.ticks + 1)
+        self.run = run = replace(run, ticks=run.ticks + 1)
         for node, source in list(run.sources.items()):
             progress = source.progress
             if source.is_asked:
                 progress = replace(progress, credit=progress.credit - 1)
                 run.sources[node] = replace(source, progress=progress)
             if progress.credit < 0:
-                self._run = run = _without(run, node)
+                self.run = run = _without(run, node)
         self._advance(run, out, is_throttled=is_throttled)
 
     def _sound_run(self) -> BackfillRunState | None:
         """Return the current run; drop it if corrupted memory has made it unusable."""
-        run = self._run
+        run = self.run
         if run is not None and not _is_sound(run):
-            self._run = run = None
+            self.run = run = None
         return run
 
     def on_answer(
@@ -286,9 +180,9 @@ class BackfillClient:
                 is_new = self._store(run, sender, source.extent, page, out)
         else:
             run = _without(run, sender)
-        self._run = run
+        self.run = run
         self._advance(run, out, is_throttled=is_throttled)
-        return is_new or self._run is None
+        return is_new or self.run is None
 
     def _accepted(
         self, source: BackfillSourceState, extent: LogExtent, page: LogPage
@@ -352,11 +246,11 @@ class BackfillClient:
                 prefix, *rest = prefixes
                 run.sources[node] = replace(source, prefix=prefix, start=0, is_held=True)
                 prefixes = tuple(rest)
-        self._run = run = replace(run, prefixes=prefixes)
+        self.run = run = replace(run, prefixes=prefixes)
         for node in run.sources:
             self._ask(run, node, out, is_throttled=is_throttled)
         if all(source.prefix is None for source in run.sources.values()):
-            self._run = None
+            self.run = None
             self._transfers.on_page(is_last=True)
             out.effects.append(Backfilled())
 
@@ -384,15 +278,15 @@ class BackfillClient:
     def state(self) -> BackfillState:
         """Return the variables as a value."""
         return BackfillState(
-            expected=self._is_expected,
+            expected=self.is_expected,
             requests=self._requests,
-            run=_copied(self._run) if self._run is not None else None,
+            run=_copied(self.run) if self.run is not None else None,
         )
 
     def load(self, state: BackfillState) -> None:
         """Replace the variables; the value may be corrupted."""
-        self._is_expected, self._requests = state.expected, state.requests
-        self._run = _copied(state.run) if state.run is not None else None
+        self.is_expected, self._requests = state.expected, state.requests
+        self.run = _copied(state.run) if state.run is not None else None
 
 
 def _copied(run: BackfillRunState) -> BackfillRunState:

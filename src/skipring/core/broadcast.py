@@ -12,20 +12,20 @@ new here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
-from operator import attrgetter
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeAlias
 
 from msgspec import Struct
 
 from skipring.core.config import ProtocolConfig, Spread
 from skipring.core.effects import Origin, Outbox
-from skipring.core.events import PublishRequested
+from skipring.core.events import PublishManyRequested, PublishRequested, ResendRequested
 from skipring.core.lazy_push import Announcement, LazyPush
 from skipring.core.messages import HOPS_MAX, IHave, PublishMany, PublishNew, Want
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
-from skipring.core.publications import Publication, with_payload
+from skipring.core.publications import Publication, in_chunks, with_payload
 from skipring.core.replica import Replica
 from skipring.core.ring import Ring
 from skipring.core.shortcuts import Shortcuts, derived_chains
@@ -64,12 +64,12 @@ class Broadcast:
         "_is_view_sure",
         "_lazy_push",
         "_levels",
-        "_news_ticks",
         "_replica",
         "_ring",
         "_routes",
         "_shortcuts",
         "_view",
+        "news_ticks",
     )
 
     def __init__(
@@ -92,8 +92,8 @@ class Broadcast:
         self._arrived = 0  # number of publications in _arrivals
         self._arrived_bytes = 0
         self._flush_deferrals = 0  # deferred Flush events in a row
-        self._has_news = False  # new publications since the last tick
-        self._news_ticks = 0  # ticks in a row with new publications
+        self._has_news = False  # messages or requests with publications since the last tick
+        self.news_ticks = 0  # ticks in a row with new publications
 
     @property
     def has_to_flush(self) -> bool:
@@ -135,15 +135,15 @@ class Broadcast:
         self._calm_ticks = self._calm_ticks + 1 if self._calm_ticks > 0 else 1
         if self._arrivals is None:
             self._arrived = self._arrived_bytes = 0
-        self._news_ticks = self._news_ticks + 1 if self._has_news else 0
+        self.news_ticks = self.news_ticks + 1 if self._has_news else 0
         self._has_news = False
-        if self._news_ticks == 0 and self._lazy_push is not None:
+        if self.news_ticks == 0 and self._lazy_push is not None:
             self._lazy_push.forget_stored()  # a stored publication may be lost by now
 
     @property
     def is_quiet(self) -> bool:
         """Return True if no new publication arrived in the last full tick or since."""
-        return not self._has_news and self._news_ticks == 0
+        return not self._has_news and self.news_ticks == 0
 
     @property
     def is_busy(self) -> bool:
@@ -151,7 +151,7 @@ class Broadcast:
 
         Under steady publishing, return False in one of ``news_ticks`` ticks.
         """
-        return self._news_ticks % self._config.news_ticks != 0
+        return self.news_ticks % self._config.news_ticks != 0
 
     def drop_derived(self) -> None:
         """Drop tree edges and routes, and derive levels again: memory may be corrupted."""
@@ -189,30 +189,28 @@ class Broadcast:
 
     # -- new publications ------------------------------------------------------------------
 
-    def publish(self, events: Iterable[PublishRequested], out: Outbox) -> None:
-        """Store publications of the application and broadcast them (section 4.3)."""
+    def publish(
+        self, event: PublishRequested | PublishManyRequested | ResendRequested, out: Outbox
+    ) -> None:
+        """Store and broadcast publications of the application, or broadcast them again."""
+        if self._arrivals is not None:
+            self.persist_deferred(out)
+        if isinstance(event, ResendRequested):
+            self._resend(event.ids, out)
+            return
         self._has_news = True
-        created = [self._publication(event) for event in events]
+        requests = event.requests if isinstance(event, PublishManyRequested) else (event,)
+        created = [self._publication(request) for request in requests]
         added = self._replica.add(created, out, origin=Origin.OWN)
-        for part in self._parts(added):
+        for part in in_chunks(added, self._config.chunk_bytes):
             self._queue_announcements(part, self._forward(part, 0, None, out))
 
-    def resend(self, ids: Iterable[bytes], out: Outbox) -> None:
+    def _resend(self, ids: Iterable[bytes], out: Outbox) -> None:
         """Send stored publications over the tree again."""
         found = [self._replica.find(key, out) for key in ids]
-        for part in self._parts(tuple(each for each in found if each is not None)):
+        stored = [each for each in found if each is not None]
+        for part in in_chunks(stored, self._config.chunk_bytes):
             self._forward(part, 0, None, out)
-
-    def _parts(self, publications: tuple[Publication, ...]) -> Iterator[tuple[Publication, ...]]:
-        """Yield the publications in groups that fit into one message."""
-        start = size = 0
-        for place, each in enumerate(publications):
-            if size and size + each.size_bytes > self._config.chunk_bytes:
-                yield publications[start:place]
-                start, size = place, 0
-            size += each.size_bytes
-        if size:
-            yield publications[start:]
 
     def _publication(self, event: PublishRequested) -> Publication:
         return Publication(
@@ -224,7 +222,13 @@ class Broadcast:
             headers=event.headers,
         )
 
-    def on_new(
+    def _on_publish_new(self, message: PublishNew, sender: NodeId | None, out: Outbox) -> None:
+        self._on_new((message.publication,), message.hops, sender, out)
+
+    def _on_publish_many(self, message: PublishMany, sender: NodeId | None, out: Outbox) -> None:
+        self._on_new(message.publications, message.hops, sender, out)
+
+    def _on_new(
         self,
         publications: tuple[Publication, ...],
         hops: int,
@@ -260,7 +264,11 @@ class Broadcast:
         """Send publications over the tree, or to all neighbours."""
         route = self._route(sender)
         # One message for all receivers: the host encodes it once, or reuses the received bytes.
-        message = _new(publications, hops)
+        message = (
+            PublishNew(publications[0], hops)
+            if len(publications) == 1
+            else PublishMany(publications, hops)
+        )
         for node in route.nodes:
             out.send(node, message)
         return Announcement(hops, route.holders)
@@ -320,7 +328,8 @@ class Broadcast:
         return tuple(chain.from_iterable([arrival.publications for arrival in arrivals]))
 
     def on_recovered(self) -> None:
-        """Mark deferred publications as known again, after the replica was read from the log."""
+        """Mark deferred publications as known again, after the state was replaced."""
+        self.invalidate_view()
         if self._lazy_push is not None:
             self._lazy_push.forget_stored()
         for arrival in self._arrivals or ():
@@ -337,7 +346,7 @@ class Broadcast:
         return BroadcastState(
             calm_ticks=self._calm_ticks if is_current else 0,
             has_news=self._has_news,
-            news_ticks=self._news_ticks,
+            news_ticks=self.news_ticks,
             put_off=self._flush_deferrals,
             arrivals=tuple(
                 ArrivalState(each.publications, each.news.hops, each.news.ordered_nodes())
@@ -355,7 +364,7 @@ class Broadcast:
         """Replace the variables; the value may be corrupted."""
         self._view = self._derived_view()
         self._calm_ticks = state.calm_ticks
-        self._has_news, self._news_ticks = state.has_news, state.news_ticks
+        self._has_news, self.news_ticks = state.has_news, state.news_ticks
         self._flush_deferrals = state.put_off
         self._arrivals = [
             _Arrival(each.publications, Announcement(each.hops, frozenset(each.nodes)))
@@ -402,37 +411,27 @@ class Broadcast:
         if self._lazy_push is not None:
             self._lazy_push.on_flush(self.neighbours(), out)
 
-    def on_ihave(self, message: IHave) -> None:
+    def _on_ihave(self, message: IHave, sender: NodeId | None, out: Outbox) -> None:
         """Record ids that a neighbour announces and that may be missing here."""
+        del sender, out
         if message.sender in (self._ring.node, SUPERVISOR) or self._replica.has_index_backlog:
             return
         self._ensure_lazy_push().on_ihave(message, is_all_stored=self._arrivals is None)
 
-    def on_want(self, message: Want, out: Outbox) -> None:
+    def _on_want(self, message: Want, sender: NodeId | None, out: Outbox) -> None:
         """Send requested publications as new: the receiver forwards them over its tree edges."""
-        if message.sender in (self._ring.node, SUPERVISOR) or self._replica.has_index_backlog:
-            return
-        # T14: a short request must not cause a long reply, nor many requests many replies.
-        has_credit = self._replica.chunks_spent(message.sender) < self._config.credit_chunks
-        room = self._config.chunk_bytes if has_credit else 0
-        sent: dict[int, list[Publication]] = {}  # by hops
-        for short, hops in message.short_ids():
-            found = self._replica.find(short, out) if room > 0 else None
-            if found is not None:
-                room -= found.size_bytes
-                sent.setdefault(hops, []).append(found)
-        for hops, publications in sent.items():
-            for part in self._parts(tuple(sorted(publications, key=_number_of))):
-                out.send(message.sender, _new(part, hops))
-        if sent:
-            self._replica.charge(message.sender, 1)
+        del sender
+        self.persist_deferred(out)
+        self._ensure_lazy_push().on_want(message, out)
 
-
-def _new(publications: tuple[Publication, ...], hops: int) -> PublishNew | PublishMany:
-    """Return the message that carries new publications."""
-    if len(publications) == 1:
-        return PublishNew(publications[0], hops)
-    return PublishMany(publications, hops)
-
-
-_number_of = attrgetter("publisher", "seq")
+    # Hot path: one lookup from the type of a message to its method.
+    HANDLERS: ClassVar[Mapping[type, Callable[[Broadcast, Any, NodeId | None, Outbox], None]]] = (
+        MappingProxyType(
+            {
+                PublishNew: _on_publish_new,
+                PublishMany: _on_publish_many,
+                IHave: _on_ihave,
+                Want: _on_want,
+            }
+        )
+    )

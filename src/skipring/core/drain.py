@@ -66,6 +66,11 @@ class Drain:
         return self._ticks > 0
 
     @property
+    def is_in_use(self) -> bool:
+        """Return True if this node leaves, or knows of another node that does."""
+        return self._ticks > 0 or self._leaving is not None
+
+    @property
     def unconfirmed(self) -> int:
         """Return an upper bound on the publications that the receiver has not confirmed.
 
@@ -96,7 +101,7 @@ class Drain:
         self.stay()
         self.leave()
         self._ids, self._everything = event.ids, event.everything
-        self._accepts_volatile = not self._replica.is_durable
+        self._accepts_volatile = not self._replica.archive.is_durable
         self.announce(neighbours, neighbours, out)
         self._choose(neighbours, out)
 

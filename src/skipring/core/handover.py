@@ -10,7 +10,7 @@ after the sync.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from typing import Final
 
@@ -29,7 +29,7 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL, Prefix
-from skipring.core.publications import Publication
+from skipring.core.publications import in_chunks
 from skipring.core.replica import Replica
 from skipring.core.state import HandoversState, HandoverState
 from skipring.core.summaries import RangeSummary, Summary
@@ -67,17 +67,17 @@ class _Handover(Struct):
 class Handovers:
     """Handovers of one subscriber, and its confirmations to other holders."""
 
-    __slots__ = ("_by_receiver", "_config", "_node", "_replica", "_session")
+    __slots__ = ("_config", "_node", "_replica", "_session", "by_receiver")
 
     def __init__(self, node: NodeId, replica: Replica, config: ProtocolConfig) -> None:
         self._node = node
         self._replica = replica
         self._config = config
         self._session = 0
-        self._by_receiver: dict[NodeId, _Handover] = {}
+        self.by_receiver: dict[NodeId, _Handover] = {}
 
     def __contains__(self, node: NodeId) -> bool:
-        return node in self._by_receiver
+        return node in self.by_receiver
 
     # -- the holder --------------------------------------------------------------------------
 
@@ -96,14 +96,14 @@ class Handovers:
         Return False if there are too many receivers, or if the node cannot be one. A drain has one
         receiver and no limit. Handovers on request and other handovers have separate limits.
         """
-        handover = self._by_receiver.get(to)
+        handover = self.by_receiver.get(to)
         if handover is None:
             is_full = (
                 not is_drain and self._count(is_requested=request is not None) >= HANDOVERS_MAX
             )
             if is_full or to in (self._node, SUPERVISOR):
                 return False
-            handover = self._by_receiver[to] = _Handover(self._next_session(), {}, {})
+            handover = self.by_receiver[to] = _Handover(self._next_session(), {}, {})
         for key in ids:
             handover.ids.setdefault(key, 0)
         if everything:
@@ -118,7 +118,7 @@ class Handovers:
         return True
 
     def _count(self, *, is_requested: bool) -> int:
-        return sum(each.is_requested == is_requested for each in self._by_receiver.values())
+        return sum(each.is_requested == is_requested for each in self.by_receiver.values())
 
     def on_request(
         self, message: RequestHandover, neighbours: Sequence[NodeId], out: Outbox
@@ -127,17 +127,17 @@ class Handovers:
 
         At the limit, a neighbour replaces a receiver that is not a neighbour.
         """
-        handover = self._by_receiver.get(message.sender)
+        handover = self.by_receiver.get(message.sender)
         if handover is not None and handover.is_requested:
             return
         if message.sender in neighbours and self._count(is_requested=True) >= HANDOVERS_MAX:
-            others = (n for n, each in self._by_receiver.items() if each.is_requested)
+            others = (n for n, each in self.by_receiver.items() if each.is_requested)
             self.stop(next((node for node in others if node not in neighbours), ""))
         self.start(message.sender, out, everything=True, request=message.session)
 
     def stop(self, to: NodeId) -> None:
         """End the handover to a node."""
-        self._by_receiver.pop(to, None)
+        self.by_receiver.pop(to, None)
 
     def _next_session(self) -> int:
         self._session = (self._session + 1) % SESSIONS
@@ -149,7 +149,7 @@ class Handovers:
         Progress is one range or id less to confirm, or a publication sent for the first time. After
         a reply without progress, the next question waits for the tick.
         """
-        handover = self._by_receiver.get(message.sender)
+        handover = self.by_receiver.get(message.sender)
         if handover is None or handover.session != message.session:
             return
         handover.session, handover.is_waiting = self._next_session(), False
@@ -169,7 +169,7 @@ class Handovers:
         missing = [key for key in ids_in(message.missing) if key in handover.ids]
         if self._send(message.sender, handover, missing, out) or is_progress:
             handover.ticks = 0
-            if message.sender in self._by_receiver:
+            if message.sender in self.by_receiver:
                 self._ask(message.sender, handover, out)
 
     def _split(self, handover: _Handover, prefix: Prefix) -> None:
@@ -194,9 +194,10 @@ class Handovers:
         config, replica, ids = self._config, self._replica, handover.ids
         credit = min(config.credit_chunks - replica.chunks_spent(to), config.answer_chunks)
         entries = [(key, at) for key in missing if (at := replica.offset_of(key)) is not None]
-        chunks = list(islice(self._chunks(entries, out), max(credit, 0)))
+        found = in_chunks(replica.read_many(iter(entries), out), config.chunk_bytes)
+        chunks = list(islice(found, max(credit, 0)))
         for chunk in chunks:
-            out.send(to, Publications(tuple(chunk)))
+            out.send(to, Publications(chunk))
         replica.charge(to, len(chunks))
         is_progress = False
         for publication in chain.from_iterable(chunks):
@@ -210,18 +211,6 @@ class Handovers:
                 del ids[key]
                 is_progress = True
         return is_progress
-
-    def _chunks(self, entries: list[tuple[bytes, int]], out: Outbox) -> Iterator[list[Publication]]:
-        chunk: list[Publication] = []
-        size = 0
-        for publication in self._replica.read_many(iter(entries), out):
-            if chunk and size + publication.size_bytes > self._config.chunk_bytes:
-                yield chunk
-                chunk, size = [], 0
-            chunk.append(publication)
-            size += publication.size_bytes
-        if chunk:
-            yield chunk
 
     def _ask(self, to: NodeId, handover: _Handover, out: Outbox) -> bool:
         """Ask about the next ids and ranges; return False if there is nothing to ask now."""
@@ -254,7 +243,7 @@ class Handovers:
 
     def unconfirmed(self, to: NodeId) -> int:
         """Return an upper bound on the publications that a receiver has not confirmed."""
-        handover, trie = self._by_receiver.get(to), self._replica.index()
+        handover, trie = self.by_receiver.get(to), self._replica.index()
         if handover is None:
             return 0
         listed = set(handover.ids)
@@ -264,9 +253,9 @@ class Handovers:
 
     def finished(self, out: Outbox, *, is_complete: bool) -> list[NodeId]:
         """Remove the handovers that are over; return their receivers."""
-        over = [node for node, handover in self._by_receiver.items() if handover.is_over]
+        over = [node for node, handover in self.by_receiver.items() if handover.is_over]
         for node in over:
-            request = self._by_receiver.pop(node).request
+            request = self.by_receiver.pop(node).request
             # Memory may be corrupted: the session may be out of range.
             if request is not None and 0 <= request < SESSIONS:
                 out.send(node, HandoverDone(self._node, request, is_complete))
@@ -274,12 +263,12 @@ class Handovers:
 
     def on_tick(self, out: Outbox) -> None:
         """Repeat unanswered questions; end handovers to receivers without progress."""
-        for node, handover in list(self._by_receiver.items()):
+        for node, handover in list(self.by_receiver.items()):
             # Memory may be corrupted: a counter below 0 counts as 0.
             ticks = max(handover.ticks, 0) + 1
             is_early = handover.is_waiting and ticks % REPEAT_TICKS != 0
             if ticks > PATIENCE_TICKS:
-                del self._by_receiver[node]
+                del self.by_receiver[node]
             elif is_early or self._ask(node, handover, out):
                 handover.ticks = ticks  # a tick without a question does not count: the index lags
 
@@ -298,7 +287,7 @@ class Handovers:
             answer = Held(
                 self._node,
                 message.session,
-                self._replica.is_durable,
+                self._replica.archive.is_durable,
                 tuple(claims),
                 b"".join(held),
                 b"".join(missing),
@@ -338,14 +327,14 @@ class Handovers:
                     each.is_waiting,
                     each.ticks,
                 )
-                for node, each in self._by_receiver.items()
+                for node, each in self.by_receiver.items()
             },
         )
 
     def load(self, state: HandoversState) -> None:
         """Replace the variables; the value may be corrupted."""
         self._session = state.session
-        self._by_receiver = {
+        self.by_receiver = {
             node: _Handover(
                 each.session,
                 dict.fromkeys(each.ranges),

@@ -7,15 +7,16 @@ short ids. Usually the publication has arrived by then, and no further message f
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 from msgspec import Struct
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Outbox
-from skipring.core.messages import IHave, Want
-from skipring.core.peers import NodeId
-from skipring.core.publications import Publication
+from skipring.core.messages import IHave, PublishMany, PublishNew, Want
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.publications import Publication, in_chunks
 from skipring.core.replica import Replica
 from skipring.core.state import AnnouncementState, LazyPushState, PendingWantState
 from skipring.core.summaries import SHORT_BYTES
@@ -117,6 +118,27 @@ class LazyPush:
     def _is_missing(self, short: bytes) -> bool:
         return short not in self._recent and self._replica.index().find(short) is None
 
+    def on_want(self, message: Want, out: Outbox) -> None:
+        """Send requested publications as new: the receiver forwards them over its tree edges."""
+        replica, config, to = self._replica, self._config, message.sender
+        if to in (self._node, SUPERVISOR) or replica.has_index_backlog:
+            return
+        # T14: a short request must not cause a long reply, nor many requests many replies.
+        room = config.chunk_bytes if replica.chunks_spent(to) < config.credit_chunks else 0
+        sent: dict[int, list[Publication]] = {}  # by hops
+        for short, hops in message.short_ids():
+            found = replica.find(short, out) if room > 0 else None
+            if found is not None:
+                room -= found.size_bytes
+                sent.setdefault(hops, []).append(found)
+        for hops, publications in sent.items():
+            in_order = sorted(publications, key=_number_of)
+            for part in in_chunks(in_order, config.chunk_bytes):
+                is_one = len(part) == 1
+                out.send(to, PublishNew(part[0], hops) if is_one else PublishMany(part, hops))
+        if sent:
+            replica.charge(to, 1)
+
     # -- Flush -------------------------------------------------------------------------------
 
     def on_flush(self, neighbours: Iterable[NodeId], out: Outbox) -> None:
@@ -185,3 +207,6 @@ class LazyPush:
         self._received = list(state.heard)
         self._received_ids = sum(len(message.hops) for message in state.heard)
         self._recent, self._recent_before = set(state.recent), set(state.told)
+
+
+_number_of = attrgetter("publisher", "seq")

@@ -26,9 +26,6 @@ SURVEY_BITS_MAX: Final = 8  # of a prefix, so a survey has at most 256 digests
 SURVEY_PREFIX_MAX: Final = (1 << SURVEY_BITS_MAX) - 1
 STORED_MAX: Final = 16_384  # publications, ids or deliveries in one page
 STORED_BYTES_MAX: Final = 960 * 1024  # of contents in one page
-# Of one stored publication. The largest accepted publication is shorter: payload, key and headers
-# as above, a name, two numbers and the sizes of 133 fields.
-RECORD_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + 16 * 1024
 STORE_CHARACTERS_MAX: Final = 64
 CHAIN_BYTES: Final = 8  # of a log's running digest: 2^32 logs of one store until two are alike
 SHOWN_CHARACTERS_MAX: Final = 40  # Guess: enough to recognise a value in a sentence.

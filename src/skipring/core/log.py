@@ -6,15 +6,56 @@ Offsets only grow. The trie is the index over the log.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import compress
 from typing import Final, NamedTuple, Protocol
 
-from skipring.core.publications import Encoded, Publication
-from skipring.core.records import EncodedRecords, RecordRun, encoded_all
-from skipring.core.sequences import SequenceId, newest_of
+from msgspec import Struct
+
+from skipring.core.publications import Encoded, Publication, SequenceId, encoded_all, newest_of
 from skipring.core.trie import PublicationTrie
 
 MEMORY_SEGMENT_RECORDS: Final = 1024  # Guess: as many as a segment on disk has.
 MEMORY_SEGMENT_BYTES: Final = 4 << 20  # Guess: a page contains less.
+
+
+class EncodedRecords(NamedTuple):
+    """Encoded publications in order: offset, id and data of each."""
+
+    offsets: list[int]
+    ids: list[bytes]
+    data: list[bytes]
+
+    def first(self, count: int | None) -> EncodedRecords:
+        """Return the first ``count`` records; None: all."""
+        offsets, ids, data = self
+        return EncodedRecords(offsets[:count], ids[:count], data[:count])
+
+    def chosen(self, marks: Iterable[object]) -> EncodedRecords:
+        """Return the records whose mark is true."""
+        marks = list(marks)
+        offsets, ids, data = self
+        return EncodedRecords(
+            list(compress(offsets, marks)), list(compress(ids, marks)), list(compress(data, marks))
+        )
+
+
+class RecordRun(NamedTuple):
+    """Encoded publications with consecutive offsets, contiguous in a segment."""
+
+    length: int  # number of publications
+    ids: memoryview
+    data: memoryview
+
+
+class HistoryPage(Struct, frozen=True, gc=False):
+    """Publications of a page in a neighbour's log, with the ids that the neighbour stores.
+
+    A publication that has another id is corrupt. ``encoded`` is the stored form.
+    """
+
+    publications: tuple[Publication, ...]
+    ids: bytes = b""  # concatenated
+    encoded: Encoded | None = None
 
 
 class StoredSegment(NamedTuple):

@@ -1,4 +1,4 @@
-"""Server side of a backfill: the extent of a log, and pages of its stored records.
+"""Pages of a log: its extent and stored records at the source, their check at the reader.
 
 Records leave as they are stored, so a page costs little. The work for one page is bounded: by the
 records and bytes that it contains, and by those that the server scans for it.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Final
 
-from skipring.core.limits import RECORD_BYTES_MAX, STORED_BYTES_MAX, STORED_MAX
-from skipring.core.log import Log
+from skipring.core.limits import STORED_BYTES_MAX, STORED_MAX, check_publications
+from skipring.core.log import EncodedRecords, HistoryPage, Log
 from skipring.core.log_messages import (
     ANOTHER_STORE,
     FetchLog,
@@ -23,8 +23,17 @@ from skipring.core.log_messages import (
     Refused,
 )
 from skipring.core.prefix import Prefix
-from skipring.core.records import EncodedRecords
+from skipring.core.publications import (
+    ID_BYTES,
+    RECORD_BYTES_MAX,
+    UNREADABLE,
+    Encoded,
+    Publication,
+    decoded_page,
+    rows_of_page,
+)
 from skipring.core.replica import Replica
+from skipring.errors import MessageError
 
 # Guess: large pages are read fastest; one more record of maximal size still fits into the frame.
 PAGE_BYTES: Final = 384 * 1024
@@ -154,3 +163,49 @@ def _firsts(question: FetchLog) -> range:
     """Return the first bytes of ids under a prefix; outside 0 to 255 for an invalid prefix."""
     width = 1 << (BYTE_BITS - question.bits)
     return range(question.prefix * width, (question.prefix + 1) * width)
+
+
+# -- reader ------------------------------------------------------------------------------------
+
+
+def decode_page(data: bytes, ids: bytes) -> HistoryPage | None:
+    """Return the publications of a page with their stored ids, or None for an invalid page.
+
+    Rows that no member accepts are omitted.
+    """
+    try:
+        publications = decoded_page(data)
+        # A second pass over the same bytes is the only reliable way to find the end of each row.
+        sizes = list(map(len, rows_of_page(data)))
+        rows = memoryview(data)[len(data) - sum(sizes) :]
+        page = HistoryPage(tuple(publications), ids, Encoded(rows, sizes))
+        if len(ids) != ID_BYTES * len(publications):
+            return None
+        if not _is_acceptable(page.publications, sizes):
+            page = _readable(page, sizes)
+            check_publications(page.publications)
+    except MessageError:
+        return None
+    return page
+
+
+def _is_acceptable(publications: tuple[Publication, ...], sizes: list[int]) -> bool:
+    """Return True if a member accepts all rows of a page, which is the usual case."""
+    try:
+        check_publications(publications)
+    except MessageError:
+        return False
+    return max(sizes, default=0) <= RECORD_BYTES_MAX
+
+
+def _readable(page: HistoryPage, sizes: list[int]) -> HistoryPage:
+    """Return the page without rows that are unreadable or too long."""
+    assert page.encoded is not None, "a page has rows"
+    pairs = zip(page.publications, sizes, strict=True)
+    chosen = [each is not UNREADABLE and size <= RECORD_BYTES_MAX for each, size in pairs]
+    ids = (page.ids[at : at + ID_BYTES] for at in range(0, len(page.ids), ID_BYTES))
+    return HistoryPage(
+        tuple(compress(page.publications, chosen)),
+        b"".join(compress(ids, chosen)),
+        page.encoded.chosen(chosen),
+    )

@@ -1,24 +1,37 @@
-"""Publications and their identity (section 4.2)."""
+"""Publications: identity (section 4.2), sequence numbers and stored form.
+
+A sequence number is ``incarnation << 22 | counter``. A process takes a new incarnation at every
+start, so a process that has lost its disk, was restored from a backup or was cloned never gives one
+number to two publications (decision 46). The numbers of one incarnation are a *sequence*; they only
+rise. Incarnation 0 continues the stored numbers; simulated worlds use it.
+
+A record is a publication as it is stored: in MessagePack, without its id.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate, compress
 from struct import Struct as Layout
 from typing import Annotated, Final, NamedTuple, Self, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import DecodeError, Meta, MsgspecError, Raw, Struct, ValidationError
+from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import force_setattr, replace
 
 from skipring.core.peers import NodeId, TopicId
+from skipring.errors import MessageError
 
 ID_BYTES: Final = 32
 ID_BITS: Final = 8 * ID_BYTES  # m in section 4.2
 # Limit: nodes ignore larger numbers, so a publisher continues after a smaller one.
 SEQ_BELIEVED_MAX: Final = 1 << 62
 OVERHEAD_BYTES: Final = 64  # Guess: size in a message besides payload, key and headers.
+# Limit of one record. The largest accepted publication is shorter: 512 KiB of payload, key and
+# headers (``limits``), a name, two numbers and the sizes of 133 fields.
+RECORD_BYTES_MAX: Final = 528 * 1024
 
 # The paper's second hash function. Ids, leaf digests and inner digests have separate domains (T1).
 _ID: Final = blake2b(digest_size=ID_BYTES, person=b"skipring id")
@@ -105,6 +118,21 @@ def with_payload(publications: tuple[Publication, ...], *, opaque: bool) -> tupl
     if opaque:
         return publications
     return tuple([each for each in publications if each.payload is not None])
+
+
+def in_chunks(publications: Iterable[Publication], size: int) -> Iterator[tuple[Publication, ...]]:
+    """Yield publications in groups of at most ``size`` bytes; a larger one is alone (T14)."""
+    chunk: list[Publication] = []
+    chunk_bytes = 0
+    for each in publications:
+        size_bytes = each.size_bytes
+        if chunk and chunk_bytes + size_bytes > size:
+            yield tuple(chunk)
+            chunk, chunk_bytes = [], 0
+        chunk.append(each)
+        chunk_bytes += size_bytes
+    if chunk:
+        yield tuple(chunk)
 
 
 def with_id(publications: Iterable[Publication], topic: TopicId) -> tuple[Publication, ...]:
@@ -236,3 +264,169 @@ def _optional(value: bytes | None) -> bytes:
     if value is None:
         return _NOTHING
     return _PRESENT + len(value).to_bytes(4, "big") + value
+
+
+# -- sequence numbers --------------------------------------------------------------------------
+
+COUNTER_BITS: Final = 22
+COUNTERS: Final = 1 << COUNTER_BITS
+RANDOM_BITS: Final = 14  # two starts within 16 s collide with probability 1/16,384
+_CHANCE: Final = (1 << RANDOM_BITS) - 1
+TIME_BITS: Final = 26  # 34 years in units of 16 s
+START_US: Final = 1_704_067_200_000_000  # 2024-01-01, microseconds since the epoch
+UNIT_US: Final = 16_000_000
+TOLERANCE_US: Final = 60_000_000  # Guess: clocks of a cluster differ by less.
+
+SequenceId = tuple[NodeId, int]  # publisher and incarnation
+
+
+def incarnation_at(time_us: int, chance: int = (1 << RANDOM_BITS) - 1) -> int:
+    """Return the incarnation of a process that starts at a time, with 14 random bits."""
+    units = max(time_us - START_US, 0) // UNIT_US
+    return min(units, (1 << TIME_BITS) - 1) << RANDOM_BITS | chance
+
+
+def newest_of(numbers: Iterable[tuple[NodeId, int]]) -> dict[SequenceId, int]:
+    """Return the largest number of each sequence; ignore numbers from 2^62 on."""
+    newest: dict[SequenceId, int] = {}
+    for publisher, seq in numbers:
+        sequence = publisher, seq >> COUNTER_BITS
+        if newest.get(sequence, -1) < seq < SEQ_BELIEVED_MAX:
+            newest[sequence] = seq
+    return newest
+
+
+class OwnSequence:
+    """Issuer of one node's numbers in a topic; it never issues a number twice."""
+
+    __slots__ = ("_is_challenged", "_issued", "ahead", "incarnation", "node")
+
+    def __init__(self, node: NodeId, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.ahead = 0  # incarnations of this name that are ahead of the clock
+        self.node = node
+        self._issued = -1  # the last number of this incarnation
+        self._is_challenged = True  # compare stored numbers before the first is issued
+
+    def on_seen(self, seq: int) -> None:
+        """Compare stored numbers again if another process has issued a number under this name."""
+        if seq > self._issued:
+            self._is_challenged = True
+
+    def next(self, newest: dict[SequenceId, int], time_us: int) -> int:
+        """Issue the next number, given the newest of each sequence and the clock."""
+        last = newest.get((self.node, self.incarnation), -1)
+        if self._is_challenged or last != self._issued or self._is_full:
+            self._renew(newest, time_us)
+        self._issued = max(self._issued + 1, self.incarnation << COUNTER_BITS)
+        newest[self.node, self.incarnation] = self._issued
+        return self._issued
+
+    @property
+    def _is_full(self) -> bool:
+        return self._issued + 1 >= (self.incarnation + 1) << COUNTER_BITS
+
+    def _renew(self, newest: dict[SequenceId, int], time_us: int) -> None:
+        """Choose an incarnation above all others of this name that the clock allows.
+
+        The step contains random bits: another process of this name may know the same numbers.
+        """
+        limit = incarnation_at(time_us + TOLERANCE_US)
+        own = {i: last for (node, i), last in newest.items() if node == self.node}
+        self.ahead = sum(i > limit for i in own)
+        self._is_challenged = False
+        if self.incarnation == 0:
+            self._issued = own.get(0, -1)
+            return
+        self.incarnation = min(self.incarnation, limit)  # it is below unless it is corrupt
+        others = [i for i, last in own.items() if i <= limit and last > self._issued]
+        highest = max(others, default=-1)
+        if highest >= self.incarnation or self._is_full:
+            chance = self.incarnation & _CHANCE
+            renewed = max(highest, self.incarnation) + 1 + chance
+            if renewed > limit:
+                renewed = limit - _CHANCE + chance
+            while renewed in own:
+                renewed += 1
+            self.incarnation = renewed
+            self._issued = -1
+
+
+# -- records -----------------------------------------------------------------------------------
+
+
+class _Numbered(Struct, frozen=True, array_like=True, gc=False):
+    """First fields of a record; the decoder skips the others."""
+
+    publisher: NodeId
+    seq: int
+
+
+_ENCODER: Final = Encoder()
+_PUBLICATIONS: Final = Decoder(Publication)
+_NUMBERS: Final = Decoder(_Numbered)
+_PAGE: Final = Decoder(list[Publication])
+_RAW_PAGE: Final = Decoder(list[Raw])
+# Placeholder of a row that no member accepts. It has no payload and no id: no reader keeps it.
+UNREADABLE: Final = Publication(publisher="", seq=0)
+
+
+def encoded(publication: Publication) -> bytes:
+    """Encode a publication without its id."""
+    p = publication
+    return _ENCODER.encode((p.publisher, p.seq, p.payload, p.time, p.key, p.headers))
+
+
+def encoded_all(publications: Iterable[Publication]) -> list[bytes]:
+    """Encode publications as ``encoded`` does, inlined because it is on the hot path."""
+    encode = _ENCODER.encode
+    return [encode((p.publisher, p.seq, p.payload, p.time, p.key, p.headers)) for p in publications]
+
+
+def restored(data: bytes, key: bytes, topic: TopicId) -> Publication | None:
+    """Return the publication stored under an id; None if the id does not follow from its fields.
+
+    Return None also for a row that no member accepts: too long, or with unknown fields. The id of
+    an opaque publication (without payload) cannot be verified.
+    """
+    publication = _row(data)
+    if publication is UNREADABLE:
+        return None
+    if publication.payload is None:
+        return replace(publication, id=key)
+    return replace(publication, id=key) if publication.id_in(topic) == key else None
+
+
+def _row(data: bytes | Raw) -> Publication:
+    """Decode one row; return UNREADABLE if no member accepts it."""
+    if len(data) > RECORD_BYTES_MAX:
+        return UNREADABLE
+    try:
+        return _PUBLICATIONS.decode(data)
+    except (DecodeError, ValidationError, ValueError):
+        return UNREADABLE
+
+
+def decoded_page(data: bytes) -> list[Publication]:
+    """Decode the publications of a page, with UNREADABLE for each row that no member accepts.
+
+    Raise MessageError if the page is not an array.
+    """
+    try:
+        return _PAGE.decode(data)
+    except (MsgspecError, ValueError, RecursionError):
+        return [_row(row) for row in rows_of_page(data)]
+
+
+def rows_of_page(data: bytes) -> list[Raw]:
+    """Split a page into its rows; raise MessageError if it is not an array."""
+    try:
+        return _RAW_PAGE.decode(data)
+    except (MsgspecError, ValueError, RecursionError) as error:
+        raise MessageError(f"unreadable page: {error}") from None
+
+
+def number_in(data: bytes) -> tuple[NodeId, int]:
+    """Return the publisher and the sequence number of a record."""
+    numbered = _NUMBERS.decode(data)
+    return numbered.publisher, numbered.seq

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import compress, count, islice
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, compress, count, islice
 from operator import itemgetter
 from typing import Final
 
 from skipring.core.effects import Deliver, Discard, Origin, Outbox, Store
-from skipring.core.log import Log, MemoryLog
+from skipring.core.log import HistoryPage, Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.prefix import Prefix
 from skipring.core.publications import (
+    COUNTER_BITS,
     ID_BYTES,
     OVERHEAD_BYTES,
     SEQ_BELIEVED_MAX,
+    OwnSequence,
     Publication,
+    SequenceId,
     assign_ids,
     ids_of,
     with_id,
 )
-from skipring.core.records import HistoryPage
-from skipring.core.sequences import COUNTER_BITS, OwnSequence, SequenceId
 from skipring.core.state import NumberState, ReplicaState
 from skipring.core.trie import PublicationTrie
 
@@ -40,14 +41,14 @@ class Replica:
     """Log and trie of one subscriber; the set of publications only grows (section 4.2)."""
 
     __slots__ = (
-        "_archive",
         "_buffer",
         "_end",
         "_newest",
-        "_own",
         "_spent",
         "_trie",
         "_unindexed",
+        "archive",
+        "own",
         "topic",
     )
 
@@ -55,28 +56,16 @@ class Replica:
         self, topic: TopicId, archive: Log | None, *, node: NodeId = "", incarnation: int = 0
     ) -> None:
         self.topic = topic
-        self._archive = archive
+        self.archive: Log = archive if archive is not None else MemoryLog()
         self._trie = _NO_PUBLICATIONS
         # Ids that are not in the trie yet, with offsets: indexing many at once later costs less.
         self._unindexed: dict[bytes, int] | None = None
         self._end: int | None = None  # during the current event; None: the end of the log
         self._newest: dict[SequenceId, int] | None = None  # the last number of each sequence
-        self._own = OwnSequence(node, incarnation)
+        self.own = OwnSequence(node, incarnation)  # issues the numbers of this node
         # Read-your-writes buffer: indexed, but not in the log until the host applies the effects.
         self._buffer: tuple[int, tuple[Publication, ...]] = _EMPTY_BUFFER
         self._spent: dict[NodeId, int] | None = None  # chunks sent since the last tick (T14)
-
-    @property
-    def archive(self) -> Log:
-        """Return the log; a MemoryLog if the caller passed none."""
-        if self._archive is None:
-            self._archive = MemoryLog()
-        return self._archive
-
-    @property
-    def is_durable(self) -> bool:
-        """Return True if stored publications are on disk after the next commit."""
-        return self._archive is not None and self._archive.is_durable
 
     def index(self) -> PublicationTrie:
         """Index all waiting ids; return the trie over all publications."""
@@ -103,7 +92,7 @@ class Replica:
         """Return the offset after the last publication."""
         if self._end is not None:
             return self._end
-        return self._archive.end if self._archive is not None else 0
+        return self.archive.end
 
     @property
     def count(self) -> int:
@@ -115,9 +104,20 @@ class Replica:
         self._trie = _NO_PUBLICATIONS
         self._unindexed = None
         self._end = self._newest = None
-        if self._archive is not None or wrong_digests:
+        if self.archive.end:
             self._trie, self._newest = self.archive.index()
-            self._trie.corrupt(wrong_digests)
+        self.corrupt(wrong_digests)
+
+    def corrupt(self, digests: Mapping[Prefix, bytes]) -> None:
+        """Overwrite digests of the trie, as corrupted memory would."""
+        if digests:
+            self._own_trie().corrupt(digests)
+
+    def _own_trie(self) -> PublicationTrie:
+        """Return the trie of this replica; replace the shared empty one."""
+        if self._trie is _NO_PUBLICATIONS:
+            self._trie = PublicationTrie()
+        return self._trie
 
     @property
     def has_index_backlog(self) -> bool:
@@ -142,17 +142,7 @@ class Replica:
 
     def next_seq(self, time_us: int) -> int:
         """Issue the sequence number of this node's next publication (decision 46)."""
-        return self._own.next(self._numbers(), time_us)
-
-    @property
-    def incarnation(self) -> int:
-        """Return the incarnation in the sequence numbers of this node."""
-        return self._own.incarnation
-
-    @property
-    def incarnations_ahead(self) -> int:
-        """Return the number of ignored incarnations of this name, which are ahead of the clock."""
-        return self._own.ahead
+        return self.own.next(self._numbers(), time_us)
 
     def _numbers(self) -> dict[SequenceId, int]:
         """Return the last number of each sequence; read the log at the first call."""
@@ -178,14 +168,12 @@ class Replica:
             chosen = self._chosen(ids, part.ids)  # rare, so it may check each one
             new, ids = tuple(compress(new, chosen)), tuple(compress(ids, chosen))
             encoded = encoded.chosen(chosen) if encoded is not None else None
-            self._add(self._places(ids), len(new))
+            self._add(ids)
         if new:
             assign_ids(new, ids)
             start = self.end - len(new)
-            self._record_numbers(new)
-            size = (
-                len(encoded.data) if encoded is not None else sum([each.size_bytes for each in new])
-            )
+            self.record_numbers(new)
+            size = len(encoded.data) if encoded else sum([each.size_bytes for each in new])
             out.effects.append(Store(start, new, size, encoded))
             out.effects.append(Deliver(new, start, Origin.REPAIR, 0, size))
         return len(new) > 0
@@ -231,8 +219,8 @@ class Replica:
             del unknown[known]
         new = tuple(unknown.values())
         if new:
-            start = self._add(self._places(unknown), len(new))
-            self._record_numbers(new)
+            start = self._add(unknown)
+            self.record_numbers(new)
             size = sum([each.size_bytes for each in new])
             out.effects.append(Store(start, new, size))
             out.effects.append(Deliver(new, start, origin, hops, size))
@@ -258,17 +246,13 @@ class Replica:
             return True
         return len(self._trie) > 0 and key in self._trie
 
-    def _places(self, ids: Iterable[bytes]) -> dict[bytes, int]:
-        """Return the offsets that publications with these ids get now."""
-        return dict(zip(ids, count(self.end), strict=False))
-
-    def _add(self, places: dict[bytes, int], rows: int) -> int:
-        """Assign offsets to new ids, and advance the end by ``rows``; return the first offset."""
+    def _add(self, ids: Collection[bytes]) -> int:
+        """Assign the next offsets to new ids; return the first offset."""
         start = self.end
-        if places:
+        if ids:
             self._unindexed = self._unindexed or {}
-            self._unindexed.update(places)
-            self._index_rows(rows)
+            self._unindexed.update(zip(ids, count(start), strict=False))
+            self._index_rows(len(ids))
         return start
 
     def _index_rows(self, rows: int) -> None:
@@ -280,19 +264,17 @@ class Replica:
     def _index(self, count: int) -> None:
         """Move ``count`` waiting ids into the trie."""
         assert self._unindexed is not None
-        if self._trie is _NO_PUBLICATIONS:
-            self._trie = PublicationTrie()
         some = list(islice(self._unindexed.items(), count))
-        self._trie.add_many(some)
+        self._own_trie().add_many(some)
         if len(some) == len(self._unindexed):
             self._unindexed = None
             return
         for key, _ in some:
             del self._unindexed[key]
 
-    def _record_numbers(self, new: tuple[Publication, ...]) -> None:
+    def record_numbers(self, new: Iterable[Publication]) -> None:
         """Record the last numbers of sequences: this node reuses no number of its own."""
-        newest, own = self._newest, self._own
+        newest, own = self._newest, self.own
         if newest is None:
             return
         sequence: SequenceId = ("", -1)
@@ -304,12 +286,8 @@ class Replica:
                 last = newest.get(sequence, -1)
             if last < seq < SEQ_BELIEVED_MAX:
                 last = newest[sequence] = seq
-                own.record(sequence[0], seq)
-
-    def raise_number(self, publication: Publication) -> None:
-        """Raise the last number of a sequence to that of a stored publication."""
-        if self._newest is not None:
-            self._record_numbers((publication,))
+                if sequence[0] == own.node:
+                    own.on_seen(seq)
 
     # -- deferred storage ---------------------------------------------------------------------
 
@@ -349,7 +327,8 @@ class Replica:
         """Record delivered publications of one publisher as seen."""
         last = publications[-1]
         self._numbers()[last.publisher, last.seq >> COUNTER_BITS] = last.seq
-        self._own.record(last.publisher, last.seq)
+        if last.publisher == self.own.node:
+            self.own.on_seen(last.seq)
 
     def persist(
         self, publications: tuple[Publication, ...], out: Outbox, *, size_bytes: int
@@ -360,7 +339,7 @@ class Replica:
             publications = tuple(compress(publications, ids))
             ids = tuple(filter(None, ids))
         assign_ids(publications, ids)
-        start = self._add(self._places(ids), len(ids))
+        start = self._add(ids)
         self._buffer = start, publications
         out.effects.append(Store(start, publications, size_bytes))
 
@@ -368,6 +347,13 @@ class Replica:
         """Drop the read-your-writes buffer: the host has applied the last event's effects."""
         self._buffer = _EMPTY_BUFFER
         self._end = None
+
+    def rows(self, start: int, end: int) -> Iterator[tuple[int, Publication]]:
+        """Return the readable publications between two offsets, each with its offset."""
+        first, buffer = self._buffer
+        skipped = max(start - first, 0)
+        buffered = enumerate(buffer[skipped : max(end - first, 0)], first + skipped)
+        return chain(self.archive.read_range(start, end), buffered)
 
     def row(self, offset: int) -> Publication | None:
         """Return the publication at an offset, from the buffer or the log, or None."""
@@ -425,7 +411,7 @@ class Replica:
 
     def state(self) -> ReplicaState:
         """Return the variables besides the log as a value; of derived values the wrong ones."""
-        stored = dict(self._archive.entries()) if self._archive is not None else {}
+        stored = dict(self.archive.entries())
         right, indexed = stored | (self._unindexed or {}), dict(self._trie.entries())
         wrong = {key: offset for key, offset in indexed.items() if right.get(key) != offset}
         waiting = self._unindexed or {}
@@ -443,7 +429,7 @@ class Replica:
         """Return the last number of each sequence for which the log has another one."""
         if self._newest is None:
             return ()
-        right = self._archive.newest() if self._archive is not None else {}
+        right = self.archive.newest()
         return tuple(
             NumberState(*sequence, self._newest.get(sequence))
             for sequence in self._newest | right
@@ -460,6 +446,4 @@ class Replica:
             self._newest = {sequence: seq for sequence, seq in numbers if seq is not None}
         changed = dict.fromkeys(state.unindexed) | state.index
         if changed or state.count is not None or state.scrubbed:
-            if self._trie is _NO_PUBLICATIONS:
-                self._trie = PublicationTrie()
-            self._trie.overwrite(changed, state.count, state.scrubbed)
+            self._own_trie().overwrite(changed, state.count, state.scrubbed)

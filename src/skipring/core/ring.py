@@ -7,7 +7,7 @@ the node probes other nodes it learns of, or leaves them to the supervisor (R10)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from random import Random
 
 from skipring.core.config import Rules
 from skipring.core.effects import Outbox
@@ -49,11 +49,9 @@ class Ring:
             return right
         return self.wrap if self.wrap < self.me else None
 
-    def peers(self) -> Iterator[Peer]:
-        """Yield the stored ring neighbours: left, right, wrap."""
-        for peer in (*self.neighbours, self.wrap):
-            if peer is not None:
-                yield peer
+    def peers(self) -> list[Peer]:
+        """Return the stored ring neighbours: left, right, wrap."""
+        return [peer for peer in (*self.neighbours, self.wrap) if peer is not None]
 
     def neighbour_nodes(self) -> list[NodeId]:
         """Return the distinct ring neighbours (T16)."""
@@ -80,6 +78,15 @@ class Ring:
     def is_self_or_supervisor(self, peer: Peer) -> bool:
         """Return True for a reference to this node or to the supervisor (B2)."""
         return peer.node in (self.node, SUPERVISOR)
+
+    def asks_supervisor(self, label: Label, rng: Random) -> bool:
+        """Decide at random whether to ask for the configuration (actions ii and iv, B14).
+
+        A node that seems to be the minimum asks every other time, other nodes rarely.
+        """
+        if self.neighbours[LEFT] is None:
+            return rng.getrandbits(1) == 0
+        return asks_supervisor(label, rng, rare=self.rules.rare_requests)
 
     # -- Timeout ---------------------------------------------------------------------------
 
@@ -383,6 +390,12 @@ class Ring:
                 out.request_configuration(peer.node)
             elif self.rules.overwrite:
                 self.linearize(peer, out, first_hand=False)
+
+
+def asks_supervisor(label: Label, rng: Random, *, rare: bool) -> bool:
+    """Return True with probability 1/(2^(k+1) k^2), k = |label|; 2^k if not rare (action ii)."""
+    k = label.length
+    return rng.getrandbits(k + rare) == 0 and rng.randrange(k * k) == 0  # floats end at 2^-53
 
 
 def _is_closer(own: Label, peer: Peer, pred: Peer | None, succ: Peer | None) -> bool:

@@ -62,7 +62,8 @@ class RingDigest:
 
     def on_digest(self, message: Digest) -> None:
         """Record the digest of a node; the next tick drops it if the node is not a child."""
-        if message.node in self.heard or len(self.heard) < self._config.digest_senders_max:
+        has_room = message.node in self.heard or len(self.heard) < self._config.digest_senders_max
+        if self._config.rules.digest and has_room:
             self.heard[message.node] = message.digest % CIRCLE
 
     def load(self, heard: Mapping[NodeId, int]) -> None:

@@ -50,7 +50,6 @@ class Roster:
         """Return the member with label 0, or None."""
         return self._nodes[0] if self._nodes else None
 
-    @property
     def digest(self) -> int:
         """Return the sum of the weights of all members, to compare with the ring's (R14)."""
         if self._digest is None:

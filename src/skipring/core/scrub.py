@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 from skipring.core.effects import Discard, Outbox
-from skipring.core.publications import Publication
+from skipring.core.publications import Publication, ids_of
 from skipring.core.replica import Replica
 from skipring.core.state import ScrubState
 
-ROWS_BYTES: Final = 1 << 16  # Limit: the bytes of one step; its last record may exceed them.
+ROWS_BYTES: Final = 1 << 16  # Limit: the payloads of one step; the last one may exceed it.
 
 
 class Scrubber:
@@ -61,25 +61,37 @@ class Scrubber:
 
     def _walk(self, rows: int, out: Outbox) -> None:
         """Check the next records; begin a new walk after the last one."""
-        end, room = min(self._end, self._replica.end), ROWS_BYTES
+        replica = self._replica
+        end = min(self._end, replica.end)
         self._offset = max(self._offset, 0)  # memory may be corrupted
-        stop = min(self._offset + rows, end)
-        while self._offset < stop and room > 0:
-            publication = self._replica.row(self._offset)
-            if publication is not None:
-                self._replica.raise_number(publication)
-                self._found += self._is_in_order(publication, self._offset, out)
-                room -= publication.size_bytes
-            self._offset += 1
+        found = self._read(min(self._offset + rows, end))
+        replica.record_numbers(found.values())
+        keys = ids_of(found.values(), replica.topic)
+        for (offset, publication), key in zip(found.items(), keys, strict=True):
+            is_genuine = key == publication.id if key else publication.is_genuine(replica.topic)
+            self._found += self._is_in_order(publication.id, offset, out, is_genuine=is_genuine)
         if self._offset >= end:
             self._has_doubts = self._found != self._ids
             self._begin()
 
-    def _is_in_order(self, publication: Publication, offset: int, out: Outbox) -> bool:
+    def _read(self, stop: int) -> dict[int, Publication]:
+        """Return the records from the current offset to ``stop`` within ROWS_BYTES; pass them."""
+        found: dict[int, Publication] = {}
+        room = ROWS_BYTES
+        for offset, publication in self._replica.rows(self._offset, stop):
+            found[offset] = publication
+            room -= len(publication.payload or b"")
+            if room <= 0:
+                stop = offset + 1
+                break
+        self._offset = max(self._offset, stop)
+        return found
+
+    def _is_in_order(self, key: bytes, offset: int, out: Outbox, *, is_genuine: bool) -> bool:
         """Index a sound record, or quarantine a corrupt or second one; return True if sound."""
-        replica, key = self._replica, publication.id
+        replica = self._replica
         known = replica.offset_of(key)
-        if publication.is_genuine(replica.topic):
+        if is_genuine:
             if known is not None and known != offset and replica.read(key, known, out) is None:
                 known = None
             if known is None:

@@ -6,7 +6,7 @@ reply. This keeps the paper's induction over levels valid.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from skipring.core.effects import Outbox
 from skipring.core.labels import Label
@@ -26,11 +26,9 @@ class Shortcuts:
         self._chains: Chains | None = None
         self.slots: dict[Label, NodeId | None] = {}
 
-    def nodes(self) -> Iterator[NodeId]:
-        """Yield the known holders of shortcuts."""
-        for node in self.slots.values():
-            if node is not None:
-                yield node
+    def nodes(self) -> list[NodeId]:
+        """Return the known holders of shortcuts."""
+        return [node for node in self.slots.values() if node is not None]
 
     def holder(self, label: Label, pred: Peer | None, succ: Peer | None) -> NodeId | None:
         """Return the holder of a chain label: a ring neighbour, a shortcut or None."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, assert_never
 
 from msgspec.structs import replace
 
+from skipring.core.broadcast import Broadcast
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Outbox, Unsubscribed
 from skipring.core.events import (
@@ -30,10 +31,7 @@ from skipring.core.events import (
 from skipring.core.labels import Label
 from skipring.core.log import Log
 from skipring.core.messages import (
-    CheckAndPublish,
-    CheckHeld,
     CheckLabel,
-    CheckTrie,
     ConfigurationAck,
     Digest,
     GetConfiguration,
@@ -43,7 +41,6 @@ from skipring.core.messages import (
     Pong,
     RemoveConnections,
     ReportUnresponsive,
-    RequestHandover,
     SetConfiguration,
     Subscribe,
     Unsubscribe,
@@ -66,14 +63,16 @@ class Subscriber:
 
     __slots__ = (
         "_audit_ticks",
+        "_broadcast",
         "_config",
         "_digest",
         "_liveness",
-        "_replication",
         "_ring",
         "_rng",
         "_shortcuts",
         "node",
+        "replica",
+        "replication",
         "wants",
     )
 
@@ -98,37 +97,39 @@ class Subscriber:
         self._shortcuts = Shortcuts(self._ring)
         self._liveness = NeighbourLiveness(config)
         self._digest = RingDigest(config)
-        replica = Replica(topic, archive, node=node, incarnation=incarnation)
-        self._replication = Replication(self._ring, self._shortcuts, replica, config)
+        self.replica = Replica(topic, archive, node=node, incarnation=incarnation)
+        self._broadcast = Broadcast(self._ring, self._shortcuts, self.replica, config)
+        self.replication = Replication(self._ring, self._broadcast, self.replica, config)
         self._audit_ticks = 0  # since the last drop of derived values
         if state is not None:
             self._load(state)
         elif archive is not None:
-            self._replication.recover({})
+            self.replica.recover({})
 
     def handle(self, event: Event) -> list[Effect]:
         """Apply one event; return the effects in order."""
         out = Outbox()
-        self._replication.replica.end_event()
+        self.replica.end_event()
         match event:
             case Received():
                 self._on_received(event, out)
             case Tick():
                 self._on_tick(event, out)
             case Flush():
-                self._replication.on_flush(out)
+                self._broadcast.on_flush(out)
+                self.replication.on_flush()
             case SubscribeRequested():
                 self._on_subscribe_requested(out)
             case UnsubscribeRequested():
                 self._on_unsubscribe_requested(out)
             case PublishRequested() | PublishManyRequested() | ResendRequested():
-                self._replication.publish(event, out)
+                self._broadcast.publish(event, out)
             case SyncRequested():
-                self._replication.ask_to_confirm(self.ring_neighbours(), out)
+                self.replication.ask_to_confirm(self.ring_neighbours(), out)
             case Shutdown() | IndexRequested() | Overwritten() | Corrupted():
                 self._on_host_request(event, out)
             case _:
-                self._replication.on_handover_event(event, out)
+                self.replication.on_handover_event(event, out)
         return out.effects
 
     def _on_received(self, event: Received, out: Outbox) -> None:
@@ -141,25 +142,26 @@ class Subscriber:
             self._liveness.on_message(event.sender)
             if kind is SetConfiguration and event.sender == SUPERVISOR:
                 out.send(SUPERVISOR, ConfigurationAck())  # section 3.3
-        if kind in Replication.HANDLERS:
-            if self.wants or self._ring.me is not None:
-                self._replication.on_message(message, event.sender, out)
-            elif isinstance(message, CheckTrie | CheckAndPublish | CheckHeld | RequestHandover):
-                self._on_check_after_leaving(message, out)
+        is_member = self.wants or self._ring.me is not None
+        if kind in Broadcast.HANDLERS:
+            if is_member:
+                Broadcast.HANDLERS[kind](self._broadcast, message, event.sender, out)
         elif kind in self._HANDLERS:
             self._HANDLERS[kind](self, message, out)
-            self._replication.broadcast.invalidate_view()
+            self._broadcast.invalidate_view()
         else:
-            is_member = self.wants or self._ring.me is not None
-            self._replication.on_log_message(event, out, is_member=is_member)
+            self.replication.on_message(event, out, is_member=is_member)
 
     # -- periodic actions ------------------------------------------------------------------
 
     def _on_tick(self, event: Tick, out: Outbox) -> None:
         """Run the paper's Timeout."""
         me = self._ring.me
-        if me is None:
-            self._on_tick_unlabelled(out)
+        if me is None:  # action i, B8
+            if self.wants:
+                out.send(SUPERVISOR, Subscribe(self.node))
+            else:
+                self._forget_all()
             return
         if not self.wants:
             out.send(SUPERVISOR, Unsubscribe(self.node))  # S2: until the supervisor confirms
@@ -175,10 +177,10 @@ class Subscriber:
             total = self._digest.on_tick(me, chains, self._shortcuts, pred, succ, out)
             digest = total if me.label.position == 0 else None  # R14: only the root reports
         alarmed = rules.silence and self._liveness.on_tick(ring.peers())
-        if self._asks_by_chance(me.label) or alarmed:
+        if ring.asks_supervisor(me.label, self._rng) or alarmed:
             out.send(SUPERVISOR, GetConfiguration(self.node, digest))
         neighbours = self.ring_neighbours()
-        self._replication.on_tick(neighbours, self._rng, out, is_throttled=event.throttled)
+        self.replication.on_tick(neighbours, self._rng, out, is_throttled=event.throttled)
         if self._config.detects_failures:
             for node in self._liveness.unresponsive(neighbours, is_late=event.late):
                 out.send(SUPERVISOR, ReportUnresponsive(node))
@@ -191,47 +193,30 @@ class Subscriber:
         """
         self._shortcuts.drop_derived()
         self._digest.drop_derived()
-        self._replication.drop_derived()
+        self._broadcast.drop_derived()
+        self.replication.drop_derived()
 
     def neighbours(self) -> list[NodeId]:
         """Return all neighbours, the ring neighbours first."""
-        return self._replication.broadcast.neighbours()
+        return self._broadcast.neighbours()
 
     def ring_neighbours(self) -> list[NodeId]:
         """Return the distinct ring neighbours (T16)."""
         return self._ring.neighbour_nodes()
 
-    def _on_tick_unlabelled(self, out: Outbox) -> None:
-        """Ask for a label, or drop all edges if the application wants none (action i, B8)."""
-        if self.wants:
-            out.send(SUPERVISOR, Subscribe(self.node))
-        else:
-            self._forget_all()
-
-    def _asks_by_chance(self, label: Label) -> bool:
-        """Decide at random whether to ask the supervisor (actions ii and iv, B14).
-
-        A node that seems to be the minimum asks every other time, other nodes rarely.
-        """
-        if self._ring.neighbours[LEFT] is None:
-            return self._rng.getrandbits(1) == 0
-        return asks_supervisor(label, self._rng, rare=self._config.rules.rare_requests)
-
     # -- requests of the application ---------------------------------------------------------
 
     def _on_subscribe_requested(self, out: Outbox) -> None:
-        self._replication.persist_deferred(out)
+        self._broadcast.persist_deferred(out)
         self.wants = True
-        self._replication.drain.stay()
-        self._replication.backfill.expect()
+        self.replication.join()
         if self._ring.me is None:
             out.send(SUPERVISOR, Subscribe(self.node))
 
     def _on_unsubscribe_requested(self, out: Outbox) -> None:
-        self._replication.persist_deferred(out)
+        self._broadcast.persist_deferred(out)
         self.wants = False
-        self._replication.drain.leave()
-        self._replication.backfill.forget()
+        self.replication.leave()
         if self._ring.me is None:
             self._forget_all()
         # A node without a label may be recorded: its Subscribe may be in flight.
@@ -243,15 +228,16 @@ class Subscriber:
         """Handle a request of the host: deferred work, or fault injection."""
         match event:
             case Shutdown():
-                self._replication.persist_deferred(out)
+                self._broadcast.persist_deferred(out)
             case IndexRequested():
-                self._replication.replica.index_some(self._config.hashed_ids)
+                self.replica.index_some(self._config.hashed_ids)
             case Overwritten(state=SubscriberState() as state):
                 self._load(state)
             case Overwritten():
                 pass  # the state of a supervisor
             case Corrupted():
-                self._replication.replica.index().corrupt(event.digests)
+                self.replica.index()
+                self.replica.corrupt(event.digests)
             case _:
                 assert_never(event)
 
@@ -267,8 +253,7 @@ class Subscriber:
             self._ring.configure(message.label, message, out)
             named = (message.pred, message.succ)
             self._liveness.confirm(peer.node for peer in named if peer is not None)
-            self._replication.broadcast.invalidate_view()
-            self._replication.backfill.maybe_start(self.neighbours(), out)
+            self.replication.on_configured(out)
 
     def _on_unrecorded(self, out: Outbox) -> None:
         """Leave if the application wants to, else subscribe at once (SetData(⊥, ⊥, ⊥), S2).
@@ -278,7 +263,7 @@ class Subscriber:
         """
         was_labelled, wakes = self._ring.me is not None, self._config.rules.wake
         self._ring.remove_label()
-        self._replication.completeness.reset()
+        self.replication.on_unrecorded()
         if was_labelled and (self.wants or not wakes):
             for node in self.neighbours() if wakes else self.ring_neighbours():
                 out.request_configuration(node)
@@ -286,7 +271,7 @@ class Subscriber:
             out.send(SUPERVISOR, Subscribe(self.node))
         else:
             self._forget_all()
-            self._replication.persist_deferred(out)
+            self._broadcast.persist_deferred(out)
             out.effects.append(Unsubscribed())
 
     def _on_check_label(self, message: CheckLabel, out: Outbox) -> None:
@@ -311,14 +296,7 @@ class Subscriber:
 
     def _on_digest(self, message: Digest, out: Outbox) -> None:
         del out
-        if self._config.rules.digest:
-            self._digest.on_digest(message)
-
-    def _on_check_after_leaving(
-        self, message: CheckTrie | CheckAndPublish | CheckHeld | RequestHandover, out: Outbox
-    ) -> None:
-        if message.sender not in (self.node, SUPERVISOR):
-            out.send(message.sender, RemoveConnections(self.node))  # as B7
+        self._digest.on_digest(message)
 
     _HANDLERS: ClassVar[Mapping[type, Callable[[Subscriber, Any, Outbox], None]]] = (
         MappingProxyType(
@@ -336,7 +314,7 @@ class Subscriber:
     def _forget_all(self) -> None:
         self._ring.forget_all()
         self._shortcuts.forget_all()
-        self._replication.broadcast.invalidate_view()
+        self._broadcast.invalidate_view()
 
     # -- state as a value ------------------------------------------------------------------
 
@@ -378,12 +356,12 @@ class Subscriber:
     @property
     def unkept(self) -> tuple[Publication, ...]:
         """Return the publications that are delivered and not stored yet."""
-        return self._replication.broadcast.unkept
+        return self._broadcast.unkept
 
     @property
     def misplaced(self) -> int:
         """Return the number of ids in the trie whose offset has no such record in the log."""
-        return self._replication.replica.misplaced
+        return self.replica.misplaced
 
     @property
     def silence(self) -> dict[NodeId, LivenessState]:
@@ -402,90 +380,22 @@ class Subscriber:
 
     def index(self) -> PublicationTrie:
         """Index waiting publications; return v.T."""
-        return self._replication.replica.index()
-
-    @property
-    def indexed_trie(self) -> PublicationTrie:
-        """Return v.T without the publications that wait to be indexed."""
-        return self._replication.replica.indexed_trie
+        return self.replica.index()
 
     @property
     def count(self) -> int:
         """Return the number of publications; this costs less than the length of the trie."""
-        return self._replication.replica.count
-
-    @property
-    def incarnation(self) -> int:
-        """Return the incarnation in the sequence numbers of this node."""
-        return self._replication.replica.incarnation
-
-    @property
-    def incarnations_ahead(self) -> int:
-        """Return the number of ignored incarnations of this name, which are ahead of the clock."""
-        return self._replication.replica.incarnations_ahead
-
-    @property
-    def is_complete(self) -> bool:
-        """Return True if neighbours have handed over everything that they held when asked."""
-        return self._replication.completeness.is_complete
-
-    @property
-    def is_backfilling(self) -> bool:
-        """Return True during a backfill."""
-        return self._replication.backfill.is_running
-
-    @property
-    def is_first_backfill(self) -> bool:
-        """Return True during a backfill of a node without publications of an earlier run."""
-        return self._replication.backfill.is_first
-
-    @property
-    def in_sync(self) -> frozenset[NodeId]:
-        """Return the ring neighbours that have confirmed to be in sync since the last repair."""
-        return self._replication.sync.nodes
-
-    @property
-    def is_leaving(self) -> bool:
-        """Return True if the application drains this node or has asked to leave."""
-        return self._replication.drain.is_leaving
-
-    def drain_candidates(self) -> list[NodeId]:
-        """Return the nodes to which a drain may hand over."""
-        return self._replication.drain.candidates(self.neighbours())
-
-    @property
-    def unconfirmed(self) -> int:
-        """Return an upper bound of the publications that a drain's receiver has not confirmed."""
-        return self._replication.drain.unconfirmed
-
-    def offset_of(self, key: bytes) -> int | None:
-        """Return the offset of an id, or None; this indexes nothing."""
-        return self._replication.replica.offset_of(key)
+        return self.replica.count
 
     @property
     def publications(self) -> tuple[Publication, ...]:
         """Return the stored publications, in log order."""
-        return tuple(self.archive.publications())
-
-    @property
-    def archive(self) -> Log:
-        """Return the log."""
-        return self._replication.replica.archive
+        return tuple(self.replica.archive.publications())
 
     @property
     def has_to_flush(self) -> bool:
         """Return True if a Flush would have an effect."""
-        return self._replication.has_to_flush
-
-    @property
-    def is_indexed(self) -> bool:
-        """Return True if all publications are in the trie and all digests are known."""
-        return not self._replication.replica.is_behind
-
-    @property
-    def slices_to_index(self) -> int:
-        """Return an upper bound of the slices that index and hash all publications."""
-        return 2 * (self.count // self._config.hashed_ids + 1)
+        return self._broadcast.has_to_flush or self.replication.has_to_index
 
     def state(self) -> SubscriberState:
         """Return the machine's variables as a value, without its memory."""
@@ -499,13 +409,16 @@ class Subscriber:
             silence=self.silence,
             digests=dict(self.digests),
             publications=self.publications,
-            hashes=self._replication.replica.indexed_trie.wrong_digests(),
+            hashes=self.replica.indexed_trie.wrong_digests(),
         )
 
     def memory(self) -> SubscriberMemory | None:
         """Return the other variables as a value; None if they are those of a new machine."""
         memory = replace(
-            self._replication.memory(),
+            self.replication.memory(),
+            spreading=self._broadcast.state(),
+            announcing=self._broadcast.announced(),
+            holdings=self.replica.state(),
             audit_ticks=self._audit_ticks,
             chains=self._shortcuts.wrong_chains(),
             weight=self._digest.wrong_weight,
@@ -524,18 +437,14 @@ class Subscriber:
         self._shortcuts.load_slots(state.shortcuts)
         self._liveness.load(state.silence)
         self._digest.load(state.digests)
-        self._replication.recover(state.hashes)
-        self._replication.broadcast.invalidate_view()
+        self.replica.recover(state.hashes)
+        self._broadcast.on_recovered()
         if state.memory is not None:
             self._audit_ticks = state.memory.audit_ticks
             self._shortcuts.load(state.memory.chains)
             self._liveness.load_unheard(state.memory.unheard or {})
             self._digest.load_weight(self._ring.me, state.memory.weight)
-            self._replication.load(state.memory)
-            self._replication.replica.indexed_trie.corrupt(state.hashes)
-
-
-def asks_supervisor(label: Label, rng: Random, *, rare: bool) -> bool:
-    """Return True with probability 1/(2^(k+1) k^2), k = |label|; 2^k if not rare (action ii)."""
-    k = label.length
-    return rng.getrandbits(k + rare) == 0 and rng.randrange(k * k) == 0  # floats end at 2^-53
+            self.replica.load(state.memory.holdings)
+            self._broadcast.load(state.memory.spreading, state.memory.announcing)
+            self.replication.load(state.memory)
+            self.replica.corrupt(state.hashes)

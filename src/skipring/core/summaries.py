@@ -15,7 +15,7 @@ from typing import Annotated, Final, TypeAlias
 from msgspec import Meta, Struct
 
 from skipring.core.prefix import Prefix
-from skipring.core.publications import ID_BYTES
+from skipring.core.publications import ID_BITS, ID_BYTES
 
 DIGEST_BYTES: Final = 16
 
@@ -50,22 +50,23 @@ def digest_of(keys: list[bytes]) -> bytes:
     """
     if not keys:
         return EMPTY
-    digest = leaf_digest(keys[0])
-    before = int.from_bytes(keys[0], "big")
+    numbers = [int.from_bytes(key, "big") for key in keys]
     partings: list[int] = []  # of the open subtries, each at a later bit than the last
     digests: list[bytes] = []
-    for key in keys[1:]:
-        number = int.from_bytes(key, "big")
-        parting = (before ^ number).bit_length()
+    # The last parting is before the first bit of an id: it completes all subtries.
+    following = [*((one ^ other).bit_length() for one, other in pairwise(numbers)), ID_BITS + 1]
+    for key, parting in zip(keys, following, strict=True):
+        state = _LEAF.copy()  # leaf_digest and inner_digest, inlined: this is the hot path
+        state.update(key)
+        digest = state.digest()
         while partings and partings[-1] < parting:
             partings.pop()
-            digest = inner_digest(digests.pop(), digest)
+            state = _INNER.copy()
+            state.update(digests.pop() + digest)
+            digest = state.digest()
         partings.append(parting)
         digests.append(digest)
-        digest, before = leaf_digest(key), number
-    while digests:
-        digest = inner_digest(digests.pop(), digest)
-    return digest
+    return digests[-1]
 
 
 OVERHEAD_BYTES: Final = 9  # of a claim, besides its four fields

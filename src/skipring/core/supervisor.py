@@ -279,7 +279,7 @@ class Supervisor:
 
     def _compare_digest(self, digest: int) -> None:
         """Start to refresh all members if the ring repeatedly differs from the roster (R14)."""
-        if digest == self.roster.digest:
+        if digest == self.roster.digest():
             self._mismatches = self._refresh_ticks = 0
             return
         settled = 2 * levels(len(self.roster)) + self._config.digest_settle_ticks

@@ -84,7 +84,9 @@ class PublicationTrie:
 
     def find(self, start: bytes) -> tuple[bytes, int] | None:
         """Return an id that begins with these bytes, 8 or more, and its offset; or None."""
-        bucket = self._bucket(self._home(self._place(start)))
+        place = int.from_bytes(start[:8], "big") >> (_PLACE_BITS - self._bits)
+        while (bucket := self._buckets[place]) is None:  # ``_home``, inlined: this is the hot path
+            place &= place - 1
         at = _find(bucket, start)
         if at < 0:
             return None
@@ -254,7 +256,6 @@ class PublicationTrie:
 
     # -- digests ---------------------------------------------------------------------------
 
-    @property
     def root(self) -> bytes:
         """Return the digest of all ids; that of the virtual root if there are none (T2)."""
         return self._digest(1, 0) or EMPTY_ROOT
@@ -325,13 +326,14 @@ class PublicationTrie:
         if length == self._bits and not self._spans(value):
             bucket = self._buckets[value]
             if bucket is not None:
-                starts = range(0, len(bucket), RECORD_BYTES)
-                return sorted([bucket[at : at + ID_BYTES] for at in starts])
+                return sorted([record[:ID_BYTES] for record in _records(bucket)])
         return list(self.keys(Prefix(length, value)))
 
     def _combined(self, index: int, length: int) -> bytes:
         """Return the digest of two halves; if one has no ids, that of the other."""
-        zero, one = self._digest(2 * index, length + 1), self._digest(2 * index + 1, length + 1)
+        zero, one = self._digests[2 * index : 2 * index + 2]
+        if zero is None or one is None:
+            zero, one = self._digest(2 * index, length + 1), self._digest(2 * index + 1, length + 1)
         return inner_digest(zero, one) if zero and one else zero or one
 
     # -- corrupted memory --------------------------------------------------------------------
@@ -351,9 +353,12 @@ class PublicationTrie:
             self._scrubbed = place + 1
             if self._buckets[place] is None:
                 continue
-            self._split_down_to(place)
+            bucket = self._split_down_to(place)
             self._rederive(place)
-            entries += self.entries(Prefix(self._bits, place))
+            entries += [
+                (record[:ID_BYTES], int.from_bytes(record[ID_BYTES:], "big"))
+                for record in sorted(_records(bucket))
+            ]
             if len(entries) >= keys_max:
                 break
         return entries
@@ -428,6 +433,5 @@ def _find(bucket: bytes, key: bytes) -> int:
     return at
 
 
-def _records(bucket: bytes) -> Iterator[bytes]:
-    for at in range(0, len(bucket), RECORD_BYTES):
-        yield bucket[at : at + RECORD_BYTES]
+def _records(bucket: bytes) -> list[bytes]:
+    return [bucket[at : at + RECORD_BYTES] for at in range(0, len(bucket), RECORD_BYTES)]

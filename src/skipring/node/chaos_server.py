@@ -156,9 +156,9 @@ class NodeChaos(ChaosServer):
 
     def _corrupt(self, topic: TopicId, machine: Subscriber, damage: CorruptTrie) -> None:
         """Set wrong digests, and delete records without any notice."""
-        for _ in range(machine.slices_to_index):
+        for _ in range(machine.replication.slices_to_index):
             self._dispatch(topic, IndexRequested())
-        trie = machine.indexed_trie
+        trie = machine.replica.indexed_trie
         wrong = _wrong_digests(trie, damage.hashes, Random(damage.seed))
         self._dispatch(topic, Corrupted(wrong))
         offsets = [offset for _, offset in trie.entries()]

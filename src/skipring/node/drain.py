@@ -151,7 +151,7 @@ class Departures:
             return len(self._own.get(topic, ()))
         if end is not None and end.done():
             return machine.count if end.result().node is None else 0
-        return machine.unconfirmed if machine.is_leaving else machine.count
+        return machine.replication.unconfirmed if machine.replication.is_leaving else machine.count
 
     def _left_alone(
         self, topic: TopicId, own: OwnPublications, *, has_members: bool | None
@@ -196,7 +196,7 @@ class Departures:
     def _report_absent(
         self, topic: TopicId, machine: Subscriber, unlinked_s: dict[NodeId, float]
     ) -> None:
-        for node in machine.drain_candidates():
+        for node in machine.replication.drain_candidates():
             waited_s = 0.0 if self._is_linked(node) else unlinked_s.get(node, 0.0) + POLL_S
             unlinked_s[node] = waited_s
             if waited_s > UNLINKED_S:

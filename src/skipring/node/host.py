@@ -55,7 +55,7 @@ from skipring.core.messages import (
     Unsubscribe,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
-from skipring.core.sequences import RANDOM_BITS, incarnation_at
+from skipring.core.publications import RANDOM_BITS, incarnation_at
 from skipring.core.state import SubscriberState
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
@@ -378,7 +378,7 @@ class NodeHost:
         ``waits_alone``: with own publications and without a disk, wait for a neighbour.
         """
         machine = self._topics.machine(topic)
-        is_first = machine is not None and machine.is_first_backfill
+        is_first = machine is not None and machine.replication.is_first_backfill
         return await self._departures.drain(
             topic, timeout_s, waits_alone=waits_alone, only_own=is_first
         )
@@ -428,12 +428,12 @@ class NodeHost:
 
     def _report_incarnations(self, topic: TopicId) -> None:
         machine = self._topics.machine(topic)
-        if machine is not None and machine.incarnations_ahead:
+        if machine is not None and machine.replica.own.ahead:
             self._rate_limited.warn(
                 "incarnations_ahead",
                 reason="numbers of this node's name are ahead of the clock and are ignored",
                 topic=topic,
-                count=machine.incarnations_ahead,
+                count=machine.replica.own.ahead,
             )
 
     def _find_members(self, topic: TopicId) -> None:
@@ -461,7 +461,7 @@ class NodeHost:
             silent={node: ticks for node, ticks in machine.unheard.items() if ticks > 0},
             unlinked=tuple(node for node in neighbours if not self.links.is_linked(node)),
             not_ready=self.incompleteness(topic) or "",
-            ahead=machine.incarnations_ahead,
+            ahead=machine.replica.own.ahead,
             quarantined=self.put_aside,
             disk_error=shown(str(error)) if error is not None else "",
             clones=self.links.clones,
@@ -485,9 +485,9 @@ class NodeHost:
     def incompleteness(self, topic: TopicId) -> str | None:
         """Return why a member may lack publications that others have, or None."""
         machine = self._topics.machine(topic)
-        if machine is None or machine.is_complete:
+        if machine is None or machine.replication.is_complete:
             return None
-        if machine.is_backfilling:
+        if machine.replication.is_backfilling:
             return "the backfill is in progress"
         return "no neighbour has confirmed yet that this node has everything"
 

@@ -85,7 +85,7 @@ class PublishProxy:
         machine = self._topics.machine(topic)
         if machine is None:
             return "not a member of the topic"
-        if machine.is_leaving:  # it could not hand over what it accepts now
+        if machine.replication.is_leaving:  # it could not hand over what it accepts now
             return "it is about to leave the topic"
         if message.publication.payload is None:
             return "no payload"

@@ -119,18 +119,22 @@ class RequestServer:
 
     def _is_indexed(self, topic: TopicId, machine: Subscriber) -> bool:
         """Index one slice if something waits; return True if nothing is left."""
-        if not machine.is_indexed:
+        if machine.replica.is_behind:
             self._dispatch(topic, IndexRequested())
-        return machine.is_indexed
+        return not machine.replica.is_behind
 
     async def _index(self, topic: TopicId, machine: Subscriber) -> None:
-        for _ in range(machine.slices_to_index + SPARE_SLICES):
+        for _ in range(machine.replication.slices_to_index + SPARE_SLICES):
             await asyncio.sleep(0)
             if self._topics.machine(topic) is not machine or self._is_indexed(topic, machine):
                 break
         current = self._topics.machine(topic)
         for sender, question in self._waiting.pop(topic):
-            if current is not None and current.is_backfilling and not current.is_indexed:
+            if (
+                current is not None
+                and current.replication.is_backfilling
+                and current.replica.is_behind
+            ):
                 self._sender.send_message(topic, sender, Refused(question.request, BUSY))
             else:
                 self._answer(sender, topic, current, question)
@@ -153,5 +157,5 @@ class RequestServer:
 def _needs_index(question: IndexQuestion, machine: Subscriber) -> bool:
     """Return True if the answer contains digests; a status during a backfill has none."""
     if isinstance(question, GetNodeStatus):
-        return not machine.is_backfilling
+        return not machine.replication.is_backfilling
     return question.bits is not None

@@ -76,7 +76,7 @@ def database_page(
     return DatabasePage(
         request=question.request,
         total=total,
-        digest=roster.digest,
+        digest=roster.digest(),
         cursor=_believable_cursor(roster),
         next=after if after < total + len(queue) else None,
         entries=tuple(entry for entry in entries if _is_valid_entry(*entry)),
@@ -137,7 +137,7 @@ def handle_status_request(
         return Refused(question.request, NOT_A_MEMBER)
     match question:
         case FetchPublications():
-            return publication_page(machine.archive, question, is_spent)
+            return publication_page(machine.replica.archive, question, is_spent)
         case FetchChanges(request=request):
             return ChangePage(request, journals.ticks, journals.entries(topic))
 
@@ -148,7 +148,7 @@ def node_status(machine: Subscriber, request: int, health: NodeHealth | None = N
     During a backfill the index is behind, so the root is that of an empty trie.
     """
     silence, heard = machine.silence, machine.digests
-    is_known = machine.is_indexed or not machine.is_backfilling
+    is_known = not machine.replica.is_behind or not machine.replication.is_backfilling
     return NodeStatus(
         request=request,
         member=machine.member,
@@ -160,8 +160,8 @@ def node_status(machine: Subscriber, request: int, health: NodeHealth | None = N
         silence={node: _clamped(silence[node]) for node in islice(silence, SHORTCUTS_MAX)},
         digests={node: heard[node] for node in islice(heard, SHORTCUTS_MAX)},
         count=machine.count,
-        end=machine.archive.end,
-        root=machine.index().root if is_known else EMPTY_ROOT,
+        end=machine.replica.archive.end,
+        root=machine.index().root() if is_known else EMPTY_ROOT,
         health=health or NodeHealth(),
     )
 

@@ -34,9 +34,8 @@ from skipring.core.messages import (
     Unsubscribe,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
-from skipring.core.quotas import Quotas
 from skipring.core.state import SupervisorState
-from skipring.core.topics import SupervisorTopics
+from skipring.core.topics import Quotas, SupervisorTopics
 from skipring.errors import StorageError
 from skipring.net.addresses import AddressBook
 from skipring.net.transport import Transport
@@ -281,7 +280,7 @@ class SupervisorHost:
             return
         try:
             rosters = {topic: machine.roster for topic, machine in self._topics.machines()}
-            marks = {topic: (len(each), each.digest) for topic, each in rosters.items()}
+            marks = {topic: (len(each), each.digest()) for topic, each in rosters.items()}
             for topic, mark in marks.items():
                 if self._stored.get(topic) != mark:  # the cursor may be lost
                     self._store.save(topic, self.state(topic))

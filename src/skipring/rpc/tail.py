@@ -18,8 +18,7 @@ from msgspec import Struct
 from skipring.core.limits import NUMBER_MAX, listed
 from skipring.core.log_messages import LogPage
 from skipring.core.peers import TopicId
-from skipring.core.publications import ID_BYTES, Publication, assign_ids, ids_of
-from skipring.core.records import decoded_page
+from skipring.core.publications import ID_BYTES, Publication, assign_ids, decoded_page, ids_of
 from skipring.errors import MessageError, SkipringError, UnreachableError
 from skipring.net.access import Access
 from skipring.observability.clock import time_us

@@ -193,7 +193,7 @@ class World:
     def tick(self, node: NodeId) -> None:
         """Run a process's Timeout, then its Flush if it has deferred work."""
         self.events += 1
-        self._dispatch(node, _TICK)
+        self.dispatch(node, _TICK)
         machine = self.subscribers.get(node)
         if machine is not None and machine.has_to_flush:
             self.flush(node)
@@ -201,42 +201,42 @@ class World:
     def flush(self, node: NodeId) -> None:
         """Send a Flush event to a subscriber, which does its deferred work."""
         self.events += 1
-        self._dispatch(node, _FLUSH)
+        self.dispatch(node, _FLUSH)
 
     def deliver(self, parcel: Parcel) -> None:
         """Deliver a message to its receiver; a crashed node ignores it."""
         self.events += 1
         if type(parcel.message) in CARRIERS and parcel.to in self.subscribers:
             self.deliveries.on_received(parcel.message)
-        self._dispatch(parcel.to, Received(parcel.message, parcel.sender))
+        self.dispatch(parcel.to, Received(parcel.message, parcel.sender))
 
     def subscribe(self, node: NodeId) -> None:
         """Request membership as the application at a node would; start a missing node."""
         if node not in self.subscribers:
             self.crashed.pop(node, None)
             self.add(node, SubscriberState(member=False))
-        self._dispatch(node, SubscribeRequested())
+        self.dispatch(node, SubscribeRequested())
 
     def unsubscribe(self, node: NodeId) -> None:
         """Request to leave at a node, as its application would."""
-        self._dispatch(node, UnsubscribeRequested())
+        self.dispatch(node, UnsubscribeRequested())
 
     def drain(self, node: NodeId, ids: tuple[bytes, ...] = (), *, everything: bool = True) -> None:
         """Request the handover of a node's publications before it leaves (decision 0049)."""
         self.drained.pop(node, None)
-        self._dispatch(node, DrainRequested(ids, everything))
+        self.dispatch(node, DrainRequested(ids, everything))
 
     def replicate(self, node: NodeId, ids: tuple[bytes, ...], nodes: tuple[NodeId, ...]) -> None:
         """Make a node ask other nodes to confirm publications."""
-        self._dispatch(node, ReplicationRequested(ids, nodes))
+        self.dispatch(node, ReplicationRequested(ids, nodes))
 
     def lose_contact(self, node: NodeId, to: NodeId) -> None:
         """Report to a node that its host cannot reach another node."""
-        self._dispatch(node, NodeSuspected(to))
+        self.dispatch(node, NodeSuspected(to))
 
     def publish(self, node: NodeId, payload: bytes) -> None:
         """Publish at a node, as its application would."""
-        self._dispatch(node, PublishRequested(payload=payload))
+        self.dispatch(node, PublishRequested(payload=payload))
 
     def publish_and_crash(self, node: NodeId, payload: bytes) -> None:
         """Publish at a node that crashes between sending and storing (decision 51)."""
@@ -246,9 +246,10 @@ class World:
 
     def suspect(self, node: NodeId) -> None:
         """Report a node as crashed to the supervisor, as its failure detector would."""
-        self._dispatch(SUPERVISOR, NodeSuspected(node))
+        self.dispatch(SUPERVISOR, NodeSuspected(node))
 
-    def _dispatch(self, node: NodeId, event: Event) -> None:
+    def dispatch(self, node: NodeId, event: Event) -> None:
+        """Run one event of a node and apply its effects."""
         machine = self.supervisor if node == SUPERVISOR else self.subscribers.get(node)
         if machine is not None:
             effects = machine.handle(event)
@@ -296,7 +297,7 @@ class World:
             self.held_by.setdefault(key, set()).add(effect.node)
 
     def _log_of(self, node: NodeId) -> MemoryLog:
-        archive = self.subscribers[node].archive
+        archive = self.subscribers[node].replica.archive
         assert isinstance(archive, MemoryLog)
         return archive
 

@@ -130,7 +130,7 @@ class SwizzleClog:
         self._round = 0
         self._to_clog: list[NodeId] = []
         self._to_free: list[NodeId] = []
-        self._clogged: set[NodeId] = set()
+        self.clogged: set[NodeId] = set()
 
     def run_round(self, world: World) -> None:
         """Update the clogged set; deliver the free messages, then run all Timeouts."""
@@ -138,7 +138,7 @@ class SwizzleClog:
         held: list[Parcel] = []
         free: list[Parcel] = []
         for parcel in world.channels:
-            is_held = parcel.to in self._clogged or parcel.sender in self._clogged
+            is_held = parcel.to in self.clogged or parcel.sender in self.clogged
             (held if is_held else free).append(parcel)
         world.channels[:] = held
         world.rng.shuffle(free)
@@ -154,16 +154,16 @@ class SwizzleClog:
             self._begin_cycle(world)
         if phase < half:
             count = -(-len(self._to_clog) // (half - phase))
-            self._clogged.update(self._to_clog.pop() for _ in range(count))
+            self.clogged.update(self._to_clog.pop() for _ in range(count))
         else:
             count = -(-len(self._to_free) // (self.CYCLE - phase))
-            self._clogged.difference_update(self._to_free.pop() for _ in range(count))
+            self.clogged.difference_update(self._to_free.pop() for _ in range(count))
 
     def _begin_cycle(self, world: World) -> None:
         chosen = [node for node in sorted(world.subscribers) if world.rng.random() < self.SHARE]
         self._to_clog = world.rng.sample(chosen, len(chosen))
         self._to_free = world.rng.sample(chosen, len(chosen))
-        self._clogged.clear()
+        self.clogged.clear()
 
 
 SCHEDULERS: Final[Mapping[str, Callable[[], Scheduler]]] = MappingProxyType(

@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from skipring.core.log_messages import LogPage
 from skipring.core.peers import TopicId
-from skipring.core.publications import ID_BYTES, Publication, ids_of
-from skipring.core.records import decoded_page
+from skipring.core.publications import ID_BYTES, Publication, decoded_page, ids_of
 from skipring.errors import MessageError
 from skipring.spark.offsets import Entry
 

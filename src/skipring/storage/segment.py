@@ -21,9 +21,9 @@ from typing import Annotated, Final, TypeAlias
 from msgspec import DecodeError, Meta, Struct, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 
+from skipring.core.log import EncodedRecords, RecordRun
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import ID_BYTES, Publication
-from skipring.core.records import EncodedRecords, RecordRun, number_in, restored
+from skipring.core.publications import ID_BYTES, Publication, number_in, restored
 
 
 class SegmentIndex:

@@ -7,11 +7,16 @@ from itertools import chain
 from threading import Lock
 from typing import Final, NamedTuple
 
-from skipring.core.log import LogIndex, StoredSegment
+from skipring.core.log import LogIndex, RecordRun, StoredSegment
 from skipring.core.peers import TopicId
-from skipring.core.publications import ID_BYTES, Encoded, Publication
-from skipring.core.records import RecordRun, encoded_all
-from skipring.core.sequences import SequenceId, newest_of
+from skipring.core.publications import (
+    ID_BYTES,
+    Encoded,
+    Publication,
+    SequenceId,
+    encoded_all,
+    newest_of,
+)
 from skipring.storage.chain import LOST_ID, LogChain
 from skipring.storage.durable_mark import losses_of
 from skipring.storage.segment import AnySegment, Segment, SegmentBuilder, SegmentIndex

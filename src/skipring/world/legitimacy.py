@@ -94,7 +94,7 @@ def publication_violations(view: View) -> Iterator[Violation]:
     """Yield each member with missing publications or a wrong trie (PUB)."""
     # Treat equal roots as equal tries here; _stored_violations finds a wrong stored hash.
     keys_by_root = {
-        trie.root: frozenset(trie.keys())
+        trie.root(): frozenset(trie.keys())
         for trie in (seen.index() for seen in view.subscribers.values() if seen.member)
         if len(trie)
     }
@@ -107,7 +107,7 @@ def publication_violations(view: View) -> Iterator[Violation]:
     for node, seen in view.subscribers.items():
         if not seen.member:
             continue
-        lacking = len(known) - len(keys_by_root.get(seen.index().root, ()))
+        lacking = len(known) - len(keys_by_root.get(seen.index().root(), ()))
         if lacking:
             is_complete = False
             yield _publications(f"{node} lacks {lacking} of {len(known)} publications")

@@ -17,16 +17,14 @@ from typing import Final
 
 from msgspec.msgpack import Encoder
 
-from skipring.core.antientropy import AntiEntropy
-from skipring.core.backfill import TransferTracker
+from skipring.core.antientropy import AntiEntropy, TransferTracker
 from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
 from skipring.core.effects import Outbox, Send, Store
 from skipring.core.log import MemoryLog
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
 from skipring.core.peers import NodeId
-from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.publications import ID_BYTES, Publication, SequenceId
 from skipring.core.replica import Replica
-from skipring.core.sequences import SequenceId
 from skipring.core.trie import PublicationTrie
 from skipring.lab.bench.report import Row, at_most, with_ratios
 
@@ -186,7 +184,7 @@ class _Party:
 
     @property
     def root(self) -> bytes:
-        return self.replica.index().root
+        return self.replica.index().root()
 
     def tick(self, peer: NodeId, rng: Random) -> list[Message]:
         """Start a comparison with a peer; return the messages it sends."""

@@ -135,30 +135,38 @@ class Memories:
                 quiet_ticks=self.counter(),
                 period=self.counter(),
             ),
-            histories=TransferState(
-                source=draw.maybe(0.5, draw.node),
-                source_ticks=self.counter(),
-                received_ticks=self.counter(),
-                rest_ticks=self.counter(),
-                served={node: (self.counter(), self.counter()) for node in draw.some(draw.node)},
-            ),
+            histories=self._transfers(),
             scrub=self._scrub(),
             holdings=ReplicaState(
                 numbers=self._numbers(),
                 spent={node: self.counter() for node in draw.some(draw.node)},
                 scrubbed=self.counter(),
             ),
-            completeness=CompletenessState(
-                age=self.counter(),
-                session=self.counter(),
-                complete=draw.chance(0.5),
-                asked=draw.maybe(0.5, draw.node),
-                asked_times=self.counter(),
-                confirmed=tuple(dict.fromkeys(draw.some(draw.node))),
-            ),
+            completeness=self._completeness(),
             backfill=self._backfill(),
             sync=self._sync(),
             unheard={node: self.counter() for node in draw.some(draw.node)} or None,
+        )
+
+    def _transfers(self) -> TransferState:
+        draw = self._draw
+        return TransferState(
+            source=draw.maybe(0.5, draw.node),
+            source_ticks=self.counter(),
+            received_ticks=self.counter(),
+            rest_ticks=self.counter(),
+            served={node: (self.counter(), self.counter()) for node in draw.some(draw.node)},
+        )
+
+    def _completeness(self) -> CompletenessState:
+        draw = self._draw
+        return CompletenessState(
+            age=self.counter(),
+            session=self.counter(),
+            complete=draw.chance(0.5),
+            asked=draw.maybe(0.5, draw.node),
+            asked_times=self.counter(),
+            confirmed=tuple(dict.fromkeys(draw.some(draw.node))),
         )
 
     def _scrub(self) -> ScrubState:
@@ -252,17 +260,21 @@ class Memories:
                 session=self.counter(),
                 to={node: self._handover() for node in draw.some(draw.node)},
             ),
-            drain=DrainState(
-                ticks=self.counter(),
-                receiver=draw.maybe(0.5, draw.node),
-                ids=tuple(dict.fromkeys(draw.some(draw.whole_id))),
-                everything=draw.chance(0.5),
-                takes_memory=draw.chance(0.5),
-                told={node: draw.node() for node in draw.some(draw.node)},
-                passed=tuple(dict.fromkeys(draw.some(draw.node))),
-                absent=tuple(dict.fromkeys(draw.some(draw.node))),
-                leaving={node: self.counter() for node in draw.some(draw.node)},
-            ),
+            drain=self._drain(),
+        )
+
+    def _drain(self) -> DrainState:
+        draw = self._draw
+        return DrainState(
+            ticks=self.counter(),
+            receiver=draw.maybe(0.5, draw.node),
+            ids=tuple(dict.fromkeys(draw.some(draw.whole_id))),
+            everything=draw.chance(0.5),
+            takes_memory=draw.chance(0.5),
+            told={node: draw.node() for node in draw.some(draw.node)},
+            passed=tuple(dict.fromkeys(draw.some(draw.node))),
+            absent=tuple(dict.fromkeys(draw.some(draw.node))),
+            leaving={node: self.counter() for node in draw.some(draw.node)},
         )
 
     def _handover(self) -> HandoverState:
@@ -293,7 +305,7 @@ class Memories:
         places = {p.id: rng.choice((None, rng.randrange(_HUGE))) for p in state.publications}
         wrong = {key: place for key, place in places.items() if draw.chance(0.25)}
         wrong |= {rng.randbytes(ID_BYTES): rng.randrange(_PUBLICATIONS) for _ in range(2)}
-        claim = RangeSummary.make(ALL, [Summary(Prefix(3, rng.randrange(8)), state.index().root)])
+        claim = RangeSummary.make(ALL, [Summary(Prefix(3, rng.randrange(8)), state.index().root())])
         count = rng.choice((0, 1, rng.randrange(_COUNTER), rng.randrange(_HUGE)))
         is_claimed = draw.chance(0.5)
         return SubscriberMemory(
@@ -369,7 +381,7 @@ def legitimate_digest(nodes: list[NodeId]) -> int:
     roster = world.roster
     for node in nodes:
         roster.add(node)
-    return roster.digest
+    return roster.digest()
 
 
 def wrong_index(n: int, rng: Random) -> Snapshot:

@@ -90,12 +90,12 @@ class TopicMember:
     @property
     def root(self) -> bytes:
         """Return the digest of all publications."""
-        return self._machine.index().root
+        return self._machine.index().root()
 
     @property
     def is_read(self) -> bool:
         """Return True if the application has read all deliveries."""
-        return self._session.reader.end == self._machine.archive.end
+        return self._session.reader.end == self._machine.replica.archive.end
 
 
 class BenchMember:
