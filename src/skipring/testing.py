@@ -202,12 +202,10 @@ class Cluster:
             store = await asyncio.to_thread(PublicationStore.open, directory)
             self._stores[name] = store
             trace = await asyncio.to_thread(DeliveryLog.open, directory, store)
-        rng, deliver = Random(name), partial(self._on_delivered, name)
         node = NodeHost(
             name,
             self._settings,
-            rng=rng,
-            deliver=deliver,
+            rng=Random(name),
             crash=partial(self.kill, name),
             store=store,
             trace=trace,
@@ -215,10 +213,10 @@ class Cluster:
         self._nodes[name] = node
         await node.start(LOOPBACK, 0)
         node.subscribe(self.topic)
+        node.attach(self.topic, partial(self._on_delivered, name))
 
-    def _on_delivered(self, name: NodeId, topic: TopicId, delivery: Deliver) -> None:
-        if topic == self.topic:
-            self._delivered[name] += (each.payload or b"" for each in delivery.publications)
+    def _on_delivered(self, name: NodeId, delivery: Deliver) -> None:
+        self._delivered[name] += (each.payload or b"" for each in delivery.publications)
 
     def kill(self, name: NodeId) -> None:
         """Stop a node at once, as a crash would, without notification."""
@@ -265,7 +263,7 @@ class Cluster:
         addresses = tuple(self._seats[number].address for number in numbers)
         self._settings = replace(self._settings, supervisors=addresses)
         for node in self._nodes.values():
-            node.set_supervisors(addresses)
+            node.membership.set_supervisors(addresses)
 
     # -- damage ------------------------------------------------------------------------------
 

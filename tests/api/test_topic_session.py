@@ -56,11 +56,11 @@ def test_history_ends_when_every_neighbour_has_confirmed(monkeypatch: pytest.Mon
                 confirmed.clear()
                 confirmed.update(nodes)
                 topic.on_confirmed(PeerInSync(nodes[-1], b"root"))
-                topic.on_deliver(Deliver((old,), offset, Origin.REPAIR, hops=0))
+                topic.reader.on_deliver(Deliver((old,), offset, Origin.REPAIR, hops=0))
                 assert topic.reader.offset == offset + 1  # skipped
             confirmed.update("ab")
             topic.on_confirmed(PeerInSync("b", b"root"))
-            topic.on_deliver(Deliver((old,), 3, Origin.REPAIR, hops=0))
+            topic.reader.on_deliver(Deliver((old,), 3, Origin.REPAIR, hops=0))
             assert topic.reader.offset == 3  # not skipped
 
     confirmed: set[str] = set()

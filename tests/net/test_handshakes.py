@@ -263,9 +263,7 @@ def test_node_joins_while_another_address_floods_the_supervisor_with_handshakes(
     async def scene() -> None:
         server = SupervisorHost(settings("supervisor"), rng=Random(0))
         await server.start(LOOPBACK, 0)
-        member = NodeHost(
-            "a", settings("a", server.address), rng=Random(1), deliver=lambda *_: None
-        )
+        member = NodeHost("a", settings("a", server.address), rng=Random(1))
         try:
             await member.start(LOOPBACK, 0)
             port = int(server.address.rpartition(":")[2])

@@ -10,10 +10,12 @@ from random import Random
 
 import pytest
 
+from skipring.api import subscription
 from skipring.api.connection import connect
 from skipring.errors import SkipringError
 from skipring.net.access import Access
 from skipring.net.event_loop import new_loop
+from skipring.node import host
 from skipring.observability import clock as wall_clock
 from skipring.observability.clock import BEATS, BEFORE_1970, LoopPause, publication_time_us, time_us
 from skipring.rpc.client import RpcClient
@@ -28,7 +30,8 @@ TICK_S = 0.1
 
 @pytest.fixture
 def before_1970(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wall_clock, "time_ns", lambda: -86_400 * 10**9)
+    for module in (wall_clock, subscription, host):
+        monkeypatch.setattr(module, "time_ns", lambda: -86_400 * 10**9)
 
 
 def test_time_before_1970_counts_as_zero(before_1970: None) -> None:

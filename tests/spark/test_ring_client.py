@@ -92,9 +92,7 @@ class Secured:
             flush_s=TICK_S,
             credentials=self._credentials("a"),
         )
-        self.node = NodeHost(
-            "a", settings, rng=Random(1), deliver=lambda *_: None, store=self._store
-        )
+        self.node = NodeHost("a", settings, rng=Random(1), store=self._store)
         await self.node.start("127.0.0.1", 0)
         self.node.subscribe(TOPIC)
         await until(lambda: bool(self.supervisor.members().get(TOPIC)))

@@ -25,7 +25,7 @@ from skipring.core.topics import SubscriberTopics
 from skipring.core.trie import PublicationTrie
 from skipring.errors import WireError
 from skipring.net.transport import Transport
-from skipring.node.topic_logs import TopicLogs
+from skipring.node.group_commit import TopicLogs
 from skipring.observability.logs import logger
 from skipring.wire.chaos import (
     ChaosAck,
@@ -164,7 +164,7 @@ class NodeChaos(ChaosServer):
         offsets = [offset for _, offset in trie.entries()]
         count = min(damage.publications, len(offsets))
         lost = Random(f"{damage.seed}/{self._name}").sample(offsets, count)
-        self._logs.lose(topic, lost)
+        self._logs.discard(topic, lost)
 
 
 class SupervisorChaos(ChaosServer):

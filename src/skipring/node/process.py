@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 
-from skipring.core.effects import Deliver
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import IdentityError, InputError, MessageError, SkipringError
 from skipring.net.addresses import (
@@ -156,7 +155,7 @@ async def serve_node(
             stack.callback(trace.close)
         called = _name_of(place.data, name, settings.credentials)
         allow_files(FILES)
-        node = NodeHost(called, settings, rng=Random(), deliver=_ignore, store=store, trace=trace)
+        node = NodeHost(called, settings, rng=Random(), store=store, trace=trace)
         stack.push_async_callback(node.close)
         await _listening(node.start(host, port), place.listen)
         reload = partial(_reload, node, supervisors_again) if supervisors_again else None
@@ -203,7 +202,7 @@ async def hand_over(
         if task.done():
             left += task.result()
             continue
-        count = node.not_handed_over(topic)
+        count = node.departures.not_handed_over(topic)
         if count:
             _LOG.error("not_handed_over", topic=topic, publications=count, reason="a second signal")
         left += count
@@ -300,12 +299,8 @@ def _reload(node: NodeHost, supervisors_again: Callable[[], Sequence[Address]]) 
     except SkipringError as error:
         _LOG.error("settings_rejected", reason=str(error))
         return
-    node.set_supervisors(supervisors)
+    node.membership.set_supervisors(supervisors)
     _LOG.info("settings_reloaded", supervisors=",".join(supervisors))
-
-
-def _ignore(topic: TopicId, delivery: Deliver) -> None:
-    """Ignore a delivery: this process stores and forwards, and has no application."""
 
 
 def _stop_signal() -> asyncio.Future[signal.Signals]:

@@ -47,7 +47,7 @@ def node_readings(node: NodeHost, pause: LoopPause | None = None) -> HostReading
         skipring_commits_total=node.durability.commits,
         skipring_commit_failures_total=node.durability.failures,
         skipring_unwritten_publications=node.durability.unwritten,
-        skipring_put_aside_total=node.put_aside,
+        skipring_put_aside_total=node.quarantined,
     )
     return HostReadings(unready, samples)
 
