@@ -10,7 +10,7 @@ import pytest
 from skipring.core import quotas
 from skipring.core.publications import Publication
 from skipring.errors import UnreachableError
-from skipring.node import publish_proxy as errands
+from skipring.node import publisher as errands
 from skipring.rpc.client import RpcClient
 from skipring.storage.supervisor_store import SupervisorStore
 from skipring.testing import Cluster

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from skipring.core.labels import Label
 from skipring.core.messages import CheckLabel, GetConfiguration, IntroduceShortcut
 from skipring.core.peers import EdgeKind, Peer
-from skipring.net import dial_back
-from skipring.net.dial_back import (
+from skipring.net import peer as dial_back
+from skipring.net.peer import (
     ALL_BURST,
     MEMBER_BURST,
     MEMBERS_MAX,

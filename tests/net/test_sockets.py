@@ -16,7 +16,7 @@ import pytest
 
 from skipring.net import connection as link_module
 from skipring.net import sockets as securing
-from skipring.net.handshakes import HandshakeLimits
+from skipring.net.connection_limits import HandshakeLimits
 from tests.support.exchanges import (
     HELLO,
     LOOPS,

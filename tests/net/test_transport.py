@@ -122,9 +122,9 @@ def test_one_write_carries_all_frames_of_one_turn(monkeypatch: pytest.MonkeyPatc
     writes: list[int] = []
     write = link_module.PeerConnection.write
 
-    def counting(self: link_module.PeerConnection, data: bytes) -> None:
+    def counting(self: link_module.PeerConnection, data: bytes, frames: int = 1) -> None:
         writes.append(len(data))
-        write(self, data)
+        write(self, data, frames)
 
     monkeypatch.setattr(link_module.PeerConnection, "write", counting)
 
@@ -153,12 +153,9 @@ def test_replies_to_one_chunk_are_written_immediately_and_together(
             a.links.send("b", note(0))
             await until(lambda: len(b.got) == 1)
 
-            def answer(sender: str, *_: object) -> None:
-                b.links.send(sender, note(len(writes)))
-
-            monkeypatch.setattr(b.links, "_receive", answer)
+            b.on_message = lambda sender: b.links.send(sender, note(len(writes)))
             link = link_of(b, "a")
-            monkeypatch.setattr(link, "write", lambda data: writes.append(len(data)))
+            monkeypatch.setattr(link, "write", lambda data, _: writes.append(len(data)))
             link.data_received(note(1) + note(2) + note(3))
             assert writes == [3 * len(note(0))]
 

@@ -9,17 +9,18 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from skipring.net.addresses import join_address
-from skipring.net.connection import Owner, PeerConnection, Switchboard, classify_tls_error
-from skipring.net.dial_failure import Cause, failure_in
-from skipring.net.handshakes import PLAIN, SECURED, Handshakes, source_of
+from skipring.net.connection import PeerConnection
+from skipring.net.connection_limits import PLAIN, SECURED, Handshakes, source_of
+from skipring.net.dial_failure import Cause, classify_tls_error, failure_in
 from skipring.storage.data_dir import process_text
 from skipring.wire.rpc import Address
 
-if TYPE_CHECKING:
-    from skipring.security.credentials import Credentials
+if TYPE_CHECKING:  # cycles: a peer dials, a transport listens
+    from skipring.net.peer import RemotePeer
+    from skipring.net.transport import Transport
 
 
 _LISTENS: Final = "0A"  # state of a socket in /proc/net/tcp
@@ -86,19 +87,8 @@ _KEEP_ALIVE: Final = {
 }
 
 
-class Exchange(Switchboard, Protocol):
-    """All connections of a process, as far as opening one needs them."""
-
-    @property
-    def credentials(self) -> Credentials | None:
-        """Return the credentials to present; None without TLS."""
-
-    def log_drop(self, what: str, reason: str, address: str, detail: str = "") -> None:
-        """Count a dropped connection or frame; log it at a limited rate."""
-
-
 async def dial(
-    exchange: Exchange, owner: Owner, address: Address, on_connected: Callable[[], None]
+    links: Transport, owner: RemotePeer, address: Address, on_connected: Callable[[], None]
 ) -> PeerConnection:
     """Connect to an address; call ``on_connected`` before the handshakes. Raise one of TROUBLES."""
     host, _, port = address.rpartition(":")
@@ -106,15 +96,15 @@ async def dial(
         made = await connected(host.strip("[]"), int(port))
     on_connected()
     keep_alive(made)
-    loop, link = asyncio.get_running_loop(), PeerConnection(exchange, owner)
-    if exchange.credentials is None:
+    loop, link = asyncio.get_running_loop(), PeerConnection(links, owner)
+    if links.credentials is None:
         opening = loop.create_connection(lambda: link, sock=made)
     else:
-        exchange.credentials.refresh()
+        links.credentials.refresh()
         opening = loop.create_connection(
             lambda: link,
             sock=made,
-            ssl=exchange.credentials.client_context(),
+            ssl=links.credentials.client_context(),
             server_hostname=host,  # required, but not checked: names in certificates are
             ssl_handshake_timeout=HANDSHAKE_S,
         )
@@ -222,8 +212,8 @@ class _Visitor:
 class Listener:
     """Listening socket: accepts connections and runs their handshakes."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self, links: Transport) -> None:
+        self._links = links
         self._listening: socket.socket | None = None
         self._again: asyncio.TimerHandle | None = None
         self._handshakes: Handshakes[_Visitor] | None = None
@@ -238,7 +228,7 @@ class Listener:
         family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
         self._listening = socket.create_server(where[:2], family=family, backlog=BACKLOG)
         self._listening.setblocking(False)
-        limits = PLAIN if self._exchange.credentials is None else SECURED
+        limits = PLAIN if self._links.credentials is None else SECURED
         self._handshakes = Handshakes(limits, loop.time())
         self._begin(self._listening, self._handshakes)
         bound = self._listening.getsockname()
@@ -257,7 +247,7 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
             except OSError as error:  # for example, too many open files
-                self._exchange.log_drop("accept_failed", "cannot accept", "", str(error))
+                self._links.log_drop("accept_failed", "cannot accept", "", str(error))
                 loop.remove_reader(listening)
                 self._again = loop.call_later(ACCEPT_AGAIN_S, self._begin, listening, handshakes)
                 break
@@ -278,9 +268,7 @@ class Listener:
         else:
             self._waiting.discard(visitor)
             visitor.came.close()
-        self._exchange.log_drop(
-            "connection_refused", "too many handshakes", visitor.address, detail
-        )
+        self._links.log_drop("connection_refused", "too many handshakes", visitor.address, detail)
 
     def _begin_due_handshakes(self, handshakes: Handshakes[_Visitor]) -> None:
         """Begin the handshakes that are due; schedule the rest."""
@@ -304,8 +292,8 @@ class Listener:
 
     async def _shake_hands(self, visitor: _Visitor) -> None:
         """Perform the handshake and wait for the greeting."""
-        came, link = visitor.came, PeerConnection(self._exchange, None)
-        credentials = self._exchange.credentials
+        came, link = visitor.came, PeerConnection(self._links, None)
+        credentials = self._links.credentials
         keep_alive(came)
         loop = asyncio.get_running_loop()
         if credentials is None:
@@ -327,7 +315,7 @@ class Listener:
         except TROUBLES as error:
             reason, detail = classify_tls_error(error)
             detail = detail or "the peer closed the connection during the handshake"
-            self._exchange.log_drop(
+            self._links.log_drop(
                 "connection_refused", reason or "handshake failed", visitor.address, detail
             )
 

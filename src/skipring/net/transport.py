@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 from random import Random
 from time import time
@@ -20,12 +20,11 @@ from msgspec.structs import replace
 from skipring.core.name_registry import CONFLICT_TICKS, Conflict, ProcessId
 from skipring.core.peers import NodeId
 from skipring.net.addresses import AddressBook, join_address, supervisor_at
-from skipring.net.connection import HANDSHAKE_REASONS, PeerConnection
-from skipring.net.connection_limits import ConnectionLimits
-from skipring.net.dial_back import DialBacks
+from skipring.net.connection import PeerConnection
+from skipring.net.connection_limits import ConnectionLimits, PartialFrames
+from skipring.net.dial_failure import HANDSHAKE_REASONS
 from skipring.net.name_guard import NameGuard, name_taken_text
-from skipring.net.partial_frames import PartialFrames
-from skipring.net.peer import BACK_OFF_MAX_S, RemotePeer
+from skipring.net.peer import BACK_OFF_MAX_S, DialBacks, RemotePeer
 from skipring.net.sockets import Listener
 from skipring.net.work_budget import WorkBudget
 from skipring.observability.logs import RateLimitedLogger, logger
@@ -53,6 +52,8 @@ CLIENTS: Final = "client/"  # prefix of the names of all clients
 CHECK_S: Final = 1.0  # Guess: the interval at which certificates of open connections are checked.
 SUPERVISORS: Final = supervisor_at("")  # prefix of the names of all supervisors
 GRUDGES_MAX: Final = 1024  # Limit: remembered peers with failed dials.
+# Counters of each connection.
+TRAFFIC: Final = ("bytes_received", "bytes_sent", "frames_received", "frames_sent")
 
 Receiver = Callable[[NodeId, Envelope[WireMessage], Frame], None]
 
@@ -64,7 +65,11 @@ def _ignore(_: NodeId) -> None:
 
 
 class Transport:
-    """All connections of one process."""
+    """All connections of one process.
+
+    ``on_unreachable`` gets a peer whose ``why_unreachable`` has changed, ``on_silent`` a peer that
+    may have lost frames.
+    """
 
     def __init__(  # noqa: PLR0913  (each is named, and all but the first four can be left out)
         self,
@@ -79,20 +84,10 @@ class Transport:
         on_unreachable: Callable[[NodeId], None] = _ignore,
         on_silent: Callable[[NodeId], None] = _ignore,
     ) -> None:
-        """Create a transport without connections.
-
-        ``on_unreachable`` gets a peer whose ``why_unreachable`` has changed, ``on_silent`` a peer
-        that may have lost frames.
-        """
         self.counts: Counter[str] = Counter()  # drops by reason
-        self.on_unreachable = on_unreachable
-        self.on_silent = on_silent
-        self.bytes_received = 0
-        self.bytes_sent = 0
-        self.frames_received = 0
-        self.frames_sent = 0
+        self.on_unreachable, self.on_silent = on_unreachable, on_silent
         self.book = book
-        self._receive = receive
+        self.receive = receive
         self.rng = rng
         self.credentials = credentials
         self.dials = dials  # False for a supervisor: nodes keep connections to it
@@ -100,22 +95,22 @@ class Transport:
         self.connections: set[PeerConnection] = set()
         self.supervisors: set[Address] = set()  # configured supervisors that have greeted
         self.is_closed = False
+        self.dialling = 0  # dials in progress
         self.budget = WorkBudget()
         self.partial_frames = PartialFrames()
+        self.dial_backs = DialBacks()
         self._places = ConnectionLimits()
+        self._past_traffic: Counter[str] = Counter()  # of closed connections
         self._checking: asyncio.TimerHandle | None = None  # of certificates, while connected
         self._greeting = greeting
         self._peers: dict[NodeId, RemotePeer] = {}
         self._grudges: dict[NodeId, RemotePeer] = {}
         self._client_numbers = count(1)
-        self.dialling = 0  # dials in progress
         self._doors = Listener(self)
         self._emptied: asyncio.Future[None] | None = None
-        self._gathering: list[RemotePeer] | None = None  # peers with frames to send, during a batch
         self._rarely = RateLimitedLogger(_LOG)
         self._names = NameGuard(self._on_conflict)
         self._clones: dict[Address, int] = {}  # other processes with this name: ticks until expiry
-        self.dial_backs = DialBacks()
 
     async def listen(self, host: str, port: int, advertised: Address | None = None) -> Address:
         """Accept connections; return the bound address.
@@ -130,7 +125,10 @@ class Transport:
 
     def send(self, to: NodeId, frame: bytes) -> None:
         """Queue a frame for a node with a connection or a known address."""
-        self.peer(to).send(frame)
+        peer = self._peers.get(to)
+        if peer is None:
+            peer = self.peer(to)
+        peer.send(frame)
 
     def send_to_supervisor(self, address: Address, frame: bytes) -> None:
         """Queue a frame for the supervisor at an address."""
@@ -350,22 +348,16 @@ class Transport:
         """Return the names that two live processes claimed recently, as seen by this process."""
         return self._names.conflicts()
 
-    def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
-        """Handle a message that arrived in a frame; learn the addresses in its hints."""
-        self.frames_received += 1
-        if envelope.hints and self.dials and not sender.startswith(CLIENTS):
-            is_from_supervisor = sender.startswith(SUPERVISORS)
-            self.book.learn(envelope.hints, None if is_from_supervisor else sender)
-        self._receive(sender, envelope, frame)
+    def learn(self, sender: NodeId, hints: Mapping[NodeId, Address]) -> None:
+        """Learn the addresses in the hints of a message."""
+        if self.dials and not sender.startswith(CLIENTS):
+            self.book.learn(hints, None if sender.startswith(SUPERVISORS) else sender)
 
-    def on_bytes(self, count: int) -> None:
-        """Count received bytes."""
-        self.bytes_received += count
-
-    def on_written(self, bytes_count: int, frames: int) -> None:
-        """Count sent bytes and frames."""
-        self.bytes_sent += bytes_count
-        self.frames_sent += frames
+    @property
+    def traffic(self) -> dict[str, int]:
+        """Return the bytes and frames that all connections have received and sent."""
+        past, links = self._past_traffic, self.connections
+        return {each: past[each] + sum(getattr(link, each) for link in links) for each in TRAFFIC}
 
     def on_dial(self) -> None:
         """Count a dial that begins."""
@@ -375,28 +367,12 @@ class Transport:
         """Count the end of a dial."""
         self.dialling -= 1
 
-    def begin_batch(self) -> None:
-        """Collect frames to send until ``end_batch``."""
-        self._gathering = []
-
-    def end_batch(self, link: PeerConnection) -> None:
-        """Write the collected frames, one write per peer; answers go over this connection."""
-        gathered, self._gathering = self._gathering, None
-        for peer in gathered or ():
-            peer.flush(link)
-
-    def schedule(self, peer: RemotePeer) -> None:
-        """Schedule a write to a peer: at the end of the batch, or in the next turn of the loop."""
-        if self._gathering is not None:
-            self._gathering.append(peer)
-        else:
-            asyncio.get_running_loop().call_soon(peer.flush)
-
     def on_lost(self, link: PeerConnection) -> None:
         """Forget a connection that is closed."""
         if link not in self.connections:
             return
         self.connections.discard(link)
+        self._past_traffic.update({each: getattr(link, each) for each in TRAFFIC})
         self._places.release(link)
         self._names.on_lost(link)
         if self._emptied is not None and not self.connections and not self._emptied.done():

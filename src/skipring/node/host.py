@@ -40,12 +40,7 @@ from skipring.core.events import (
 )
 from skipring.core.limits import shown
 from skipring.core.log_messages import FetchLog, LogInfo, LogPage, Refused
-from skipring.core.messages import (
-    CLAIMS,
-    GetConfiguration,
-    Message,
-    SetConfiguration,
-)
+from skipring.core.messages import CLAIMS, GetConfiguration, Message, SetConfiguration
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.sequences import RANDOM_BITS, incarnation_at
 from skipring.core.subscriber import Subscriber
@@ -120,32 +115,37 @@ class NodeHost:
         self._batches: dict[TopicId, Batch] = {}  # publish calls of this loop iteration
         self._logs = TopicLogs(store, trace)
         self._trace_writes = DeliveryLogFlusher(self._logs.trace)
-        hello = _greeting(name)
+        incarnation = incarnation_at(time_ns() // 1000, secrets.randbits(RANDOM_BITS))
         self._topics = SubscriberTopics(
             name,
             rng=rng,
             config=settings.config,
             open_archive=self._logs.open,
-            incarnation=hello.incarnation,
+            incarnation=incarnation,
         )
         self.machine, self.states = self._topics.machine, self._topics.states  # for queries
         self._changes = ChangeLog(self._topics)
+        self._connect(incarnation, rng)
+        self._serve(crash)
+        self.ticker = Timer(self._tick, settings.tick_s, rng)
+        self._flusher = Timer(self._flush, settings.flush_s, rng)
+
+    def _connect(self, incarnation: int, rng: Random) -> None:
+        """Create the parts that reach other processes."""
+        settings = self._settings
         kind = PartitionableTransport if settings.is_chaotic else Transport
         self.links: Transport = kind(
-            hello,
+            Hello(node=self.name, address="", role=Role.NODE, incarnation=incarnation),
             AddressBook(),
             self._receive,
             rng,
             credentials=settings.credentials,
             on_unreachable=self._on_unreachable,
         )
-        self.membership = Membership(name, self._topics, self.links, settings.supervisors)
-        self.refusals = self.membership.refusals
-        self.supervisor_of = self.membership.supervisor_of
-        self._sender = Sender(self.links, node=name, supervisor_of=self.supervisor_of)
-        self.ticker = Timer(self._tick, settings.tick_s, rng)
-        self._flusher = Timer(self._flush, settings.flush_s, rng)
-        self._serve(crash)
+        members = Membership(self.name, self._topics, self.links, settings.supervisors)
+        self.membership, self.refusals = members, members.refusals
+        self.supervisor_of = members.supervisor_of
+        self._sender = Sender(self.links, node=self.name, supervisor_of=self.supervisor_of)
 
     def _serve(self, crash: Callable[[], None]) -> None:
         """Create the parts that answer requests and dispatch events for them."""
@@ -436,8 +436,6 @@ class NodeHost:
     def _find_members(self, topic: TopicId) -> None:
         self._sender.send_message(topic, SUPERVISOR, FindMembers(0, LOCATED_MAX))
 
-    # -- queries ---------------------------------------------------------------------------------
-
     def _health(self, machine: Subscriber) -> NodeHealth:
         return node_health(machine, self.links, self.durability, self.quarantined)
 
@@ -450,9 +448,3 @@ class NodeHost:
     def topics(self) -> list[TopicId]:
         """Return the subscribed topics."""
         return self._topics.names()
-
-
-def _greeting(name: NodeId) -> Hello:
-    """Return the greeting of a node with a new incarnation, before it listens."""
-    incarnation = incarnation_at(time_ns() // 1000, secrets.randbits(RANDOM_BITS))
-    return Hello(node=name, address="", role=Role.NODE, incarnation=incarnation)

@@ -22,9 +22,8 @@ from skipring.net.addresses import (
     parse_supervisors,
     split_address,
 )
-from skipring.net.connection_limits import LINKS_MAX
+from skipring.net.connection_limits import LINKS_MAX, PLAIN
 from skipring.net.event_loop import new_loop
-from skipring.net.handshakes import PLAIN
 from skipring.net.sockets import why_not_listening
 from skipring.net.transport import Transport
 from skipring.node.group_commit import opened
@@ -137,22 +136,10 @@ async def serve_node(
     signal. SIGHUP reloads the certificates and the list of supervisors: topics move if the list
     has changed.
     """
-    host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
-    parse_supervisors(settings.supervisors, is_secured=_is_secured(settings))
-    if is_anywhere(host) and settings.advertised is None:
-        raise InputError(
-            f"peers cannot dial {host}; give the address that they dial in advertise",
-            parameter="listen",
-        )
-    for topic in topics:
-        check_topic_name(topic)
+    host, port = _checked(settings, place, topics)
     stop = _stop_signal()
     async with AsyncExitStack() as stack:
-        store = trace = None
-        if place.data is not None:
-            store = stack.enter_context(await opened(PublicationStore.open, place.data))
-            trace = await asyncio.to_thread(DeliveryLog.open, place.data, store)
-            stack.callback(trace.close)
+        store, trace = await _open_store(place.data, stack)
         called = _name_of(place.data, name, settings.credentials)
         allow_files(FILES)
         node = NodeHost(called, settings, rng=Random(), store=store, trace=trace)
@@ -164,8 +151,6 @@ async def serve_node(
         gc.freeze()  # Measured: a full collection of the imported code takes 25 ms.
         announce(f"listening {node.address}")
         _LOG.info("node_started", node=called, address=node.address, topics=" ".join(topics))
-        if store is not None and store.recovery.damage is not None:
-            _LOG.warning("storage_recovered", what=str(store.recovery))
         for topic in topics:
             node.subscribe(topic)
         await stop
@@ -173,6 +158,36 @@ async def serve_node(
         left = await hand_over(node, topics, settings.drain_s, _stop_signal())
         await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
     return Stop(stop.result(), left)
+
+
+def _checked(
+    settings: NodeSettings, place: ProcessPaths, topics: tuple[TopicId, ...]
+) -> tuple[str, int]:
+    """Check the arguments of a node; return the host and port to listen at."""
+    host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
+    parse_supervisors(settings.supervisors, is_secured=_is_secured(settings))
+    if is_anywhere(host) and settings.advertised is None:
+        raise InputError(
+            f"peers cannot dial {host}; give the address that they dial in advertise",
+            parameter="listen",
+        )
+    for topic in topics:
+        check_topic_name(topic)
+    return host, port
+
+
+async def _open_store(
+    data: Path | None, stack: AsyncExitStack
+) -> tuple[PublicationStore | None, DeliveryLog | None]:
+    """Open the store and the delivery log of a data directory; return None without one."""
+    if data is None:
+        return None, None
+    store = stack.enter_context(await opened(PublicationStore.open, data))
+    trace = await asyncio.to_thread(DeliveryLog.open, data, store)
+    stack.callback(trace.close)
+    if store.recovery.damage is not None:
+        _LOG.warning("storage_recovered", what=str(store.recovery))
+    return store, trace
 
 
 async def hand_over(

@@ -68,7 +68,7 @@ class LossyMember(BenchMember):
             if not self._is_lost():
                 send(address, frame)
 
-        links.receive = receive_some  # type: ignore[method-assign]
+        links.receive = receive_some
         links.send_to_supervisor = send_some  # type: ignore[method-assign]
 
     def _is_lost(self) -> bool:
