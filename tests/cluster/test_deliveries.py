@@ -18,7 +18,7 @@ from skipring.core.log import Log, MemoryLog
 from skipring.core.log_messages import Refused
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES
-from skipring.node import delivery_server as offering
+from skipring.node import arrival_tap as offering
 from skipring.node.arrival_tap import delivery_page, handle_deliveries_request
 from skipring.node.group_commit import DeliveryLogFlusher
 from skipring.node.host import NodeHost

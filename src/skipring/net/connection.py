@@ -61,8 +61,7 @@ class PeerConnection(asyncio.Protocol):
     def __init__(self, board: Transport, dialled_for: RemotePeer | None) -> None:
         self._board = board
         self._budget = board.budget
-        self.bytes_received = self.bytes_sent = 0
-        self.frames_received = self.frames_sent = 0
+        self._traffic = board.traffic
         self._partial_frames = board.partial_frames
         self._partial_bytes = 0  # of the unfinished frame
         self._owner = dialled_for
@@ -74,7 +73,6 @@ class PeerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.address = "unknown"  # of the other end, for logs
-        self.local_address = "unknown"  # of this end
         self.nonce = secrets.randbelow(NONCE_END - 1) + 1  # in this side's greeting
         self.account = self.address  # limits count by account: name, or host before the greeting
         self._is_refused = False
@@ -104,9 +102,6 @@ class PeerConnection(asyncio.Protocol):
         if where:
             self.address = join_address(where[0], where[1])
             self.account = where[0]
-        here = transport.get_extra_info("sockname")
-        if here:
-            self.local_address = join_address(here[0], here[1])
         if not self._board.admit(self):
             self.refuse("closed")
             return
@@ -116,6 +111,12 @@ class PeerConnection(asyncio.Protocol):
             return
         self.write(self._board.greeting_frame(self.nonce, is_opening=self.is_dialled))
         self._deadline = loop.call_later(GREETING_S, self.refuse, "no greeting", "", SILENT)
+
+    @property
+    def local_address(self) -> str:
+        """Return the address of this end; empty if the connection is lost."""
+        here = self._transport.get_extra_info("sockname") if self._transport is not None else None
+        return join_address(here[0], here[1]) if here else ""
 
     @property
     def certificate_name(self) -> NodeId | None:
@@ -133,7 +134,7 @@ class PeerConnection(asyncio.Protocol):
         """Split data into frames; handle them now, or in a later turn of the loop."""
         budget = self._budget
         self.is_used = True
-        self.bytes_received += len(data)
+        self._traffic["bytes_received"] += len(data)
         if self.sender is None:
             self._first += data[: FIRST_BYTES_MAX - len(self._first)]
         try:
@@ -149,7 +150,7 @@ class PeerConnection(asyncio.Protocol):
                 self._refuse_bytes(HandshakeError("the first frame is longer than a greeting"))
         if not frames:
             return
-        self.frames_received += len(frames)
+        self._traffic["frames_received"] += len(frames)
         done = self._handle(frames) if budget.left_s > 0 and not self._waiting else 0
         if done < len(frames):
             self._keep_waiting(frames[done:], len(data))
@@ -398,8 +399,8 @@ class PeerConnection(asyncio.Protocol):
         """Write frames to the socket."""
         if self._transport is not None:
             self.is_used = True
-            self.bytes_sent += len(data)
-            self.frames_sent += frames
+            self._traffic["bytes_sent"] += len(data)
+            self._traffic["frames_sent"] += frames
             self._transport.write(data)
 
     def check_deadlines(self, now: float) -> None:

@@ -72,6 +72,8 @@ BACKLOG: Final = 1024  # Limit: connections to accept; all members of a ring may
 # In one turn of the loop. Measured: a refusal takes 20 microseconds, and a full queue of the system
 # delays others by seconds.
 ACCEPTED_MAX: Final = 512
+# Guess: after a shorter pause many connections may be pending; else a second accept finds none.
+BUSY_S: Final = 0.01
 TURNS_S: Final = 0.02  # Guess: the interval at which waiting handshakes can begin.
 ACCEPT_AGAIN_S: Final = 1.0  # Guess: by then some files may have been closed.
 
@@ -218,6 +220,7 @@ class Listener:
         self._again: asyncio.TimerHandle | None = None
         self._handshakes: Handshakes[_Visitor] | None = None
         self._next_turn: asyncio.TimerHandle | None = None  # for waiting handshakes
+        self._accepted_s = 0.0  # time of the last callback
         self._entering: dict[asyncio.Task[None], _Visitor] = {}
         self._waiting: set[_Visitor] = set()  # for their handshakes to begin
 
@@ -228,6 +231,7 @@ class Listener:
         family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
         self._listening = socket.create_server(where[:2], family=family, backlog=BACKLOG)
         self._listening.setblocking(False)
+        keep_alive(self._listening)  # accepted connections inherit its options
         limits = PLAIN if self._links.credentials is None else SECURED
         self._handshakes = Handshakes(limits, loop.time())
         self._begin(self._listening, self._handshakes)
@@ -241,7 +245,9 @@ class Listener:
     def _accept(self, listening: socket.socket, handshakes: Handshakes[_Visitor]) -> None:
         """Accept pending connections; a callback, because a cancelled task could leak a socket."""
         loop = asyncio.get_running_loop()
-        for _ in range(ACCEPTED_MAX):
+        now_s = loop.time()
+        is_busy, self._accepted_s = now_s - self._accepted_s < BUSY_S, now_s
+        for _ in range(ACCEPTED_MAX if is_busy else 1):
             try:
                 came, where = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -254,7 +260,7 @@ class Listener:
             came.setblocking(False)
             visitor = _Visitor(came, join_address(where[0], where[1]))
             self._waiting.add(visitor)
-            refused = handshakes.add(visitor, source_of(where[0]), loop.time())
+            refused = handshakes.add(visitor, source_of(where[0]), now_s)
             if refused is not None:
                 self._refuse(refused)
         self._begin_due_handshakes(handshakes)
@@ -294,7 +300,6 @@ class Listener:
         """Perform the handshake and wait for the greeting."""
         came, link = visitor.came, PeerConnection(self._links, None)
         credentials = self._links.credentials
-        keep_alive(came)
         loop = asyncio.get_running_loop()
         if credentials is None:
             opening = loop.connect_accepted_socket(lambda: link, came)

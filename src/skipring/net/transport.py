@@ -52,8 +52,6 @@ CLIENTS: Final = "client/"  # prefix of the names of all clients
 CHECK_S: Final = 1.0  # Guess: the interval at which certificates of open connections are checked.
 SUPERVISORS: Final = supervisor_at("")  # prefix of the names of all supervisors
 GRUDGES_MAX: Final = 1024  # Limit: remembered peers with failed dials.
-# Counters of each connection.
-TRAFFIC: Final = ("bytes_received", "bytes_sent", "frames_received", "frames_sent")
 
 Receiver = Callable[[NodeId, Envelope[WireMessage], Frame], None]
 
@@ -85,6 +83,7 @@ class Transport:
         on_silent: Callable[[NodeId], None] = _ignore,
     ) -> None:
         self.counts: Counter[str] = Counter()  # drops by reason
+        self.traffic: Counter[str] = Counter()  # bytes and frames of all connections
         self.on_unreachable, self.on_silent = on_unreachable, on_silent
         self.book = book
         self.receive = receive
@@ -100,7 +99,6 @@ class Transport:
         self.partial_frames = PartialFrames()
         self.dial_backs = DialBacks()
         self._places = ConnectionLimits()
-        self._past_traffic: Counter[str] = Counter()  # of closed connections
         self._checking: asyncio.TimerHandle | None = None  # of certificates, while connected
         self._greeting = greeting
         self._peers: dict[NodeId, RemotePeer] = {}
@@ -353,12 +351,6 @@ class Transport:
         if self.dials and not sender.startswith(CLIENTS):
             self.book.learn(hints, None if sender.startswith(SUPERVISORS) else sender)
 
-    @property
-    def traffic(self) -> dict[str, int]:
-        """Return the bytes and frames that all connections have received and sent."""
-        past, links = self._past_traffic, self.connections
-        return {each: past[each] + sum(getattr(link, each) for link in links) for each in TRAFFIC}
-
     def on_dial(self) -> None:
         """Count a dial that begins."""
         self.dialling += 1
@@ -372,7 +364,6 @@ class Transport:
         if link not in self.connections:
             return
         self.connections.discard(link)
-        self._past_traffic.update({each: getattr(link, each) for each in TRAFFIC})
         self._places.release(link)
         self._names.on_lost(link)
         if self._emptied is not None and not self.connections and not self._emptied.done():

@@ -113,14 +113,14 @@ class NodeHost:
         self._last_tick_s: float | None = None
         self._receivers: dict[TopicId, tuple[Deliverer, SyncObserver]] = {}  # of applications
         self._batches: dict[TopicId, Batch] = {}  # publish calls of this loop iteration
-        self._logs = TopicLogs(store, trace)
-        self._trace_writes = DeliveryLogFlusher(self._logs.trace)
+        self.logs = TopicLogs(store, trace)
+        self._trace_writes = DeliveryLogFlusher(self.logs.trace)
         incarnation = incarnation_at(time_ns() // 1000, secrets.randbits(RANDOM_BITS))
         self._topics = SubscriberTopics(
             name,
             rng=rng,
             config=settings.config,
-            open_archive=self._logs.open,
+            open_archive=self.logs.open,
             incarnation=incarnation,
         )
         self.machine, self.states = self._topics.machine, self._topics.states  # for queries
@@ -169,12 +169,12 @@ class NodeHost:
             dispatch,
             crash,
             topics=topics,
-            logs=self._logs,
+            logs=self.logs,
             is_enabled=self._settings.is_chaotic,
         )
         self._requests = RequestServer(
             topics,
-            self._logs.trace,
+            self.logs.trace,
             self._changes,
             self.arrivals,
             self._sender,
@@ -217,12 +217,12 @@ class NodeHost:
                 case Deliver():
                     self._on_deliver(topic, effect)
                 case Store():
-                    log = self._logs.by_topic[topic]
+                    log = self.logs.by_topic[topic]
                     log.write(effect.offset, *effect.publications, encoded=effect.encoded)
                     self.durability.on_written(effect.size_bytes)
                 case Discard():
                     self.quarantined += 1
-                    self._logs.discard(topic, (effect.offset,))
+                    self.logs.discard(topic, (effect.offset,))
                 case SendSynced():
                     send = partial(self._sender.send_message, topic, effect.to, effect.message)
                     self.durability.call_when_durable(send)
@@ -249,14 +249,14 @@ class NodeHost:
         count, origin = len(delivery.publications), delivery.origin
         self.deliveries[topic, origin] += count
         now_us = max(time_ns() // 1000, 0)
-        self._logs.trace.record(topic, delivery.offset, now_us, delivery.hops, origin, count)
+        self.logs.trace.record(topic, delivery.offset, now_us, delivery.hops, origin, count)
         if self.arrivals.watched:
             self.arrivals.on_delivered(topic, delivery)
         if topic in self._receivers:
             self._receivers[topic][0](delivery)
 
     def _on_unsubscribed(self, topic: TopicId) -> None:
-        self._logs.forget(topic)
+        self.logs.forget(topic)
         for origin in Origin:
             self.deliveries.pop((topic, origin), None)
         self.departures.on_unsubscribed(topic)
@@ -412,7 +412,7 @@ class NodeHost:
             start = end
 
     def _publish_now(self, topic: TopicId, requests: Sequence[PublishRequested]) -> list[bytes]:
-        if topic not in self._logs.by_topic:
+        if topic not in self.logs.by_topic:
             raise SkipringError(f"not subscribed to {shown(topic)}: it was left meanwhile")
         effects = self.dispatch(topic, PublishManyRequested(tuple(requests)))
         deliveries = [effect for effect in effects if type(effect) is Deliver]
@@ -425,7 +425,7 @@ class NodeHost:
 
     async def resend(self, topic: TopicId, ids: Sequence[bytes]) -> None:
         """Commit and broadcast publications again whose commit has failed before."""
-        if topic not in self._logs.by_topic:
+        if topic not in self.logs.by_topic:
             raise SkipringError(f"not subscribed to {shown(topic)}: it was left meanwhile")
         self.dispatch(topic, ResendRequested(tuple(ids)))
         try:
