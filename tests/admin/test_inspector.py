@@ -90,7 +90,7 @@ async def standing_still(
 def nothing_is_on_its_way(ring: LiveRing) -> bool:
     """Return True if no message is in flight or waits for a dial."""
     links = [ring.supervisor.links, *(node.links for node in ring.nodes.values())]
-    if any(peer.waiting_bytes for each in links for peer in each._peers.values()):
+    if any(peer.waiting_bytes for each in links for peer in each.peers.values()):
         return False
     traffic = [each.traffic for each in links]
     return sum(each["frames_sent"] for each in traffic) == sum(

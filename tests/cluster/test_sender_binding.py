@@ -124,7 +124,7 @@ async def test_invented_senders_get_no_queue_and_no_credit() -> None:
         await hurl(port_of(ring.nodes["n0"].address), forged(*said))
         await until(lambda: links.counts[REASON] == len(said))
         assert links.counts["no address"] == 0
-        assert not any(name.startswith("ghost") for name in links._peers)
+        assert not any(name.startswith("ghost") for name in links.peers)
 
 
 def test_configuration_may_be_requested_for_another_node() -> None:

@@ -126,9 +126,9 @@ def test_released_connections_are_available_again() -> None:
 
 async def enter(host: Host, caller: Caller, name: str, role: Role = CLIENT) -> None:
     """Send the handshake and wait until it is read."""
-    before = len(host.links._places)
+    before = len(host.links.places)
     caller.write(greeting_of(name, role))
-    await until(lambda: len(host.links._places) > before)
+    await until(lambda: len(host.links.places) > before)
 
 
 async def words_to(caller: Caller) -> bytes:

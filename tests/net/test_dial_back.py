@@ -157,5 +157,5 @@ def test_member_budgets_are_bounded_and_a_stopped_clock_adds_nothing() -> None:
     dials = DialBacks()
     for number in range(2 * MEMBERS_MAX):
         dials.allows(f"m{number}", 5.0)
-    assert len(dials._members) == MEMBERS_MAX
+    assert len(dials) == MEMBERS_MAX
     assert not dials.allows("m", 4.0)

@@ -138,7 +138,7 @@ def test_memory_of_sources_is_bounded() -> None:
     for number in range(5 * SOURCES_MAX):
         handshakes.add(number, f"10.0.{number >> 8}.{number & 255}", 0.0)
         handshakes.remove(number)
-    assert len(handshakes._sources) <= SOURCES_MAX
+    assert len(handshakes.sources) <= SOURCES_MAX
 
 
 def test_random_connections_leave_nothing_behind() -> None:

@@ -141,14 +141,14 @@ def test_excess_handshakes_are_refused_until_others_end(
         async with running(a, b):
             b.knows(a)
             async with silent(a, 3):
-                await until(lambda: len(a.links._doors._entering) == 3)
+                await until(lambda: len(a.links.listener) == 3)
                 async with call(a) as fourth:
                     assert await fourth.is_hung_up_on()
                     line = the_line(lines, "connection_refused")
                     assert line["reason"] == "too many handshakes"
                     assert line["address"] == fourth.address
                 assert a.counts == {"too many handshakes": 1}
-            await until(lambda: not a.links._doors._entering)
+            await until(lambda: len(a.links.listener) == 0)
             b.links.send("a", note(1))
             await until(lambda: a.numbers("b") == [1])
 
@@ -191,7 +191,7 @@ def test_close_during_handshakes_leaves_nothing_behind(papers: Papers, loop: Loo
     async def scene() -> None:
         await a.start()
         async with silent(a, 20) as callers:
-            await until(lambda: len(a.links._doors._entering) == 20)
+            await until(lambda: len(a.links.listener) == 20)
             await a.links.close()
             for caller in callers:
                 assert await caller.is_hung_up_on()
@@ -265,7 +265,7 @@ def test_connection_during_close_is_closed(loop: LoopFactory) -> None:
             with socket.create_connection((LOOPBACK, a.port)):  # the system accepts it
                 for _ in range(1000):
                     await turns(1)
-                    if a.links._doors._entering:
+                    if len(a.links.listener):
                         break
                 await a.links.close()
 
@@ -324,8 +324,8 @@ def test_idle_connections_use_keepalive_and_user_timeout(loop: LoopFactory) -> N
             await until(lambda: b.numbers("a") == [1])
             for host in (a, b):
                 (link,) = host.links.connections
-                assert link._transport is not None
-                made = link._transport.get_extra_info("socket")
+                assert link.transport is not None
+                made = link.transport.get_extra_info("socket")
                 assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
                 assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 25_000
                 assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10

@@ -176,7 +176,7 @@ def test_queue_of_a_blocked_peer_is_bounded_and_others_are_not_slowed(
             a.knows(slow, quick)
             a.links.send("slow", note(0))
             await until(lambda: len(slow.got) == 1)
-            link_of(slow, "a")._transport.pause_reading()
+            link_of(slow, "a").transport.pause_reading()
             tracemalloc.start()
             try:
                 for number in range(frames):
@@ -192,7 +192,7 @@ def test_queue_of_a_blocked_peer_is_bounded_and_others_are_not_slowed(
             assert len(slow.got) == 1
             dropped = a.links.counts["queue full"]
             assert dropped > frames / 2
-            link_of(slow, "a")._transport.resume_reading()
+            link_of(slow, "a").transport.resume_reading()
             await until(lambda: len(slow.got) == 1 + frames - dropped)
             seqs = [it.publication.seq for _, it in slow.got if isinstance(it, PublishNew)]
             assert seqs == sorted(set(seqs)), "what was not dropped comes in order and once"
@@ -233,7 +233,7 @@ def test_excess_connections_are_refused_until_others_end(
             first.write(greeting_of("n1"))
             async with call(a) as second:
                 second.write(greeting_of("n2"))
-                await until(lambda: len(a.links._places) == 2)
+                await until(lambda: len(a.links.places) == 2)
                 async with call(a) as third:
                     third.write(greeting_of("n3"))
                     assert await third.is_hung_up_on()
@@ -277,7 +277,7 @@ def test_disconnected_peers_are_forgotten() -> None:
                 await until(lambda: not a.links.connections)
             a.links.send("unknown", note(1))
             await until(lambda: a.counts == {"no address": 1})
-            assert not a.links._peers
+            assert not a.links.peers
 
     play(scene)
 
@@ -293,7 +293,7 @@ def test_close_leaves_no_task_and_no_connection(loop: LoopFactory) -> None:
             a.links.send("b", note(1))
             c.links.send("a", note(1))
             await until(lambda: bool(b.got and a.got))
-            transports = [link._transport for link in a.links.connections]
+            transports = [link.transport for link in a.links.connections]
             assert len(transports) == 2
             await a.links.close()
             assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -14,7 +14,7 @@ from skipring.core.events import IndexRequested, PublishRequested
 from skipring.core.log import MemoryLog
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, Refused
 from skipring.core.log_pages import log_page
-from skipring.core.peers import NodeId, TopicId
+from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.net import connection as link_module
 from skipring.net import work_budget
@@ -22,7 +22,7 @@ from skipring.net.work_budget import SLICE_S, TURN_S, WorkBudget, time_limit
 from skipring.node.status_server import publication_page
 from skipring.storage.store import PublicationStore
 from skipring.wire.chaos import Damage
-from skipring.wire.codec import decode, encode
+from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.framing import FrameReader
 from skipring.wire.handshake import Role
 from skipring.wire.rpc import (
@@ -49,7 +49,7 @@ from tests.support.exchanges import (
     turns,
 )
 from tests.support.rings import DEADLINE_S, LOOPBACK, TOPIC, LiveRing, live_ring, until
-from tests.wire.samples import SAMPLES
+from tests.wire.samples import SAMPLES, the_frame
 
 END = 2**40 - 1
 
@@ -169,8 +169,7 @@ def test_connection_with_waiting_frames_is_not_read(loop: LoopFactory) -> None:
             most = 0
             while handled < frames:
                 await asyncio.sleep(0)
-                waiting = (len(link._waiting) for link in a.links.connections)
-                most = max(most, sum(waiting) * len(note(1)))
+                most = max(most, sum(link.waiting_bytes for link in a.links.connections))
             assert most < 10 * work_budget.WAITING_BYTES_MAX
 
     play(scene, loop)
@@ -422,8 +421,7 @@ def test_status_after_a_backfill_follows_slices_of_the_index(
         async with live_ring("n0") as ring:
             await ring.settle()
             node = ring.nodes["n0"]
-            for ticker in (node.ticker, node._flusher):
-                ticker.stop()
+            node.ticker.stop()
             made = (PublishRequested(payload=b"%d" % number) for number in range(count))
             await node.publish(TOPIC, *made)
             machine = node.machine(TOPIC)
@@ -432,16 +430,13 @@ def test_status_after_a_backfill_follows_slices_of_the_index(
             assert not machine.is_indexed, "there is more than one slice to be indexed"
             said: list[WireMessage] = []
 
-            def record(_topic: TopicId, to: NodeId, message: WireMessage) -> None:
+            def record(to: NodeId, frame: bytes) -> None:
                 if to == "c":
-                    said.append(message)
+                    said.append(decode(the_frame(frame)).message)
 
-            monkeypatch.setattr(node._sender, "send_message", record)
-            monkeypatch.setattr(
-                node._sender, "send", lambda topic, send, _: record(topic, send.to, send.message)
-            )
+            monkeypatch.setattr(node.links, "send", record)
             for _ in range(300):
-                node._requests.send_status("c", TOPIC, question)
+                node.links.receive("c", Envelope(question, TOPIC), the_frame(note(0)))
             assert {type(each) for each in said} == {Refused}, "of too many"
             refused = len(said)
             await until(lambda: len(said) == 300)

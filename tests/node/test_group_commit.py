@@ -418,8 +418,8 @@ async def test_backlog_from_others_is_bounded_while_the_disk_is_full(
             await until(lambda: node.links.counts["store full"] > 0)
             await until(lambda: node.durability.error is not None)
             # A chunk of anti-entropy may be the one beyond the limit.
-            waiting = node.durability._waiting_bytes
-            assert bound < waiting < bound + 2 * node._topics._config.chunk_bytes
+            waiting = node.durability.waiting_bytes
+            assert bound < waiting < bound + 2 * ring.settings.config.chunk_bytes
             assert held(ring, "full") < 60
             make_room(store)
             await ring.settle()

@@ -68,9 +68,9 @@ class PeerConnection(asyncio.Protocol):
         self._reader = FrameReader()
         # Frames that have arrived and are not handled yet, each with its time of arrival.
         self._waiting: deque[tuple[float, Frame]] = deque()
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self.is_read = True  # False until the waiting frames are handled
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.address = "unknown"  # of the other end, for logs
         self.nonce = secrets.randbelow(NONCE_END - 1) + 1  # in this side's greeting
@@ -95,7 +95,7 @@ class PeerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the greeting and start the deadline for the peer's greeting."""
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
         loop = asyncio.get_running_loop()
         self.began_s = self.used_s = loop.time()
         where = transport.get_extra_info("peername")
@@ -115,7 +115,7 @@ class PeerConnection(asyncio.Protocol):
     @property
     def local_address(self) -> str:
         """Return the address of this end; empty if the connection is lost."""
-        here = self._transport.get_extra_info("sockname") if self._transport is not None else None
+        here = self.transport.get_extra_info("sockname") if self.transport is not None else None
         return join_address(here[0], here[1]) if here else ""
 
     @property
@@ -185,8 +185,8 @@ class PeerConnection(asyncio.Protocol):
         if self._claim is not None:
             frames = [each for each in frames if not self._is_about_name(each)]
         self._waiting.extend((came_s, frame) for frame in frames)
-        self._waiting_bytes += size_bytes
-        if self._waiting_bytes > WAITING_BYTES_MAX:
+        self.waiting_bytes += size_bytes
+        if self.waiting_bytes > WAITING_BYTES_MAX:
             self._pause_reading()
         self._budget.add(self)
 
@@ -205,7 +205,7 @@ class PeerConnection(asyncio.Protocol):
         return True
 
     def _pause_reading(self) -> None:
-        transport = self._transport
+        transport = self.transport
         if self.is_read and transport is not None and not transport.is_closing():
             transport.pause_reading()
             self.is_read = False
@@ -232,13 +232,13 @@ class PeerConnection(asyncio.Protocol):
         return bool(waiting) and self._can_serve
 
     def _read_on(self) -> None:
-        transport = self._transport
+        transport = self.transport
         if not self.is_read and transport is not None and not transport.is_closing():
             transport.resume_reading()
             if self._partial_bytes:  # paused, it could not send the rest: restart its deadline
                 self._partial_frames.update(self, self._partial_bytes, is_new=True)
         self.is_read = True
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
 
     def _refuse_bytes(self, error: WireError) -> None:
         self.refuse(type(error).__name__, str(error), failure_in(self._first))
@@ -397,11 +397,11 @@ class PeerConnection(asyncio.Protocol):
 
     def write(self, data: bytes, frames: int = 1) -> None:
         """Write frames to the socket."""
-        if self._transport is not None:
+        if self.transport is not None:
             self.is_used = True
             self._traffic["bytes_sent"] += len(data)
             self._traffic["frames_sent"] += frames
-            self._transport.write(data)
+            self.transport.write(data)
 
     def check_deadlines(self, now: float) -> None:
         """Record whether the connection was used since the last call."""
@@ -438,11 +438,11 @@ class PeerConnection(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection after the written bytes are sent."""
         self._waiting.clear()
-        if self._transport is not None:
-            self._transport.close()
+        if self.transport is not None:
+            self.transport.close()
 
     def abort(self) -> None:
         """Close the connection at once."""
         self._forget_bytes()
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()

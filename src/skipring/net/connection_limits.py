@@ -114,7 +114,7 @@ class Handshakes(Generic[Connection]):
     def __init__(self, limits: HandshakeLimits, now_s: float) -> None:
         self._limits = limits
         self._rate = _Rate(limits.total_rate, now_s)
-        self._sources: OrderedDict[str, _SourceAddress[Connection]] = OrderedDict()
+        self.sources: OrderedDict[str, _SourceAddress[Connection]] = OrderedDict()
         self._busy: dict[str, _SourceAddress[Connection]] = {}  # of these, sources with connections
         self._open: OrderedDict[Connection, tuple[str, float]] = OrderedDict()  # source, since when
         self._turns: OrderedDict[str, None] = OrderedDict()  # sources with waiting connections
@@ -130,7 +130,7 @@ class Handshakes(Generic[Connection]):
 
     def add(self, connection: Connection, source: str, now_s: float) -> Connection | None:
         """Add a connection; at a limit, return the connection to refuse: this one or another."""
-        known = self._sources.get(source)
+        known = self.sources.get(source)
         own: _SourceAddress[Connection] = known or _SourceAddress(
             _Rate(self._limits.source_rate, now_s)
         )
@@ -142,9 +142,9 @@ class Handshakes(Generic[Connection]):
             if gives_way is None:
                 return connection
             self.remove(gives_way)
-        self._sources[source] = own
-        self._sources.move_to_end(source)
-        if len(self._sources) > SOURCES_MAX:
+        self.sources[source] = own
+        self.sources.move_to_end(source)
+        if len(self.sources) > SOURCES_MAX:
             self._forget_source()
         self._busy[source] = own
         own.open[connection] = None
@@ -166,9 +166,9 @@ class Handshakes(Generic[Connection]):
 
     def _forget_source(self) -> None:
         """Forget the rate of the source that has been idle longest."""
-        idle = next((name for name in self._sources if name not in self._busy), None)
+        idle = next((name for name in self.sources if name not in self._busy), None)
         if idle is not None:
-            del self._sources[idle]
+            del self.sources[idle]
 
     def begin(self, now_s: float) -> list[Connection]:
         """Return the connections whose handshakes begin now, from each source in turn."""
@@ -176,7 +176,7 @@ class Handshakes(Generic[Connection]):
         without_token = 0
         while without_token < len(self._turns) and self._can_begin(len(begun), now_s):
             name, _ = self._turns.popitem(last=False)
-            source = self._sources[name]
+            source = self.sources[name]
             if source.rate.has_token(now_s):
                 without_token = 0
                 source.rate.spend()
@@ -196,7 +196,7 @@ class Handshakes(Generic[Connection]):
         if connection not in self._open:
             return
         name, _ = self._open.pop(connection)
-        source = self._sources[name]
+        source = self.sources[name]
         del source.open[connection]
         if not source.open:
             del self._busy[name]

@@ -111,6 +111,11 @@ class RemotePeer:
         return self._size
 
     @property
+    def is_dialling(self) -> bool:
+        """Return True while a dial is in progress or waits for its time."""
+        return self._dialling is not None
+
+    @property
     def is_behind(self) -> bool:
         """Return True if the queue exceeds BEHIND_BYTES."""
         return self._size > BEHIND_BYTES
@@ -361,6 +366,10 @@ class DialBacks:
         self.counts: Counter[DialBackResult] = Counter()
         self._all = _Budget(ALL_BURST, 0.0)
         self._members: dict[NodeId, _Budget] = {}
+
+    def __len__(self) -> int:
+        """Return the number of members with their own budget."""
+        return len(self._members)
 
     def allows(self, member: NodeId, now_s: float) -> bool:
         """Return True and charge the budgets if an address that a member claims may be dialled."""

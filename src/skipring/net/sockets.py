@@ -224,6 +224,10 @@ class Listener:
         self._entering: dict[asyncio.Task[None], _Visitor] = {}
         self._waiting: set[_Visitor] = set()  # for their handshakes to begin
 
+    def __len__(self) -> int:
+        """Return the number of connections whose handshakes are in progress."""
+        return len(self._entering)
+
     async def open(self, host: str, port: int) -> tuple[str, int]:
         """Accept connections; return the bound host and port."""
         loop = asyncio.get_running_loop()

@@ -98,13 +98,13 @@ class Transport:
         self.budget = WorkBudget()
         self.partial_frames = PartialFrames()
         self.dial_backs = DialBacks()
-        self._places = ConnectionLimits()
+        self.places = ConnectionLimits()
         self._checking: asyncio.TimerHandle | None = None  # of certificates, while connected
         self._greeting = greeting
-        self._peers: dict[NodeId, RemotePeer] = {}
+        self.peers: dict[NodeId, RemotePeer] = {}
         self._grudges: dict[NodeId, RemotePeer] = {}
         self._client_numbers = count(1)
-        self._doors = Listener(self)
+        self.listener = Listener(self)
         self._emptied: asyncio.Future[None] | None = None
         self._rarely = RateLimitedLogger(_LOG)
         self._names = NameGuard(self._on_conflict)
@@ -116,14 +116,14 @@ class Transport:
         Greetings from now on name the advertised address, or the bound one if none is given: peers
         may have to dial another address than this process listens at.
         """
-        bound = await self._doors.open(host, port)
+        bound = await self.listener.open(host, port)
         address = join_address(*bound)
         self._greeting = replace(self._greeting, address=advertised or address)
         return address
 
     def send(self, to: NodeId, frame: bytes) -> None:
         """Queue a frame for a node with a connection or a known address."""
-        peer = self._peers.get(to)
+        peer = self.peers.get(to)
         if peer is None:
             peer = self.peer(to)
         peer.send(frame)
@@ -134,20 +134,20 @@ class Transport:
 
     def account_of(self, name: NodeId) -> NodeId:
         """Return the name that the quotas of a peer are charged to: its certificate's name."""
-        peer = self._peers.get(name)
+        peer = self.peers.get(name)
         return peer.account if peer is not None else name
 
     def is_behind(self, name: NodeId) -> bool:
         """Return True if a peer has a large backlog of unread data."""
-        return name in self._peers and self._peers[name].is_behind
+        return name in self.peers and self.peers[name].is_behind
 
     def is_linked(self, name: NodeId) -> bool:
         """Return True if there is a connection to a peer over which both have greeted."""
-        return name in self._peers and self._peers[name].link is not None
+        return name in self.peers and self.peers[name].link is not None
 
     def connection_to(self, name: NodeId) -> PeerConnection | None:
         """Return the active connection to a node; a restarted node has a new one."""
-        return self._peers[name].link if name in self._peers else None
+        return self.peers[name].link if name in self.peers else None
 
     def why_unreachable(self, name: NodeId) -> str | None:
         """Return why the last dial to a node or supervisor failed, as a sentence.
@@ -156,28 +156,28 @@ class Transport:
         does not answer is reported after SILENT_S, and may still answer later. ``supervisor_at``
         gives the names of supervisors.
         """
-        return self._peers[name].why_unreachable if name in self._peers else None
+        return self.peers[name].why_unreachable if name in self.peers else None
 
     def is_name_refused(self, name: NodeId) -> bool:
         """Return True if a peer refuses this process because another process holds its name."""
-        return name in self._peers and self._peers[name].is_name_refused
+        return name in self.peers and self.peers[name].is_name_refused
 
     def sweep(self) -> None:
         """Close unused connections and forget old failed dials; called once a tick."""
         now = asyncio.get_running_loop().time()
         self._names.on_tick()
         self._clones = {each: left - 1 for each, left in self._clones.items() if left > 1}
-        for peer in list(self._peers.values()):
+        for peer in list(self.peers.values()):
             peer.close_idle(now)
 
     async def close(self) -> None:
         """Stop listening, write the queues within CLOSE_S and close every connection."""
         self.is_closed = True
-        self._doors.close()
+        self.listener.close()
         self.partial_frames.close()
         if self._checking is not None:
             self._checking.cancel()
-        dialling = [task for peer in list(self._peers.values()) if (task := peer.close())]
+        dialling = [task for peer in list(self.peers.values()) if (task := peer.close())]
         if dialling:
             await asyncio.wait(dialling)
         for link in list(self.connections):
@@ -185,7 +185,7 @@ class Transport:
         await self._drain()
         for link in list(self.connections):
             link.abort()
-        await self._doors.closed()
+        await self.listener.closed()
 
     async def _drain(self) -> None:
         """Wait until all connections are closed, at most CLOSE_S for a peer that does not read."""
@@ -217,16 +217,16 @@ class Transport:
 
     def forget(self, name: NodeId, peer: RemotePeer) -> None:
         """Forget a peer without connection, queued frames or failed dials."""
-        if self._peers.get(name) is peer:
-            del self._peers[name]
+        if self.peers.get(name) is peer:
+            del self.peers[name]
         if self._grudges.get(name) is peer:
             del self._grudges[name]
 
     def peer(self, name: NodeId, address: Address | None = None) -> RemotePeer:
         """Return the outbound queue of a node; create it on first use."""
-        found = self._peers.get(name)
+        found = self.peers.get(name)
         if found is None:
-            found = self._peers[name] = RemotePeer(self, name, address)
+            found = self.peers[name] = RemotePeer(self, name, address)
         return found
 
     # -- called by connections ---------------------------------------------------------------
@@ -280,7 +280,7 @@ class Transport:
     def why_no_place(self, link: PeerConnection, name: NodeId) -> str | None:
         """Assign a place to a connection that a peer opened; return the reason if there is none."""
         now_s = asyncio.get_running_loop().time()
-        return self._places.occupy(link, name, is_client=link.role is Role.CLIENT, now_s=now_s)
+        return self.places.occupy(link, name, is_client=link.role is Role.CLIENT, now_s=now_s)
 
     def register(self, greeting: Hello) -> RemotePeer:
         """Return the outbound queue of a peer that opened a connection and greeted."""
@@ -364,7 +364,7 @@ class Transport:
         if link not in self.connections:
             return
         self.connections.discard(link)
-        self._places.release(link)
+        self.places.release(link)
         self._names.on_lost(link)
         if self._emptied is not None and not self.connections and not self._emptied.done():
             self._emptied.set_result(None)

@@ -59,7 +59,7 @@ class GroupCommit:
         self._needed = 0  # the last commit that a caller waits for
         self._running: asyncio.Task[StorageError | None] | None = None
         self._is_requested = False  # again, while a commit was running
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._covered_bytes = 0  # of them, by the running commit
         # True while the node refuses publications of others until the disk catches up.
         self.is_backpressured = False
@@ -68,9 +68,9 @@ class GroupCommit:
         """Record uncommitted data; commit early beyond the eager-commit threshold."""
         if self._store is None:
             return
-        self._waiting_bytes += size_bytes
-        self.is_backpressured = self._waiting_bytes > WAITING_BYTES_MAX
-        if self._waiting_bytes - self._covered_bytes > EAGER_BYTES and self.error is None:
+        self.waiting_bytes += size_bytes
+        self.is_backpressured = self.waiting_bytes > WAITING_BYTES_MAX
+        if self.waiting_bytes - self._covered_bytes > EAGER_BYTES and self.error is None:
             self.request_commit()
 
     @property
@@ -134,7 +134,7 @@ class GroupCommit:
 
     async def _run(self) -> StorageError | None:
         assert self._store is not None
-        self._covered_bytes = self._waiting_bytes
+        self._covered_bytes = self.waiting_bytes
         loop, number = asyncio.get_running_loop(), self._begun
 
         def report() -> None:
@@ -173,10 +173,10 @@ class GroupCommit:
             _LOG.info("commit_recovered")
         self.error = None
         # Data written after the commit began may be in it: it runs in a thread.
-        self._waiting_bytes -= self._covered_bytes
+        self.waiting_bytes -= self._covered_bytes
         if not self._store.unwritten:
-            self._waiting_bytes = 0
-        self.is_backpressured = self._waiting_bytes > WAITING_BYTES_MAX
+            self.waiting_bytes = 0
+        self.is_backpressured = self.waiting_bytes > WAITING_BYTES_MAX
 
 
 class DeliveryLogFlusher:
