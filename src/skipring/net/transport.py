@@ -346,6 +346,10 @@ class Transport:
         """Return the names that two live processes claimed recently, as seen by this process."""
         return self._names.conflicts()
 
+    def intercept(self, wrap: Callable[[Receiver], Receiver]) -> None:
+        """Replace the receiver of messages by a wrapper, to measure or to drop messages."""
+        self.receive = wrap(self.receive)
+
     def learn(self, sender: NodeId, hints: Mapping[NodeId, Address]) -> None:
         """Learn the addresses in the hints of a message."""
         if self.dials and not sender.startswith(CLIENTS):

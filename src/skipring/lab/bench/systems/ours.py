@@ -35,6 +35,7 @@ from skipring.lab.bench.worker import (
     Subscribers,
     freeze_gc,
 )
+from skipring.net.transport import Receiver
 from skipring.node.host import NodeHost
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
@@ -163,14 +164,14 @@ class BenchMember:
         return self.node.links.traffic["bytes_sent"] - self._bytes_before
 
     def _count_messages(self) -> None:
-        links = self.node.links
-        receive = links.receive
+        def counting(receive: Receiver) -> Receiver:
+            def count(sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
+                self.messages += _carried(envelope.message)
+                receive(sender, envelope, frame)
 
-        def count(sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
-            self.messages += _carried(envelope.message)
-            receive(sender, envelope, frame)
+            return count
 
-        links.receive = count
+        self.node.links.intercept(counting)
 
     def _set_tick(self, period_s: float) -> None:
         ticker = self.node.ticker
