@@ -38,7 +38,6 @@ from skipring.wire.rpc import (
     WireMessage,
 )
 from tests.support.exchanges import (
-    LOOPS,
     Caller,
     LoopFactory,
     call,
@@ -52,12 +51,6 @@ from tests.support.rings import DEADLINE_S, LOOPBACK, TOPIC, LiveRing, live_ring
 from tests.wire.samples import SAMPLES, the_frame
 
 END = 2**40 - 1
-
-
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
-def loop(request: pytest.FixtureRequest) -> LoopFactory:
-    made: LoopFactory = request.param
-    return made
 
 
 class Clock:
@@ -125,92 +118,80 @@ def test_connection_waits_once_however_often_it_is_added() -> None:
 # -- connections -----------------------------------------------------------------------------
 
 
-def test_burst_on_one_connection_does_not_delay_the_frames_of_another(loop: LoopFactory) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_burst_on_one_connection_does_not_delay_the_frames_of_another() -> None:
     count = 10_000
+    async with hosts("a") as (a,), call(a) as busy, call(a) as other:
+        clock = a.links.budget.clock = Clock()
+        order: list[str] = []
 
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as busy, call(a) as other:
-            clock = a.links.budget.clock = Clock()
-            order: list[str] = []
+        def work(sender: str) -> None:
+            order.append(sender)
+            clock.now_s += TURN_S / 4
 
-            def work(sender: str) -> None:
-                order.append(sender)
-                clock.now_s += TURN_S / 4
-
-            a.on_message = work
-            for caller, name in ((busy, "b"), (other, "c")):
-                caller.write(greeting_of(name))
-                assert await caller.read()
-            busy.write(note(1) * count)
-            while not order:  # noqa: ASYNC110  (the turns of the loop count)
-                await asyncio.sleep(0)
-            other.write(note(2))
-            await until(lambda: len(order) == count + 1)
-            assert order.index("c") < count / 2
-
-    play(scene, loop)
+        a.on_message = work
+        for caller, name in ((busy, "b"), (other, "c")):
+            caller.write(greeting_of(name))
+            assert await caller.read()
+        busy.write(note(1) * count)
+        while not order:  # noqa: ASYNC110  (the turns of the loop count)
+            await asyncio.sleep(0)
+        other.write(note(2))
+        await until(lambda: len(order) == count + 1)
+        assert order.index("c") < count / 2
 
 
-def test_connection_with_waiting_frames_is_not_read(loop: LoopFactory) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_connection_with_waiting_frames_is_not_read() -> None:
     frames = 40 * work_budget.WAITING_BYTES_MAX // len(note(1))
+    async with hosts("a") as (a,), call(a) as busy:
+        clock = a.links.budget.clock = Clock()
+        handled = 0
 
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as busy:
-            clock = a.links.budget.clock = Clock()
-            handled = 0
+        def work(_: str) -> None:
+            nonlocal handled
+            handled += 1
+            clock.now_s += TURN_S / 64
 
-            def work(_: str) -> None:
-                nonlocal handled
-                handled += 1
-                clock.now_s += TURN_S / 64
-
-            a.on_message = work
-            busy.write(greeting_of("b") + note(1) * frames)
-            most = 0
-            while handled < frames:
-                await asyncio.sleep(0)
-                most = max(most, sum(link.waiting_bytes for link in a.links.connections))
-            assert most < 10 * work_budget.WAITING_BYTES_MAX
-
-    play(scene, loop)
+        a.on_message = work
+        busy.write(greeting_of("b") + note(1) * frames)
+        most = 0
+        while handled < frames:
+            await asyncio.sleep(0)
+            most = max(most, sum(link.waiting_bytes for link in a.links.connections))
+        assert most < 10 * work_budget.WAITING_BYTES_MAX
 
 
-def test_frames_are_handled_in_order_of_arrival(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as caller:
-            clock = a.links.budget.clock = Clock()
+@pytest.mark.usefixtures("loop")
+async def test_frames_are_handled_in_order_of_arrival() -> None:
+    async with hosts("a") as (a,), call(a) as caller:
+        clock = a.links.budget.clock = Clock()
 
-            def work(_: str) -> None:
-                clock.now_s += TURN_S / 3
+        def work(_: str) -> None:
+            clock.now_s += TURN_S / 3
 
-            a.on_message = work
-            caller.write(greeting_of("b"))
-            for number in range(200):
-                caller.write(note(number))
-                await asyncio.sleep(0)
-            await until(lambda: a.numbers("b") == list(range(200)))
-
-    play(scene, loop)
+        a.on_message = work
+        caller.write(greeting_of("b"))
+        for number in range(200):
+            caller.write(note(number))
+            await asyncio.sleep(0)
+        await until(lambda: a.numbers("b") == list(range(200)))
 
 
-def test_request_that_waited_too_long_is_refused_with_a_reason() -> None:
+async def test_request_that_waited_too_long_is_refused_with_a_reason() -> None:
     asked = b"".join(encode(TOPIC, FindMembers(number, 1)) for number in range(20))
+    async with hosts("a") as (a,), call(a) as caller:
+        clock = a.links.budget.clock = Clock()
 
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as caller:
-            clock = a.links.budget.clock = Clock()
+        def work(_: str) -> None:
+            clock.now_s += work_budget.REQUEST_WAIT_S / 4
 
-            def work(_: str) -> None:
-                clock.now_s += work_budget.REQUEST_WAIT_S / 4
-
-            a.on_message = work
-            caller.write(greeting_of("c", Role.CLIENT) + asked)
-            await until(lambda: a.links.counts["busy"] > 0)
-            answers = await read_until(caller, 20 - len(a.got))
-            assert {each.reason for each in answers if isinstance(each, Refused)} == {BUSY}
-            assert len(a.got) + a.links.counts["busy"] == 20
-
-    play(scene)
+        a.on_message = work
+        caller.write(greeting_of("c", Role.CLIENT) + asked)
+        await until(lambda: a.links.counts["busy"] > 0)
+        answers = await read_until(caller, 20 - len(a.got))
+        assert {each.reason for each in answers if isinstance(each, Refused)} == {BUSY}
+        assert len(a.got) + a.links.counts["busy"] == 20
 
 
 async def read_until(caller: Caller, count: int) -> list[WireMessage]:
@@ -223,25 +204,21 @@ async def read_until(caller: Caller, count: int) -> list[WireMessage]:
     return [decode(frame).message for frame in found[1:]]
 
 
-def test_client_that_does_not_read_answers_waits_with_its_requests(
+async def test_client_that_does_not_read_answers_waits_with_its_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answer = encode(TOPIC, PublicationPage(1, None, (large(0),)))
     count = 100
-
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as caller:
-            a.on_message = lambda sender: a.links.send(sender, answer)
-            caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            caller.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, GetNodeStatus(1)) * count)
-            await until(lambda: len(a.got) > 0)
-            await turns(100)
-            assert len(a.got) < count
-            assert a.links.counts["queue full"] == 0
-            caller.writer.transport.resume_reading()  # type: ignore[attr-defined]
-            assert len(await read_until(caller, count)) == count
-
-    play(scene)
+    async with hosts("a") as (a,), call(a) as caller:
+        a.on_message = lambda sender: a.links.send(sender, answer)
+        caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        caller.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, GetNodeStatus(1)) * count)
+        await until(lambda: len(a.got) > 0)
+        await turns(100)
+        assert len(a.got) < count
+        assert a.links.counts["queue full"] == 0
+        caller.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert len(await read_until(caller, count)) == count
 
 
 def large(seq: int) -> Publication:
@@ -281,27 +258,25 @@ QUESTIONS = [each for each in SAMPLES if type(each) in REQUEST_TYPES]
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: type(each).__name__)
-def test_burst_of_requests_delays_neither_ticks_nor_other_clients(question: WireMessage) -> None:
+async def test_burst_of_requests_delays_neither_ticks_nor_other_clients(
+    question: WireMessage,
+) -> None:
     burst = encode(TOPIC, question)
     burst *= 64 * 1024 // len(burst) + 1
-
-    async def scene() -> None:
-        async with filled_ring(200) as ring:
-            hosts_of_ring = (ring.nodes["n0"], ring.supervisor)
-            for host in hosts_of_ring:
-                port = int(host.address.rpartition(":")[2])
-                reader, writer = await asyncio.open_connection(LOOPBACK, port)
-                drained = asyncio.create_task(drain(reader))
-                writer.write(greeting_of("busy", Role.CLIENT) + burst)
-                ticks = host.ticker.calls
-                await until(lambda: host.ticker.calls > ticks + 2)  # noqa: B023
-                assert await status_of(ring) is not None
-                writer.transport.abort()
-                await drained
-            await ring.settle()
-            assert ring.supervisor.counts["evictions"] == 0
-
-    play(scene)
+    async with filled_ring(200) as ring:
+        hosts_of_ring = (ring.nodes["n0"], ring.supervisor)
+        for host in hosts_of_ring:
+            port = int(host.address.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection(LOOPBACK, port)
+            drained = asyncio.create_task(drain(reader))
+            writer.write(greeting_of("busy", Role.CLIENT) + burst)
+            ticks = host.ticker.calls
+            await until(lambda: host.ticker.calls > ticks + 2)  # noqa: B023
+            assert await status_of(ring) is not None
+            writer.transport.abort()
+            await drained
+        await ring.settle()
+        assert ring.supervisor.counts["evictions"] == 0
 
 
 async def drain(reader: asyncio.StreamReader) -> None:
@@ -412,41 +387,37 @@ def test_time_limit_equals_one_turn() -> None:
 
 
 @pytest.mark.parametrize("question", [GetNodeStatus(7), GetLogInfo(7, 4, None)])
-def test_status_after_a_backfill_follows_slices_of_the_index(
+async def test_status_after_a_backfill_follows_slices_of_the_index(
     question: GetNodeStatus | GetLogInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 30_000
+    async with live_ring("n0") as ring:
+        await ring.settle()
+        node = ring.nodes["n0"]
+        node.ticker.stop()
+        made = (PublishRequested(payload=b"%d" % number) for number in range(count))
+        await node.publish(TOPIC, *made)
+        machine = node.machine(TOPIC)
+        assert machine is not None
+        node.dispatch(TOPIC, IndexRequested())
+        assert not machine.is_indexed, "there is more than one slice to be indexed"
+        said: list[WireMessage] = []
 
-    async def scene() -> None:
-        async with live_ring("n0") as ring:
-            await ring.settle()
-            node = ring.nodes["n0"]
-            node.ticker.stop()
-            made = (PublishRequested(payload=b"%d" % number) for number in range(count))
-            await node.publish(TOPIC, *made)
-            machine = node.machine(TOPIC)
-            assert machine is not None
-            node.dispatch(TOPIC, IndexRequested())
-            assert not machine.is_indexed, "there is more than one slice to be indexed"
-            said: list[WireMessage] = []
+        def record(to: NodeId, frame: bytes) -> None:
+            if to == "c":
+                said.append(decode(the_frame(frame)).message)
 
-            def record(to: NodeId, frame: bytes) -> None:
-                if to == "c":
-                    said.append(decode(the_frame(frame)).message)
-
-            monkeypatch.setattr(node.links, "send", record)
-            for _ in range(300):
-                node.links.receive("c", Envelope(question, TOPIC), the_frame(note(0)))
-            assert {type(each) for each in said} == {Refused}, "of too many"
-            refused = len(said)
-            await until(lambda: len(said) == 300)
-            answers = said[refused:]
-            assert {type(each) for each in answers} <= {NodeStatus, LogInfo}
-            first = answers[0]
-            assert isinstance(first, NodeStatus | LogInfo)
-            assert first.count == count
-
-    play(scene)
+        monkeypatch.setattr(node.links, "send", record)
+        for _ in range(300):
+            node.links.receive("c", Envelope(question, TOPIC), the_frame(note(0)))
+        assert {type(each) for each in said} == {Refused}, "of too many"
+        refused = len(said)
+        await until(lambda: len(said) == 300)
+        answers = said[refused:]
+        assert {type(each) for each in answers} <= {NodeStatus, LogInfo}
+        first = answers[0]
+        assert isinstance(first, NodeStatus | LogInfo)
+        assert first.count == count
 
 
 def test_chaos_messages_are_requests() -> None:
