@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import partial, wraps
 from threading import Lock, Thread
 from time import monotonic
-from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from skipring.api.connection import Connection as AsyncConnection
@@ -66,12 +65,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def subscribe(self, topic: TopicId, start: Start = "all") -> Subscription:
@@ -90,6 +84,11 @@ class Connection:
 async def _in_loop(function: Callable[[], _T]) -> _T:
     """Call a function in the loop: only its thread may use the store."""
     return function()
+
+
+def _left_s(deadline: float | None) -> float | None:
+    """Return the time until a deadline; None if there is none."""
+    return None if deadline is None else max(deadline - monotonic(), 0)
 
 
 class _ReadAhead:
@@ -153,12 +152,7 @@ class Subscription:
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def publish(
@@ -208,13 +202,11 @@ class Subscription:
         """Return the next publication; None after the timeout or when the topic was left."""
         self._session.check_opened()
         deadline = None if timeout is None else monotonic() + timeout
-        while True:
-            for publication in self._hand_out(1):
-                return publication
-            left_s = None if deadline is None else max(deadline - monotonic(), 0)
-            if not self._thread.call(self._fill, READ_AHEAD, left_s):
+        while not (found := self._hand_out(1)):
+            if not self._thread.call(self._fill, READ_AHEAD, _left_s(deadline)):
                 return None
             # Otherwise a publication arrived, unless it is skipped or another thread was faster.
+        return found[0]
 
     def read_many(self, limit: int = READ_MANY, timeout: float | None = None) -> list[Publication]:
         """Wait for a publication, then return all available ones, up to a limit.
@@ -225,8 +217,7 @@ class Subscription:
         self._session.check_opened()
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            left_s = None if deadline is None else max(deadline - monotonic(), 0)
-            if not self._thread.call(self._fill, limit, left_s):
+            if not self._thread.call(self._fill, limit, _left_s(deadline)):
                 return []
             if found := self._hand_out(limit):
                 return found

@@ -12,7 +12,6 @@ from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
 from random import Random
-from types import TracebackType
 from typing import Final, Self
 
 from msgspec.structs import replace
@@ -56,8 +55,6 @@ TICK_OF_A_NODE_S: Final = 0.002
 FILES_OF_A_NODE: Final = 8
 FILES_OF_A_NODE_MAX: Final = 64
 FILES_ASIDE: Final = 256  # Guess: open files of the rest of the process.
-# T18: a test waits for differences to be found, and a calm cluster should not compare tries.
-QUIET_TICKS_MAX: Final = 16
 POLL_S: Final = 0.01  # Guess: soon enough, and a large ring is still judged rarely.
 JUDGING_SHARE: Final = 4  # Guess: judging takes a quarter of the time at most.
 NAMED_MAX: Final = 5  # Guess: more violations in an error are not read.
@@ -110,11 +107,7 @@ class Cluster:
         self.topic = topic
         self._n = n
         tick_s = tick_s if tick_s is not None else max(TICK_S, n * TICK_OF_A_NODE_S)
-        self._settings = NodeSettings(
-            tick_s=tick_s,
-            flush_s=tick_s / 10,
-            is_chaotic=True,
-        )
+        self._settings = NodeSettings(tick_s=tick_s, flush_s=tick_s / 10, is_chaotic=True)
         self._data_dir = data_dir
         directories = (f"supervisor-{number}" for number in range(supervisors))
         self._seats = [
@@ -147,12 +140,7 @@ class Cluster:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
     async def _stop(self) -> None:
@@ -273,8 +261,7 @@ class Cluster:
         ``A15`` is everything arbitrary, ``A05`` a ring with an empty database;
         `skipring simulate` uses the same codes. The content of publications does not change.
         """
-        members = self._statuses()
-        self._inflict(sabotage.adversarial(adversary, self.topic, members, seed))
+        self._inflict(sabotage.adversarial(adversary, self.topic, self._statuses(), seed))
 
     def spoil(self, share: float = 0.5, seed: int = 0) -> None:
         """Set wrong hashes at all nodes, and delete a share of the publications at all but one.
@@ -381,9 +368,8 @@ class Cluster:
         seat = self._seat_of(topic)
         state = seat.state(topic)
         names = {node for _, node in state.database if node is not None}.union(state.queue)
-        books = [node.links.book for node in self._nodes.values()]
-        if seat.server is not None:
-            books.insert(0, seat.server.links.book)
+        hosts = [*([seat.server] if seat.server else ()), *self._nodes.values()]
+        books = [host.links.book for host in hosts]
         return known_addresses(names - self._nodes.keys() - self._killed.keys(), books)
 
     def _machines(self, topic: TopicId) -> dict[NodeId, Subscriber]:
@@ -417,11 +403,9 @@ class Cluster:
                 await asyncio.sleep(POLL_S)
 
     def _is_healthy(self) -> bool:
-        nodes = (self._nodes[name] for name in self.nodes)
         # Readiness first: it costs nothing, while judging reads every publication.
-        return not any(node.incompleteness(self.topic) for node in nodes) and not any(
-            self._violations(self.topic)
-        )
+        is_incomplete = any(node.incompleteness(self.topic) for node in self._nodes.values())
+        return not is_incomplete and not any(self._violations(self.topic))
 
     async def until(self, holds: Callable[[], bool], timeout: float = 30.0) -> None:  # noqa: ASYNC109
         """Wait until a condition holds; raise TimeoutError if that takes longer."""

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
 from skipring.admin import chaos_plans as plans
 from skipring.admin.chaos_client import ChaosClient, apply_plan, open_chaos_client
+from skipring.core.log_messages import Refused
 from skipring.core.peers import SUPERVISOR
 from skipring.errors import InputError, SkipringError, UnreachableError
 from skipring.node.chaos_server import REFUSALS
@@ -131,8 +133,7 @@ async def test_one_refusal_prevents_all_damage(cluster: Cluster, client: ChaosCl
     await join_without_chaos(cluster, "sound")
     members = await client.members()
     with pytest.raises(
-        SkipringError,
-        match=r"^sound was not started with chaos enabled, so nothing was damaged",
+        SkipringError, match=r"^sound was not started with chaos enabled, so nothing was damaged"
     ):
         await client.apply(plans.adversarial("A15", TOPIC, members, seed=0))
     assert cluster.violations() == []
@@ -159,14 +160,18 @@ async def test_refusing_nodes_do_not_prevent_healing_of_others(
     assert sorted(done) == ["n00", "n01", "n02"]
 
 
+class Refusing:
+    """RPC client whose requests are all refused."""
+
+    async def request(self, *_: object) -> Refused:
+        return Refused(1, "no")
+
+
 @in_loop
 async def test_long_list_of_refusing_nodes_is_shortened() -> None:
-    cluster = Cluster(n=12)
-    cluster._settings = replace(cluster._settings, is_chaotic=False)
-    async with cluster:
-        await cluster.wait_healthy()
-        with pytest.raises(SkipringError, match=r"n07 and 4 more were not started"):
-            await apply_plan(addresses_of(cluster), TOPIC, plans.killed)
+    client = ChaosClient(cast("RpcClient", Refusing()), TOPIC)
+    with pytest.raises(SkipringError, match=r"n07 and 4 more were not started"):
+        await client.apply(plans.killed(f"n{number:02}" for number in range(12)))
 
 
 @inside(chaotic, n=4)

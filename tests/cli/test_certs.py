@@ -60,7 +60,7 @@ def test_issued_certificates_load_as_credentials(here: Path) -> None:
             f"{row['name']}.pem",
             f"{row['name']}.key",
         ]
-        credentials = Credentials.load(*files)
+        credentials = Credentials(*files)
         assert credentials.name == row["name"]
         assert f"{credentials.expires:%Y-%m-%dT%H:%M:%SZ}" == row["not_after"]
         assert days_until(row["not_after"]) == 365

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 
@@ -19,10 +17,10 @@ from skipring.cli import main, skipring
 from skipring.net.addresses import supervisor_of
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
+from tests.support.processes import LoggingProcess, logging_process
 from tests.support.rings import LOOPBACK, until
 from tests.support.scenes import in_loop
 
-DEADLINE_S = 60.0
 TICK = 0.05
 
 
@@ -213,49 +211,17 @@ async def two_supervisors() -> AsyncIterator[tuple[SupervisorHost, SupervisorHos
         yield servers[0], servers[1]
 
 
-class NodeProcess:
-    """A running `skipring node` and its log."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    def hang_up(self) -> None:
-        self._process.send_signal(signal.SIGHUP)
-
-    async def logged(self, event: str) -> dict[str, str]:
-        """Return the next log entry of an event."""
-        assert self._process.stderr is not None
-        async with asyncio.timeout(DEADLINE_S):
-            while line := await self._process.stderr.readline():
-                found: dict[str, str] = json.loads(line)
-                if found["event"] == event:
-                    return found
-        raise AssertionError(f"the process has ended without a word about {event!r}")
-
-
-@asynccontextmanager
-async def node_process(*words: str) -> AsyncIterator[NodeProcess]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "skipring", "node", "--listen", f"{LOOPBACK}:0"),
-        *("--tick", str(TICK), "--name", "a", *words),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield NodeProcess(process)
-    finally:
-        process.kill()
-        async with asyncio.timeout(DEADLINE_S):
-            await process.communicate()
-
-
-def write_list(file: Path, *servers: SupervisorHost, topic: str = "news") -> None:
-    addresses = [server.address for server in servers]
-    write(file, f'supervisor = {json.dumps(addresses)}\n[node]\ntopic = "{topic}"\n')
+def node_process(*words: str) -> AbstractAsyncContextManager[LoggingProcess]:
+    return logging_process("node", "--tick", str(TICK), "--name", "a", *words)
 
 
 def write(file: Path, text: str) -> None:
     file.write_text(text)
+
+
+def write_list(file: Path, *servers: SupervisorHost, topic: str = "news") -> None:
+    addresses = [server.address for server in servers]
+    file.write_text(f'supervisor = {json.dumps(addresses)}\n[node]\ntopic = "{topic}"\n')
 
 
 @pytest.mark.heavy

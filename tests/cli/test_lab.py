@@ -7,19 +7,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
 from click.testing import CliRunner, Result
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from rich.console import Console
 
 from skipring.cli import skipring
 from skipring.errors import InputError, SkipringError
 from skipring.lab.experiments import report, runner
 from skipring.lab.experiments.matrix import Matrix
-from skipring.lab.experiments.runner import Clock, RunSummary, TrialProgress
+from skipring.lab.experiments.runner import RunSummary, TrialProgress
 from skipring.spark import session
 
 DEADLINE_S = 240.0
@@ -37,8 +40,16 @@ def matrix(tmp_path: Path) -> Path:
 def pretend(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Replace Spark by a fake; return the list of its calls."""
     done: list[object] = []
-    monkeypatch.setattr(session, "start", lambda **given: done.append(given))
-    monkeypatch.setattr(session, "stop", lambda spark: done.append("stopped"))
+
+    @contextmanager
+    def opened(**given: object) -> Iterator[None]:
+        done.append(given)
+        try:
+            yield
+        finally:
+            done.append("stopped")
+
+    monkeypatch.setattr(session, "opened", opened)
     return done
 
 
@@ -108,16 +119,12 @@ def test_exit_status_says_whether_a_run_failed(
     assert stopped == "stopped"
 
 
-def test_remaining_time_follows_from_the_completed_share() -> None:
-    now = [0.0]
-    clock = Clock(lambda: now[0])
-    assert clock.pace(TrialProgress(10, 100, 0.0)) == "just begun"
-    now[0] = 30.0
-    assert clock.pace(TrialProgress(40, 100, 0.25)) == "1.0 a second, 1 min 30 s left"
-    now[0] = 60.0
-    assert clock.pace(TrialProgress(90, 100, 0.75)) == "1.3 a second, 20 s left"
-    now[0] = 7200.0
-    assert clock.pace(TrialProgress(95, 100, 0.5)).endswith("2 h 0 min left")
+def test_progress_on_a_pipe_is_lines_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=StringIO(), force_terminal=False)
+    monkeypatch.setattr(runner, "LINE_S", 0.0)
+    with runner.shown(console, "t") as report_progress:
+        report_progress(TrialProgress(40, 100, 0.25))
+    assert console.file.getvalue() == "40 of 100 runs\n"  # type: ignore[attr-defined]
 
 
 # -- the program -----------------------------------------------------------------------------

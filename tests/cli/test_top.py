@@ -96,7 +96,7 @@ def texts(rows: list[TopRow]) -> dict[str, list[str]]:
 def test_topic_row_shows_members_differing_nodes_and_violations() -> None:
     assert texts(topic_rows(SEEN, UNICODE)) == {
         "orders": ["orders", "16", "1,203", "12.4", "0", "✓ equal", "✓ healthy"],
-        "news": ["news", "4", "10", "0.0", "3", "✗ n03, n04 +1", "✗ degraded: 12"],
+        "news": ["news", "4", "10", "0.0", "3", "✗ n03, n04 and 1 more", "✗ degraded: 12"],
         "audit": ["audit", "0", "0", "0.0", "0", "✓ equal", "- no members"],
     }
 
@@ -130,7 +130,7 @@ def test_ascii_output_suffices_for_a_narrow_encoding() -> None:
     printed = StringIO()
     Console(width=200, file=printed).print(overview_view(SEEN, ASCII))
     assert printed.getvalue().isascii()
-    assert "X n03, n04 +1" in printed.getvalue()
+    assert "X n03, n04 and 1 more" in printed.getvalue()
 
 
 # -- a real ring -----------------------------------------------------------------------------
@@ -397,10 +397,7 @@ async def test_ascii_terminal_gets_ascii_and_is_restored(
 def test_first_line_of_dashboard_is_its_address_and_ctrl_c_ends_it() -> None:
     command = [*COMMAND, "dashboard", "--supervisor", UNUSED_ADDRESS]
     with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

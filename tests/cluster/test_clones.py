@@ -98,10 +98,7 @@ async def test_doctor_reports_a_clone_that_only_a_member_has_refused() -> None:
     async with live_ring("a", "b", tick_s=0.02) as ring:
         await ring.settle()
         clone = Host("b")
-        async with (
-            running(clone),
-            open_inspector([ring.supervisor.address], TOPIC) as inspector,
-        ):
+        async with running(clone), open_inspector([ring.supervisor.address], TOPIC) as inspector:
             clone.book.learn({"a": ring.nodes["a"].address})
             clone.links.send("a", note(1))
             await until(lambda: clone.links.is_name_refused("a"))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shutil import copy
@@ -22,16 +19,9 @@ from skipring.security import credentials as credentials_module
 from skipring.security.ca import issue, make_authority
 from skipring.security.credentials import Credentials, PeerCertificate
 from skipring.security.deny_list import deny, deny_list_beside
-from tests.support.exchanges import (
-    DEADLINE_S,
-    Host,
-    call,
-    link_of,
-    logged,
-    note,
-    running,
-)
-from tests.support.rings import LOOPBACK, until
+from tests.support.exchanges import Host, call, link_of, logged, note, running
+from tests.support.processes import LoggingProcess, logging_process
+from tests.support.rings import until
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +67,7 @@ class Machine:
         return self._directory / "own.key"
 
     def credentials(self) -> Credentials:
-        return Credentials.load(self.ca, self.certificate, self.key)
+        return Credentials(self.ca, self.certificate, self.key)
 
     def host(self) -> Host:
         return Host(self.name, credentials=self.credentials())
@@ -173,9 +163,7 @@ def test_unusable_files_change_nothing_and_are_logged_once(
     assert credentials.server_context() is not before
 
 
-def test_process_does_not_start_with_an_unreadable_deny_list(
-    a: Machine,
-) -> None:
+def test_process_does_not_start_with_an_unreadable_deny_list(a: Machine) -> None:
     deny_nonsense(a)
     with pytest.raises(InputError, match="line 1 is no serial number"):
         a.credentials()
@@ -209,10 +197,7 @@ def seen(host: Host) -> Iterator[link_module.PeerConnection]:
 
 
 @pytest.mark.usefixtures("loop")
-async def test_denied_certificate_is_refused_in_the_handshake(
-    a: Machine,
-    b: Machine,
-) -> None:
+async def test_denied_certificate_is_refused_in_the_handshake(a: Machine, b: Machine) -> None:
     a.deny(b)
     one, two = a.host(), b.host()
     with logged() as lines:
@@ -267,10 +252,7 @@ def test_deny_list_is_reloaded_although_another_file_is_unusable(
     assert found.reason == "certificate denied"
 
 
-def test_certificate_is_reloaded_although_the_deny_list_is_unusable(
-    a: Machine,
-    b: Machine,
-) -> None:
+def test_certificate_is_reloaded_although_the_deny_list_is_unusable(a: Machine, b: Machine) -> None:
     a.deny(b)
     credentials = a.credentials()
     theirs = PeerCertificate(name="b", serial=b.serial, ends_s=1e12)
@@ -311,9 +293,7 @@ async def test_open_connection_ends_when_the_peer_certificate_expires(
     assert "expired at" in line["detail"]
 
 
-async def test_certificates_are_not_checked_without_connections(
-    a: Machine,
-) -> None:
+async def test_certificates_are_not_checked_without_connections(a: Machine) -> None:
     one = a.host()
     async with running(one):
         assert one.links._checking is None
@@ -326,46 +306,9 @@ async def test_certificates_are_not_checked_without_connections(
 # -- processes -------------------------------------------------------------------------------------
 
 
-class Process:
-    """A running skipring command and its log."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    def hang_up(self) -> None:
-        self._process.send_signal(signal.SIGHUP)
-
-    async def listens_at(self) -> str:
-        assert self._process.stdout is not None
-        async with asyncio.timeout(DEADLINE_S):
-            return (await self._process.stdout.readline()).decode().split()[1]
-
-    async def logged(self, event: str) -> dict[str, str]:
-        """Return the next log entry of an event."""
-        assert self._process.stderr is not None
-        async with asyncio.timeout(DEADLINE_S):
-            while line := await self._process.stderr.readline():
-                found: dict[str, str] = json.loads(line)
-                if found["event"] == event:
-                    return found
-        raise AssertionError(f"the process has ended without a word about {event!r}")
-
-
-@asynccontextmanager
-async def process(machine: Machine, *words: str) -> AsyncIterator[Process]:
+def process(machine: Machine, *words: str) -> AbstractAsyncContextManager[LoggingProcess]:
     files = ("--tls-ca", machine.ca, "--tls-cert", machine.certificate, "--tls-key", machine.key)
-    started = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "skipring", *words, *map(str, files)),
-        *("--listen", f"{LOOPBACK}:0"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield Process(started)
-    finally:
-        started.kill()
-        async with asyncio.timeout(DEADLINE_S):
-            await started.communicate()
+    return logging_process(*words, *map(str, files))
 
 
 @pytest.mark.heavy

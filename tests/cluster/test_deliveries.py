@@ -54,7 +54,7 @@ def by_offset(page: DeliveryPage) -> dict[int, Delivery]:
 # -- pages -------------------------------------------------------------------------------------
 
 
-def noted(trace: DeliveryLog, offsets: range) -> DeliveryLog:
+def recorded(trace: DeliveryLog, offsets: range) -> DeliveryLog:
     for offset in offsets:
         trace.record(TOPIC, offset, 10**15 + offset, offset % 9, ORIGINS[offset % 3])
     return trace
@@ -103,20 +103,20 @@ def on_disk(
 def test_pages_together_are_complete(count: int, tmp_path: Path) -> None:
     with on_disk(tmp_path, count) as (store, archive):
         for trace in (DeliveryLog(), DeliveryLog.open(tmp_path, store)):
-            noted(trace, range(count))
+            recorded(trace, range(count))
             trace.write()
             found, pages = paged(trace, archive)
             assert found == expected(archive, range(count))
             assert pages == max(1, -(-count // 4096))
             trace.close()
     memory = MemoryLog(publications(count))
-    trace = noted(DeliveryLog(), range(count))
+    trace = recorded(DeliveryLog(), range(count))
     assert paged(trace, memory)[0] == expected(memory, range(count))
 
 
 def test_only_the_requested_range_is_served() -> None:
     memory = MemoryLog(publications(100))
-    trace = noted(DeliveryLog(), range(100))
+    trace = recorded(DeliveryLog(), range(100))
     assert paged(trace, memory, 20, 30)[0] == expected(memory, range(20, 30))
     assert paged(trace, memory, 90)[0] == expected(memory, range(90, 100))
     assert paged(trace, memory, 100)[0] == paged(trace, memory, 30, 20)[0] == {}
@@ -124,14 +124,14 @@ def test_only_the_requested_range_is_served() -> None:
 
 def test_page_continues_after_a_gap() -> None:
     memory = MemoryLog(publications(9000))
-    trace = noted(noted(DeliveryLog(), range(10)), range(8000, 8500))
+    trace = recorded(recorded(DeliveryLog(), range(10)), range(8000, 8500))
     found, pages = paged(trace, memory)
     assert (list(found), pages) == ([*range(10), *range(8000, 8500)], 1)
 
 
 def test_discarded_records_are_not_served(tmp_path: Path) -> None:
     with on_disk(tmp_path, 100) as (_, archive):
-        trace = noted(DeliveryLog(), range(100))
+        trace = recorded(DeliveryLog(), range(100))
         archive.discard(7)
         archive.discard(99)
         others = (offset for offset in range(99) if offset != 7)
@@ -142,7 +142,7 @@ def test_only_durable_deliveries_are_served(tmp_path: Path) -> None:
     with on_disk(tmp_path, 100) as (store, archive):
         for offset, publication in enumerate(publications(120)[100:], 100):
             archive.write(offset, publication)
-        trace = noted(DeliveryLog(), range(120))
+        trace = recorded(DeliveryLog(), range(120))
         assert paged(trace, archive)[0] == expected(archive, range(100))
         store.commit()
         assert paged(trace, archive)[0] == expected(archive, range(120))
@@ -150,7 +150,7 @@ def test_only_durable_deliveries_are_served(tmp_path: Path) -> None:
 
 def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
     with on_disk(tmp_path, 40, size=500_000) as (_, archive):
-        found, pages = paged(noted(DeliveryLog(), range(40)), archive)
+        found, pages = paged(recorded(DeliveryLog(), range(40)), archive)
         assert found == expected(archive, range(40))
         assert pages > 3
 
@@ -158,7 +158,7 @@ def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
 def test_unreadable_chunks_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offering, "DELIVERIES_MAX", 100)
     with on_disk(tmp_path, 5000) as (store, archive):
-        trace = noted(DeliveryLog.open(tmp_path, store), range(5000))
+        trace = recorded(DeliveryLog.open(tmp_path, store), range(5000))
         trace.write()
         trace.close()  # now only the last chunk can be read
         assert paged(trace, archive)[0] == expected(archive, range(4096, 5000))
@@ -172,7 +172,7 @@ def test_non_member_refuses_the_request() -> None:
 # -- live --------------------------------------------------------------------------------------
 
 
-async def told(node: NodeHost, topic: TopicId = TOPIC) -> dict[int, Delivery]:
+async def reported(node: NodeHost, topic: TopicId = TOPIC) -> dict[int, Delivery]:
     """Return the deliveries that a node reports over the wire; on a busy machine in many pages."""
     found: dict[int, Delivery] = {}
     start: int | None = 0
@@ -214,7 +214,7 @@ async def test_every_node_reports_each_delivery(*, is_on_disk: bool, tmp_path: P
         ended = time_ns() // 1000
         spread = 0
         for name in cluster.nodes:
-            found = await told(cluster.node(name))
+            found = await reported(cluster.node(name))
             assert list(found) == list(range(40))
             check_ways(name, found, made)
             times = [when for _, when, _, _ in found.values()]
@@ -225,9 +225,9 @@ async def test_every_node_reports_each_delivery(*, is_on_disk: bool, tmp_path: P
 
 
 async def two_ticks(cluster: Cluster) -> None:
-    now = {name: cluster.node(name)._changes.ticks for name in cluster.nodes}
+    now = {name: cluster.node(name).ticker.calls for name in cluster.nodes}
     await cluster.until(
-        lambda: all(cluster.node(name)._changes.ticks > now[name] + 1 for name in now)
+        lambda: all(cluster.node(name).ticker.calls > now[name] + 1 for name in now)
     )
 
 
@@ -247,7 +247,7 @@ async def test_member_that_was_away_gets_missed_publications_by_repair(tmp_path:
         await cluster.restart("n03")
         await cluster.wait_healthy()
         await cluster.until(lambda: is_all_durable(cluster))
-        found = await told(cluster.node("n03"))
+        found = await reported(cluster.node("n03"))
         assert list(found) == list(range(9))
         check_ways("n03", dict(list(found.items())[:4]), before)
         ways = {key: (hops, origin) for key, _, hops, origin in list(found.values())[4:]}
@@ -258,15 +258,15 @@ async def test_restarted_node_keeps_its_deliveries(tmp_path: Path) -> None:
     async with healthy_cluster(n=3, data_dir=tmp_path) as cluster:
         made = await publish_all(cluster)
         await cluster.until(lambda: is_all_durable(cluster))
-        before = await told(cluster.node("n01"))
+        before = await reported(cluster.node("n01"))
         for _ in range(3):
             cluster.kill("n01")
             await cluster.restart("n01")
-            assert await told(cluster.node("n01")) == before
+            assert await reported(cluster.node("n01")) == before
         await cluster.wait_healthy()
         made |= await publish_all(cluster)
         await cluster.until(lambda: is_all_durable(cluster))
-        after = await told(cluster.node("n01"))
+        after = await reported(cluster.node("n01"))
         assert after.items() >= before.items()
         assert sorted(key for key, *_ in after.values()) == sorted(made)
 
@@ -286,10 +286,10 @@ async def test_node_starts_with_a_damaged_delivery_log(tmp_path: Path) -> None:
         await cluster._killed["n01"]
         (tmp_path / "n01" / FILE).write_bytes(b"no database at all" * 1000)
         await cluster.restart("n01")
-        assert await told(cluster.node("n01")) == {}
+        assert await reported(cluster.node("n01")) == {}
         await cluster.wait_healthy()
         key = await cluster.publish("n01", b"again")
-        ((found, _, hops, origin),) = (await told(cluster.node("n01"))).values()
+        ((found, _, hops, origin),) = (await reported(cluster.node("n01"))).values()
         assert (found, hops, origin) == (key, 0, Origin.OWN)
 
 
@@ -297,12 +297,12 @@ async def test_member_without_disk_reports_only_deliveries_since_it_rejoined() -
     async with Cluster(n=3) as cluster:
         await publish_all(cluster, 2)
         node = cluster.node("n02")
-        first = await told(cluster.node("n02"))
+        first = await reported(cluster.node("n02"))
         assert await node.unsubscribe(TOPIC, 20)
         assert node.logs.trace.end(TOPIC) == 0
         node.subscribe(TOPIC)
         await cluster.wait_healthy()
-        found = await told(cluster.node("n02"))
+        found = await reported(cluster.node("n02"))
         assert list(found) == list(range(6))
         assert {origin for *_, origin in found.values()} == {Origin.REPAIR}
         assert min(when for _, when, *_ in found.values()) > max(
@@ -317,7 +317,7 @@ async def test_topics_have_their_own_deliveries(tmp_path: Path) -> None:
             node.subscribe(topic)
             request = PublishRequested(payload=topic.encode())
             keys = await node.publish(topic, request, request, request)
-            found = await told(cluster.node("n00"), topic)
+            found = await reported(cluster.node("n00"), topic)
             assert [key for key, *_ in found.values()] == keys
 
 
@@ -329,7 +329,7 @@ async def test_client_program_with_data_directory_keeps_its_delivery_log(tmp_pat
                 node.subscribe(TOPIC) as news,
             ):
                 await news.publish(b"hello")
-                assert len(await told(node.session.host)) == count
+                assert len(await reported(node.session.host)) == count
 
 
 # -- a disk that refuses writes ----------------------------------------------------------------
@@ -344,7 +344,7 @@ async def test_failed_write_of_the_delivery_log_is_logged_once(tmp_path: Path) -
         assert trace._file is not None
         trace._file.close()
         for offset in range(3):
-            noted(trace, range(offset, offset + 1))
+            recorded(trace, range(offset, offset + 1))
             tracing.request_write()
             await until(lambda known=offset: trace.failures > known and not tracing._running)
         assert paged(trace, archive)[0] == expected(archive, range(3))

@@ -61,9 +61,7 @@ async def test_moved_peer_is_found_at_the_address_from_others() -> None:
         await until(lambda: b.numbers("a") == [2])
 
 
-async def test_unreachable_peer_is_dialled_with_backoff(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_unreachable_peer_is_dialled_with_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partner_module, "BACK_OFF_S", 1e-6)
     async with hosts("a") as (a,):
         a.links.back_off_max_s = 4e-6
@@ -130,9 +128,7 @@ async def test_unresolvable_address_counts_as_unreachable(
         assert a.counts == {"cannot connect": 1}
 
 
-async def test_ipv6_address_is_dialled_without_brackets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_ipv6_address_is_dialled_without_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
     dialled: list[str] = []
 
     async def connected(host: str, port: int) -> socket.socket:

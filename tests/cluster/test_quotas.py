@@ -44,9 +44,7 @@ async def test_one_member_cannot_use_up_the_topics_of_a_supervisor(
             await greedy.close()
 
 
-async def test_left_topic_can_be_replaced_by_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_left_topic_can_be_replaced_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "TOPICS_PER_NAME_MAX", 2)
     async with live_ring("n0") as ring:
         node = ring.nodes["n0"]

@@ -11,14 +11,7 @@ from random import Random
 import pytest
 
 from skipring.api import reader as reading
-from skipring.api.reader import (
-    FRESH_BYTES_MAX,
-    FRESH_MAX,
-    READ_AT_ONCE,
-    Publication,
-    Reader,
-    Start,
-)
+from skipring.api.reader import FRESH_BYTES_MAX, FRESH_MAX, READ_AT_ONCE, Publication, Reader, Start
 from skipring.api.subscription import PUBLISHED_TOGETHER, READ_MANY, Subscription
 from skipring.api.topic_session import TopicSession
 from skipring.core.effects import Deliver, Origin
@@ -39,7 +32,7 @@ NOW = 1_000 * SECOND
 TOPIC = "news"
 
 
-class Noting(MemoryLog):
+class RecordingLog(MemoryLog):
     """A log that records which offsets are read."""
 
     def __init__(self, publications: Iterable[StoredPublication] = ()) -> None:
@@ -51,10 +44,10 @@ class Noting(MemoryLog):
         self._read.append(offset)
         return super().read(offset)
 
-    def noted(self) -> list[int]:
+    def read_offsets(self) -> list[int]:
         """Return the offsets that were read since the last call."""
-        noted, self._read = self._read, []
-        return noted
+        read_offsets, self._read = self._read, []
+        return read_offsets
 
 
 class Shelf:
@@ -62,7 +55,7 @@ class Shelf:
 
     def __init__(self, start: Start = "all", before: Iterable[int] = ()) -> None:
         rows = with_id((self.made(seq, when) for seq, when in enumerate(before)), TOPIC)
-        self.archive = Noting(rows)
+        self.archive = RecordingLog(rows)
         self.reader = Reader(TOPIC, self.archive, start, NOW)
         self._waiting: list[StoredPublication] = []
 
@@ -112,9 +105,7 @@ def test_unstored_publication_is_read_with_all_fields() -> None:
         StoredPublication(publisher="b", seq=300, time=NOW, payload=b"p", headers={"h": "1"}),
     ],
 )
-def test_unstored_publication_has_the_id_of_its_stored_form(
-    given: StoredPublication,
-) -> None:
+def test_unstored_publication_has_the_id_of_its_stored_form(given: StoredPublication) -> None:
     shelf = Shelf()
     shelf.reader.on_deliver(Deliver((given,), 0, Origin.SPREAD, 1))
     [found] = shelf.reader.fetch(10)
@@ -128,7 +119,7 @@ def test_fresh_publication_is_not_read_from_the_log() -> None:
     shelf.store()
     shelf.come(NOW)
     assert shelf.read() == [0, 1, 2, 3, 4]
-    assert shelf.archive.noted() == [0, 1]
+    assert shelf.archive.read_offsets() == [0, 1]
 
 
 def test_pack_is_read_in_any_portions() -> None:
@@ -184,7 +175,7 @@ def test_only_the_last_of_many_stored_publications_are_fresh() -> None:
     while part := shelf.read(6 * many):
         found += part
     assert found == list(range(6 * many))
-    assert shelf.archive.noted() == list(range(2 * many))
+    assert shelf.archive.read_offsets() == list(range(2 * many))
 
 
 def test_only_the_last_bytes_of_stored_publications_are_fresh() -> None:
@@ -193,7 +184,7 @@ def test_only_the_last_bytes_of_stored_publications_are_fresh() -> None:
         shelf.come(NOW, size=size)
         shelf.store()
     assert shelf.read() == list(range(6))
-    assert shelf.archive.noted() == [0, 1, 2]  # a payload counts with its overhead
+    assert shelf.archive.read_offsets() == [0, 1, 2]  # a payload counts with its overhead
 
 
 def test_unstored_publications_are_fresh_without_limit() -> None:
@@ -206,7 +197,7 @@ def test_unstored_publications_are_fresh_without_limit() -> None:
     while part := shelf.read():
         found += part
     assert found == list(range(7 * many))
-    assert shelf.archive.noted() == list(range(many))
+    assert shelf.archive.read_offsets() == list(range(many))
 
 
 def test_stored_publications_leave_the_fresh_buffer_when_more_arrive() -> None:
@@ -217,7 +208,7 @@ def test_stored_publications_leave_the_fresh_buffer_when_more_arrive() -> None:
     shelf.come(NOW)
     while shelf.read():
         pass
-    assert shelf.archive.noted() == list(range(5 * many))
+    assert shelf.archive.read_offsets() == list(range(5 * many))
 
 
 def test_read_publications_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +218,7 @@ def test_read_publications_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None
         shelf.come(*(NOW,) * 8)
         shelf.store()
         assert shelf.read() == list(range(offset, offset + 8))
-    assert shelf.archive.noted() == []
+    assert shelf.archive.read_offsets() == []
 
 
 # -- skipped publications inside packs -------------------------------------------------------------
@@ -296,10 +287,7 @@ def test_random_arrivals_are_read_once_and_in_order(seed: int, limit: int) -> No
 
 async def test_cursor_never_exceeds_stored_publications(tmp_path: Path) -> None:
     """Read before the commit; after a crash these publications are read again."""
-    async with (
-        Cluster(n=0) as cluster,
-        to(cluster, tmp_path) as node,
-    ):
+    async with Cluster(n=0) as cluster, to(cluster, tmp_path) as node:
         session = TopicSession(node.session, TOPIC, "all")
         news = await Subscription(session).__aenter__()
         await news.publish(b"durable")
@@ -394,11 +382,7 @@ def _broken() -> Iterator[bytes]:
     ],
 )
 async def test_invalid_publication_prevents_the_whole_batch(payloads: Iterable[bytes]) -> None:
-    async with (
-        Cluster(n=0) as cluster,
-        to(cluster) as node,
-        node.subscribe(TOPIC) as news,
-    ):
+    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe(TOPIC) as news:
         with pytest.raises(InputError):
             await news.publish_many(payloads)
         assert news.lag == 0
@@ -414,11 +398,7 @@ async def test_publishing_no_payloads_does_nothing() -> None:
 
 
 async def test_read_many_returns_available_publications_up_to_the_limit() -> None:
-    async with (
-        Cluster(n=0) as cluster,
-        to(cluster) as node,
-        node.subscribe(TOPIC) as news,
-    ):
+    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe(TOPIC) as news:
         await news.publish_many([b"x"] * (READ_MANY + 5))
         limits = (1, 3, READ_MANY - 4)
         found = [await news.read_many(limit, timeout=DEADLINE_S) for limit in limits]
@@ -431,11 +411,7 @@ async def test_read_many_returns_available_publications_up_to_the_limit() -> Non
 async def test_read_many_refuses_a_limit_below_one(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with (
-        Cluster(n=0) as cluster,
-        to(cluster) as node,
-        node.subscribe(TOPIC) as news,
-    ):
+    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe(TOPIC) as news:
         await news.publish(b"x")
         with monkeypatch.context() as patch:
             patch.setattr(Reader, "fetch", lambda *_: pytest.fail("it would never end"))
@@ -445,11 +421,7 @@ async def test_read_many_refuses_a_limit_below_one(
 
 
 async def test_read_many_returns_the_first_publications_that_arrive() -> None:
-    async with (
-        Cluster(n=0) as cluster,
-        to(cluster) as node,
-        node.subscribe(TOPIC) as news,
-    ):
+    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe(TOPIC) as news:
         reading_on = asyncio.ensure_future(news.read_many())
         await asyncio.sleep(0)
         assert not reading_on.done()

@@ -37,12 +37,7 @@ async def test_restarted_peer_is_received_and_reached(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "age_s"),
-    [
-        ("0", 0.0),
-        ("0", CROSSING_S + 1),
-        ("z", CROSSING_S + 1),
-    ],
+    ("name", "age_s"), [("0", 0.0), ("0", CROSSING_S + 1), ("z", CROSSING_S + 1)]
 )
 async def test_restarted_peer_that_was_dialled_is_reached(name: str, age_s: float) -> None:
     """Restart a peer that vanished without notice behind a link of this age."""

@@ -576,6 +576,40 @@ def test_source_with_one_publication_every_two_ticks_is_replaced() -> None:
     assert len(newcomer.got()) == 4000
 
 
+class Dripping(World):
+    """Simulation in which pages of node a have one publication and arrive every two rounds."""
+
+    def deliver(self, parcel: Parcel) -> None:
+        """Cut a page of node a, or keep it for the next round."""
+        message = parcel.message
+        if isinstance(message, LogPage) and parcel.sender == "a":
+            if self.round % 2:
+                self.channels.append(parcel)
+                return
+            parcel = Parcel(parcel.to, dripped(message), "a", parcel.serial)
+        super().deliver(parcel)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_simulated_newcomer_gets_all_although_one_of_its_sources_is_slow(seed: int) -> None:
+    ring = standing_ring("abcd")
+    made = tuple(
+        Publication(publisher="x", seq=number, payload=b"%d" % number).with_id(ring.topic)
+        for number in range(600)
+    )
+    states = {node: replace(state, publications=made) for node, state in ring.subscribers.items()}
+    # Without repair: every arrival is part of the backfill or of a handover after it.
+    config = replace(ProtocolConfig.live(), backfill_min=100, repairs=False)
+    world = Dripping(replace(ring, subscribers=states), seed=seed, config=config)
+    world.subscribe("e")
+    for _ in range(200):  # the slow source alone would need 600
+        run_rounds(world, Synchronous(), 1)
+        if "e" in world.backfilled:
+            break
+    assert world.backfilled == ["e"]
+    assert world.subscribers["e"].count == 600
+
+
 def test_source_that_claims_progress_with_one_row_a_page_is_replaced() -> None:
     newcomer = Newcomer(NEIGHBOURS[:2], 4000).begin().answer_surveys()
     for _ in range(20):

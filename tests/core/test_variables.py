@@ -38,8 +38,6 @@ PURE: Final[Mapping[str, str]] = MappingProxyType(
         "messages": "frozen values",
         "peers": "frozen values",
         "prefix": "frozen values and functions",
-        "publications": "values that are computed once from their own fields",
-        "records": "frozen values and functions",
         "reconcile": "functions; a Reconciler exists during one message",
         "state": "frozen values",
         "summaries": "frozen values and functions",

@@ -120,8 +120,7 @@ def test_list_of_examples_is_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "lines"),
-    list(zip(NAMES, (CONFIGURATION, INVALIDATION, EVENTS), strict=True)),
+    ("name", "lines"), list(zip(NAMES, (CONFIGURATION, INVALIDATION, EVENTS), strict=True))
 )
 def test_page_shows_the_output_of_each_example(name: str, lines: list[str]) -> None:
     shown = "\n".join([f"$ python examples/{name}.py", *lines])

@@ -297,7 +297,7 @@ def counted_reasons() -> Iterator[str]:
                 case ast.AugAssign(
                     target=ast.Subscript(
                         value=ast.Attribute(
-                            value=ast.Attribute(attr="links" | "_links" | "_transport"),
+                            value=ast.Attribute(attr="links" | "_links" | "_transport" | "_board"),
                             attr="counts",
                         ),
                         slice=ast.Constant(value=str(reason)),
@@ -344,26 +344,26 @@ def test_the_limits_are_those_of_the_code() -> None:
         f"{core_limits.PAYLOAD_BYTES_MAX >> 10} KiB; {core_limits.KEY_BYTES_MAX >> 10} KiB; "
         f"{core_limits.HEADERS_MAX} and {core_limits.HEADERS_BYTES_MAX >> 10} KiB together"
     )
-    assert said["connections that others open to a process"] == (
-        f"{places.LINKS_MAX}; of clients {places.CLIENT_LINKS_MAX}"
+    assert said["inbound connections of a process"] == (
+        f"{places.LINKS_MAX}, of which clients {places.CLIENT_LINKS_MAX}"
     )
-    assert said["connections of one certificate; without certificates of one name"] == (
+    assert said["connections per certificate (without TLS: per name)"] == (
         f"{places.NAME_LINKS_MAX} of nodes and {places.NAME_LINKS_MAX} of clients"
     )
     secured, plain = places.SECURED, places.PLAIN
-    assert said["connections that have not greeted"] == (
-        f"{secured.at_once}; without certificates {plain.at_once}"
+    assert said["connections without a completed handshake"] == (
+        f"{secured.at_once} (without TLS {plain.at_once})"
     )
-    assert said["handshakes of one source address; of all"] == (
-        f"{secured.source_rate:.0f} a second; {secured.total_rate:.0f}; without certificates "
-        f"{plain.source_rate:.0f}; {plain.total_rate:.0f}"
+    assert said["handshakes per second, of one source address; of all"] == (
+        f"{secured.source_rate:.0f}; {secured.total_rate:.0f} "
+        f"(without TLS {plain.source_rate:.0f}; {plain.total_rate:.0f})"
     )
     assert said["unfinished frames of all connections; of one"] == (
         f"{places.PARTIAL_BYTES_MAX >> 20} MiB; {places.FRAME_S:.0f} s"
     )
-    assert said["waiting for one slow peer"].startswith(f"{partner.QUEUE_BYTES_MAX >> 20} MiB")
-    assert said["waiting for the disk"] == f"{durability.WAITING_BYTES_MAX >> 20} MiB"
-    assert said["requests for metrics at once"].startswith(f"{telemetry.REQUESTS_MAX}, ")
+    assert said["data queued for one slow peer"].startswith(f"{partner.QUEUE_BYTES_MAX >> 20} MiB")
+    assert said["data waiting for the disk"] == f"{durability.WAITING_BYTES_MAX >> 20} MiB"
+    assert said["concurrent requests for metrics"].startswith(f"{telemetry.REQUESTS_MAX}, ")
     assert said["topic; node's name"].startswith(f"{values.TOPIC_BYTES_MAX} bytes; ")
 
 

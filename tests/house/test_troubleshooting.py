@@ -41,14 +41,14 @@ INTRO = """\
 # Troubleshooting
 
 {count} common mistakes of new users, with the output that they produce. Search this page for the
-words of a message. `tests/house/test_troubleshooting.py` makes each mistake and compares the
-output. The page shows the last line of a traceback; `PID`, `PORT` and `ID` replace values that
-differ between runs.
+words of an error message. Of a traceback it shows the last line; `PID`, `PORT` and `ID` stand for
+values that differ between runs. `tests/house/test_troubleshooting.py` makes each mistake and
+compares the output.
 
 Unless an entry states otherwise, a ring runs on this machine at 127.0.0.1:7400, started with
 `skipring dev --data ring --topic news --topic orders`. In entries about certificates, `ca` and
-`issued` contain files of `skipring certs` ([operations.md](operations.md)), and `issued-new` those
-of another authority.
+`issued` contain files from `skipring certs` ([operations.md](operations.md)), and `issued-new`
+those of another authority.
 """
 
 
@@ -100,18 +100,17 @@ MISTAKES = [
         is_waiting=True,
         command='skipring pub news "hello"',
         has_ring=False,
-        cause="No process listens at 127.0.0.1:7400, the default address of the supervisor.",
-        remedy="Start a ring with `skipring dev`. If it runs elsewhere, name it with "
-        "`--supervisor HOST:PORT`, `SKIPRING_SUPERVISOR` or `skipring context use`.",
+        cause="No process listens on 127.0.0.1:7400, the default address of the supervisor.",
+        remedy="Start a ring with `skipring dev`. If the supervisor has another address, set it "
+        "with `--supervisor HOST:PORT`, `SKIPRING_SUPERVISOR` or `skipring context use`.",
     ),
     Mistake(
         title="No supervisor answers: the address of a node",
         is_waiting=True,
         command='skipring pub news "hello" --supervisor 127.0.0.1:7401',
-        cause="A node listens at this address, here `node-1`, and only supervisors answer for "
-        "topics.",
-        remedy="Use the address of the supervisor: the line `supervisor` that `skipring dev` "
-        "prints, or the line `listening` of `skipring supervisor`.",
+        cause="A node listens on this address, here `node-1`. `pub` has to ask a supervisor first.",
+        remedy="Use the supervisor's address: `skipring dev` prints it in the line `supervisor`, "
+        "`skipring supervisor` in the line `listening`.",
     ),
     Mistake(
         title="No supervisor answers: another program has the port",
@@ -119,7 +118,7 @@ MISTAKES = [
         background="python -m http.server 8000 --bind 127.0.0.1",
         is_up="Serving HTTP",
         command='skipring pub news "hello" --supervisor 127.0.0.1:8000',
-        cause="Another program, here a web server, listens at this address.",
+        cause="Another program, here a web server, listens on this address.",
         remedy="Check the port. `ss -ltnp` lists the programs that listen on this machine.",
     ),
     Mistake(
@@ -136,48 +135,48 @@ MISTAKES = [
         title="`pub`: the topic has no members",
         is_waiting=True,
         command='skipring pub nwes "hello"',
-        cause="No node subscribes to `nwes`: the name is misspelt, or its nodes do not run.",
+        cause="No node subscribes to `nwes`: the name is misspelt, or its nodes are not running.",
         remedy="`skipring topics` lists the topics. Start a node with `skipring node --topic "
-        "NAME`, or give `skipring dev` another `--topic`.",
+        "NAME`, or pass `skipring dev` another `--topic`.",
     ),
     Mistake(
         title="`sub`: the topic has no members",
         command="skipring sub nwes",
         until="waiting: ",
         cause="As with `pub`: no node subscribes to `nwes`. `sub` waits until one does.",
-        remedy="Correct the name. With `--no-follow` the command ends after `--wait`, with exit "
-        "status 4.",
+        remedy="Correct the name. With `--no-follow`, `sub` exits with status 4 after `--wait`.",
     ),
     Mistake(
         title="`sub` prints nothing",
         command="skipring sub orders --no-follow",
-        cause="The topic has members and no publications; `--no-follow` ends at the end of the "
-        "log.",
+        cause="The topic has members but no publications, and `--no-follow` stops at the end of "
+        "the log.",
         remedy="Publish something. `skipring topics` prints the number of publications. Without "
         "`--no-follow`, `sub` waits for the next one.",
     ),
     Mistake(
         title="Address already in use",
         command="skipring dev",
-        cause="Another process listens at 127.0.0.1:7400, most often an earlier `skipring dev` or "
+        cause="Another process listens on 127.0.0.1:7400, most often an earlier `skipring dev` or "
         "`skipring supervisor`.",
-        remedy="Stop it, or select another port: `skipring dev --listen 7500`.",
+        remedy="Stop it, or use another port: `skipring dev --listen 7500`.",
     ),
     Mistake(
         title="No member stores publications on disk",
         background="skipring node --topic cache",
         is_up='"joined"',
         command='skipring pub cache "hello"',
-        cause="All members of the topic run without `--data`, and `pub` returns only when a "
-        "publication is on a disk.",
+        cause="All members of the topic run without `--data`, and `pub` requires a member that "
+        "writes to disk.",
         remedy="Start at least one node with `--data DIR`, or accept storage in memory with "
         "`--volatile`.",
     ),
     Mistake(
         title="The data directory is used by another process",
         command="skipring node --name node-1 --topic news --data ring/node-1",
-        cause="A data directory belongs to one process, and `node-1` of `skipring dev` still runs.",
-        remedy="Stop that process first, or start the second node with a directory of its own.",
+        cause="A data directory belongs to one process, and `node-1` of `skipring dev` is still "
+        "running.",
+        remedy="Stop that process first, or give the second node its own directory.",
     ),
     Mistake(
         title="Two connections with one `data_dir`",
@@ -186,10 +185,10 @@ MISTAKES = [
                 async with skipring.connect(data_dir="data") as second:
                     pass
         """),
-        cause="A data directory holds the name of one node, so two connections cannot share it, "
-        "also in one program.",
-        remedy="Use one connection for all topics (`subscribe` may be called for each), or a "
-        "directory for each connection.",
+        cause="A data directory belongs to one node, so two connections cannot share it, even in "
+        "one program.",
+        remedy="Subscribe to all topics with one connection, or give each connection its own "
+        "directory.",
     ),
     Mistake(
         title="`chaos`: not started with `--chaos`",
@@ -198,26 +197,26 @@ MISTAKES = [
         remedy="Start the ring again with `skipring dev --chaos`. Do not use it in production.",
     ),
     Mistake(
-        title="Listening at 0.0.0.0 without certificates",
+        title="Listening on 0.0.0.0 without certificates",
         command="skipring supervisor --listen 0.0.0.0:7400",
-        cause="Without certificates any machine could join and read everything, so such processes "
-        "stay on loopback.",
+        cause="Without certificates any machine could join and read everything, so a process "
+        "without them uses loopback only.",
         remedy="Create certificates with `skipring certs` and pass `--tls-ca`, `--tls-cert` and "
-        "`--tls-key`; on one machine listen at 127.0.0.1.",
+        "`--tls-key`; on a single machine, listen on 127.0.0.1.",
     ),
     Mistake(
         title="A supervisor on another machine without certificates",
         command="skipring node --topic news --supervisor 10.0.0.1:7400",
-        cause="The address is not on loopback, and the node has no certificate to show.",
+        cause="The address is not on loopback, and the node has no certificate.",
         remedy="Issue a certificate for this machine (`skipring certs issue NAME`), and pass it "
         "with its key and the authority's `ca.pem`.",
     ),
     Mistake(
         title="A certificate of another authority",
         command=f'skipring pub news "hello" {FOREIGN}',
-        cause="The certificate was signed by another authority than the one in `--tls-ca`, as "
-        "after a second `skipring certs init`.",
-        remedy="Use `ca.pem` of the authority that signed the certificate, or issue a new "
+        cause="The authority in `--tls-ca` did not sign this certificate. Each `skipring certs "
+        "init` creates another authority.",
+        remedy="Use the `ca.pem` of the authority that signed the certificate, or issue a new "
         "certificate with `skipring certs issue NAME --dir ca`.",
     ),
     Mistake(
@@ -226,7 +225,7 @@ MISTAKES = [
             async with skipring.connect() as node, node.subscribe("news") as news:
                 await news.publish("hello")
         """),
-        cause="Payloads and keys are bytes; skipring does not select an encoding.",
+        cause="Payloads and keys are bytes; skipring does not choose an encoding.",
         remedy='Encode the text: `"hello".encode()`, or `json.dumps(value).encode()`.',
     ),
     Mistake(
@@ -255,8 +254,8 @@ MISTAKES = [
         program=in_main("""
             node = await skipring.connect()
         """),
-        cause="`connect` returns a context manager, which starts the node on entry and stops it at "
-        "the end.",
+        cause="`connect` returns a context manager, which starts the node on entry and stops it on "
+        "exit.",
         remedy="Write `async with skipring.connect() as node:`.",
     ),
     Mistake(
@@ -292,8 +291,9 @@ MISTAKES = [
                     print(await news.read())
         """),
         cause="Without a time zone the moment is ambiguous.",
-        remedy="Add one, as in `datetime(2026, 5, 31, 12, tzinfo=UTC)`. A whole history starts at "
-        '`start="all"` or its synonym `"earliest"`, new publications at `"new"` or `"latest"`.',
+        remedy="Add one, as in `datetime(2026, 5, 31, 12, tzinfo=UTC)`. Use "
+        '`start="all"` (or `"earliest"`) for the whole history, `"new"` (or `"latest"`) for new '
+        "publications.",
     ),
     Mistake(
         title="A cursor of another data directory",
@@ -305,8 +305,8 @@ MISTAKES = [
                 async with node.subscribe("news", start=kept) as news:
                     pass
         """),
-        cause="A cursor is a place in the log of one data directory, and every directory has its "
-        "own order.",
+        cause="A cursor is a position in the log of one data directory, and every directory has "
+        "its own order.",
         remedy='Connect with the same `data_dir` each time, or use `start="all"` and skip '
         "publications by `id`.",
     ),
@@ -320,7 +320,7 @@ MISTAKES = [
         """),
         has_ring=False,
         cause="`publish` needs no other process, so it succeeds; `synced` waits for the supervisor "
-        "and the neighbours, and here no supervisor runs.",
+        "and the neighbours, and here no supervisor is running.",
         remedy="Start the supervisor, or correct its address. Without a `data_dir` the publication "
         "is lost when the program ends.",
     ),

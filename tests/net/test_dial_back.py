@@ -18,6 +18,7 @@ from skipring.net.peer import (
     DialBacks,
 )
 from skipring.wire.codec import encode
+from skipring.wire.handshake import Hello, Role, encode_greeting
 from tests.support.attacks import hurl
 from tests.support.exchanges import answering, call, greeting_of, hosts, is_dialling, note
 from tests.support.rings import LOOPBACK, TOPIC, live_ring, until
@@ -120,6 +121,22 @@ async def test_dial_that_finds_another_process_proves_nothing() -> None:
         assert not a.book.is_proven("b", elsewhere)
         assert a.numbers("b") == [2]
         await until(lambda: b.numbers("a") == [1])
+
+
+async def test_dial_that_finds_another_incarnation_than_claimed_proves_nothing() -> None:
+    async with hosts("a", "b") as (a, b), call(a) as earlier:
+        claim = Hello(node="b", address=b.address, role=Role.NODE, incarnation=5)
+        earlier.write(encode_greeting(claim) + note(1))
+        await until(lambda: a.numbers("b") == [1])
+        earlier.writer.transport.abort()
+        await until(lambda: not a.links.connections)
+        a.links.send("b", note(2))
+        await until(lambda: a.links.dial_backs.counts[DialBackResult.FAILED] == 1)
+        assert (a.counts["stranger"], b.numbers("a")) == (1, [])
+        assert a.book.find("b") is None
+        # The expectation ends with the claim: a restarted process is found by another one.
+        await a.reach(b, 3)
+        assert a.book.is_proven("b", b.address)
 
 
 # -- budgets ---------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +63,11 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_s
+
+
+def reset_when_closed(made: socket.socket) -> None:
+    """Let a closed socket reset its connection instead of ending it."""
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 class Connection:
@@ -160,6 +167,40 @@ async def test_connection_with_waiting_frames_is_not_read() -> None:
             await asyncio.sleep(0)
             most = max(most, sum(link.waiting_bytes for link in a.links.connections))
         assert most < 10 * work_budget.WAITING_BYTES_MAX
+
+
+@pytest.mark.usefixtures("loop")
+async def test_frames_that_arrived_before_the_end_of_the_input_are_handled() -> None:
+    async with hosts("a") as (a,), call(a) as busy:
+        clock = a.links.budget.clock = Clock()
+
+        def work(_: str) -> None:
+            clock.now_s += TURN_S
+
+        a.on_message = work
+        busy.write(greeting_of("b") + b"".join(map(note, range(200))))
+        busy.writer.write_eof()
+        assert await busy.is_hung_up_on()
+        assert a.numbers("b") == list(range(200))
+
+
+@pytest.mark.usefixtures("loop")
+async def test_frames_that_wait_when_a_connection_is_reset_are_counted() -> None:
+    async with hosts("a") as (a,), call(a) as busy:
+        clock = a.links.budget.clock = Clock()
+
+        def work(_: str) -> None:
+            clock.now_s += TURN_S
+            busy.writer.transport.abort()
+
+        a.on_message = work
+        reset_when_closed(busy.writer.get_extra_info("socket"))
+        busy.write(greeting_of("b"))
+        assert await busy.read()
+        busy.write(b"".join(map(note, range(500))))
+        await until(lambda: not a.links.connections)
+        assert 0 < len(a.numbers("b")) < 500
+        assert len(a.numbers("b")) + a.counts["connection lost"] == 500
 
 
 @pytest.mark.usefixtures("loop")

@@ -7,17 +7,34 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
-from skipring.core.events import Overwritten, Received, Tick
+from skipring.core.events import (
+    Overwritten,
+    PublishManyRequested,
+    PublishRequested,
+    Received,
+    Tick,
+)
 from skipring.core.labels import Label
 from skipring.core.log import Log, MemoryLog
 from skipring.core.log_messages import Refused
 from skipring.core.messages import GetConfiguration
 from skipring.core.peers import Peer
 from skipring.core.publications import Publication
-from skipring.core.state import LivenessState, SubscriberState, SupervisorState, legitimate_state
+from skipring.core.state import (
+    BackfillRunState,
+    BackfillSourceState,
+    BackfillState,
+    LivenessState,
+    SubscriberMemory,
+    SubscriberState,
+    SupervisorState,
+    legitimate_state,
+)
 from skipring.core.subscriber import Subscriber
+from skipring.core.summaries import EMPTY_ROOT
 from skipring.core.supervisor import Supervisor
 from skipring.core.topics import SubscriberTopics
 from skipring.node.change_log import ChangeLog
@@ -165,6 +182,19 @@ def test_status_equals_the_state_of_the_machine() -> None:
     assert (status.silence, status.digests) == (state.silence, state.digests)
     assert status.silence
     assert (status.count, status.end, status.root) == (3, 3, machine.index().root)
+
+
+def test_status_during_a_backfill_neither_indexes_nor_hashes() -> None:
+    machine = subscriber(MemoryLog())
+    run = BackfillRunState(sources={"b": BackfillSourceState(request=1)})
+    memory = SubscriberMemory(backfill=BackfillState(run=run))
+    machine.handle(Overwritten(replace(legitimate_state(0, "abcdefgh"), memory=memory)))
+    machine.handle(PublishManyRequested((PublishRequested(payload=b"a"),)))
+    assert machine.is_backfilling
+    assert not machine.is_indexed
+    status = node_status(machine, 4)
+    assert (status.count, status.root) == (1, EMPTY_ROOT)
+    assert not machine.is_indexed
 
 
 def test_status_of_any_corrupted_machine_fits_its_frame() -> None:

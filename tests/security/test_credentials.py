@@ -100,7 +100,7 @@ def odd(
 
 
 def test_credentials_have_name_and_expiry_of_their_certificate(cluster: Path) -> None:
-    credentials = Credentials.load(*files_of(cluster, "ann"))
+    credentials = Credentials(*files_of(cluster, "ann"))
     assert credentials.name == "ann"
     assert timedelta(days=9) < credentials.expires - datetime.now(UTC) < timedelta(days=11)
 
@@ -108,11 +108,11 @@ def test_credentials_have_name_and_expiry_of_their_certificate(cluster: Path) ->
 def test_credentials_end_with_their_authority(cluster: Path, tmp_path: Path) -> None:
     files = odd(cluster, tmp_path, ends=NOW + 1000 * DAY)
     ca = x509.load_pem_x509_certificate(files[0].read_bytes())
-    assert Credentials.load(*files).expires == ca.not_valid_after_utc
+    assert Credentials(*files).expires == ca.not_valid_after_utc
 
 
 def test_repr_of_credentials_shows_no_secret(cluster: Path) -> None:
-    text = repr(Credentials.load(*files_of(cluster, "ann")))
+    text = repr(Credentials(*files_of(cluster, "ann")))
     assert text.startswith("Credentials(name='ann', expires=datetime")
     assert "SSLContext" not in text
 
@@ -133,7 +133,7 @@ def test_missing_or_damaged_file_is_named(
 ) -> None:
     spoil(next(path for path in files if path.name == which))
     with pytest.raises(InputError, match=words.format(rf"\S+{which}")) as raised:
-        Credentials.load(*files)
+        Credentials(*files)
     assert "\n" not in str(raised.value)
 
 
@@ -147,22 +147,22 @@ def test_flipped_bits_are_an_input_error_or_do_no_harm(files: Files, which: str)
         path.write_bytes(data)
         # The signature of an authority itself is not checked; warnings are about odd encodings.
         with suppress(InputError), warnings.catch_warnings(action="ignore"):
-            assert Credentials.load(*files).name == "ann"
+            assert Credentials(*files).name == "ann"
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o610, 0o602])
 def test_key_readable_by_others_is_refused_with_the_remedy(files: Files, mode: int) -> None:
     files[2].chmod(mode)
     with pytest.raises(InputError, match=r"ann.key: other users .* with chmod 600 \S+/ann.key"):
-        Credentials.load(*files)
+        Credentials(*files)
     files[2].chmod(0o400)
-    assert Credentials.load(*files).name == "ann"
+    assert Credentials(*files).name == "ann"
 
 
 def test_key_of_another_certificate_is_refused(cluster: Path) -> None:
     ca, cert, _ = files_of(cluster, "ann")
     with pytest.raises(InputError, match=r"bob.key: not the key of \S+ann.pem"):
-        Credentials.load(ca, cert, cluster / "bob.key")
+        Credentials(ca, cert, cluster / "bob.key")
 
 
 def test_encrypted_key_is_refused_without_a_prompt(files: Files) -> None:
@@ -170,13 +170,13 @@ def test_encrypted_key_is_refused_without_a_prompt(files: Files) -> None:
     encryption = BestAvailableEncryption(b"secret")
     files[2].write_bytes(secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
     with pytest.raises(InputError, match=r"ann.key: no unencrypted private key in PEM form"):
-        Credentials.load(*files)
+        Credentials(*files)
 
 
 def test_certificate_of_another_authority_is_refused(files: Files, tmp_path: Path) -> None:
     other = make_authority(tmp_path / "other", days=1) / "ca.pem"
     with pytest.raises(InputError, match=r"ann.pem: not signed by the authority in \S+ca.pem"):
-        Credentials.load(other, *files[1:])
+        Credentials(other, *files[1:])
 
 
 def test_authority_of_the_same_name_with_another_key_is_refused(
@@ -194,23 +194,23 @@ def test_authority_of_the_same_name_with_another_key_is_refused(
     )
     files[0].write_bytes(fake.public_bytes(Encoding.PEM))
     with pytest.raises(InputError, match=r"ann.pem: not signed by the authority"):
-        Credentials.load(*files)
+        Credentials(*files)
 
 
 def test_node_certificate_is_no_authority(files: Files, cluster: Path) -> None:
     with pytest.raises(InputError, match=r"bob.pem: not an authority's certificate; use the ca"):
-        Credentials.load(cluster / "bob.pem", *files[1:])
+        Credentials(cluster / "bob.pem", *files[1:])
     with files[0].open("ab") as several:
         several.write((cluster / "bob.pem").read_bytes())
     with pytest.raises(InputError, match=r"ca.pem: not an authority's certificate"):
-        Credentials.load(*files)
+        Credentials(*files)
 
 
 def test_expired_authority_is_refused(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     later = datetime.now(UTC) + 200 * DAY
     monkeypatch.setattr("skipring.security.credentials._now", lambda: later)
     with pytest.raises(InputError, match=r"ca.pem: expired at .* UTC; .* certs init"):
-        Credentials.load(*files)
+        Credentials(*files)
 
 
 NO_NAME = "its common name is not a valid node name"
@@ -223,10 +223,7 @@ NO_NAME = "its common name is not a valid node name"
             {"starts": NOW - 2 * DAY, "ends": NOW - DAY},
             "expired at .* UTC; .* skipring certs issue",
         ),
-        (
-            {"starts": NOW + DAY, "ends": NOW + 2 * DAY},
-            "valid from .* UTC only; check .* clock",
-        ),
+        ({"starts": NOW + DAY, "ends": NOW + 2 * DAY}, "valid from .* UTC only; check .* clock"),
         ({"names": ()}, NO_NAME),
         ({"names": ("a b",)}, NO_NAME),
         ({"names": ("é",)}, NO_NAME),
@@ -244,7 +241,7 @@ def test_unusable_certificate_is_refused(
     cluster: Path, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InputError, match=f"odd.pem: {words}"):
-        Credentials.load(*odd(cluster, tmp_path, **changes))
+        Credentials(*odd(cluster, tmp_path, **changes))
 
 
 @pytest.mark.parametrize(
@@ -253,7 +250,7 @@ def test_unusable_certificate_is_refused(
 def test_certificates_with_other_kinds_of_keys_are_accepted(
     cluster: Path, tmp_path: Path, make: Callable[[], AnyKey]
 ) -> None:
-    ours = Credentials.load(*odd(cluster, tmp_path, secret=make()))
+    ours = Credentials(*odd(cluster, tmp_path, secret=make()))
     assert shaken(ours.server_context(), ours.client_context()) == ("ann", "ann")
 
 
@@ -374,12 +371,12 @@ def showing(side: int, files: Files) -> ssl.SSLContext:
 
 @pytest.fixture
 def ann(cluster: Path) -> Credentials:
-    return Credentials.load(*files_of(cluster, "ann"))
+    return Credentials(*files_of(cluster, "ann"))
 
 
 @pytest.fixture
 def bob(cluster: Path) -> Credentials:
-    return Credentials.load(*files_of(cluster, "bob"))
+    return Credentials(*files_of(cluster, "bob"))
 
 
 def assert_refused(ours: Outcome, theirs: Outcome, words: str) -> None:
@@ -502,7 +499,7 @@ def test_two_authorities_in_one_file_are_both_trusted(cluster: Path, tmp_path: P
     issue(new, "cat", new, days=5, hosts=[])
     both = tmp_path / "both.pem"
     both.write_bytes((cluster / "ca.pem").read_bytes() + (new / "ca.pem").read_bytes())
-    ann = Credentials.load(both, *files_of(cluster, "ann")[1:])
-    cat = Credentials.load(both, *files_of(new, "cat")[1:])
+    ann = Credentials(both, *files_of(cluster, "ann")[1:])
+    cat = Credentials(both, *files_of(new, "cat")[1:])
     assert shaken(ann.server_context(), cat.client_context()) == ("cat", "ann")
     assert shaken(cat.server_context(), ann.client_context()) == ("ann", "cat")

@@ -74,7 +74,7 @@ class Secured:
         )
 
     def _credentials(self, name: str) -> Credentials:
-        return Credentials.load(*(Path(file) for file in self.options(name).values()))
+        return Credentials(*(Path(file) for file in self.options(name).values()))
 
     def options(self, name: str) -> dict[str, str]:
         """Return the files of a certificate as options."""

@@ -96,6 +96,22 @@ def test_damaged_row_is_omitted_alone(tmp_path: Path) -> None:
     assert loaded(tmp_path) == {"chat": ODD}
 
 
+@pytest.mark.parametrize("name", ["b b", "", "n" * 65, "\u00e9"])
+def test_state_with_an_invalid_name_is_omitted_because_every_member_would_refuse_it(
+    tmp_path: Path, name: str
+) -> None:
+    recorded = SupervisorState(database=(("0", "a"), ("1", name)))
+    saved(tmp_path, news=THREE, chat=recorded, jobs=SupervisorState(queue=(name,)))
+    with SupervisorStore.open(tmp_path) as store:
+        assert store.load() == {"news": THREE}
+        assert "was damaged" in (store.damage or "")
+
+
+def test_state_of_an_invalid_topic_is_omitted(tmp_path: Path) -> None:
+    saved(tmp_path, **{"news": THREE, "t" * 500: THREE})
+    assert loaded(tmp_path) == {"news": THREE}
+
+
 def test_damage_at_run_time_loses_nothing(tmp_path: Path) -> None:
     with SupervisorStore.open(tmp_path) as store:
         store.save("news", THREE)

@@ -32,7 +32,7 @@ class Papers:
         if name not in self._made:
             issue(self._authority, name, self._authority, days=10, hosts=[])
             cert, key = self._authority / f"{name}.pem", self._authority / f"{name}.key"
-            self._made[name] = Credentials.load(self._authority / "ca.pem", cert, key)
+            self._made[name] = Credentials(self._authority / "ca.pem", cert, key)
         return self._made[name]
 
     def none(self, side: int) -> ssl.SSLContext:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 MARK = "SKIPRING_TEST_MARK"
@@ -14,6 +17,7 @@ MARK = "SKIPRING_TEST_MARK"
 # Measured: a session and its first small jobs take 10 s of CPU instead of 18.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ENDED_WITHIN_S = 30.0
+DEADLINE_S = 60.0
 
 
 def is_running(pid: int) -> bool:
@@ -54,3 +58,46 @@ def nothing_left(mark: str) -> Iterator[None]:
         for process in marked(mark):
             with suppress(ProcessLookupError):
                 os.kill(int(process.split()[0]), signal.SIGKILL)
+
+
+class LoggingProcess:
+    """Running skipring command and its log."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    def hang_up(self) -> None:
+        """Send SIGHUP."""
+        self._process.send_signal(signal.SIGHUP)
+
+    async def listens_at(self) -> str:
+        """Return the address in the first line of output."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(DEADLINE_S):
+            return (await self._process.stdout.readline()).decode().split()[1]
+
+    async def logged(self, event: str) -> dict[str, str]:
+        """Return the next log entry of an event."""
+        assert self._process.stderr is not None
+        async with asyncio.timeout(DEADLINE_S):
+            while line := await self._process.stderr.readline():
+                found: dict[str, str] = json.loads(line)
+                if found["event"] == event:
+                    return found
+        raise AssertionError(f"the process has ended without a word about {event!r}")
+
+
+@asynccontextmanager
+async def logging_process(*words: str) -> AsyncIterator[LoggingProcess]:
+    """Run a skipring command at a free port; kill it in the end."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "skipring", *words, "--listen", "127.0.0.1:0"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield LoggingProcess(process)
+    finally:
+        process.kill()
+        async with asyncio.timeout(DEADLINE_S):
+            await process.communicate()

@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from skipring.admin.inspector import Inspection
 from skipring.core.labels import Label
@@ -12,7 +13,7 @@ from skipring.core.summaries import DIGEST_BYTES
 from skipring.core.topology import levels, ring_edges, shortcut_edges
 from skipring.view.model import SupervisorCard, TopicView, broken_conditions, make_scene
 from skipring.view.overview import REQUESTS_BOUND
-from skipring.wire.rpc import NodeStatus
+from skipring.wire.rpc import NodeHealth, NodeStatus
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.legitimacy import violations
 from skipring.world.snapshot import Snapshot
@@ -74,6 +75,25 @@ def test_legitimate_ring_has_the_edges_of_the_paper_and_no_violations() -> None:
     assert {each.mark for each in scene.nodes} == {"right"}
     assert (scene.legitimate, scene.members, scene.recorded) == (True, n, n)
     assert (scene.number, scene.time) == (7, 1.5)
+
+
+@pytest.mark.parametrize(
+    "health",
+    [
+        NodeHealth(unlinked=("n1",)),
+        NodeHealth(silent={"n1": 2}),
+        NodeHealth(not_ready="the backfill is in progress"),
+        NodeHealth(disk_error="the disk is full"),
+        NodeHealth(clones=("127.0.0.1:2",)),
+    ],
+    ids=["unlinked", "silent", "not ready", "disk error", "clone"],
+)
+def test_ring_with_correct_variables_is_not_shown_as_healthy_if_a_process_is_not(
+    health: NodeHealth,
+) -> None:
+    world = legitimate()
+    status = status_of(world.subscribers["n0"], count=0, root=bytes(DIGEST_BYTES))
+    assert not drawn(world, n0=replace(status, health=health)).legitimate
 
 
 def test_nodes_are_placed_at_r_of_their_label() -> None:

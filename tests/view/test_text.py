@@ -12,16 +12,7 @@ from skipring.core.peers import NodeId
 from skipring.core.state import SubscriberState, SupervisorState, legitimate_states
 from skipring.core.topology import ring_edges, shortcut_edges
 from skipring.view.canvas import Size
-from skipring.view.text import (
-    ASCII,
-    UNICODE,
-    GlyphState,
-    draw_bars,
-    draw_levels,
-    draw_ring,
-    layout,
-    spot,
-)
+from skipring.view.text import ASCII, UNICODE, GlyphState, draw_bars, draw_ring, layout, spot
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.legitimacy import Layer, census
 from skipring.world.snapshot import Snapshot
@@ -175,7 +166,6 @@ def test_marks_agree_with_the_census(seed: int) -> None:
 def test_any_state_can_be_drawn(world: Snapshot) -> None:
     ring = layout(world)
     assert [len(row) for row in plain(draw_ring(ring, SIZE))] == [47] * 17
-    assert all(len(row) <= 80 for row in plain(draw_levels(ring, 80)))
 
 
 def test_marks_differ_by_more_than_colour_also_in_ascii() -> None:
@@ -183,39 +173,12 @@ def test_marks_differ_by_more_than_colour_also_in_ascii() -> None:
         signs = {*glyphs.marks.values(), glyphs.dead, glyphs.vacant, glyphs.outline}
         assert len(signs) == len(GlyphState) + 3
     ring = layout(ADVERSARIES["A15"].build(16, Random(1)))
-    lines = [*draw_ring(ring, SIZE, ASCII), *draw_levels(ring, 80, ASCII)]
-    assert "".join(plain(lines)).isascii()
-
-
-# --- unrolled --------------------------------------------------------------------------
+    assert "".join(plain(draw_ring(ring, SIZE, ASCII))).isascii()
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 12, 16, 33])
 def test_legitimate_ring_has_exactly_the_sound_edges(n: int) -> None:
     assert layout(legitimate(n)).sound == ring_edges(n) | shortcut_edges(n)
-
-
-def test_each_unrolled_level_has_twice_the_nodes() -> None:
-    assert plain(draw_levels(layout(legitimate(8)), 42)) == [
-        "level 1  0───────────────1───────────────●",
-        "level 2  ●───────01──────●───────11──────●",
-        "ring     ●───001─●───011─●───101─●───111─●",
-    ]
-
-
-def test_shortcut_known_to_one_end_only_is_drawn_broken() -> None:
-    world = legitimate(8)
-    damaged = with_state(world, "v1", replace(world.subscribers["v1"], shortcuts={}))
-    assert plain(draw_levels(layout(damaged), 42)) == [
-        "level 1  0┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄◐┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄●",
-        "level 2  ●───────01┄┄┄┄┄┄◐┄┄┄┄┄┄┄11──────●",
-        "ring     ●───001─●───011─◐───101─●───111─●",
-    ]
-
-
-def test_levels_too_fine_for_the_width_are_omitted() -> None:
-    rows = plain(draw_levels(layout(legitimate(256)), 80))
-    assert [row[:7] for row in rows] == [f"level {level}" for level in range(1, 7)]
 
 
 # --- bars ------------------------------------------------------------------------------
@@ -283,11 +246,6 @@ def test_drawn_ring_is_closed(n: int) -> None:
         x, y = on_ellipse(f"{turn:05b}", SIZE)
         around = "".join(row[x - 2 : x + 3] for row in rows[max(y - 1, 0) : y + 2])
         assert any(is_dotted(each) or each == RIGHT for each in around), turn
-
-
-def test_levels_have_the_colours_of_their_chords() -> None:
-    lines = draw_levels(layout(legitimate(16)), 80)
-    assert [str(line.spans[0].style) for line in lines] == ["magenta", "blue", "cyan", "green"]
 
 
 def test_ascii_ring_has_an_outline_and_no_chords() -> None:

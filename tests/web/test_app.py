@@ -1,6 +1,5 @@
 """Answers of the dashboard about a live ring."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
@@ -8,13 +7,12 @@ from typing import Any
 
 import pytest
 
+from skipring.admin.diagnosis import REPAIRS
 from skipring.core.topology import levels, ring_edges, shortcut_edges
-from skipring.errors import SkipringError
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.testing import Cluster
 from skipring.view import monitor as watcher
-from skipring.view.model import SHOWN_LAYERS
 from skipring.web import events as feed
 from skipring.web.server import Dashboard
 from tests.support.scenes import in_loop, inside
@@ -77,7 +75,7 @@ async def test_scene_shows_the_ring_of_the_paper(visitor: Visitor, cluster: Clus
     assert {each["level"] for each in seen["edges"] if each["kind"] == "ring"} == {levels(N)}
     assert len(seen["tree"]) == N - 1
     assert len({child for _, child in seen["tree"]}) == N - 1
-    assert seen["wrong"] == dict.fromkeys(map(str, SHOWN_LAYERS), 0)
+    assert seen["wrong"] == dict.fromkeys(map(str, REPAIRS), 0)
     assert seen["supervisor"]["answers"] is True
     assert seen["supervisor"]["conditions"] == {"i": 0, "ii": 0, "iii": 0, "iv": 0}
 
@@ -288,36 +286,6 @@ async def test_invalid_publication_is_refused(
 
 
 @in_loop
-async def test_slow_page_receives_the_current_state() -> None:
-    async with Cluster(n=1) as cluster:
-        supervisors = cluster.url.removeprefix("skipring://").split(",")
-        async with Dashboard(supervisors, topic="news") as dashboard:
-            stream = dashboard._feed
-            with stream.listening("news") as page:
-                channel = stream._channels["news"]
-                for number in range(3 * feed.WAITING_MAX):
-                    stream._send(channel, feed.event("pulses", {"number": number}))
-                waiting = [await page.get() for _ in range(page._waiting.qsize())]
-    assert len(waiting) <= feed.WAITING_MAX
-    assert waiting[-1] == feed.event("pulses", {"number": 3 * feed.WAITING_MAX - 1})
-    assert waiting[0] == feed.event("trouble", {"text": None})
-
-
-@in_loop
-async def test_queue_of_a_page_is_bounded_in_bytes() -> None:
-    async with Dashboard(UNUSED) as dashboard:
-        stream = dashboard._feed
-        with stream.listening(None) as page:
-            large = feed.WAITING_BYTES_MAX // 2
-            for _ in range(5):
-                stream._send_all(b"x" * large)
-            assert page._bytes <= feed.WAITING_BYTES_MAX + large
-            while page._waiting.qsize():
-                await page.get()
-            assert page._bytes == 0
-
-
-@in_loop
 async def test_excess_topic_or_page_is_refused_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -338,23 +306,6 @@ async def test_excess_topic_or_page_is_refused_in_a_sentence(
 async def first_event(visitor: Visitor, topic: str, stack: AsyncExitStack) -> None:
     """Open a stream and wait for its first event."""
     await anext(await stack.enter_async_context(visitor.events(topic)))
-
-
-@in_loop
-async def test_topic_without_a_page_is_dropped_after_a_while_except_the_chosen_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with Dashboard(UNUSED, topic="chosen") as dashboard:
-        stream = dashboard._feed
-        stream.watcher("other")
-        with stream.listening("shown"):
-            stream._forget_old()
-            assert stream._channels.keys() == {"chosen", "other", "shown"}
-            monkeypatch.setattr(feed, "UNSEEN_S", -1.0)
-            stream._forget_old()
-            assert stream._channels.keys() == {"chosen", "shown"}
-        stream._forget_old()
-        assert stream._channels.keys() == {"chosen"}
 
 
 @inside(watched, n=2)
@@ -400,29 +351,3 @@ async def test_refused_topic_is_reported_and_its_supervisor_still_answers() -> N
             assert [each["answers"] for each in seen["supervisors"]] == [True]
     finally:
         await supervisor.close()
-
-
-@in_loop
-async def test_closed_dashboard_accepts_no_stream_and_leaves_no_task() -> None:
-    async with Dashboard(UNUSED, topic="news") as dashboard:
-        stream = dashboard._feed
-        await stream.close()
-        for topic in ("news", "late", None):
-            with pytest.raises(SkipringError, match="is closing"):
-                stream.check_room(topic)
-        with pytest.raises(SkipringError, match="is closing"):
-            stream.watcher("late")
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-@in_loop
-async def test_number_of_watched_topics_is_limited_and_unseen_ones_are_dropped() -> None:
-    async with Cluster(n=1) as cluster:
-        supervisors = cluster.url.removeprefix("skipring://").split(",")
-        async with Dashboard(supervisors) as dashboard:
-            visitor = Visitor(dashboard)
-            await visitor.enter()
-            for number in range(2 * feed.WATCHED_MAX):
-                answer = await visitor.get(f"/api/timeline?topic=t{number}")
-                assert answer.status == 200
-            assert len(dashboard._feed._channels) <= feed.WATCHED_MAX

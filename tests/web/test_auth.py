@@ -141,12 +141,7 @@ async def test_every_answer_forbids_foreign_content(visitor: Visitor, /) -> None
 @inside(visited)
 async def test_only_static_files_are_served(visitor: Visitor, /) -> None:
     await visitor.enter()
-    for path in (
-        "/static/../app.py",
-        "/static/%2e%2e/app.py",
-        "/static//etc/passwd",
-        "/static",
-    ):
+    for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/static"):
         assert (await visitor.get(path)).status == 404
 
 

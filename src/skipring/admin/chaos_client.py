@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from skipring.admin.chaos_plans import Damages, numbered
-from skipring.admin.diagnosis import listed
 from skipring.admin.inspector import Inspector, TopicContents
+from skipring.core.limits import listed
 from skipring.core.log_messages import Refused
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.errors import SkipringError, UnreachableError

@@ -131,11 +131,11 @@ def partition(groups: Iterable[Iterable[NodeId]], ticks: int) -> Damages:
     A node in no group keeps all its connections; so does the supervisor, unless it is in a group.
     """
     sides = [frozenset(group) for group in groups]
-    everybody = frozenset[NodeId]().union(*sides)
-    if sum(map(len, sides)) != len(everybody):
+    named = frozenset[NodeId]().union(*sides)
+    if sum(map(len, sides)) != len(named):
         raise InputError("a node is in two groups; it can only be on one side of a partition")
     return {
-        node: [Isolate(0, tuple(sorted(everybody - side)), ticks)]
+        node: [Isolate(0, tuple(sorted(named - side)), ticks)]
         for side in sides
         for node in sorted(side)
         if node != SUPERVISOR

@@ -1,4 +1,4 @@
-"""Cluster for development: a supervisor and nodes, forked into one process group.
+"""Cluster for development: a supervisor and nodes, forked from one process.
 
 The interpreter starts once and forks, so the cluster is ready in a second. The children end when
 the parent ends in any way: each of them watches a pipe that only the parent holds open.
@@ -7,15 +7,16 @@ the parent ends in any way: each of them watches a pipe that only the parent hol
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
-from time import monotonic, sleep
-from types import TracebackType
+from time import monotonic
 from typing import Any, Final, Self
 
 from msgspec import Struct
@@ -29,12 +30,12 @@ from skipring.wire.rpc import Address
 
 START_S: Final = 30.0  # Guess: a loaded machine starts a forked process in a second.
 STOP_S: Final = 5.0  # Guess: an operator waits no longer; then the remaining processes are killed.
-POLL_S: Final = 0.02
 ANY_PORT: Final = "127.0.0.1:0"
 LISTENING: Final = "listening "
-LINE_BYTES_MAX: Final = 4096
 
-Process = Coroutine[Any, Any, signal.Signals | Stop]
+Served = Coroutine[Any, Any, signal.Signals | Stop]
+
+_FORK: Final = get_context("fork")
 
 
 class DevSettings(Struct, frozen=True, kw_only=True):
@@ -53,7 +54,7 @@ class Child(Struct, frozen=True, kw_only=True):
     """Process of the cluster."""
 
     name: NodeId
-    pid: int
+    process: BaseProcess
     address: Address
     data: Path
 
@@ -63,112 +64,97 @@ class DevCluster:
 
     def __init__(self, settings: DevSettings) -> None:
         self.settings = settings
-        self.children: dict[int, Child] = {}  # running children by process id
+        self.children: dict[NodeId, Child] = {}  # the running ones
         self._alive, self._parent_end = os.pipe()
 
     def __enter__(self) -> Self:
         try:
-            supervisor = self._start(SUPERVISOR, self.settings.listen, ())
+            self._start(SUPERVISOR, self.settings.listen, ())
             for number in range(1, self.settings.nodes + 1):
-                self._start(f"node-{number}", ANY_PORT, (supervisor.address,))
+                self._start(f"node-{number}", ANY_PORT, (self.supervisor,))
         except BaseException:
             self.stop()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
     def supervisor(self) -> Address:
         """Return the address of the supervisor; raise SkipringError if it has ended."""
-        found = [each.address for each in self.children.values() if each.name == SUPERVISOR]
-        if not found:
+        if SUPERVISOR not in self.children:
             raise SkipringError("the supervisor has ended")
-        return found[0]
+        return self.children[SUPERVISOR].address
 
-    def reap(self) -> list[tuple[Child, int]]:
-        """Return the children that have ended since the last call, with their exit status."""
-        ended = []
-        for pid, child in list(self.children.items()):
-            reaped, status = os.waitpid(pid, os.WNOHANG)
-            if reaped:
-                del self.children[pid]
-                ended.append((child, os.waitstatus_to_exitcode(status)))
+    def reap(self) -> list[Child]:
+        """Return the children that have ended since the last call."""
+        ended = [each for each in self.children.values() if each.process.exitcode is not None]
+        for each in ended:
+            del self.children[each.name]
         return ended
 
     def stop(self) -> None:
         """End all processes: SIGTERM to all at once, SIGKILL to processes that remain."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for pid in self.children:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
+        for end in (BaseProcess.terminate, BaseProcess.kill):
+            for each in self.children.values():
+                end(each.process)
             deadline = monotonic() + STOP_S
-            while self.children and monotonic() < deadline:
-                if not self.reap():
-                    sleep(POLL_S)
+            for each in self.children.values():
+                each.process.join(max(deadline - monotonic(), 0))
+            self.reap()
         for descriptor in (self._alive, self._parent_end):
             with suppress(OSError):
                 os.close(descriptor)
 
     # -- starting ------------------------------------------------------------------------------
 
-    def _start(self, name: NodeId, listen: Address, supervisors: Sequence[Address]) -> Child:
+    def _start(self, name: NodeId, listen: Address, supervisors: Sequence[Address]) -> None:
         """Fork a process and wait until it listens; raise InputError if it does not."""
-        lines, child_end = os.pipe()
+        lines, child_end = _FORK.Pipe(duplex=False)
+        place = ProcessPaths(listen=listen, data=self.settings.data / name)
+        given = (name, place, supervisors, child_end)
+        process = _FORK.Process(target=self._run_child, args=given, daemon=True)
+        process.start()
+        child_end.close()
         data = self.settings.data / name
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
-            os.close(lines)
-            os.close(self._parent_end)
-            self._run_child(name, ProcessPaths(listen=listen, data=data), supervisors, child_end)
-        os.close(child_end)
-        self.children[pid] = Child(name=name, pid=pid, address="", data=data)
-        try:
-            line = _first_line(lines)
-        finally:
-            os.close(lines)
+        self.children[name] = Child(name=name, process=process, address="", data=data)
+        line = ""
+        with lines, suppress(EOFError):
+            line = lines.recv() if lines.poll(START_S) else ""
         if not line.startswith(LISTENING):
             if line.startswith("listen: "):
                 raise InputError(line.removeprefix("listen: "), parameter="listen")
             raise InputError(line or f"{name} did not start within {START_S:g} s")
-        child = Child(name=name, pid=pid, address=line.removeprefix(LISTENING), data=data)
-        self.children[pid] = child
-        return child
+        address = line.removeprefix(LISTENING)
+        self.children[name] = Child(name=name, process=process, address=address, data=data)
 
     def _run_child(
-        self, name: NodeId, place: ProcessPaths, supervisors: Sequence[Address], child_end: int
+        self, name: NodeId, place: ProcessPaths, supervisors: Sequence[Address], lines: Connection
     ) -> None:
-        """Run a supervisor or a node; never return."""
+        """Run a supervisor or a node; exit with its status."""
         status = 1
 
         def announce(line: str) -> None:
-            os.write(child_end, f"{line}\n".encode())
-            os.close(child_end)
+            lines.send(line)
+            lines.close()
 
         try:
+            os.close(self._parent_end)
             Thread(target=_end_with_parent, args=[self._alive], daemon=True).start()
             configure_logs(self.settings.log_level)
-            stop = run(self._process(name, place, supervisors, announce))
+            stop = run(self._served(name, place, supervisors, announce))
             status = int(isinstance(stop, Stop) and stop.not_handed_over > 0)
         except (SkipringError, OSError) as error:
             with suppress(OSError):  # it has announced itself before
                 announce(str(error))
         except KeyboardInterrupt:
             status = 130
-        finally:
-            os._exit(status)
+        sys.exit(status)
 
-    def _process(
+    def _served(
         self, name: NodeId, place: ProcessPaths, supervisors: Sequence[Address], announce: Announce
-    ) -> Process:
+    ) -> Served:
         settings = NodeSettings(
             supervisors=tuple(supervisors),
             tick_s=self.settings.tick_s,
@@ -178,22 +164,6 @@ class DevCluster:
         if name == SUPERVISOR:
             return serve_supervisor(settings, place, announce)
         return serve_node(settings, place, self.settings.topics, name=name, announce=announce)
-
-
-def _first_line(descriptor: int) -> str:
-    """Read one line from a pipe; empty if none arrives in time."""
-    deadline = monotonic() + START_S
-    data = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(descriptor, selectors.EVENT_READ)
-        while b"\n" not in data and len(data) < LINE_BYTES_MAX:
-            if not selector.select(max(deadline - monotonic(), 0)):
-                return ""
-            chunk = os.read(descriptor, LINE_BYTES_MAX)
-            if not chunk:
-                break
-            data += chunk
-    return data.decode(errors="replace").partition("\n")[0]
 
 
 def _end_with_parent(alive: int) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 from skipring.admin.inspector import Inspection, Inspector, TopicContents
+from skipring.core.limits import listed
 from skipring.core.name_registry import Conflict, ProcessId
 from skipring.core.peers import NodeId
 from skipring.core.sequences import TOLERANCE_US
@@ -32,22 +33,22 @@ from skipring.world.snapshot import Snapshot
 POLL_S: Final = 0.2  # Guess: an inspection of a small ring takes some milliseconds.
 # Neighbours exchange messages every tick; jitter may leave one tick without a message.
 SILENT_TICKS: Final = 2
-NAMED_MAX: Final = 5  # Guess: a sentence names this number of nodes, then "and 7 more".
 
 SILENT: Final = "it does not answer"
 
 LAYERS: Final[Mapping[Layer, str]] = {
-    Layer.DATABASE: "the supervisor's database",
+    Layer.DATABASE: "database",
     Layer.LABELS: "labels",
-    Layer.RING: "ring neighbours",
+    Layer.RING: "neighbours",
     Layer.SHORTCUTS: "shortcuts",
-    Layer.LEAVERS: "leaving nodes",
-    Layer.LINKS: "links between ring neighbours",
+    Layer.LEAVERS: "leavers",
+    Layer.CHANNELS: "in flight",  # visible in a simulation only
+    Layer.LINKS: "links",
     Layer.PROCESSES: "processes",
     Layer.PUBLICATIONS: "publications",
 }
 
-# How each layer is repaired, once the layers before it are correct.
+# How each layer of a live ring is repaired, once the layers before it are correct.
 REPAIRS: Final[Mapping[Layer, str]] = {
     Layer.DATABASE: (
         "the supervisor repairs its database first (section 3.1), evicts members that neighbours "
@@ -172,9 +173,7 @@ def explain(inspection: Inspection, node: NodeId, journal: ChangePage | None) ->
     snapshot = inspection.snapshot
     known = snapshot.subscribers.keys() | set(snapshot.crashed)
     if node not in known:
-        there = (
-            f"there are {listed(sorted(known), NAMED_MAX)}" if known else "the topic has no nodes"
-        )
+        there = f"there are {listed(sorted(known))}" if known else "the topic has no nodes"
         raise InputError(f"no node {node[:64]!r} is known in {snapshot.topic!r}; {there}")
     found = (*live_violations(inspection), *publication_violations(snapshot))
     return Explanation(
@@ -208,18 +207,17 @@ def is_about(violation: Violation, node: NodeId) -> bool:
 def live_violations(inspection: Inspection) -> Iterator[Violation]:
     """Yield the reasons why the ring is not legitimate, linked and served by healthy processes."""
     yield from violations(inspection.snapshot)
-    for node, status in inspection.statuses.items():
-        if status.member:
-            yield from _link_violations(node, status.health)
-    for node, status in inspection.statuses.items():
-        if status.member:
-            yield from _process_violations(node, status.health)
+    healths = {node: each.health for node, each in inspection.statuses.items() if each.member}
+    for node, health in healths.items():
+        yield from _link_violations(node, health)
+    for node, health in healths.items():
+        yield from _process_violations(node, health)
     names = dict.fromkeys(clone.name for clone in inspection.clones)
     for name in names:
         yield Violation(Layer.PROCESSES, f"{name} is the name of two live processes")
-    for node, status in inspection.statuses.items():
-        if status.member and status.health.clones and node not in names:
-            where = ", ".join(status.health.clones)
+    for node, health in healths.items():
+        if health.clones and node not in names:
+            where = ", ".join(health.clones)
             yield Violation(Layer.PROCESSES, f"{node} is also the name of the process at {where}")
 
 
@@ -321,13 +319,13 @@ def _member_advice(snapshot: Snapshot, members: Sequence[NodeId]) -> Iterator[st
     recorded = {node for _, node in snapshot.supervisor.database if node is not None}
     if silent := [node for node in snapshot.crashed if node in recorded]:
         yield (
-            f"{listed(silent, NAMED_MAX)}: no answer. If it was stopped for good, there is nothing "
+            f"{listed(silent)}: no answer. If it was stopped for good, there is nothing "
             "to do: the supervisor evicts members that are silent for 9 to 18 intervals. Otherwise "
             "check its log, and start it again with the same data directory."
         )
     if unrecorded := [node for node in members if node not in recorded]:
         yield (
-            f"{listed(unrecorded, NAMED_MAX)}: not recorded by the supervisor. It rejoins by "
+            f"{listed(unrecorded)}: not recorded by the supervisor. It rejoins by "
             "itself; if not, compare its list of supervisors with yours: all processes must have "
             "the same list."
         )
@@ -335,9 +333,3 @@ def _member_advice(snapshot: Snapshot, members: Sequence[NodeId]) -> Iterator[st
 
 def _process(process: ProcessId) -> str:
     return f"the one at {process.address} (incarnation {process.incarnation:x})"
-
-
-def listed(names: Sequence[str], named_max: int) -> str:
-    """Return the first names and the number of the others, for a sentence."""
-    more = len(names) - named_max
-    return ", ".join(names[:named_max]) + (f" and {more} more" if more > 0 else "")

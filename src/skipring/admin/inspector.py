@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
+from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING, Final
 
@@ -22,9 +23,10 @@ from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.prefix import ALL, Prefix
 from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
+from skipring.core.summaries import EMPTY_ROOT
 from skipring.core.trie import PublicationTrie
 from skipring.errors import SkipringError, UnreachableError
-from skipring.rpc.client import RpcClient, open_client
+from skipring.rpc.client import ATTEMPTS, RpcClient, open_client
 from skipring.wire.rpc import (
     Address,
     ChangePage,
@@ -44,7 +46,6 @@ if TYPE_CHECKING:  # reads certificates, which few processes need
 # Guesses: a process on a busy machine answers within this time, and an operator waits no longer.
 SUPERVISOR_S: Final = 3.0
 NODE_S: Final = 2.5
-ATTEMPTS: Final = 2  # an answer may be lost
 READINGS: Final = 5  # of a database that changes during the read; then the last reading is used
 AT_ONCE: Final = 256  # nodes that are asked concurrently
 LISTINGS_AT_ONCE: Final = 8
@@ -214,27 +215,21 @@ class Inspector:
         return pages
 
     async def _page(self, start: int) -> DatabasePage:
-        for _ in range(ATTEMPTS):
-            page = await self._client.request(
-                self._topic,
-                SUPERVISOR,
-                lambda request: FetchDatabase(request, start),
-                DatabasePage,
-                self._supervisor_patience_s,
+        question = partial(FetchDatabase, start=start)
+        patience_s = self._supervisor_patience_s
+        page = await self._client.request(
+            self._topic, SUPERVISOR, question, DatabasePage, patience_s, ATTEMPTS
+        )
+        if page is None:
+            raise UnreachableError(self._client.no_supervisor_of(self._topic))
+        if isinstance(page, Refused):
+            self.is_refused = True
+            address = self._client.supervisor_of(self._topic)
+            raise UnreachableError(
+                f"the supervisor at {address} does not serve {self._topic!r}; allow the topic "
+                "where it is started, or choose another topic"
             )
-            if isinstance(page, DatabasePage):
-                return page
-            if isinstance(page, Refused):
-                self.is_refused = True
-                raise UnreachableError(
-                    f"the supervisor at {self._supervisor} does not serve {self._topic!r}; "
-                    "allow the topic where it is started, or choose another topic"
-                )
-        raise UnreachableError(self._client.no_supervisor_of(self._topic))
-
-    @property
-    def _supervisor(self) -> Address:
-        return self._client.supervisor_of(self._topic)
+        return page
 
     # -- nodes ---------------------------------------------------------------------------------
 
@@ -269,20 +264,13 @@ class Inspector:
             self._unaddressed.add(node)
             return
         async with slots:
-            answer = self._seen[node] = await self._status(node)
+            answer = self._seen[node] = await self._client.request(
+                self._topic, node, GetNodeStatus, NodeStatus, self._patience_s, ATTEMPTS
+            )
         if isinstance(answer, NodeStatus):
             self._clock_offsets_us[node] = answer.health.time - time_ns() // 1000
             for other in _referred_to_by(answer):
                 self._start_visit(other, group, slots)
-
-    async def _status(self, node: NodeId) -> NodeStatus | Refused | None:
-        for _ in range(ATTEMPTS):
-            answer = await self._client.request(
-                self._topic, node, GetNodeStatus, NodeStatus, self._patience_s
-            )
-            if answer is not None:
-                return answer
-        return None
 
     # -- publications --------------------------------------------------------------------------
 
@@ -334,9 +322,14 @@ class Inspector:
         """Return all stored publications of a node below an offset; None if it stops answering."""
         listed: list[Publication] = []
         start: int | None = 0
+        payloads = contents is TopicContents.PAYLOADS
         while start is not None and start < end:
-            page = await self._publication_page(node, start, end, contents)
-            if page is None or self._listed_bytes > LISTED_BYTES_MAX:
+            question = partial(FetchPublications, start=start, end=end, payloads=payloads)
+            page = await self._client.request(
+                self._topic, node, question, PublicationPage, self._patience_s, ATTEMPTS
+            )
+            is_too_much = self._listed_bytes > LISTED_BYTES_MAX
+            if not isinstance(page, PublicationPage) or is_too_much:
                 return None
             if page.next is not None and page.next <= start:
                 return None  # it would never end
@@ -344,22 +337,6 @@ class Inspector:
             self._listed_bytes += sum(each.size_bytes for each in page.publications)
             start = page.next
         return tuple(listed)
-
-    async def _publication_page(
-        self, node: NodeId, start: int, end: int, contents: TopicContents
-    ) -> PublicationPage | None:
-        payloads = contents is TopicContents.PAYLOADS
-        for _ in range(ATTEMPTS):
-            page = await self._client.request(
-                self._topic,
-                node,
-                lambda request: FetchPublications(request, start, end, payloads),
-                PublicationPage,
-                self._patience_s,
-            )
-            if page is not None:
-                return page if isinstance(page, PublicationPage) else None
-        return None
 
 
 def _referred_to_by(status: NodeStatus) -> Iterator[NodeId]:
@@ -401,7 +378,10 @@ def ring_state(status: NodeStatus, stored: _Stored = NOTHING_STORED) -> Subscrib
 
 
 def _wrong_hashes(root: bytes, publications: tuple[Publication, ...]) -> dict[Prefix, bytes]:
-    """Return the root that a node reports if it does not follow from its publications."""
+    """Return the root that a node reports if it does not follow from its publications.
+
+    A node reports the root of an empty trie during a backfill.
+    """
     trie = PublicationTrie()
     trie.add_many((publication.id, place) for place, publication in enumerate(publications))
-    return {} if trie.root == root else {ALL: root}
+    return {} if root in (trie.root, EMPTY_ROOT) else {ALL: root}

@@ -113,12 +113,15 @@ def known_addresses(nodes: Iterable[NodeId], books: Sequence[AddressBook]) -> di
 
 
 async def member_statuses(
-    client: RpcClient, topic: TopicId, addresses: Mapping[NodeId, Address]
+    client: RpcClient,
+    topic: TopicId,
+    addresses: Mapping[NodeId, Address],
+    answer_s: float = ANSWER_S,
 ) -> dict[NodeId, NodeStatus]:
     """Ask members for their status, all at once; omit members that refuse or do not answer."""
     client.book.learn(addresses)
     answers = await asyncio.gather(
-        *(client.request(topic, node, GetNodeStatus, NodeStatus, ANSWER_S) for node in addresses)
+        *(client.request(topic, node, GetNodeStatus, NodeStatus, answer_s) for node in addresses)
     )
     return {
         node: answer
@@ -133,6 +136,5 @@ def root_violations(tries: Mapping[NodeId, tuple[bytes, int]]) -> Iterator[Viola
     for node, (root, count) in tries.items():
         if root != ranking[0][0]:
             yield Violation(
-                Layer.PUBLICATIONS,
-                f"{node} has {count} publications, and most members have others",
+                Layer.PUBLICATIONS, f"{node} has {count} publications, and most members have others"
             )

@@ -29,29 +29,13 @@ def skipring() -> None:
     """Publish/subscribe without a broker in the data path."""
 
 
-for command in (
-    dev,
-    demo,
-    simulate,
-    shrink,
-    bench,
-    supervisor,
-    node,
-    pub,
-    sub,
-    topics,
-    ring,
-    doctor,
-    explain,
-    top,
-    dashboard,
-    chaos,
-    certs,
-    context,
-    completion,
-    lab,
-    pipeline,
-):
+COMMANDS: Final = (
+    *(dev, demo, simulate, shrink, bench),
+    *(supervisor, node, pub, sub, topics),
+    *(ring, doctor, explain, top, dashboard, chaos),
+    *(certs, context, completion, lab, pipeline),
+)
+for command in COMMANDS:
     skipring.add_command(command)
 
 

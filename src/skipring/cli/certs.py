@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from skipring.cli.options import DIRECTORY, json_option
+from skipring.cli.options import DIRECTORY, Command, json_option, option
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -25,19 +25,15 @@ AUTHORITY_DAYS: Final = 3650  # Guess: longer than the life of a machine.
 NODE_DAYS: Final = 365  # Guess: a yearly renewal is neither skipped nor forgotten.
 
 
-def _days(days: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    text = "Days of validity."
-    return click.option("--days", type=int, default=days, show_default=True, metavar="N", help=text)
+def _days(days: int) -> Callable[[Command], Command]:
+    return option("--days", "Days of validity.", "N", type=int, default=days)
 
 
-_authority = click.option(
-    "--dir",
-    "authority",
+_authority = option(
+    *("--dir", "Directory of the authority.", "DIR"),
+    into="authority",
     type=DIRECTORY,
     default=DEFAULT_DIRECTORY,
-    show_default=True,
-    metavar="DIR",
-    help="Directory of the authority.",
 )
 
 
@@ -77,11 +73,9 @@ def init(directory: Path, days: int, as_json: bool) -> None:
 @certs.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @_authority
-@click.option("--out", type=DIRECTORY, metavar="DIR", help="Output directory.  [default: as --dir]")
+@option("--out", "Output directory.  [default: as --dir]", "DIR", type=DIRECTORY)
 @_days(NODE_DAYS)
-@click.option(
-    "--host", "hosts", multiple=True, metavar="HOST", help="Host name or IP address to include."
-)
+@option("--host", "Host name or IP address to include.", "HOST", into="hosts", multiple=True)
 @json_option()
 def issue(
     names: tuple[str, ...],

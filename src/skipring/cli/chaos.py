@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from skipring.cli.options import Command, access_options, json_option
+from skipring.cli.options import Command, access_options, json_option, option
 from skipring.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,14 +23,33 @@ TICKS: Final = 60  # Guess: long enough for evictions, short enough to wait for.
 
 _SHARE: Final = click.FloatRange(0, 1)
 
-_seed = click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed."
-)
+_seed = option("--seed", "Random seed.", type=click.IntRange(0), default=0)
 
 
-def _common(command: Command) -> Command:
-    """Add the parameters that all commands share: topic, access, output format."""
-    return click.argument("topic")(access_options(json_option("Print JSON.")(command)))
+def _damaging(command: Callable[..., Plan], *, is_gentle: bool = False) -> Command:
+    """Make a command that applies a plan out of a function that returns the plan.
+
+    The command also has the parameters that all share: topic, access, output format.
+    """
+
+    @wraps(command)
+    def apply(topic: str, access: Access, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+        from skipring.admin.chaos_client import apply_plan
+        from skipring.admin.chaos_plans import words
+        from skipring.node.process import run
+
+        plan = command(topic, **options)
+        damages = run(
+            apply_plan(access.supervisors, topic, plan, access.credentials(), is_gentle=is_gentle)
+        )
+        done = {node: [words(damage) for damage in each] for node, each in damages.items()}
+        if as_json:
+            click.echo(json.dumps({"topic": topic, "damaged": done}, sort_keys=True))
+            return
+        for node, texts in done.items():
+            click.echo(f"{node}: {'; '.join(texts)}")
+
+    return click.argument("topic")(access_options(json_option("Print JSON.")(apply)))
 
 
 @click.group()
@@ -42,10 +62,10 @@ def chaos() -> None:
 
 
 @chaos.command()
-@_common
+@_damaging
 @click.argument("code", metavar="ADVERSARY")
 @_seed
-def adversary(topic: str, access: Access, as_json: bool, code: str, seed: int) -> None:
+def adversary(topic: str, code: str, seed: int) -> Plan:
     """Overwrite the state of a topic with an adversary of the simulator, such as A15.
 
     Each member gets the state of one simulated node. No publication is invented, but members may
@@ -54,79 +74,51 @@ def adversary(topic: str, access: Access, as_json: bool, code: str, seed: int) -
     from skipring.admin.chaos_plans import adversarial, check_adversary
 
     check_adversary(code)
-    _damage(topic, access, lambda members: adversarial(code, topic, members, seed), as_json)
+    return lambda members: adversarial(code, topic, members, seed)
 
 
 @chaos.command()
-@_common
-@click.option("--wipe", is_flag=True, help="Delete all entries.")
+@_damaging
+@option("--wipe", "Delete all entries.", is_flag=True)
 @_seed
-def database(topic: str, access: Access, as_json: bool, wipe: bool, seed: int) -> None:
+def database(_: str, wipe: bool, seed: int) -> Plan:
     """Overwrite or empty the supervisor's database."""
     from skipring.admin.chaos_plans import no_database, wrong_database
 
-    _damage(
-        topic,
-        access,
-        lambda members: no_database() if wipe else wrong_database(members, seed),
-        as_json,
-    )
+    return lambda members: no_database() if wipe else wrong_database(members, seed)
 
 
 @chaos.command()
-@_common
+@_damaging
 @_seed
-def labels(topic: str, access: Access, as_json: bool, seed: int) -> None:
+def labels(_: str, seed: int) -> Plan:
     """Overwrite the label of every member with an arbitrary one."""
     from skipring.admin.chaos_plans import wrong_labels
 
-    _damage(topic, access, lambda members: wrong_labels(members, seed), as_json)
+    return lambda members: wrong_labels(members, seed)
 
 
 @chaos.command()
-@_common
-@click.option(
-    "--share", type=_SHARE, default=0.5, show_default=True, help="Share of all publications."
-)
+@_damaging
+@option("--share", "Share of all publications.", type=_SHARE, default=0.5)
 @_seed
-def tries(topic: str, access: Access, as_json: bool, share: float, seed: int) -> None:
+def tries(_: str, share: float, seed: int) -> Plan:
     """Corrupt the tries of all members.
 
     Hashes become wrong at every member, and all members but one lose a share of their publications.
     """
     from skipring.admin.chaos_plans import spoilt_tries
 
-    _damage(topic, access, lambda members: spoilt_tries(members, share, seed), as_json)
+    return lambda members: spoilt_tries(members, share, seed)
 
 
 @chaos.command()
-@_common
-@click.option("--groups", metavar="A,B/C,D", help="Members of each group.")
-@click.option(
-    "--parts",
-    type=click.IntRange(2),
-    default=2,
-    show_default=True,
-    help="Number of random groups, without --groups.",
-)
-@click.option(
-    "--ticks",
-    type=click.IntRange(1),
-    default=TICKS,
-    show_default=True,
-    help="Duration, in ticks of each member.",
-)
+@_damaging
+@option("--groups", "Members of each group.", "A,B/C,D")
+@option("--parts", "Number of random groups, without --groups.", type=click.IntRange(2), default=2)
+@option("--ticks", "Duration, in ticks of each member.", type=click.IntRange(1), default=TICKS)
 @_seed
-def partition(
-    *,
-    topic: str,
-    access: Access,
-    as_json: bool,
-    groups: str | None,
-    parts: int,
-    ticks: int,
-    seed: int,
-) -> None:
+def partition(_: str, groups: str | None, parts: int, ticks: int, seed: int) -> Plan:
     """Drop all traffic between groups of members.
 
     Members of no group reach all groups. So does the supervisor, unless a group contains
@@ -141,31 +133,24 @@ def partition(
         chaos_plans.check_names([node for side in sides for node in side], members)
         return chaos_plans.partition(sides, ticks)
 
-    _damage(topic, access, plan, as_json)
+    return plan
 
 
 @chaos.command()
-@_common
-def heal(topic: str, access: Access, as_json: bool) -> None:
+@partial(_damaging, is_gentle=True)
+def heal(_: str) -> Plan:
     """End every partition."""
     from skipring.admin.chaos_plans import healed
 
-    _damage(topic, access, healed, as_json, is_gentle=True)
+    return healed
 
 
 @chaos.command()
-@_common
+@_damaging
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
-@click.option("--share", type=_SHARE, help="Random share of all members, instead of names.")
+@option("--share", "Random share of all members, instead of names.", type=_SHARE)
 @_seed
-def kill(
-    topic: str,
-    access: Access,
-    as_json: bool,
-    nodes: tuple[str, ...],
-    share: float | None,
-    seed: int,
-) -> None:
+def kill(_: str, nodes: tuple[str, ...], share: float | None, seed: int) -> Plan:
     """Kill processes, as kill -9 does."""
     from skipring.admin import chaos_plans
 
@@ -178,27 +163,8 @@ def kill(
         chaos_plans.check_names(nodes, members)
         return chaos_plans.killed(nodes)
 
-    _damage(topic, access, plan, as_json)
+    return plan
 
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _damage(
-    topic: str, access: Access, plan: Plan, as_json: bool, *, is_gentle: bool = False
-) -> None:
-    """Plan the damage, apply it and print the affected processes."""
-    from skipring.admin.chaos_client import apply_plan
-    from skipring.admin.chaos_plans import words
-    from skipring.node.process import run
-
-    damages = run(
-        apply_plan(access.supervisors, topic, plan, access.credentials(), is_gentle=is_gentle)
-    )
-    done = {node: [words(damage) for damage in each] for node, each in damages.items()}
-    if as_json:
-        click.echo(json.dumps({"topic": topic, "damaged": done}, sort_keys=True))
-        return
-    for node, texts in done.items():
-        click.echo(f"{node}: {'; '.join(texts)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skipring.cli.options import json_option
+from skipring.cli.options import json_option, option
 
 if TYPE_CHECKING:
     from skipring.net.access import Context
@@ -27,12 +27,10 @@ def context() -> None:
 
 @context.command()
 @click.argument("name")
-@click.option(
-    "--supervisor", required=True, metavar="HOST:PORT[,...]", help="Supervisors of the cluster."
-)
-@click.option("--tls-ca", metavar="FILE", help="Certificate of the cluster's authority.")
-@click.option("--tls-cert", metavar="FILE", help="Your certificate.")
-@click.option("--tls-key", metavar="FILE", help="Key of your certificate.")
+@option("--supervisor", "Supervisors of the cluster.", "HOST:PORT[,...]", required=True)
+@option("--tls-ca", "Certificate of the cluster's authority.", "FILE")
+@option("--tls-cert", "Your certificate.", "FILE")
+@option("--tls-key", "Key of your certificate.", "FILE")
 def save(
     name: str, supervisor: str, tls_ca: str | None, tls_cert: str | None, tls_key: str | None
 ) -> None:
@@ -59,8 +57,7 @@ def use(name: str) -> None:
     from skipring.net.access import SELECTED, Contexts
 
     contexts = Contexts.load()
-    contexts.find(name)
-    contexts.current = name
+    contexts.select(name)
     contexts.save()
     if contexts.selected != name:
         click.echo(f"{SELECTED}={contexts.selected} takes precedence in this shell", err=True)
@@ -111,10 +108,7 @@ def delete(name: str) -> None:
     from skipring.net.access import Contexts
 
     contexts = Contexts.load()
-    contexts.find(name)
-    del contexts.contexts[name]
-    if contexts.current == name:
-        contexts.current = None
+    contexts.delete(name)
     contexts.save()
 
 

@@ -17,6 +17,7 @@ from skipring.cli.options import (
     SUPERVISOR_LISTEN,
     Exit,
     has_extra,
+    option,
     require_extra,
     tick_option,
 )
@@ -33,28 +34,16 @@ NODES_MAX: Final = 64
 
 
 @click.command()
-@click.option(
-    "--data",
-    type=DIRECTORY,
-    metavar="DIR",
-    help="Data directory.  [default: temporary, deleted at the end]",
+@option(
+    "--data", "Data directory.  [default: temporary, deleted at the end]", "DIR", type=DIRECTORY
 )
-@click.option(
-    "--topic",
-    "topics",
+@option(
+    *("--topic", "Topic of all nodes; may be repeated.", "T"),
+    into="topics",
     multiple=True,
     default=["news"],
-    show_default=True,
-    metavar="T",
-    help="Topic of all nodes; may be repeated.",
 )
-@click.option(
-    "--nodes",
-    type=click.IntRange(1, NODES_MAX),
-    default=3,
-    show_default=True,
-    help="Number of nodes.",
-)
+@option("--nodes", "Number of nodes.", type=click.IntRange(1, NODES_MAX), default=3)
 @click.option(
     "--listen",
     default=SUPERVISOR_LISTEN,
@@ -63,7 +52,7 @@ NODES_MAX: Final = 64
     envvar="SKIPRING_SUPERVISOR",
     help="Address of the supervisor, or SKIPRING_SUPERVISOR.",
 )
-@tick_option(0.25, envvar=None)
+@tick_option(0.25, env=False)
 @click.option("--chaos", is_flag=True, help="Accept faults from skipring chaos.")
 @click.option(
     "--dashboard/--no-dashboard", default=None, help="Serve the dashboard.  [default: if installed]"
@@ -110,7 +99,9 @@ async def _watch(cluster: DevCluster, *, has_dashboard: bool | None, is_temporar
     """Print the running processes, then report processes that end, until a signal."""
     import asyncio
 
-    stop = _stop_status()
+    from skipring.node.process import stop_signal
+
+    stop = stop_signal(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     async with AsyncExitStack() as stack:
         url = await _dashboard(cluster, stack, has_dashboard)
         ready = asyncio.create_task(_ready(cluster))
@@ -122,34 +113,14 @@ async def _watch(cluster: DevCluster, *, has_dashboard: bool | None, is_temporar
         if not stop.done():
             _print_summary(cluster, url, is_temporary=is_temporary)
         while not stop.done():
-            for child, status in cluster.reap():
-                _report_end(cluster, child, status)
+            for child in cluster.reap():
+                _report_end(cluster, child)
             if not cluster.children:
                 click.echo("all processes have exited", err=True)
                 return Exit.NO
             await asyncio.wait([stop], timeout=POLL_S)
         await asyncio.to_thread(cluster.stop)
-    return stop.result()
-
-
-def _stop_status() -> asyncio.Future[int]:
-    """Return a future of the exit status, set by the first signal that asks to stop."""
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    stop: asyncio.Future[int] = loop.create_future()
-
-    def on_signal(status: int) -> None:
-        if not stop.done():
-            stop.set_result(status)
-
-    for number, status in (
-        (signal.SIGINT, Exit.INTERRUPTED),
-        (signal.SIGTERM, 0),
-        (signal.SIGHUP, 0),
-    ):
-        loop.add_signal_handler(number, on_signal, status)
-    return stop
+    return Exit.after(stop.result())
 
 
 async def _ready(cluster: DevCluster) -> None:
@@ -179,7 +150,7 @@ def _print_summary(cluster: DevCluster, url: str | None, *, is_temporary: bool) 
     settings = cluster.settings
     width = max(len(each.name) for each in cluster.children.values())
     for each in cluster.children.values():
-        click.echo(f"  {each.name:<{width}}  {each.address:<21}  pid {each.pid}")
+        click.echo(f"  {each.name:<{width}}  {each.address:<21}  pid {each.process.pid}")
     if url is not None:
         click.echo(f"  {'dashboard':<{width}}  {url}")
     end = ", deleted at the end" if is_temporary else ""
@@ -193,9 +164,9 @@ def _print_summary(cluster: DevCluster, url: str | None, *, is_temporary: bool) 
     click.echo(f'  skipring pub {topic} "hello"{where}\nCtrl-C ends everything.')
 
 
-def _report_end(cluster: DevCluster, child: Child, status: int) -> None:
+def _report_end(cluster: DevCluster, child: Child) -> None:
     """Report a process that has ended, and how to start it again."""
-    settings = cluster.settings
+    settings, status = cluster.settings, child.process.exitcode or 0
     how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended ({status})"
     tick = f"--tick {settings.tick_s:g} --data {shlex.quote(str(child.data))}"
     chaos = " --chaos" if settings.is_chaotic else ""
@@ -203,10 +174,8 @@ def _report_end(cluster: DevCluster, child: Child, status: int) -> None:
         command = f"supervisor --listen {child.address} {tick}{chaos}"
     else:
         names = " ".join(f"--topic {shlex.quote(topic)}" for topic in settings.topics)
-        where = next(
-            (each.address for each in cluster.children.values() if each.name == "supervisor"),
-            settings.listen,
-        )
+        supervisor = cluster.children.get("supervisor")
+        where = supervisor.address if supervisor is not None else settings.listen
         command = f"node --name {child.name} {names} --supervisor {where} {tick}{chaos}"
     click.echo(f"{child.name} {how}; the others continue. Start it again with:", err=True)
     click.echo(f"  skipring {command}", err=True)

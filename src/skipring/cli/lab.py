@@ -19,6 +19,7 @@ from skipring.cli.options import (
     SparkChoice,
     has_extra,
     json_option,
+    option,
     require_extra,
     spark_options,
 )
@@ -44,11 +45,9 @@ def lab() -> None:
 
 @lab.command()
 @click.argument("matrix", type=FILE)
-@click.option("--out", type=DIRECTORY, required=True, help="Directory of the tables.")
+@option("--out", "Directory of the tables.", type=DIRECTORY, required=True)
 @spark_options
-@click.option(
-    "--partitions", type=click.IntRange(1, 100_000), help="Spark tasks per chunk of work."
-)
+@option("--partitions", "Spark tasks per chunk of work.", type=click.IntRange(1, 100_000))
 @json_option()
 def run(matrix: Path, out: Path, spark: SparkChoice, partitions: int | None, as_json: bool) -> int:
     """Run all experiments of MATRIX that the tables do not have yet.
@@ -75,15 +74,12 @@ def _run(path: Path, out: Path, chosen: SparkChoice, partitions: int | None) -> 
 
     matrix = read_matrix(path)
     require_format(out, new=True)  # before Spark starts, which takes seconds
-    with shown(Console(stderr=True), matrix.title) as report_progress:
-        conf = {**settings_for(chosen.master), **chosen.conf}
-        spark = session.start(master=chosen.master, conf=conf, app="skipring lab")
-        try:
-            return run_matrix(
-                spark, matrix, out, partition_count=partitions, report=report_progress
-            )
-        finally:
-            session.stop(spark)
+    conf = {**settings_for(chosen.master), **chosen.conf}
+    with (
+        shown(Console(stderr=True), matrix.title) as report,
+        session.opened(master=chosen.master, conf=conf, app="skipring lab") as spark,
+    ):
+        return run_matrix(spark, matrix, out, partition_count=partitions, report=report)
 
 
 def _print_summary(summary: RunSummary, out: Path, *, as_json: bool) -> None:
@@ -102,9 +98,9 @@ def _print_summary(summary: RunSummary, out: Path, *, as_json: bool) -> None:
 
 @lab.command()
 @click.argument("directory", type=DIRECTORY)
-@click.option("--out", type=FILE, help="Page to write.  [default: DIRECTORY/report.html]")
-@click.option("--pictures", type=DIRECTORY, help="Also write every plot as an SVG file.")
-@click.option("--markdown", type=FILE, help="Also write the page as Markdown.")
+@option("--out", "Page to write.  [default: DIRECTORY/report.html]", type=FILE)
+@option("--pictures", "Also write every plot as an SVG file.", type=DIRECTORY)
+@option("--markdown", "Also write the page as Markdown.", type=FILE)
 @spark_options
 def report(
     directory: Path,
@@ -121,12 +117,12 @@ def report(
 
     require_format(directory)
     page = out if out is not None else directory / "report.html"
-    started = session.start(master=spark.master, conf=spark.conf, app="skipring lab report")
-    try:
-        with translate_spark_errors():
-            write_report(started, directory, page, pictures, markdown)
-    finally:
-        session.stop(started)
+    app = "skipring lab report"
+    with (
+        session.opened(master=spark.master, conf=spark.conf, app=app) as started,
+        translate_spark_errors(),
+    ):
+        write_report(started, directory, page, pictures, markdown)
     click.echo(str(page))
 
 
@@ -136,6 +132,13 @@ def report(
 def _sizes(context: click.Context, option: click.Parameter, text: str) -> list[int]:
     """Parse numbers separated by commas."""
     return [SIZE(size, option, context) for size in text.split(",")]
+
+
+def _sizes_option(text: str, default: str) -> Callable[[Command], Command]:
+    return option("--n", text, "N,...", into="sizes", callback=_sizes, default=default)
+
+
+_size = option("--size", "Bytes of a payload.", type=click.IntRange(16, 65536), default=128)
 
 
 def _chosen(names: Iterable[str], option: click.Parameter, text: str | None) -> list[str]:
@@ -159,13 +162,8 @@ def _against(catalogue: str) -> Callable[[Command], Command]:
         systems = _chosen(getattr(peers, catalogue), option, text)
         return systems if peers.OURS in systems else [peers.OURS, *systems]
 
-    return click.option(
-        "--against",
-        "systems",
-        metavar="NAME,...",
-        callback=parse,
-        help="Systems to compare with.  [default: all]",
-    )
+    text = "Systems to compare with.  [default: all]"
+    return option("--against", text, "NAME,...", into="systems", callback=parse)
 
 
 @click.group()
@@ -177,11 +175,20 @@ def bench() -> None:
     """
 
 
+_NODES: Final = click.IntRange(2, 1_000_000)
+_seed = option("--seed", "Random seed.", type=int, default=0)
+
+
+def _repeats(default: int) -> Callable[[Command], Command]:
+    text = "Repetitions of each measurement."
+    return option("--repeats", text, type=click.IntRange(1, 100), default=default)
+
+
 @bench.command()
-@click.option("--n", type=click.IntRange(2, 1_000_000), default=1000, show_default=True)
-@click.option("--ring-n", type=click.IntRange(2, 1_000_000), default=100_000, show_default=True)
-@click.option("--recovery-n", type=click.IntRange(2, 1_000_000), default=1024, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@option("--n", "Nodes of the runs that measure speed.", type=_NODES, default=1000)
+@option("--ring-n", "Nodes of the ring that heals.", type=_NODES, default=100_000)
+@option("--recovery-n", "Nodes of the rings that recover.", type=_NODES, default=1024)
+@_seed
 @json_option()
 def sim(as_json: bool, **options: int) -> None:
     """Measure the simulator: speed at N, healing and memory of a ring of RING_N, recovery.
@@ -194,8 +201,8 @@ def sim(as_json: bool, **options: int) -> None:
 
 
 @bench.command()
-@click.option("--n", type=SIZE, default=1_000_000, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@option("--n", "Number of publications.", type=SIZE, default=1_000_000)
+@_seed
 @json_option()
 def index(n: int, seed: int, as_json: bool) -> None:
     """Measure speed and memory of the index of N publications, and of a plain Patricia trie."""
@@ -205,10 +212,8 @@ def index(n: int, seed: int, as_json: bool) -> None:
 
 
 @bench.command()
-@click.option(
-    "--n", "sizes", metavar="N,...", callback=_sizes, default="100000,1000000", show_default=True
-)
-@click.option("--seed", type=int, default=0, show_default=True)
+@_sizes_option("Numbers of publications.", "100000,1000000")
+@_seed
 @json_option()
 def reconcile(sizes: list[int], seed: int, as_json: bool) -> None:
     """Measure messages and bytes until two tries of N publications are equal."""
@@ -218,9 +223,9 @@ def reconcile(sizes: list[int], seed: int, as_json: bool) -> None:
 
 
 @bench.command()
-@click.option("--n", "rows", type=SIZE, default=100_000, show_default=True)
-@click.option("--runs", type=SIZE, default=1000, show_default=True, help="Runs of the lab, n = 16.")
-@click.option("--repeats", type=click.IntRange(1, 100), default=7, show_default=True)
+@option("--n", "Number of publications.", into="rows", type=SIZE, default=100_000)
+@option("--runs", "Runs of the lab, n = 16.", type=SIZE, default=1000)
+@_repeats(7)
 @json_option()
 def spark(rows: int, runs: int, repeats: int, as_json: bool) -> None:
     """Measure reading N publications with Spark, reading Parquet, and the runs of the lab."""
@@ -231,19 +236,19 @@ def spark(rows: int, runs: int, repeats: int, as_json: bool) -> None:
 
 
 @bench.command()
-@click.option("--n", "sizes", metavar="N,...", callback=_sizes, default="64,256", show_default=True)
-@click.option("--size", type=click.IntRange(16, 65536), default=128, show_default=True)
-@click.option("--count", type=SIZE, help="Publications of a run.  [default: 1 to 2 s of load]")
-@click.option(
-    "--rate",
+@_sizes_option("Numbers of subscribers.", "64,256")
+@_size
+@option("--count", "Publications of a run.  [default: 1 to 2 s of load]", type=SIZE)
+@option(
+    *("--rate", "Publications per second.  [default: unlimited]"),
     type=click.FloatRange(0),
     default=0.0,
-    help="Publications per second.  [default: unlimited]",
+    show_default=False,
 )
-@click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True)
+@_repeats(3)
 @_against("SYSTEMS")
-@click.option("--job", "jobs", metavar="NAME,...", callback=_jobs, help="[default: all]")
-@click.option("--profile", "profiles", type=PROFILES, help="Write profiles here (slow).")
+@option("--job", "Jobs to run.  [default: all]", "NAME,...", into="jobs", callback=_jobs)
+@option("--profile", "Write profiles here (slow).", into="profiles", type=PROFILES)
 @json_option()
 def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Measure the cost of a delivery to N subscribers, compared with other systems.
@@ -260,16 +265,15 @@ def fanout(sizes: list[int], as_json: bool, **options: Any) -> None:  # noqa: AN
 
 @bench.command()
 @click.option(
-    "--n",
-    "--count",
-    "counts",
+    *("--n", "--count", "counts"),
     metavar="N,...",
     callback=_sizes,
     default="10000,100000",
     show_default=True,
+    help="Numbers of publications.",
 )
-@click.option("--size", type=click.IntRange(16, 65536), default=128, show_default=True)
-@click.option("--repeats", type=click.IntRange(1, 100), default=5, show_default=True)
+@_size
+@_repeats(5)
 @_against("STORED")
 @json_option()
 def history(counts: list[int], as_json: bool, **options: Any) -> None:  # noqa: ANN401
@@ -300,39 +304,21 @@ def _print_rows(rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--headless", is_flag=True, help="Print plain text, without pauses and repainting.")
-@click.option("--assert", "must_heal", is_flag=True, help="Exit with 3 if a check fails.")
-@click.option("--no-spark", is_flag=True, help="Skip the last chapter, on Spark.")
-@click.option("--stay", "stays", is_flag=True, help="Keep the ring running until Ctrl-C.")
-@click.option(
-    "--n", type=click.IntRange(4, 64), default=16, show_default=True, help="Number of nodes."
-)
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Random seed.")
-@click.option(
-    "--tick",
-    type=click.FloatRange(0.05, 10),
-    metavar="S",
-    default=0.25,
-    show_default=True,
-    help="Seconds between two ticks.",
-)
-@click.option(
-    "--pace",
-    type=click.FloatRange(0, 60),
-    metavar="S",
-    default=1.0,
-    show_default=True,
-    help="Seconds that each page stays.",
-)
-@click.option(
+@option("--headless", "Print plain text, without pauses and repainting.", is_flag=True)
+@option("--assert", "Exit with 3 if a check fails.", into="must_heal", is_flag=True)
+@option("--no-spark", "Skip the last chapter, on Spark.", is_flag=True)
+@option("--stay", "Keep the ring running until Ctrl-C.", into="stays", is_flag=True)
+@option("--n", "Number of nodes.", type=click.IntRange(4, 64), default=16)
+@option("--seed", "Random seed.", type=SEED, default=0)
+@option("--tick", "Seconds between two ticks.", "S", type=click.FloatRange(0.05, 10), default=0.25)
+@option("--pace", "Seconds that each page stays.", "S", type=click.FloatRange(0, 60), default=1.0)
+@option(
     "--deadline",
+    "Time limit of a chapter.  [default: 45 s, or 200 rounds]",
+    "S",
     type=click.FloatRange(1, 3600),
-    metavar="S",
-    help="Time limit of a chapter.  [default: 45 s, or 200 rounds]",
 )
-@click.option(
-    "--report", type=FILE, default=REPORT, show_default=True, help="Report of the Spark chapter."
-)
+@option("--report", "Report of the Spark chapter.", type=FILE, default=REPORT)
 @json_option("Print the scoreboard as JSON, and nothing else.")
 def demo(
     *,

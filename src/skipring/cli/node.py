@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,113 +16,68 @@ from skipring.cli.options import (
     Command,
     Exit,
     access_options,
+    apply_options,
     duration_option,
     identity_options,
+    option,
     tick_option,
 )
 
 if TYPE_CHECKING:
     from skipring.net.access import Access
+    from skipring.node.process import ProcessPaths
+    from skipring.node.settings import NodeSettings
 
 NODE_LISTEN: Final = "127.0.0.1:0"
 
-_PROCESS_OPTIONS: Final = (
-    click.option(
-        "--advertise",
-        metavar="HOST:PORT",
-        envvar="SKIPRING_ADVERTISE",
-        help="Address that peers dial.  [default: as --listen]",
-    ),
-    click.option(
-        "--data",
-        type=DIRECTORY,
-        metavar="DIR",
-        envvar="SKIPRING_DATA",
-        help="Data directory.  [default: none; data stays in memory]",
-    ),
-    click.option(
-        "--metrics",
-        metavar="HOST:PORT",
-        envvar="SKIPRING_METRICS",
-        help="Serve /metrics, /healthz, /livez and /readyz.",
-    ),
-    click.option(
-        "--log-level",
-        type=click.Choice(LEVELS),
-        default="info",
-        show_default=True,
-        envvar="SKIPRING_LOG_LEVEL",
-        help="Log to stderr: text on a terminal, else JSON.",
-    ),
-    click.option("--chaos", is_flag=True, help="Accept faults from skipring chaos."),
-    tick_option(),
-)
+_DATA: Final = "Data directory.  [default: none; data stays in memory]"
 
 
 def _process_options(listen: str) -> Callable[[Command], Command]:
     """Add the options of a process; ``listen`` is its default address."""
-    listen_option = click.option(
-        "--listen",
-        default=listen,
-        show_default=True,
-        metavar="HOST:PORT",
-        envvar="SKIPRING_LISTEN",
-        help="Address to listen on; port 0 picks a free port.",
+    where, level = "HOST:PORT", click.Choice(LEVELS)
+    text, port = "Log to stderr: text on a terminal, else JSON.", "port 0 picks a free port."
+    return apply_options(
+        option("--listen", f"Address to listen on; {port}", where, default=listen, env=True),
+        option("--advertise", "Address that peers dial.  [default: as --listen]", where, env=True),
+        option("--data", _DATA, "DIR", type=DIRECTORY, env=True),
+        option("--metrics", "Serve /metrics, /healthz, /livez and /readyz.", where, env=True),
+        option("--log-level", text, type=level, default="info", env=True),
+        option("--chaos", "Accept faults from skipring chaos.", is_flag=True),
+        tick_option(),
     )
-
-    def add(command: Command) -> Command:
-        for option in reversed((listen_option, *_PROCESS_OPTIONS)):
-            command = option(command)
-        return command
-
-    return add
 
 
 @click.command()
 @identity_options
 @_process_options(SUPERVISOR_LISTEN)
-@click.option(
+@option(
     "--allow-topic",
+    "Serve only topics that match; may be repeated.",
+    "GLOB",
     multiple=True,
-    metavar="GLOB",
-    envvar="SKIPRING_ALLOW_TOPIC",
-    help="Serve only topics that match; may be repeated.",
+    env=True,
 )
 def supervisor(access: Access, allow_topic: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401
     """Run a supervisor; the first line of output is its address."""
-    from msgspec.structs import replace
-
     from skipring.node.process import run, serve_supervisor
 
-    settings, place = _settings(access, **options)
-    settings = replace(settings, allowed_topics=allow_topic)
-    return _status_of(run(serve_supervisor(settings, place, _announce)))
+    settings, place = _settings(access, {"allowed_topics": allow_topic}, **options)
+    return Exit.after(run(serve_supervisor(settings, place, _announce)))
 
 
 @click.command()
 @access_options
 @_process_options(NODE_LISTEN)
-@click.option(
-    "--topic",
-    "topics",
+@option(
+    *("--topic", "Topic to subscribe to; may be repeated.", "T"),
+    into="topics",
     required=True,
     multiple=True,
-    metavar="T",
-    envvar="SKIPRING_TOPIC",
-    help="Topic to subscribe to; may be repeated.",
+    env=True,
 )
-@click.option(
-    "--name",
-    metavar="ID",
-    envvar="SKIPRING_NAME",
-    help="Name of the node.  [default: as its certificate, or random]",
-)
-@duration_option(
-    "--drain",
-    "30s",
-    envvar="SKIPRING_DRAIN",
-    help="On stop, wait at most TIME for the handover.",
-)
+@option("--name", "Name of the node.  [default: as its certificate, or random]", "ID", env=True)
+@duration_option("--drain", "On stop, wait at most TIME for the handover.", "30s", env=True)
 def node(
     access: Access,
     topics: tuple[str, ...],
@@ -138,25 +92,19 @@ def node(
 
     With --config, SIGHUP reloads the list of supervisors from the file.
     """
-    from msgspec.structs import replace
-
     from skipring.node.process import run, serve_node
 
-    settings, place = _settings(access, **options)
-    serving = serve_node(
-        replace(settings, drain_s=drain),
-        place,
-        topics,
-        name=name,
-        announce=_announce,
-        supervisors_again=_supervisors_reader(click.get_current_context(), access),
+    settings, place = _settings(access, {"drain_s": drain}, **options)
+    again = _supervisors_reader(click.get_current_context(), access)
+    stop = run(
+        serve_node(settings, place, topics, name=name, announce=_announce, supervisors_again=again)
     )
-    stop = run(serving)
-    return Exit.NO if stop.not_handed_over else _status_of(stop.signal)
+    return Exit.NO if stop.not_handed_over else Exit.after(stop.signal)
 
 
 def _settings(
     access: Access,
+    more: Mapping[str, Any],
     *,
     listen: str,
     advertise: str | None,
@@ -165,7 +113,7 @@ def _settings(
     log_level: str,
     chaos: bool,
     tick: float,
-) -> tuple[Any, Any]:
+) -> tuple[NodeSettings, ProcessPaths]:
     """Configure logs; check the options of a process and return its settings and paths."""
     from skipring.net.addresses import parse_address, split_address
     from skipring.node.process import ProcessPaths
@@ -184,6 +132,7 @@ def _settings(
         advertised=advertise,
         credentials=credentials,
         is_chaotic=chaos,
+        **more,
     )
     place = ProcessPaths(listen=parse_address(listen, "listen"), data=data, metrics=metrics)
     return settings, place
@@ -205,11 +154,6 @@ def _supervisors_reader(
         return parse_supervisors(listed, is_secured=access.is_secured)
 
     return read
-
-
-def _status_of(stopped_by: signal.Signals) -> int:
-    """Return the exit status: INTERRUPTED after SIGINT, 0 after a request to stop."""
-    return Exit.INTERRUPTED if stopped_by is signal.SIGINT else Exit.YES
 
 
 def _announce(line: str) -> None:

@@ -15,6 +15,7 @@ from functools import wraps
 from importlib.util import find_spec
 from math import inf, isfinite
 from pathlib import Path
+from signal import Signals
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -44,6 +45,42 @@ class Exit(IntEnum):
     NOT_CONVERGED = 3
     UNREACHABLE = 4
     INTERRUPTED = 130
+
+    @classmethod
+    def after(cls, stopped_by: Signals) -> Exit:
+        """Return the status of a process that a signal has stopped as requested."""
+        return cls.INTERRUPTED if stopped_by is Signals.SIGINT else cls.YES
+
+
+def option(
+    flag: str,
+    text: str,
+    metavar: str | None = None,
+    *,
+    into: str | None = None,
+    env: bool = False,
+    **attributes: Any,  # noqa: ANN401  (as click.option)
+) -> Callable[[Command], Command]:
+    """Return an option; its help shows the default.
+
+    ``into`` names the parameter if it differs from the flag. With ``env`` the option is also read
+    from ``SKIPRING_`` and its name.
+    """
+    names = [flag] if into is None else [flag, into]
+    variable = f"SKIPRING_{flag.lstrip('-').replace('-', '_').upper()}" if env else None
+    attributes.setdefault("show_default", attributes.get("default") is not None)
+    return click.option(*names, metavar=metavar, envvar=variable, help=text, **attributes)
+
+
+def apply_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return a decorator that adds several options, in the order of the help text."""
+
+    def add(command: Command) -> Command:
+        for each in reversed(options):
+            command = each(command)
+        return command
+
+    return add
 
 
 def json_option(text: str | None = None) -> Callable[[Command], Command]:
@@ -93,39 +130,24 @@ def finite(_: click.Context, __: click.Parameter, value: float) -> float:
     return value
 
 
-def tick_option(
-    default_s: float = 1.0, *, envvar: str | None = "SKIPRING_TICK"
-) -> Callable[[Command], Command]:
+def tick_option(default_s: float = 1.0, *, env: bool = True) -> Callable[[Command], Command]:
     """Return the option ``--tick``."""
-    return click.option(
-        "--tick",
-        type=SECONDS,
-        default=default_s,
-        show_default=True,
-        metavar="S",
-        envvar=envvar,
-        callback=finite,
-        help="Seconds between two ticks.",
-    )
+    text = "Seconds between two ticks."
+    return option("--tick", text, "S", type=SECONDS, default=default_s, env=env, callback=finite)
 
 
-_SUPERVISORS: Final = click.option(
+_SUPERVISORS: Final = option(
     "--supervisor",
-    "supervisors",
-    metavar="HOST:PORT[,...]",
-    envvar="SKIPRING_SUPERVISOR",
-    help="Supervisors; or SKIPRING_SUPERVISOR, or a context.  [default: 127.0.0.1:7400]",
+    "Supervisors; or SKIPRING_SUPERVISOR, or a context.  [default: 127.0.0.1:7400]",
+    "HOST:PORT[,...]",
+    into="supervisors",
+    env=True,
 )
 
-_CREDENTIALS: Final = tuple(
-    click.option(
-        f"--tls-{name}", type=FILE, metavar="FILE", envvar=f"SKIPRING_TLS_{name.upper()}", help=text
-    )
-    for name, text in (
-        ("ca", "Certificate of the cluster's authority."),
-        ("cert", "Certificate of this process."),
-        ("key", "Key of that certificate."),
-    )
+_CREDENTIALS: Final = apply_options(
+    option("--tls-ca", "Certificate of the cluster's authority.", "FILE", type=FILE, env=True),
+    option("--tls-cert", "Certificate of this process.", "FILE", type=FILE, env=True),
+    option("--tls-key", "Key of that certificate.", "FILE", type=FILE, env=True),
 )
 
 
@@ -152,9 +174,7 @@ def identity_options(command: Command) -> Command:
             return command(access=Access.resolve(others.pop("supervisors"), **files), **others)
         return command(access=Access.files(**files), **others)
 
-    for option in (config_option, *reversed(_CREDENTIALS)):
-        with_access = option(with_access)
-    return with_access
+    return _CREDENTIALS(config_option(with_access))
 
 
 def open_inspector(
@@ -197,11 +217,11 @@ _DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h|d|)")
 UNITS_S: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def duration_option(name: str, default: str, **attributes: Any) -> Callable[[Command], Command]:  # noqa: ANN401
+def duration_option(
+    flag: str, text: str, default: str, *, env: bool = False
+) -> Callable[[Command], Command]:
     """Return an option that is a duration."""
-    return click.option(
-        name, type=DURATION, default=default, show_default=True, metavar="TIME", **attributes
-    )
+    return option(flag, text, "TIME", type=DURATION, default=default, env=env)
 
 
 # --- Spark -----------------------------------------------------------------------------
@@ -233,14 +253,19 @@ def spark_options(command: Command) -> Command:
     return _MASTER(_CONF(with_spark))
 
 
-def _settings(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not equals or not key.startswith("spark."):
-            raise click.BadParameter(f"{text!r} is not of the form spark.KEY=VALUE")
-        settings[key] = value
-    return settings
+def key_values(form: str = "K=V", prefix: str = "") -> Callable[..., dict[str, str]]:
+    """Return a callback that parses repeated texts KEY=VALUE into a dictionary."""
+
+    def parse(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for text in given:
+            key, equals, value = text.partition("=")
+            if not equals or not key or not key.startswith(prefix):
+                raise click.BadParameter(f"{text!r} is not of the form {form}")
+            found[key] = value
+        return found
+
+    return parse
 
 
 _MASTER: Final = click.option(
@@ -250,10 +275,8 @@ _MASTER: Final = click.option(
     help="Spark master: local[2], spark://HOST:PORT, yarn ...  [default: all local cores]",
 )
 
-_CONF: Final = click.option(
-    "--conf",
+_CONF: Final = option(
+    *("--conf", "Spark setting; may be repeated.", "KEY=VALUE"),
     multiple=True,
-    metavar="KEY=VALUE",
-    callback=_settings,
-    help="Spark setting; may be repeated.",
+    callback=key_values("spark.KEY=VALUE", prefix="spark."),
 )

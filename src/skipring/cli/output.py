@@ -66,7 +66,8 @@ def print_diagnosis(topic: str, diagnosis: Diagnosis) -> None:
     if diagnosis.is_healthy:
         console.print(Text(f"{topic}: healthy ({members}, all in sync)", RIGHT_STYLE))
     else:
-        console.print(Text(f"{topic}: not healthy ({members})", WRONG_STYLE))
+        state = f"degraded ({members})" if diagnosis.members else "no members"
+        console.print(Text(f"{topic}: {state}", WRONG_STYLE))
     for line in _violation_lines(diagnosis.violations):
         console.print(line)
     for sentence in diagnosis.advice:
@@ -81,9 +82,9 @@ def _violation_lines(violations: Sequence[Violation]) -> Iterator[Text]:
     for violation in violations:
         by_layer.setdefault(violation.layer, []).append(violation)
     for layer, found in by_layer.items():
-        yield Text(f"{layer}, {LAYERS[layer]}:", "bold")
+        yield Text(f"{LAYERS[layer]}:", "bold")
         for violation in found[:VIOLATIONS_MAX]:
-            yield Text(f"  {violation.text}")
+            yield Text(f"  {violation.text.removeprefix('database: ')}")
         if len(found) > VIOLATIONS_MAX:
             yield Text(f"  and {len(found) - VIOLATIONS_MAX} more", "dim")
 
@@ -194,7 +195,8 @@ def run_with_progress(simulation: Simulation, start: str, pace_s: float | None =
     console = Console(highlight=False)
     view = RunView(simulation, start)
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        report = simulation.run(_Painter(view, live, PACE_S if pace_s is None else pace_s).show)
+        pace_s = PACE_S if pace_s is None else pace_s
+        report = simulation.run(lambda world: view.paint(world, live, pace_s))
     closure = simulation.scenario.closure if report.closure_ok is not None else 0
     page = RingPanel.of(console)
     console.print(view.frame(simulation.world, page, closure))
@@ -202,28 +204,6 @@ def run_with_progress(simulation: Simulation, start: str, pace_s: float | None =
     for violation in report.violations:
         console.print(Text(f"  {violation}", "red"))
     return report
-
-
-class _Painter:
-    """Painter of the rounds of a run: the first ones each, later ones at the frame rate."""
-
-    def __init__(self, view: RunView, live: Live, pace_s: float) -> None:
-        self._view = view
-        self._live = live
-        self._pace_s = pace_s
-        self._next = 0.0  # time of the next frame
-
-    def show(self, world: World) -> None:
-        """Paint a round, unless the next frame is not due."""
-        began = time.monotonic()
-        is_slow = world.round <= SLOW_ROUNDS and self._pace_s > 0
-        if not is_slow and began < self._next:
-            return
-        self._live.update(self._view.frame(world, RingPanel.of(self._live.console)), refresh=True)
-        took = time.monotonic() - began
-        self._next = began + max(FRAME_S, took / DRAWING_SHARE)
-        if is_slow:
-            time.sleep(max(self._pace_s - took, 0))
 
 
 class RunView:
@@ -234,13 +214,26 @@ class RunView:
         self._about = f"{nodes} subscribers, mode {scenario.mode}, seed {scenario.seed}"
         self._start = start
         self._history: list[int] = []  # number of violations, by picture
+        self._next_s = 0.0  # time of the next picture
+
+    def paint(self, world: World, live: Live, pace_s: float) -> None:
+        """Paint a round: each of the first rounds, later ones at the frame rate."""
+        began = time.monotonic()
+        is_slow = world.round <= SLOW_ROUNDS and pace_s > 0
+        if not is_slow and began < self._next_s:
+            return
+        live.update(self.frame(world, RingPanel.of(live.console)), refresh=True)
+        took = time.monotonic() - began
+        self._next_s = began + max(FRAME_S, took / DRAWING_SHARE)
+        if is_slow:
+            time.sleep(max(pace_s - took, 0))
 
     def frame(self, world: World, page: RingPanel, closure: int = 0) -> RenderableType:
         """Return the ring as it is now, below two lines that describe the run."""
         rounds = f"round {world.round}" + (f", {closure} of them closure" if closure else "")
         title = Text.assemble((rounds, "bold"), f"   {self._about}", no_wrap=True, overflow="crop")
         start = Text(self._start, "dim", no_wrap=True, overflow="crop")
-        return Group(title, start, page.draw_with_levels(self._content(world), page.rows - 2))
+        return Group(title, start, page.draw(self._content(world), page.rows - 2))
 
     def _content(self, world: World) -> RingContent:
         wrong, ring = census(world), layout(world)

@@ -19,6 +19,7 @@ from skipring.cli.options import (
     SparkChoice,
     access_options,
     json_option,
+    option,
     spark_options,
 )
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from skipring.net.access import Access
     from skipring.spark.pipeline.runner import PipelinePlan, Tell
 
+STARTS: Final = ("earliest", "latest")
 FORMATS: Final = ("auto", "json", "text", "binary")
 TRIGGER_S: Final = 5.0  # Guess: fresh enough for a reader, and not too many small files.
 WINDOW_MAX_S: Final = 86_400  # a day, by which gold is partitioned
@@ -38,44 +40,27 @@ def pipeline() -> None:
 
 @pipeline.command()
 @access_options
-@click.option("--subscribe", required=True, metavar="T[,...]", help="Topics to follow.")
-@click.option("--lake", type=DIRECTORY, required=True, help="Directory of the tables.")
-@click.option(
-    "--trigger",
-    type=Duration(0.1, 86_400),
-    metavar="TIME",
-    help="Time between two batches.  [default: 5s]",
-)
-@click.option("--available-now", is_flag=True, help="Read the stored publications, then exit.")
-@click.option(
-    "--starting",
-    type=click.Choice(["earliest", "latest"]),
-    default="earliest",
-    show_default=True,
-    help="Start of a new lake.",
-)
-@click.option(
+@option("--subscribe", "Topics to follow.", "T[,...]", required=True)
+@option("--lake", "Directory of the tables.", type=DIRECTORY, required=True)
+@option("--trigger", "Time between two batches.  [default: 5s]", "TIME", type=Duration(0.1, 86_400))
+@option("--available-now", "Read the stored publications, then exit.", is_flag=True)
+@option("--starting", "Start of a new lake.", type=click.Choice(STARTS), default="earliest")
+@option(
     "--format",
-    "values",
+    "Format of payloads; rows of other formats are rejected.  [default: auto]",
+    into="values",
     type=click.Choice(FORMATS),
-    help="Format of payloads; rows of other formats are rejected.  [default: auto]",
 )
-@click.option(
-    "--window",
-    type=Duration(1, WINDOW_MAX_S),
-    metavar="TIME",
-    help="Windows of gold.  [default: 1m]",
-)
-@click.option(
+@option("--window", "Windows of gold.  [default: 1m]", "TIME", type=Duration(1, WINDOW_MAX_S))
+@option(
     "--max-offsets",
+    "Maximum publications per batch.  [default: 100000]",
     type=click.IntRange(1, 10_000_000),
-    help="Maximum publications per batch.  [default: 100000]",
 )
-@click.option(
+@option(
     "--fail-on-data-loss/--no-fail-on-data-loss",
+    "Fail if the store of the source is lost.",
     default=True,
-    show_default=True,
-    help="Fail if the store of the source is lost.",
 )
 @spark_options
 @json_option("Print a line of JSON for each batch.")
@@ -193,7 +178,7 @@ class _Ending:
 
 @pipeline.command()
 @click.argument("lake", type=DIRECTORY)
-@click.option("--out", type=FILE, help="Page to write.  [default: LAKE/report.html]")
+@option("--out", "Page to write.  [default: LAKE/report.html]", type=FILE)
 @spark_options
 def report(lake: Path, out: Path | None, spark: SparkChoice) -> None:
     """Write a page about LAKE: rates, latencies, hops, repairs, rejected rows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import select
 import sys
 import time
@@ -17,7 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from skipring.cli.options import DURATION, access_options, duration_option, json_option
+from skipring.cli.options import (
+    DURATION,
+    access_options,
+    duration_option,
+    json_option,
+    key_values,
+    option,
+)
 
 if TYPE_CHECKING:
     from skipring.core.publications import Publication
@@ -33,6 +41,8 @@ NO_KEY: Final = "-"
 NEW: Final = ("new", "latest")
 STARTS: Final = ("all", "earliest", *NEW)
 
+_CONTENTS: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+
 Show = Callable[["Publication"], str | bytes]
 
 
@@ -40,17 +50,19 @@ Show = Callable[["Publication"], str | bytes]
 @click.argument("topic")
 @click.argument("text", required=False)
 @access_options
-@click.option("--key", help="Key of each publication.")
-@click.option("--header", "headers", multiple=True, metavar="K=V", help="Header; may be repeated.")
-@click.option(
-    "--from-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Publish the contents of FILE as one publication.",
+@option("--key", "Key of each publication.")
+@option(
+    "--header",
+    "Header; may be repeated.",
+    "K=V",
+    into="headers",
+    multiple=True,
+    callback=key_values(),
 )
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Publish TEXT or FILE N times.")
-@duration_option("--wait", "10s", help="Time to wait for a member.")
-@click.option("--volatile", is_flag=True, help="Accept a member that stores in memory only.")
+@option("--from-file", "Publish the contents of FILE as one publication.", "FILE", type=_CONTENTS)
+@option("--count", "Publish TEXT or FILE N times.", "N", type=click.IntRange(1))
+@duration_option("--wait", "Time to wait for a member.", "10s")
+@option("--volatile", "Accept a member that stores in memory only.", is_flag=True)
 @json_option()
 def pub(
     *,
@@ -86,27 +98,17 @@ def pub(
 
 
 def _publish_plan(
-    topic: str, *, key: str | None, headers: tuple[str, ...], wait: float, volatile: bool
+    topic: str, *, key: str | None, headers: dict[str, str], wait: float, volatile: bool
 ) -> PublishPlan:
     from skipring.rpc.publisher import PublishPlan
 
     return PublishPlan(
         topic=topic,
         key=None if key is None else os.fsencode(key),
-        headers=_headers(headers),
+        headers=headers,
         is_volatile=volatile,
         wait_s=wait,
     )
-
-
-def _headers(given: tuple[str, ...]) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{text!r} is not of the form K=V", param_hint="--header")
-        headers[name] = value
-    return headers
 
 
 def _payloads(text: str | None, from_file: Path | None, count: int | None) -> Iterable[bytes]:
@@ -132,21 +134,17 @@ def _payloads(text: str | None, from_file: Path | None, count: int | None) -> It
 @click.command()
 @click.argument("topic")
 @access_options
-@click.option("--start", type=click.Choice(STARTS), help="First publication.  [default: all]")
-@click.option(
-    "--since", metavar="TIME", help="Only the last TIME (10m), or since TIME (2026-05-31T12:00Z)."
-)
-@click.option("--key", help="Only publications with this key.")
-@click.option("--publisher", metavar="NODE", help="Only publications of this publisher.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Exit after N publications.")
-@click.option(
-    "--follow/--no-follow", default=True, show_default=True, help="Wait for new publications."
-)
-@click.option("--exit-when-synced", is_flag=True, help="Exit when all members are in sync.")
+@option("--start", "First publication.  [default: all]", type=click.Choice(STARTS))
+@option("--since", "Only the last TIME (10m), or since TIME (2026-05-31T12:00Z).", "TIME")
+@option("--key", "Only publications with this key.")
+@option("--publisher", "Only publications of this publisher.", "NODE")
+@option("--count", "Exit after N publications.", "N", type=click.IntRange(1))
+@option("--follow/--no-follow", "Wait for new publications.", default=True)
+@option("--exit-when-synced", "Exit when all members are in sync.", is_flag=True)
 @duration_option(
-    "--wait", "10s", help="With --no-follow or --exit-when-synced: time to wait for a member."
+    "--wait", "With --no-follow or --exit-when-synced: time to wait for a member.", "10s"
 )
-@click.option("--format", "form", metavar="TEXT", help="Format of each publication; see above.")
+@option("--format", "Format of each publication; see above.", "TEXT", into="form")
 @json_option("Print JSON also on a terminal.")
 def sub(
     *,
@@ -314,18 +312,13 @@ def _formatted(form: str, topic: str, publication: Publication) -> str:
         "h": ",".join(f"{name}={value}" for name, value in publication.headers.items()),
         "i": publication.id.hex(),
     }
-    parts = iter(form)
-    out = []
-    for each in parts:
-        if each == "%":
-            token = next(parts, "%")
-            out.append(tokens.get(token, f"%{token}"))
-        elif each == "\\":
-            token = next(parts, "\\")
-            out.append(_ESCAPES.get(token, f"\\{token}"))
-        else:
-            out.append(each)
-    return "".join(out)
+
+    def replaced(found: re.Match[str]) -> str:
+        if found[1]:
+            return tokens.get(found[1], found[0])
+        return _ESCAPES.get(found[2], found[0])
+
+    return re.sub(r"%(.)|\\(.)", replaced, form, flags=re.DOTALL)
 
 
 def _as_text(value: bytes) -> str:

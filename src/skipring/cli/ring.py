@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -13,21 +14,24 @@ from skipring.cli.options import (
     duration_option,
     json_option,
     open_inspector,
+    option,
 )
 from skipring.errors import InputError
 
 if TYPE_CHECKING:
-    from skipring.admin.diagnosis import Diagnosis, Explanation
-    from skipring.admin.inspector import Inspection, TopicContents
+    from skipring.admin.diagnosis import Explanation
+    from skipring.admin.inspector import Inspector
     from skipring.net.access import Access
+
+Answer = TypeVar("Answer")
 
 
 @click.command()
 @click.argument("topic")
 @access_options
 @json_option("Print a world file.")
-@click.option("--payloads", is_flag=True, help="With --json: include the payloads.")
-@click.option("--watch", is_flag=True, help="Repaint until interrupted.")
+@option("--payloads", "With --json: include the payloads.", is_flag=True)
+@option("--watch", "Repaint until interrupted.", is_flag=True)
 def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool) -> None:
     """Show the ring of a topic, or print its state as a world file.
 
@@ -38,32 +42,35 @@ def ring(topic: str, access: Access, as_json: bool, payloads: bool, watch: bool)
     if watch and as_json:
         raise InputError("--watch paints a picture; leave out --json, or --watch")
     from skipring.admin.inspector import TopicContents
-    from skipring.node.process import run
 
     if watch:
-        run(_watch(topic, access))
+        from skipring.cli.ring_output import PATIENCE_S, watch_ring
+
+        _ask(topic, access, watch_ring, patience_s=PATIENCE_S)
     elif as_json:
         from skipring.world.format import render_world
 
         contents = TopicContents.PAYLOADS if payloads else TopicContents.IDS
-        inspection = run(_inspect(topic, access, contents))
+        inspection = _ask(topic, access, lambda inspector: inspector.inspect(contents))
         click.echo(render_world(inspection.snapshot), nl=False)
     else:
         from skipring.cli.ring_output import print_ring
 
-        print_ring(run(_inspect(topic, access, TopicContents.NOTHING)))
+        nothing = TopicContents.NOTHING
+        print_ring(_ask(topic, access, lambda inspector: inspector.inspect(nothing)))
 
 
-async def _inspect(topic: str, access: Access, contents: TopicContents) -> Inspection:
-    async with open_inspector(topic, access) as inspector:
-        return await inspector.inspect(contents)
+def _ask(
+    topic: str, access: Access, act: Callable[[Inspector], Awaitable[Answer]], **limits: float
+) -> Answer:
+    """Open an inspector of a topic and return the result of an action with it."""
+    from skipring.node.process import run
 
+    async def ask() -> Answer:
+        async with open_inspector(topic, access, **limits) as inspector:
+            return await act(inspector)
 
-async def _watch(topic: str, access: Access) -> None:
-    from skipring.cli.ring_output import PATIENCE_S, watch_ring
-
-    async with open_inspector(topic, access, patience_s=PATIENCE_S) as inspector:
-        await watch_ring(inspector)
+    return run(ask())
 
 
 # --- health -----------------------------------------------------------------------------
@@ -72,13 +79,12 @@ async def _watch(topic: str, access: Access) -> None:
 @click.command()
 @click.argument("topic")
 @access_options
-@duration_option("--wait", "0s", help="Time to wait until the topic is healthy.")
-@click.option(
-    "--members",
+@duration_option("--wait", "Time to wait until the topic is healthy.", "0s")
+@option(
+    *("--members", "With --wait: also wait for at least N members.", "N"),
     type=click.IntRange(1),
     default=1,
-    metavar="N",
-    help="With --wait: also wait for at least N members.",
+    show_default=False,
 )
 @json_option("Print JSON.")
 def doctor(topic: str, access: Access, wait: float, members: int, as_json: bool) -> int:
@@ -86,12 +92,12 @@ def doctor(topic: str, access: Access, wait: float, members: int, as_json: bool)
 
     A topic is healthy if its ring is correct, ring neighbours receive messages from each other, all
     members are in sync and ready, no process has a clone and no disk fails. Skewed clocks and
-    quarantined records are warnings. Exit status: 0 healthy, 1 not healthy or no members, 4 no
+    quarantined records are warnings. Exit status: 0 healthy, 1 degraded or no members, 4 no
     supervisor answers.
     """
-    from skipring.node.process import run
+    from skipring.admin.diagnosis import wait_healthy
 
-    diagnosis = run(_diagnosis(topic, access, wait, members))
+    diagnosis = _ask(topic, access, lambda inspector: wait_healthy(inspector, wait, members))
     if as_json:
         from msgspec import to_builtins
 
@@ -121,9 +127,15 @@ def explain(topic: str, node: str, access: Access, as_json: bool) -> int:
     Each fault is printed with the rule that repairs it. Exit status: 0 no faults, 1 faults, 2
     unknown node.
     """
-    from skipring.node.process import run
+    from skipring.admin.diagnosis import explain as explain_node
+    from skipring.admin.inspector import TopicContents
 
-    explanation = run(_explanation(topic, node, access))
+    async def inspect(inspector: Inspector) -> Explanation:
+        inspection = await inspector.inspect(TopicContents.DIFFERENCES)
+        journal = await inspector.journal(node) if node in inspection.statuses else None
+        return explain_node(inspection, node, journal)
+
+    explanation = _ask(topic, access, inspect)
     if as_json:
         from msgspec.structs import asdict
 
@@ -146,20 +158,3 @@ def explain(topic: str, node: str, access: Access, as_json: bool) -> int:
 
         print_explanation(explanation)
     return Exit.YES if explanation.is_well else Exit.NO
-
-
-async def _diagnosis(topic: str, access: Access, wait_s: float, members: int) -> Diagnosis:
-    from skipring.admin.diagnosis import wait_healthy
-
-    async with open_inspector(topic, access) as inspector:
-        return await wait_healthy(inspector, wait_s, members)
-
-
-async def _explanation(topic: str, node: str, access: Access) -> Explanation:
-    from skipring.admin.diagnosis import explain as explain_node
-    from skipring.admin.inspector import TopicContents
-
-    async with open_inspector(topic, access) as inspector:
-        inspection = await inspector.inspect(TopicContents.DIFFERENCES)
-        journal = await inspector.journal(node) if node in inspection.statuses else None
-    return explain_node(inspection, node, journal)

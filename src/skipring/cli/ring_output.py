@@ -16,12 +16,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from skipring.admin.diagnosis import live_violations
+from skipring.admin.diagnosis import REPAIRS, live_violations
 from skipring.admin.inspector import Inspection, Inspector, TopicContents
 from skipring.cli.output import NONE, plain_table, time_of_day, wide_console
+from skipring.core.limits import listed
 from skipring.core.peers import NodeId, Peer
 from skipring.errors import UnreachableError
-from skipring.view.model import ROOT_DIGITS, SHOWN_LAYERS
+from skipring.view.model import ROOT_DIGITS
 from skipring.view.overview import differing, roots_of
 from skipring.view.panel import RIGHT_STYLE, WRONG_STYLE, RingContent, RingPanel
 from skipring.view.text import ASCII, DEAD_STYLE, STYLES, Glyphs, GlyphState, RingLayout, layout
@@ -110,11 +111,9 @@ class RingChange(Struct, frozen=True, kw_only=True):
 
     def line(self, at: str, style: str, glyphs: Glyphs) -> Text:
         """Return the time, the first nodes and the change."""
-        more = len(self.nodes) - NAMED_MAX
-        names = ", ".join(self.nodes[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
         return Text.assemble(
             (f"{at} ", "dim"),
-            (names, style or "bold"),
+            (listed(self.nodes, NAMED_MAX), style or "bold"),
             f" {self.field} ",
             (f"{self.before} {glyphs.arrow} {self.after}", style),
             no_wrap=True,
@@ -127,8 +126,12 @@ def changes(before: Inspection, after: Inspection) -> list[RingChange]:
     nodes: dict[tuple[str, str, str], list[NodeId]] = {}
     old, new = _rows(before), _rows(after)
     for node in sorted(old.keys() | new.keys()):
-        for change in _changes_of(old.get(node, {}), new.get(node, {})):
-            nodes.setdefault(change, []).append(node)
+        was, now = (rows.get(node, {"standing": "unknown"}) for rows in (old, new))
+        # Only the standing of a node that came or went; the root follows from "stored".
+        is_same = was["standing"] == now["standing"]
+        for field in now if is_same else ("standing",):
+            if was[field] != now[field] and field != "root":
+                nodes.setdefault((field, was[field], now[field]), []).append(node)
     return [
         RingChange(nodes=tuple(found), field=field, before=was, after=now)
         for (field, was, now), found in nodes.items()
@@ -136,28 +139,22 @@ def changes(before: Inspection, after: Inspection) -> list[RingChange]:
 
 
 def _rows(inspection: Inspection) -> dict[NodeId, dict[str, str]]:
-    """Return every known node with the cells of its row."""
-    snapshot = inspection.snapshot
+    """Return every known node in ring order, with the cells of its row by column."""
+    statuses = sorted(inspection.statuses.items(), key=_by_place)
+    outside = sorted(inspection.snapshot.subscribers.keys() - inspection.statuses.keys())
     return (
-        {node: {"standing": OUTSIDE} for node in snapshot.subscribers}
-        | {node: {"standing": NO_ANSWER} for node in snapshot.crashed}
-        | {node: _cells(status) for node, status in inspection.statuses.items()}
+        {node: _cells(status) for node, status in statuses}
+        | {node: {"standing": OUTSIDE} for node in outside}
+        | {node: {"standing": NO_ANSWER} for node in inspection.snapshot.crashed}
     )
 
 
-def _changes_of(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield the cells of a node that differ; only the standing if the node came or went."""
-    was, now = (each.get("standing", "unknown") for each in (old, new))
-    if was != now:
-        yield "standing", was, now
-        return
-    for field in new:
-        if old[field] != new[field] and field != "root":  # the root follows from "stored"
-            yield field, old[field], new[field]
+def _by_place(item: tuple[NodeId, NodeStatus]) -> tuple[int, NodeId]:
+    node, status = item
+    return (status.label.position if status.label is not None else -1, node)
 
 
 def _cells(status: NodeStatus) -> dict[str, str]:
-    """Return the cells of a node by column."""
     known = sum(holder is not None for _, holder in status.shortcuts)
     return {
         "standing": "member" if status.member else LEAVING,
@@ -221,7 +218,7 @@ class RingWatch:
         ring = layout(self.inspection.snapshot)
         content = self._content(ring)
         room = page.rows - len(heads)
-        nodes = len(self._standings(ring)) + 2  # with the heading and a blank
+        nodes = len(_rows(self.inspection)) + 2  # with the heading and a blank
         most = max(room - CHANGE_ROWS_MIN - nodes, min(room - CHANGE_ROWS_MIN, PICTURE_ROWS))
         left = room - page.rows_of(content, most)
         table = min(nodes, left - CHANGE_ROWS_MIN)
@@ -274,74 +271,50 @@ class RingWatch:
             lines.append(change.line(at, CHANGED_STYLE if is_new else "", glyphs))
         return lines
 
-    def _table(self, ring: RingLayout, glyphs: Glyphs, rows: int | None = None) -> Table:
+    def _table(self, ring: RingLayout, glyphs: Glyphs, rows_max: int | None = None) -> Table:
         """Return a line for each node; wrong or changed nodes first if there is no room for all."""
         table = plain_table(("", "node", *_COLUMNS), glyphs, numbers=("stored",))
-        standings = self._standings(ring)
+        rows, marks = _rows(self.inspection), {dot.node: dot.mark for dot in ring.dots}
         changed = {(node, each.field) for each in self._changes for node in each.nodes}
-        shown = _most_interesting(standings, changed, rows)
+        shown = list(rows)
+        if rows_max is not None and len(rows) > rows_max:
+            moved = {node for node, _ in changed}
+            is_dull = {n: marks.get(n) is GlyphState.RIGHT and n not in moved for n in rows}
+            first = set(sorted(rows, key=is_dull.__getitem__)[: max(rows_max - 1, 0)])
+            shown = [node for node in rows if node in first]
         for node in shown:
-            sign = _sign(standings[node], glyphs)
-            table.add_row(sign, *self._row(node, standings[node], changed))
-        if len(shown) < len(standings):
-            table.add_row("", f"and {len(standings) - len(shown)} more")
+            table.add_row(*_row(node, rows[node], marks.get(node), changed, glyphs))
+        if len(shown) < len(rows):
+            table.add_row("", f"and {len(rows) - len(shown)} more")
         return table
 
-    def _standings(self, ring: RingLayout) -> dict[NodeId, GlyphState | str]:
-        """Return every node in ring order, with its standing."""
-        statuses = self.inspection.statuses
-        marks = {dot.node: dot.mark for dot in ring.dots}
-        members = sorted(statuses.items(), key=_by_place)
-        found: dict[NodeId, GlyphState | str] = {
-            node: marks.get(node, LEAVING) for node, _ in members
-        }
-        outside = self.inspection.snapshot.subscribers.keys() - statuses.keys()
-        found |= dict.fromkeys(sorted(outside), OUTSIDE)
-        return found | dict.fromkeys(self.inspection.snapshot.crashed, NO_ANSWER)
 
-    def _row(
-        self, node: NodeId, standing: GlyphState | str, changed: Collection[tuple[NodeId, str]]
-    ) -> list[Text]:
-        status = self.inspection.statuses.get(node)
-        if status is None:
-            style = DEAD_STYLE if standing == NO_ANSWER else "dim"
-            return [Text(node), Text(str(standing), style)]
-        cells = _cells(status)
-        return [Text(node)] + [
-            Text(cells[name], CHANGED_STYLE if (node, name) in changed else "") for name in _COLUMNS
-        ]
-
-
-def _most_interesting(
-    standings: Mapping[NodeId, GlyphState | str],
+def _row(
+    node: NodeId,
+    cells: Mapping[str, str],
+    mark: GlyphState | None,
     changed: Collection[tuple[NodeId, str]],
-    rows: int | None,
-) -> list[NodeId]:
-    """Return the nodes to list in some rows, in ring order; wrong or changed ones come first."""
-    if rows is None or len(standings) <= rows:
-        return list(standings)
-    moved = {node for node, _ in changed}
-    is_dull = {n: state is GlyphState.RIGHT and n not in moved for n, state in standings.items()}
-    first = set(sorted(standings, key=is_dull.__getitem__)[: max(rows - 1, 0)])
-    return [node for node in standings if node in first]
+    glyphs: Glyphs,
+) -> Iterator[Text]:
+    """Yield the cells of a node: its sign, its name and its variables, or why it has none."""
+    is_dead = cells["standing"] == NO_ANSWER
+    if mark is not None and "label" in cells:
+        yield Text(glyphs.marks[mark], STYLES[mark])
+    else:
+        yield Text(glyphs.dead, DEAD_STYLE) if is_dead else Text(NONE)
+    yield Text(node)
+    if "label" not in cells:
+        yield Text(cells["standing"], DEAD_STYLE if is_dead else "dim")
+        return
+    for name in _COLUMNS:
+        yield Text(cells[name], CHANGED_STYLE if (node, name) in changed else "")
 
 
 def _wrong_by_layer(inspection: Inspection) -> dict[Layer, int]:
     """Return the number of violations of each layer that is visible from outside."""
     found = Counter(violation.layer for violation in live_violations(inspection))
     found[Layer.PUBLICATIONS] = sum(1 for _ in differing(roots_of(inspection)))
-    return {layer: found[layer] for layer in SHOWN_LAYERS}
-
-
-def _sign(standing: GlyphState | str, glyphs: Glyphs) -> Text:
-    if isinstance(standing, GlyphState):
-        return Text(glyphs.marks[standing], STYLES[standing])
-    return Text(glyphs.dead, DEAD_STYLE) if standing == NO_ANSWER else Text(NONE)
-
-
-def _by_place(item: tuple[NodeId, NodeStatus]) -> tuple[int, NodeId]:
-    node, status = item
-    return (status.label.position if status.label is not None else -1, node)
+    return {layer: found[layer] for layer in REPAIRS}
 
 
 def _shortened(topic: str, glyphs: Glyphs) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from skipring.cli.options import FILE, Command, Exit, json_option
+from skipring.cli.options import FILE, Exit, apply_options, json_option, option
 from skipring.errors import InputError, ScenarioError, WorldFormatError
 
 if TYPE_CHECKING:
@@ -19,34 +19,23 @@ if TYPE_CHECKING:
     from skipring.world.snapshot import Snapshot
 
 # The defaults are those of the scenario: a missing option must not override a scenario file.
-_RUN_OPTIONS: Final = (
-    click.option("--mode", help="Set of rules: fast, fixed or paper.  [default: fast]"),
-    click.option(
+_run_options: Final = apply_options(
+    option("--mode", "Set of rules: fast, fixed or paper.  [default: fast]"),
+    option(
         "--eager",
-        "config",
+        "Disable deferral, as for proofs.  [default: the settings of a live node]",
+        into="config",
         flag_value="eager",
         default=None,
-        help="Disable deferral, as for proofs.  [default: the settings of a live node]",
     ),
-    click.option("--without", metavar="RULES", help="Rules to disable, e.g. R9,S11."),
-    click.option(
-        "--scheduler", help="Order of events: random, sync, delay or swizzle.  [default: random]"
-    ),
-    click.option("--loss", type=float, metavar="P", help="Share of messages that are lost."),
-    click.option(
-        "--duplicate", type=float, metavar="P", help="Share of messages that arrive twice."
-    ),
-    click.option("--seed", type=int, help="Random seed.  [default: 0]"),
-    click.option("--max-rounds", type=int, help="Maximum number of rounds.  [default: 2000]"),
-    click.option("--closure", type=int, help="Rounds to check after convergence.  [default: 20]"),
+    option("--without", "Rules to disable, e.g. R9,S11.", "RULES"),
+    option("--scheduler", "Order of events: random, sync, delay or swizzle.  [default: random]"),
+    option("--loss", "Share of messages that are lost.", "P", type=float),
+    option("--duplicate", "Share of messages that arrive twice.", "P", type=float),
+    option("--seed", "Random seed.  [default: 0]", type=int),
+    option("--max-rounds", "Maximum number of rounds.  [default: 2000]", type=int),
+    option("--closure", "Rounds to check after convergence.  [default: 20]", type=int),
 )
-
-
-def _run_options(command: Command) -> Command:
-    """Add the options that decide how a world runs to a command."""
-    for option in reversed(_RUN_OPTIONS):
-        command = option(command)
-    return command
 
 
 def given(options: dict[str, object]) -> dict[str, object]:
@@ -72,33 +61,18 @@ def _replay(words: list[str], found: dict[str, object]) -> str:
 
 @click.command()
 @click.argument("scenario", type=FILE, required=False)
-@click.option("--n", type=int, help="Number of subscribers.  [default: 16]")
-@click.option("--adversary", metavar="CODE", help="Initial state, A00 to A66.  [default: A00]")
+@option("--n", "Number of subscribers.  [default: 16]", type=int)
+@option("--adversary", "Initial state, A00 to A66.  [default: A00]", "CODE")
 @_run_options
-@click.option(
-    "--churn",
-    type=float,
-    metavar="P",
-    help="Probability of a crash and a join, per node and round.",
-)
-@click.option("--spread", help="Broadcast: adaptive, tree or flood.  [default: as the mode]")
-@click.option(
-    "--publications",
-    type=int,
-    metavar="K",
-    help="Publications scattered over the nodes at the start.",
-)
-@click.option("--load", type=FILE, metavar="F", help="Start from a world file.")
-@click.option("--dump", type=FILE, metavar="F", help="Write the final state as a world file.")
-@click.option(
-    "--dump-start", type=FILE, metavar="F", help="Write the initial state as a world file."
-)
+@option("--churn", "Probability of a crash and a join, per node and round.", "P", type=float)
+@option("--spread", "Broadcast: adaptive, tree or flood.  [default: as the mode]")
+@option("--publications", "Publications scattered over the nodes at the start.", "K", type=int)
+@option("--load", "Start from a world file.", "F", type=FILE)
+@option("--dump", "Write the final state as a world file.", "F", type=FILE)
+@option("--dump-start", "Write the initial state as a world file.", "F", type=FILE)
 @json_option()
-@click.option(
-    "--pace",
-    type=click.FloatRange(0, 10),
-    metavar="S",
-    help="Seconds per round on a terminal.  [default: 0.1]",
+@option(
+    "--pace", "Seconds per round on a terminal.  [default: 0.1]", "S", type=click.FloatRange(0, 10)
 )
 def simulate(
     scenario: Path | None,
@@ -164,19 +138,11 @@ def _run_quietly(simulation: Simulation) -> Report:
 
 @click.command()
 @click.argument("world", type=FILE)
-@click.option(
-    "--out", type=FILE, metavar="SMALL", required=True, help="File for the reduced world."
-)
-@click.option("--scenario", type=FILE, metavar="F", help="Scenario file with further settings.")
+@option("--out", "File for the reduced world.", "SMALL", type=FILE, required=True)
+@option("--scenario", "Scenario file with further settings.", "F", type=FILE)
 @json_option("Print the counts as JSON.")
 @_run_options
-@click.option(
-    "--attempts",
-    type=click.IntRange(min=0),
-    default=1000,
-    show_default=True,
-    help="Maximum number of runs.",
-)
+@option("--attempts", "Maximum number of runs.", type=click.IntRange(min=0), default=1000)
 def shrink(
     world: Path, out: Path, scenario: Path | None, attempts: int, as_json: bool, **options: object
 ) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from skipring.cli.options import SECONDS, access_options, json_option, require_extra
+from skipring.cli.options import SECONDS, access_options, json_option, option, require_extra
 
 if TYPE_CHECKING:
     import asyncio
@@ -58,13 +58,7 @@ def topics(access: Access, as_json: bool) -> None:
 
 @click.command()
 @access_options
-@click.option(
-    "--refresh",
-    type=SECONDS,
-    default=1.0,
-    metavar="S",
-    help="Seconds between two polls.  [default: 1]",
-)
+@option("--refresh", "Seconds between two polls.", "S", type=SECONDS, default=1.0)
 @json_option("Print JSON and exit.")
 def top(access: Access, refresh: float, as_json: bool) -> int | None:
     """Watch all topics, their nodes and the supervisors.
@@ -216,15 +210,14 @@ async def _refresh(screen: TopScreen, refresh_s: float, changed: asyncio.Event) 
 
 @click.command()
 @access_options
-@click.option("--topic", metavar="T", help="Topic to show first.  [default: the largest]")
-@click.option(
+@option("--topic", "Topic to show first.  [default: the largest]", "T")
+@option(
     "--listen",
+    "Address of the web server; port 0 picks a free port.",
+    "HOST:PORT",
     default="127.0.0.1:0",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="Address of the web server; port 0 picks a free port.",
 )
-@click.option("--chaos", is_flag=True, help="Show buttons that inject faults.")
+@option("--chaos", "Show buttons that inject faults.", is_flag=True)
 def dashboard(access: Access, topic: str | None, listen: str, chaos: bool) -> None:
     """Show live rings, repair and deliveries in a browser.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 from rich.console import Group, RenderableType
@@ -16,6 +16,7 @@ from skipring.admin.inspector import Inspection, Inspector
 from skipring.cli.options import Exit
 from skipring.cli.output import NONE, changes_in, explanation_view, plain_table, time_of_day
 from skipring.cli.ring_output import PATIENCE_S, RingWatch
+from skipring.core.limits import listed
 from skipring.errors import SkipringError
 from skipring.view.model import ROOT_DIGITS
 from skipring.view.overview import (
@@ -35,6 +36,23 @@ SUPERVISORS_MAX: Final = 5  # Guess: rows of supervisors, so that topics and nod
 SORTED_SIGN: Final = " v"
 ABOVE_STYLE: Final = "yellow"
 _FIRST: Final = float("-inf")
+
+HELP: Final = """\
+arrows    choose a topic or a node
+1-9       choose a topic
+tab       go to the other table
+enter     open the ring of a topic, or the changes of a node
+escape    go back
+s         sort by the next column
+q         quit
+
+stored    publications; the maximum over all members
+per s     growth of stored per second
+lag       publications that the slowest member is missing
+roots     equal roots mean that all members are in sync; else the nodes that differ
+state     healthy, or degraded with the number of faults in the ring
+requests  requests to the supervisor in an interval; the mean of a healthy
+          topic is below 0.912, and a warning means more than chance"""
 
 # --- rows ------------------------------------------------------------------------------
 
@@ -70,8 +88,7 @@ def topic_rows(overview: Overview, glyphs: Glyphs) -> list[TopRow]:
 def _topic_row(row: TopicRow, glyphs: Glyphs) -> TopRow:
     roots, state = (f"{glyphs.right} equal", RIGHT_STYLE), (f"{glyphs.right} healthy", RIGHT_STYLE)
     if row.roots > 1:
-        more = f" +{len(row.differs) - NAMED_MAX}" if len(row.differs) > NAMED_MAX else ""
-        roots = (f"{glyphs.wrong} {', '.join(row.differs[:NAMED_MAX])}{more}", WRONG_STYLE)
+        roots = (f"{glyphs.wrong} {listed(row.differs, NAMED_MAX)}", WRONG_STYLE)
     if row.wrong:
         state = (f"{glyphs.wrong} degraded: {row.wrong}", WRONG_STYLE)
     elif not row.members:
@@ -230,14 +247,15 @@ class TopTable:
         return [Text(f"{title}{part}", "bold cyan" if has_focus else "bold"), table]
 
 
-class TopPage(Protocol):
-    """Page that covers the tables until it is closed."""
+class TopPage:
+    """Page that covers the tables until it is closed; this one explains keys and columns."""
 
     async def refresh(self) -> None:
-        """Request current values."""
+        """Request current values; this page has none."""
 
-    def painted(self, panel: RingPanel) -> RenderableType:
+    def painted(self, _: RingPanel) -> RenderableType:
         """Return the page for a terminal of some size."""
+        return Text(HELP)
 
 
 class TopScreen:
@@ -282,7 +300,7 @@ class TopScreen:
         if key == "ctrl-c":
             self.quit(Exit.INTERRUPTED)
         elif self._page is not None:
-            if key in ("escape", "enter", "?") or (key == "q" and isinstance(self._page, HelpPage)):
+            if key in ("escape", "enter", "?") or (key == "q" and type(self._page) is TopPage):
                 self._page = None
             elif key == "q":
                 self.quit(Exit.YES)
@@ -300,7 +318,7 @@ class TopScreen:
             "tab": self._focus_next,
             "s": self._focused.sort,
             "enter": self._open,
-            "?": lambda: self._open_page(HelpPage()),
+            "?": lambda: self._open_page(TopPage()),
             "q": lambda: self.quit(Exit.YES),
         }
 
@@ -349,7 +367,6 @@ class TopScreen:
         return Group(*parts)
 
     def _head(self) -> RenderableType:
-
         topics = self._overview.topics
         members = sum(topic.members for topic in topics)
         more = f" and {self._overview.unlisted} not inspected" if self._overview.unlisted else ""
@@ -358,11 +375,10 @@ class TopScreen:
         return Text.assemble(("skipring top", "bold"), about, now, no_wrap=True)
 
 
-class RingPage:
+class RingPage(TopPage):
     """Ring of one topic."""
 
     def __init__(self, observer: Observer, topic: str) -> None:
-
         self._observer = observer
         self._topic = topic
         self._watch = RingWatch(hint="Escape goes back")
@@ -381,7 +397,7 @@ class RingPage:
         return self._watch.painted(panel)
 
 
-class NodePage:
+class NodePage(TopPage):
     """State of one node, and its last changes."""
 
     def __init__(self, observer: Observer, topic: str, node: str) -> None:
@@ -408,31 +424,3 @@ class NodePage:
         if isinstance(self._found, str):
             return Text(self._found)
         return explanation_view(self._found, panel.glyphs, changes_in(panel.rows))
-
-
-class HelpPage:
-    """Keys, and the meaning of the columns."""
-
-    TEXT: Final = """\
-arrows    choose a topic or a node
-1-9       choose a topic
-tab       go to the other table
-enter     open the ring of a topic, or the changes of a node
-escape    go back
-s         sort by the next column
-q         quit
-
-stored    publications; the maximum over all members
-per s     growth of stored per second
-lag       publications that the slowest member is missing
-roots     equal roots mean that all members are in sync; else the nodes that differ
-state     healthy, or degraded with the number of faults in the ring
-requests  requests to the supervisor in an interval; the mean of a healthy
-          topic is below 0.912, and a warning means more than chance"""
-
-    async def refresh(self) -> None:
-        """Do nothing: the text is constant."""
-
-    def painted(self, _: RingPanel) -> RenderableType:
-        """Return the text."""
-        return Text(self.TEXT)

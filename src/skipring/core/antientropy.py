@@ -36,7 +36,7 @@ NO_SESSION: Final = 0
 _NOTHING: Final = (RangeSummary.make(ALL),)
 _VIRTUAL_ROOT: Final = (RangeSummary.make(ALL, [Summary(ALL, EMPTY_ROOT)]),)
 
-SIZE_TOLERANCE: Final = 2  # Guess: a peer may exceed claims_bytes by this factor.
+COST_TOLERANCE: Final = 2  # Guess: a peer may exceed claims_bytes by this factor.
 
 
 class AntiEntropy:
@@ -234,7 +234,7 @@ class AntiEntropy:
     def _can_answer(self, message: CheckTrie | CheckAndPublish) -> bool:
         """Return False if the sender is invalid, the message is too long, or claims overlap."""
         is_from_somebody = message.sender not in (self._node, SUPERVISOR)
-        is_short = _size_bytes(message) <= SIZE_TOLERANCE * self._config.claims_bytes
+        is_short = _cost_bytes(message) <= COST_TOLERANCE * self._config.claims_bytes
         whole = (claim for claim in _wanted(message) if not claim.leaves)
         chosen = (claim for claim in _wanted(message) if claim.leaves)
         return (is_from_somebody and is_short) and all(
@@ -350,8 +350,8 @@ class AntiEntropy:
             yield chunk
 
 
-def _size_bytes(message: CheckTrie | CheckAndPublish) -> int:
-    return sum(claim.size_bytes for claim in (*message.claims, *_wanted(message)))
+def _cost_bytes(message: CheckTrie | CheckAndPublish) -> int:
+    return sum(claim.cost_bytes for claim in (*message.claims, *_wanted(message)))
 
 
 def _wanted(message: CheckTrie | CheckAndPublish) -> tuple[RangeSummary, ...]:

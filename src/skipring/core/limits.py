@@ -37,6 +37,16 @@ SHOWN_CHARACTERS_MAX: Final = 40  # Guess: enough to recognise a value in a sent
 match_node: Final = lru_cache(maxsize=4096)(re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch)
 
 
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Return the first names and the number of the others, for a sentence.
+
+    >>> listed(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def shown(text: str) -> str:
     """Return a text from outside in few printable characters, on one line."""
     short = ascii(text[:SHOWN_CHARACTERS_MAX])

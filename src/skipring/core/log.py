@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, Protocol
 from skipring.core.publications import Encoded, Publication
 from skipring.core.records import EncodedRecords, RecordRun, encoded_all
 from skipring.core.sequences import SequenceId, newest_of
+from skipring.core.trie import PublicationTrie
 
 MEMORY_SEGMENT_RECORDS: Final = 1024  # Guess: as many as a segment on disk has.
 MEMORY_SEGMENT_BYTES: Final = 4 << 20  # Guess: a page contains less.
@@ -22,6 +23,20 @@ class StoredSegment(NamedTuple):
     end: int  # of the segment
     size_bytes: int  # of the whole segment
     rows: EncodedRecords
+
+
+class LogIndex(NamedTuple):
+    """Trie over the ids of a log, and the largest number of each sequence."""
+
+    trie: PublicationTrie
+    newest: dict[SequenceId, int]
+
+    @classmethod
+    def of(cls, log: Log) -> LogIndex:
+        """Read a log and index it."""
+        trie = PublicationTrie()
+        trie.add_many(log.entries())
+        return cls(trie, log.newest())
 
 
 class Log(Protocol):
@@ -84,6 +99,9 @@ class Log(Protocol):
 
     def newest(self) -> dict[SequenceId, int]:
         """Return the largest number of each sequence of the stored publications."""
+
+    def index(self) -> LogIndex:
+        """Return a new index over the log; the caller may change it."""
 
 
 class MemoryLog:
@@ -176,6 +194,10 @@ class MemoryLog:
     def newest(self) -> dict[SequenceId, int]:
         """Return the largest number of each sequence of the stored publications."""
         return newest_of((each.publisher, each.seq) for each in self.publications())
+
+    def index(self) -> LogIndex:
+        """Return a new index over the log."""
+        return LogIndex.of(self)
 
     def write(
         self, offset: int, *publications: Publication, encoded: Encoded | None = None

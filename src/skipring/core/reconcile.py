@@ -25,9 +25,9 @@ class Finding(Struct, frozen=True):
     is_missing_some: bool = True
 
     @property
-    def size_bytes(self) -> int:
-        """Return the approximate size in a message."""
-        return sum(claim.size_bytes for claim in (*self.claims, *self.wanted))
+    def cost_bytes(self) -> int:
+        """Return the cost of a reply to it, as a size."""
+        return sum(claim.cost_bytes for claim in (*self.claims, *self.wanted))
 
 
 class SendRange(Struct, frozen=True):
@@ -56,16 +56,16 @@ class Reconciler:
         self.ranges: list[SendRange] = []
 
     def batches(self) -> Iterator[Finding]:
-        """Yield the findings, joined up to the size of a message; one by one without rule BATCH."""
+        """Yield the findings, joined up to the cost of a message; one by one without rule BATCH."""
         waiting: list[Finding] = []
-        size = 0
+        cost = 0
         for finding in self.findings:
-            is_full = size + finding.size_bytes > self._config.claims_bytes
+            is_full = cost + finding.cost_bytes > self._config.claims_bytes
             if waiting and (is_full or not self._config.rules.batch):
                 yield _joined(waiting)
-                waiting, size = [], 0
+                waiting, cost = [], 0
             waiting.append(finding)
-            size += finding.size_bytes
+            cost += finding.cost_bytes
         if waiting:
             yield _joined(waiting)
 

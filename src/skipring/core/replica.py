@@ -116,9 +116,7 @@ class Replica:
         self._unindexed = None
         self._end = self._newest = None
         if self._archive is not None or wrong_digests:
-            self._trie = PublicationTrie()
-            self._trie.add_many(self.archive.entries())
-            self._newest = self.archive.newest()  # now: later it would delay an event
+            self._trie, self._newest = self.archive.index()
             self._trie.corrupt(wrong_digests)
 
     @property

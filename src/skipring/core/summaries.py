@@ -70,6 +70,9 @@ def digest_of(keys: list[bytes]) -> bytes:
 
 OVERHEAD_BYTES: Final = 9  # of a claim, besides its four fields
 SHORT_BYTES: Final = 8  # of an id, or of a digest below the root: see ``Truncation``
+# Measured: a reply takes 3 microseconds for an id and 43 for a digest that differs. With this
+# factor the longest reply at 10^5 publications takes 45 ms instead of 147 ms.
+DIGEST_COST: Final = 4
 ShortId: TypeAlias = Annotated[bytes, Meta(min_length=SHORT_BYTES, max_length=SHORT_BYTES)]
 TrieDigest: TypeAlias = Annotated[
     bytes,
@@ -157,6 +160,11 @@ class RangeSummary(Struct, frozen=True, array_like=True, gc=False):
         """Return the approximate size in a message."""
         parts = (self.cover, self.labels, self.digests, self.leaves)
         return OVERHEAD_BYTES + sum(len(part) for part in parts)
+
+    @property
+    def cost_bytes(self) -> int:
+        """Return the size of as many leaves as the same work: a digest takes longer than an id."""
+        return self.size_bytes + (DIGEST_COST - 1) * len(self.digests)
 
     def summaries(self) -> list[Summary]:
         """Return the nodes, in order."""

@@ -108,7 +108,7 @@ class Access(Struct, frozen=True, kw_only=True):
             return None
         from skipring.security.credentials import Credentials  # noqa: PLC0415  (as above)
 
-        return Credentials.load(Path(self.ca), Path(self.cert), Path(self.key))
+        return Credentials(Path(self.ca), Path(self.cert), Path(self.key))
 
 
 def _first(
@@ -176,6 +176,17 @@ class Contexts(Struct, kw_only=True, omit_defaults=True):
             known = f"there are: {names}" if names else "no contexts are saved"
             raise InputError(f"no context {shown(name)}; {known}")
         return found
+
+    def select(self, name: str) -> None:
+        """Make an existing context the current one."""
+        self.find(name)
+        self.current = name
+
+    def delete(self, name: str) -> None:
+        """Delete an existing context."""
+        self.find(name)
+        del self.contexts[name]
+        self.current = None if self.current == name else self.current
 
     def add(self, name: str, context: Context) -> None:
         """Store a context under a name; replace an older one."""

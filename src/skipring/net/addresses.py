@@ -37,6 +37,7 @@ class AddressBook:
     def __init__(self) -> None:
         self._proven: dict[NodeId, Address] = {}
         self._own: dict[NodeId, Address] = {}  # by the node itself, over the connection in use
+        self._incarnations: dict[NodeId, int] = {}  # of the processes that claimed these
         self._from_supervisors: dict[NodeId, Address] = {}  # by a supervisor, or by this process
         self._from_members: dict[NodeId, tuple[Address, NodeId]] = {}  # by a member, with its name
         self._doubted: dict[NodeId, Address] = {}  # claims of supervisors that a dial disproved
@@ -64,9 +65,14 @@ class AddressBook:
         """Return True if a dial to the address found the node and none has failed since."""
         return self._proven.get(node) == address
 
-    def greet(self, node: NodeId, address: Address) -> None:
+    def incarnation_at(self, node: NodeId, address: Address) -> int | None:
+        """Return the incarnation of the process that claims its own address; None if none does."""
+        return self._incarnations.get(node) if self._own.get(node) == address else None
+
+    def greet(self, node: NodeId, address: Address, incarnation: int = 0) -> None:
         """Set the address that a node claims on its connection; drop a different proven one."""
         _put(self._own, node, address)
+        _put(self._incarnations, node, incarnation)
         if self._proven.get(node) != address:
             self._proven.pop(node, None)
 

@@ -68,6 +68,7 @@ class PeerConnection(asyncio.Protocol):
         self._reader = FrameReader()
         # Frames that have arrived and are not handled yet, each with its time of arrival.
         self._waiting: deque[tuple[float, Frame]] = deque()
+        self._is_ended = False  # the peer sends no more: close after the waiting frames
         self.waiting_bytes = 0
         self.is_read = True  # False until the waiting frames are handled
         self.transport: asyncio.Transport | None = None
@@ -228,7 +229,7 @@ class PeerConnection(asyncio.Protocol):
         finally:
             self._budget.end(self)
         if not waiting:
-            self._read_on()
+            self.close() if self._is_ended else self._read_on()
         return bool(waiting) and self._can_serve
 
     def _read_on(self) -> None:
@@ -243,15 +244,20 @@ class PeerConnection(asyncio.Protocol):
     def _refuse_bytes(self, error: WireError) -> None:
         self.refuse(type(error).__name__, str(error), failure_in(self._first))
 
+    def eof_received(self) -> bool:
+        """Keep the connection open until its waiting frames are handled; TLS closes it anyway."""
+        self._is_ended = bool(self._waiting) and not self._board.is_secured
+        return self._is_ended
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the connection; the next frame dials again."""
-        reason, detail = (
-            classify_tls_error(exc) if exc is not None and not self.is_greeted else (None, "")
-        )
+        if self._waiting:
+            self._board.counts["connection lost"] += len(self._waiting)
+        error = exc if not self.is_greeted else None
+        reason, detail = (None, "") if error is None else classify_tls_error(error)
         if reason is not None:  # TLS 1.3 reports only now that the peer refused the certificate
             self._board.refuse(reason, self, detail)
-        if self.failure is None:
-            self.failure = failure_of(exc) if exc is not None else CLOSED
+        self.failure = self.failure or (failure_of(exc) if exc is not None else CLOSED)
         if self._deadline is not None:
             self._deadline.cancel()
         self._forget_bytes()
@@ -269,8 +275,7 @@ class PeerConnection(asyncio.Protocol):
         self.can_write = True
         if self._owner is not None:
             self._owner.flush()
-        if self._waiting:
-            self._restart_waiting()
+        self._restart_waiting()
 
     # -- input -------------------------------------------------------------------------------
 
@@ -350,8 +355,7 @@ class PeerConnection(asyncio.Protocol):
         if greeting is None or self._is_refused:
             return
         self._attach(greeting)
-        if self._waiting:
-            self._restart_waiting()
+        self._restart_waiting()
 
     def refuse_name(self, farewell: bytes, why: str) -> None:
         """Drop all messages; send a farewell and close after FAREWELL_S."""
@@ -373,7 +377,8 @@ class PeerConnection(asyncio.Protocol):
         """Schedule waiting frames with a new arrival time: their delay was not the loop's."""
         now_s = self._budget.clock()
         self._waiting = deque((now_s, frame) for _, frame in self._waiting)
-        self._budget.add(self)
+        if self._waiting:
+            self._budget.add(self)
 
     def _attach(self, greeting: Hello) -> None:
         if self._deadline is not None:

@@ -32,8 +32,12 @@ class Timer:
         self.late_calls = 0  # late by more than a period
         self.lag_s = 0.0  # of the last call
 
-    def start(self) -> None:
-        """Start the timer; the first call follows after a random part of the period."""
+    def start(self, period_s: float | None = None) -> None:
+        """Start the timer, with another period if it is given.
+
+        The first call follows after a random part of the period.
+        """
+        self._period_s = period_s or self._period_s
         self.stop()
         self._schedule(self._rng.uniform(0, self._period_s))
 

@@ -259,8 +259,15 @@ class RemotePeer:
         return is_by_both and old.is_dialled == (self._links.node < self.name)
 
     def matches(self, greeting: Hello) -> bool:
-        """Return True if the greeting is from the peer that was dialled."""
-        return greeting.node == (SUPERVISOR if self._address is not None else self.name)
+        """Return True if the greeting is from the peer that was dialled.
+
+        Without certificates, a dial must find the process that claimed the address.
+        """
+        if self._address is not None:
+            return greeting.node == SUPERVISOR
+        claimed = self._links.book.incarnation_at(self.name, self._dialled)
+        is_claimant = self._links.is_secured or claimed in (None, greeting.incarnation)
+        return greeting.node == self.name and is_claimant
 
     def on_lost(self, link: PeerConnection) -> None:
         """Forget a closed connection; use a spare one, or dial again if frames are queued."""

@@ -288,7 +288,7 @@ class Transport:
             # No node can have such a name. Each connection has its own number: two clients may
             # share a name, and an answer is for the one client that asked.
             return self.peer(f"{CLIENTS}{greeting.node}#{next(self._client_numbers)}")
-        self.book.greet(greeting.node, greeting.address)
+        self.book.greet(greeting.node, greeting.address, greeting.incarnation)
         return self.peer(greeting.node)
 
     def claim(self, link: PeerConnection, greeting: Hello) -> None:

@@ -102,7 +102,7 @@ async def serve_supervisor(
             f"the certificate has the name {settings.credentials.name}; that of a supervisor must "
             "be supervisor; create it with skipring certs issue supervisor"
         )
-    stop = _stop_signal()
+    stop = stop_signal()
     async with AsyncExitStack() as stack:
         store = None
         if place.data is not None:
@@ -137,7 +137,7 @@ async def serve_node(
     has changed.
     """
     host, port = _checked(settings, place, topics)
-    stop = _stop_signal()
+    stop = stop_signal()
     async with AsyncExitStack() as stack:
         store, trace = await _open_store(place.data, stack)
         called = _name_of(place.data, name, settings.credentials)
@@ -155,7 +155,7 @@ async def serve_node(
             node.subscribe(topic)
         await stop
         _LOG.info("node_stopping", node=called)
-        left = await hand_over(node, topics, settings.drain_s, _stop_signal())
+        left = await hand_over(node, topics, settings.drain_s, stop_signal())
         await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
     return Stop(stop.result(), left)
 
@@ -318,8 +318,8 @@ def _reload(node: NodeHost, supervisors_again: Callable[[], Sequence[Address]]) 
     _LOG.info("settings_reloaded", supervisors=",".join(supervisors))
 
 
-def _stop_signal() -> asyncio.Future[signal.Signals]:
-    """Return a future of the signal that stops the process."""
+def stop_signal(*numbers: signal.Signals) -> asyncio.Future[signal.Signals]:
+    """Return a future of the signal that stops the process, by default SIGINT or SIGTERM."""
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[signal.Signals] = loop.create_future()
 
@@ -327,6 +327,6 @@ def _stop_signal() -> asyncio.Future[signal.Signals]:
         if not stop.done():
             stop.set_result(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in numbers or (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
     return stop

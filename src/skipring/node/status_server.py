@@ -26,6 +26,7 @@ from skipring.core.publications import Publication
 from skipring.core.roster import Roster
 from skipring.core.state import LivenessState
 from skipring.core.subscriber import Subscriber
+from skipring.core.summaries import EMPTY_ROOT
 from skipring.core.supervisor import Supervisor
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import MessageError
@@ -169,8 +170,12 @@ def handle_status_request(
 
 
 def node_status(machine: Subscriber, request: int, health: NodeHealth | None = None) -> NodeStatus:
-    """Return the variables of a subscriber; collections (corrupt memory) are cut to the limits."""
+    """Return the variables of a subscriber; collections (corrupt memory) are cut to the limits.
+
+    During a backfill the index is behind, so the root is that of an empty trie.
+    """
     silence, heard = machine.silence, machine.digests
+    is_known = machine.is_indexed or not machine.is_backfilling
     return NodeStatus(
         request=request,
         member=machine.member,
@@ -181,9 +186,9 @@ def node_status(machine: Subscriber, request: int, health: NodeHealth | None = N
         shortcuts=tuple(islice(machine.shortcuts.items(), SHORTCUTS_MAX)),
         silence={node: _clamped(silence[node]) for node in islice(silence, SHORTCUTS_MAX)},
         digests={node: heard[node] for node in islice(heard, SHORTCUTS_MAX)},
-        count=len(machine.index()),
+        count=machine.count,
         end=machine.archive.end,
-        root=machine.index().root,
+        root=machine.index().root if is_known else EMPTY_ROOT,
         health=health or NodeHealth(),
     )
 
@@ -324,10 +329,11 @@ class RequestServer:
     def send_status(self, to: NodeId, topic: TopicId, question: IndexQuestion) -> None:
         """Send a status, at once if few publications are not indexed."""
         machine = self._topics.machine(topic)
-        needs_index = isinstance(question, GetNodeStatus) or question.bits is not None
-        if topic in self._waiting:
+        if machine is None or not _needs_index(question, machine):
+            self._answer(to, topic, machine, question)
+        elif topic in self._waiting:
             self._wait(to, topic, question)
-        elif machine is None or not needs_index or self._is_indexed(topic, machine):
+        elif self._is_indexed(topic, machine):
             self._answer(to, topic, machine, question)
         else:
             self._waiting[topic] = [(to, question)]
@@ -355,7 +361,10 @@ class RequestServer:
                 break
         current = self._topics.machine(topic)
         for sender, question in self._waiting.pop(topic):
-            self._answer(sender, topic, current, question)
+            if current is not None and current.is_backfilling and not current.is_indexed:
+                self._sender.send_message(topic, sender, Refused(question.request, BUSY))
+            else:
+                self._answer(sender, topic, current, question)
 
     def _answer(
         self, to: NodeId, topic: TopicId, machine: Subscriber | None, question: IndexQuestion
@@ -369,3 +378,10 @@ class RequestServer:
         else:
             answer = node_status(machine, question.request, self._health_of(machine))
         self._sender.send_message(topic, to, answer)
+
+
+def _needs_index(question: IndexQuestion, machine: Subscriber) -> bool:
+    """Return True if the answer contains digests; a status during a backfill has none."""
+    if isinstance(question, GetNodeStatus):
+        return not machine.is_backfilling
+    return question.bits is not None

@@ -6,18 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from itertools import count, islice
+from itertools import count
 from random import Random
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar, get_args
 
-from skipring.core.log_messages import LogInfo, LogPage, Refused
+from skipring.core.limits import listed, match_node
+from skipring.core.log_messages import Refused
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.errors import InputError, MessageError, UnreachableError, VolatileMembersError
 from skipring.net.addresses import AddressBook, parse_supervisors, supervisor_at, supervisor_of
 from skipring.net.transport import Transport
-from skipring.wire.chaos import ChaosAck
 from skipring.wire.codec import Envelope, encode, named_nodes
 from skipring.wire.framing import Frame
 from skipring.wire.handshake import NO_TOPIC, Hello, Role
@@ -25,49 +24,29 @@ from skipring.wire.limits import check_topic
 from skipring.wire.rpc import (
     NO_DISK,
     Address,
-    ArrivalPage,
-    ChangePage,
-    DatabasePage,
-    DeliveryPage,
+    Answer,
     FindMembers,
     MemberList,
-    NodeStatus,
-    PublicationPage,
     Publish,
     PublishAck,
-    SupervisorStatus,
     WireMessage,
 )
 
 if TYPE_CHECKING:  # reads certificates, which few processes need
     from skipring.security.credentials import Credentials
 
-SHOWN_MAX: Final = 4
 REPORT_S: Final = 0.05  # Guess: a failed dial has ended the requests by then.
 LOCATE_MIN_S: Final = 1.0  # Guess: a supervisor on a loaded machine answers within.
 BACK_OFF_MAX_S: Final = 1.0  # Guess: a client waits for its supervisor, and few dial at once.
+ATTEMPTS: Final = 2  # of a request whose answer may be lost
 ANSWER_S: Final = 5.0  # Guess: a peer that has not answered by then will not answer.
-NAME_CHARACTERS_MAX: Final = 64  # of a node
 MEMBERS: Final = 16  # candidates: the first may just have crashed, or have no disk
 LOCATIONS_MAX: Final = 8  # Guess: lookups after which publishing gives up.
 
-Answer = (
-    MemberList
-    | PublishAck
-    | DatabasePage
-    | NodeStatus
-    | PublicationPage
-    | ChangePage
-    | LogInfo
-    | LogPage
-    | DeliveryPage
-    | SupervisorStatus
-    | ArrivalPage
-    | ChaosAck
-)
+Question = Callable[[int], WireMessage]  # argument: the number of the request
 Wanted = TypeVar("Wanted", bound=Answer)
 Checked = TypeVar("Checked")
-_ANSWERS: Final = (*get_args(Answer), Refused)
+_ANSWERS: Final = get_args(Answer)
 
 
 class WaitReport:
@@ -122,17 +101,12 @@ class RpcClient:
         self._requests = count(1)
         self._located: dict[TopicId, dict[NodeId, Address]] = {}
         # The addressee by request number: only it can answer.
-        self._waiting: dict[int, tuple[NodeId, asyncio.Future[Answer | Refused | None]]] = {}
+        self._waiting: dict[int, tuple[NodeId, asyncio.Future[Answer | None]]] = {}
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
         await self._links.close()
 
@@ -215,63 +189,71 @@ class RpcClient:
         self,
         topic: TopicId,
         to: NodeId,
-        question: Callable[[int], WireMessage],
+        question: Question,
         kind: type[Wanted],
         timeout_s: float = ANSWER_S,
+        attempts: int = 1,
     ) -> Wanted | Refused | None:
         """Send a request and return its answer; None if none of the kind arrives in time.
 
-        Also return None if the peer is unreachable or the connection to it is lost.
+        Also return None if the peer is unreachable or the connection to it is lost. With several
+        ``attempts``, send it again while no answer arrives: an answer may be lost.
         """
         if to == SUPERVISOR:
-            return await self._ask_supervisor(
-                self.supervisor_of(topic), topic, question, kind, timeout_s
+            address = self.supervisor_of(topic)
+            return await self.request_supervisor(
+                address, question, kind, timeout_s, attempts, topic=topic
             )
-        return await self._ask(to, partial(self._links.send, to), topic, question, kind, timeout_s)
+        send = partial(self._links.send, to)
+        return await self._request(
+            to, send, partial(self._frame, topic, question), kind, timeout_s, attempts
+        )
 
     async def request_supervisor(
         self,
         address: Address,
-        question: Callable[[int], WireMessage],
+        question: Question,
         kind: type[Wanted],
         timeout_s: float = ANSWER_S,
+        attempts: int = 1,
+        *,
+        topic: TopicId = NO_TOPIC,
     ) -> Wanted | Refused | None:
-        """Send a request without a topic to a supervisor; otherwise as ``request``."""
-        return await self._ask_supervisor(address, NO_TOPIC, question, kind, timeout_s)
-
-    async def _ask_supervisor(
-        self,
-        address: Address,
-        topic: TopicId,
-        question: Callable[[int], WireMessage],
-        kind: type[Wanted],
-        timeout_s: float,
-    ) -> Wanted | Refused | None:
+        """Send a request to the supervisor at an address; otherwise as ``request``."""
         send = partial(self._links.send_to_supervisor, address)
-        return await self._ask(supervisor_at(address), send, topic, question, kind, timeout_s)
+        asked = supervisor_at(address)
+        return await self._request(
+            asked, send, partial(self._frame, topic, question), kind, timeout_s, attempts
+        )
 
-    async def _ask(
+    def _frame(self, topic: TopicId, question: Question, request: int) -> bytes:
+        message = question(request)
+        return encode(topic, message, self.book.hints(named_nodes(message)))
+
+    async def _request(
         self,
         asked: NodeId,
         send: Callable[[bytes], None],
-        topic: TopicId,
-        question: Callable[[int], WireMessage],
+        frame: Callable[[int], bytes],
         kind: type[Wanted],
         timeout_s: float,
+        attempts: int,
     ) -> Wanted | Refused | None:
-        request = next(self._requests)
-        future = asyncio.get_running_loop().create_future()
-        self._waiting[request] = asked, future
-        try:
-            message = question(request)
-            send(encode(topic, message, self.book.hints(named_nodes(message))))
-            async with asyncio.timeout(timeout_s):
-                answer = await future
-        except TimeoutError:
-            return None
-        finally:
-            del self._waiting[request]
-        return answer if isinstance(answer, kind | Refused) else None
+        for _ in range(attempts):
+            request = next(self._requests)
+            future = asyncio.get_running_loop().create_future()
+            self._waiting[request] = asked, future
+            try:
+                send(frame(request))
+                async with asyncio.timeout(timeout_s):
+                    answer = await future
+            except TimeoutError:
+                continue
+            finally:
+                del self._waiting[request]
+            if isinstance(answer, kind | Refused):
+                return answer
+        return None
 
     def _on_unreachable(self, name: NodeId) -> None:
         if self._report is not None and name.startswith(f"{SUPERVISOR}@"):
@@ -342,11 +324,11 @@ def no_members_in(topic: TopicId) -> str:
 def _why_refused(topic: TopicId, tried: Mapping[NodeId, str]) -> str:
     if not tried:
         return no_members_in(topic)
-    why = ", ".join(f"{node}: {reason}" for node, reason in islice(tried.items(), SHOWN_MAX))
+    why = listed([f"{node}: {reason}" for node, reason in tried.items()])
     return f"no member of {topic!r} accepted the publication ({why}); is it still running?"
 
 
 def _name_below(certificate_name: str, name: NodeId) -> NodeId:
     """Return a name that a certificate permits; its own name if the longer one is too long."""
     below = f"{certificate_name}.{name}"
-    return below if len(below) <= NAME_CHARACTERS_MAX else certificate_name
+    return below if match_node(below) else certificate_name

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from skipring.core.limits import listed
 from skipring.core.log_messages import (
     ANOTHER_STORE,
     FetchLog,
@@ -19,16 +20,15 @@ from skipring.core.log_messages import (
 )
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import DataLossError, UnreachableError
-from skipring.rpc.client import RpcClient, no_members_in
+from skipring.rpc.client import ATTEMPTS, Question, RpcClient, no_members_in
 from skipring.wire.limits import LOCATED_MAX
-from skipring.wire.rpc import Address, DeliveryPage, FetchDeliveries, WireMessage
+from skipring.wire.rpc import Address, DeliveryPage, FetchDeliveries
 
 SURVEY_S: Final = 2.5  # Guess: a member on a busy machine answers within this time.
 PAGE_S: Final = 10.0  # Guess: a page may be read from a slow disk.
-ATTEMPTS: Final = 2  # an answer may be lost
 
-Question = Callable[[int], WireMessage]  # argument: the number of the request
 Page = TypeVar("Page", LogPage, DeliveryPage)
+LogRequest = FetchLog | FetchDeliveries
 
 
 class MemberLog(Struct, frozen=True, kw_only=True):
@@ -69,9 +69,9 @@ async def survey(
         raise UnreachableError(no_members_in(topic))
     holders = await survey_of(client, topic, members.items(), bits, offset=offset)
     if not holders:
-        names = ", ".join(sorted(members)[:4])
         raise UnreachableError(
-            f"no member of {topic!r} answers ({names}); can they be reached from here?"
+            f"no member of {topic!r} answers ({listed(sorted(members))}); can they be reached from "
+            "here?"
         )
     return holders
 
@@ -107,19 +107,15 @@ def pages(
     client: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: LogRange
 ) -> AsyncGenerator[LogPage, None]:
     """Yield the stored publications of a member; raise DataLossError if its store has changed."""
-
-    def question(start: int) -> Question:
-        return partial(
-            FetchLog,
-            store=wanted.store,
-            epoch=wanted.epoch,
-            start=start,
-            end=wanted.end,
-            bits=wanted.bits,
-            prefix=wanted.prefix,
-            contents=wanted.has_contents,
-        )
-
+    question = partial(
+        FetchLog,
+        store=wanted.store,
+        epoch=wanted.epoch,
+        end=wanted.end,
+        bits=wanted.bits,
+        prefix=wanted.prefix,
+        contents=wanted.has_contents,
+    )
     return _in_pages(client, topic, (node, address), LogPage, question, wanted.start)
 
 
@@ -127,10 +123,7 @@ def delivery_pages(
     client: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: range
 ) -> AsyncGenerator[DeliveryPage, None]:
     """Yield how the publications at these offsets reached a member."""
-
-    def question(start: int) -> Question:
-        return partial(FetchDeliveries, start=start, end=wanted.stop)
-
+    question = partial(FetchDeliveries, end=wanted.stop)
     return _in_pages(client, topic, (node, address), DeliveryPage, question, wanted.start)
 
 
@@ -139,7 +132,7 @@ async def _in_pages(
     topic: TopicId,
     member: tuple[NodeId, Address],
     kind: type[Page],
-    question: Callable[[int], Question],
+    question: Callable[..., LogRequest],
     first: int,
 ) -> AsyncGenerator[Page, None]:
     """Read from a member page by page; prefetch the next page.
@@ -149,42 +142,27 @@ async def _in_pages(
     node, _ = member
     client.book.learn(dict([member]))
 
-    def ask(start: int) -> asyncio.Future[Page]:
-        asked = _page(client, topic, node, kind, question(start), start)
-        return asyncio.ensure_future(asked)
+    async def read(start: int) -> Page:
+        at = partial(question, start=start)
+        answer = await client.request(topic, node, at, kind, PAGE_S, ATTEMPTS)
+        if isinstance(answer, kind) and (answer.next is None or answer.next > start):
+            return answer
+        why = answer.reason if isinstance(answer, Refused) else "no answer"
+        if why == ANOTHER_STORE:
+            raise DataLossError(
+                f"{node} has lost its stored publications of {topic!r} during the read; run the "
+                "query again"
+            )
+        raise UnreachableError(f"{node} stopped serving {topic!r} at offset {start} ({why})")
 
     start: int | None = first
-    coming = ask(first)
+    coming = asyncio.ensure_future(read(first))
     try:
         while start is not None:
             page = await coming
             start = page.next
             if start is not None:
-                coming = ask(start)
+                coming = asyncio.ensure_future(read(start))
             yield page
     finally:
         coming.cancel()
-
-
-async def _page(
-    client: RpcClient,
-    topic: TopicId,
-    node: NodeId,
-    kind: type[Page],
-    question: Question,
-    start: int,
-) -> Page:
-    why = "no answer"
-    for _ in range(ATTEMPTS):
-        answer = await client.request(topic, node, question, kind, PAGE_S)
-        if isinstance(answer, kind) and (answer.next is None or answer.next > start):
-            return answer
-        if isinstance(answer, Refused):
-            why = answer.reason
-            break
-    if why == ANOTHER_STORE:
-        raise DataLossError(
-            f"{node} has lost what it had stored of {topic!r} while it was read; run the query "
-            "again"
-        )
-    raise UnreachableError(f"{node} stopped serving {topic!r} at offset {start} ({why})")

@@ -49,7 +49,7 @@ async def publish_all(
     Payloads are published as they arrive. While no member accepts them, ``report`` receives the
     reason. Raise UnreachableError after ``wait_s`` without a member.
     """
-    waiting = WaitReport(report if plan.wait_s > 0 else _ignore)
+    waiting = WaitReport(report if plan.wait_s > 0 else lambda _: None)
     async with open_client(
         access.supervisors,
         plan.topic,
@@ -65,10 +65,6 @@ async def publish_all(
             for published in await _publish(client, plan, made, waiting):
                 emit(published)
             waiting.reset()
-
-
-def _ignore(_: str) -> None:
-    """Report nothing: the command does not wait."""
 
 
 async def _publish(

@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from skipring.core.limits import NUMBER_MAX
+from skipring.core.limits import NUMBER_MAX, listed
 from skipring.core.log_messages import LogPage
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES, Publication, assign_ids, ids_of
@@ -138,17 +138,11 @@ class TopicTail:
 
         Raise UnreachableError if no member can be reached; a later call may succeed.
         """
-        if self._holder is None:
-            await self._find_holder()
-        assert self._holder is not None
-        holder = await self._refreshed(self._holder)
-        if holder is None:
-            self._holder = None
-            return await self._failed_over()
-        self._holder = holder
-        if self._client.connection_to(holder.node) is not self._connection:
-            self._start_over(holder)
-        return await self._read_page(holder)
+        holder = self._holder or await self._find_holder()
+        self._holder = await self._refreshed(holder) or await self._find_holder()
+        if self._client.connection_to(self._holder.node) is not self._connection:
+            self._start_over(self._holder)
+        return await self._read_page(self._holder)
 
     @property
     def is_at_log_end(self) -> bool:
@@ -167,18 +161,19 @@ class TopicTail:
 
     # -- members -------------------------------------------------------------------------------
 
-    async def _find_holder(self) -> None:
+    async def _find_holder(self) -> MemberLog:
         """Choose the member with most publications, so that a newcomer is not read first."""
         members = await self._client.locate(self.topic, LOCATED_MAX)
         if not members:
             raise UnreachableError(no_members_in(self.topic))
         found = await survey_of(self._client, self.topic, members.items(), None)
         if not found:
-            raise UnreachableError(f"no member of {self.topic!r} answers: {', '.join(members)}")
-        self._holder = max(found, key=lambda holder: (holder.survey.count, holder.node))
-        self._start_over(self._holder)
+            raise UnreachableError(f"no member of {self.topic!r} answers: {listed(list(members))}")
+        holder = max(found, key=lambda holder: (holder.survey.count, holder.node))
+        self._start_over(holder)
         if self._starts_at_end:
-            self._next, self._starts_at_end = self._holder.survey.end, False
+            self._next, self._starts_at_end = holder.survey.end, False
+        return holder
 
     def _start_over(self, holder: MemberLog) -> None:
         """Read a log from its start; ids that were returned are skipped."""
@@ -186,11 +181,6 @@ class TopicTail:
         self._next = 0
         if not self._starts_at_end:
             self._since = self._since_after_failover
-
-    async def _failed_over(self) -> list[Publication]:
-        await self._find_holder()
-        assert self._holder is not None
-        return await self._read_page(self._holder)
 
     async def _refreshed(self, holder: MemberLog) -> MemberLog | None:
         """Ask the member for the extent of its log; return None if it is gone or was replaced."""

@@ -70,9 +70,9 @@ def make_authority(directory: Path, *, days: int) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     name = _named(f"skipring authority {serial % (1 << 32):08x}")  # distinguishes two authorities
-    builder = _builder(name, key.public_key()).issuer_name(name).serial_number(serial)
-    builder = _as_authority(builder).not_valid_after(_now() + timedelta(days=days))
-    _write(files, builder.sign(key, SHA256()), key)
+    ends = _now() + timedelta(days=days)
+    builder = _builder(name, key.public_key(), ends, is_authority=True).issuer_name(name)
+    _write(files, builder.serial_number(serial).sign(key, SHA256()), key)
     return directory
 
 
@@ -166,19 +166,20 @@ class _Signer(Struct, frozen=True):
         """Make a key and a certificate for it, and write them."""
         key = ec.generate_private_key(ec.SECP256R1())
         wanted = _now() + timedelta(days=days)
+        ends = min(wanted, self.certificate.ends)
         identity = x509.UniformResourceIdentifier(f"skipring:{name}")
-        builder = _as_node(_builder(_named(name), key.public_key()), [*places, identity])
-        builder = builder.add_extension(self._key_identifier(), critical=False)
+        builder = _builder(_named(name), key.public_key(), ends, is_authority=False)
+        for extension in (
+            x509.ExtendedKeyUsage(PURPOSES),
+            x509.SubjectAlternativeName([*places, identity]),
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
+        ):
+            builder = builder.add_extension(extension, critical=False)
         builder = builder.issuer_name(self.certificate.parsed.subject)
-        builder = builder.serial_number(x509.random_serial_number())
-        builder = builder.not_valid_after(min(wanted, self.certificate.ends))
-        signed = builder.sign(self.key, SHA256())
+        signed = builder.serial_number(x509.random_serial_number()).sign(self.key, SHA256())
         _write(files, signed, key)
         is_cut = wanted > self.certificate.ends
         return Issued(name, *files, signed.serial_number, signed.not_valid_after_utc, is_cut)
-
-    def _key_identifier(self) -> x509.AuthorityKeyIdentifier:
-        return x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
 
 
 # -- arguments -------------------------------------------------------------------------------
@@ -221,27 +222,21 @@ def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    identifier = x509.SubjectKeyIdentifier.from_public_key(key)
-    builder = x509.CertificateBuilder().subject_name(subject).public_key(key)
-    builder = builder.not_valid_before(_now() - CLOCK_DIFFERENCE)
-    return builder.add_extension(identifier, critical=False)
-
-
-def _as_authority(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
-    # Path length 0: a certificate that it signs cannot sign others.
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    return builder.add_extension(_usage(is_authority=True), critical=True)
-
-
-def _as_node(
-    builder: x509.CertificateBuilder, names: Sequence[x509.GeneralName]
+def _builder(
+    subject: x509.Name, key: ec.EllipticCurvePublicKey, ends: datetime, *, is_authority: bool
 ) -> x509.CertificateBuilder:
-    constraints = x509.BasicConstraints(ca=False, path_length=None)
-    builder = builder.add_extension(constraints, critical=True)
-    builder = builder.add_extension(_usage(is_authority=False), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage(PURPOSES), critical=False)
-    return builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    """Return a certificate without an issuer; one signed by an authority cannot sign others."""
+    length = 0 if is_authority else None
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .public_key(key)
+        .not_valid_before(_now() - CLOCK_DIFFERENCE)
+        .not_valid_after(ends)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=length), critical=True)
+        .add_extension(_usage(is_authority=is_authority), critical=True)
+    )
 
 
 def _usage(*, is_authority: bool) -> x509.KeyUsage:

@@ -98,6 +98,9 @@ class _Loaded(Struct, frozen=True):
 class Credentials:
     """Verified certificate and key of this process.
 
+    The constructor raises InputError for anything that peers would refuse later. The file of the
+    authorities may contain several: during a change of the authority, a cluster trusts both.
+
     ``refresh`` reads the files again when they have changed, and the deny list beside the file of
     the authorities too. Open connections keep the certificate that they have shown.
     """
@@ -109,15 +112,6 @@ class Credentials:
         self._loaded = self._load()
         self._denied = read_deny_list(self._deny_list)
         self._check_s = 0.0  # time of the next check of the files
-
-    @classmethod
-    def load(cls, ca: Path, cert: Path, key: Path) -> Credentials:
-        """Read the three files; raise InputError for anything that peers would refuse later.
-
-        The first file may contain several authorities: during a change of the authority, a cluster
-        trusts both.
-        """
-        return cls(ca, cert, key)
 
     def __repr__(self) -> str:
         return f"Credentials(name={self.name!r}, expires={self.expires!r})"

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from skipring.core.log_messages import LogInfo
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import DataLossError, UnreachableError
-from skipring.rpc.log_reader import ATTEMPTS, LogRange, MemberLog
+from skipring.rpc.client import ATTEMPTS
+from skipring.rpc.log_reader import LogRange, MemberLog
 from skipring.spark.arrow import entries
 from skipring.spark.offsets import Entry, LogPlace
 from skipring.spark.ring_client import RingClient

@@ -60,6 +60,9 @@ class PublicationStore:
             self._archives = self._archives_of(opened.contents)
             self._promised: dict[TopicId, DurableMark] | None = None
             self._promise()
+            for archive in self._archives.values():
+                archive.prepare_index()  # here: a node opens its store in a thread
+            self._cache.clear()
             self._resources = resources.pop_all()
 
     @classmethod
@@ -184,6 +187,11 @@ class _Cache:
     def close(self) -> None:
         """Close the connection."""
         self._db.close()
+
+    def clear(self) -> None:
+        """Forget all segments."""
+        self._packs.clear()
+        self._bytes = 0
 
     def pack(self, row: int) -> Segment | None:
         """Return the segment in a row; None if it is unreadable."""

@@ -12,8 +12,10 @@ from typing import Final, Self
 from msgspec import DecodeError, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 
+from skipring.core.limits import check_node
 from skipring.core.peers import TopicId
 from skipring.core.state import SupervisorState
+from skipring.errors import MessageError
 from skipring.storage.data_dir import (
     COMPLAINTS,
     Lock,
@@ -23,6 +25,7 @@ from skipring.storage.data_dir import (
     translate_os_errors,
 )
 from skipring.storage.sqlite import connect, transaction
+from skipring.wire.limits import check_entry, check_topic
 
 FILE: Final = "supervisor.sqlite3"
 LOCK_FILE: Final = "supervisor.lock"
@@ -142,9 +145,14 @@ def _is_intact(topic: object, body: object, seal: object) -> bool:
     if not isinstance(topic, str) or not isinstance(body, bytes) or seal != _seal(topic, body):
         return False
     try:
-        _DECODER.decode(body)
-    except (DecodeError, ValidationError, ValueError):
-        return False  # a state of another version
+        state = _DECODER.decode(body)
+        check_topic(topic)
+        for entry in state.database:
+            check_entry(*entry)
+        for node in state.queue:
+            check_node(node)
+    except (DecodeError, ValidationError, ValueError, MessageError):
+        return False  # of another version, or with a name that every member would refuse
     return True
 
 

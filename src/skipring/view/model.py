@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from skipring.admin.diagnosis import is_about, live_violations
+from skipring.admin.diagnosis import REPAIRS, is_about, live_violations
 from skipring.admin.inspector import Inspection
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
@@ -25,16 +25,6 @@ from skipring.world.snapshot import Snapshot
 
 ROOT_DIGITS: Final = 8
 REASONS_MAX: Final = 12  # Guess: an operator does not read more sentences about a node.
-SHOWN_LAYERS: Final = (
-    Layer.DATABASE,
-    Layer.LABELS,
-    Layer.RING,
-    Layer.SHORTCUTS,
-    Layer.LEAVERS,
-    Layer.LINKS,
-    Layer.PROCESSES,
-    Layer.PUBLICATIONS,
-)
 
 Pair: TypeAlias = tuple[NodeId, NodeId]  # the smaller name first
 Reference: TypeAlias = tuple[Label, NodeId]
@@ -114,7 +104,7 @@ def make_scene(
         roots=len(set(roots_of(inspection).values())),
         legitimate=bool(members)
         and not any(count for layer, count in wrong.items() if layer != Layer.PUBLICATIONS),
-        wrong={str(layer): wrong[str(layer)] for layer in SHOWN_LAYERS},
+        wrong={str(layer): wrong[str(layer)] for layer in REPAIRS},
         nodes=tuple(_node_views(inspection, found)),
         edges=tuple(_edge_views(snapshot, roster)),
         tree=tuple(_tree(roster)),

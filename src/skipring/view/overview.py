@@ -10,7 +10,6 @@ from functools import partial
 from itertools import islice
 from math import sqrt
 from random import Random
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from msgspec import Struct
@@ -134,14 +133,9 @@ class Observer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
-        await self.client.__aexit__(kind, error, trace)
+        await self.client.__aexit__()
 
     async def overview(self) -> Overview:
         """Inspect all topics once; raise UnreachableError if no inspection ever succeeded."""

@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from skipring.admin.diagnosis import LAYERS
 from skipring.view.canvas import Size
 from skipring.view.text import (
     DEAD_STYLE,
@@ -19,7 +20,6 @@ from skipring.view.text import (
     GlyphState,
     RingLayout,
     draw_bars,
-    draw_levels,
     draw_ring,
     glyphs_for,
 )
@@ -31,21 +31,7 @@ PANEL_COLUMNS: Final = 31  # the width of its longest line
 GAP_COLUMNS: Final = 2
 PICTURE_ROWS_MAX: Final = 25  # Guess: a larger ring is not easier to read.
 PICTURE_ROWS_MIN: Final = 9  # a smaller ring is not readable
-PICTURE_ROWS_BESIDE_LEVELS: Final = 17  # levels are shown only if the ring stays this large
-LEVEL_COLUMNS_MAX: Final = 100
 BAR_ROWS_MAX: Final = 4
-
-LAYER_NAMES: Final[Mapping[Layer, str]] = {
-    Layer.DATABASE: "database",
-    Layer.LABELS: "labels",
-    Layer.RING: "neighbours",
-    Layer.SHORTCUTS: "shortcuts",
-    Layer.LEAVERS: "leavers",
-    Layer.LINKS: "links",
-    Layer.PROCESSES: "processes",
-    Layer.CHANNELS: "in flight",
-    Layer.PUBLICATIONS: "publications",
-}
 
 
 class RingPanel(Struct, frozen=True):
@@ -76,15 +62,6 @@ class RingPanel(Struct, frozen=True):
         """Return the number of rows that ``draw`` uses."""
         size = self._picture_size(rows)
         return size.rows if size.rows >= PICTURE_ROWS_MIN else len(content.wrong)
-
-    def draw_with_levels(self, content: RingContent, rows: int) -> RenderableType:
-        """Return the ring with the unrolled ring below it, if there is room for both."""
-        columns = min(self.columns, LEVEL_COLUMNS_MAX)
-        levels = draw_levels(content.layout, columns, self.glyphs)
-        left = rows - len(levels) - 1
-        if self.rows_of(content, left) < PICTURE_ROWS_BESIDE_LEVELS:
-            return self.draw(content, rows)
-        return Group(self.draw(content, left), Text(), *levels)
 
     def _picture_size(self, rows: int) -> Size:
         """Return the largest ellipse that looks like a circle and leaves room for the lights."""
@@ -127,7 +104,7 @@ def _lights(wrong: Mapping[Layer, int], glyphs: Glyphs) -> Table:
         state = Text(f"{glyphs.right} right", RIGHT_STYLE)
         if count:
             state = Text(f"{glyphs.wrong} {count} wrong", WRONG_STYLE)
-        grid.add_row(Text(str(layer), "bold"), LAYER_NAMES[layer], state)
+        grid.add_row(Text(str(layer), "bold"), LAYERS[layer], state)
     return grid
 
 

@@ -1,7 +1,7 @@
 """Text drawing of a ring.
 
 The ellipse shows each node at the angle of r(label), label 0 on top and clockwise from there, with
-the longest shortcuts as chords. The unrolled form has one row per level and shows all of them.
+the longest shortcuts as chords.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from skipring.core.labels import CIRCLE, Label
 from skipring.core.peers import NodeId
 from skipring.core.roster import Roster
 from skipring.core.state import legitimate_state
-from skipring.core.topology import Edge, levels, ring_edges, shortcut_edges
+from skipring.core.topology import Edge, ring_edges, shortcut_edges
 from skipring.view.canvas import Canvas, Dots, Point, Size, Spot
 from skipring.world.snapshot import SubscriberView, View
 
@@ -136,7 +136,6 @@ class Glyphs(Struct, frozen=True, kw_only=True):
     vacant: str
     outline: str
     edge: str
-    broken_edge: str
     cut: str
     bars: str  # from empty to a full cell
     right: str
@@ -152,7 +151,6 @@ UNICODE: Final = Glyphs(
     vacant="○",
     outline="·",
     edge="─",
-    broken_edge="┄",
     cut="…",
     bars=" ▁▂▃▄▅▆▇█",
     right="✓",
@@ -167,7 +165,6 @@ ASCII: Final = Glyphs(
     vacant="_",
     outline=".",
     edge="-",
-    broken_edge=" ",
     cut="~",
     bars=" .:|",
     right="ok",
@@ -331,65 +328,6 @@ def _put_centre(canvas: Canvas, ring: RingLayout, glyphs: Glyphs, centre: Sequen
     for offset, line in enumerate(lines):
         column = (canvas.size.columns - len(line.plain)) // 2
         canvas.put((column - 1, row + offset), f" {line.plain} ", str(line.style))
-
-
-# --- unrolled --------------------------------------------------------------------------
-
-
-def draw_levels(ring: RingLayout, columns: int, glyphs: Glyphs = UNICODE) -> list[Text]:
-    """Draw the ring unrolled, one row per level; label 0 is repeated at the right end."""
-    if ring.members == 0:
-        return []
-    top = levels(ring.members)
-    names = [*(f"level {level}" for level in range(1, top)), "ring"]
-    gutter = max(len(name) for name in names) + 2
-    shown = [i for i in range(1, top + 1) if 1 << i <= columns - gutter - 1]
-    step = (columns - gutter - 1) >> max(shown, default=0)
-    width = step << max(shown, default=0)
-    rows = []
-    for level in shown:
-        name = (names[level - 1].ljust(gutter), _level_style(level, top))
-        rows.append(Text.assemble(name, _level_row(ring, level, width, glyphs)))
-    return rows
-
-
-def _level_style(level: int, top: int) -> str:
-    """Return the style of a level's edges, the same in both drawings."""
-    if level == top:
-        return RING_STYLE
-    return LEVEL_STYLES[min(level, len(LEVEL_STYLES)) - 1]
-
-
-def _level_row(ring: RingLayout, level: int, width: int, glyphs: Glyphs) -> Text:
-    """Return the sorted ring of the labels up to this length."""
-    labels = sorted(Label.nth(i) for i in range(min(ring.members, 1 << level)))
-    signs = _signs(ring, glyphs)
-    sound_style = _level_style(level, levels(ring.members))
-    row = Text(no_wrap=True)
-    for label, other in zip(labels, labels[1:] + labels[:1], strict=True):
-        here = label.position * width // CIRCLE
-        there = other.position * width // CIRCLE if other > label else width
-        is_sound = (min(label, other), max(label, other)) in ring.sound
-        sign, style = signs[label]
-        has_room = label.length == level and there - here > len(label.bits)
-        is_named = (
-            has_room and sign == glyphs.marks[GlyphState.RIGHT]
-        )  # otherwise only the colour would show its state
-        text = label.bits if is_named else sign
-        row.append(text, style)
-        edge = glyphs.edge if is_sound else glyphs.broken_edge
-        row.append(edge * (there - here - len(text)), sound_style if is_sound else BROKEN_STYLE)
-    return row.append(signs[Label(0)][0], "dim")
-
-
-def _signs(ring: RingLayout, glyphs: Glyphs) -> dict[Label, tuple[str, str]]:
-    """Return the character and style of every label."""
-    signs = dict.fromkeys(ring.places, (glyphs.vacant, "dim"))
-    signs |= dict.fromkeys(ring.dead, (glyphs.dead, DEAD_STYLE))
-    for dot in sorted(ring.dots, key=lambda dot: _SEVERITY[dot.mark]):
-        if dot.label is not None:
-            signs[dot.label] = (glyphs.marks[dot.mark], STYLES[dot.mark])
-    return signs
 
 
 # --- bars ------------------------------------------------------------------------------

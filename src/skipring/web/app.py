@@ -44,18 +44,7 @@ from skipring.world.adversaries import ADVERSARIES
 Members = dict[NodeId, NodeStatus]
 
 TICKS: Final = 60  # Guess: a partition that no user ends is over by then.
-LOST_SHARE: Final = 0.5  # of the publications, if tries are damaged
 SEED_BITS: Final = 32
-
-WORDS: Final[Mapping[str, str]] = {
-    "kill": "killed",
-    "adversary": "everything replaced",
-    "database": "the database was wiped",
-    "labels": "labels scrambled",
-    "tries": "tries damaged, and half of the publications deleted",
-    "partition": "partitioned into two halves",
-    "heal": "partitions ended",
-}
 
 
 class ChaosRequest(Struct, frozen=True):
@@ -70,35 +59,33 @@ class ChaosRequest(Struct, frozen=True):
         """Return True if a member that refuses does not stop the damage to others."""
         return self.damage == "heal"
 
-    @property
-    def words(self) -> str:
-        """Return a description of the damage."""
-        return WORDS[self.damage]
 
-
-def plan_of(wish: ChaosRequest, topic: TopicId, members: Members) -> Damages:
-    """Return the damages by process; raise InputError if the request is invalid."""
+def plan_of(  # noqa: PLR0911  (a table of cases)
+    wish: ChaosRequest, topic: TopicId, members: Members
+) -> tuple[str, Damages]:
+    """Return words for the damage, and the damages by process; raise InputError if invalid."""
     seed = randbits(SEED_BITS)
-    if wish.damage == "adversary":
-        chaos_plans.check_adversary(wish.code)
-        return chaos_plans.adversarial(wish.code, topic, members, seed)
-    if wish.damage == "kill":
-        if not wish.nodes:
-            raise InputError("the request names no node to kill")
-        chaos_plans.check_names(wish.nodes, members)
-        return chaos_plans.killed(wish.nodes)
-    return _PLANS[wish.damage](members, seed)
-
-
-_PLANS: Final[Mapping[str, Callable[[Members, int], Damages]]] = {
-    "database": lambda _, __: chaos_plans.no_database(),
-    "labels": chaos_plans.wrong_labels,
-    "tries": lambda members, seed: chaos_plans.spoilt_tries(members, LOST_SHARE, seed),
-    "partition": lambda members, seed: chaos_plans.partition(
-        chaos_plans.parts_of(members, 2, seed), TICKS
-    ),
-    "heal": lambda members, _: chaos_plans.healed(members),
-}
+    match wish.damage:
+        case "kill":
+            if not wish.nodes:
+                raise InputError("the request names no node to kill")
+            chaos_plans.check_names(wish.nodes, members)
+            return "killed", chaos_plans.killed(wish.nodes)
+        case "adversary":
+            plan = chaos_plans.adversarial(wish.code, topic, members, seed)
+            return "everything replaced", plan
+        case "database":
+            return "the database was wiped", chaos_plans.no_database()
+        case "labels":
+            return "labels scrambled", chaos_plans.wrong_labels(members, seed)
+        case "tries":
+            plan = chaos_plans.spoilt_tries(members, chaos_plans.SHARE, seed)
+            return "tries damaged, and half of the publications deleted", plan
+        case "partition":
+            halves = chaos_plans.parts_of(members, 2, seed)
+            return "partitioned into two halves", chaos_plans.partition(halves, TICKS)
+        case "heal":
+            return "partitions ended", chaos_plans.healed(members)
 
 
 STATIC: Final = Path(str(files("skipring.web"))) / "static"
@@ -171,7 +158,7 @@ class App:
             "supervisors": settings.supervisors,
             "topic": settings.topic,
             "chaos": settings.chaos,
-            "layers": {str(layer): text for layer, text in LAYERS.items()},
+            "layers": {str(layer): LAYERS[layer] for layer in REPAIRS},
         }
         if settings.chaos:
             shown["adversaries"] = [
@@ -268,11 +255,11 @@ class App:
     async def _damage(self, request: Request) -> Response:
         topic, wish = _topic(request), await _body(request, ChaosRequest)
         client = ChaosClient(self._observer.client, topic)
-        plan = plan_of(wish, topic, await client.members())
+        words, plan = plan_of(wish, topic, await client.members())
         apply = client.apply_to_consenting if wish.is_gentle else client.apply
         done = await apply(plan)
         hit = "one process was hit" if len(done) == 1 else f"{len(done)} processes were hit"
-        return _json({"done": f"{wish.words}: {hit}"})
+        return _json({"done": f"{words}: {hit}"})
 
 
 # --- requests and responses ---------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Set
 from contextlib import contextmanager
 from time import monotonic
 from typing import Final
@@ -77,6 +77,12 @@ class _Audience:
     def __init__(self) -> None:
         self.pages: set[SseClient] = set()
         self.troubles: dict[str, str] = {}  # error texts by source
+        self.seen_at = monotonic()  # time of the last page
+
+    def remove(self, page: SseClient) -> None:
+        """Remove a page that was closed."""
+        self.pages.discard(page)
+        self.seen_at = monotonic()
 
     def now(self) -> Iterator[Event]:
         """Yield the events that describe the current state, besides the overview."""
@@ -89,8 +95,6 @@ class _Channel(_Audience):
     def __init__(self, watcher: TopicMonitor) -> None:
         super().__init__()
         self.watcher = watcher
-        self.task: asyncio.Task[None] | None = None
-        self.seen_at = monotonic()  # time of the last page
 
     def now(self) -> Iterator[Event]:
         """Yield the last scene, if there is one."""
@@ -105,27 +109,30 @@ class EventStream:
         self._observer = observer
         self._topic = topic
         self._channels: dict[TopicId, _Channel] = {}
+        self._watching: dict[TopicId | None, asyncio.Task[None]] = {}  # None: the overview
         self._undecided = _Audience()  # pages that have no topic yet
         self._overview: Event | None = None
-        self._overviewing: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def start(self) -> None:
         """Start to poll the overview, and the configured topic."""
         looking = self._again(self._undecided, "topics", self._poll_overview, OVERVIEW_S)
-        self._overviewing = asyncio.create_task(looking)
+        self._watching[None] = asyncio.create_task(looking)
         if self._topic is not None:
             self._channel(self._topic)
 
     async def close(self) -> None:
         """Stop all monitors; end every stream and refuse new ones."""
         self._is_closed = True
-        tasks = [self._overviewing, *(each.task for each in self._channels.values())]
-        running = [task for task in tasks if task is not None]
-        for task in running:
+        for task in self._watching.values():
             task.cancel()
-        self._send_all(None)
-        await asyncio.gather(*running, return_exceptions=True)
+        self.send_all(None)
+        await asyncio.gather(*self._watching.values(), return_exceptions=True)
+
+    @property
+    def watched(self) -> Set[TopicId]:
+        """Return the monitored topics."""
+        return self._channels.keys()
 
     def watcher(self, topic: TopicId) -> TopicMonitor:
         """Return the monitor of a topic, started if needed; raise SkipringError at WATCHED_MAX."""
@@ -138,7 +145,7 @@ class EventStream:
             if len(self._channels) >= WATCHED_MAX:
                 raise SkipringError(f"{WATCHED_MAX} topics are watched; close another page first")
             channel = self._channels[topic] = _Channel(TopicMonitor(self._observer, topic))
-            channel.task = asyncio.create_task(self._watch(channel))
+            self._watching[topic] = asyncio.create_task(self._watch(channel))
         return self._channels[topic]
 
     def _check_open(self) -> None:
@@ -162,9 +169,8 @@ class EventStream:
         ]
 
     def _forget(self, topic: TopicId) -> None:
-        task = self._channels.pop(topic).task
-        if task is not None:
-            task.cancel()
+        del self._channels[topic]
+        self._watching.pop(topic).cancel()
 
     def _forget_old(self) -> None:
         now = monotonic()
@@ -194,9 +200,7 @@ class EventStream:
         try:
             yield page
         finally:
-            audience.pages.discard(page)
-            if isinstance(audience, _Channel):
-                audience.seen_at = monotonic()
+            audience.remove(page)
 
     def _greet(self, page: SseClient, audience: _Audience) -> None:
         """Queue the events that describe the current state."""
@@ -213,7 +217,8 @@ class EventStream:
                 self._greet(page, audience)
             page.put(data)
 
-    def _send_all(self, data: Event | None) -> None:
+    def send_all(self, data: Event | None) -> None:
+        """Send an event to every page; None ends all streams."""
         for audience in (self._undecided, *self._channels.values()):
             self._send(audience, data)
 
@@ -247,7 +252,7 @@ class EventStream:
         )
         self._record_error(self._undecided, "supervisors", trouble if silent else None)
         self._overview = event("overview", _shown(overview))
-        self._send_all(self._overview)
+        self.send_all(self._overview)
 
     async def _watch(self, channel: _Channel) -> None:
         looking = self._again(channel, "scene", lambda: self._poll_topic(channel), SCENE_S)
@@ -289,8 +294,4 @@ class EventStream:
 def _shown(overview: Overview) -> dict[str, object]:
     """Return an overview in the form that pages read."""
     rows = [msgspec.to_builtins(row) | {"healthy": row.healthy} for row in overview.topics]
-    return {
-        "topics": rows,
-        "supervisors": overview.supervisors,
-        "unlisted": overview.unlisted,
-    }
+    return {"topics": rows, "supervisors": overview.supervisors, "unlisted": overview.unlisted}

@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
 import uvicorn
@@ -88,19 +87,14 @@ class Dashboard:
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close all event streams and connections."""
         try:
             await self._feed.close()
             self._server.should_exit = True
             await self._serving
         finally:
-            await self._observer.__aexit__(kind, error, trace)
+            await self._observer.__aexit__()
 
     async def ended(self) -> None:
         """Wait until the server ends by itself, which happens only after a fatal error."""

@@ -83,7 +83,7 @@ Finder: TypeAlias = Callable[[Any], Iterable[NodeId]]  # lists the nodes in a va
 Check: TypeAlias = Callable[[Any], None]  # raises MessageError
 
 # Chosen limit: a byte of a claim takes at most 1 microsecond to read, and the core ignores claims
-# of more than 64 KiB (twice its ``claims_bytes``).
+# that cost more than 64 KiB (twice its ``claims_bytes``).
 CLAIMS_BYTES_MAX: Final = 80 * 1024
 # Chosen limit: the longest page or status, with a hint for every node that it names.
 PAGE_BYTES_MAX: Final = 256 * 1024

@@ -129,7 +129,8 @@ class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
 class NodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=76):
     """Variables of a subscriber, the extent of its log, and the condition of its process.
 
-    It has ``count`` publications at offsets below ``end``, and its trie has the root ``root``.
+    It has ``count`` publications at offsets below ``end``, and its trie has the root ``root``;
+    during a backfill ``root`` is that of an empty trie.
     """
 
     request: Number

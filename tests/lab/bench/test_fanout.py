@@ -20,7 +20,7 @@ from skipring.lab.bench.fanout import (
     measure_loss,
     ratios,
 )
-from skipring.lab.bench.harness import Job, RunResult, delivery_row
+from skipring.lab.bench.harness import RunResult, delivery_row
 from skipring.lab.bench.run import BenchRun
 from skipring.lab.bench.systems import catalog
 from skipring.lab.bench.systems.catalog import OURS, SYSTEMS
@@ -153,11 +153,11 @@ def test_incomplete_run_has_no_ratio(loser: str) -> None:
 
 def test_incomplete_run_is_marked_as_failed() -> None:
     outcome = _outcome(delivered=199.0)
-    job = Job(name=THROUGHPUT, n=4, size=128, count=50, repeats=2)
-    row = delivery_row(job, "nats", [_outcome(delivered=200.0), outcome])
+    run = BenchRun(job=THROUGHPUT, system="nats", n=4, count=50)
+    row = delivery_row(run, [_outcome(delivered=200.0), outcome])
     assert (row["delivered"], row["expected"]) == (199, 200)
     assert row["failed"] == "in 1 of 2 runs 199 of 200 arrived"
-    assert "failed" not in delivery_row(job, "nats", [_outcome(delivered=200.0)])
+    assert "failed" not in delivery_row(run, [_outcome(delivered=200.0)])
 
 
 def _outcome(delivered: float) -> RunResult:

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -12,26 +11,25 @@ import pytest
 
 from skipring.errors import SkipringError
 from skipring.lab.bench import harness
-from skipring.lab.bench.harness import Job, Workers, run_of, run_once
-from skipring.lab.bench.processes import cpu_ns, process, resident_bytes_of
+from skipring.lab.bench.harness import run_of, run_once
 from skipring.lab.bench.run import BenchRun, Board, Moment, Slot
-from skipring.lab.bench.servers import running_broker, skipring_process
+from skipring.lab.bench.servers import BenchProcesses
 from skipring.lab.bench.systems.catalog import OURS
 from skipring.lab.bench.worker import MEASURED, PROBE, Tally, make_payload
+from skipring.lab.usage import cpu_ns, resident_bytes_of
 
 
 def test_worker_that_ends_early_is_reported_with_its_last_line(tmp_path: Path) -> None:
     run = BenchRun(system="nothing", driver="nothing.Ring", n=1, directory=tmp_path)
-    with ExitStack() as stack:
-        workers = Workers(run, ["publisher"], stack)
-        workers.running["publisher"].wait(30)
-        with pytest.raises(SkipringError, match="publisher of nothing ended early: ModuleNotFound"):
-            workers.pause()
+    with BenchProcesses(tmp_path) as processes:
+        processes.start_workers(run, ["publisher"])
+        with pytest.raises(SkipringError, match="the publisher ended early: ModuleNotFound"):
+            processes.wait(lambda: False)
 
 
 @pytest.mark.heavy
 def test_profiles_of_both_processes_are_written(tmp_path: Path) -> None:
-    run_once(run_of(Job(name="any", n=2, size=128, count=10, profiles=tmp_path), OURS))
+    run_once(run_of(BenchRun(n=2, count=10, profiles=tmp_path), OURS))
     written = sorted(path.name for path in tmp_path.iterdir())
     assert written == ["skipring-n2-publisher.prof", "skipring-n2-subscribers.prof"]
 
@@ -39,13 +37,6 @@ def test_profiles_of_both_processes_are_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("n", [1, 64, 256, 100_000])
 def test_usual_count_is_within_its_bounds(n: int) -> None:
     assert harness.COUNT_MIN <= harness.usual_count(n) <= harness.COUNT_MAX
-
-
-def test_process_is_stopped_when_its_block_fails(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    with pytest.raises(KeyboardInterrupt), process(command, tmp_path / "log") as running:
-        raise KeyboardInterrupt
-    assert running.returncode is not None
 
 
 def _children(pid: int) -> set[int]:
@@ -81,17 +72,17 @@ def test_failed_broker_is_reported_with_its_last_line(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with (
         pytest.raises(SkipringError, match="redis-server does not start: no room"),
-        running_broker("redis", tmp_path),
+        BenchProcesses(tmp_path) as processes,
     ):
-        pytest.fail("it did start")
+        processes.start_broker("redis")
 
 
 def test_failed_supervisor_is_reported_with_its_last_line(tmp_path: Path) -> None:
     with (
-        pytest.raises(SkipringError, match=r"skipring supervisor does not start: .*--tick"),
-        skipring_process("supervisor", "--tick", "no number", log=tmp_path / "log"),
+        pytest.raises(SkipringError, match=r"supervisor ended .*: .*--tick"),
+        BenchProcesses(tmp_path) as processes,
     ):
-        pytest.fail("it did start")
+        processes.start_supervisor(None, "--tick", "no number")
 
 
 def test_board_is_shared_between_processes(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from skipring.core.messages import CheckLabel
 from skipring.lab.bench import sim
-from skipring.lab.bench.processes import peak_bytes, resident_bytes
 from skipring.lab.bench.report import at_least, at_most
 from skipring.lab.bench.sim import (
     MESSAGES_PER_TICK,
@@ -16,6 +15,7 @@ from skipring.lab.bench.sim import (
     measure_recovery,
     recovery_ratios,
 )
+from skipring.lab.usage import peak_bytes, resident_bytes
 from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.adversaries import ADVERSARIES
 
@@ -94,7 +94,7 @@ def test_memory_is_counted_in_bytes() -> None:
 
 
 def test_memory_without_proc_is_the_peak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("skipring.lab.bench.processes._PROC", tmp_path / "absent")
+    monkeypatch.setattr("skipring.lab.usage._PROC", tmp_path / "absent")
     before = peak_bytes()
     assert before <= resident_bytes() <= peak_bytes()
 

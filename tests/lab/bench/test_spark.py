@@ -8,8 +8,8 @@ import sys
 import pytest
 from pyspark.sql import SparkSession
 
-from skipring.lab.bench.processes import tree_cpu_s
 from skipring.lab.bench.spark import measure
+from skipring.lab.usage import tree_cpu_s
 
 BUSY = "from time import process_time\nwhile process_time() < 0.5: pass"
 

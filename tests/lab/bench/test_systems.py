@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from skipring.lab.bench import fanout, history
-from skipring.lab.bench.harness import Job, run_of, run_once
+from skipring.lab.bench.harness import run_of, run_once
 from skipring.lab.bench.report import is_measured
 from skipring.lab.bench.run import BenchRun
 from skipring.lab.bench.systems import brokerless, brokers, catalog
@@ -44,7 +44,7 @@ def _require(system: System) -> None:
 @pytest.mark.parametrize("name", PEERS)
 def test_system_delivers_everything(name: str) -> None:
     _require(SYSTEMS[name])
-    outcome = run_once(run_of(Job(name="peer", n=3, size=128, count=20), name))
+    outcome = run_once(run_of(BenchRun(n=3, count=20), name))
     assert outcome.figures["delivered"] == 60
     has_broker = SYSTEMS[name].broker is not None
     assert ("broker" in outcome.cpu_s) is has_broker
@@ -103,7 +103,7 @@ def test_missing_package_is_named_with_its_command(
 
 @pytest.mark.parametrize(("n", "count"), [(64, 1562), (200_000, 1)])
 def test_slow_system_runs_with_fewer_publications(n: int, count: int) -> None:
-    job = Job(name="any", n=n, size=128, count=5000)
+    job = BenchRun(n=n, count=5000)
     assert run_of(job, "mosquitto").count == count
     assert run_of(job, OURS).count == 5000
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -321,7 +321,6 @@ def test_nodes_with_another_root_are_a_fault_also_without_spark(
         DemoPlan(report=None),
         output,  # type: ignore[arg-type]
         cluster,  # type: ignore[arg-type]
-        AsyncExitStack(),
     )
     (fault,) = asyncio.run(script)
     assert "root" in fault

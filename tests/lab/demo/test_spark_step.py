@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,83 +13,77 @@ import pytest
 
 from skipring.errors import SkipringError
 from skipring.lab.demo import spark_step
-from skipring.lab.demo.spark_step import SparkReport, spark_process
+from skipring.lab.demo.spark_step import SparkReport
+from skipring.lab.processes import Processes
 from tests.support.processes import is_running
 
 DEADLINE_S = 60.0
 GONE_S = 10.0  # a process that was killed may take a moment to vanish
-READY = 'print("{\\"is_ready\\": true}", flush=True)\n'
-REPORTS = (
-    "import sys\n" + READY + "task = sys.stdin.readline()\n"
-    'print("{\\"progress\\": \\"halfway\\"}", flush=True)\n'
-    "assert 'orders' in task\n"
-    'print("{\\"rows\\": {\\"silver\\": 3}}", flush=True)\n'
-)
-FAILS = 'print("{\\"failed\\": \\"no Java\\"}", flush=True)\n'
-DIES = "import sys\nsys.exit('out of memory')\n"
-STAYS = (  # and has a child that stays, too
-    "import subprocess, sys, time\n"
-    "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-    "open(sys.argv[1], 'w').write(str(child.pid))\n" + READY + "time.sleep(600)\n"
-)
+REPORTS = """
+import pathlib, sys, time
+while not (pathlib.Path(sys.argv[3]) / "begin").exists(): time.sleep(0.01)
+print('{"progress": "halfway"}', flush=True)
+assert sys.argv[2] == "orders"
+print('{"rows": {"silver": 3}}', flush=True)
+"""
+FAILS = """print('{"failed": "no Java"}', flush=True)"""
+DIES = "import sys; sys.exit('out of memory')"
+STAYS = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
+print('{"progress": "%d"}' % child.pid, flush=True)
+time.sleep(600)
+"""  # and has a child that stays, too
 
 
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    with monkeypatch.context() as patch:
-        yield patch
-
-
-def run_program(patch: pytest.MonkeyPatch, directory: Path, code: str) -> list[SparkReport]:
-    patch.setattr(spark_step, "PROGRAM", ("-c", code))
+def run_program(
+    patch: pytest.MonkeyPatch, directory: Path, code: str, most: int = 9
+) -> list[SparkReport]:
+    """Return up to ``most`` reports of a program; end it."""
+    program = directory / "program.py"
+    program.write_text(code)
+    patch.setattr(spark_step, "PROGRAM", str(program))
 
     async def scene() -> list[SparkReport]:
-        async with (
-            asyncio.timeout(DEADLINE_S),
-            spark_process(directory / "spark", directory / "report") as spark,
-        ):
-            return [report async for report in spark.work("127.0.0.1:1", "orders")]
+        found: list[SparkReport] = []
+        with Processes(directory) as processes:
+            spark = spark_step.SparkProcess(
+                processes, "127.0.0.1:1", "orders", directory / "report"
+            )
+            async with asyncio.timeout(DEADLINE_S):
+                async for report in spark.work():
+                    found.append(report)
+                    if len(found) == most:
+                        break
+        return found
 
     return asyncio.run(scene())
 
 
-def test_reports_arrive_in_order(program: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert run_program(program, tmp_path, REPORTS) == [
-        SparkReport(is_ready=True),
+def test_reports_arrive_in_order_and_an_older_report_is_deleted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "report").write_text("old")
+    assert run_program(monkeypatch, tmp_path, REPORTS) == [
         SparkReport(progress="halfway"),
         SparkReport(rows={"silver": 3}),
     ]
+    assert not (tmp_path / "report").exists()
 
 
 @pytest.mark.parametrize(("code", "text"), [(FAILS, "no Java"), (DIES, "out of memory")])
 def test_failure_is_an_error_with_a_sentence(
-    program: pytest.MonkeyPatch, tmp_path: Path, code: str, text: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, text: str
 ) -> None:
     with pytest.raises(SkipringError, match=text):
-        run_program(program, tmp_path, code)
-
-
-def test_older_report_is_deleted(program: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "report").write_text("old")
-    run_program(program, tmp_path, REPORTS)
-    assert not (tmp_path / "report").exists()
+        run_program(monkeypatch, tmp_path, code)
 
 
 def test_spark_and_its_children_are_dead_after_the_block(
-    program: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    program.setattr(spark_step, "PROGRAM", ("-c", STAYS, str(tmp_path / "pid")))
-
-    async def scene() -> int:
-        async with (
-            asyncio.timeout(DEADLINE_S),
-            spark_process(tmp_path / "spark", tmp_path / "report") as spark,
-        ):
-            async for _ in spark.work("127.0.0.1:1", "orders"):
-                return int((tmp_path / "pid").read_text())
-        raise AssertionError("no report")
-
-    child = asyncio.run(scene())
+    (report,) = run_program(monkeypatch, tmp_path, STAYS, most=1)
+    child = int(report.progress or "")
     deadline = time.monotonic() + GONE_S
     try:
         while is_running(child):

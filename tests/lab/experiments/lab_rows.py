@@ -14,36 +14,16 @@ from pyspark.sql import DataFrame, SparkSession
 from skipring.lab.experiments.matrix import Trial
 from skipring.lab.experiments.overlays import overlay_measures
 from skipring.lab.experiments.results import ROUNDS, RUNS, spark_schema
+from skipring.lab.experiments.trials import blank_row
 
 Row: TypeAlias = dict[str, Any]
-
-_NOTHING: Row = {
-    "closure_ok": None,
-    "rounds_explicit": None,
-    "rounds_strict": None,
-    "rounds_publications": None,
-    "messages": 0,
-    "events": 0,
-    "supervisor_requests": 0,
-    "published": 0,
-    "delivered_by_spreading": 0,
-    "delivered_by_repair": 0,
-    "duplicates": 0,
-    "hops_mean": 0.0,
-    "hops_max": 0,
-    "degree_peak": 4,
-    "degree_mean": 3.5,
-    "measures": [],
-    "error": None,
-}
 
 
 def run(kind: str, n: int, **values: object) -> Row:
     """A row of ``runs``; what is not given is as in a run of which nothing is known."""
     names = [name for name in values if name in Trial.__struct_fields__]
     given = convert({"kind": kind, "n": n, **{name: values.pop(name) for name in names}}, Trial)
-    row = {name: getattr(given, name) for name in Trial.__struct_fields__ if name != "rounds"}
-    row |= {"run_id": given.run_id, "converged": False, **_NOTHING}
+    row = blank_row(given) | {"degree_peak": 4, "degree_mean": 3.5}
     measures = convert(values.pop("measures", {}), dict[str, float])
     return row | {"measures": list(measures.items())} | values
 

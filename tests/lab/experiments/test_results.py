@@ -12,9 +12,9 @@ import pytest
 
 from skipring.errors import InputError, StoreBusyError, StoreFullError
 from skipring.lab.experiments import results as results_module
-from skipring.lab.experiments.experiments import perform
 from skipring.lab.experiments.matrix import Matrix, Trial
 from skipring.lab.experiments.results import ROUNDS, RUNS, Results, opened, require_format
+from skipring.lab.experiments.trials import perform
 
 MATRIX = Matrix("a title", 'title = "a title"\n', ())
 

@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 
 from skipring.errors import SkipringError
 from skipring.lab.experiments import runner
-from skipring.lab.experiments.experiments import perform
 from skipring.lab.experiments.matrix import Matrix, Trial, read_matrix
 from skipring.lab.experiments.runner import (
     TrialProgress,
@@ -26,6 +25,7 @@ from skipring.lab.experiments.runner import (
     partitions,
     run_matrix,
 )
+from skipring.lab.experiments.trials import perform
 
 DEADLINE_S = 240.0
 POLL_S = 0.02

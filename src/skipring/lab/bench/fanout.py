@@ -7,7 +7,6 @@ The jobs are parameters of the same run; systems take turns, each several times.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -15,10 +14,7 @@ from msgspec.structs import replace
 
 from skipring.errors import SkipringError
 from skipring.lab.bench.harness import (
-    BROKER,
-    Job,
     RunResult,
-    Workers,
     compare,
     delivery_row,
     middle,
@@ -37,7 +33,7 @@ from skipring.lab.bench.report import (
     with_ratios,
 )
 from skipring.lab.bench.run import FIRST, PUBLISHER, BenchRun, Board, Moment, Slot
-from skipring.lab.bench.servers import running_supervisor
+from skipring.lab.bench.servers import BROKER, BenchProcesses
 from skipring.lab.bench.systems.catalog import OURS, RELAY, SYSTEMS
 from skipring.lab.bench.systems.lossy import DRIVER, SURVIVORS, VICTIMS, victims_of
 from skipring.lab.bench.systems.ours import forming_tick_s
@@ -90,36 +86,39 @@ def measure(  # noqa: PLR0913  (keyword arguments with defaults)
     profiles: Path | None = None,
 ) -> Iterator[Row]:
     """Return an iterator of one row per measurement, the ratios last."""
-    job = Job(
-        name="", n=max(sizes), size=size, count=count, rate=rate, repeats=repeats, profiles=profiles
-    )
-    return with_ratios(_rows(job, sizes, list(systems), list(jobs)), ratios)
+    template = BenchRun(n=max(sizes), size=size, count=count or 0, rate=rate, profiles=profiles)
+    return with_ratios(_rows(template, repeats, sizes, list(systems), list(jobs)), ratios)
 
 
 def _rows(
-    template: Job, sizes: Sequence[int], systems: Sequence[str], names: Sequence[str]
+    template: BenchRun,
+    repeats: int,
+    sizes: Sequence[int],
+    systems: Sequence[str],
+    names: Sequence[str],
 ) -> Iterator[Row]:
     for job in _delivery_jobs(template, sizes, names):
         # Slow systems run with fewer publications, so their runs are not sustained.
         able = [
             system
             for system in systems
-            if job.name != SUSTAINED or SYSTEMS[system].deliveries_max is None
+            if job.job != SUSTAINED or SYSTEMS[system].deliveries_max is None
         ]
-        runs = {(job, system): run_of(job, system) for system in able}
-        yield from compare(runs, job.repeats, delivery_row)
+        yield from compare([run_of(job, system) for system in able], repeats, delivery_row)
     if HOTTEST in names:
-        yield from _hottest(_limited(template, HOTTEST), systems)
+        yield from _hottest(_limited(template, HOTTEST), repeats, systems)
     if GROWTH in names:
-        yield from _growth(replace(template, name=GROWTH, profiles=None), systems)
+        yield from _growth(replace(template, job=GROWTH, profiles=None), repeats, systems)
     if LOSS in names and OURS in systems:
         yield _loss_row(min(template.n, N_MAX))
 
 
-def _delivery_jobs(template: Job, sizes: Sequence[int], names: Sequence[str]) -> Iterator[Job]:
+def _delivery_jobs(
+    template: BenchRun, sizes: Sequence[int], names: Sequence[str]
+) -> Iterator[BenchRun]:
     if THROUGHPUT in names:
         for n in sizes:
-            yield replace(template, name=THROUGHPUT, n=n)
+            yield replace(template, job=THROUGHPUT, n=n)
     if SUSTAINED in names:
         yield replace(_limited(template, SUSTAINED), count=template.count or SUSTAINED_COUNT)
     if LATENCY in names:
@@ -128,28 +127,23 @@ def _delivery_jobs(template: Job, sizes: Sequence[int], names: Sequence[str]) ->
         yield replace(_limited(template, LATENCY), count=count, rate=rate)
 
 
-def _limited(template: Job, name: str) -> Job:
-    return replace(template, name=name, n=min(N_MAX, template.n))
+def _limited(template: BenchRun, job: str) -> BenchRun:
+    return replace(template, job=job, n=min(N_MAX, template.n))
 
 
 # -- hottest: the busiest node of a ring beside a broker ---------------------------------------
 
 
-def _hottest(job: Job, systems: Iterable[str]) -> Iterator[Row]:
+def _hottest(job: BenchRun, repeats: int, systems: Iterable[str]) -> Iterator[Row]:
     """Yield the CPU time of the first member, in its own process, and of each broker."""
-    runs = {
-        (job, system): run_of(job, system)
-        for system in systems
-        if system == OURS or SYSTEMS[system].broker is not None
-    }
-    if (job, OURS) in runs:  # one of the n subscribers is the first member
-        ours = replace(runs[job, OURS], n=job.n - 1, is_first_apart=True)
-        runs[job, OURS] = ours
-    yield from compare(runs, job.repeats, _hottest_row)
+    runs = [run_of(job, each) for each in systems if each == OURS or SYSTEMS[each].broker]
+    apart = {"n": job.n - 1, "is_first_apart": True}  # one of the n subscribers
+    runs = [replace(run, **apart) if run.system == OURS else run for run in runs]
+    yield from compare(runs, repeats, _hottest_row)
 
 
-def _hottest_row(job: Job, system: str, results: list[RunResult]) -> Row:
-    run, part = run_of(job, system), FIRST if system == OURS else BROKER
+def _hottest_row(run: BenchRun, results: list[RunResult]) -> Row:
+    part, n = FIRST if run.is_first_apart else BROKER, run.n + run.is_first_apart
     scale, figures = 1e6 / run.count, [each.figures for each in results]
     row: Row = {
         "size": run.size,
@@ -160,16 +154,16 @@ def _hottest_row(job: Job, system: str, results: list[RunResult]) -> Row:
             "cpu_us_per_publication_settled", [scale * each.cpu_settled_s[part] for each in results]
         ),
         **spread("rss_mib", [each[rss_figure(part)] for each in figures]),
-        "copies_per_publication": run.n,
+        "copies_per_publication": n,
     }
-    if system == OURS:
+    if run.is_first_apart:
         size = run.count * run.size
         row["copies_per_publication"] = middle(each["first_bytes"] / size for each in figures)
         row["copies_per_publication_others"] = middle(
             each["hottest_bytes"] / size for each in figures
         )
     delivered = [int(each["delivered"] + each.get("first_delivered", 0)) for each in figures]
-    return row | check_count(delivered, run.n * run.count)
+    return row | check_count(delivered, n * run.count)
 
 
 def _hottest_ratios(rows: Iterable[Row]) -> dict[str, float]:
@@ -190,25 +184,25 @@ def _hottest_ratios(rows: Iterable[Row]) -> dict[str, float]:
 # -- growth with the payload, the topics and n -------------------------------------------------
 
 
-def _growth(template: Job, systems: Iterable[str]) -> Iterator[Row]:
+def _growth(template: BenchRun, repeats: int, systems: Iterable[str]) -> Iterator[Row]:
     """Yield one row per case; a case that belongs to two series runs once."""
     able = [each for each in GROWTH_SYSTEMS if each in systems and not SYSTEMS[each].missing]
     series = {what: _cases(template, what) for what in SERIES}
     jobs = dict.fromkeys(job for cases in series.values() for job in cases)
-    keys = [(job, system) for job in jobs for system in able]
-    runs = {(job, system): run_of(job, system) for job, system in keys}
-    repeats = min(template.repeats, GROWTH_REPEATS_MAX)
-    found = dict(zip(keys, compare(runs, repeats, delivery_row), strict=True))
+    runs = [run_of(job, system) for job in jobs for system in able]
+    rows = compare(runs, min(repeats, GROWTH_REPEATS_MAX), delivery_row)
+    found = dict(zip(runs, rows, strict=True))
     for what, cases in series.items():
         for system in able:
-            smallest = found[cases[0], system] | {what: getattr(cases[0], what)}
-            for job in cases:
-                case = {"by": what, "size": job.size, "topics": job.topics}
-                row = job.header(system) | case | found[job, system]
+            of_system = [run_of(job, system) for job in cases]
+            smallest = found[of_system[0]] | {what: getattr(of_system[0], what)}
+            for run in of_system:
+                case = {"by": what, "size": run.size, "topics": run.topics}
+                row = {"job": run.job, "system": system, "n": run.n} | case | found[run]
                 yield row | _over(smallest, row, what)
 
 
-def _cases(template: Job, what: str) -> list[Job]:
+def _cases(template: BenchRun, what: str) -> list[BenchRun]:
     """Return the jobs of one series, none larger than asked for."""
     usual = replace(template, n=min(template.n, TOPICS_N if what == "topics" else N_MAX))
     bound = template.n if what == "n" else max(SERIES[what])
@@ -248,32 +242,28 @@ def measure_loss(
     n: int = N_MAX,
     count: int = LOSS_COUNT,
     share: float = LOSS_SHARE,
-    repairs: bool = True,
     deadline_s: float = 120.0,
 ) -> Row:
     """Publish while frames are lost, kill a tenth, and wait until the others have everything."""
-    with run_directory() as directory, ExitStack() as stack:
+    with run_directory() as directory, BenchProcesses(directory) as processes:
         board = Board(directory)
-        tick = ("--tick", str(forming_tick_s(n)))
-        supervisor = stack.enter_context(running_supervisor(directory, None, *tick))
         run = BenchRun(
             system=OURS,
             driver=DRIVER,
             n=n,
             count=count,
             directory=directory,
-            address=supervisor.address,
+            address=processes.start_supervisor(None, "--tick", str(forming_tick_s(n))),
             loss=share,
-            repairs=repairs,
             deadline_s=deadline_s,
         )
-        workers = Workers(run, (PUBLISHER, SURVIVORS, VICTIMS), stack)
-        workers.wait_set(board, Slot.PUBLISHER_CALM, Slot.SUBSCRIBERS_CALM)
+        processes.start_workers(run, (PUBLISHER, SURVIVORS, VICTIMS))
+        processes.wait_set(board, Slot.PUBLISHER_CALM, Slot.SUBSCRIBERS_CALM)
         board[Slot.BEGIN] = 1
-        workers.wait(lambda: board[Slot.PUBLISHED] >= run.count // 2)
-        workers.kill(VICTIMS)
-        workers.wait_set(board, Slot.PUBLISHER_DONE, Slot.SUBSCRIBERS_DONE)
-        return _loss_figures(run, workers.figures(), board.seconds(Moment.ENDED)[0])
+        processes.wait(lambda: board[Slot.PUBLISHED] >= run.count // 2)
+        processes.kill(VICTIMS)
+        processes.wait_set(board, Slot.PUBLISHER_DONE, Slot.SUBSCRIBERS_DONE)
+        return _loss_figures(run, processes.figures(), board.seconds(Moment.ENDED)[0])
 
 
 def _loss_figures(run: BenchRun, figures: Mapping[str, float], seconds: float) -> Row:

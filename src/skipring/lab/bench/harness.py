@@ -1,57 +1,31 @@
-"""Harness: one run of one system, and jobs that all systems run in turns."""
+"""Harness: one run of one system, and runs of all systems in turns."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import sqrt
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from time import monotonic, sleep
-from typing import Final
+from time import monotonic
+from typing import Final, NoReturn
 from urllib.request import urlopen
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from skipring.errors import SkipringError
-from skipring.lab.bench.processes import (
-    MIB,
-    cpu_ns,
-    exit_on_sigterm,
-    last_line,
-    process,
-    resident_bytes_of,
-    stop,
-)
+from skipring.core.peers import SUPERVISOR
 from skipring.lab.bench.report import Row, check_count, in_turns, spread
-from skipring.lab.bench.run import (
-    FIRST,
-    PUBLISHER,
-    RUN_S,
-    SUBSCRIBERS,
-    BenchRun,
-    Board,
-    Moment,
-    Slot,
-)
-from skipring.lab.bench.servers import (
-    Server,
-    free_address,
-    make_certificates,
-    running_broker,
-    running_supervisor,
-)
+from skipring.lab.bench.run import FIRST, PUBLISHER, SUBSCRIBERS, BenchRun, Board, Moment, Slot
+from skipring.lab.bench.servers import BROKER, BenchProcesses, free_address, make_certificates
 from skipring.lab.bench.systems.catalog import OURS_SECURED, RINGS, SYSTEMS
+from skipring.lab.usage import MIB, cpu_ns, resident_bytes_of
 
-WORKER: Final = "skipring.lab.bench.worker"
-BROKER: Final = "broker"  # the part of a run that is the broker, or the supervisor of a ring
-POLL_S: Final = 0.01  # Guess.
+SIGNALLED: Final = 128  # what a shell adds to the number of the signal that ended a process
 # Guess: nothing arrives after a pause of this length. Measured: 64 members of one process that
 # store 16,384 publications each at the same time take 6 s.
 STALLED_S: Final = 30.0
@@ -75,106 +49,44 @@ class RunResult(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def run_directory() -> Iterator[Path]:
-    """Create a temporary directory that SIGTERM removes, too."""
-    with exit_on_sigterm(), TemporaryDirectory(prefix="skipring-bench-") as directory:
-        yield Path(directory)
+    """Create a temporary directory; remove it and end all processes after SIGTERM, too."""
+
+    def end(number: int, _: object) -> NoReturn:
+        raise SystemExit(SIGNALLED + number)
+
+    with ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():  # no other may have handlers
+            stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, end))
+        yield Path(stack.enter_context(TemporaryDirectory(prefix="skipring-bench-")))
 
 
 def run_once(run: BenchRun) -> RunResult:
     """Run a system once, with its own directory and processes."""
-    with run_directory() as directory, ExitStack() as stack:
+    with run_directory() as directory, BenchProcesses(directory) as processes:
         run = replace(run, directory=directory)
         board = Board(directory)
         if run.system == OURS_SECURED:
             run = replace(run, certificates=make_certificates(directory))
-        server = stack.enter_context(_server(run))
-        run = replace(run, address=server.address if server else free_address())
-        phases = _SupervisorPhases(server)
+        broker = SYSTEMS[run.system].broker
+        if run.system in RINGS:
+            address = processes.start_supervisor(run.certificates)
+        else:
+            address = processes.start_broker(broker) if broker is not None else free_address()
+        phases = _SupervisorPhases(processes)
         first = (FIRST,) if run.is_first_apart else ()
-        workers = Workers(run, (*first, PUBLISHER, SUBSCRIBERS), stack)
-        pids = {role: worker.pid for role, worker in workers.running.items()}
-        if server is not None:
-            pids[BROKER] = server.pid
-        board.set_pids(list(pids.values()))
-        return _RunWatch(board, workers, list(pids), phases).result()
-
-
-@contextmanager
-def _server(run: BenchRun) -> Iterator[Server | None]:
-    """Run the broker of a system, or the supervisor of a ring; None if it has neither."""
-    broker = SYSTEMS[run.system].broker
-    if run.system in RINGS:
-        with running_supervisor(run.directory, run.certificates) as server:
-            yield server
-    elif broker is not None:
-        with running_broker(broker, run.directory) as server:
-            yield server
-    else:
-        yield None
-
-
-class Workers:
-    """The worker processes of a run, by role."""
-
-    def __init__(self, run: BenchRun, roles: Iterable[str], stack: ExitStack) -> None:
-        self._run = run
-        self._deadline = monotonic() + RUN_S
-        run.save()
-        self.running = {role: stack.enter_context(self._started(role)) for role in roles}
-
-    @contextmanager
-    def _started(self, role: str) -> Iterator[subprocess.Popen[bytes]]:
-        command = [sys.executable, "-m", WORKER, role, str(self._run.directory)]
-        with process(command, self._log(role), is_killed=True) as worker:
-            yield worker
-
-    def _log(self, role: str) -> Path:
-        return self._run.directory / f"{role}.log"
-
-    def kill(self, role: str) -> None:
-        """Kill a worker."""
-        stop(self.running.pop(role), is_killed=True)
-
-    def wait(self, condition: Callable[[], object]) -> None:
-        """Wait for a condition; raise SkipringError if a worker ends or time is up."""
-        while not condition():
-            self.pause()
-
-    def wait_set(self, board: Board, *slots: Slot) -> None:
-        """Wait until all these slots of the board are set."""
-        self.wait(lambda: all(board[slot] for slot in slots))
-
-    def pause(self) -> None:
-        """Sleep for one poll; raise SkipringError if a worker has ended or time is up."""
-        for role, worker in self.running.items():
-            if worker.poll() is not None:
-                error = last_line(self._log(role))
-                raise SkipringError(f"the {role} of {self._run.system} ended early: {error}")
-        if monotonic() > self._deadline:
-            raise SkipringError(f"a run of {self._run.system} took longer than {RUN_S:.0f} s")
-        sleep(POLL_S)
-
-    def figures(self) -> dict[str, float]:
-        """Return the figures of all running workers."""
-        found: dict[str, float] = {}
-        for role in self.running:
-            text = (self._run.directory / f"{role}.json").read_bytes()
-            found |= msgspec.json.decode(text, type=dict[str, float])
-        return found
+        run = replace(run, address=address)
+        processes.start_workers(run, (*first, PUBLISHER, SUBSCRIBERS))
+        return _RunWatch(board, processes, phases).result()
 
 
 class _SupervisorPhases:
     """Frames and CPU time of the supervisor in each phase of a run; empty without one."""
 
-    def __init__(self, server: Server | None) -> None:
+    def __init__(self, processes: BenchProcesses) -> None:
         self.figures: dict[str, float] = {}
-        self._server = server if server is not None and server.metrics else None
+        self.has_supervisor = SUPERVISOR in processes.running
+        self._processes = processes
         self._before = self._counts()
-
-    @property
-    def has_supervisor(self) -> bool:
-        """Return True if the run has a supervisor."""
-        return self._server is not None
 
     def end(self, phase: str) -> None:
         """Record the counts of a phase."""
@@ -184,30 +96,34 @@ class _SupervisorPhases:
         self._before = now
 
     def _counts(self) -> dict[str, float]:
-        if self._server is None:
+        if not self.has_supervisor:
             return {}
-        with urlopen(f"http://{self._server.metrics}/metrics", timeout=SCRAPE_S) as page:
+        url = f"http://{self._processes.metrics_address(SUPERVISOR)}/metrics"
+        with urlopen(url, timeout=SCRAPE_S) as page:
             lines = page.read().decode().splitlines()
         frames = next(float(line.split()[1]) for line in lines if line.startswith(FRAMES))
-        return {"frames": frames, "cpu_us": cpu_ns(self._server.pid) / 1e3}
+        pid = self._processes.running[SUPERVISOR].pid
+        return {"frames": frames, "cpu_us": cpu_ns(pid) / 1e3}
 
 
 class _RunWatch:
     """The phases of a run as the harness sees them."""
 
-    def __init__(
-        self, board: Board, workers: Workers, parts: Sequence[str], phases: _SupervisorPhases
-    ) -> None:
+    def __init__(self, board: Board, processes: BenchProcesses, phases: _SupervisorPhases) -> None:
         self._board = board
-        self._workers = workers
-        self._parts = parts
+        self._processes = processes
         self._phases = phases
-        self._has_first = FIRST in parts
+        pids = {name: process.pid for name, process in processes.running.items()}
+        if SUPERVISOR in pids:
+            pids[BROKER] = pids.pop(SUPERVISOR)  # the part of a ring that compares to a broker
+        self._parts = list(pids)
+        board.set_pids(list(pids.values()))
 
     def result(self) -> RunResult:
         """Start the run, wait for its end, and return its cost."""
-        board, workers, phases = self._board, self._workers, self._phases
-        first = (Slot.FIRST_CALM,) if self._has_first else ()
+        board, workers, phases = self._board, self._processes, self._phases
+        has_first = FIRST in self._parts
+        first = (Slot.FIRST_CALM,) if has_first else ()
         workers.wait_set(board, Slot.PUBLISHER_CALM, Slot.SUBSCRIBERS_CALM, *first)
         phases.end("joining")
         began = monotonic()
@@ -221,7 +137,7 @@ class _RunWatch:
         workers.wait(lambda: not phases.has_supervisor or monotonic() >= 2 * ended - began)
         phases.end("idle")
         board[Slot.STOP] = 1
-        first = (Slot.FIRST_DONE,) if self._has_first else ()
+        first = (Slot.FIRST_DONE,) if has_first else ()
         workers.wait_set(board, Slot.PUBLISHER_DONE, Slot.SUBSCRIBERS_DONE, *first)
         wall_s, *cpu_s = board.seconds(Moment.ENDED)
         settled_s, *cpu_settled_s = board.seconds(Moment.SETTLED)
@@ -243,7 +159,7 @@ class _RunWatch:
                 seen, clocks, since = delivered, board.clocks(), monotonic()
             elif monotonic() - since > STALLED_S:
                 board.record(Moment.ENDED, clocks)
-            self._workers.pause()
+            self._processes.pass_time()
 
     def _memory(self) -> dict[str, float]:
         sizes = (resident_bytes_of(pid) / MIB for pid in self._board.pids)
@@ -258,78 +174,47 @@ def rss_figure(part: str) -> str:
 # -- jobs ------------------------------------------------------------------------------------
 
 
-class Job(Struct, frozen=True, kw_only=True):
-    """A task for all systems."""
-
-    name: str
-    n: int
-    size: int
-    topics: int = 1
-    count: int | None = None  # publications; None: usual_count(n)
-    rate: float = 0.0
-    repeats: int = 1
-    profiles: Path | None = None
-
-    def header(self, system: str) -> Row:
-        """Return the first fields of each row."""
-        return {"job": self.name, "system": system, "n": self.n}
-
-
 def usual_count(n: int) -> int:
     """Return how many publications keep most systems busy for a second or two."""
     return min(max(DELIVERIES // n, COUNT_MIN), COUNT_MAX)
 
 
-def run_of(job: Job, system: str) -> BenchRun:
-    """Return one run of a job; slow systems have fewer publications."""
-    entry, count = SYSTEMS[system], job.count or usual_count(job.n)
+def run_of(template: BenchRun, system: str) -> BenchRun:
+    """Return the run of a job by one system; slow systems have fewer publications."""
+    entry, count = SYSTEMS[system], template.count or usual_count(template.n)
     if entry.deliveries_max is not None:
-        count = max(1, min(count, entry.deliveries_max // job.n))
-    return BenchRun(
-        system=system,
-        driver=entry.driver,
-        packages=entry.packages,
-        n=job.n,
-        size=job.size,
-        topics=job.topics,
-        count=count,
-        rate=job.rate,
-        profiles=job.profiles,
+        count = max(1, min(count, entry.deliveries_max // template.n))
+    return replace(
+        template, system=system, driver=entry.driver, packages=entry.packages, count=count
     )
 
 
-RowOf = Callable[[Job, str, list[RunResult]], Row]
-
-
-def compare(runs: Mapping[tuple[Job, str], BenchRun], repeats: int, row_of: RowOf) -> Iterator[Row]:
-    """Run all in turns; yield one row for each job and system."""
-    skipped = {key: SYSTEMS[key[1]].skipped for key in runs}
-    able = {key: run for key, run in runs.items() if skipped[key] is None}
-    found = in_turns({key: partial(_run_once, run) for key, run in able.items()}, repeats)
-    for key in runs:
-        job, system = key
-        row = skipped[key]
-        if row is None:
-            results = found[key]
-            if isinstance(results, SkipringError):
-                row = {"failed": str(results)}
-            else:
-                row = row_of(job, system, results)
-        yield job.header(system) | row
+def compare(
+    runs: Sequence[BenchRun], repeats: int, row_of: Callable[[BenchRun, list[RunResult]], Row]
+) -> Iterator[Row]:
+    """Run all in turns; yield one row for each run."""
+    able = [run for run in runs if SYSTEMS[run.system].skipped is None]
+    found = in_turns({run: partial(_run_once, run) for run in able}, repeats)
+    for run in runs:
+        results = found.get(run)
+        if isinstance(results, list):
+            row = row_of(run, results)
+        else:
+            row = SYSTEMS[run.system].skipped or {"failed": str(results)}
+        yield {"job": run.job, "system": run.system, "n": run.n + run.is_first_apart} | row
 
 
 def _run_once(run: BenchRun, _: int) -> RunResult:
     return run_once(run)
 
 
-def delivery_row(job: Job, system: str, results: list[RunResult]) -> Row:
+def delivery_row(run: BenchRun, results: list[RunResult]) -> Row:
     """Return the cost per delivery."""
-    run = run_of(job, system)
     row = {
-        "size": job.size,
-        "topics": job.topics,
+        "size": run.size,
+        "topics": run.topics,
         "count": run.count,
-        "rate": job.rate,
+        "rate": run.rate,
         "repeats": len(results),
         **spread("cpu_us_per_delivery", [_us(each, *each.cpu_s.values()) for each in results]),
         **spread(
@@ -344,10 +229,10 @@ def delivery_row(job: Job, system: str, results: list[RunResult]) -> Row:
     for name in ("p50_ms", "p99_ms", "rss_kib_per_subscriber"):
         if name in results[0].figures:
             row |= spread(name, [each.figures[name] for each in results])
-    if system in RINGS:
+    if run.system in RINGS:
         row |= _ring_figures(run, results)
     return row | check_count(
-        [int(each.figures["delivered"]) for each in results], job.n * run.count
+        [int(each.figures["delivered"]) for each in results], run.n * run.count
     )
 
 

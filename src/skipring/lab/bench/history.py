@@ -20,8 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from skipring.errors import SkipringError
-from skipring.lab.bench.harness import Workers, middle, run_directory
-from skipring.lab.bench.processes import cpu_ns
+from skipring.lab.bench.harness import middle, run_directory
 from skipring.lab.bench.report import (
     Row,
     against_goal,
@@ -32,13 +31,7 @@ from skipring.lab.bench.report import (
     with_ratios,
 )
 from skipring.lab.bench.run import BenchRun, Board, Moment, Slot
-from skipring.lab.bench.servers import (
-    fill_store,
-    make_certificates,
-    running_broker,
-    running_node,
-    running_supervisor,
-)
+from skipring.lab.bench.servers import BenchProcesses, fill_store, make_certificates
 from skipring.lab.bench.systems.catalog import (
     JETSTREAM_STORED,
     OURS,
@@ -48,6 +41,7 @@ from skipring.lab.bench.systems.catalog import (
     STORED,
 )
 from skipring.lab.bench.worker import FILL, NEWCOMER
+from skipring.lab.usage import cpu_ns
 
 JOB: Final = "history"
 COUNTS: Final = (10_000, 100_000)
@@ -112,33 +106,32 @@ def _serve(run: BenchRun, directory: Path, stack: ExitStack, _: int) -> HistoryS
     """Start the servers of a history and wait until they are idle."""
     run = replace(run, directory=directory / run.system)
     run.directory.mkdir()
-    server = (_ring if run.system in RINGS else _filled_broker)(run, stack)
+    processes = stack.enter_context(BenchProcesses(run.directory))
+    run = (_filled_ring if run.system in RINGS else _filled_broker)(run, processes)
+    server = HistoryServer(run, [each.pid for each in processes.running.values()])
     _wait_idle(server)
     return server
 
 
-def _filled_broker(run: BenchRun, stack: ExitStack) -> HistoryServer:
+def _filled_broker(run: BenchRun, processes: BenchProcesses) -> BenchRun:
     broker = STORED[run.system].broker
     assert broker is not None
-    server = stack.enter_context(running_broker(broker, run.directory))
-    run = replace(run, address=server.address)
+    run = replace(run, address=processes.start_broker(broker))
     board = Board(run.directory)
-    with ExitStack() as workers:
-        Workers(run, [FILL], workers).wait_set(board, Slot.PUBLISHER_DONE)
-    return HistoryServer(run, [server.pid])
+    processes.start_workers(run, [FILL])
+    processes.wait_set(board, Slot.PUBLISHER_DONE)
+    processes.kill(FILL)
+    return run
 
 
-def _ring(run: BenchRun, stack: ExitStack) -> HistoryServer:
-    directory = run.directory
+def _filled_ring(run: BenchRun, processes: BenchProcesses) -> BenchRun:
     if run.system == OURS_SECURED:
-        run = replace(run, certificates=make_certificates(directory))
-    supervisor = stack.enter_context(running_supervisor(directory, run.certificates))
-    pids = [supervisor.pid]
+        run = replace(run, certificates=make_certificates(run.directory))
+    run = replace(run, address=processes.start_supervisor(run.certificates))
     for name in (f"bench.n{number}" for number in range(MEMBERS)):
-        fill_store(directory / name, run.count, run.size)
-        node = running_node(directory, name, supervisor.address, run.certificates)
-        pids.append(stack.enter_context(node).pid)
-    return HistoryServer(replace(run, address=supervisor.address), pids)
+        fill_store(run.directory / name, run.count, run.size)
+        processes.start_node(name, run.certificates)
+    return run
 
 
 def _wait_idle(server: HistoryServer) -> None:
@@ -166,13 +159,13 @@ def _fetch(servers: list[HistoryServer] | SkipringError, number: int) -> dict[st
     directory = server.run.directory / f"newcomer-{number}"
     directory.mkdir()
     board = Board(directory)
-    with ExitStack() as stack:
-        workers = Workers(replace(server.run, directory=directory), [NEWCOMER], stack)
-        board.set_pids([workers.running[NEWCOMER].pid, *server.pids])
-        workers.wait_set(board, Slot.CONNECTED)
+    with BenchProcesses(directory) as processes:
+        processes.start_workers(replace(server.run, directory=directory), [NEWCOMER])
+        board.set_pids([processes.running[NEWCOMER].pid, *server.pids])
+        processes.wait_set(board, Slot.CONNECTED)
         board[Slot.BEGIN] = 1
-        workers.wait_set(board, Slot.SUBSCRIBERS_DONE)
-        figures = workers.figures()
+        processes.wait_set(board, Slot.SUBSCRIBERS_DONE)
+        figures = processes.figures()
     wall_s, *cpu_s = board.seconds(Moment.ENDED)
     settled_s, *cpu_settled_s = board.seconds(Moment.SETTLED)
     return figures | {

@@ -18,8 +18,8 @@ from typing import Final, TypeAlias
 from skipring.core.config import ProtocolConfig
 from skipring.core.publications import ID_BYTES
 from skipring.core.trie import PublicationTrie
-from skipring.lab.bench.processes import resident_bytes, run_alone
 from skipring.lab.bench.report import Row, at_least, at_most, spread
+from skipring.lab.usage import resident_bytes, run_alone
 
 # Goals at n = 10^6.
 INSERTS_PER_S: Final = 250_000

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum, auto
 from pathlib import Path
 from time import perf_counter_ns
@@ -13,14 +12,12 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from skipring.lab.bench.processes import cpu_ns
+from skipring.lab.usage import cpu_ns
 
 TOPIC: Final = "bench"  # further topics have a number appended
 FIRST: Final = "first"  # the member that joins first; its role if it has its own process
 PUBLISHER: Final = "publisher"
 SUBSCRIBERS: Final = "subscribers"
-POLL_S: Final = 0.002  # Guess: costs a process less than 1 % of a core.
-READY_S: Final = 60.0  # Guess: the slowest system has all its connections by then.
 RUN_S: Final = 600.0  # Limit: no run takes longer.
 RUN_FILE: Final = "run.json"
 BOARD_FILE: Final = "board"
@@ -28,9 +25,10 @@ PROCESSES_MAX: Final = 16  # Limit: processes of a run.
 
 
 class BenchRun(Struct, frozen=True, kw_only=True):
-    """Parameters of one run of one system."""
+    """Parameters of one run of one system; without a system, the template of a job."""
 
-    system: str
+    job: str = ""
+    system: str = ""
     driver: str = ""  # module of ``systems`` and prefix of its classes, as in "brokers.Nats"
     packages: tuple[str, ...] = ()  # imported before memory is measured
     n: int
@@ -38,14 +36,12 @@ class BenchRun(Struct, frozen=True, kw_only=True):
     topics: int = 1  # each subscriber has all of them; a publication goes to one
     count: int = 0
     rate: float = 0.0  # publications per second; 0: as fast as the window allows
-    window: int = 1000  # publications in flight
     directory: Path = Path()  # for all files of the run
     address: str = ""  # of the broker; without one, of the publisher
     certificates: Path | None = None  # directory of the authority; None: no TLS
     profiles: Path | None = None  # directory for profiles; None: do not profile
     is_first_apart: bool = False  # the member that joins first has its own process
     loss: float = 0.0  # share of the frames that members drop
-    repairs: bool = True
     deadline_s: float = 120.0
 
     def save(self) -> None:
@@ -62,18 +58,6 @@ def load_run(directory: Path) -> BenchRun:
 def topics_of(run: BenchRun) -> list[str]:
     """Return the names of the topics."""
     return [TOPIC, *(f"{TOPIC}{number}" for number in range(1, run.topics))]
-
-
-async def until(
-    condition: Callable[[], object], what: str, timeout_s: float = READY_S, poll_s: float = POLL_S
-) -> None:
-    """Wait for a condition; raise TimeoutError if it stays false."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-    while not condition():
-        if loop.time() > deadline:
-            raise TimeoutError(f"{what}: not after {timeout_s:.0f} s")
-        await asyncio.sleep(poll_s)
 
 
 # -- the board -------------------------------------------------------------------------------

@@ -4,41 +4,36 @@ from __future__ import annotations
 
 import shutil
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Final
 
-from msgspec import Struct
+import msgspec
 
+from skipring.core.peers import SUPERVISOR, TopicId
 from skipring.core.publications import Publication
 from skipring.errors import SkipringError
-from skipring.lab.bench.processes import last_line, process
-from skipring.lab.bench.run import TOPIC
+from skipring.lab.bench import worker
+from skipring.lab.bench.run import RUN_S, TOPIC, BenchRun, Board, Slot
 from skipring.lab.bench.worker import history_payload
+from skipring.lab.processes import ANY_PORT, Processes
 from skipring.security.ca import issue_each, make_authority
 from skipring.storage.store import PublicationStore
+from skipring.wire.rpc import Address
 
 LOOPBACK: Final = "127.0.0.1"
 STARTING_S: Final = 20.0  # Guess: a server that does not listen by then never does.
-POLL_S: Final = 0.02
+POLL_S: Final = 0.01  # Guess.
+WORKER: Final = str(worker.__file__)
+BROKER: Final = "broker"  # the part of a run that is the broker, or the supervisor of a ring
 ATTEMPTS: Final = 3  # another process may have bound a port that was free
 CERTIFICATE_DAYS: Final = 2
 CERTIFICATES: Final = ("supervisor", "bench")
 WRITTEN_AT_ONCE: Final = 1000
-_FIRST_TIME: Final = 1_700_000_000_000_000
-
-
-class Server(Struct, frozen=True):
-    """A process that listens."""
-
-    pid: int
-    address: str
-    metrics: str = ""  # address of its metrics, if it serves any
+FIRST_US: Final = 1_700_000_000_000_000
 
 
 def free_address() -> str:
@@ -92,75 +87,87 @@ BROKERS: Final[Mapping[str, tuple[str, Callable[[Path, str], list[str]]]]] = {
 }
 
 
-@contextmanager
-def running_broker(name: str, directory: Path) -> Iterator[Server]:
-    """Run a broker, configured not to drop messages."""
-    program, arguments = BROKERS[name]
-    found, log = shutil.which(program), directory / f"{program}.log"
-    assert found is not None, "systems whose broker is missing are skipped"
-    for _ in range(ATTEMPTS):
-        address = free_address()
-        command = [found, *arguments(directory, address.rpartition(":")[2])]
-        with process(command, log) as running:
-            if _is_listening(running, address):
-                yield Server(running.pid, address)
-                return
-    raise SkipringError(f"{program} does not start: {last_line(log)}")
+class BenchProcesses(Processes):
+    """Brokers, supervisors, nodes and workers of a benchmark, inside a ``with`` block.
 
+    Each has its own interpreter, because its memory is measured.
+    """
 
-def _is_listening(running: subprocess.Popen[bytes], address: str) -> bool:
-    """Wait until an address accepts connections; False if the process ends or time is up."""
-    host, _, port = address.rpartition(":")
-    deadline = monotonic() + STARTING_S
-    while running.poll() is None and monotonic() < deadline:
-        with suppress(OSError), closing(socket.create_connection((host, int(port)))):
-            return True
-        sleep(POLL_S)
-    return False
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, environment={})
+        self._deadline = monotonic() + RUN_S
 
+    def start_broker(self, broker: str) -> Address:
+        """Start a broker that is configured not to drop messages; return its address."""
+        program, arguments = BROKERS[broker]
+        found = shutil.which(program)
+        assert found is not None, "systems whose broker is missing are skipped"
+        for _ in range(ATTEMPTS):
+            address = free_address()
+            self.fork(BROKER, [found, *arguments(self.directory, address.rpartition(":")[2])])
+            if self._is_accepting(address):
+                return address
+        raise SkipringError(f"{program} does not start: {self.last_log_line(BROKER)}")
 
-# -- skipring --------------------------------------------------------------------------------
-
-
-@contextmanager
-def skipring_process(command: str, *options: str, log: Path, metrics: str = "") -> Iterator[Server]:
-    """Run ``skipring supervisor`` or ``skipring node`` with some options."""
-    words = [sys.executable, "-m", "skipring", command, "--listen", f"{LOOPBACK}:0", *options]
-    if metrics:
-        words += ["--metrics", metrics]
-    printed = log.with_suffix(".address")
-    with printed.open("wb") as out, process(words, log, out=out.fileno()) as running:
+    def _is_accepting(self, address: Address) -> bool:
+        """Wait until the broker accepts connections; False if it ends or time is up."""
+        host, _, port = address.rpartition(":")
         deadline = monotonic() + STARTING_S
-        while not (line := printed.read_text(encoding="utf-8")).endswith("\n"):
-            if running.poll() is not None or monotonic() > deadline:
-                raise SkipringError(f"skipring {command} does not start: {last_line(log)}")
+        while self.status(BROKER) is None:
+            with suppress(OSError), closing(socket.create_connection((host, int(port)))):
+                return True
+            if monotonic() > deadline:
+                self.kill(BROKER)
+                break
             sleep(POLL_S)
-        yield Server(running.pid, line.removeprefix("listening ").strip(), metrics)
+        return False
+
+    def start_supervisor(self, certificates: Path | None = None, *options: str) -> Address:
+        """Start a supervisor that serves metrics; return its address."""
+        tls = tls_options(certificates, "supervisor")
+        self.fork_supervisor((*options, *tls, "--metrics", ANY_PORT))
+        self.until_listening(SUPERVISOR)
+        return self.running[SUPERVISOR].address
+
+    def start_node(self, name: str, certificates: Path | None = None) -> None:
+        """Start a member of the topic."""
+        self.fork_node(name, TOPIC, options=tls_options(certificates, "bench"))
+        self.until_listening(name)
+
+    def start_workers(self, run: BenchRun, roles: Iterable[str]) -> None:
+        """Start the worker processes of a run."""
+        run.save()
+        for role in roles:
+            self.fork(role, [WORKER, role, str(run.directory)])
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        """Wait for a condition; raise SkipringError if a process ends or time is up."""
+        while not condition():
+            self.pass_time()
+
+    def wait_set(self, board: Board, *slots: Slot) -> None:
+        """Wait until all these slots of the board are set."""
+        self.wait(lambda: all(board[slot] for slot in slots))
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures of all running workers."""
+        found: dict[str, float] = {}
+        for file in (self.directory / f"{name}.json" for name in self.running):
+            if file.exists():
+                found |= msgspec.json.decode(file.read_bytes(), type=dict[str, float])
+        return found
+
+    def pass_time(self) -> None:
+        """Sleep for one poll; raise SkipringError if a process has ended or time is up."""
+        for name, process in self.running.items():
+            if process.poll() is not None:
+                raise SkipringError(f"the {name} ended early: {self.last_log_line(name)}")
+        if monotonic() > self._deadline:
+            raise SkipringError(f"a run took longer than {RUN_S:.0f} s")
+        sleep(POLL_S)
 
 
-@contextmanager
-def running_supervisor(
-    directory: Path, certificates: Path | None = None, *options: str
-) -> Iterator[Server]:
-    """Run a supervisor that serves metrics."""
-    options += ("--data", str(directory / "supervisor"), *tls_options(certificates, "supervisor"))
-    log, metrics = directory / "supervisor.log", free_address()
-    with skipring_process("supervisor", *options, log=log, metrics=metrics) as server:
-        yield server
-
-
-@contextmanager
-def running_node(
-    directory: Path, name: str, supervisor: str, certificates: Path | None = None
-) -> Iterator[Server]:
-    """Run a member of the topic with the data directory ``directory / name``."""
-    options = [
-        *("--supervisor", supervisor, "--topic", TOPIC),
-        *("--name", name, "--data", str(directory / name)),
-        *tls_options(certificates, "bench"),
-    ]
-    with skipring_process("node", *options, log=directory / f"{name}.log") as server:
-        yield server
+# -- certificates and stores -----------------------------------------------------------------
 
 
 def make_certificates(directory: Path) -> Path:
@@ -184,14 +191,23 @@ def tls_options(certificates: Path | None, name: str) -> list[str]:
 
 def fill_store(directory: Path, count: int, size: int) -> None:
     """Write publications into a data directory; the same ones into each."""
+    write_store(
+        directory,
+        TOPIC,
+        (
+            Publication(
+                publisher="bench", seq=n, payload=history_payload(n, size), time=FIRST_US + n
+            )
+            for n in range(count)
+        ),
+    )
+
+
+def write_store(directory: Path, topic: TopicId, publications: Iterable[Publication]) -> None:
+    """Write publications into the data directory of a node that does not run."""
     with PublicationStore.open(directory) as store:
-        log = store.archive(TOPIC)
-        numbers = iter(range(count))
-        while some := list(islice(numbers, WRITTEN_AT_ONCE)):
-            log.write(some[0], *(_publication(number, size) for number in some))
+        log, numbered, end = store.archive(topic), iter(publications), 0
+        while some := [each.with_id(topic) for each in islice(numbered, WRITTEN_AT_ONCE)]:
+            log.write(end, *some)
+            end += len(some)
         store.commit()
-
-
-def _publication(number: int, size: int) -> Publication:
-    payload, time = history_payload(number, size), _FIRST_TIME + number
-    return Publication(publisher="bench", seq=number, payload=payload, time=time).with_id(TOPIC)

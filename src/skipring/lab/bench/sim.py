@@ -21,8 +21,8 @@ from skipring.core.effects import Effect, Send
 from skipring.core.events import Event, Tick
 from skipring.core.messages import CheckLabel
 from skipring.core.peers import EdgeKind, NodeId, Peer
-from skipring.lab.bench.processes import peak_bytes, resident_bytes, run_alone
 from skipring.lab.bench.report import Row, at_least, at_most, spread
+from skipring.lab.usage import peak_bytes, resident_bytes, run_alone
 from skipring.sim.engine import World
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario

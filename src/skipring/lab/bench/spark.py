@@ -20,13 +20,13 @@ from typing import Final
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
-from skipring.lab.bench.processes import tree_cpu_s
 from skipring.lab.bench.report import Row, at_least, at_most
 from skipring.lab.bench.run import TOPIC
-from skipring.lab.bench.servers import fill_store, running_node, running_supervisor
-from skipring.lab.experiments.experiments import perform
+from skipring.lab.bench.servers import BenchProcesses, fill_store
 from skipring.lab.experiments.matrix import Matrix, Trial
 from skipring.lab.experiments.runner import run_matrix, settings_for
+from skipring.lab.experiments.trials import perform
+from skipring.lab.usage import tree_cpu_s
 from skipring.net.access import Access
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
@@ -70,22 +70,20 @@ def _measured_reads(rows: int, repeats: int) -> Rows:
     """Yield a row for each source; return the ratios."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="skipring-bench-")))
-        nodes = [f"n{number}" for number in range(MEMBERS)]
-        for node in nodes:
+        processes = stack.enter_context(BenchProcesses(directory))
+        supervisor = processes.start_supervisor()
+        for node in (f"n{number}" for number in range(MEMBERS)):
             fill_store(directory / node, rows, PAYLOAD_BYTES)
-        supervisor = stack.enter_context(running_supervisor(directory))
-        servers = [
-            stack.enter_context(running_node(directory, node, supervisor.address)) for node in nodes
-        ]
-        pids = [supervisor.pid, *(server.pid for server in servers)]
-        _wait_formed(supervisor.address, len(nodes))
+            processes.start_node(node)
+        pids = [process.pid for process in processes.running.values()]
+        _wait_formed(supervisor, MEMBERS)
         master = f"local[{CORES}]"
         spark = stack.enter_context(session.opened(master=master, app="skipring bench"))
         register(spark)
         parquet = str(directory / "parquet")
-        _table(spark, supervisor.address).write.parquet(parquet)
+        _table(spark, supervisor).write.parquet(parquet)
         reads: dict[str, Callable[[], DataFrame]] = {
-            RING: lambda: _table(spark, supervisor.address),
+            RING: lambda: _table(spark, supervisor),
             PARQUET: lambda: spark.read.parquet(parquet),
         }
         return (yield from _compared(reads, rows, repeats, pids))

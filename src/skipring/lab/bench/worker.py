@@ -20,10 +20,8 @@ from typing import Any, Final
 
 import msgspec
 
-from skipring.lab.bench.processes import MIB, resident_bytes
 from skipring.lab.bench.run import (
     PUBLISHER,
-    READY_S,
     RUN_S,
     SUBSCRIBERS,
     BenchRun,
@@ -31,14 +29,16 @@ from skipring.lab.bench.run import (
     Moment,
     Slot,
     load_run,
-    until,
 )
+from skipring.lab.processes import STARTED_S, until
+from skipring.lab.usage import MIB, resident_bytes
 from skipring.net.event_loop import new_loop
 from skipring.node.process import allow_files
 
 FILL: Final = "fill"
 NEWCOMER: Final = "newcomer"
 GROUP: Final = 250  # Guess: publications per call, four groups to a window.
+WINDOW: Final = 1000  # publications in flight
 PROBE_S: Final = 0.05  # Guess: between probes.
 ROOM_S: Final = 0.001  # Guess: between checks for room in the window.
 POLL_S: Final = 0.02
@@ -217,10 +217,10 @@ async def publish(run: BenchRun, board: Board) -> dict[str, float]:
 async def _probe(publisher: Publisher, run: BenchRun, board: Board) -> None:
     """Publish probes until each subscriber received one, then wait for the last."""
     loop = asyncio.get_running_loop()
-    deadline, sent = loop.time() + READY_S, 0
+    deadline, sent = loop.time() + STARTED_S, 0
     while not board[Slot.PROBED]:
         if loop.time() > deadline:
-            raise TimeoutError(f"not all subscribers were reached after {READY_S:.0f} s")
+            raise TimeoutError(f"not all subscribers were reached after {STARTED_S:.0f} s")
         sent += 1
         await publisher.send([make_payload(PROBE, sent, run.size)] * run.topics)  # one to each
         await asyncio.sleep(PROBE_S)
@@ -232,8 +232,8 @@ async def _publish_in_window(publisher: Publisher, run: BenchRun, board: Board) 
     board.record(Moment.BEGAN)
     sent = 0
     while sent < run.count:
-        room = board[Slot.DELIVERED] // run.n + run.window - sent
-        size = min(GROUP, run.window, run.count - sent)
+        room = board[Slot.DELIVERED] // run.n + WINDOW - sent
+        size = min(GROUP, run.count - sent)
         if room < size:
             await asyncio.sleep(ROOM_S)
             if board[Slot.STOP]:

@@ -11,24 +11,22 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from shutil import rmtree
-from time import monotonic, time_ns
+from time import time_ns
 from typing import Final
 
 from skipring.admin.chaos_client import ChaosClient
 from skipring.admin.chaos_plans import Damages, adversarial, spoilt_tries
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import Publication
-from skipring.errors import SkipringError, UnreachableError
-from skipring.lab.demo.processes import Processes, numbered
+from skipring.errors import UnreachableError
 from skipring.lab.demo.state import Checker, ClusterState
+from skipring.lab.processes import Processes, numbered, until
 from skipring.rpc.client import RpcClient
 from skipring.storage.sqlite import FILE
 from skipring.wire.chaos import CorruptTrie
 from skipring.wire.rpc import Address, NodeStatus, Publish, PublishAck
 
 TOPIC: Final = "orders"
-START_S: Final = 60.0  # Guess: it takes a second, but other programs use the machine too.
-POLL_S: Final = 0.01
 
 
 class DemoCluster:
@@ -40,12 +38,12 @@ class DemoCluster:
         self.rng = Random(seed)  # chooses the victims and nothing else
         self.directory = directory
         self._seed = seed
-        self._processes = processes
+        self.processes = processes
 
     @asynccontextmanager
     async def supervised(self) -> AsyncIterator[None]:
         """Start the supervisor; connect the checker and the publisher."""
-        self._processes.fork_supervisor()
+        self.processes.fork_supervisor()
         await self._until_listening([SUPERVISOR])
         async with RpcClient([self.supervisor], rng=Random()) as client:
             self._client = client
@@ -57,12 +55,12 @@ class DemoCluster:
     async def start_nodes(self) -> None:
         """Start all nodes; return once they listen."""
         for name in self.names:
-            self._processes.fork_node(name, TOPIC)
+            self.processes.fork_node(name, TOPIC)
         await self._until_listening(self.names)
 
     async def _until_listening(self, names: Iterable[str]) -> None:
         for name in names:
-            is_listening = partial(self._processes.is_listening, name)
+            is_listening = partial(self.processes.is_listening, name)
             await until(is_listening, f"{name} does not listen")
         if nodes := self.addresses():
             self._client.book.learn(nodes)  # known also while the supervisor is down
@@ -72,23 +70,23 @@ class DemoCluster:
     @property
     def supervisor(self) -> Address:
         """Return the address of the supervisor, also while it is down."""
-        processes = self._processes
+        processes = self.processes
         return (processes.running.get(SUPERVISOR) or processes.ended[SUPERVISOR]).address
 
     def addresses(self) -> dict[NodeId, Address]:
         """Return the addresses of the running nodes."""
-        running = self._processes.running
-        return {name: running[name].address for name in self._processes.nodes}
+        running = self.processes.running
+        return {name: running[name].address for name in self.processes.nodes}
 
     def pids(self) -> dict[str, int]:
         """Return the ids of the running processes."""
-        return {name: process.pid for name, process in self._processes.running.items()}
+        return {name: process.pid for name, process in self.processes.running.items()}
 
     async def check(self, published: Iterable[bytes] | None = None) -> ClusterState:
         """Check the ring; all nodes should have ``published``, by default all orders."""
         ids = list(self.orders.acknowledged if published is None else published)
-        has_supervisor = SUPERVISOR in self._processes.running
-        nodes = self._processes.nodes
+        has_supervisor = SUPERVISOR in self.processes.running
+        nodes = self.processes.nodes
         return await self._checker.check(nodes, ids, has_supervisor=has_supervisor)
 
     async def rounds(self) -> int | None:
@@ -101,41 +99,32 @@ class DemoCluster:
         """Kill processes, all at once, as kill -9 does; return once they have ended."""
         victims = list(names)
         for name in victims:
-            self._processes.send_signal(name, signal.SIGKILL)
+            self.processes.send_signal(name, signal.SIGKILL)
         for name in victims:
             await until(partial(self._has_ended, name), f"{name} still runs")
 
     def _has_ended(self, name: str) -> bool:
-        return self._processes.status(name) is not None
+        return self.processes.status(name) is not None
 
     async def restart(self, names: Iterable[str]) -> None:
         """Start processes again, with their data; return once they listen."""
         ended = list(names)
         for name in ended:
-            self._processes.fork_again(name)
+            self.processes.fork_again(name)
         await self._until_listening(ended)
 
     def delete_database(self) -> None:
         """Delete the data directory of the killed supervisor."""
-        rmtree(self._processes.data(SUPERVISOR))
+        rmtree(self.processes.data(SUPERVISOR))
 
     def flip_bits(self, name: NodeId) -> int:
         """Damage the disk of a killed node; return the number of flipped bits."""
-        return flip_bits(self._processes.data(name), self.rng)
+        return flip_bits(self.processes.data(name), self.rng)
 
     async def scramble(self) -> None:
         """Damage the memory of all processes, and remove half of the publications."""
         chaos = ChaosClient(self._client, TOPIC)
         await chaos.apply(scrambled(TOPIC, await chaos.members(), self._seed))
-
-
-async def until(holds: Callable[[], bool], otherwise: str) -> None:
-    """Wait for a condition; raise SkipringError if it does not hold in time."""
-    deadline = monotonic() + START_S
-    while not holds():
-        if monotonic() > deadline:
-            raise SkipringError(f"{otherwise} after {START_S:.0f} s")
-        await asyncio.sleep(POLL_S)
 
 
 # --- orders ----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, Self
 
 from msgspec import json
+from msgspec.structs import asdict
 from rich.box import SIMPLE
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -185,7 +186,7 @@ def frame_picture(frame: DemoFrame, size: Size, glyphs: Glyphs) -> RenderableTyp
         ],
     )
     panel = RingPanel(size.columns, size.rows - ROWS_BESIDE_PICTURE, glyphs)
-    return panel.draw_with_levels(content, panel.rows)
+    return panel.draw(content, panel.rows)
 
 
 def frame_line(frame: DemoFrame, columns: int, glyphs: Glyphs) -> Text:
@@ -339,6 +340,8 @@ def _table(*headings: str) -> Table:
 
 # --- JSON ------------------------------------------------------------------------------
 
+RESULT_KEYS: Final = ("rounds", "members", "published", "lost", "faults")
+
 
 class JsonOutput(DemoOutput):
     """One line of JSON after the last event."""
@@ -356,17 +359,18 @@ class JsonOutput(DemoOutput):
             case Opening(plan=plan):
                 self._found |= {"n": plan.n, "seed": plan.seed, "tick_s": plan.tick_s}
             case StepResult():
-                self._found["chapters"].append(_result_json(event))
+                self._found["chapters"].append(
+                    {
+                        **{name: getattr(event, name) for name in RESULT_KEYS},
+                        "number": event.step.number,
+                        "title": event.step.title,
+                        "good": event.is_good,
+                        "seconds": round(event.seconds, 3),
+                    }
+                )
             case Scoreboard():
                 self._found["nodes"] = [
-                    {
-                        "node": node.node,
-                        "pid": event.pids.get(node.node),
-                        "label": node.label,
-                        "stored": node.stored,
-                        "root": node.root,
-                    }
-                    for node in event.nodes
+                    asdict(node) | {"pid": event.pids.get(node.node)} for node in event.nodes
                 ]
                 self._found["roots"] = sorted(event.roots)
             case SparkResult():
@@ -380,20 +384,6 @@ class JsonOutput(DemoOutput):
             case End():
                 self._found |= {"good": event.is_good, "faults": event.faults}
                 self._write(json.encode(self._found, order="sorted").decode())
-
-
-def _result_json(result: StepResult) -> dict[str, Any]:
-    return {
-        "number": result.step.number,
-        "title": result.step.title,
-        "good": result.is_good,
-        "seconds": round(result.seconds, 3),
-        "rounds": result.rounds,
-        "members": result.members,
-        "published": result.published,
-        "lost": result.lost,
-        "faults": result.faults,
-    }
 
 
 def _address(url: str | None) -> Text:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from skipring.errors import InputError, SkipringError
 from skipring.lab.demo.cluster import TOPIC, DemoCluster
 from skipring.lab.demo.output import DemoOutput
-from skipring.lab.demo.processes import Processes
 from skipring.lab.demo.script import (
     SPARK_STEP,
     STEPS,
@@ -34,8 +33,9 @@ from skipring.lab.demo.script import (
     StepResult,
     next_commands,
 )
-from skipring.lab.demo.spark_step import SparkProcess, spark_process
+from skipring.lab.demo.spark_step import SparkProcess
 from skipring.lab.demo.state import ClusterState
+from skipring.lab.processes import Processes
 from skipring.node.process import run
 from skipring.spark.errors import require_spark
 
@@ -198,7 +198,7 @@ async def analyse(spark: SparkProcess, cluster: DemoCluster, show: Show) -> Spar
     await show("Spark reads the topic; this takes some seconds")
     try:
         async with asyncio.timeout(SPARK_S):
-            async for report in spark.work(cluster.supervisor, TOPIC):
+            async for report in spark.work():
                 if report.progress is not None:
                     await show(report.progress)
                 rows = report.rows or rows
@@ -265,7 +265,7 @@ async def _run_demo(plan: DemoPlan, output: DemoOutput, *, stays: bool) -> End:
         if plan.has_dashboard:
             url = (await stack.enter_async_context(_dashboard(cluster, output))).url
         await output.show(Opening(plan, url))
-        faults = await _run_script(plan, output, cluster, stack)
+        faults = await _run_script(plan, output, cluster)
         end = End(faults, next_commands(cluster.supervisor if stays else None))
         await output.show(end)
         if stays:
@@ -289,14 +289,12 @@ def _dashboard(cluster: DemoCluster, output: DemoOutput) -> Dashboard:
     return dashboard
 
 
-async def _run_script(
-    plan: DemoPlan, output: DemoOutput, cluster: DemoCluster, stack: AsyncExitStack
-) -> tuple[str, ...]:
+async def _run_script(plan: DemoPlan, output: DemoOutput, cluster: DemoCluster) -> tuple[str, ...]:
     """Run all steps; return a sentence for each fault."""
     runner = ScriptRunner(plan, cluster, output.show)
     await runner.run(STEPS[:1])
     # Spark starts beside the other steps, so the last step does not wait for it.
-    spark = await _start_spark(plan, cluster.directory, stack)
+    spark = _start_spark(plan, cluster)
     await runner.run(STEPS[1:])
     board = await runner.sum_up()
     faults = (*runner.faults, *([board.fault] if board.fault is not None else []))
@@ -308,9 +306,7 @@ async def _run_script(
     return (result.fault,) if result.fault is not None else ()
 
 
-async def _start_spark(
-    plan: DemoPlan, directory: Path, stack: AsyncExitStack
-) -> SparkProcess | SparkResult | None:
+def _start_spark(plan: DemoPlan, cluster: DemoCluster) -> SparkProcess | SparkResult | None:
     """Start Spark; return a result if it is not installed, and None if the plan has no report."""
     if plan.report is None:
         return None
@@ -318,7 +314,7 @@ async def _start_spark(
         require_spark()
     except InputError as error:
         return SparkResult(skipped=str(error))
-    return await stack.enter_async_context(spark_process(directory / "spark", plan.report))
+    return SparkProcess(cluster.processes, cluster.supervisor, TOPIC, plan.report)
 
 
 def _remove(directory: Path) -> None:

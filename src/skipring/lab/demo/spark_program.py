@@ -1,33 +1,36 @@
-"""Spark program of the demo: starts Spark, waits for its task on stdin, runs the pipeline.
+"""Spark program of the demo: starts Spark, waits until it may begin, runs the pipeline.
 
-Spark needs seconds of CPU time to start, so the process has a lower priority than the ring. Its
-input and output are those of ``spark_step``.
+Arguments: address of the supervisor, topic, directory of all its files, file of the report. It
+prints reports of ``spark_step``, one JSON value per line. Spark needs seconds of CPU time to start,
+so the process has a lower priority than the ring.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
+import tempfile
 from pathlib import Path
-from queue import Queue
-from tempfile import gettempdir
-from threading import Event, Thread
+from threading import Event
+from time import sleep
 from typing import Final
 
 from msgspec import json
 
+from skipring.core.peers import TopicId
 from skipring.errors import SkipringError
-from skipring.lab.demo.spark_step import SparkReport, SparkTask
+from skipring.lab.demo.spark_step import BEGIN_FILE, SparkReport
 from skipring.spark import session
 from skipring.spark.options import ReadOptions
 from skipring.spark.pipeline.manifest import RequestedConfig, agreed
 from skipring.spark.pipeline.report import write_report
 from skipring.spark.pipeline.runner import PipelinePlan, PipelineProgress, rooted, run_pipeline
+from skipring.wire.rpc import Address
 
 NICENESS: Final = 2  # Guess: the ring goes first, and Spark still gets its share.
 MASTER: Final = "local[2]"
 WINDOW_S: Final = 1  # the demo is short
+POLL_S: Final = 0.1
 
 # Measured: with few rows, planning and compiling queries takes longer than running them.
 CONF: Final = {
@@ -40,39 +43,26 @@ CONF: Final = {
 JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
-def main() -> None:
-    """Start Spark, then do the task; report an error as a sentence."""
+def main(supervisor: Address, topic: TopicId, directory: Path, report: Path) -> None:
+    """Start Spark, then run the pipeline; report an error as a sentence."""
     os.nice(NICENESS)
-    tasks: Queue[SparkTask] = Queue()
-    Thread(target=_read_stdin, args=(tasks,), daemon=True).start()
+    os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
     try:
-        _work(tasks)
+        with session.opened(master=MASTER, conf=_conf(directory), app="skipring demo") as spark:
+            while not (directory / BEGIN_FILE).exists():
+                sleep(POLL_S)
+            plan = rooted(_plan(supervisor, topic, directory / "lake"))
+            rows = run_pipeline(spark, plan, _write_progress, Event())
+            write_report(spark, plan.lake, plan.about, report)
+            _write(SparkReport(rows={str(name): count for name, count in rows.items()}))
     except SkipringError as error:
         _write(SparkReport(failed=str(error)))
 
 
-def _read_stdin(tasks: Queue[SparkTask]) -> None:
-    """Read the task, then wait for the end of stdin: the demo has ended."""
-    for line in sys.stdin.buffer:
-        tasks.put(json.decode(line, type=SparkTask))
-    os.killpg(0, signal.SIGKILL)  # the JVM too
-
-
-def _work(tasks: Queue[SparkTask]) -> None:
-    with session.opened(master=MASTER, conf=_conf(), app="skipring demo") as spark:
-        _write(SparkReport(is_ready=True))
-        task = tasks.get()
-        plan = rooted(_plan(task))
-        rows = run_pipeline(spark, plan, _write_progress, Event())
-        write_report(spark, plan.lake, plan.about, Path(task.report))
-        _write(SparkReport(rows={str(name): count for name, count in rows.items()}))
-
-
-def _plan(task: SparkTask) -> PipelinePlan:
-    given = {"supervisor": task.supervisor, "subscribe": task.topic}
+def _plan(supervisor: Address, topic: TopicId, lake: Path) -> PipelinePlan:
+    given = {"supervisor": supervisor, "subscribe": topic}
     read = ReadOptions.parse(given, is_stream=True)
-    lake = Path(task.lake)
-    config = RequestedConfig(supervisors=(task.supervisor,), topics=read.topics, window_s=WINDOW_S)
+    config = RequestedConfig(supervisors=(supervisor,), topics=read.topics, window_s=WINDOW_S)
     return PipelinePlan(
         access=read.access,
         lake=lake,
@@ -88,11 +78,10 @@ def _write_progress(progress: PipelineProgress) -> None:
     _write(SparkReport(progress=f"{read}, {new.windows} windows"))
 
 
-def _conf() -> dict[str, str]:
+def _conf(directory: Path) -> dict[str, str]:
     """Return the settings of Spark; all its files are in the directory of the demo."""
-    scratch = gettempdir()
-    options = f"{JAVA_OPTIONS} -Djava.io.tmpdir={scratch}"
-    return {**CONF, "spark.driver.extraJavaOptions": options, "spark.local.dir": scratch}
+    options = f"{JAVA_OPTIONS} -Djava.io.tmpdir={directory}"
+    return {**CONF, "spark.driver.extraJavaOptions": options, "spark.local.dir": str(directory)}
 
 
 def _write(report: SparkReport) -> None:
@@ -101,4 +90,4 @@ def _write(report: SparkReport) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from skipring.admin.inspector import Inspection, Inspector, TopicContents
+from skipring.admin.inspector import Inspection, Inspector, TopicContents, ring_state
+from skipring.admin.local_cluster import known_addresses, member_statuses
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.state import SubscriberState, SupervisorState
+from skipring.core.state import SupervisorState
 from skipring.errors import UnreachableError
 from skipring.rpc.client import RpcClient
 from skipring.view.text import RingLayout, layout
-from skipring.wire.rpc import GetNodeStatus, NodeStatus
+from skipring.wire.rpc import NodeStatus
 from skipring.world.legitimacy import Layer, Violation, publication_violations, violations
 from skipring.world.snapshot import Snapshot
 
@@ -100,20 +100,18 @@ class Checker:
             statuses = await self._statuses(nodes)
             return state_without_supervisor(self._topic, self._database, statuses, nodes, published)
         self._database = seen.snapshot.supervisor
-        unknown = [node for node in nodes if node not in seen.statuses]
-        return state_of(seen, await self._statuses(unknown), nodes, published)
+        unknown = await self._statuses(node for node in nodes if node not in seen.statuses)
+        return state_of(seen, unknown, nodes, published)
 
     async def tick(self, node: NodeId) -> int | None:
         """Return the number of rounds of a node; None if it does not answer."""
         journal = await self._inspector.journal(node)
         return journal.tick if journal is not None else None
 
-    async def _statuses(self, nodes: Collection[NodeId]) -> dict[NodeId, NodeStatus]:
+    async def _statuses(self, nodes: Iterable[NodeId]) -> dict[NodeId, NodeStatus]:
         """Return the statuses of the nodes that answer."""
-        ask, topic = self._client.request, self._topic
-        asking = (ask(topic, node, GetNodeStatus, NodeStatus, ANSWER_S) for node in nodes)
-        answers = zip(nodes, await asyncio.gather(*asking), strict=True)
-        return {node: answer for node, answer in answers if isinstance(answer, NodeStatus)}
+        addresses = known_addresses(nodes, [self._client.book])
+        return await member_statuses(self._client, self._topic, addresses, ANSWER_S)
 
 
 def state_of(
@@ -123,7 +121,8 @@ def state_of(
     published: Collection[bytes],
 ) -> ClusterState:
     """Check an inspection, and nodes that no reference leads to, as after a database loss."""
-    held = _held(seen.snapshot)
+    members = (state for state in seen.snapshot.subscribers.values() if state.member)
+    held = ({each.id for each in state.publications} for state in members)
     state = _state_of(
         _with_nodes(seen.snapshot, unknown), {**seen.statuses, **unknown}, nodes, len(published)
     )
@@ -175,26 +174,9 @@ def _state_of(
 
 def _with_nodes(snapshot: Snapshot, statuses: Mapping[NodeId, NodeStatus]) -> Snapshot:
     """Return the snapshot with more nodes, without their publications."""
-    states = {node: _state(status) for node, status in statuses.items()}
+    states = {node: ring_state(status) for node, status in statuses.items()}
     return replace(
         snapshot,
         subscribers=dict(sorted({**snapshot.subscribers, **states}.items())),
         crashed=tuple(node for node in snapshot.crashed if node not in states),
-    )
-
-
-def _held(snapshot: Snapshot) -> list[frozenset[bytes]]:
-    """Return the ids that each member has."""
-    members = (state for state in snapshot.subscribers.values() if state.member)
-    return [frozenset(each.id for each in state.publications) for state in members]
-
-
-def _state(status: NodeStatus) -> SubscriberState:
-    return SubscriberState(
-        member=status.member,
-        label=status.label,
-        left=status.left,
-        right=status.right,
-        ring=status.ring,
-        shortcuts=dict(status.shortcuts),
     )

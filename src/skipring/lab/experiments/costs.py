@@ -10,6 +10,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from skipring.core.config import Mode, Spread
+from skipring.lab.experiments.aggregates import (
+    COMMON,
+    HEALING,
+    IN_THE_MODEL,
+    Group,
+    groups,
+    groups_of_each,
+    together,
+)
 from skipring.lab.experiments.figures import (
     by_n,
     by_row,
@@ -26,15 +35,6 @@ from skipring.lab.experiments.figures import (
 )
 from skipring.lab.experiments.healing_sections import COMMON_NOTE, RANGE_NOTE, missing
 from skipring.lab.experiments.overlays import OVERLAYS
-from skipring.lab.experiments.statistics import (
-    COMMON,
-    HEALING,
-    IN_THE_MODEL,
-    Group,
-    groups,
-    groups_of_each,
-    together,
-)
 from skipring.report.page import Section
 from skipring.report.plots import Axis
 from skipring.report.tables import number
@@ -63,48 +63,49 @@ def healing_costs(runs: DataFrame) -> tuple[Section, ...]:
     messages, requests, degrees = groups_of_each(
         runs.filter(COMMON), ["mode", "n"], [*told, "degree_peak"]
     )
-    return _messages(messages), _requests(requests), _degrees(degrees)
-
-
-def _messages(found: Sequence[Group]) -> Section:
-    key, title = "messages", "Messages per node until legitimate"
-    if not found:
-        return missing(key, title, "runs of kind converge that all modes share")
-    unit = "messages per node"
-    reading = f"The median run sends, per node, {_at_largest(found, 'mode')} messages."
-    return Section(
-        key,
-        title,
-        reading,
-        by_n(found, "mode", Axis("messages per node", is_log=True), median_point, unit),
-        median_table(found, ("mode", "n"), unit),
-        (f"All messages, those of a ring at rest included. {RANGE_NOTE} {COMMON_NOTE}",),
+    if not messages:
+        what = "runs of kind converge that all modes share"
+        return tuple(missing(key, title, what) for key, title in _HEALING.items())
+    return (
+        _per_node(
+            "messages",
+            messages,
+            Axis("messages per node", is_log=True),
+            f"The median run sends, per node, {_at_largest(messages, 'mode')} messages.",
+            "All messages, those of a ring at rest included.",
+        ),
+        _per_node(
+            "supervisor-healing",
+            requests,
+            Axis("requests per node"),
+            "Until legitimate, the supervisor gets per node "
+            f"{_at_largest(requests, 'mode')} requests.",
+            "Subscribe, Unsubscribe and GetConfiguration.",
+        ),
+        _degrees(degrees),
     )
 
 
-def _requests(found: Sequence[Group]) -> Section:
-    key, title = "supervisor-healing", "Supervisor load while the ring heals"
-    if not found:
-        return missing(key, title, "runs of kind converge that all modes share")
-    unit = "requests per node"
-    reading = (
-        f"Until legitimate, the supervisor gets per node {_at_largest(found, 'mode')} requests."
-    )
+_HEALING: Final = {
+    "messages": "Messages per node until legitimate",
+    "supervisor-healing": "Supervisor load while the ring heals",
+    "degree-peak": "Peak degree while the ring heals",
+}
+
+
+def _per_node(key: str, found: Sequence[Group], axis: Axis, reading: str, note: str) -> Section:
     return Section(
         key,
-        title,
+        _HEALING[key],
         reading,
-        by_n(found, "mode", Axis("requests per node"), median_point, unit),
-        median_table(found, ("mode", "n"), unit),
-        (f"Subscribe, Unsubscribe and GetConfiguration. {RANGE_NOTE} {COMMON_NOTE}",),
+        by_n(found, "mode", axis, median_point, axis.title),
+        median_table(found, ("mode", "n"), axis.title),
+        (f"{note} {RANGE_NOTE} {COMMON_NOTE}",),
     )
 
 
 def _degrees(found: Sequence[Group]) -> Section:
-    key, title = "degree-peak", "Peak degree while the ring heals"
-    if not found:
-        return missing(key, title, "runs of kind converge that all modes share")
-    unit = "neighbours"
+    key, unit = "degree-peak", "neighbours"
     n = max(sizes_of(found))
     told = [
         f"{group.at['mode']} {number(group.sample.values[-1])}"
@@ -113,7 +114,7 @@ def _degrees(found: Sequence[Group]) -> Section:
     ]
     return Section(
         key,
-        title,
+        _HEALING[key],
         f"The most neighbours that any node had in any round: at n = {n} {', '.join(told)}. The "
         "start counts, too: an adversary can hand out more than the protocol would.",
         by_n(found, "mode", Axis("neighbours"), highest_point, unit, [log2_line(found, 2)]),

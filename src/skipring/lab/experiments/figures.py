@@ -8,8 +8,16 @@ from math import inf, log2
 from textwrap import shorten
 from typing import Any, Final, TypeAlias
 
-from skipring.lab.experiments.bounds import Bounds, Survival, share_bounds
-from skipring.lab.experiments.statistics import At, Group
+from msgspec.structs import replace
+
+from skipring.lab.experiments.aggregates import (
+    At,
+    Bounds,
+    BoundSample,
+    Group,
+    Survival,
+    share_bounds,
+)
 from skipring.report.plots import (
     Axis,
     Panel,
@@ -156,18 +164,12 @@ def _row_points(groups: Iterable[Group], n: int, rows: dict[str, float]) -> Iter
     for group in groups:
         if group.at["n"] == n:
             point = median_point(group, "rounds")
-            yield Point(
-                rows[str(group.at["adversary"])], point.y, point.low, point.high, point.text
-            )
+            yield replace(point, x=rows[str(group.at["adversary"])])
 
 
 def by_row(groups: Sequence[Group], key: str, reduce: Reduce, x: Axis, unit: str) -> Figure:
     """Return a plot with a row and a dot for each group."""
-    points = [reduce(group, unit) for group in groups]
-    rows = [
-        Point(float(row), point.y, point.low, point.high, point.text)
-        for row, point in enumerate(points)
-    ]
+    rows = [replace(reduce(group, unit), x=float(row)) for row, group in enumerate(groups)]
     names = [str(group.at[key]) for group in groups]
     return dot_figure(names, [Series(x.title, tuple(rows))], x)
 
@@ -216,71 +218,55 @@ def log2_line(groups: Iterable[Group], factor: int = 1) -> Series:
 # --- tables of groups -------------------------------------------------------------------
 
 
+def _table(
+    found: Sequence[Group],
+    by: Sequence[str],
+    headings: Sequence[str],
+    cells: Callable[[BoundSample], Sequence[str]],
+) -> Table:
+    """Return a table with a row for each group: its values, its runs, and some cells."""
+    rows = (
+        (
+            *(title_of(group.at[name]) for name in by),
+            f"{group.sample.runs:,}",
+            *cells(group.sample),
+        )
+        for group in found
+    )
+    named = (*by, "runs", *headings)
+    return Table(named, tuple(rows), frozenset(named[len(by) :]) | {"n"})
+
+
 def median_table(found: Sequence[Group], by: Sequence[str], unit: str) -> Table:
     """Return a table of medians with bounds and range, by group."""
-    headings = (*by, "runs", "median", "95 % from", "to", "fastest", "slowest", "not through")
-    rows = []
-    for group in found:
-        sample, middle = group.sample, group.sample.median
+
+    def cells(sample: BoundSample) -> list[str]:
+        middle = sample.median
+        shown = [*map(number, (middle.value, middle.low, middle.high, sample.values[0]))]
         last = number(sample.finite[-1]) if sample.finite else "–"  # noqa: RUF001  (as it is printed)
-        rows.append(
-            (
-                *(title_of(group.at[name]) for name in by),
-                f"{sample.runs:,}",
-                number(middle.value),
-                number(middle.low),
-                number(middle.high),
-                number(sample.values[0]),
-                last,
-                f"{sample.runs - len(sample.finite):,}",
-            )
-        )
-    named = tuple(f"{name} ({unit})" if name == "median" else name for name in headings)
-    return Table(named, tuple(rows), frozenset(named[len(by) :]) | {"n"})
+        return [*shown, last, f"{sample.runs - len(sample.finite):,}"]
+
+    headings = (f"median ({unit})", "95 % from", "to", "fastest", "slowest", "not through")
+    return _table(found, by, headings, cells)
 
 
 def share_table(found: Sequence[Group]) -> Table:
     """Return a table of the share of legitimate runs with bounds, by group."""
-    by = tuple(found[0].at)
-    rows = []
-    for group in found:
-        good, total = len(group.sample.finite), group.sample.runs
-        bounds = share_bounds(good, total)
-        rows.append(
-            (
-                *(str(group.at[name]) for name in by),
-                f"{total:,}",
-                f"{good:,}",
-                percent(bounds.value),
-                percent(bounds.low),
-                percent(bounds.high),
-            )
-        )
-    headings = (*by, "runs", "legitimate", "share", "95 % from", "to")
-    return Table(headings, tuple(rows), frozenset(headings[len(by) :]) | {"n"})
+
+    def cells(sample: BoundSample) -> list[str]:
+        good = len(sample.finite)
+        bounds = share_bounds(good, sample.runs)
+        return [f"{good:,}", *map(percent, (bounds.value, bounds.low, bounds.high))]
+
+    return _table(found, tuple(found[0].at), ("legitimate", "share", "95 % from", "to"), cells)
 
 
 def mean_table(found: Sequence[Group], by: Sequence[str], unit: str) -> Table:
     """Return a table of means with bounds and range, by group."""
-    rows = []
-    for group in found:
-        sample = group.sample
+
+    def cells(sample: BoundSample) -> list[str]:
         mean = sample.mean
-        rows.append(
-            (
-                *(str(group.at[name]) for name in by),
-                f"{sample.runs:,}",
-                *(
-                    number(value)
-                    for value in (
-                        mean.value,
-                        mean.low,
-                        mean.high,
-                        sample.values[0],
-                        sample.values[-1],
-                    )
-                ),
-            )
-        )
-    headings = (*by, "runs", f"mean ({unit})", "95 % from", "to", "least", "most")
-    return Table(headings, tuple(rows), frozenset(headings[len(by) :]) | {"n"})
+        ends = sample.values[0], sample.values[-1]
+        return [*map(number, (mean.value, mean.low, mean.high, *ends))]
+
+    return _table(found, by, (f"mean ({unit})", "95 % from", "to", "least", "most"), cells)

@@ -13,7 +13,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from skipring.core.config import Mode
-from skipring.lab.experiments.bounds import slope_bounds, survival
+from skipring.lab.experiments.aggregates import (
+    COMMON,
+    HEALING,
+    IN_THE_MODEL,
+    Group,
+    beside_all_rules,
+    ends,
+    groups,
+    groups_of_each,
+    slope_bounds,
+    survival,
+    together,
+)
 from skipring.lab.experiments.figures import (
     by_adversary,
     by_n,
@@ -26,18 +38,7 @@ from skipring.lab.experiments.figures import (
     survival_figure,
     title_of,
 )
-from skipring.lab.experiments.samples import LAYERS
-from skipring.lab.experiments.statistics import (
-    COMMON,
-    HEALING,
-    IN_THE_MODEL,
-    Group,
-    beside_all_rules,
-    ends,
-    groups,
-    groups_of_each,
-    together,
-)
+from skipring.lab.experiments.trials import LAYERS
 from skipring.report.page import Section
 from skipring.report.plots import Axis
 from skipring.report.tables import number, percent

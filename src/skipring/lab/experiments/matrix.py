@@ -22,12 +22,12 @@ from skipring.sim.scenario import N_MAX, PUBLICATIONS_MAX
 from skipring.sim.schedulers import SCHEDULERS
 from skipring.world.adversaries import ADVERSARIES
 
-RUNS_MAX: Final = 10**7  # Limit of ours: their names have to fit into the driver's memory.
+RUNS_MAX: Final = 10**7  # Limit: the names have to fit into the driver's memory.
 INT_MAX: Final = 2**31 - 1  # what a column of the tables can hold
 ALL: Final = "all"
 EACH: Final = "each"
 
-# What a block may say, by its kind; n and seeds always.
+# Keys of a block by its kind, besides n and seeds.
 _WEATHER: Final = ("scheduler", "mode", "without", "loss", "duplicate")
 _OPERATION: Final = (*_WEATHER, "max_rounds", "closure")
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -42,7 +42,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """All that decides one run; what its kind has no use for is at its default."""
+    """Parameters of one run; those that its kind does not use have their defaults."""
 
     kind: str
     n: int
@@ -62,14 +62,14 @@ class Trial(Struct, frozen=True, kw_only=True):
 
     @property
     def run_id(self) -> str:
-        """The name of the run: its kind and all its values, so that equal runs have equal names."""
+        """Return the name of the run: its kind and all its values; equal runs have equal names."""
         values = asdict(self)
         kind = values.pop("kind")
         return " ".join([kind, *(f"{key}={value}" for key, value in values.items())])
 
 
 class Matrix(Struct, frozen=True):
-    """What was asked for: the runs in the order of the file, each once."""
+    """Runs of a file in its order, each once."""
 
     title: str
     text: str
@@ -99,7 +99,7 @@ def _matrix(values: Mapping[str, Any], text: str) -> Matrix:
         raise InputError("title: expected a text")
     if not isinstance(blocks, list) or not blocks:
         raise InputError("expected at least one block [[experiment]]")
-    # Before any is written out: a matrix can ask for more than fits into memory.
+    # Before the product is computed: it may not fit into memory.
     lists = [_named(number, block, _block_lists) for number, block in enumerate(blocks, 1)]
     if (size := sum(prod(map(len, found.values())) for found in lists)) > RUNS_MAX:
         raise InputError(f"these are {size} runs, and there can be at most {RUNS_MAX}")
@@ -110,7 +110,7 @@ def _matrix(values: Mapping[str, Any], text: str) -> Matrix:
 
 
 def _named(number: int, block: Any, read: Callable[[Any], Any]) -> Any:  # noqa: ANN401  (as TOML has it)
-    """Read a block; an error says which one it is."""
+    """Read a block; an error names its number."""
     try:
         return read(block)
     except InputError as error:
@@ -118,7 +118,7 @@ def _named(number: int, block: Any, read: Callable[[Any], Any]) -> Any:  # noqa:
 
 
 def _block_lists(block: object) -> dict[str, Sequence[Any]]:
-    """The values of every key of a block, each checked."""
+    """Return the checked values of every key of a block."""
     if not isinstance(block, dict):
         raise InputError("expected a block [[experiment]] of its own")
     kind = block.get("kind")
@@ -136,7 +136,7 @@ def _block_lists(block: object) -> dict[str, Sequence[Any]]:
 
 
 def _defaults(kind: str) -> dict[str, Any]:
-    """What a block says by keeping silent."""
+    """Return the values of keys that a block omits."""
     chosen = {
         "adversary": "A00",
         "max_rounds": 2000,
@@ -150,7 +150,7 @@ def _defaults(kind: str) -> dict[str, Any]:
 
 def _values(key: str, given: object) -> Sequence[Any]:
     if key == "seeds" and not isinstance(given, list):
-        return range(_whole(key, given, 1, INT_MAX))  # not written out: it may be far too many
+        return range(_whole(key, given, 1, INT_MAX))  # not a list: it may not fit into memory
     if key == "adversary" and given == ALL:
         given = list(ADVERSARIES)
     items = given if isinstance(given, list) else [given]
@@ -160,7 +160,7 @@ def _values(key: str, given: object) -> Sequence[Any]:
 
 
 def _block_runs(lists: Mapping[str, Sequence[Any]]) -> Iterator[Trial]:
-    """The product of a block's lists."""
+    """Return the product of a block's lists."""
     names = ["seed" if key == "seeds" else key for key in lists]
     runs = [
         Trial(**{**chosen, "without": without})
@@ -174,7 +174,7 @@ def _block_runs(lists: Mapping[str, Sequence[Any]]) -> Iterator[Trial]:
 
 
 def _rule_sets(chosen: Mapping[str, Any]) -> list[str]:
-    """The rules to leave out: those given, or every rule of the mode, one at a time."""
+    """Return the rules to omit: the given ones, or every rule of the mode, one at a time."""
     without: str = chosen.get("without", "")
     if without != EACH:
         return [without]
@@ -206,7 +206,7 @@ def _choice(key: str, value: object, choices: Mapping[str, object] | type[Mode |
 
 
 def _rules(key: str, value: object) -> str:
-    """Rules with commas between them, in the order in which we list them."""
+    """Return rules separated by commas, in the order of ``Rule``."""
     if value == EACH:
         return EACH
     words = [word.strip() for word in value.split(",")] if isinstance(value, str) else [""]

@@ -42,7 +42,7 @@ Hop: TypeAlias = Callable[[int, int], int]  # the next place on the way from one
 
 # Guess: requests meet the busiest relay some hundred times, which is exact to 10 %.
 REQUESTS_PER_NODE: Final = 4
-PUBLISHERS: Final = 8  # Our guess: enough to come within a hop or two of the diameter.
+PUBLISHERS: Final = 8  # Guess: enough to reach the diameter but for a hop or two.
 OVERLAYS: Final[Mapping[str, str]] = {
     "skip_ring": "skip ring",
     "chord": "Chord",
@@ -51,7 +51,7 @@ OVERLAYS: Final[Mapping[str, str]] = {
 
 
 def overlay_measures(n: int, seed: int) -> dict[str, float]:
-    """Degree, gap, congestion and path lengths of three overlays of n >= 2 nodes, one seed each."""
+    """Return degree, gap, congestion and path lengths of three overlays of n >= 2 nodes."""
     rng = Random(f"overlays/{n}/{seed}")
     publishers = rng.sample(range(n), min(n, PUBLISHERS))
     requests = [_pair(n, rng) for _ in range(REQUESTS_PER_NODE * n)]
@@ -74,7 +74,7 @@ def overlay_measures(n: int, seed: int) -> dict[str, float]:
 
 
 def _pair(n: int, rng: Random) -> tuple[int, int]:
-    """Two different places out of n."""
+    """Return two different places out of n."""
     source, other = rng.randrange(n), rng.randrange(n - 1)
     return source, other + (other >= source)
 
@@ -90,7 +90,7 @@ def _degrees(edges: Adjacency) -> dict[str, float]:
 
 
 def _routed(edges: Adjacency, hop: Hop, requests: Iterable[tuple[int, int]]) -> dict[str, float]:
-    """What requests cost that go from place to place by ``hop``."""
+    """Return congestion and path lengths of requests that are routed by ``hop``."""
     n = len(edges)
     relayed, lengths = [0] * n, []
     for source, target in requests:
@@ -121,7 +121,7 @@ def _flood_hops(edges: Adjacency, publisher: int) -> int:
 
 
 def _relays(source: int, target: int, hop: Hop, longest: int) -> list[int]:
-    """The places between source and target; every hop is nearer, so no place comes twice."""
+    """Return the places between source and target; every hop is nearer, so none occurs twice."""
     relays: list[int] = []
     here = hop(source, target)
     while here != target:
@@ -136,7 +136,7 @@ def _relays(source: int, target: int, hop: Hop, longest: int) -> list[int]:
 
 @cache
 def _skip_ring(n: int) -> tuple[Adjacency, Hop]:
-    """SR(n), routed to the neighbour that is nearest to the target round the circle."""
+    """Return SR(n), routed to the neighbour that is nearest to the target on the circle."""
     positions = sorted(Label.nth(index).position for index in range(n))
     places = {position: place for place, position in enumerate(positions)}
     pairs = [(places[a.position], places[b.position]) for a, b in ring_edges(n) | shortcut_edges(n)]
@@ -150,13 +150,13 @@ def _skip_ring(n: int) -> tuple[Adjacency, Hop]:
 
 
 def _arc(a: int, b: int) -> int:
-    """The distance of two places of the circle, the shorter way round."""
+    """Return the shorter distance of two places on the circle."""
     way = (a - b) % CIRCLE
     return min(way, CIRCLE - way)
 
 
 def _chord(ids: Sequence[int]) -> tuple[Adjacency, Hop]:
-    """Chord: a finger to the first node at or after id + 2^k for each k, routed clockwise."""
+    """Return Chord: a finger to the first node at or after id + 2^k, routed clockwise."""
     n = len(ids)
     fingers = [
         sorted({(_first_after(ids, own + (1 << k)) - place) % n for k in range(LABEL_BITS)} - {0})
@@ -176,12 +176,12 @@ def _first_after(ids: Sequence[int], position: int) -> int:
 
 
 def _skip_graph(vectors: Sequence[int]) -> tuple[Adjacency, Hop]:
-    """A skip graph: on level i all whose random vectors agree in i bits form a sorted list."""
+    """Return a skip graph: nodes whose random vectors agree in i bits form a sorted list."""
     n = len(vectors)
     edges = _adjacency(n, _listed_pairs(vectors))
 
     def hop(here: int, target: int) -> int:
-        """The farthest neighbour on the way that is not behind the target."""
+        """Return the farthest neighbour that is not beyond the target."""
         around = edges[here]
         return around[
             bisect_right(around, target) - 1 if target > here else bisect_left(around, target)
@@ -191,7 +191,7 @@ def _skip_graph(vectors: Sequence[int]) -> tuple[Adjacency, Hop]:
 
 
 def _listed_pairs(vectors: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Those beside each other in the list of some level."""
+    """Yield the pairs of neighbours in the lists of all levels."""
     lists = [list(range(len(vectors)))]
     for level in range(LABEL_BITS):
         for members in lists:
@@ -205,7 +205,7 @@ def _listed_pairs(vectors: Sequence[int]) -> Iterable[tuple[int, int]]:
 
 
 def _adjacency(n: int, pairs: Iterable[tuple[int, int]]) -> Adjacency:
-    """The neighbours of each place if every edge is known to both its ends."""
+    """Return the neighbours of each place; both ends know an edge."""
     edges: list[set[int]] = [set() for _ in range(n)]
     for a, b in pairs:
         edges[a].add(b)

@@ -15,7 +15,14 @@ from pyspark.sql import functions as F
 
 from skipring.core.config import Mode
 from skipring.errors import InputError
-from skipring.lab.experiments.bounds import share_bounds
+from skipring.lab.experiments.aggregates import (
+    HEALING,
+    IN_THE_MODEL,
+    Group,
+    groups,
+    prepared,
+    share_bounds,
+)
 from skipring.lab.experiments.costs import (
     at_rest,
     healing_costs,
@@ -33,8 +40,7 @@ from skipring.lab.experiments.healing_sections import (
 )
 from skipring.lab.experiments.results import MATRIX
 from skipring.lab.experiments.statements import MODES
-from skipring.lab.experiments.statistics import HEALING, IN_THE_MODEL, Group, groups, prepared
-from skipring.lab.experiments.theorems import NOT_MEASURED, Judged, judge
+from skipring.lab.experiments.verdicts import NOT_MEASURED, Judged, judge
 from skipring.report.page import HtmlReport, Section, render
 from skipring.report.pictures import find_browser, write_pictures
 from skipring.report.tables import Cell, Cells, Table, Tone, as_markdown, number, percent

@@ -28,7 +28,7 @@ def _column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field
     return pa.field(name, kind, nullable=nullable)
 
 
-# What decides a run; the names are those of lab.matrix.Run.
+# Parameters of a run; the names are those of matrix.Trial.
 _PARAMETERS: Final = (
     _column("kind", pa.string()),
     _column("n", pa.int32()),
@@ -87,12 +87,12 @@ _SAMPLE: Final = (
 # The state after each sampled round, and the cost of that round.
 ROUNDS: Final = pa.schema([_column("run_id", pa.string()), *_SAMPLE])
 
-# What a task is given: the runs, and in which partition each is done.
+# Input of a task: the runs, and the partition of each.
 WORK: Final = pa.schema(
     [_column("partition", pa.int32()), *_PARAMETERS, _column("rounds", pa.int32())]
 )
 
-# What a task hands back: a run with its rounds, so that neither comes without the other.
+# Output of a task: a run with its rounds, so that neither is stored without the other.
 RESULTS: Final = pa.schema(
     [*RUNS, _column("samples", pa.list_(_column("sample", pa.struct(_SAMPLE))))]
 )
@@ -121,7 +121,7 @@ class Results:
         self._next = max(numbers, default=-1) + 1
 
     def _clear(self) -> None:
-        """Remove what a process that was killed has left half done."""
+        """Remove the unfinished chunks of a killed process."""
         for folder in (self.rounds, self.runs):
             folder.mkdir(exist_ok=True)
             for path in folder.glob(f"{UNFINISHED}chunk-*"):
@@ -131,11 +131,11 @@ class Results:
                 path.unlink()
 
     def finished(self) -> set[str]:
-        """The runs that need not be done again."""
+        """Return the finished runs."""
         return {name for table in self._columns("run_id") for name in table["run_id"].to_pylist()}
 
     def failed(self) -> dict[str, str]:
-        """The runs that raised an error, and which."""
+        """Return the runs that raised an error, with the error."""
         return {
             row["run_id"]: row["error"]
             for table in self._columns("run_id", "error")
@@ -152,7 +152,7 @@ class Results:
             yield table
 
     def add(self, runs: pa.Table, rounds: pa.Table) -> None:
-        """Keep a chunk: once this returns, a kill or a power cut does not lose it."""
+        """Store a chunk; once this returns, a kill or a power loss does not lose it."""
         name = f"chunk-{self._next:06d}.parquet"
         self._next += 1
         with translate_os_errors(self.runs.parent):

@@ -17,7 +17,7 @@ from math import log2
 from pathlib import Path
 from random import Random
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -30,7 +30,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from skipring.errors import SkipringError
-from skipring.lab.experiments.experiments import calm_rounds, perform
 from skipring.lab.experiments.matrix import Matrix, Trial
 from skipring.lab.experiments.results import (
     RESULTS,
@@ -41,37 +40,37 @@ from skipring.lab.experiments.results import (
     opened,
     spark_schema,
 )
+from skipring.lab.experiments.trials import calm_rounds, perform
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Measured on one core of 2026: a node's Timeout and the messages of a round, looked at afterwards.
+# Measured on one core of 2026: the tick of a node and the messages of a round, with its sample.
 NODE_ROUND_S: Final = 45e-6
-RUN_S: Final = 1e-3  # Measured: what a run costs however small it is.
+RUN_S: Final = 1e-3  # Measured: the cost of the smallest run.
 OVERLAY_NODE_S: Final = 20e-6  # Measured: a node of each overlay, for each level.
 HEALING_ROUNDS: Final = {
     "fast": 14,
     "fixed": 50,
     "paper": 500,
-}  # Measured: what typical healing takes.
-SLOW: Final = {"delay": 6, "swizzle": 3}  # Measured: schedulers under which it takes longer.
+}  # Measured: rounds of typical healing.
+SLOW: Final = {"delay": 6, "swizzle": 3}  # Measured: factors of slower schedulers.
 SLOW_STATES: Final = {"A18b": 75}  # Measured: rounds of the state that heals by waiting.
 OPERATION_ROUNDS: Final = 4  # Measured: until a ring is legitimate again after one change.
 CHURN_ROUNDS: Final = 100  # of skipring.sim.process_faults.Churn
 # Measured: this many scattered publications cost as much as the ring itself.
 PUBLICATIONS: Final = 10
 
-# Our guesses: a task of Spark costs some 10 ms, so a second hides it; what a kill can lose is a
-# chunk, and between two chunks nothing stands still, since the next one has begun.
+# Guesses: a task of Spark costs some 10 ms, so a second hides it; a kill loses at most two chunks.
 PARTITION_S: Final = 1.5
 CHUNK_S: Final = 30.0  # on every core
 CHUNK_RUNS_MAX: Final = 5000  # the driver takes a chunk's rows into memory
-HEAVY_S: Final = 5.0  # done first, or one of them would be what all wait for in the end
+HEAVY_S: Final = 5.0  # first, or all would wait for one of them in the end
 SHUFFLE_SEED: Final = 5
 
 
 def estimated_s(run: Trial) -> float:
-    """About how long a run takes on one core."""
+    """Estimate the seconds of a run on one core."""
     if run.kind == "topology":
         return RUN_S + OVERLAY_NODE_S * run.n * log2(run.n + 1)
     scattered = run.publications if run.kind == "converge" else 0
@@ -89,9 +88,9 @@ def _rounds(run: Trial) -> float:
 
 
 def chunks(runs: Iterable[Trial], cores: Callable[[], int]) -> Iterator[list[Trial]]:
-    """Cut the work into parts that are kept one by one: heavy runs first, then all mixed.
+    """Divide the work into chunks that are stored one by one: heavy runs first, then mixed.
 
-    The cores are counted anew for each: those of a cluster come one after the other.
+    The cores are counted for each chunk: those of a cluster start one after the other.
     """
     chunk: list[Trial] = []
     seconds, limit_s = 0.0, CHUNK_S * cores()
@@ -107,7 +106,7 @@ def chunks(runs: Iterable[Trial], cores: Callable[[], int]) -> Iterator[list[Tri
 
 
 def _ordered(runs: Iterable[Trial]) -> list[Trial]:
-    """Heavy runs first; the others shuffled, so that every chunk is like the whole."""
+    """Return heavy runs first, the others shuffled, so that chunks are alike."""
     order = list(runs)
     Random(SHUFFLE_SEED).shuffle(order)
     order.sort(key=lambda run: min(0.0, HEAVY_S - estimated_s(run)))
@@ -115,7 +114,7 @@ def _ordered(runs: Iterable[Trial]) -> list[Trial]:
 
 
 def partitions(chunk: Sequence[Trial], count: int | None = None) -> list[list[Trial]]:
-    """Share a chunk out so that all parts take about as long; each part heaviest run first."""
+    """Divide a chunk into parts of equal work; each part has its heaviest run first."""
     work = sum(map(estimated_s, chunk))
     wanted = count or max(1, int(work / PARTITION_S))
     parts: list[list[Trial]] = [[] for _ in range(min(wanted, len(chunk)))]
@@ -129,8 +128,8 @@ def partitions(chunk: Sequence[Trial], count: int | None = None) -> list[list[Tr
 
 
 CHUNKS_AT_ONCE: Final = 2
-# Measured: Java's second compiler costs 4 s of CPU at the start and 2 s in the first job, and has
-# nothing to do here, where all work is Python's. For a local master, where the driver is alone.
+# Measured: Java's second compiler costs 4 s of CPU at the start and 2 s in the first job, without
+# a gain: all work is Python's. For a local master, where the driver is alone.
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"
 }
@@ -140,7 +139,7 @@ _SAMPLES: Final = "samples"
 
 
 class TrialProgress(Struct, frozen=True):
-    """How far the runs of a matrix are."""
+    """Progress of the runs of a matrix."""
 
     done: int
     total: int
@@ -148,21 +147,17 @@ class TrialProgress(Struct, frozen=True):
 
 
 class RunSummary(Struct, frozen=True):
-    """What there is at the end."""
+    """Numbers of runs at the end."""
 
     total: int  # runs of the matrix
-    found: int  # of which were there already
-    done: int  # of which were done now
-    failed: dict[str, str]  # of which raised an error, and which
+    found: int  # found in the directory
+    done: int  # executed now
+    failed: dict[str, str]  # run and its error
 
 
 def settings_for(master: str | None) -> Mapping[str, str]:
-    """What a session that only does runs is best started with."""
+    """Return the settings of a session that only executes runs."""
     return LOCAL_SETTINGS if master is None or master.startswith("local") else {}
-
-
-def _ignore(progress: TrialProgress) -> None:
-    """Drop a report of progress."""
 
 
 def run_matrix(
@@ -171,9 +166,9 @@ def run_matrix(
     directory: Path,
     *,
     partition_count: int | None = None,
-    report: Callable[[TrialProgress], None] = _ignore,
+    report: Callable[[TrialProgress], None] = lambda _: None,
 ) -> RunSummary:
-    """Do all runs of a matrix that the directory does not have yet."""
+    """Execute all runs of a matrix that the directory does not have yet."""
     with opened(directory, matrix) as results:
         finished = results.finished()
         pending = [run for run in matrix.runs if run.run_id not in finished]
@@ -191,7 +186,7 @@ def _progress(matrix: Matrix, pending: Sequence[Trial], done: int, share: float)
 
 
 class _Work:
-    """Runs that are being done."""
+    """Runs in execution."""
 
     def __init__(
         self, spark: SparkSession, runs: Sequence[Trial], partition_count: int | None
@@ -207,7 +202,7 @@ class _Work:
         self._done_s: Accumulator[float] = self._context.accumulator(0.0)
 
     def finish(self, results: Results, report: Callable[[int, float], None]) -> None:
-        """Do all runs, and keep each chunk as soon as it is done."""
+        """Execute all runs, and store each chunk as soon as it is finished."""
         waiting: set[Future[pa.Table]] = set()
         with ThreadPoolExecutor(CHUNKS_AT_ONCE) as pool:
             try:
@@ -228,13 +223,13 @@ class _Work:
         return islice(self._chunks, count)
 
     def _cancel(self, waiting: set[Future[pa.Table]]) -> None:
-        """End what is running; again and again, since a job may be about to start just now."""
+        """Cancel the jobs until all have ended: a job may be about to start."""
         while waiting:
             self._context.cancelJobsWithTag(self._tag)
             _, waiting = wait(waiting, POLL_S)
 
     def _do(self, chunk: list[Trial]) -> pa.Table:
-        """Do a chunk as one Spark job."""
+        """Execute a chunk as one Spark job."""
         self._context.addJobTag(self._tag)  # tags belong to a thread
         parts = partitions(chunk, self._partition_count)
         table = self._spark.createDataFrame(_work_table(parts), spark_schema(WORK))
@@ -243,14 +238,14 @@ class _Work:
         return spread.mapInArrow(work, spark_schema(RESULTS)).toArrow()
 
     def _so_far(self) -> tuple[int, float]:
-        """Runs and share of the work that are done; a task that was retried counts twice."""
+        """Return the finished runs and the share of the work; a retried task counts twice."""
         done = min(self._done.value, self._runs)
         share = self._done_s.value / self._seconds if self._seconds else 1.0
         return done, min(share, 1.0)
 
 
 def _work_table(parts: Sequence[Sequence[Trial]]) -> pa.Table:
-    """The parameters of all runs, with the partition each is done in."""
+    """Return the parameters of all runs, with the partition of each."""
     rows = [
         {"partition": number, **asdict(run)} for number, part in enumerate(parts) for run in part
     ]
@@ -260,22 +255,15 @@ def _work_table(parts: Sequence[Sequence[Trial]]) -> pa.Table:
 def _do_batches(
     batches: Iterator[pa.RecordBatch], done: Accumulator[int], done_s: Accumulator[float]
 ) -> Iterator[pa.RecordBatch]:
-    """Do the runs of a partition; this is what Spark's workers call."""
+    """Execute the runs of a partition, in a worker of Spark."""
     for batch in batches:
-        runs = [Trial(**_without_partition(row)) for row in batch.to_pylist()]
-        yield pa.RecordBatch.from_pylist([_done_row(run) for run in runs], schema=RESULTS)
+        rows = batch.to_pylist()
+        runs = [Trial(**{name: row[name] for name in Trial.__struct_fields__}) for row in rows]
+        outcomes = [perform(run) for run in runs]
+        done_rows = [outcome.row | {_SAMPLES: outcome.samples} for outcome in outcomes]
+        yield pa.RecordBatch.from_pylist(done_rows, schema=RESULTS)
         done.add(len(runs))
         done_s.add(sum(map(estimated_s, runs)))
-
-
-def _without_partition(row: dict[str, Any]) -> dict[str, Any]:
-    del row["partition"]
-    return row
-
-
-def _done_row(run: Trial) -> dict[str, Any]:
-    outcome = perform(run)
-    return outcome.row | {_SAMPLES: outcome.samples}
 
 
 def _tables(results: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -295,75 +283,27 @@ def _first_line(error: Exception) -> str:
 # --- progress on a terminal -------------------------------------------------------------
 
 LINE_S: Final = 10.0  # between two lines on a pipe
-MINUTE_S: Final = 60
-HOUR_S: Final = 3600
-
-ReportProgress = Callable[[TrialProgress], None]
 
 
 @contextmanager
-def shown(console: Console, title: str) -> Iterator[ReportProgress]:
+def shown(console: Console, title: str) -> Iterator[Callable[[TrialProgress], None]]:
     """Show progress inside a block: a bar on a terminal, lines on a pipe."""
     # Executors import this module, too, and may lack rich.
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
-    if not console.is_terminal:
-        yield _TrialLines(console)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    pace_column = TextColumn("{task.fields[pace]}")
-    with Progress(*columns, pace_column, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=None, pace="Spark starts")
-        clock = Clock()
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[runs]}"))
+    is_bar, printed_at = console.is_terminal, monotonic()
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not is_bar
+    ) as bar:
+        task = bar.add_task(title, total=1.0, runs="Spark starts")
 
         def report(progress: TrialProgress) -> None:
-            pace = clock.pace(progress)
-            bar.update(task, completed=progress.done, total=progress.total, pace=pace)
+            nonlocal printed_at
+            runs = f"{progress.done} of {progress.total} runs"
+            bar.update(task, completed=progress.share, runs=runs)
+            if not is_bar and monotonic() - printed_at >= LINE_S:
+                printed_at = monotonic()
+                console.print(runs, highlight=False, soft_wrap=True)
 
         yield report
-
-
-class _TrialLines:
-    """Progress as lines of text."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._clock = Clock()
-        self._printed_at = monotonic()
-
-    def __call__(self, progress: TrialProgress) -> None:
-        """Print a line, at most one every LINE_S."""
-        pace = self._clock.pace(progress)
-        if monotonic() - self._printed_at >= LINE_S:
-            self._printed_at = monotonic()
-            line = f"{progress.done} of {progress.total} runs, {pace}"
-            self._console.print(line, highlight=False, soft_wrap=True)
-
-
-class Clock:
-    """Estimate of the speed and of the time that is left."""
-
-    def __init__(self, now: Callable[[], float] = monotonic) -> None:
-        self._now = now
-        self._begin: tuple[float, int] | None = None
-
-    def pace(self, progress: TrialProgress) -> str:
-        """Return runs per second, and the time that is left, from the share of the work done."""
-        if self._begin is None:
-            self._begin = self._now(), progress.done
-        begin, done = self._begin
-        passed = self._now() - begin
-        if passed <= 0 or progress.share <= 0:
-            return "just begun"
-        rate = (progress.done - done) / passed
-        left = passed * (1 - progress.share) / progress.share
-        return f"{rate:.1f} a second, {_duration(left)} left"
-
-
-def _duration(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < MINUTE_S:
-        return f"{whole} s"
-    if whole < HOUR_S:
-        return f"{whole // MINUTE_S} min {whole % MINUTE_S} s"
-    return f"{whole // HOUR_S} h {whole % HOUR_S // MINUTE_S} min"

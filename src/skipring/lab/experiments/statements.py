@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from skipring.core.config import Mode
-from skipring.lab.experiments.statistics import HEALING, IN_THE_MODEL, UNDISTURBED
+from skipring.lab.experiments.aggregates import HEALING, IN_THE_MODEL, UNDISTURBED
 
 MODES: Final = (Mode.PAPER, Mode.FIXED, Mode.FAST)
 

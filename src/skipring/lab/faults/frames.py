@@ -121,11 +121,10 @@ async def hurl_all(addresses: list[Address], streams: Iterable[bytes]) -> int:
     return arrived
 
 
-def mutations(rng: Random, count: int, per_connection: int = 1) -> Iterator[bytes]:
-    """Return streams of a greeting and mutated frames, with a total number of frames."""
-    for start in range(0, count, per_connection):
-        frames = (mutated(rng) for _ in range(min(per_connection, count - start)))
-        yield greeting(f"stranger{start % 1000}") + b"".join(frames)
+def mutations(rng: Random, count: int) -> Iterator[bytes]:
+    """Yield streams of a greeting and a mutated frame."""
+    for number in range(count):
+        yield greeting(f"stranger{number % 1000}") + mutated(rng)
 
 
 def payloads_in(stream: bytes) -> set[bytes]:

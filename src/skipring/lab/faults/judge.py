@@ -15,6 +15,8 @@ from typing import Self
 
 from msgspec import Struct
 
+from skipring.core.limits import listed
+
 SHOWN_MAX = 3  # payloads that a sentence names
 
 
@@ -93,5 +95,4 @@ def judge(ledger: Ledger, holders: Mapping[str, Sequence[bytes]]) -> Judgement:
 
 
 def _shown(payloads: set[bytes]) -> str:
-    some = ", ".join(repr(payload[:24])[1:] for payload in sorted(payloads)[:SHOWN_MAX])
-    return some if len(payloads) <= SHOWN_MAX else f"{some} and {len(payloads) - SHOWN_MAX} more"
+    return listed([repr(payload[:24])[1:] for payload in sorted(payloads)], SHOWN_MAX)

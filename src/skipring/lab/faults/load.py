@@ -10,16 +10,15 @@ from threading import Event, Thread
 from typing import Final, Self
 
 from skipring.core.publications import Publication
+from skipring.lab.bench.servers import write_store
 from skipring.lab.faults.judge import Ledger
 from skipring.lab.faults.requests import TOPIC, Place, publication, stranger
 from skipring.rpc.client import RpcClient
-from skipring.storage.store import PublicationStore
 from skipring.wire.rpc import Publish, PublishAck
 
 WRITERS: Final = 4  # at the same time: they share commits
 PAUSE_S: Final = 0.02  # Guess: about 100 publications a second.
 ANSWER_S: Final = 5.0  # Guess: then the same publication is sent to the next member.
-COMMITTED_AT_ONCE: Final = 5_000
 
 
 class Load:
@@ -116,16 +115,14 @@ def publish_some(places: list[Place], payloads: list[bytes], ledger: Ledger) -> 
 def fill_history(directory: Path, count: int, size: int = 64) -> list[bytes]:
     """Write a history into the data directory of a node that does not run; return its payloads."""
     payloads = [f"history.{number}".encode().ljust(size, b".") for number in range(count)]
-    with PublicationStore.open(directory) as store:
-        archive = store.archive(TOPIC)
-        for offset, payload in enumerate(payloads):
-            made = Publication(
-                publisher=f"node{offset % 5}", seq=offset, payload=payload, time=1 + offset
-            )
-            archive.write(offset, made.with_id(TOPIC))
-            if archive.unwritten == COMMITTED_AT_ONCE:
-                store.commit()
-        store.commit()
+    write_store(
+        directory,
+        TOPIC,
+        (
+            Publication(publisher=f"node{n % 5}", seq=n, payload=payload, time=1 + n)
+            for n, payload in enumerate(payloads)
+        ),
+    )
     return payloads
 
 

@@ -39,7 +39,7 @@ def program(name: str, *others: str) -> Need:
     return Need(name, lambda: all(shutil.which(each) for each in (name, *others)))
 
 
-class FaultRow(Struct, frozen=True, kw_only=True):
+class FaultRow(Struct, frozen=True):
     """Row of the matrix: the fault, the method, and the function that causes the fault."""
 
     name: str
@@ -61,19 +61,7 @@ def fault_row(
     needs: tuple[Need, ...] = (),
 ) -> Callable[[Callable[[FaultTrial], None]], FaultRow]:
     """Make a row of the function that causes the fault."""
-
-    def row_of(run: Callable[[FaultTrial], None]) -> FaultRow:
-        return FaultRow(
-            name=name,
-            fault=fault,
-            method=method,
-            run=run,
-            repeats=repeats,
-            short=short,
-            needs=needs,
-        )
-
-    return row_of
+    return lambda run: FaultRow(name, fault, method, run, repeats, short, needs)
 
 
 class FaultOutcome(Struct, frozen=True, kw_only=True):

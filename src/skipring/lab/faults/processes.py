@@ -1,23 +1,20 @@
-"""Live ring of real processes: started, watched, killed, paused and always ended."""
+"""Live ring of real processes: its members, its state, and requests to it."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shutil import rmtree
-from typing import Any, Final
+from typing import Final
 
 from skipring.core.peers import SUPERVISOR
 from skipring.errors import UnreachableError
-from skipring.lab.demo.processes import ANY_PORT, Processes, numbered
 from skipring.lab.faults import requests
 from skipring.lab.faults.requests import TOPIC, Place
+from skipring.lab.processes import ANY_PORT, DEADLINE_S, TAIL_LINES, Processes, numbered
 from skipring.world.format import parse_world
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Snapshot
@@ -25,9 +22,6 @@ from skipring.world.snapshot import Snapshot
 __all__ = ["SUPERVISOR", "LiveProcesses", "faults", "numbered"]
 
 SOURCES: Final = Path(__file__).resolve().parents[3]
-DEADLINE_S: Final = 120.0  # for actions of some seconds, on a machine that others use too
-POLL_S: Final = 0.05
-TAIL_LINES: Final = 12
 
 
 def run_cli(*words: str) -> str:
@@ -59,11 +53,6 @@ class LiveProcesses(Processes):
         options = ("--tick", f"{tick_s}", *metrics, *options)
         super().__init__(directory, options, environment=environment)
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            error.add_note(self._tails())
-        super().__exit__(kind, error, trace)
-
     # -- starting and ending -------------------------------------------------------------------
 
     def start_supervisor(self, options: Sequence[str] = ()) -> None:
@@ -83,63 +72,10 @@ class LiveProcesses(Processes):
         """Start any other command, or a program of Python, that runs until it is killed."""
         self.fork(name, words)
 
-    def kill(self, *names: str) -> None:
-        """Kill processes, all at once, as kill -9 does; return once they have ended."""
-        for name in names:
-            self.send_signal(name, signal.SIGKILL)
-        for name in names:
-            assert self.exit_status(name) == -signal.SIGKILL
-
-    def stop(self, *names: str) -> None:
-        """Ask processes to stop (SIGTERM); return once they have ended."""
-        for name in names:
-            self.send_signal(name, signal.SIGTERM)
-        for name in names:
-            self.exit_status(name)
-
-    def restart(self, *names: str) -> None:
-        """Start killed processes again, with the same command, data and names."""
-        for name in names:
-            self.fork_again(name)
-        self.until_listening(*names)
-
     def delete_data(self, name: str) -> None:
         """Delete the data directory of a killed process."""
         assert name in self.ended
         rmtree(self.data(name))
-
-    def pause(self, *names: str) -> None:
-        """Pause processes (SIGSTOP): they appear to have crashed."""
-        for name in names:
-            self.send_signal(name, signal.SIGSTOP)
-            self.running[name].is_paused = True
-
-    def resume(self, *names: str) -> None:
-        """Let paused processes continue (SIGCONT)."""
-        for name in names:
-            self.send_signal(name, signal.SIGCONT)
-            self.running[name].is_paused = False
-
-    def exit_status(self, name: str) -> int:
-        """Wait for a process to end; return its exit status, negative for a signal."""
-        status: int | None = None
-
-        def has_ended() -> bool:
-            nonlocal status
-            status = self.status(name)
-            return status is not None
-
-        self.until(has_ended, lambda: f"{name} still runs")
-        assert status is not None
-        return status
-
-    def until_listening(self, *names: str) -> None:
-        """Wait until processes have printed where they listen."""
-
-        def silent() -> list[str]:
-            return [name for name in names if not self.is_listening(name)]
-
-        self.until(lambda: not silent(), lambda: f"silent: {silent()}")
 
     # -- observations --------------------------------------------------------------------------
 
@@ -147,19 +83,9 @@ class LiveProcesses(Processes):
         """Return the name of a node and its address."""
         return name, self.running[name].address
 
-    def events(self, name: str, event: str) -> list[dict[str, Any]]:
-        """Return the log entries of a process with this event, since its first start."""
-        lines = self.log(name).read_text(encoding="utf-8").split("\n")[:-1]
-        logged = [json.loads(line) for line in lines if line.startswith("{")]
-        return [line for line in logged if line["event"] == event]
-
     def evicted(self) -> list[str]:
         """Return the nodes that the supervisor has evicted, in order."""
         return [str(line["node"]) for line in self.events(SUPERVISOR, "evicted")]
-
-    def metrics_address(self, name: str) -> str:
-        """Return where a process serves its metrics."""
-        return str(self.events(name, "metrics_started")[-1]["address"])
 
     def metric(self, name: str, metric: str, **labels: str) -> float:
         """Return the value of a metric of a process."""
@@ -172,14 +98,6 @@ class LiveProcesses(Processes):
     def not_ready(self, name: str) -> str:
         """Return why a process is not ready; an empty text if it is."""
         return requests.not_ready(self.metrics_address(name))
-
-    def _tails(self) -> str:
-        """Return the last log lines of each process."""
-        tails = []
-        for path in sorted(self.directory.glob("*.err")):
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            tails += [f"--- {path.name}", *lines[-TAIL_LINES:]]
-        return "\n".join(tails)
 
     # -- the ring ------------------------------------------------------------------------------
 
@@ -220,26 +138,6 @@ class LiveProcesses(Processes):
         self.until(is_legitimate, lambda: "\n".join(wrong[:TAIL_LINES]))
         assert seen is not None
         return seen
-
-    def until_printed(self, name: str, count: int) -> None:
-        """Wait until a process has printed ``count`` lines; it must not end before."""
-        self.until(lambda: self.has_printed(name, count), lambda: f"{name} is silent")
-
-    def until(
-        self,
-        holds: Callable[[], bool],
-        why: Callable[[], str] = str,
-        deadline_s: float = DEADLINE_S,
-    ) -> None:
-        """Wait for a condition, with a deadline."""
-        deadline = time.monotonic() + deadline_s
-        while not holds():
-            assert time.monotonic() < deadline, f"not in {deadline_s:.0f} s: {why()}"
-            self.pass_time()
-
-    def pass_time(self) -> None:
-        """Wait between two checks of a condition."""
-        time.sleep(POLL_S)
 
 
 def faults(seen: Snapshot, nodes: list[str], *, with_publications: bool = True) -> list[str]:

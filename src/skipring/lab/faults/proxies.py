@@ -114,12 +114,16 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self.address: Address = ""
-        self.target: Address = ""  # where the process itself listens
+        self._target: Address = ""  # where the process itself listens
 
     async def start(self) -> None:
         """Listen at a free port."""
         self._server = await asyncio.start_server(self._on_call, LOOPBACK, 0)
         self.address = f"{LOOPBACK}:{self._server.sockets[0].getsockname()[1]}"
+
+    def lead(self, target: Address) -> None:
+        """Dial this address from now on: the process itself listens there."""
+        self._target = target
 
     def _on_call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
@@ -136,9 +140,9 @@ class Proxy:
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         caller, received = await _read_greeting(reader)
-        if not self.target:
+        if not self._target:
             raise ConnectionRefusedError("the process has not printed its address yet")
-        host, _, port = self.target.rpartition(":")
+        host, _, port = self._target.rpartition(":")
         back, forth = await asyncio.open_connection(host, int(port))
         line = _Line(caller, self._name, writer, forth)
         self._network.add(line)
@@ -203,7 +207,7 @@ class ProxiedNetwork:
 
     def lead(self, name: NodeId, address: Address) -> None:
         """Let the proxy of a process dial the address at which it listens."""
-        self._proxies[name].target = address
+        self._proxies[name].lead(address)
 
     def cut(self, is_cut: IsCut, kind: Cut) -> None:
         """Let nothing pass from some senders to some receivers."""

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from statistics import linear_regression
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Final
@@ -14,8 +15,8 @@ import click
 from msgspec import Struct
 
 from skipring.core.peers import SUPERVISOR
-from skipring.lab.bench.processes import MIB, resident_bytes_of
 from skipring.lab.faults.trial import FaultRing, FaultTrial
+from skipring.lab.usage import MIB, resident_bytes_of
 
 LASTING: Final = ("a", "b", "c")  # these and the supervisor are measured
 CHURNING: Final = ("x", "y", "z")
@@ -39,14 +40,10 @@ class SoakSample(Struct, frozen=True):
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the slope of the line that fits best (least squares); 0 for fewer than two points."""
-    count = len(points)
-    mean_x = sum(x for x, _ in points) / max(count, 1)
-    mean_y = sum(y for _, y in points) / max(count, 1)
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    if not spread:
+    """Return the slope of the line that fits best (least squares); 0 if all x are equal."""
+    if len({x for x, _ in points}) < 2:  # noqa: PLR2004  (a line has two points)
         return 0.0
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    return linear_regression(*zip(*points, strict=True)).slope
 
 
 class Soak:

@@ -238,9 +238,9 @@ class FaultRing(LiveProcesses):
         assert is_healthy, f"not healthy after {HEALTHY_S:.0f} s: {'; '.join(wrong)}"
         self.healing_s = max(self.healing_s, monotonic() - begun)
 
-    def delivered(self, reader: str = READER) -> list[bytes]:
-        """Return the payloads that a reader has printed, in order."""
-        return [_payload(json.loads(line)) for line in self.lines(reader)]
+    def delivered(self) -> list[bytes]:
+        """Return the payloads that the reader has printed, in order."""
+        return [_payload(json.loads(line)) for line in self.lines(READER)]
 
     def payloads(self, name: NodeId) -> list[bytes]:
         """Return the payloads that a node holds."""
@@ -285,6 +285,10 @@ class FaultTrial:
         self.pause_s = 0.0
         self._rings = 0
 
+    def add(self, judgement: Judgement) -> None:
+        """Add the judgement of a ring or of a reader."""
+        self.judgement += judgement
+
     def victims(self) -> Iterator[NodeId]:
         """Return the names of the nodes in turn, one for each repetition."""
         return islice(cycle(NAMES), self.repeats)
@@ -322,7 +326,7 @@ class FaultTrial:
                     before(ring)
                 ring.form(*names)
                 yield ring
-                self.judgement += ring.conclude()
+                self.add(ring.conclude())
             finally:
                 self.healing_s = max(self.healing_s, ring.healing_s)
                 self.pause_s = max(self.pause_s, ring.pause_s)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, Final, cast
 
-from skipring.lab.bench.run import POLL_S, READY_S, TOPIC, BenchRun
+from skipring.lab.bench.run import TOPIC, BenchRun
 from skipring.lab.bench.worker import Publisher, Receive, Subscribers
+from skipring.lab.processes import STARTED_S, UNTIL_POLL_S
 from skipring.net.addresses import split_address
 
 RELAY_FILE: Final = "relay.log"
@@ -270,12 +271,12 @@ async def _connect(member: RelayMember, parent: str) -> None:
     """Connect to the parent; retry, since the publisher may not listen yet."""
     loop = asyncio.get_running_loop()
     host, port = split_address(parent, "the relay", is_secured=False)
-    async with asyncio.timeout(READY_S):
+    async with asyncio.timeout(STARTED_S):
         while True:
             try:
                 await loop.create_connection(lambda: member, host, port)
             except ConnectionRefusedError:
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(UNTIL_POLL_S)
             else:
                 return
 

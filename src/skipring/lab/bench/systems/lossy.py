@@ -8,16 +8,14 @@ from contextlib import suppress
 from random import Random
 from typing import Final
 
-from msgspec.structs import replace
-
-from skipring.api.session import Session
 from skipring.core.peers import NodeId
 from skipring.core.publications import ID_BYTES
-from skipring.lab.bench.run import PUBLISHER, RUN_S, BenchRun, Board, Moment, Slot, until
+from skipring.errors import SkipringError
+from skipring.lab.bench.run import PUBLISHER, RUN_S, BenchRun, Board, Moment, Slot
 from skipring.lab.bench.systems.ours import BenchMember, forming_tick_s, join, wait_calm
 from skipring.lab.bench.worker import Role
+from skipring.lab.processes import until
 from skipring.net.transport import Receiver
-from skipring.node.settings import NodeSettings
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.rpc import Address, WireMessage
@@ -39,22 +37,11 @@ class LossyMember(BenchMember):
     """A member that drops a share of the frames it receives or sends to the supervisor."""
 
     def __init__(self, run: BenchRun, name: str) -> None:
-        super().__init__(run, name)
+        super().__init__(run, name, tick_s=forming_tick_s(run.n))
         self.dropped = 0
         self.ids: set[bytes] = set()
         self._rng = Random(name)
         self._loss = run.loss
-
-    def _new_session(self, run: BenchRun, name: str) -> Session:
-        tick_s = forming_tick_s(run.n)
-        settings = NodeSettings(
-            supervisors=(run.address,),
-            tick_s=tick_s,
-            flush_s=tick_s / 10,
-            config=replace(NodeSettings().config, repairs=run.repairs),
-        )
-        listen = (run.address.rpartition(":")[0], 0)
-        return Session(settings, listen=listen, data_dir=run.directory / name, name=name)
 
     def begin(self) -> None:
         """Drop frames from now on."""
@@ -131,7 +118,7 @@ async def survive(run: BenchRun, board: Board) -> dict[str, float]:
     await until(file.exists, "the publisher's ids", RUN_S)
     text = file.read_bytes()
     wanted = {text[start : start + ID_BYTES] for start in range(0, len(text), ID_BYTES)}
-    with suppress(TimeoutError):  # counted below
+    with suppress(SkipringError):  # counted below
         await until(lambda: all(each.ids == wanted for each in members), "all", run.deadline_s)
     board.record(Moment.ENDED)
     return {

@@ -23,7 +23,6 @@ from skipring.lab.bench.run import (
     Moment,
     Slot,
     topics_of,
-    until,
 )
 from skipring.lab.bench.worker import (
     MEASURED,
@@ -35,6 +34,7 @@ from skipring.lab.bench.worker import (
     Subscribers,
     freeze_gc,
 )
+from skipring.lab.processes import until
 from skipring.net.transport import Receiver
 from skipring.node.host import NodeHost
 from skipring.wire.codec import Envelope
@@ -71,9 +71,11 @@ class TopicMember:
         assert machine is not None, "a member has a machine"
         return machine
 
-    @property
     def is_calm(self) -> bool:
-        """True if new publications take the tree: neighbours have not changed for long enough."""
+        """Return True if new publications take the tree: neighbours are unchanged for long enough.
+
+        Each call compares the neighbours with those of the last one.
+        """
         machine, ticks = self._machine, self._session.host.ticker.calls
         peers = [each for each in (machine.left, machine.right, machine.ring) if each is not None]
         shortcuts = machine.shortcuts
@@ -93,22 +95,17 @@ class TopicMember:
 
     @property
     def is_read(self) -> bool:
-        """True if the application has read all deliveries."""
+        """Return True if the application has read all deliveries."""
         return self._session.reader.end == self._machine.archive.end
 
 
 class BenchMember:
     """A node with its own sockets and store, member of all topics."""
 
-    def __init__(self, run: BenchRun, name: str, *, is_hurried: bool = True) -> None:
-        self._forming_tick_s = forming_tick_s(run.n * run.topics) if is_hurried else TICK_S
-        self._session = self._new_session(run, name)
-        self._connection = Connection(self._session)
-        self._topics = [TopicMember(self._session, topic) for topic in topics_of(run)]
-        self.messages = 0  # publications in received messages, duplicates included
-
-    def _new_session(self, run: BenchRun, name: str) -> Session:
-        """Return a session with the settings of an application."""
+    def __init__(
+        self, run: BenchRun, name: str, *, tick_s: float = TICK_S, is_hurried: bool = True
+    ) -> None:
+        self._forming_tick_s = forming_tick_s(run.n * run.topics) if is_hurried else tick_s
         files: dict[str, Path] = {}
         if run.certificates is not None:
             files = {
@@ -116,17 +113,20 @@ class BenchMember:
                 "cert": run.certificates / f"{CERTIFICATE}.pem",
                 "key": run.certificates / f"{CERTIFICATE}.key",
             }
-        return new_session(
+        self._session = new_session(
             f"skipring://{run.address}",
             data_dir=run.directory / name,
             name=f"{CERTIFICATE}.{name}",
-            tick_s=TICK_S,
+            tick_s=tick_s,
             **files,  # type: ignore[arg-type]
         )
+        self._connection = Connection(self._session)
+        self._topics = [TopicMember(self._session, topic) for topic in topics_of(run)]
+        self.messages = 0  # publications in received messages, duplicates included
 
     @property
     def node(self) -> NodeHost:
-        """The host of the node."""
+        """Return the host of the node."""
         return self._session.host
 
     @property
@@ -144,7 +144,7 @@ class BenchMember:
         await self._connection.__aenter__()
         for subscription in self.subscriptions:
             await subscription.__aenter__()
-        self._set_tick(self._forming_tick_s)
+        self.node.ticker.start(self._forming_tick_s)
 
     async def leave(self) -> None:
         """Leave the ring and close the store."""
@@ -154,7 +154,7 @@ class BenchMember:
 
     def begin(self) -> None:
         """Use default ticks, and count from now on."""
-        self._set_tick(TICK_S)
+        self.node.ticker.start(TICK_S)
         self._count_messages()
         self._bytes_before = self.node.links.traffic["bytes_sent"]
 
@@ -173,15 +173,9 @@ class BenchMember:
 
         self.node.links.intercept(counting)
 
-    def _set_tick(self, period_s: float) -> None:
-        ticker = self.node.ticker
-        ticker._period_s = period_s  # noqa: SLF001  (no public setter)
-        ticker.start()
-
-    @property
     def is_calm(self) -> bool:
         """Return True if new publications take the tree in all topics."""
-        found = [topic.is_calm for topic in self._topics]  # each must be polled
+        found = [topic.is_calm() for topic in self._topics]  # each must be polled
         return all(found)
 
     @property
@@ -212,7 +206,7 @@ async def wait_calm(members: Iterable[BenchMember]) -> None:
     waiting = list(members)
 
     def are_calm() -> bool:
-        found = [member.is_calm for member in waiting]  # each must be polled
+        found = [member.is_calm() for member in waiting]  # each must be polled
         return all(found)
 
     await until(are_calm, "a calm ring", FORMING_S)

@@ -13,12 +13,9 @@ from skipring.lab.faults.rows import (
     stops,
 )
 
-ROWS: Final[tuple[FaultRow, ...]] = (
-    *crashes.ROWS,
-    *stops.ROWS,
-    *disks.ROWS,
-    *environment.ROWS,
-    *messages.ROWS,
-    *peers.ROWS,
-    *certificates.ROWS,
+ROWS: Final = tuple(
+    value
+    for module in (crashes, stops, disks, environment, messages, peers, certificates)
+    for value in vars(module).values()
+    if isinstance(value, FaultRow)
 )

@@ -145,39 +145,26 @@ def _ring(trial: FaultTrial, *names: NodeId) -> AbstractContextManager[SecureRin
     "a node joins from another address within 5 s",
     repeats=2,
 )
-def handshakes(trial: FaultTrial) -> None:
-    """Begin 3,000 handshakes a second from one address; a node joins from another."""
+def _handshakes(trial: FaultTrial) -> None:
     for _ in range(trial.repeats):
         with _ring(trial, *NAMES[:2]) as ring:
             late = NAMES[2]
-            with _flood(ring.running[SUPERVISOR].address) as flood:
+            flooding = monotonic()
+            with _flood(ring.running[SUPERVISOR].address) as counts:
                 begun = monotonic()
                 ring.start(late, options=ring.identity(late))
                 ring.until(lambda: bool(ring.events(late, "joined")), deadline_s=HEALTHY_S)  # noqa: B023
                 seconds = monotonic() - begun
                 ring.publish_by_command(3)
             assert seconds <= JOIN_S_MAX, f"the join took {seconds:.1f} s"
-            rate = flood.count / flood.seconds
+            rate = sum(counts) / (monotonic() - flooding)
             assert rate >= RATE_MIN * FLOOD_PER_S, f"{rate:.0f} handshakes a second were begun"
 
 
-class _Flood:
-    """Handshakes that were begun, and for how long."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * FLOODERS
-        self.seconds = 0.0
-
-    @property
-    def count(self) -> int:
-        """Return the connections on which a first message was sent."""
-        return sum(self.counts)
-
-
 @contextmanager
-def _flood(address: Address) -> Iterator[_Flood]:
-    """Begin TLS handshakes from 127.0.9.9, in threads."""
-    is_over, flood, start = Event(), _Flood(), monotonic()
+def _flood(address: Address) -> Iterator[list[int]]:
+    """Begin TLS handshakes from 127.0.9.9, in threads; yield the number of each thread."""
+    is_over, counts = Event(), [0] * FLOODERS
     hello = _client_hello()
     host, _, port = address.rpartition(":")
 
@@ -198,18 +185,17 @@ def _flood(address: Address) -> Iterator[_Flood]:
                     kept[-1].bind(("127.0.9.9", 0))
                     kept[-1].connect((host, int(port)))
                     kept[-1].send(hello)
-                    flood.counts[flooder] += 1
+                    counts[flooder] += 1
 
     threads = [Thread(target=run, args=(each,), name="flood") for each in range(FLOODERS)]
     for thread in threads:
         thread.start()
     try:
-        yield flood
+        yield counts
     finally:
         is_over.set()
         for thread in threads:
             thread.join()
-        flood.seconds = monotonic() - start
 
 
 def _client_hello() -> bytes:
@@ -228,8 +214,7 @@ def _client_hello() -> bytes:
     "a certificate is replaced, and another one is denied (P10)",
     "SIGHUP, files are replaced, skipring certs deny; the denied member is evicted",
 )
-def certificates(trial: FaultTrial) -> None:
-    """Replace the certificate of a node, with a signal and without; deny that of another node."""
+def _certificates(trial: FaultTrial) -> None:
     for _ in range(trial.repeats):
         with _ring(trial, *NAMES) as ring:
             ring.publish_by_command(3)
@@ -260,8 +245,7 @@ def _send_hangup(ring: SecureRing, name: str) -> None:
     "the certificate of a member expires (P10)",
     "a certificate for 20 s; others close their connections, and publish",
 )
-def expiry(trial: FaultTrial) -> None:
-    """Let the certificate of a member expire while its connections are open."""
+def _expiry(trial: FaultTrial) -> None:
     for _ in range(trial.repeats):
         with _ring(trial, *NAMES) as ring:
             expired = NAMES[2]
@@ -296,10 +280,3 @@ def _await_event(ring: SecureRing, name: str, event: str, count: int = 1) -> Non
         lambda: f"{name} has not logged {event!r}",
         RELOADED_S,
     )
-
-
-ROWS: Final = (
-    handshakes,
-    certificates,
-    expiry,
-)

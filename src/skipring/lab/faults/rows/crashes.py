@@ -25,8 +25,7 @@ SHORT_PAUSE_TICKS: Final = 5
     "SIGKILL, eviction, restart",
     repeats=10,
 )
-def kill_some(trial: FaultTrial) -> None:
-    """Kill one node and then two, with or without healing in between, while all publish."""
+def _kill_some(trial: FaultTrial) -> None:
     rng = Random(17)
     with trial.ring() as ring:
         for number in range(trial.repeats):
@@ -59,8 +58,7 @@ def _await_evicted(ring: FaultRing, *names: str) -> None:
     repeats=100,
     short=2,
 )
-def kill_all(trial: FaultTrial) -> None:
-    """Kill all processes at once while they publish; start them again."""
+def _kill_all(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         everyone = [SUPERVISOR, *NAMES]
         for number in range(trial.repeats):
@@ -77,8 +75,7 @@ def kill_all(trial: FaultTrial) -> None:
     "SIGKILL, restart; it keeps its place",
     repeats=10,
 )
-def kill_and_return(trial: FaultTrial) -> None:
-    """Kill a node and start it again at once: it keeps its place."""
+def _kill_and_return(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         before = ring.world().supervisor.database
         with ring.disturbed():
@@ -95,8 +92,7 @@ def kill_and_return(trial: FaultTrial) -> None:
     "SIGKILL after a random number of stored bytes, restart",
     repeats=3,
 )
-def kill_in_backfill(trial: FaultTrial) -> None:
-    """Kill a newcomer during its backfill."""
+def _kill_in_backfill(trial: FaultTrial) -> None:
     rng = Random(5)
     for _ in range(trial.repeats):
         with trial.ring(HOLDER, before=history(HISTORY)) as ring:
@@ -114,8 +110,7 @@ def kill_in_backfill(trial: FaultTrial) -> None:
     "SIGSTOP, SIGCONT; it is not evicted",
     repeats=5,
 )
-def pause_briefly(trial: FaultTrial) -> None:
-    """Stop a node for some ticks: it is not evicted."""
+def _pause_briefly(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         for name in trial.victims():
             with ring.disturbed() as load:
@@ -132,8 +127,7 @@ def pause_briefly(trial: FaultTrial) -> None:
     "SIGSTOP, SIGCONT",
     repeats=3,
 )
-def pause_until_evicted(trial: FaultTrial) -> None:
-    """Stop a node until it is evicted; let it continue."""
+def _pause_until_evicted(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         for name in trial.victims():
             evictions = len(ring.evicted())
@@ -150,8 +144,7 @@ def pause_until_evicted(trial: FaultTrial) -> None:
     "SIGSTOP, SIGCONT; no member is evicted",
     repeats=2,
 )
-def pause_supervisor(trial: FaultTrial) -> None:
-    """Stop the supervisor for longer than an eviction takes: it evicts no member."""
+def _pause_supervisor(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         for _ in range(trial.repeats):
             ticks = ring.ticks("a")
@@ -168,8 +161,7 @@ def pause_supervisor(trial: FaultTrial) -> None:
     "the supervisor is away for 20 s",
     "SIGKILL, restart",
 )
-def supervisor_away(trial: FaultTrial) -> None:
-    """Kill the supervisor, and start it again after 20 s."""
+def _supervisor_away(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         for _ in range(trial.repeats):
             with ring.disturbed():
@@ -186,8 +178,7 @@ def supervisor_away(trial: FaultTrial) -> None:
     "SIGKILL, its directory is deleted, restart",
     repeats=3,
 )
-def supervisor_lost(trial: FaultTrial) -> None:
-    """Kill the supervisor and delete its data directory."""
+def _supervisor_lost(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         for _ in range(trial.repeats):
             with ring.disturbed() as load:
@@ -203,8 +194,7 @@ def supervisor_lost(trial: FaultTrial) -> None:
     "SIGKILL, its directory is replaced by an earlier copy, restart",
     repeats=3,
 )
-def supervisor_old(trial: FaultTrial) -> None:
-    """Give the supervisor back a database in which two members are missing."""
+def _supervisor_old(trial: FaultTrial) -> None:
     with trial.ring(*NAMES[:3]) as ring:
         data = ring.data(SUPERVISOR)
         ring.kill(SUPERVISOR)
@@ -220,17 +210,3 @@ def supervisor_old(trial: FaultTrial) -> None:
                 shutil.copytree(beside(data, ".old"), data)
                 ring.restart(SUPERVISOR)
                 ring.await_load(load, 20)
-
-
-ROWS: Final = (
-    kill_some,
-    kill_all,
-    kill_and_return,
-    kill_in_backfill,
-    pause_briefly,
-    pause_until_evicted,
-    pause_supervisor,
-    supervisor_away,
-    supervisor_lost,
-    supervisor_old,
-)

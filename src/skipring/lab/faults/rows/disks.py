@@ -46,8 +46,7 @@ SPARK: Final = Need(
     "SIGKILL, every 512th byte is changed, restart",
     repeats=10,
 )
-def bit_flips(trial: FaultTrial) -> None:
-    """Flip bits in all files of a node that was killed."""
+def _bit_flips(trial: FaultTrial) -> None:
     rng = Random(3)
     with trial.ring() as ring:
         for name in trial.victims():
@@ -65,8 +64,7 @@ def bit_flips(trial: FaultTrial) -> None:
     "SIGKILL, the directory is deleted, restart",
     repeats=5,
 )
-def disk_lost(trial: FaultTrial) -> None:
-    """Delete the data directory of a node that was killed."""
+def _disk_lost(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         for name in trial.victims():
             ring.publish_some(200)
@@ -86,8 +84,7 @@ def disk_lost(trial: FaultTrial) -> None:
     short=1,
     needs=(COMPILER,),
 )
-def fsync_error(trial: FaultTrial) -> None:
-    """Let every fsync of a node fail, then cut its power: acknowledged publications are durable."""
+def _fsync_error(trial: FaultTrial) -> None:
     environment = disk_shim(trial.directory)
     with trial.ring(environment=environment, before=_record_all) as ring:
         for name in trial.victims():
@@ -117,8 +114,7 @@ def _record_all(ring: FaultRing) -> None:
     short=2,
     needs=(COMPILER,),
 )
-def power_loss(trial: FaultTrial) -> None:
-    """Cut the power of all machines at once: all or some writes after the last fsync are lost."""
+def _power_loss(trial: FaultTrial) -> None:
     rng = Random(11)
     environment = disk_shim(trial.directory)
     everyone = (SUPERVISOR, *NAMES)
@@ -173,8 +169,7 @@ MOUNT: Final = Need("root or a user namespace (unshare -rm) to mount a tmpfs", c
     repeats=6,
     needs=(MOUNT,),
 )
-def full_disk(trial: FaultTrial) -> None:
-    """Fill the disk of a node, publish, kill it, start it on the full disk, and make room."""
+def _full_disk(trial: FaultTrial) -> None:
     disk = trial.directory / "disk"
     disk.mkdir()
     data = disk / "data"
@@ -236,6 +231,12 @@ class JoinedReader:
         self._ring.stop(process)
         self.collect(process)
 
+    def read_again(self, count: int) -> None:
+        """Apply the remedy for a refused cursor: read all, skip known publications."""
+        known, self.cursor, self.got = set(self.got), "all", []
+        self.read(count)
+        self.got = [*known, *(each for each in self.got if each not in known)]
+
     def collect(self, process: str) -> None:
         """Collect the lines that the program has printed."""
         *payloads, last = self._ring.lines(process)
@@ -250,8 +251,7 @@ class JoinedReader:
     repeats=3,
     short=1,
 )
-def restored_cursor(trial: FaultTrial) -> None:
-    """Restore the directory of a reader that catches up in another order; the cursor is refused."""
+def _restored_cursor(trial: FaultTrial) -> None:
     for number in range(trial.repeats):
         with trial.ring("a", "b", "c") as ring:
             name = f"restored{number}"
@@ -268,15 +268,12 @@ def restored_cursor(trial: FaultTrial) -> None:
             is_refused = ring.lines(process)[0].startswith(REFUSED)
             if is_refused:
                 assert ring.exit_status(process) == REFUSED_STATUS
-                reader.cursor = "all"  # the remedy: read all, skip known ids
-                known, reader.got = set(reader.got), []
-                reader.read(2 * HALF + LOCAL)
-                reader.got = [*known, *(each for each in reader.got if each not in known)]
+                reader.read_again(2 * HALF + LOCAL)
             else:
                 ring.heal()
                 ring.stop(process)
                 reader.collect(process)
-            trial.judgement += judge(ring.ledger, {name: reader.got})
+            trial.add(judge(ring.ledger, {name: reader.got}))
             assert is_refused, "the cursor was accepted"
 
 
@@ -301,8 +298,7 @@ def _restore_in_another_order(ring: FaultRing, name: str) -> None:
     "backup, 100 publications, restore, 20 published there; the query fails",
     needs=(SPARK,),
 )
-def restored_offset(trial: FaultTrial) -> None:
-    """Restore the directory of the member that a Spark query reads; the query fails."""
+def _restored_offset(trial: FaultTrial) -> None:
     for number in range(trial.repeats):
         with trial.ring("a", "b", "c") as ring:
             place = trial.directory / f"spark{number}"
@@ -328,7 +324,7 @@ def restored_offset(trial: FaultTrial) -> None:
             ring.heal()
             got = _drained(ring, place, 3)
             if got is not None:
-                trial.judgement += judge(ring.ledger, {"spark": got})
+                trial.add(judge(ring.ledger, {"spark": got}))
             assert got is None, "the query accepted its old offset"
 
 
@@ -352,14 +348,3 @@ def _store_of(checkpoint: Path) -> str:
     last = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     (position,) = json.loads(last.read_text(encoding="utf-8").splitlines()[-1]).values()
     return str(position["store"])
-
-
-ROWS: Final = (
-    bit_flips,
-    disk_lost,
-    fsync_error,
-    full_disk,
-    power_loss,
-    restored_cursor,
-    restored_offset,
-)

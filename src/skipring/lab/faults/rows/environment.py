@@ -32,8 +32,7 @@ ADVERSARIES: Final = ("A15", "A60", "A61", "A62", "A63", "A64", "A65", "A66")
     repeats=5,
     short=1,
 )
-def clock_jumps(trial: FaultTrial) -> None:
-    """Move the clock of one process, then of all; restart with the wrong clock."""
+def _clock_jumps(trial: FaultTrial) -> None:
     with trial.ring(environment=clock_shim()) as ring:
         for number in range(trial.repeats):
             jump_s = JUMPS_S[number % len(JUMPS_S)]
@@ -62,8 +61,7 @@ def clock_jumps(trial: FaultTrial) -> None:
     "a shim before time.time_ns; the error names the cause",
     repeats=2,
 )
-def before_1970(trial: FaultTrial) -> None:
-    """Publish with a clock before 1970: the error names the cause."""
+def _before_1970(trial: FaultTrial) -> None:
     with trial.ring(*NAMES[:3], environment=clock_shim()) as ring:
         for number in range(trial.repeats):
             name = f"early{number}"
@@ -84,8 +82,7 @@ def before_1970(trial: FaultTrial) -> None:
     "--tick 2.5 beside 0.25, SIGKILL, restart",
     repeats=5,
 )
-def tenfold_tick(trial: FaultTrial) -> None:
-    """Let one member tick ten times as slowly as the others."""
+def _tenfold_tick(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         ring.start(SLOW, options=("--tick", f"{FACTOR * TICK_S}"))
         ring.heal()
@@ -116,8 +113,7 @@ def _behind_proxies(network: ProxiedNetwork, ring: FaultRing, *names: NodeId) ->
     "proxies hold the bytes of one direction",
     repeats=6,
 )
-def asymmetric_cut(trial: FaultTrial) -> None:
-    """Hold all bytes to a node, or all from it, while all nodes publish."""
+def _asymmetric_cut(trial: FaultTrial) -> None:
     with ProxiedNetwork() as network, trial.ring("first") as ring:
         _behind_proxies(network, ring, *NAMES)
         ring.heal()
@@ -146,8 +142,7 @@ def _one_way(victim: NodeId, *, is_deaf: bool) -> IsCut:
     "proxies reset connections, or hold all bytes; the doctor reports it in 3 ticks",
     repeats=4,
 )
-def partition(trial: FaultTrial) -> None:
-    """Partition the members: the doctor reports it, and all members end with everything."""
+def _partition(trial: FaultTrial) -> None:
     sides = set(NAMES[:2]), set(NAMES[2:])
 
     def is_cut(sender: NodeId, receiver: NodeId) -> bool:
@@ -173,8 +168,7 @@ def partition(trial: FaultTrial) -> None:
     "skipring chaos tries, and adversaries of the simulator",
     repeats=8,
 )
-def arbitrary_state(trial: FaultTrial) -> None:
-    """Overwrite the variables of all members and of the supervisor; remove publications."""
+def _arbitrary_state(trial: FaultTrial) -> None:
     with trial.ring(options=("--chaos",)) as ring:
         for number in range(trial.repeats):
             ring.publish_some(100)
@@ -184,13 +178,3 @@ def arbitrary_state(trial: FaultTrial) -> None:
             run_cli("chaos", "tries", TOPIC, *options)
             run_cli("chaos", "adversary", TOPIC, name, *options)
             ring.heal()
-
-
-ROWS: Final = (
-    clock_jumps,
-    before_1970,
-    tenfold_tick,
-    asymmetric_cut,
-    partition,
-    arbitrary_state,
-)

@@ -14,7 +14,6 @@ from skipring.core.log_messages import FetchLog
 from skipring.core.messages import PublishNew
 from skipring.core.peers import SUPERVISOR
 from skipring.core.publications import Publication
-from skipring.lab.bench.processes import MIB, resident_bytes_of
 from skipring.lab.faults.frames import (
     bursts,
     forged_frames,
@@ -27,6 +26,7 @@ from skipring.lab.faults.matrix import fault_row
 from skipring.lab.faults.requests import END, TOPIC, surveyed
 from skipring.lab.faults.samples import PUBLICATION, SAMPLES
 from skipring.lab.faults.trial import HOLDER, NAMES, FaultRing, FaultTrial, history
+from skipring.lab.usage import MIB, resident_bytes_of
 from skipring.wire.codec import encode
 from skipring.wire.framing import DATA, frame
 from skipring.wire.handshake import Role
@@ -64,8 +64,7 @@ def bounded_growth(ring: FaultRing, *names: str) -> Iterator[None]:
     "generated from the wire samples, to a node and to the supervisor",
     repeats=len({type(sample) for sample in SAMPLES}),
 )
-def burst(trial: FaultTrial) -> None:
-    """Send 256 KiB of every valid message type to a node and to the supervisor."""
+def _burst(trial: FaultTrial) -> None:
     with trial.ring(*OTHERS) as ring:
         ring.publish_some(200)
         ring.ledger.tolerate(PUBLICATION.payload or b"")  # some types publish it
@@ -87,8 +86,7 @@ def burst(trial: FaultTrial) -> None:
     repeats=100_000,
     short=1_000,
 )
-def mutated_frames(trial: FaultTrial) -> None:
-    """Send mutated frames, each on its own connection, to a node and to the supervisor."""
+def _mutated_frames(trial: FaultTrial) -> None:
     with trial.ring(*OTHERS) as ring:
         ring.ledger.tolerate(PUBLICATION.payload or b"")
         targets = addresses_of(ring, OTHERS[0], SUPERVISOR)
@@ -113,8 +111,7 @@ def _tolerated(ring: FaultRing, streams: Iterable[bytes]) -> Iterator[bytes]:
     repeats=FORGED,
     short=1_000,
 )
-def forged_senders(trial: FaultTrial) -> None:
-    """Send every message with a forged sender; the receiver drops and counts it."""
+def _forged_senders(trial: FaultTrial) -> None:
     with trial.ring() as ring:  # the samples name a and b, which are members here
         names = ("c", SUPERVISOR)
         stream = greeting(STRANGER) + forged_frames(STRANGER, trial.repeats)
@@ -131,8 +128,7 @@ def forged_senders(trial: FaultTrial) -> None:
     "PublishNew from a stranger",
     repeats=5,
 )
-def wide_record(trial: FaultTrial) -> None:
-    """Publish a record with 900 KB in a field that no publication has."""
+def _wide_record(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         for number in range(trial.repeats):
             fields = [STRANGER, number, b"wide", 1, None, {}, b"", bytes(900_000)]
@@ -147,8 +143,7 @@ def wide_record(trial: FaultTrial) -> None:
     "PublishNew from a stranger; the publisher runs again",
     repeats=3,
 )
-def forged_number(trial: FaultTrial) -> None:
-    """Publish under another publisher's name with a number near the largest number."""
+def _forged_number(trial: FaultTrial) -> None:
     with trial.ring(*NAMES[:3]) as ring:
         place = str(ring.data("writer"))
         for number in range(trial.repeats):
@@ -170,8 +165,7 @@ def forged_number(trial: FaultTrial) -> None:
     "from the wire samples, as a client, to a node with 20,000 publications",
     repeats=3,
 )
-def expensive_requests(trial: FaultTrial) -> None:
-    """Send 110 KB of every request, and of those that read or scan everything."""
+def _expensive_requests(trial: FaultTrial) -> None:
     with trial.ring(HOLDER, "b", "c", before=history(HISTORY)) as ring:
         survey = surveyed(ring.place(HOLDER))
         scan = FetchLog(1, survey.store, survey.epoch, 0, survey.end, SCAN_BITS, 255, True)
@@ -188,13 +182,3 @@ def expensive_requests(trial: FaultTrial) -> None:
                     assert arrived == 1, f"no {type(request).__name__} arrived"
                     ring.await_load(load, 5)
         ring.check_none_evicted()
-
-
-ROWS: Final = (
-    burst,
-    mutated_frames,
-    forged_senders,
-    forged_number,
-    wide_record,
-    expensive_requests,
-)

@@ -14,12 +14,12 @@ from typing import Final
 from skipring.core.labels import Label
 from skipring.core.messages import GetConfiguration, Introduce, Subscribe
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
-from skipring.lab.bench.processes import MIB, resident_bytes_of
 from skipring.lab.faults.frames import greeting, hurl, hurl_all, source_of
 from skipring.lab.faults.matrix import fault_row
 from skipring.lab.faults.requests import TOPIC
 from skipring.lab.faults.rows.messages import GROWTH_BYTES_MAX, addresses_of, bounded_growth
 from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial
+from skipring.lab.usage import MIB, resident_bytes_of
 from skipring.node.process import allow_files
 from skipring.wire.codec import encode
 from skipring.wire.handshake import Role
@@ -70,8 +70,7 @@ def _open_connections(
     "4,200 idle connections of one client (P4)",
     "opened at a node; others still publish through it",
 )
-def idle_connections(trial: FaultTrial) -> None:
-    """Open 4,200 connections of one client, and leave them idle."""
+def _idle_connections(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         for _ in range(trial.repeats):
             streams = (greeting("idler", Role.CLIENT) for _ in range(IDLE))
@@ -87,8 +86,7 @@ def idle_connections(trial: FaultTrial) -> None:
     "400 unfinished frames of 1 MiB (P4)",
     "opened at a node; RSS grows by 64 MiB at most",
 )
-def half_frames(trial: FaultTrial) -> None:
-    """Begin 400 frames of 1 MiB and end none of them."""
+def _half_frames(trial: FaultTrial) -> None:
     head = HALF_FRAME_BYTES.to_bytes(4, "big") + b"\1"
     half = head + bytes(HALF_FRAME_BYTES - 100)
     with trial.ring() as ring, bounded_growth(ring, "a"):
@@ -113,8 +111,7 @@ def half_frames(trial: FaultTrial) -> None:
     "300 half-sent requests to the dashboard (P11)",
     "all are closed within 30 s",
 )
-def half_requests(trial: FaultTrial) -> None:
-    """Open 300 requests to the dashboard and send half a header of each."""
+def _half_requests(trial: FaultTrial) -> None:
     with trial.ring(*NAMES[:3]) as ring:
         for number in range(trial.repeats):
             name = f"dashboard{number}"
@@ -150,8 +147,7 @@ def _is_hung_up(made: socket.socket) -> bool:
     "its log names the other one, and the doctor reports it",
     repeats=3,
 )
-def clone(trial: FaultTrial) -> None:
-    """Start a second process with a copy of a member's data directory."""
+def _clone(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         for number in range(trial.repeats):
             original, copy = NAMES[number % len(NAMES)], f"copy{number}"
@@ -187,8 +183,7 @@ def _is_named(ring: FaultRing, name: str, address: Address) -> bool:
     "the connection stays open for 10 ticks; the member stays reachable",
     repeats=3,
 )
-def impostor(trial: FaultTrial) -> None:
-    """Shake hands with the supervisor under the name of a member, from another address."""
+def _impostor(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         for number in range(trial.repeats):
             victim = NAMES[number % len(NAMES)]
@@ -210,8 +205,7 @@ def impostor(trial: FaultTrial) -> None:
     "a member subscribes to 12,000 topics (P8)",
     "others join new topics; RSS grows by 64 MiB at most",
 )
-def many_topics(trial: FaultTrial) -> None:
-    """Subscribe to more topics than a supervisor serves; others still join new topics."""
+def _many_topics(trial: FaultTrial) -> None:
     with trial.ring(*NAMES[:3]) as ring:
         for number in range(trial.repeats):
             name = f"greedy{number}"
@@ -236,8 +230,7 @@ def many_topics(trial: FaultTrial) -> None:
     "a member asks the supervisor about 300,000 invented nodes (P8)",
     "GetConfiguration; a node joins, and RSS grows by 64 MiB at most",
 )
-def invented_names(trial: FaultTrial) -> None:
-    """Ask the supervisor about 300,000 invented nodes; others still join."""
+def _invented_names(trial: FaultTrial) -> None:
     with trial.ring(*NAMES[:3]) as ring:
         for number in range(trial.repeats):
             name, late = f"inventor{number}", f"late{number}"
@@ -258,8 +251,7 @@ def invented_names(trial: FaultTrial) -> None:
     "a peer introduces 200 nodes at the address of a foreign process (P9)",
     "Introduce with hints to a node; it is dialled 40 times at most in 10 s",
 )
-def unproven_addresses(trial: FaultTrial) -> None:
-    """Introduce invented nodes at the address of a process outside the system."""
+def _unproven_addresses(trial: FaultTrial) -> None:
     with trial.ring() as ring, _counting_listener() as (address, dials):
         for number in range(trial.repeats):
             stream = greeting(f"liar{number}")
@@ -297,15 +289,3 @@ def _counting_listener() -> Iterator[tuple[Address, Callable[[], int]]]:
         finally:
             is_over.set()
             thread.join()
-
-
-ROWS: Final = (
-    idle_connections,
-    half_frames,
-    half_requests,
-    clone,
-    impostor,
-    many_topics,
-    invented_names,
-    unproven_addresses,
-)

@@ -28,8 +28,7 @@ VOLATILE: Final = "volatile"
     "SIGTERM; the last has ended within 1 s; restart",
     repeats=5,
 )
-def stop_together(trial: FaultTrial) -> None:
-    """Send SIGTERM to all processes at once, and start them again."""
+def _stop_together(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         everyone = (SUPERVISOR, *NAMES)
         for _ in range(trial.repeats):
@@ -46,8 +45,7 @@ def stop_together(trial: FaultTrial) -> None:
     "SIGKILL of the others, SIGTERM; it ends within 1 s; restart",
     repeats=3,
 )
-def stop_last(trial: FaultTrial) -> None:
-    """Kill the supervisor and all nodes but one, and stop the last node."""
+def _stop_last(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         last, *others = NAMES
         for _ in range(trial.repeats):
@@ -83,8 +81,7 @@ def _end(
     "new node, /readyz is 200, SIGTERM of the old one, which exits with 0",
     repeats=2,
 )
-def rolling(trial: FaultTrial) -> None:
-    """Replace three members one after the other, each as soon as its successor is ready."""
+def _rolling(trial: FaultTrial) -> None:
     for _ in range(trial.repeats):
         with trial.ring("a", "b", "c", before=history(ROLLED, ROLLED_BYTES)) as ring:
             for old, new in (("a", "x"), ("b", "y"), ("c", "z")):
@@ -98,8 +95,7 @@ def rolling(trial: FaultTrial) -> None:
     "a neighbour hands its history over by one publication every two ticks (P6)",
     "a newcomer with that and another neighbour has all 8,000 within 60 s",
 )
-def slow_source(trial: FaultTrial) -> None:
-    """Let one of two neighbours send a publication every two ticks; a newcomer gets all."""
+def _slow_source(trial: FaultTrial) -> None:
     for _ in range(trial.repeats):
         before = history(SLOW_HISTORY, holders=(HOLDER, SLOW))
         with trial.ring(HOLDER, before=before) as ring:
@@ -122,8 +118,7 @@ def slow_source(trial: FaultTrial) -> None:
     "12 publications in memory, 12 with a disk that is not started again",
     repeats=5,
 )
-def publish_and_exit(trial: FaultTrial) -> None:
-    """Start programs that connect, publish and exit, with a disk and without."""
+def _publish_and_exit(trial: FaultTrial) -> None:
     with trial.ring(*NAMES[:3]) as ring:
         for number in range(trial.repeats):
             for place in ("-", str(ring.data(f"exit{number}"))):
@@ -137,8 +132,7 @@ def publish_and_exit(trial: FaultTrial) -> None:
     "publish(replicas=2), SIGKILL, its directory is deleted",
     repeats=5,
 )
-def replicated(trial: FaultTrial) -> None:
-    """Publish with two replicas, then kill the publisher and delete its disk."""
+def _replicated(trial: FaultTrial) -> None:
     with trial.ring(*NAMES[:3]) as ring:
         for number in range(trial.repeats):
             name = f"replicated{number}"
@@ -155,8 +149,7 @@ def replicated(trial: FaultTrial) -> None:
     "SIGKILL, restart under the same name",
     repeats=30,
 )
-def kill_publisher(trial: FaultTrial) -> None:
-    """Kill a program with a disk while it publishes, and start it again."""
+def _kill_publisher(trial: FaultTrial) -> None:
     with trial.ring(*NAMES[:3]) as ring:
         place = str(ring.data("writer"))
         for number in range(trial.repeats):
@@ -174,8 +167,7 @@ def kill_publisher(trial: FaultTrial) -> None:
     "SIGKILL, start; no sequence number occurs twice",
     repeats=5,
 )
-def publish_unnamed(trial: FaultTrial) -> None:
-    """Run a named publisher without a disk several times: no number is issued twice."""
+def _publish_unnamed(trial: FaultTrial) -> None:
     with trial.ring(*NAMES[:3]) as ring:
         for number in range(trial.repeats):
             name, before = f"volatile{number}", len(ring.numbers("a", VOLATILE))
@@ -186,15 +178,3 @@ def publish_unnamed(trial: FaultTrial) -> None:
             ring.heal()
         numbers = ring.numbers("a", VOLATILE)
         assert len(numbers) == len(set(numbers)), "a sequence number was issued twice"
-
-
-ROWS: Final = (
-    stop_together,
-    stop_last,
-    rolling,
-    publish_and_exit,
-    replicated,
-    slow_source,
-    kill_publisher,
-    publish_unnamed,
-)

@@ -34,5 +34,4 @@ def time_s() -> float:
     return time_ns() / 1e9
 
 
-time.time_ns = time_ns
-time.time = time_s
+vars(time).update(time_ns=time_ns, time=time_s)

@@ -10,14 +10,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from skipring.core.config import Mode
+from skipring.core.config import Mode, ProtocolConfig
+from skipring.core.labels import Label
+from skipring.core.peers import Peer
+from skipring.core.state import SubscriberState
 from skipring.core.topology import levels
 from skipring.lab.experiments import overlays
-from skipring.lab.experiments.experiments import TrialResult, perform
 from skipring.lab.experiments.matrix import KINDS, Trial
 from skipring.lab.experiments.results import RESULTS, ROUNDS
+from skipring.lab.experiments.trials import Samples, TrialResult, degrees, perform
+from skipring.sim.engine import World
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
+from skipring.world.snapshot import Snapshot
 
 LIMITS = {"max_rounds": 300, "closure": 3}
 OF_EACH_KIND = [
@@ -60,7 +65,7 @@ def test_the_rows_are_those_of_the_tables(run: Trial) -> None:
 def test_a_run_gives_the_same_rows_in_every_process() -> None:
     """Whatever the hash of texts, by which the order of sets is decided."""
     program = (
-        "from tests.lab.experiments.test_experiments import OF_EACH_KIND, perform\n"
+        "from tests.lab.experiments.test_trials import OF_EACH_KIND, perform\n"
         "print([perform(run) for run in OF_EACH_KIND])"
     )
     outputs = {
@@ -216,3 +221,32 @@ def test_a_run_that_raises_is_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch
     assert outcome.row["error"] == "ValueError: two lines"
     assert not outcome.row["converged"]
     pa.Table.from_pylist([outcome.row | {"samples": []}], schema=RESULTS).validate(full=True)
+
+
+# -- samples ---------------------------------------------------------------------------------
+
+
+def test_a_degree_counts_every_other_node_once() -> None:
+    """Several references to one node, under any labels, count once; a node's own do not count."""
+    zero, one, two, three = (Label.nth(index) for index in range(4))
+    state = SubscriberState(
+        label=zero,
+        left=Peer(one, "b"),
+        right=Peer(two, "b"),
+        ring=Peer(zero, "a"),
+        shortcuts={one: "b", two: "c", three: None},
+    )
+    start = Snapshot(subscribers={"a": state, "b": SubscriberState(), "c": SubscriberState()})
+    world = World(start, seed=0, config=ProtocolConfig())
+    assert degrees(world) == [2, 0, 0]
+    samples = Samples()
+    samples(world)
+    assert samples.degree_peak == samples.rows[0]["degree_max"] == 2
+
+
+def test_a_world_without_subscribers_has_no_degrees() -> None:
+    world = World(Snapshot(subscribers={}), seed=0, config=ProtocolConfig())
+    samples = Samples()
+    assert samples.degree_peak == 0
+    samples(world)
+    assert samples.degree_peak == 0

@@ -1,8 +1,8 @@
 """Verdicts on every theorem, lemma, corollary and claim of the paper, from the runs of a matrix.
 
-The table is in ``statements``. A statement has a measure: which runs can speak of it, and what
-they must show, in SQL over ``statistics.prepared``. What docs/paper-map.md knows of a statement
-stands beside it, whatever the runs say: a run can refute a statement, and only make it likely.
+The table is in ``statements``. A statement has a measure: the relevant runs and what they must
+show, in SQL over ``aggregates.prepared``. The known result of docs/paper-map.md is shown beside the
+verdict: a run can refute a statement, and only make it likely.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from skipring.core.config import Mode
-from skipring.lab.experiments.bounds import BoundSample, share_bounds, slope_bounds
+from skipring.lab.experiments.aggregates import BoundSample, share_bounds, slope_bounds
 from skipring.lab.experiments.statements import (
     STATEMENTS,
     Constant,
@@ -28,7 +28,7 @@ from skipring.lab.experiments.statements import (
 from skipring.report.tables import Cell, Tone, number, percent
 
 NOT_MEASURED: Final = Cell("not measured by this matrix", Tone.NONE)
-# Our guess: what grows by less than a tenth from the smallest to the largest n, we call constant.
+# Guess: growth by less than a tenth from the smallest to the largest n counts as constant.
 GROWTH_MAX: Final = 0.1
 
 # The values by n of a statement's runs.
@@ -36,19 +36,19 @@ ByN: TypeAlias = Mapping[int, BoundSample]
 
 
 class Judged(Struct, frozen=True):
-    """A statement and the verdict of the runs, by mode; one verdict where there are no modes."""
+    """Statement and the verdict of the runs, by mode; a single one if it has no modes."""
 
     statement: Statement
     verdicts: Mapping[Mode, Cell]
 
     @property
     def is_measured(self) -> bool:
-        """True if some run could speak of the statement."""
+        """Return True if a run is relevant to the statement."""
         return any(verdict.tone is not Tone.NONE for verdict in self.verdicts.values())
 
 
 def judge(runs: DataFrame) -> list[Judged]:
-    """What the prepared runs say of every statement."""
+    """Judge every statement by the prepared runs."""
     counts = {row["mode"]: row for row in _counts(runs).collect()}
     values = _collected(_values(runs).collect())
     return [
@@ -85,7 +85,7 @@ def _verdict(
 
 
 def _counts(runs: DataFrame) -> DataFrame:
-    """Per mode and share: how many runs can speak of it, and how many show it."""
+    """Return per mode and share the number of relevant runs, and of those that show it."""
     columns = []
     for index, statement in enumerate(STATEMENTS):
         if isinstance(statement.measure, Share):
@@ -98,7 +98,7 @@ def _counts(runs: DataFrame) -> DataFrame:
 
 
 def _values(runs: DataFrame) -> DataFrame:
-    """Per statement, mode and n: the values of the runs that can speak of it."""
+    """Return per statement, mode and n the values of the relevant runs."""
     found = [
         F.struct(
             F.lit(index).alias("statement"),
@@ -149,7 +149,7 @@ def _counterexamples(count: int) -> str:
 
 
 def below_verdict(values: ByN, limit: float) -> Cell:
-    """What the means at every n say of a mean that should stay below a limit."""
+    """Return the verdict on a mean that should stay below a limit, from the means at every n."""
     if not values:
         return NOT_MEASURED
     means = {n: sample.mean for n, sample in values.items()}
@@ -166,7 +166,7 @@ def below_verdict(values: ByN, limit: float) -> Cell:
 
 
 def constant_verdict(values: ByN) -> Cell:
-    """What the values at the larger half of all n say of a cost that should not depend on n.
+    """Return the verdict on a cost that should not depend on n, from the larger half of all n.
 
     Small rings are left out: there, the members that are informed anyway and those that are
     informed because of a change are often the same.

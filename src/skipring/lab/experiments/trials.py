@@ -36,21 +36,28 @@ from skipring.core.state import SupervisorState
 from skipring.core.supervisor import Supervisor
 from skipring.core.topology import levels
 from skipring.lab.experiments.matrix import Trial
-from skipring.lab.experiments.samples import Samples, degrees
 from skipring.sim.engine import World
 from skipring.sim.runner import Counters, Report, Simulation
 from skipring.sim.scenario import Scenario, make_scenario
 from skipring.world.adversaries import legitimate_world
-from skipring.world.legitimacy import explicit_state
+from skipring.world.legitimacy import (
+    Layer,
+    channel_violations,
+    explicit_state,
+    has_all_publications,
+    violations,
+)
+from skipring.world.snapshot import SubscriberView
 
+LAYERS: Final = (Layer.DATABASE, Layer.LABELS, Layer.RING, Layer.SHORTCUTS, Layer.LEAVERS)
 NEWCOMER: Final[NodeId] = "newcomer"
-ERROR_MAX: Final = 300  # characters; our guess of what still says what went wrong
+ERROR_MAX: Final = 300  # characters. Guess: enough to name the cause.
 
-# What a legitimate ring does not send (section 4.1): an operation has caused it.
+# Messages that a legitimate ring does not send (section 4.1): an operation causes them.
 CAUSED: Final[tuple[type[Message], ...]] = (Introduce, RemoveConnections, Subscribe, Unsubscribe)
 REQUESTS: Final[tuple[type[Message], ...]] = (Subscribe, Unsubscribe, GetConfiguration)
 SPREADING: Final[tuple[type[Message], ...]] = (PublishNew, PublishMany, IHave, Want)
-# R15 puts answers off until the next Timeout; the one after it shows that this was all.
+# R15 defers answers until the next tick; the tick after it shows that there are no more.
 ANSWERING_TICKS: Final = 2
 
 
@@ -62,26 +69,26 @@ class TrialResult(Struct, frozen=True):
 
 
 def perform(run: Trial) -> TrialResult:
-    """Do a run; a failure is a result, too."""
+    """Execute a run; a failure is a result, too."""
     try:
         return _KINDS[run.kind](run)
     except Exception as error:  # noqa: BLE001  (it is recorded as the outcome)
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        return TrialResult(_row(run) | {"error": text[:ERROR_MAX]}, [])
+        return TrialResult(blank_row(run) | {"error": text[:ERROR_MAX]}, [])
 
 
 # --- the kinds -------------------------------------------------------------------------
 
 
 def _converge(run: Trial) -> TrialResult:
-    """From the adversary's state to legitimacy, then closure."""
+    """Run from the adversary's state to legitimacy, then check closure."""
     simulation = Simulation(_scenario(run, adversary=run.adversary))
     samples = Samples(simulation.scenario.warm_up_rounds)
     return _outcome(run, simulation.run(samples), simulation.world, samples, {})
 
 
 def _steady(run: Trial) -> TrialResult:
-    """A legitimate ring that is left alone: what it sends, and that nothing changes."""
+    """Run a legitimate ring without events: count its messages and its changes."""
     simulation = _standing_ring(run)
     world, samples = simulation.world, Samples(simulation.world.round)
     begin, sent, state = Counters.of(world), Counter(world.sent), explicit_state(world)
@@ -96,7 +103,7 @@ def _steady(run: Trial) -> TrialResult:
         f"{_snake(kind.__name__)}_per_node_round": count / run.n / run.rounds
         for kind, count in (world.sent - sent).items()
     }
-    row = _row(run) | asdict(spent) | _degrees(world, samples)
+    row = blank_row(run) | asdict(spent) | _degrees(world, samples)
     row |= {"converged": changes == 0, "closure_ok": changes == 0}
     row |= dict.fromkeys(("rounds_explicit", "rounds_strict", "rounds_publications"), 0)
     measures = each | {
@@ -109,7 +116,7 @@ def _steady(run: Trial) -> TrialResult:
 
 
 def _subscribe(run: Trial) -> TrialResult:
-    """One more joins a legitimate ring."""
+    """Let a node join a legitimate ring."""
     simulation = _standing_ring(run)
     asked = Received(Subscribe(NEWCOMER), NEWCOMER)
     return _operate(run, simulation, lambda: simulation.world.subscribe(NEWCOMER), asked)
@@ -133,7 +140,7 @@ def _crash(run: Trial) -> TrialResult:
 def _operate(
     run: Trial, simulation: Simulation, act: Callable[[], None], event: Event
 ) -> TrialResult:
-    """Let something happen to a legitimate ring, and count what it takes until it is one again."""
+    """Change a legitimate ring, and count the messages and rounds until it is legitimate again."""
     world = simulation.world
     cost = _supervisor_cost(world.supervisor.state(), simulation.scenario.protocol, event)
     before = Counter(world.sent)
@@ -153,7 +160,7 @@ def _operate(
 
 
 def _spread(run: Trial) -> TrialResult:
-    """Members of a legitimate ring publish."""
+    """Let members of a legitimate ring publish."""
     simulation = _standing_ring(run)
     world = simulation.world
     nodes, rng = sorted(world.subscribers), Random(f"publishers/{run.seed}")
@@ -175,12 +182,11 @@ def _spread(run: Trial) -> TrialResult:
 
 
 def _topology(run: Trial) -> TrialResult:
-    """The skip ring beside other overlays of the same size; nothing is simulated."""
-    # Others that run simulations need not know the other overlays.
+    """Compare the skip ring with other overlays of the same size; simulate nothing."""
     from skipring.lab.experiments.overlays import overlay_measures  # noqa: PLC0415  (no other kind needs it)
 
     measures = _sorted(overlay_measures(run.n, run.seed))
-    return TrialResult(_row(run) | {"converged": True, "measures": measures}, [])
+    return TrialResult(blank_row(run) | {"converged": True, "measures": measures}, [])
 
 
 _KINDS: Final[Mapping[str, Callable[[Trial], TrialResult]]] = {
@@ -211,7 +217,7 @@ def _scenario(run: Trial, **more: str) -> Scenario:
 
 
 def _standing_ring(run: Trial) -> Simulation:
-    """A legitimate ring that has stood for a while."""
+    """Return a legitimate ring after some calm rounds."""
     start = legitimate_world(run.n, Random(f"standing ring/{run.seed}"))
     simulation = Simulation(_scenario(run), start)
     for _ in range(calm_rounds(run.n)):
@@ -220,7 +226,7 @@ def _standing_ring(run: Trial) -> Simulation:
 
 
 def calm_rounds(n: int) -> int:
-    """Rounds after which a legitimate ring knows that it is one: sums and tree have settled."""
+    """Return the rounds after which digests and tree of a legitimate ring no longer change."""
     config = ProtocolConfig.live()
     settled = 2 * levels(n) + config.digest_settle_ticks  # R14
     return max(settled, levels(n) + config.calm_ticks) + 1
@@ -231,7 +237,7 @@ def _random_member(run: Trial, world: World) -> NodeId:
 
 
 def _supervisor_cost(state: SupervisorState, config: ProtocolConfig, event: Event) -> int:
-    """How many messages more a supervisor sends because of an event (section 4.1)."""
+    """Return the additional messages that a supervisor sends because of an event (section 4.1)."""
     return _said(state, config, event) - _said(state, config, None)
 
 
@@ -245,8 +251,8 @@ def _said(state: SupervisorState, config: ProtocolConfig, event: Event | None) -
 # --- rows ------------------------------------------------------------------------------
 
 
-def _row(run: Trial) -> dict[str, Any]:
-    """The row of a run of which nothing is known yet."""
+def blank_row(run: Trial) -> dict[str, Any]:
+    """Return the row of a run without results."""
     row: dict[str, Any] = {"run_id": run.run_id, **asdict(run)}
     del row["rounds"]
     row |= {"converged": False, "closure_ok": None, "measures": {}, "error": None}
@@ -266,14 +272,14 @@ _OF_REPORT: Final = (
 def _outcome(
     run: Trial, report: Report, world: World, samples: Samples, measures: dict[str, float]
 ) -> TrialResult:
-    """What a simulation says of itself, with what was seen and measured."""
-    row = _row(run) | {name: getattr(report, name) for name in _OF_REPORT}
+    """Return the result of a simulation: its report, samples and measures."""
+    row = blank_row(run) | {name: getattr(report, name) for name in _OF_REPORT}
     row |= _degrees(world, samples) | {"measures": _sorted(measures)}
     return TrialResult(row, samples.rows)
 
 
 def _sorted(measures: Mapping[str, float]) -> dict[str, float]:
-    """A map that is read back in the order of its names."""
+    """Return the measures in the order of their names, as they are read back."""
     return dict(sorted(measures.items()))
 
 
@@ -284,3 +290,62 @@ def _degrees(world: World, samples: Samples) -> dict[str, Any]:
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+# --- samples of a world after every round: rows of the table ``rounds`` ------------------
+
+
+class Samples:
+    """Samples of a world, from a round on; called after every round."""
+
+    def __init__(self, first_round: int = 0) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.sent: Counter[type[Message]] = Counter()  # by type, at the last sample
+        self._first_round = first_round
+        self._before: Counters | None = None
+
+    def __call__(self, world: World) -> None:
+        """Sample the world; rounds before the first one, as those of the churn, do not count."""
+        if world.round < self._first_round:
+            return
+        now = Counters.of(world)
+        spent = now.since(self._before or now)
+        self._before = now
+        self.sent = Counter(world.sent)
+        holding = layers_holding(world)
+        is_explicit = holding == len(LAYERS)
+        self.rows.append(
+            {
+                "round": world.round - self._first_round,
+                "explicit": is_explicit,
+                "strict": is_explicit and next(channel_violations(world), None) is None,
+                "publications": has_all_publications(world),
+                "layers": holding,
+                "messages": spent.messages,
+                "supervisor_requests": spent.supervisor_requests,
+                "degree_max": max(degrees(world), default=0),
+                "in_flight": sum(1 for _ in world.in_flight()),
+            }
+        )
+
+    @property
+    def degree_peak(self) -> int:
+        """Return the largest sampled degree."""
+        return max((row["degree_max"] for row in self.rows), default=0)
+
+
+def layers_holding(world: World) -> int:
+    """Return the number of layers that hold, from L0 up to the first that does not."""
+    first = next(violations(world), None)
+    return len(LAYERS) if first is None else LAYERS.index(first.layer)
+
+
+def degrees(world: World) -> list[int]:
+    """Return the number of other nodes to which each subscriber refers."""
+    return [_degree(node, machine) for node, machine in world.subscribers.items()]
+
+
+def _degree(node: NodeId, seen: SubscriberView) -> int:
+    known = {peer.node for peer in (seen.left, seen.right, seen.ring) if peer is not None}
+    known.update(holder for holder in seen.shortcuts.values() if holder is not None)
+    return len(known - {node})

@@ -9,11 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from skipring.core.config import Mode
-from skipring.lab.experiments.bounds import BoundSample
+from skipring.lab.experiments.aggregates import BoundSample, prepared
 from skipring.lab.experiments.results import ROUNDS, RUNS
 from skipring.lab.experiments.statements import STATEMENTS, Statement, Unmeasured
-from skipring.lab.experiments.statistics import prepared
-from skipring.lab.experiments.theorems import (
+from skipring.lab.experiments.verdicts import (
     NOT_MEASURED,
     Judged,
     _verdict,

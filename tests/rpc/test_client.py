@@ -1,0 +1,63 @@
+"""RPC client: which answers count, and when a request is repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from random import Random
+
+from skipring.core.log_messages import Refused
+from skipring.core.peers import SUPERVISOR
+from skipring.net.addresses import supervisor_at
+from skipring.rpc.client import RpcClient
+from skipring.wire.codec import Envelope
+from skipring.wire.framing import DATA, Frame
+from skipring.wire.rpc import ChangePage, FetchChanges, FindMembers, MemberList
+from tests.support.scenes import in_loop
+
+TOPIC = "news"
+NO_FRAME = Frame(DATA, b"")  # only a process that forwards messages uses it
+
+
+@in_loop
+async def test_answer_counts_only_from_the_node_that_was_asked() -> None:
+    async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as client:
+        asking = asyncio.create_task(
+            client.request(TOPIC, SUPERVISOR, partial(FindMembers, count=1), MemberList, 30)
+        )
+        await asyncio.sleep(0)
+        for sender in ("a", "client/a", SUPERVISOR, supervisor_at("127.0.0.1:2")):
+            client._receive(
+                sender, Envelope(MemberList(1, {"forged": "127.0.0.1:1"}), TOPIC), NO_FRAME
+            )
+        client._receive(
+            supervisor_at("127.0.0.1:1"),
+            Envelope(MemberList(1, {"real": "127.0.0.1:1"}), TOPIC),
+            NO_FRAME,
+        )
+        assert await asking == MemberList(1, {"real": "127.0.0.1:1"})
+
+
+@in_loop
+async def test_answer_of_another_kind_is_ignored_and_refusal_is_returned() -> None:
+    async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as client:
+        for answer, expected in ((MemberList(1, {}), None), (Refused(2, "no"), Refused(2, "no"))):
+            asking = asyncio.create_task(
+                client.request(TOPIC, "a", FetchChanges, ChangePage, timeout_s=30)
+            )
+            await asyncio.sleep(0)
+            client._receive("a", Envelope(answer, TOPIC), NO_FRAME)
+            assert await asking == expected
+
+
+@in_loop
+async def test_request_without_answer_is_sent_again() -> None:
+    asked: list[int] = []
+
+    def question(request: int) -> FetchChanges:
+        asked.append(request)
+        return FetchChanges(request)
+
+    async with RpcClient(["127.0.0.1:1"], rng=Random(0)) as client:
+        assert await client.request(TOPIC, "a", question, ChangePage, 0.01, attempts=2) is None
+    assert asked == [1, 2]
