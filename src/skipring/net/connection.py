@@ -99,10 +99,8 @@ class PeerConnection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         loop = asyncio.get_running_loop()
         self.began_s = self.used_s = loop.time()
-        where = transport.get_extra_info("peername")
-        if where:
-            self.address = join_address(where[0], where[1])
-            self.account = where[0]
+        if where := transport.get_extra_info("peername"):
+            self.address, self.account = join_address(where[0], where[1]), where[0]
         if not self._board.admit(self):
             self.refuse("closed")
             return
@@ -206,9 +204,8 @@ class PeerConnection(asyncio.Protocol):
         return True
 
     def _pause_reading(self) -> None:
-        transport = self.transport
-        if self.is_read and transport is not None and not transport.is_closing():
-            transport.pause_reading()
+        if self.is_read and self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
             self.is_read = False
 
     def handle_some(self, end_s: float) -> bool:
