@@ -24,7 +24,7 @@ from skipring.api.subscription import Subscription as AsyncSubscription
 from skipring.api.topic_session import LEAVE_S, Health, TopicSession
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import SkipringError, StorageError
-from skipring.node.replication_wait import REPLICAS_TIMEOUT_S
+from skipring.node.publisher import REPLICAS_TIMEOUT_S
 
 CLOSE_S: Final = 2 * LEAVE_S  # Guess: after leaving, a last write to the disk is short.
 READ_AHEAD: Final = 16  # Guess: saves most of the cost of waking another thread.

@@ -194,7 +194,6 @@ class Cluster:
             name,
             self._settings,
             rng=Random(name),
-            deliver=partial(self._on_delivered, name),
             crash=partial(self.kill, name),
             store=store,
             trace=trace,
@@ -202,10 +201,10 @@ class Cluster:
         self._nodes[name] = node
         await node.start(LOOPBACK, 0)
         node.subscribe(self.topic)
+        node.attach(self.topic, partial(self._on_delivered, name))
 
-    def _on_delivered(self, name: NodeId, topic: TopicId, delivery: Deliver) -> None:
-        if topic == self.topic:
-            self._delivered[name] += (each.payload or b"" for each in delivery.publications)
+    def _on_delivered(self, name: NodeId, delivery: Deliver) -> None:
+        self._delivered[name] += (each.payload or b"" for each in delivery.publications)
 
     def kill(self, name: NodeId) -> None:
         """Stop a node at once, as a crash would, without notification."""
@@ -252,7 +251,7 @@ class Cluster:
         addresses = tuple(self._seats[number].address for number in numbers)
         self._settings = replace(self._settings, supervisors=addresses)
         for node in self._nodes.values():
-            node.set_supervisors(addresses)
+            node.membership.set_supervisors(addresses)
 
     # -- damage ------------------------------------------------------------------------------
 

@@ -78,9 +78,12 @@ async def standing_still(
 def nothing_is_on_its_way(ring: LiveRing) -> bool:
     """Return True if no message is in flight or waits for a dial."""
     links = [ring.supervisor.links, *(node.links for node in ring.nodes.values())]
-    if any(peer.waiting_bytes for each in links for peer in each._peers.values()):
+    if any(peer.waiting_bytes for each in links for peer in each.peers.values()):
         return False
-    return sum(each.frames_sent for each in links) == sum(each.frames_received for each in links)
+    traffic = [each.traffic for each in links]
+    return sum(each["frames_sent"] for each in traffic) == sum(
+        each["frames_received"] for each in traffic
+    )
 
 
 def machine_of(ring: LiveRing, name: NodeId) -> Subscriber:
@@ -232,7 +235,7 @@ async def test_node_that_lacks_publications_is_found_by_its_root() -> None:
         await until(lambda: nothing_is_on_its_way(ring))  # such as a second copy
         machine = machine_of(ring, "c")
         lost = machine.publications[3]
-        ring.nodes["c"]._logs._logs[TOPIC].discard(3)
+        ring.nodes["c"].logs.by_topic[TOPIC].discard(3)
         machine.index().remove(lost.id)
         seen = await inspector.inspect(TopicContents.DIFFERENCES)
     assert faults(seen) == ["PUB: c lacks 1 of 5 publications"]

@@ -43,219 +43,183 @@ def test_docstring_examples_pass() -> None:
 # -- publishing and reading ------------------------------------------------------------------
 
 
-def test_subscriber_reads_publication_of_another_member() -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=0) as cluster,
-            to(cluster, name="a") as a,
-            to(cluster, name="b") as b,
-            a.subscribe("orders") as writer,
-            b.subscribe("orders") as reader,
-        ):
-            before = time.time_ns() // 1000
-            made = await writer.publish(b"one", key=b"42", headers={"src": "web"})
-            [got] = await read_some(reader, 1)
-            assert (got.id, got.publisher, got.payload) == (made, "a", b"one")
-            assert (got.key, got.headers, got.replayed) == (b"42", {"src": "web"}, False)
-            assert before <= got.time <= time.time_ns() // 1000
-            [own] = await read_some(writer, 1)
-            assert (own.id, own.hops) == (made, 0)
-
-    asyncio.run(scene())
+async def test_subscriber_reads_publication_of_another_member() -> None:
+    async with (
+        Cluster(n=0) as cluster,
+        to(cluster, name="a") as a,
+        to(cluster, name="b") as b,
+        a.subscribe("orders") as writer,
+        b.subscribe("orders") as reader,
+    ):
+        before = time.time_ns() // 1000
+        made = await writer.publish(b"one", key=b"42", headers={"src": "web"})
+        [got] = await read_some(reader, 1)
+        assert (got.id, got.publisher, got.payload) == (made, "a", b"one")
+        assert (got.key, got.headers, got.replayed) == (b"42", {"src": "web"}, False)
+        assert before <= got.time <= time.time_ns() // 1000
+        [own] = await read_some(writer, 1)
+        assert (own.id, own.hops) == (made, 0)
 
 
-def test_member_of_larger_ring_reads_every_publication_once() -> None:
-    async def scene() -> None:
-        async with Cluster(n=4) as cluster:
-            sent = [b"%d" % number for number in range(50)]
-            for number, payload in enumerate(sent):
-                await cluster.publish(cluster.nodes[number % 4], payload)
-            async with to(cluster) as node, node.subscribe(cluster.topic) as news:
-                got = await read_some(news, 50)
-                await news.publish(b"last")
-                [last] = await read_some(news, 1)
-                await news.synced(DEADLINE_S)
-                assert sorted(payloads(got)) == sorted(sent)
-                assert (last.payload, news.lag) == (b"last", 0)
-
-    asyncio.run(scene())
+async def test_member_of_larger_ring_reads_every_publication_once() -> None:
+    async with Cluster(n=4) as cluster:
+        sent = [b"%d" % number for number in range(50)]
+        for number, payload in enumerate(sent):
+            await cluster.publish(cluster.nodes[number % 4], payload)
+        async with to(cluster) as node, node.subscribe(cluster.topic) as news:
+            got = await read_some(news, 50)
+            await news.publish(b"last")
+            [last] = await read_some(news, 1)
+            await news.synced(DEADLINE_S)
+            assert sorted(payloads(got)) == sorted(sent)
+            assert (last.payload, news.lag) == (b"last", 0)
 
 
-def test_publishing_works_without_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        async with connect(UNUSED_URL, tick_s=TICK_S, drain_s=0) as node:
-            orders = await node.subscribe("orders").__aenter__()
-            made = [await orders.publish(b"%d" % number) for number in range(3)]
-            assert [publication.id for publication in await read_some(orders, 3)] == made
-            assert orders.health().state is HealthState.JOINING
-            await until(lambda: "nothing listens at 127.0.0.1:9;" in orders.health().reasons[0])
-            with pytest.raises(TimeoutError, match="nothing listens at"):
-                await orders.synced(timeout=0.01)
-
+async def test_publishing_works_without_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_session, "LEAVE_S", 0.05)  # the supervisor never confirms the leave
-    asyncio.run(scene())
+    async with connect(UNUSED_URL, tick_s=TICK_S, drain_s=0) as node:
+        orders = await node.subscribe("orders").__aenter__()
+        made = [await orders.publish(b"%d" % number) for number in range(3)]
+        assert [publication.id for publication in await read_some(orders, 3)] == made
+        assert orders.health().state is HealthState.JOINING
+        await until(lambda: "nothing listens at 127.0.0.1:9;" in orders.health().reasons[0])
+        with pytest.raises(TimeoutError, match="nothing listens at"):
+            await orders.synced(timeout=0.01)
 
 
-def test_slow_reader_misses_nothing_and_buffers_a_bounded_number() -> None:
-    async def scene() -> None:
-        many = 3 * FRESH_MAX
-        async with (
-            Cluster(n=0) as cluster,
-            to(cluster) as node,
-            Subscription(session := TopicSession(node.session, "orders", "all")) as orders,
-        ):
-            await orders.publish_many(b"%d" % number for number in range(many))
-            assert (orders.lag, orders.health().lag) == (many, many)
-            assert session.reader.buffered <= FRESH_MAX
-            got = await read_some(orders, many)
-            assert payloads(got) == [b"%d" % number for number in range(many)]
-            assert (got[0].hops, got[-1].hops) == (None, 0)
-            assert session.reader.buffered <= PUBLISHED_TOGETHER  # the last batch
-            assert orders.lag == 0
-
-    asyncio.run(scene())
+async def test_slow_reader_misses_nothing_and_buffers_a_bounded_number() -> None:
+    many = 3 * FRESH_MAX
+    async with (
+        Cluster(n=0) as cluster,
+        to(cluster) as node,
+        Subscription(session := TopicSession(node.session, "orders", "all")) as orders,
+    ):
+        await orders.publish_many(b"%d" % number for number in range(many))
+        assert (orders.lag, orders.health().lag) == (many, many)
+        assert session.reader.buffered <= FRESH_MAX
+        got = await read_some(orders, many)
+        assert payloads(got) == [b"%d" % number for number in range(many)]
+        assert (got[0].hops, got[-1].hops) == (None, 0)
+        assert session.reader.buffered <= PUBLISHED_TOGETHER  # the last batch
+        assert orders.lag == 0
 
 
-def test_busy_publisher_yields_to_other_tasks() -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=0) as cluster,
-            to(cluster) as a,
-            to(cluster) as b,
-            a.subscribe("orders") as writer,
-            b.subscribe("orders") as reader,
-        ):
-            await writer.synced(DEADLINE_S)
-            for _ in range(100):
-                await writer.publish(bytes(100_000))
-            assert reader.lag > 0
-            assert a.session.host.links.counts["queue full"] == 0
-            await read_some(reader, 100)
-
-    asyncio.run(scene())
+async def test_busy_publisher_yields_to_other_tasks() -> None:
+    async with (
+        Cluster(n=0) as cluster,
+        to(cluster) as a,
+        to(cluster) as b,
+        a.subscribe("orders") as writer,
+        b.subscribe("orders") as reader,
+    ):
+        await writer.synced(DEADLINE_S)
+        for _ in range(100):
+            await writer.publish(bytes(100_000))
+        assert reader.lag > 0
+        assert a.session.host.links.counts["queue full"] == 0
+        await read_some(reader, 100)
 
 
-def test_reading_ends_when_block_is_left() -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster, to(cluster) as node:
-            async with node.subscribe("orders") as orders:
-                await orders.publish(b"one")
+async def test_reading_ends_when_block_is_left() -> None:
+    async with Cluster(n=0) as cluster, to(cluster) as node:
+        async with node.subscribe("orders") as orders:
+            await orders.publish(b"one")
 
-                async def read() -> list[Publication]:
-                    return [publication async for publication in orders]
+            async def read() -> list[Publication]:
+                return [publication async for publication in orders]
 
-                reading = asyncio.create_task(read())
-                await cluster.until(lambda: orders.lag == 0)
-            async with asyncio.timeout(DEADLINE_S):
-                assert payloads(await reading) == [b"one"]
-            with pytest.raises(SkipringError, match="not subscribed"):
-                await orders.publish(b"two")
-            assert orders.health().reasons == ("not subscribed",)
-
-    asyncio.run(scene())
+            reading = asyncio.create_task(read())
+            await cluster.until(lambda: orders.lag == 0)
+        async with asyncio.timeout(DEADLINE_S):
+            assert payloads(await reading) == [b"one"]
+        with pytest.raises(SkipringError, match="not subscribed"):
+            await orders.publish(b"two")
+        assert orders.health().reasons == ("not subscribed",)
 
 
 # -- stored publications ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("start", ["all", "new"])
-def test_stored_publications_are_replayed_according_to_start(tmp_path: Path, start: Start) -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster:
-            async with to(cluster, data_dir=tmp_path) as node, node.subscribe("orders") as orders:
-                name = node.name
-                for number in range(5):
-                    await orders.publish(b"%d" % number)
-            async with (
-                to(cluster, data_dir=str(tmp_path)) as node,
-                node.subscribe("orders", start=start) as orders,
-            ):
-                assert node.name == name
-                await orders.publish(b"5")
-                first = 0 if start == "all" else 5
-                got = await read_some(orders, 6 - first)
-                assert [publication.payload for publication in got] == [
-                    b"%d" % n for n in range(first, 6)
-                ]
-                seqs = [publication.seq for publication in got]
-                assert seqs == sorted(set(seqs))
-                assert [publication.replayed for publication in got] == [True] * (5 - first) + [
-                    False
-                ]
-                assert orders.lag == 0
-
-    asyncio.run(scene())
-
-
-def test_cancelled_publish_leaves_store_usable(tmp_path: Path) -> None:
-    async def scene() -> None:
+async def test_stored_publications_are_replayed_according_to_start(
+    tmp_path: Path, start: Start
+) -> None:
+    async with Cluster(n=0) as cluster:
+        async with to(cluster, data_dir=tmp_path) as node, node.subscribe("orders") as orders:
+            name = node.name
+            for number in range(5):
+                await orders.publish(b"%d" % number)
         async with (
-            Cluster(n=0) as cluster,
-            to(cluster, data_dir=tmp_path) as node,
-            node.subscribe("orders") as orders,
+            to(cluster, data_dir=str(tmp_path)) as node,
+            node.subscribe("orders", start=start) as orders,
         ):
-            for _ in range(10):
-                first = asyncio.create_task(orders.publish(b"given up"))
-                second = asyncio.create_task(orders.publish(b"kept"))
-                await asyncio.sleep(0)
-                first.cancel()
-                assert len(await second) == 32
-            assert len(await read_some(orders, 20)) == 20
+            assert node.name == name
+            await orders.publish(b"5")
+            first = 0 if start == "all" else 5
+            got = await read_some(orders, 6 - first)
+            assert [publication.payload for publication in got] == [
+                b"%d" % n for n in range(first, 6)
+            ]
+            seqs = [publication.seq for publication in got]
+            assert seqs == sorted(set(seqs))
+            assert [publication.replayed for publication in got] == [True] * (5 - first) + [False]
+            assert orders.lag == 0
 
-    asyncio.run(scene())
+
+async def test_cancelled_publish_leaves_store_usable(tmp_path: Path) -> None:
+    async with (
+        Cluster(n=0) as cluster,
+        to(cluster, data_dir=tmp_path) as node,
+        node.subscribe("orders") as orders,
+    ):
+        for _ in range(10):
+            first = asyncio.create_task(orders.publish(b"given up"))
+            second = asyncio.create_task(orders.publish(b"kept"))
+            await asyncio.sleep(0)
+            first.cancel()
+            assert len(await second) == 32
+        assert len(await read_some(orders, 20)) == 20
 
 
 # -- leaving --------------------------------------------------------------------------------
 
 
-def test_member_is_removed_after_leaving() -> None:
-    async def scene() -> None:
-        async with Cluster(n=2) as cluster:
-            async with to(cluster) as node, node.subscribe(cluster.topic) as news:
-                await news.synced(DEADLINE_S)
-                assert await news.leave()
-            await cluster.wait_healthy()
-
-    asyncio.run(scene())
+async def test_member_is_removed_after_leaving() -> None:
+    async with Cluster(n=2) as cluster:
+        async with to(cluster) as node, node.subscribe(cluster.topic) as news:
+            await news.synced(DEADLINE_S)
+            assert await news.leave()
+        await cluster.wait_healthy()
 
 
-def test_closing_leaves_no_task_behind() -> None:
-    async def scene() -> None:
-        async with Cluster(n=1) as cluster, to(cluster) as node:
-            await node.subscribe(cluster.topic).__aenter__()  # a block that is never left
-        await cluster.until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
-
-    asyncio.run(scene())
+async def test_closing_leaves_no_task_behind() -> None:
+    async with Cluster(n=1) as cluster, to(cluster) as node:
+        await node.subscribe(cluster.topic).__aenter__()  # a block that is never left
+    await cluster.until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
 
 # -- bad input -------------------------------------------------------------------------------
 
 
-def test_invalid_publications_are_refused_before_any_effect() -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
-            for given, sentence in [
-                ({"payload": "text"}, "a payload is bytes, not str"),
-                ({"payload": bytes(512 * 1024 + 1)}, "524288 is the limit"),
-                ({"payload": b"", "key": bytes(1025)}, "1024 is the limit"),
-                ({"payload": b"", "headers": {"a": 1}}, "from text to text"),
-                ({"payload": b"", "headers": {"a": "\ud800"}}, "half a character"),
-            ]:
-                with pytest.raises(InputError, match=sentence):
-                    await topic.publish(**given)  # type: ignore[arg-type]
-            assert topic.lag == 0
-            with pytest.raises(InputError, match="already subscribed"):
-                await node.subscribe("t").__aenter__()
-
-    asyncio.run(scene())
+async def test_invalid_publications_are_refused_before_any_effect() -> None:
+    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
+        for given, sentence in [
+            ({"payload": "text"}, "a payload is bytes, not str"),
+            ({"payload": bytes(512 * 1024 + 1)}, "524288 is the limit"),
+            ({"payload": b"", "key": bytes(1025)}, "1024 is the limit"),
+            ({"payload": b"", "headers": {"a": 1}}, "from text to text"),
+            ({"payload": b"", "headers": {"a": "\ud800"}}, "half a character"),
+        ]:
+            with pytest.raises(InputError, match=sentence):
+                await topic.publish(**given)  # type: ignore[arg-type]
+        assert topic.lag == 0
+        with pytest.raises(InputError, match="already subscribed"):
+            await node.subscribe("t").__aenter__()
 
 
-def test_awaiting_a_connection_names_the_correct_form() -> None:
-    async def scene() -> None:
-        with pytest.raises(SkipringError, match=r"async with skipring.connect\(...\) as node:"):
-            await connect(UNUSED_URL)
-
-    asyncio.run(scene())
+async def test_awaiting_a_connection_names_the_correct_form() -> None:
+    with pytest.raises(SkipringError, match=r"async with skipring.connect\(...\) as node:"):
+        await connect(UNUSED_URL)
 
 
 # -- the package -----------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import doctest
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -83,27 +82,21 @@ def test_datetime_start_skips_earlier_publications_of_any_origin() -> None:
     assert shelf.reader.lag == 0
 
 
-def test_reader_that_skips_many_publications_reaches_the_next() -> None:
-    async def scene() -> None:
-        shelf = Shelf(datetime.fromtimestamp(1, UTC), times=(0,) * 10 * READ_AT_ONCE)
-        assert await shelf.reader.next(timeout_s=0) is None
-        shelf.put(Origin.SPREAD, NOW)
+async def test_reader_that_skips_many_publications_reaches_the_next() -> None:
+    shelf = Shelf(datetime.fromtimestamp(1, UTC), times=(0,) * 10 * READ_AT_ONCE)
+    assert await shelf.reader.next(timeout_s=0) is None
+    shelf.put(Origin.SPREAD, NOW)
+    found = await shelf.reader.next(timeout_s=0)
+    assert found is not None
+    assert found.offset == 10 * READ_AT_ONCE
+
+
+async def test_available_publications_are_read_with_zero_timeout() -> None:
+    shelf = Shelf("all", times=(1,) * 3 * READ_AT_ONCE)
+    for offset in range(3 * READ_AT_ONCE):
         found = await shelf.reader.next(timeout_s=0)
         assert found is not None
-        assert found.offset == 10 * READ_AT_ONCE
-
-    asyncio.run(scene())
-
-
-def test_available_publications_are_read_with_zero_timeout() -> None:
-    async def scene() -> None:
-        shelf = Shelf("all", times=(1,) * 3 * READ_AT_ONCE)
-        for offset in range(3 * READ_AT_ONCE):
-            found = await shelf.reader.next(timeout_s=0)
-            assert found is not None
-            assert found.offset == offset
-
-    asyncio.run(scene())
+        assert found.offset == offset
 
 
 @pytest.mark.parametrize(

@@ -45,39 +45,33 @@ def test_invalid_names_are_refused(name: str) -> None:
         connect(UNUSED_URL, name=name)
 
 
-def test_connection_refuses_use_outside_its_block() -> None:
-    async def scene() -> None:
-        node = connect(UNUSED_URL)
-        with pytest.raises(SkipringError, match="not connected"):
-            await node.subscribe("t").__aenter__()
-        async with node:
-            pass
-        with pytest.raises(SkipringError, match="not connected"):
-            await node.subscribe("t").__aenter__()
-        with pytest.raises(SkipringError, match="has been used"):
-            await node.__aenter__()
-
-    asyncio.run(scene())
+async def test_connection_refuses_use_outside_its_block() -> None:
+    node = connect(UNUSED_URL)
+    with pytest.raises(SkipringError, match="not connected"):
+        await node.subscribe("t").__aenter__()
+    async with node:
+        pass
+    with pytest.raises(SkipringError, match="not connected"):
+        await node.subscribe("t").__aenter__()
+    with pytest.raises(SkipringError, match="has been used"):
+        await node.__aenter__()
 
 
 @pytest.mark.parametrize(
     ("drain_s", "count"), [(0.01, 2), (0, 0)], ids=["a wait that fails", "no wait"]
 )
-def test_session_names_the_publications_that_no_member_has_confirmed(
+async def test_session_names_the_publications_that_no_member_has_confirmed(
     drain_s: float, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene() -> None:
-        session = new_session(UNUSED_URL, tick_s=TICK_S, drain_s=drain_s)
-        node = await Connection(session).__aenter__()
-        orders = await node.subscribe("orders").__aenter__()
-        await orders.publish_many([b"one", b"two"])
-        assert await node.close() == 2
-        assert await node.close() == 2  # the second call does nothing
-        doubt = session.doubt or "confirmed: 0;"
-        assert f"confirmed: {count};" in doubt
-
     monkeypatch.setattr("skipring.api.topic_session.LEAVE_S", 0.05)
-    asyncio.run(scene())
+    session = new_session(UNUSED_URL, tick_s=TICK_S, drain_s=drain_s)
+    node = await Connection(session).__aenter__()
+    orders = await node.subscribe("orders").__aenter__()
+    await orders.publish_many([b"one", b"two"])
+    assert await node.close() == 2
+    assert await node.close() == 2  # the second call does nothing
+    doubt = session.doubt or "confirmed: 0;"
+    assert f"confirmed: {count};" in doubt
 
 
 def test_session_reads_its_name_from_the_data_directory(tmp_path: Path) -> None:

@@ -27,42 +27,36 @@ async def collect(source: Subscription) -> list[Publication]:
 
 
 @pytest.mark.parametrize(("start", "found"), [("earliest", [b"stored"]), ("latest", [])])
-def test_earliest_and_latest_are_synonyms_of_all_and_new(
+async def test_earliest_and_latest_are_synonyms_of_all_and_new(
     start: str, found: list[bytes], tmp_path: Path
 ) -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster:
-            async with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
-                await topic.publish(b"stored")
-            async with to(cluster, tmp_path) as node, node.subscribe("t", start=start) as topic:
-                assert [each.payload for each in await topic.read_available()] == found
-
-    asyncio.run(scene())
+    async with Cluster(n=0) as cluster:
+        async with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
+            await topic.publish(b"stored")
+        async with to(cluster, tmp_path) as node, node.subscribe("t", start=start) as topic:
+            assert [each.payload for each in await topic.read_available()] == found
 
 
 # -- batches of records ----------------------------------------------------------------------
 
 
-def test_records_are_published_with_keys_and_headers_beside_plain_payloads() -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
-            records: list[bytes | Record] = [
-                b"plain",
-                Record(b"keyed", key=b"k"),
-                Record(b"full", b"k", {"source": "test"}),
-                Record(bytearray(b"bare")),  # type: ignore[arg-type]
-            ]
-            ids = await topic.publish_many(iter(records))
-            found = await topic.read_available()
-            assert [each.id for each in found] == ids
-            assert [(each.payload, each.key, each.headers) for each in found] == [
-                (b"plain", None, {}),
-                (b"keyed", b"k", {}),
-                (b"full", b"k", {"source": "test"}),
-                (b"bare", None, {}),
-            ]
-
-    asyncio.run(scene())
+async def test_records_are_published_with_keys_and_headers_beside_plain_payloads() -> None:
+    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
+        records: list[bytes | Record] = [
+            b"plain",
+            Record(b"keyed", key=b"k"),
+            Record(b"full", b"k", {"source": "test"}),
+            Record(bytearray(b"bare")),  # type: ignore[arg-type]
+        ]
+        ids = await topic.publish_many(iter(records))
+        found = await topic.read_available()
+        assert [each.id for each in found] == ids
+        assert [(each.payload, each.key, each.headers) for each in found] == [
+            (b"plain", None, {}),
+            (b"keyed", b"k", {}),
+            (b"full", b"k", {"source": "test"}),
+            (b"bare", None, {}),
+        ]
 
 
 @pytest.mark.parametrize(
@@ -78,16 +72,13 @@ def test_records_are_published_with_keys_and_headers_beside_plain_payloads() -> 
     ],
     ids=["text", "none", "long payload", "text in a record", "text as key", "long key", "headers"],
 )
-def test_invalid_record_is_named_by_index_and_nothing_is_published(
+async def test_invalid_record_is_named_by_index_and_nothing_is_published(
     record: bytes | Record, sentence: str
 ) -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
-            with pytest.raises(InputError, match=sentence):
-                await topic.publish_many([b"good", Record(b"good"), record, b"good"])
-            assert topic.lag == 0
-
-    asyncio.run(scene())
+    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
+        with pytest.raises(InputError, match=sentence):
+            await topic.publish_many([b"good", Record(b"good"), record, b"good"])
+        assert topic.lag == 0
 
 
 # -- outside the block -----------------------------------------------------------------------
@@ -111,137 +102,116 @@ def test_invalid_record_is_named_by_index_and_nothing_is_published(
         *("synced", "publish", "publish_many", "retry"),
     ],
 )
-def test_subscription_used_without_block_names_the_correct_form(
+async def test_subscription_used_without_block_names_the_correct_form(
     use: Callable[[Subscription], Awaitable[object]],
 ) -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster, to(cluster) as node:
-            with pytest.raises(SkipringError, match=NEVER_OPENED):
-                async with asyncio.timeout(DEADLINE_S):
-                    await use(node.subscribe("news"))
-
-    asyncio.run(scene())
-
-
-def test_reading_ends_after_block_was_left() -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster, to(cluster) as node:
-            async with node.subscribe("news") as news:
-                await news.publish(b"x")
+    async with Cluster(n=0) as cluster, to(cluster) as node:
+        with pytest.raises(SkipringError, match=NEVER_OPENED):
             async with asyncio.timeout(DEADLINE_S):
-                assert await collect(news) == []
-                assert await news.read() is None
-                assert await news.read_many() == []
-                assert await news.read_available() == []
-            with pytest.raises(SkipringError, match="not subscribed to 'news' any more"):
-                await news.publish(b"y")
+                await use(node.subscribe("news"))
 
-    asyncio.run(scene())
+
+async def test_reading_ends_after_block_was_left() -> None:
+    async with Cluster(n=0) as cluster, to(cluster) as node:
+        async with node.subscribe("news") as news:
+            await news.publish(b"x")
+        async with asyncio.timeout(DEADLINE_S):
+            assert await collect(news) == []
+            assert await news.read() is None
+            assert await news.read_many() == []
+            assert await news.read_available() == []
+        with pytest.raises(SkipringError, match="not subscribed to 'news' any more"):
+            await news.publish(b"y")
 
 
 # -- cancelled readers and concurrent readers ------------------------------------------------
 
 
-def test_reading_without_publications_is_no_error() -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
-            assert await topic.read(timeout=0) is None
-            assert await topic.read(timeout=0.01) is None
-            assert await topic.read_available() == []
-            for number in range(3 * READ_AT_ONCE):
-                await topic.publish(b"%d" % number)
-            found = [each.payload for each in await topic.read_available(limit=READ_AT_ONCE + 1)]
-            found += [each.payload for each in await topic.read_available()]
-            assert found == [b"%d" % number for number in range(3 * READ_AT_ONCE)]
-        async with asyncio.timeout(DEADLINE_S):
-            assert await topic.read() is None
-
-    asyncio.run(scene())
+async def test_reading_without_publications_is_no_error() -> None:
+    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
+        assert await topic.read(timeout=0) is None
+        assert await topic.read(timeout=0.01) is None
+        assert await topic.read_available() == []
+        for number in range(3 * READ_AT_ONCE):
+            await topic.publish(b"%d" % number)
+        found = [each.payload for each in await topic.read_available(limit=READ_AT_ONCE + 1)]
+        found += [each.payload for each in await topic.read_available()]
+        assert found == [b"%d" % number for number in range(3 * READ_AT_ONCE)]
+    async with asyncio.timeout(DEADLINE_S):
+        assert await topic.read() is None
 
 
-def test_repeatedly_cancelled_reader_misses_nothing() -> None:
-    async def scene() -> None:
-        many = 300
-        async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
-            found: list[bytes] = []
+async def test_repeatedly_cancelled_reader_misses_nothing() -> None:
+    many = 300
+    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
+        found: list[bytes] = []
 
-            async def read() -> None:
+        async def read() -> None:
+            async for publication in topic:
+                found.append(publication.payload)
+
+        for number in range(many):
+            task = asyncio.create_task(read())
+            await asyncio.sleep(0)
+            await topic.publish(b"%d" % number)
+            for _ in range(number % 3):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        found += [each.payload for each in await topic.read_available()]
+        assert found == [b"%d" % number for number in range(many)]
+
+
+async def test_concurrent_readers_share_publications_and_all_end() -> None:
+    many = 200
+    async with Cluster(n=0) as cluster, to(cluster) as node:
+        async with node.subscribe("t") as topic:
+
+            async def read() -> list[bytes]:
+                found = []
                 async for publication in topic:
                     found.append(publication.payload)
-
-            for number in range(many):
-                task = asyncio.create_task(read())
-                await asyncio.sleep(0)
-                await topic.publish(b"%d" % number)
-                for _ in range(number % 3):
                     await asyncio.sleep(0)
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-            found += [each.payload for each in await topic.read_available()]
-            assert found == [b"%d" % number for number in range(many)]
+                return found
 
-    asyncio.run(scene())
+            readers = [asyncio.create_task(read()) for _ in range(3)]
+            for number in range(many):
+                await topic.publish(b"%d" % number)
+            await cluster.until(lambda: topic.lag == 0)
+        async with asyncio.timeout(DEADLINE_S):
+            found = await asyncio.gather(*readers)
+        assert all(found)
+        assert sorted(chain.from_iterable(found)) == sorted(
+            b"%d" % number for number in range(many)
+        )
 
 
-def test_concurrent_readers_share_publications_and_all_end() -> None:
-    async def scene() -> None:
-        many = 200
-        async with Cluster(n=0) as cluster, to(cluster) as node:
-            async with node.subscribe("t") as topic:
-
-                async def read() -> list[bytes]:
-                    found = []
-                    async for publication in topic:
-                        found.append(publication.payload)
-                        await asyncio.sleep(0)
-                    return found
-
-                readers = [asyncio.create_task(read()) for _ in range(3)]
-                for number in range(many):
-                    await topic.publish(b"%d" % number)
-                await cluster.until(lambda: topic.lag == 0)
+async def test_waiting_for_sync_raises_when_topic_is_left() -> None:
+    async with Cluster(n=1) as cluster, to(cluster) as node:
+        async with node.subscribe(cluster.topic) as news:
+            await news.synced(DEADLINE_S)
+            cluster.kill("n00")
+            waiting = asyncio.create_task(news.synced(DEADLINE_S))
+            await asyncio.sleep(0)
+        with pytest.raises(SkipringError, match="not subscribed"):
             async with asyncio.timeout(DEADLINE_S):
-                found = await asyncio.gather(*readers)
-            assert all(found)
-            assert sorted(chain.from_iterable(found)) == sorted(
-                b"%d" % number for number in range(many)
-            )
-
-    asyncio.run(scene())
+                await waiting
 
 
-def test_waiting_for_sync_raises_when_topic_is_left() -> None:
-    async def scene() -> None:
-        async with Cluster(n=1) as cluster, to(cluster) as node:
-            async with node.subscribe(cluster.topic) as news:
-                await news.synced(DEADLINE_S)
-                cluster.kill("n00")
-                waiting = asyncio.create_task(news.synced(DEADLINE_S))
-                await asyncio.sleep(0)
-            with pytest.raises(SkipringError, match="not subscribed"):
-                async with asyncio.timeout(DEADLINE_S):
-                    await waiting
-
-    asyncio.run(scene())
-
-
-def test_cancelled_publish_still_reaches_other_members(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=0) as cluster,
-            to(cluster, tmp_path) as a,
-            to(cluster) as b,
-            a.subscribe("t") as writer,
-            b.subscribe("t") as reader,
-        ):
-            await reader.synced(DEADLINE_S)
-            await writer.synced(DEADLINE_S)
-            publishing = asyncio.create_task(writer.publish(b"given up"))
-            await cluster.until(lambda: writer.lag == 1)
-            publishing.cancel()
-            with suppress(asyncio.CancelledError):
-                await publishing
-            assert await read_payloads(reader, 1) == [b"given up"]
-
-    asyncio.run(scene())
+async def test_cancelled_publish_still_reaches_other_members(tmp_path: Path) -> None:
+    async with (
+        Cluster(n=0) as cluster,
+        to(cluster, tmp_path) as a,
+        to(cluster) as b,
+        a.subscribe("t") as writer,
+        b.subscribe("t") as reader,
+    ):
+        await reader.synced(DEADLINE_S)
+        await writer.synced(DEADLINE_S)
+        publishing = asyncio.create_task(writer.publish(b"given up"))
+        await cluster.until(lambda: writer.lag == 1)
+        publishing.cancel()
+        with suppress(asyncio.CancelledError):
+            await publishing
+        assert await read_payloads(reader, 1) == [b"given up"]

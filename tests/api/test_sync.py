@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from skipring.api.sync import SyncTracker
+from skipring.api.topic_session import SyncTracker
 from skipring.core.effects import PeerInSync
 from skipring.core.peers import NodeId
 

@@ -25,194 +25,168 @@ from tests.support.connections import DEADLINE_S, read_payloads, to
 # -- readers in a ring -----------------------------------------------------------------------
 
 
-def test_start_new_skips_history_when_joining() -> None:
-    async def scene() -> None:
-        async with Cluster(n=3) as cluster:
-            for number in range(30):
-                await cluster.publish("n00", b"old %d" % number)
-            await cluster.wait_healthy()
-            async with (
-                to(cluster) as node,
-                Subscription(session := TopicSession(node.session, cluster.topic, "new")) as news,
-            ):
-                await cluster.until(lambda: session.reader.end == 30)
-                assert news.lag == 0
-                await news.synced(DEADLINE_S)
-                await cluster.publish("n01", b"new")
-                assert await read_payloads(news, 1) == [b"new"]
-                assert news.lag == 0
-
-    asyncio.run(scene())
+async def test_start_new_skips_history_when_joining() -> None:
+    async with Cluster(n=3) as cluster:
+        for number in range(30):
+            await cluster.publish("n00", b"old %d" % number)
+        await cluster.wait_healthy()
+        async with (
+            to(cluster) as node,
+            Subscription(session := TopicSession(node.session, cluster.topic, "new")) as news,
+        ):
+            await cluster.until(lambda: session.reader.end == 30)
+            assert news.lag == 0
+            await news.synced(DEADLINE_S)
+            await cluster.publish("n01", b"new")
+            assert await read_payloads(news, 1) == [b"new"]
+            assert news.lag == 0
 
 
-def test_history_ends_when_every_neighbour_has_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster, to(cluster) as node:
-            topic = TopicSession(node.session, "t", "new")
-            topic.open()
-            await cluster.until(lambda: topic.health().state is not HealthState.JOINING)
-            old = StoredPublication(publisher="a", seq=0, time=1, payload=b"x").with_id("t")
-            for offset, nodes in enumerate(("a", "b", "ac")):
-                confirmed.clear()
-                confirmed.update(nodes)
-                topic.on_confirmed(PeerInSync(nodes[-1], b"root"))
-                topic.on_deliver(Deliver((old,), offset, Origin.REPAIR, hops=0))
-                assert topic.reader.offset == offset + 1  # skipped
-            confirmed.update("ab")
-            topic.on_confirmed(PeerInSync("b", b"root"))
-            topic.on_deliver(Deliver((old,), 3, Origin.REPAIR, hops=0))
-            assert topic.reader.offset == 3  # not skipped
-
+async def test_history_ends_when_every_neighbour_has_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     confirmed: set[str] = set()
     monkeypatch.setattr(Subscriber, "in_sync", property(lambda _: frozenset(confirmed)))
     monkeypatch.setattr(Subscriber, "ring_neighbours", lambda _: ["a", "b"])
-    asyncio.run(scene())
+    async with Cluster(n=0) as cluster, to(cluster) as node:
+        topic = TopicSession(node.session, "t", "new")
+        topic.open()
+        await cluster.until(lambda: topic.health().state is not HealthState.JOINING)
+        old = StoredPublication(publisher="a", seq=0, time=1, payload=b"x").with_id("t")
+        for offset, nodes in enumerate(("a", "b", "ac")):
+            confirmed.clear()
+            confirmed.update(nodes)
+            topic.on_confirmed(PeerInSync(nodes[-1], b"root"))
+            topic.reader.on_deliver(Deliver((old,), offset, Origin.REPAIR, hops=0))
+            assert topic.reader.offset == offset + 1  # skipped
+        confirmed.update("ab")
+        topic.on_confirmed(PeerInSync("b", b"root"))
+        topic.reader.on_deliver(Deliver((old,), 3, Origin.REPAIR, hops=0))
+        assert topic.reader.offset == 3  # not skipped
 
 
-def test_datetime_start_reads_publications_since_then() -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=0) as cluster,
-            to(cluster) as first,
-            first.subscribe("orders") as writer,
-        ):
-            await writer.publish(b"before")
-            [before] = await writer.read_available()
-            since = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=before.time + 1)
-            await cluster.until(lambda: time.time_ns() // 1000 > before.time)
-            await writer.publish(b"after")
-            async with to(cluster) as second, second.subscribe("orders", since) as reader:
-                await reader.synced(DEADLINE_S)
-                assert [each.payload for each in await reader.read_available()] == [b"after"]
-
-    asyncio.run(scene())
+async def test_datetime_start_reads_publications_since_then() -> None:
+    async with (
+        Cluster(n=0) as cluster,
+        to(cluster) as first,
+        first.subscribe("orders") as writer,
+    ):
+        await writer.publish(b"before")
+        [before] = await writer.read_available()
+        since = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=before.time + 1)
+        await cluster.until(lambda: time.time_ns() // 1000 > before.time)
+        await writer.publish(b"after")
+        async with to(cluster) as second, second.subscribe("orders", since) as reader:
+            await reader.synced(DEADLINE_S)
+            assert [each.payload for each in await reader.read_available()] == [b"after"]
 
 
 # -- cursors ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("as_text", [False, True])
-def test_reading_resumes_at_cursor(tmp_path: Path, as_text: bool) -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster:
-            async with to(cluster, tmp_path) as node, node.subscribe("a.b") as topic:
-                assert topic.cursor().offset == 0
-                for number in range(5):
-                    await topic.publish(b"%d" % number)
-                assert await read_payloads(topic, 2) == [b"0", b"1"]
-            kept = topic.cursor()  # also valid after the block
-            start = str(kept) if as_text else kept
-            async with to(cluster, tmp_path) as node, node.subscribe("a.b", start) as topic:
-                assert topic.lag == 3
-                assert await read_payloads(topic, 3) == [b"2", b"3", b"4"]
-                await topic.publish(b"5")
-                assert await read_payloads(topic, 1) == [b"5"]
-                assert topic.cursor().offset == 6
-
-    asyncio.run(scene())
+async def test_reading_resumes_at_cursor(tmp_path: Path, as_text: bool) -> None:
+    async with Cluster(n=0) as cluster:
+        async with to(cluster, tmp_path) as node, node.subscribe("a.b") as topic:
+            assert topic.cursor().offset == 0
+            for number in range(5):
+                await topic.publish(b"%d" % number)
+            assert await read_payloads(topic, 2) == [b"0", b"1"]
+        kept = topic.cursor()  # also valid after the block
+        start = str(kept) if as_text else kept
+        async with to(cluster, tmp_path) as node, node.subscribe("a.b", start) as topic:
+            assert topic.lag == 3
+            assert await read_payloads(topic, 3) == [b"2", b"3", b"4"]
+            await topic.publish(b"5")
+            assert await read_payloads(topic, 1) == [b"5"]
+            assert topic.cursor().offset == 6
 
 
-def test_cursor_is_exact_after_block_when_directory_is_closed(tmp_path: Path) -> None:
+async def test_cursor_is_exact_after_block_when_directory_is_closed(tmp_path: Path) -> None:
     payloads = [b"%d" % number for number in range(200)]
-
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster:
+    async with Cluster(n=0) as cluster:
+        async with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
+            await topic.publish_many(payloads)
+        for read in range(30, 200, 47):
             async with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
-                await topic.publish_many(payloads)
-            for read in range(30, 200, 47):
-                async with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
-                    assert await read_payloads(topic, read) == payloads[:read]
-                async with to(cluster, tmp_path) as node, node.subscribe("t", topic.cursor()) as on:
-                    assert await read_payloads(on, 200 - read) == payloads[read:]
-
-    asyncio.run(scene())
+                assert await read_payloads(topic, read) == payloads[:read]
+            async with to(cluster, tmp_path) as node, node.subscribe("t", topic.cursor()) as on:
+                assert await read_payloads(on, 200 - read) == payloads[read:]
 
 
-def test_cursor_never_exceeds_durable_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=0) as cluster,
-            to(cluster, tmp_path) as node,
-            Subscription(session := TopicSession(node.session, "t", "all")) as topic,
-        ):
-            await topic.publish(b"durable")
-            with monkeypatch.context() as patch:
-                patch.setattr(PublicationStore, "commit", lambda *_: time.sleep(0.001))
-                publishing = asyncio.create_task(topic.publish(b"not yet"))
-                assert await read_payloads(topic, 2) == [b"durable", b"not yet"]
-                assert (session.reader.offset, topic.cursor().offset) == (2, 1)
-                publishing.cancel()
-                with suppress(asyncio.CancelledError):
-                    await publishing
-            await topic.publish(b"durable again")
-            assert topic.cursor().offset == 2
-
-    asyncio.run(scene())
-
-
-def test_mismatched_cursor_is_refused_without_joining(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster:
-            async with to(cluster, tmp_path / "one") as node, node.subscribe("t") as topic:
-                await topic.publish(b"x")
-                kept = topic.cursor()
-                with pytest.raises(CursorError, match=r"one of topic 't', not of 'u'.*start=.all."):
-                    await node.subscribe("u", kept).__aenter__()
-            wrong = [
-                replace(kept, epoch=kept.epoch + 1, offset=1),
-                replace(kept, offset=2),
-                replace(kept, offset=1),  # with the chain value of offset 0
-            ]
-            async with to(cluster, tmp_path / "one") as node:
-                for cursor in wrong:
-                    with pytest.raises(CursorError, match=r'has lost pub.*start="all"'):
-                        await node.subscribe("t", cursor).__aenter__()
-                assert node.session.host.machine("t") is None
-                async with node.subscribe("t", replace(kept, epoch=kept.epoch + 1)) as topic:
-                    assert await read_payloads(topic, 1) == [
-                        b"x"
-                    ]  # offset 0 is equal in every epoch
-            async with to(cluster, tmp_path / "two") as node:
-                with pytest.raises(CursorError, match=r'another data directory.*start="all"'):
-                    await node.subscribe("t", kept).__aenter__()
-            async with to(cluster) as node, node.subscribe("u") as other:
-                with pytest.raises(CursorError, match=r'in memory.*start="all"'):
-                    await node.subscribe("t", kept).__aenter__()
-                with pytest.raises(CursorError, match="data_dir"):
-                    other.cursor()
-
-    asyncio.run(scene())
+async def test_cursor_never_exceeds_durable_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        Cluster(n=0) as cluster,
+        to(cluster, tmp_path) as node,
+        Subscription(session := TopicSession(node.session, "t", "all")) as topic,
+    ):
+        await topic.publish(b"durable")
+        with monkeypatch.context() as patch:
+            patch.setattr(PublicationStore, "commit", lambda *_: time.sleep(0.001))
+            publishing = asyncio.create_task(topic.publish(b"not yet"))
+            assert await read_payloads(topic, 2) == [b"durable", b"not yet"]
+            assert (session.reader.offset, topic.cursor().offset) == (2, 1)
+            publishing.cancel()
+            with suppress(asyncio.CancelledError):
+                await publishing
+        await topic.publish(b"durable again")
+        assert topic.cursor().offset == 2
 
 
-def test_stale_cursor_is_refused_by_subscribe(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster:
-            async with to(cluster, tmp_path / "one") as node, node.subscribe("t") as topic:
-                await topic.publish(b"x")
-                kept = str(topic.cursor())
-            async with to(cluster, tmp_path / "two") as node:
-                with pytest.raises(CursorError, match="another data directory"):
-                    node.subscribe("t", start=kept)
-                async with node.subscribe("t", start="all") as topic:
-                    await topic.publish(b"y")
-                    assert await read_payloads(topic, 1) == [b"y"]
+async def test_mismatched_cursor_is_refused_without_joining(tmp_path: Path) -> None:
+    async with Cluster(n=0) as cluster:
+        async with to(cluster, tmp_path / "one") as node, node.subscribe("t") as topic:
+            await topic.publish(b"x")
+            kept = topic.cursor()
+            with pytest.raises(CursorError, match=r"one of topic 't', not of 'u'.*start=.all."):
+                await node.subscribe("u", kept).__aenter__()
+        wrong = [
+            replace(kept, epoch=kept.epoch + 1, offset=1),
+            replace(kept, offset=2),
+            replace(kept, offset=1),  # with the chain value of offset 0
+        ]
+        async with to(cluster, tmp_path / "one") as node:
+            for cursor in wrong:
+                with pytest.raises(CursorError, match=r'has lost pub.*start="all"'):
+                    await node.subscribe("t", cursor).__aenter__()
+            assert node.session.host.machine("t") is None
+            async with node.subscribe("t", replace(kept, epoch=kept.epoch + 1)) as topic:
+                assert await read_payloads(topic, 1) == [b"x"]  # offset 0 is equal in every epoch
+        async with to(cluster, tmp_path / "two") as node:
+            with pytest.raises(CursorError, match=r'another data directory.*start="all"'):
+                await node.subscribe("t", kept).__aenter__()
+        async with to(cluster) as node, node.subscribe("u") as other:
+            with pytest.raises(CursorError, match=r'in memory.*start="all"'):
+                await node.subscribe("t", kept).__aenter__()
+            with pytest.raises(CursorError, match="data_dir"):
+                other.cursor()
 
-    asyncio.run(scene())
+
+async def test_stale_cursor_is_refused_by_subscribe(tmp_path: Path) -> None:
+    async with Cluster(n=0) as cluster:
+        async with to(cluster, tmp_path / "one") as node, node.subscribe("t") as topic:
+            await topic.publish(b"x")
+            kept = str(topic.cursor())
+        async with to(cluster, tmp_path / "two") as node:
+            with pytest.raises(CursorError, match="another data directory"):
+                node.subscribe("t", start=kept)
+            async with node.subscribe("t", start="all") as topic:
+                await topic.publish(b"y")
+                assert await read_payloads(topic, 1) == [b"y"]
 
 
-def test_cursor_is_checked_again_when_block_is_entered(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster:
-            async with to(cluster, tmp_path / "one") as node, node.subscribe("t") as topic:
-                await topic.publish(b"x")
-                kept = topic.cursor()
-            node = to(cluster, tmp_path / "two")
-            early = node.subscribe("t", start=kept)  # no directory is open yet
-            async with node:
-                with pytest.raises(CursorError, match="another data directory"):
-                    await early.__aenter__()
-
-    asyncio.run(scene())
+async def test_cursor_is_checked_again_when_block_is_entered(tmp_path: Path) -> None:
+    async with Cluster(n=0) as cluster:
+        async with to(cluster, tmp_path / "one") as node, node.subscribe("t") as topic:
+            await topic.publish(b"x")
+            kept = topic.cursor()
+        node = to(cluster, tmp_path / "two")
+        early = node.subscribe("t", start=kept)  # no directory is open yet
+        async with node:
+            with pytest.raises(CursorError, match="another data directory"):
+                await early.__aenter__()
 
 
 # -- cursors and a restored data directory ----------------------------------------------------
@@ -235,97 +209,80 @@ async def read_until(cluster: Cluster, directory: Path, count: int) -> str:
         return str(topic.cursor())
 
 
-def test_cursor_is_refused_after_restore_and_refill_in_another_order(
+async def test_cursor_is_refused_after_restore_and_refill_in_another_order(
     tmp_path: Path,
 ) -> None:
     directory, backup = tmp_path / "data", tmp_path / "backup"
-
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster:
-            stored(directory, b"A")
-            shutil.copytree(directory, backup)
-            stored(directory, b"B", b"C")
-            before, kept = (
-                await read_until(cluster, directory, 1),
-                await read_until(cluster, directory, 3),
-            )
-            shutil.rmtree(directory)
-            shutil.copytree(backup, directory)
-            stored(directory, b"D", b"C", b"B", b"E")  # the id before the cursor is C again
-            async with to(cluster, directory) as node:
-                with pytest.raises(CursorError, match=r'restored.*lost.*start="all"'):
-                    node.subscribe("t", start=kept)
-                async with node.subscribe("t", start=before) as topic:
-                    assert await read_payloads(topic, 4) == [b"D", b"C", b"B", b"E"]
-
-    asyncio.run(scene())
+    async with Cluster(n=0) as cluster:
+        stored(directory, b"A")
+        shutil.copytree(directory, backup)
+        stored(directory, b"B", b"C")
+        before, kept = (
+            await read_until(cluster, directory, 1),
+            await read_until(cluster, directory, 3),
+        )
+        shutil.rmtree(directory)
+        shutil.copytree(backup, directory)
+        stored(directory, b"D", b"C", b"B", b"E")  # the id before the cursor is C again
+        async with to(cluster, directory) as node:
+            with pytest.raises(CursorError, match=r'restored.*lost.*start="all"'):
+                node.subscribe("t", start=kept)
+            async with node.subscribe("t", start=before) as topic:
+                assert await read_payloads(topic, 4) == [b"D", b"C", b"B", b"E"]
 
 
-def test_cursor_stays_valid_after_restore_and_refill_in_same_order(
+async def test_cursor_stays_valid_after_restore_and_refill_in_same_order(
     tmp_path: Path,
 ) -> None:
     directory, backup = tmp_path / "data", tmp_path / "backup"
-
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster:
-            stored(directory, b"A")
-            shutil.copytree(directory, backup)
-            stored(directory, b"B", b"C")
-            kept = await read_until(cluster, directory, 3)
-            shutil.rmtree(directory)
-            shutil.copytree(backup, directory)
-            async with to(cluster, directory) as node:
-                with pytest.raises(CursorError, match="restored"):
-                    node.subscribe("t", start=kept)
-            stored(directory, b"B", b"C", b"D")
-            async with to(cluster, directory) as node, node.subscribe("t", start=kept) as topic:
-                assert await read_payloads(topic, 1) == [b"D"]
-
-    asyncio.run(scene())
+    async with Cluster(n=0) as cluster:
+        stored(directory, b"A")
+        shutil.copytree(directory, backup)
+        stored(directory, b"B", b"C")
+        kept = await read_until(cluster, directory, 3)
+        shutil.rmtree(directory)
+        shutil.copytree(backup, directory)
+        async with to(cluster, directory) as node:
+            with pytest.raises(CursorError, match="restored"):
+                node.subscribe("t", start=kept)
+        stored(directory, b"B", b"C", b"D")
+        async with to(cluster, directory) as node, node.subscribe("t", start=kept) as topic:
+            assert await read_payloads(topic, 1) == [b"D"]
 
 
 # -- health ----------------------------------------------------------------------------------
 
 
-def test_synced_means_neighbours_have_the_publication() -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=3) as cluster,
-            to(cluster) as node,
-            node.subscribe(cluster.topic) as news,
-        ):
-            await news.publish(b"mine")
-            await news.synced(DEADLINE_S)
-            having = [name for name in cluster.nodes if cluster.payloads(name) == [b"mine"]]
-            assert len(having) >= 2
-            await cluster.until(lambda: news.health().state is HealthState.STABLE)
-            assert news.health().reasons == ()
-
-    asyncio.run(scene())
+async def test_synced_means_neighbours_have_the_publication() -> None:
+    async with (
+        Cluster(n=3) as cluster,
+        to(cluster) as node,
+        node.subscribe(cluster.topic) as news,
+    ):
+        await news.publish(b"mine")
+        await news.synced(DEADLINE_S)
+        having = [name for name in cluster.nodes if cluster.payloads(name) == [b"mine"]]
+        assert len(having) >= 2
+        await cluster.until(lambda: news.health().state is HealthState.STABLE)
+        assert news.health().reasons == ()
 
 
-def test_single_member_is_synced_and_stable() -> None:
-    async def scene() -> None:
-        async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("own") as own:
-            assert own.health().state is HealthState.JOINING
-            await own.synced(DEADLINE_S)
-            assert own.health().state is HealthState.STABLE
-
-    asyncio.run(scene())
+async def test_single_member_is_synced_and_stable() -> None:
+    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("own") as own:
+        assert own.health().state is HealthState.JOINING
+        await own.synced(DEADLINE_S)
+        assert own.health().state is HealthState.STABLE
 
 
-def test_lost_neighbour_is_reported_in_health() -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=1) as cluster,
-            to(cluster) as node,
-            node.subscribe(cluster.topic) as news,
-        ):
-            await news.synced(DEADLINE_S)
-            cluster.kill("n00")
-            await cluster.until(lambda: news.health().state is HealthState.DEGRADED)
-            assert news.health().reasons == ("the connection to n00, a ring neighbour, is lost",)
-            with pytest.raises(TimeoutError, match="n00 did not confirm"):
-                await news.synced(timeout=0.01)
-
-    asyncio.run(scene())
+async def test_lost_neighbour_is_reported_in_health() -> None:
+    async with (
+        Cluster(n=1) as cluster,
+        to(cluster) as node,
+        node.subscribe(cluster.topic) as news,
+    ):
+        await news.synced(DEADLINE_S)
+        cluster.kill("n00")
+        await cluster.until(lambda: news.health().state is HealthState.DEGRADED)
+        assert news.health().reasons == ("the connection to n00, a ring neighbour, is lost",)
+        with pytest.raises(TimeoutError, match="n00 did not confirm"):
+            await news.synced(timeout=0.01)

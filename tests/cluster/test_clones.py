@@ -26,7 +26,7 @@ def port_of(address: str) -> int:
 
 
 async def start_clone(ring: LiveRing, name: str) -> NodeHost:
-    node = NodeHost(name, ring.settings, rng=Random(99), deliver=lambda *_: None)
+    node = NodeHost(name, ring.settings, rng=Random(99))
     await node.start(LOOPBACK, 0)
     node.subscribe(TOPIC)
     return node

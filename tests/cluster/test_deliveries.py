@@ -18,8 +18,8 @@ from skipring.core.log import Log, MemoryLog
 from skipring.core.log_messages import Refused
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES
-from skipring.node import delivery_server as offering
-from skipring.node.delivery_server import delivery_page, handle_deliveries_request
+from skipring.node import arrival_tap as offering
+from skipring.node.arrival_tap import delivery_page, handle_deliveries_request
 from skipring.node.group_commit import DeliveryLogFlusher
 from skipring.node.host import NodeHost
 from skipring.rpc.client import RpcClient
@@ -274,7 +274,7 @@ async def test_restarted_node_keeps_its_deliveries(tmp_path: Path) -> None:
 async def test_delivery_log_is_written_while_the_node_runs(tmp_path: Path) -> None:
     async with Cluster(n=2, data_dir=tmp_path) as cluster:
         await publish_all(cluster)
-        trace = cluster.node("n00")._logs.trace
+        trace = cluster.node("n00").logs.trace
         await cluster.until(lambda: trace.end(TOPIC) == 10 and not trace.is_behind)
         assert trace.failures == 0
 
@@ -299,7 +299,7 @@ async def test_member_without_disk_reports_only_deliveries_since_it_rejoined() -
         node = cluster.node("n02")
         first = await reported(cluster.node("n02"))
         assert await node.unsubscribe(TOPIC, 20)
-        assert node._logs.trace.end(TOPIC) == 0
+        assert node.logs.trace.end(TOPIC) == 0
         node.subscribe(TOPIC)
         await cluster.wait_healthy()
         found = await reported(cluster.node("n02"))

@@ -187,7 +187,7 @@ async def test_failed_dial_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None
         assert a.links.peer("b")._failures == 1, "not at once"
         a.links.peer("b")._failed_s -= 6.0
         a.links.sweep()
-        assert a.links._peers == {}
+        assert a.links.peers == {}
 
 
 # -- simultaneous dials ----------------------------------------------------------------------

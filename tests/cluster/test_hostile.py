@@ -123,7 +123,7 @@ async def test_malformed_frames_leave_nothing_behind(count: int) -> None:
 async def assert_nothing_is_kept(ring: LiveRing) -> None:
     """Assert that no link and no queue of a stranger is left."""
     expected = {*NAMES, f"{SUPERVISOR}@{ring.supervisor.address}"}
-    await until(lambda: all(set(each._peers) <= expected for each in links(ring)))
+    await until(lambda: all(set(each.peers) <= expected for each in links(ring)))
     await until(lambda: all(len(each.connections) <= 2 * len(NAMES) for each in links(ring)))
 
 
@@ -293,7 +293,7 @@ async def test_message_that_names_thousands_of_nodes_does_not_cause_as_many_dial
     ]
     most = 0
     async with live_ring("n0") as ring:
-        peers = ring.nodes["n0"].links._peers
+        peers = ring.nodes["n0"].links.peers
         hurled = asyncio.create_task(hurl(ports(ring)[0], greeting_of("stranger") + b"".join(said)))
         while not hurled.done():
             most = max(most, sum(peer._dialling is not None for peer in peers.values()))

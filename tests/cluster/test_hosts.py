@@ -10,7 +10,7 @@ import pytest
 from skipring.core import quotas
 from skipring.core.publications import Publication
 from skipring.errors import UnreachableError
-from skipring.node import publish_proxy as errands
+from skipring.node import publisher as errands
 from skipring.rpc.client import RpcClient
 from skipring.storage.supervisor_store import SupervisorStore
 from skipring.testing import Cluster
@@ -40,10 +40,10 @@ async def test_left_topic_keeps_nothing_in_memory() -> None:
         await cluster.publish("n00", b"hello")
         await cluster.wait_healthy()
         node = cluster.node("n00")
-        assert node._logs._logs
+        assert node.logs.by_topic
         assert node.deliveries
         assert await node.unsubscribe(cluster.topic, 20.0)
-        assert not node._logs._logs
+        assert not node.logs.by_topic
         assert not node.deliveries
 
 

@@ -75,7 +75,7 @@ async def publish(ring: ProxiedRing, start: int, count: int) -> int:
 def stop_reading(ring: ProxiedRing) -> Callable[[], None]:
     """Make the slow node stop reading on all links; return the function that resumes it."""
     links = ring.nodes[SLOW].links
-    transports = [link._transport for link in links.connections if link._transport is not None]
+    transports = [link.transport for link in links.connections if link.transport is not None]
     for transport in transports:
         transport.pause_reading()
 

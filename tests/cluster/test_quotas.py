@@ -30,7 +30,7 @@ async def test_one_member_cannot_use_up_the_topics_of_a_supervisor(
     monkeypatch.setattr(quotas, "TOPICS_MAX", 20)
     async with live_ring("n0") as ring:
         await ring.settle()
-        greedy = NodeHost("greedy", ring.settings, rng=Random(1), deliver=lambda *_: None)
+        greedy = NodeHost("greedy", ring.settings, rng=Random(1))
         await greedy.start(LOOPBACK, 0)
         try:
             for number in range(20):

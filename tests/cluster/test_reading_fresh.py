@@ -18,7 +18,6 @@ from skipring.core.effects import Deliver, Origin
 from skipring.core.events import Received
 from skipring.core.log import MemoryLog
 from skipring.core.messages import PublishMany, PublishNew
-from skipring.core.peers import TopicId
 from skipring.core.publications import Publication as StoredPublication
 from skipring.core.publications import with_id
 from skipring.errors import InputError, SkipringError
@@ -292,7 +291,7 @@ async def test_cursor_never_exceeds_stored_publications(tmp_path: Path) -> None:
         session = TopicSession(node.session, TOPIC, "all")
         news = await Subscription(session).__aenter__()
         await news.publish(b"durable")
-        session.on_deliver(Deliver((Shelf.made(0), Shelf.made(1)), 1, Origin.SPREAD, 1))
+        session.reader.on_deliver(Deliver((Shelf.made(0), Shelf.made(1)), 1, Origin.SPREAD, 1))
         assert (news.lag, session.reader.end) == (3, 3)
         found = await news.read_many(timeout=DEADLINE_S)
         assert [each.offset for each in found] == [0, 1, 2]
@@ -303,16 +302,16 @@ async def test_cursor_never_exceeds_stored_publications(tmp_path: Path) -> None:
 async def test_closed_node_has_stored_all_delivered_publications(tmp_path: Path) -> None:
     got: list[tuple[int, StoredPublication]] = []
 
-    def deliver(topic: TopicId, delivery: Deliver) -> None:
-        assert topic == TOPIC
+    def deliver(delivery: Deliver) -> None:
         got.extend(enumerate(delivery.publications, delivery.offset))
 
     with PublicationStore.open(tmp_path) as store:
         patient = NodeSettings(tick_s=1e3, flush_s=1e3)
-        node = NodeHost("m", patient, rng=Random(0), deliver=deliver, store=store)
+        node = NodeHost("m", patient, rng=Random(0), store=store)
         await node.start("127.0.0.1", 0)
         try:
             node.subscribe(TOPIC)
+            node.attach(TOPIC, deliver)
             node.dispatch(TOPIC, Received(PublishMany((Shelf.made(0), Shelf.made(1)))))
             node.dispatch(TOPIC, Received(PublishNew(Shelf.made(2))))
             assert (len(got), store.archive(TOPIC).end) == (3, 0)

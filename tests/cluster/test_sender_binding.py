@@ -102,10 +102,10 @@ async def test_forged_request_sends_nothing_to_the_named_member() -> None:
             await ring.publish("n0", bytes(64 * 1024))
         await ring.settle()
         links = ring.nodes["n0"].links
-        before = links.bytes_sent
+        before = links.traffic["bytes_sent"]
         await hurl(port_of(ring.nodes["n0"].address), forged(*questions))
         await until(lambda: links.counts[REASON] == len(questions))
-        assert links.bytes_sent - before < 64 * 1024
+        assert links.traffic["bytes_sent"] - before < 64 * 1024
 
 
 async def test_invented_senders_get_no_queue_and_no_credit() -> None:
@@ -124,7 +124,7 @@ async def test_invented_senders_get_no_queue_and_no_credit() -> None:
         await hurl(port_of(ring.nodes["n0"].address), forged(*said))
         await until(lambda: links.counts[REASON] == len(said))
         assert links.counts["no address"] == 0
-        assert not any(name.startswith("ghost") for name in links._peers)
+        assert not any(name.startswith("ghost") for name in links.peers)
 
 
 def test_configuration_may_be_requested_for_another_node() -> None:

@@ -57,8 +57,8 @@ async def test_peers_with_certificates_of_one_authority_connect(papers: Papers) 
         await until(lambda: a.numbers("b") == [2])
         assert len(a.links.connections) == len(b.links.connections) == 1
         (link,) = a.links.connections
-        assert link._transport is not None
-        assert link._transport.get_extra_info("cipher")[1] == "TLSv1.3"
+        assert link.transport is not None
+        assert link.transport.get_extra_info("cipher")[1] == "TLSv1.3"
         assert a.counts == b.counts == {}
 
 
@@ -209,7 +209,7 @@ async def test_connection_lost_during_the_handshake_is_logged_readably(papers: P
     with logged() as lines:
         async with running(a):
             async with call(a) as caller:
-                await until(lambda: bool(a.links._doors._entering))
+                await until(lambda: len(a.links.listener) > 0)
             await until(lambda: a.counts == {"handshake failed": 1})
             line = the_line(lines, "connection_refused")
             assert line["address"] == caller.address

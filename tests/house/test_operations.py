@@ -17,9 +17,9 @@ from skipring.cli import skipring
 from skipring.core import failure_detector as detector
 from skipring.core import limits as core_limits
 from skipring.errors import SkipringError, WireError
-from skipring.net import connection as link
+from skipring.net import access as contexts
 from skipring.net import connection_limits as places
-from skipring.net import contexts, handshakes, partial_frames
+from skipring.net import dial_failure
 from skipring.net import peer as partner
 from skipring.node import chaos_server as chaos
 from skipring.node import group_commit as durability
@@ -271,7 +271,7 @@ def text_of(call: ast.Call, place: int) -> set[str]:
 def reasons() -> set[str]:
     """Why messages and connections are dropped, as the code says it."""
     found = {kind.__name__ for kind in WireError.__subclasses__()}
-    for call in calls(LINKS, "_drop", "_refuse", "refuse", "_refuse_with_reason", "refuse_partial"):
+    for call in calls(LINKS, "_drop", "_refuse", "refuse", "_refuse_with_reason"):
         found |= text_of(call, 0)
     for call in calls(LINKS, "call_later", "_turn_away"):
         found |= text_of(call, 2)
@@ -318,7 +318,7 @@ def node_reasons() -> Iterator[str]:
 
 def handshake_reasons() -> Iterator[str]:
     """What ``trouble`` calls the troubles of a handshake."""
-    for node in ast.walk(ast.parse(read(Path(link.__file__)))):
+    for node in ast.walk(ast.parse(read(Path(dial_failure.__file__)))):
         if isinstance(node, ast.FunctionDef) and node.name == "classify_tls_error":
             for each in ast.walk(node):
                 match each:
@@ -350,7 +350,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert said["connections per certificate (without TLS: per name)"] == (
         f"{places.NAME_LINKS_MAX} of nodes and {places.NAME_LINKS_MAX} of clients"
     )
-    secured, plain = handshakes.SECURED, handshakes.PLAIN
+    secured, plain = places.SECURED, places.PLAIN
     assert said["connections without a completed handshake"] == (
         f"{secured.at_once} (without TLS {plain.at_once})"
     )
@@ -359,7 +359,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         f"(without TLS {plain.source_rate:.0f}; {plain.total_rate:.0f})"
     )
     assert said["unfinished frames of all connections; of one"] == (
-        f"{partial_frames.PARTIAL_BYTES_MAX >> 20} MiB; {partial_frames.FRAME_S:.0f} s"
+        f"{places.PARTIAL_BYTES_MAX >> 20} MiB; {places.FRAME_S:.0f} s"
     )
     assert said["data queued for one slow peer"].startswith(f"{partner.QUEUE_BYTES_MAX >> 20} MiB")
     assert said["data waiting for the disk"] == f"{durability.WAITING_BYTES_MAX >> 20} MiB"

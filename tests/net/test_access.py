@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from skipring.errors import InputError
-from skipring.net.access import Access
-from skipring.net.contexts import Context, Contexts, contexts_file
+from skipring.net.access import Access, Context, Contexts, contexts_file
 
 
 @pytest.fixture(autouse=True)

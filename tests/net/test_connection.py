@@ -17,9 +17,7 @@ from skipring.wire.handshake import VERSION, Role
 from skipring.wire.rpc import FindMembers, MemberList
 from tests.support.exchanges import (
     HELLO,
-    LOOPS,
     Host,
-    LoopFactory,
     answering,
     call,
     greeting_of,
@@ -28,18 +26,10 @@ from tests.support.exchanges import (
     link_of,
     note,
     parcel,
-    play,
     running,
     turns,
 )
 from tests.support.rings import TOPIC, until
-
-
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
-def loop(request: pytest.FixtureRequest) -> LoopFactory:
-    made: LoopFactory = request.param
-    return made
-
 
 # -- foreign protocols --------------------------------------------------------------------------
 
@@ -72,67 +62,54 @@ NOT_OURS: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize(("said", "reason"), NOT_OURS.values(), ids=NOT_OURS)
 @pytest.mark.parametrize("is_in_pieces", [False, True], ids=["at once", "in pieces"])
-def test_foreign_protocol_is_dropped_and_counted(
+async def test_foreign_protocol_is_dropped_and_counted(
     said: bytes, reason: str, is_in_pieces: bool
 ) -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as caller:
-            for at in range(len(said)) if is_in_pieces else ():
-                caller.write(said[at : at + 1])
-                await asyncio.sleep(0)
-            if not is_in_pieces:
-                caller.write(said)
-            assert await caller.is_hung_up_on()
-            assert a.counts == {reason: 1}
-            assert a.got == []
-            await until(lambda: not a.links.connections)
-
-    play(scene)
+    async with hosts("a") as (a,), call(a) as caller:
+        for at in range(len(said)) if is_in_pieces else ():
+            caller.write(said[at : at + 1])
+            await asyncio.sleep(0)
+        if not is_in_pieces:
+            caller.write(said)
+        assert await caller.is_hung_up_on()
+        assert a.counts == {reason: 1}
+        assert a.got == []
+        await until(lambda: not a.links.connections)
 
 
 @pytest.mark.parametrize("said", [b"", HELLO[:-1]], ids=["silence", "half a greeting"])
-def test_late_handshake_is_dropped_and_counted(
-    monkeypatch: pytest.MonkeyPatch, said: bytes, loop: LoopFactory
+@pytest.mark.usefixtures("loop")
+async def test_late_handshake_is_dropped_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+    said: bytes,
 ) -> None:
     monkeypatch.setattr(link_module, "GREETING_S", 0.05)
-
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as caller:
-            caller.write(said)
-            assert await caller.is_hung_up_on()
-            assert a.counts == {"no greeting": 1}
-            await until(lambda: not a.links.connections)
-
-    play(scene, loop)
+    async with hosts("a") as (a,), call(a) as caller:
+        caller.write(said)
+        assert await caller.is_hung_up_on()
+        assert a.counts == {"no greeting": 1}
+        await until(lambda: not a.links.connections)
 
 
-def test_greeted_peer_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_greeted_peer_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "GREETING_S", 0.05)
-
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as first, call(a) as second:
-            first.write(HELLO)
-            assert await second.is_hung_up_on(), "it said nothing, and the time is over for both"
-            first.write(note(1))
-            await until(lambda: a.numbers("b") == [1])
-            assert a.counts == {"no greeting": 1}
-
-    play(scene)
+    async with hosts("a") as (a,), call(a) as first, call(a) as second:
+        first.write(HELLO)
+        assert await second.is_hung_up_on(), "it said nothing, and the time is over for both"
+        first.write(note(1))
+        await until(lambda: a.numbers("b") == [1])
+        assert a.counts == {"no greeting": 1}
 
 
-def test_dialled_peer_without_handshake_is_dropped_and_counted(
+async def test_dialled_peer_without_handshake_is_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(link_module, "GREETING_S", 0.05)
-
-    async def scene() -> None:
-        async with hosts("a") as (a,), answering(b"") as (address, _):
-            a.book.learn({"b": address})
-            a.links.send("b", note(1))
-            await until(lambda: a.links.counts["no greeting"] == 1)
-            await until(lambda: not a.links.connections)
-
-    play(scene)
+    async with hosts("a") as (a,), answering(b"") as (address, _):
+        a.book.learn({"b": address})
+        a.links.send("b", note(1))
+        await until(lambda: a.links.counts["no greeting"] == 1)
+        await until(lambda: not a.links.connections)
 
 
 def garbage(rng: Random) -> bytes:
@@ -152,7 +129,8 @@ def garbage(rng: Random) -> bytes:
             return bytes(broken)
 
 
-def test_random_bytes_on_hundreds_of_connections_leave_nothing_behind(loop: LoopFactory) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_random_bytes_on_hundreds_of_connections_leave_nothing_behind() -> None:
     rng = Random(7)
 
     async def babble(host: Host) -> None:
@@ -161,275 +139,216 @@ def test_random_bytes_on_hundreds_of_connections_leave_nothing_behind(loop: Loop
             caller.writer.write_eof()
             assert await caller.is_hung_up_on()
 
-    async def scene() -> None:
-        async with hosts("a", "c") as (a, c):
-            for _ in range(20):
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(20):
-                        group.create_task(babble(a))
-            await until(lambda: not a.links.connections)
-            refused = {"FramingError", "HandshakeError", "MessageError", "name in use"}
-            assert set(a.counts) == refused
-            c.knows(a)
-            c.links.send("a", note(1))
-            await until(lambda: a.numbers("c") == [1])
-
-    play(scene, loop)
+    async with hosts("a", "c") as (a, c):
+        for _ in range(20):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(20):
+                    group.create_task(babble(a))
+        await until(lambda: not a.links.connections)
+        refused = {"FramingError", "HandshakeError", "MessageError", "name in use"}
+        assert set(a.counts) == refused
+        c.knows(a)
+        c.links.send("a", note(1))
+        await until(lambda: a.numbers("c") == [1])
 
 
-def test_refused_peer_that_does_not_read_is_closed_immediately() -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as caller:
-            caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            caller.write(HELLO)
-            await until(lambda: link_of(a, "b") is not None)
-            while link_of(a, "b").can_write:
-                a.links.send("b", parcel(1, 1 << 18))
-                await asyncio.sleep(0)
-            caller.write(bytes(5))
-            await until(lambda: a.counts == {"FramingError": 1})
-            await turns()
-            is_gone = not a.links.connections
-            caller.writer.transport.abort()
-            assert is_gone
-
-    play(scene)
+async def test_refused_peer_that_does_not_read_is_closed_immediately() -> None:
+    async with hosts("a") as (a,), call(a) as caller:
+        caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        caller.write(HELLO)
+        await until(lambda: link_of(a, "b") is not None)
+        while link_of(a, "b").can_write:
+            a.links.send("b", parcel(1, 1 << 18))
+            await asyncio.sleep(0)
+        caller.write(bytes(5))
+        await until(lambda: a.counts == {"FramingError": 1})
+        await turns()
+        is_gone = not a.links.connections
+        caller.writer.transport.abort()
+        assert is_gone
 
 
 # -- unexpected identities ----------------------------------------------------------------------
 
 
-def test_supervisor_is_reached_by_its_address_and_named_supervisor(
-    loop: LoopFactory,
-) -> None:
-    async def scene() -> None:
-        supervisor = Host(SUPERVISOR, Role.SUPERVISOR)
-        await supervisor.start()
-        try:
-            async with hosts("a") as (a,):
-                a.links.send_to_supervisor(supervisor.address, note(1))
-                await until(lambda: supervisor.numbers("a") == [1])
-                supervisor.links.send("a", note(2))
-                await until(lambda: a.numbers(supervisor_at(supervisor.address)) == [2])
-        finally:
-            await supervisor.links.close()
-
-    play(scene, loop)
+@pytest.mark.usefixtures("loop")
+async def test_supervisor_is_reached_by_its_address_and_named_supervisor() -> None:
+    supervisor = Host(SUPERVISOR, Role.SUPERVISOR)
+    await supervisor.start()
+    try:
+        async with hosts("a") as (a,):
+            a.links.send_to_supervisor(supervisor.address, note(1))
+            await until(lambda: supervisor.numbers("a") == [1])
+            supervisor.links.send("a", note(2))
+            await until(lambda: a.numbers(supervisor_at(supervisor.address)) == [2])
+    finally:
+        await supervisor.links.close()
 
 
-def test_another_node_behind_an_address_receives_nothing() -> None:
-    async def scene() -> None:
-        async with hosts("a", "b", "c") as (a, b, c):
-            a.book.learn({"b": c.address})
-            a.links.send("b", note(1))
-            await until(lambda: is_refused_as_a_stranger_by(a))
-            assert not c.got
-            a.knows(b)
-            a.links.send("b", note(2))
-            await until(lambda: b.numbers("a") == [2])
-            assert not c.got
-
-    play(scene)
+async def test_another_node_behind_an_address_receives_nothing() -> None:
+    async with hosts("a", "b", "c") as (a, b, c):
+        a.book.learn({"b": c.address})
+        a.links.send("b", note(1))
+        await until(lambda: is_refused_as_a_stranger_by(a))
+        assert not c.got
+        a.knows(b)
+        a.links.send("b", note(2))
+        await until(lambda: b.numbers("a") == [2])
+        assert not c.got
 
 
-def test_node_at_the_address_of_a_supervisor_receives_nothing() -> None:
-    async def scene() -> None:
-        async with hosts("a", "b") as (a, b):
-            a.links.send_to_supervisor(b.address, note(1))
-            await until(lambda: is_refused_as_a_stranger_by(a))
-            assert not b.got
-
-    play(scene)
+async def test_node_at_the_address_of_a_supervisor_receives_nothing() -> None:
+    async with hosts("a", "b") as (a, b):
+        a.links.send_to_supervisor(b.address, note(1))
+        await until(lambda: is_refused_as_a_stranger_by(a))
+        assert not b.got
 
 
-def test_node_cannot_act_as_the_supervisor() -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as caller:
-            caller.write(greeting_of(SUPERVISOR, Role.NODE) + note(1))
-            caller.writer.write_eof()
-            assert await caller.is_hung_up_on()
-            assert a.numbers(SUPERVISOR) == []
-
-    play(scene)
+async def test_node_cannot_act_as_the_supervisor() -> None:
+    async with hosts("a") as (a,), call(a) as caller:
+        caller.write(greeting_of(SUPERVISOR, Role.NODE) + note(1))
+        caller.writer.write_eof()
+        assert await caller.is_hung_up_on()
+        assert a.numbers(SUPERVISOR) == []
 
 
-def test_supervisor_with_the_name_of_a_node_does_not_receive_its_frames() -> None:
-    async def scene() -> None:
-        async with hosts("a", "b") as (a, b), call(a) as caller:
-            a.knows(b)
-            caller.write(greeting_of("b", Role.SUPERVISOR) + note(1))
-            await until(lambda: a.numbers(SUPERVISOR) == [1] or not a.links.connections)
-            peer = a.links.peer("b")
-            assert peer.link is None
-
-    play(scene)
+async def test_supervisor_with_the_name_of_a_node_does_not_receive_its_frames() -> None:
+    async with hosts("a", "b") as (a, b), call(a) as caller:
+        a.knows(b)
+        caller.write(greeting_of("b", Role.SUPERVISOR) + note(1))
+        await until(lambda: a.numbers(SUPERVISOR) == [1] or not a.links.connections)
+        peer = a.links.peer("b")
+        assert peer.link is None
 
 
-def test_nothing_is_accepted_from_another_node_behind_an_address() -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), answering(greeting_of("c") + note(1)) as (address, _):
-            a.book.learn({"b": address})
-            a.links.send("b", note(1))
-            await until(lambda: is_refused_as_a_stranger_by(a))
-            assert a.got == []
-
-    play(scene)
+async def test_nothing_is_accepted_from_another_node_behind_an_address() -> None:
+    async with hosts("a") as (a,), answering(greeting_of("c") + note(1)) as (address, _):
+        a.book.learn({"b": address})
+        a.links.send("b", note(1))
+        await until(lambda: is_refused_as_a_stranger_by(a))
+        assert a.got == []
 
 
-def test_frame_for_another_node_is_counted_once() -> None:
-    async def scene() -> None:
-        async with hosts("a", "c") as (a, c):
-            a.book.learn({"b": c.address})
-            a.links.send("b", note(1))
-            await until(lambda: is_refused_as_a_stranger_by(a))
-            assert a.links.counts["stranger"] == 1
-
-    play(scene)
+async def test_frame_for_another_node_is_counted_once() -> None:
+    async with hosts("a", "c") as (a, c):
+        a.book.learn({"b": c.address})
+        a.links.send("b", note(1))
+        await until(lambda: is_refused_as_a_stranger_by(a))
+        assert a.links.counts["stranger"] == 1
 
 
 # -- supervisors and clients -----------------------------------------------------------------
 
 
-def test_caller_that_claims_to_be_a_supervisor_is_refused(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as caller:
-            caller.write(greeting_of(SUPERVISOR, Role.SUPERVISOR) + note(1))
-            assert await caller.is_hung_up_on()
-            assert a.counts == {"supervisors do not dial": 1}
-            assert a.got == []
-
-    play(scene, loop)
+@pytest.mark.usefixtures("loop")
+async def test_caller_that_claims_to_be_a_supervisor_is_refused() -> None:
+    async with hosts("a") as (a,), call(a) as caller:
+        caller.write(greeting_of(SUPERVISOR, Role.SUPERVISOR) + note(1))
+        assert await caller.is_hung_up_on()
+        assert a.counts == {"supervisors do not dial": 1}
+        assert a.got == []
 
 
 @pytest.mark.parametrize(
     ("name", "role"), [(SUPERVISOR, Role.NODE), ("b", Role.SUPERVISOR), (SUPERVISOR, Role.CLIENT)]
 )
-def test_supervisor_name_is_reserved_for_supervisors(name: str, role: Role) -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as caller:
-            caller.write(greeting_of(name, role) + note(1))
-            assert await caller.is_hung_up_on()
-            assert a.counts == {"name not in certificate": 1}
-            assert a.got == []
-
-    play(scene)
+async def test_supervisor_name_is_reserved_for_supervisors(name: str, role: Role) -> None:
+    async with hosts("a") as (a,), call(a) as caller:
+        caller.write(greeting_of(name, role) + note(1))
+        assert await caller.is_hung_up_on()
+        assert a.counts == {"name not in certificate": 1}
+        assert a.got == []
 
 
-def test_supervisor_never_dials() -> None:
+async def test_supervisor_never_dials() -> None:
     supervisor, a = Host(SUPERVISOR, Role.SUPERVISOR, dials=False), Host("a")
-
-    async def scene() -> None:
-        async with running(supervisor, a):
-            supervisor.knows(a)
-            supervisor.links.send("a", note(1))
-            await until(lambda: supervisor.counts == {"not connected": 1})
-            assert not a.links.connections
-            a.links.send_to_supervisor(supervisor.address, note(1))
-            await until(lambda: supervisor.numbers("a") == [1])
-            supervisor.links.send("a", note(2))
-            await until(lambda: a.numbers(supervisor_at(supervisor.address)) == [2])
-
-    play(scene)
+    async with running(supervisor, a):
+        supervisor.knows(a)
+        supervisor.links.send("a", note(1))
+        await until(lambda: supervisor.counts == {"not connected": 1})
+        assert not a.links.connections
+        a.links.send_to_supervisor(supervisor.address, note(1))
+        await until(lambda: supervisor.numbers("a") == [1])
+        supervisor.links.send("a", note(2))
+        await until(lambda: a.numbers(supervisor_at(supervisor.address)) == [2])
 
 
-def test_supervisors_are_distinguished_by_their_addresses() -> None:
+async def test_supervisors_are_distinguished_by_their_addresses() -> None:
     made = [Host(SUPERVISOR, Role.SUPERVISOR, dials=False) for _ in range(2)]
     a = Host("a")
-
-    async def scene() -> None:
-        async with running(a, *made):
-            for number, supervisor in enumerate(made):
-                a.links.send_to_supervisor(supervisor.address, note(number))
-                await until(lambda: supervisor.numbers("a") == [number])  # noqa: B023
-                supervisor.links.send("a", note(10 + number))
-            for number, supervisor in enumerate(made):
-                name = supervisor_at(supervisor.address)
-                await until(lambda: a.numbers(name) == [10 + number])  # noqa: B023
-
-    play(scene)
+    async with running(a, *made):
+        for number, supervisor in enumerate(made):
+            a.links.send_to_supervisor(supervisor.address, note(number))
+            await until(lambda: supervisor.numbers("a") == [number])  # noqa: B023
+            supervisor.links.send("a", note(10 + number))
+        for number, supervisor in enumerate(made):
+            name = supervisor_at(supervisor.address)
+            await until(lambda: a.numbers(name) == [10 + number])  # noqa: B023
 
 
-def test_client_is_not_mistaken_for_the_node_of_its_name() -> None:
-    async def scene() -> None:
-        async with hosts("a", "b") as (a, b), call(a) as client:
-            a.knows(b)
-            client.write(greeting_of("b", Role.CLIENT) + encode(TOPIC, FindMembers(1, 1)))
-            await until(lambda: a.got == [("client/b#1", FindMembers(1, 1))])
-            a.links.send("b", note(1))
-            await until(lambda: b.numbers("a") == [1])
-            assert a.book.find("b") == b.address, "and not what the client has said"
-
-    play(scene)
+async def test_client_is_not_mistaken_for_the_node_of_its_name() -> None:
+    async with hosts("a", "b") as (a, b), call(a) as client:
+        a.knows(b)
+        client.write(greeting_of("b", Role.CLIENT) + encode(TOPIC, FindMembers(1, 1)))
+        await until(lambda: a.got == [("client/b#1", FindMembers(1, 1))])
+        a.links.send("b", note(1))
+        await until(lambda: b.numbers("a") == [1])
+        assert a.book.find("b") == b.address, "and not what the client has said"
 
 
-def test_client_gets_its_answers() -> None:
+async def test_client_gets_its_answers() -> None:
     client = Host("c", Role.CLIENT)
-
-    async def scene() -> None:
-        async with hosts("a") as (a,):
-            try:
-                client.knows(a)
-                client.links.send("a", encode(TOPIC, FindMembers(1, 1)))
-                await until(lambda: a.got == [("client/c#1", FindMembers(1, 1))])
-                a.links.send("client/c#1", encode(TOPIC, MemberList(1, {})))
-                await until(lambda: client.got == [("a", MemberList(1, {}))])
-            finally:
-                await client.links.close()
-
-    play(scene)
+    async with hosts("a") as (a,):
+        try:
+            client.knows(a)
+            client.links.send("a", encode(TOPIC, FindMembers(1, 1)))
+            await until(lambda: a.got == [("client/c#1", FindMembers(1, 1))])
+            a.links.send("client/c#1", encode(TOPIC, MemberList(1, {})))
+            await until(lambda: client.got == [("a", MemberList(1, {}))])
+        finally:
+            await client.links.close()
 
 
-def test_two_clients_of_one_name_get_their_own_answers() -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as first, call(a) as second:
-            for number, client in enumerate((first, second), start=1):
-                client.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, FindMembers(number, 1)))
-                await until(lambda: len(a.got) == number)  # noqa: B023
-                assert await client.read()  # the handshake
-            for sender, question in a.got:
-                assert isinstance(question, FindMembers)
-                a.links.send(sender, encode(TOPIC, MemberList(question.request, {})))
-            assert await first.read() == encode(TOPIC, MemberList(1, {}))
-            assert await second.read() == encode(TOPIC, MemberList(2, {}))
-
-    play(scene)
+async def test_two_clients_of_one_name_get_their_own_answers() -> None:
+    async with hosts("a") as (a,), call(a) as first, call(a) as second:
+        for number, client in enumerate((first, second), start=1):
+            client.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, FindMembers(number, 1)))
+            await until(lambda: len(a.got) == number)  # noqa: B023
+            assert await client.read()  # the handshake
+        for sender, question in a.got:
+            assert isinstance(question, FindMembers)
+            a.links.send(sender, encode(TOPIC, MemberList(question.request, {})))
+        assert await first.read() == encode(TOPIC, MemberList(1, {}))
+        assert await second.read() == encode(TOPIC, MemberList(2, {}))
 
 
-def test_answer_uses_the_connection_of_the_request() -> None:
+async def test_answer_uses_the_connection_of_the_request() -> None:
     answer = encode(TOPIC, MemberList(1, {}))
-
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as older, call(a) as newer:
-            a.on_message = lambda sender: a.links.send(sender, answer)
-            for caller in (older, newer):
-                caller.write(HELLO)
-                assert await caller.read()  # the handshake
-            await older.confirm_other_connection()
-            await until(lambda: link_of(a, "b").address == newer.address)
-            older.write(encode(TOPIC, FindMembers(1, 1)))
-            assert await older.read() == answer
-
-    play(scene)
+    async with hosts("a") as (a,), call(a) as older, call(a) as newer:
+        a.on_message = lambda sender: a.links.send(sender, answer)
+        for caller in (older, newer):
+            caller.write(HELLO)
+            assert await caller.read()  # the handshake
+        await older.confirm_other_connection()
+        await until(lambda: link_of(a, "b").address == newer.address)
+        older.write(encode(TOPIC, FindMembers(1, 1)))
+        assert await older.read() == answer
 
 
-def test_client_may_not_send_ring_messages(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as client:
-            client.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, FindMembers(1, 1)) + note(1))
-            assert await client.is_hung_up_on()
-            assert a.counts == {"not for clients": 1}
-            assert a.got == [("client/c#1", FindMembers(1, 1))]
-
-    play(scene, loop)
+@pytest.mark.usefixtures("loop")
+async def test_client_may_not_send_ring_messages() -> None:
+    async with hosts("a") as (a,), call(a) as client:
+        client.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, FindMembers(1, 1)) + note(1))
+        assert await client.is_hung_up_on()
+        assert a.counts == {"not for clients": 1}
+        assert a.got == [("client/c#1", FindMembers(1, 1))]
 
 
-def test_frames_after_a_refused_one_are_ignored(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as client:
-            asked = encode(TOPIC, FindMembers(1, 1))
-            client.write(greeting_of("c", Role.CLIENT) + note(1) + asked + asked)
-            assert await client.is_hung_up_on()
-            assert a.counts == {"not for clients": 1}
-            assert a.got == []
-
-    play(scene, loop)
+@pytest.mark.usefixtures("loop")
+async def test_frames_after_a_refused_one_are_ignored() -> None:
+    async with hosts("a") as (a,), call(a) as client:
+        asked = encode(TOPIC, FindMembers(1, 1))
+        client.write(greeting_of("c", Role.CLIENT) + note(1) + asked + asked)
+        assert await client.is_hung_up_on()
+        assert a.counts == {"not for clients": 1}
+        assert a.got == []

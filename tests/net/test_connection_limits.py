@@ -16,7 +16,6 @@ from skipring.net.connection_limits import (
 )
 from skipring.wire.handshake import Role
 from tests.support.exchanges import (
-    LOOPS,
     Caller,
     Host,
     LoopFactory,
@@ -39,12 +38,6 @@ CLIENT = Role.CLIENT
 @pytest.fixture(scope="module")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     return Papers(tmp_path_factory.mktemp("papers"))
-
-
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
-def loop(request: pytest.FixtureRequest) -> LoopFactory:
-    made: LoopFactory = request.param
-    return made
 
 
 class FakeLink:
@@ -126,9 +119,9 @@ def test_released_connections_are_available_again() -> None:
 
 async def enter(host: Host, caller: Caller, name: str, role: Role = CLIENT) -> None:
     """Send the handshake and wait until it is read."""
-    before = len(host.links._places)
+    before = len(host.links.places)
     caller.write(greeting_of(name, role))
-    await until(lambda: len(host.links._places) > before)
+    await until(lambda: len(host.links.places) > before)
 
 
 async def words_to(caller: Caller) -> bytes:
@@ -165,61 +158,53 @@ def test_node_is_accepted_while_clients_use_all_their_connections(
         play(scene, loop)
 
 
-def test_idle_client_gives_way_to_another(
-    monkeypatch: pytest.MonkeyPatch, loop: LoopFactory
+@pytest.mark.usefixtures("loop")
+async def test_idle_client_gives_way_to_another(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(places_module, "CLIENT_LINKS_MAX", 1)
     monkeypatch.setattr(places_module, "IDLE_CLIENT_S", -1.0)
-
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as one, call(a) as two:
-            await enter(a, one, "c1")
-            two.write(greeting_of("c2", CLIENT))
-            assert b"another client needs a place" in await words_to(one)
-            await until(lambda: a.links.is_linked("client/c2#2"))
-            assert a.counts == {"idle client": 1}
-
-    play(scene, loop)
+    async with hosts("a") as (a,), call(a) as one, call(a) as two:
+        await enter(a, one, "c1")
+        two.write(greeting_of("c2", CLIENT))
+        assert b"another client needs a place" in await words_to(one)
+        await until(lambda: a.links.is_linked("client/c2#2"))
+        assert a.counts == {"idle client": 1}
 
 
-def test_certificate_counts_for_all_names_below_it(
-    papers: Papers, monkeypatch: pytest.MonkeyPatch, loop: LoopFactory
+@pytest.mark.usefixtures("loop")
+async def test_certificate_counts_for_all_names_below_it(
+    papers: Papers,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(places_module, "NAME_LINKS_MAX", 2)
     a = node(papers, "a")
-
-    async def scene() -> None:
-        b, c = (papers.of(name).client_context() for name in "bc")
-        async with running(a), call(a, b) as one, call(a, b) as two, call(a, b) as three:
-            await enter(a, one, "b.1")
-            await enter(a, two, "b.2")
-            three.write(greeting_of("b.3", CLIENT))
-            assert b"b has 2 connections of clients" in await words_to(three)
-            async with call(a, c) as other:
-                await enter(a, other, "c")
-            assert a.counts == {"too many connections": 1}
-
-    play(scene, loop)
+    b, c = (papers.of(name).client_context() for name in "bc")
+    async with running(a), call(a, b) as one, call(a, b) as two, call(a, b) as three:
+        await enter(a, one, "b.1")
+        await enter(a, two, "b.2")
+        three.write(greeting_of("b.3", CLIENT))
+        assert b"b has 2 connections of clients" in await words_to(three)
+        async with call(a, c) as other:
+            await enter(a, other, "c")
+        assert a.counts == {"too many connections": 1}
 
 
-def test_refused_node_knows_the_reason_and_redials(
-    monkeypatch: pytest.MonkeyPatch, loop: LoopFactory
+@pytest.mark.usefixtures("loop")
+async def test_refused_node_knows_the_reason_and_redials(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(places_module, "NAME_LINKS_MAX", 0)
+    async with hosts("a", "b") as (a, b):
+        b.knows(a)
 
-    async def scene() -> None:
-        async with hosts("a", "b") as (a, b):
-            b.knows(a)
+        def why() -> str:
+            b.links.send("a", note(1))
+            return b.links.why_unreachable("a") or ""
 
-            def why() -> str:
-                b.links.send("a", note(1))
-                return b.links.why_unreachable("a") or ""
-
-            reason = "b has 0 connections of nodes, which is the limit"
-            sentence = f"{a.address} refuses connections of this process: {reason}"
-            await until(lambda: why() == sentence)
-            await until(lambda: bool(why()) and b.links.peer("a")._failures >= 3)
-            monkeypatch.setattr(places_module, "NAME_LINKS_MAX", 1)
-            await until(lambda: not why() and link_of(b, "a") is not None and bool(a.got))
-
-    play(scene, loop)
+        reason = "b has 0 connections of nodes, which is the limit"
+        sentence = f"{a.address} refuses connections of this process: {reason}"
+        await until(lambda: why() == sentence)
+        await until(lambda: bool(why()) and b.links.peer("a")._failures >= 3)
+        monkeypatch.setattr(places_module, "NAME_LINKS_MAX", 1)
+        await until(lambda: not why() and link_of(b, "a") is not None and bool(a.got))

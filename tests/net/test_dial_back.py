@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from skipring.core.labels import Label
 from skipring.core.messages import CheckLabel, GetConfiguration, IntroduceShortcut
 from skipring.core.peers import EdgeKind, Peer
-from skipring.net import dial_back
-from skipring.net.dial_back import (
+from skipring.net import peer as dial_back
+from skipring.net.peer import (
     ALL_BURST,
     MEMBER_BURST,
     MEMBERS_MAX,
@@ -20,7 +20,7 @@ from skipring.net.dial_back import (
 from skipring.wire.codec import encode
 from skipring.wire.handshake import Hello, Role, encode_greeting
 from tests.support.attacks import hurl
-from tests.support.exchanges import answering, call, greeting_of, hosts, is_dialling, note, play
+from tests.support.exchanges import answering, call, greeting_of, hosts, is_dialling, note
 from tests.support.rings import LOOPBACK, TOPIC, live_ring, until
 
 
@@ -56,105 +56,87 @@ def introductions(address: str, count: int) -> bytes:
     return b"".join(said)
 
 
-def test_many_nodes_at_one_address_cause_few_dials() -> None:
-    async def scene() -> None:
-        async with victim() as (address, accepted), hosts("a") as (a,):
-            async with call(a) as member:
-                member.write(greeting_of("m") + note(1))
-                await until(lambda: a.numbers("m") == [1])
-                a.book.learn({f"ghost{number}": address for number in range(500)}, "m")
-                for number in range(500):
-                    a.links.send(f"ghost{number}", note(number))
-                await until(lambda: not is_dialling(a) and bool(a.links.dial_backs.counts))
-            counts = a.links.dial_backs.counts
-            assert len(accepted) <= MEMBER_BURST + 5
-            assert counts[DialBackResult.LIMITED] >= 500 - MEMBER_BURST - 5
-            assert counts[DialBackResult.FAILED] == len(accepted)
-            assert counts[DialBackResult.PROVEN] == 0
-            assert a.counts["dial-back limit"] == counts[DialBackResult.LIMITED]
-
-    play(scene)
+async def test_many_nodes_at_one_address_cause_few_dials() -> None:
+    async with victim() as (address, accepted), hosts("a") as (a,):
+        async with call(a) as member:
+            member.write(greeting_of("m") + note(1))
+            await until(lambda: a.numbers("m") == [1])
+            a.book.learn({f"ghost{number}": address for number in range(500)}, "m")
+            for number in range(500):
+                a.links.send(f"ghost{number}", note(number))
+            await until(lambda: not is_dialling(a) and bool(a.links.dial_backs.counts))
+        counts = a.links.dial_backs.counts
+        assert len(accepted) <= MEMBER_BURST + 5
+        assert counts[DialBackResult.LIMITED] >= 500 - MEMBER_BURST - 5
+        assert counts[DialBackResult.FAILED] == len(accepted)
+        assert counts[DialBackResult.PROVEN] == 0
+        assert a.counts["dial-back limit"] == counts[DialBackResult.LIMITED]
 
 
-def test_member_cannot_cause_repeated_dials_of_an_address() -> None:
-    async def scene() -> None:
-        async with victim() as (address, accepted), live_ring("n0", "n1") as ring:
-            await ring.settle()
-            node = ring.nodes["n0"]
-            lies = introductions(address, 300)
-            await hurl(int(node.address.rpartition(":")[2]), greeting_of("m") + lies)
-            ticks = node.ticker.calls
-            await until(lambda: node.ticker.calls > ticks + 10)
-            await ring.settle()
-            assert len(accepted) <= MEMBER_BURST + 10
-
-    play(scene)
+async def test_member_cannot_cause_repeated_dials_of_an_address() -> None:
+    async with victim() as (address, accepted), live_ring("n0", "n1") as ring:
+        await ring.settle()
+        node = ring.nodes["n0"]
+        lies = introductions(address, 300)
+        await hurl(int(node.address.rpartition(":")[2]), greeting_of("m") + lies)
+        ticks = node.ticker.calls
+        await until(lambda: node.ticker.calls > ticks + 10)
+        await ring.settle()
+        assert len(accepted) <= MEMBER_BURST + 10
 
 
-def test_supervisor_forwards_no_address_that_one_member_claims_for_another() -> None:
-    async def scene() -> None:
-        async with victim() as (address, _), live_ring("n0", "n1") as ring:
-            await ring.settle()
-            supervisor = ring.supervisor
-            lies = encode(TOPIC, GetConfiguration("ghost"), {"ghost": address})
-            before = supervisor.counts["GetConfiguration"]
-            await hurl(int(supervisor.address.rpartition(":")[2]), greeting_of("m") + lies)
-            await until(lambda: supervisor.counts["GetConfiguration"] > before)
-            assert supervisor.links.book.find("ghost") is None
-
-    play(scene)
+async def test_supervisor_forwards_no_address_that_one_member_claims_for_another() -> None:
+    async with victim() as (address, _), live_ring("n0", "n1") as ring:
+        await ring.settle()
+        supervisor = ring.supervisor
+        lies = encode(TOPIC, GetConfiguration("ghost"), {"ghost": address})
+        before = supervisor.counts["GetConfiguration"]
+        await hurl(int(supervisor.address.rpartition(":")[2]), greeting_of("m") + lies)
+        await until(lambda: supervisor.counts["GetConfiguration"] > before)
+        assert supervisor.links.book.find("ghost") is None
 
 
-def test_dial_that_finds_the_node_proves_its_address() -> None:
-    async def scene() -> None:
-        async with hosts("a", "b") as (a, b):
-            a.book.learn({"b": b.address}, "m")
-            assert not a.book.is_proven("b", b.address)
-            a.links.send("b", note(1))
-            await until(lambda: b.numbers("a") == [1])
-            assert a.book.is_proven("b", b.address)
-            assert a.links.dial_backs.counts == {DialBackResult.PROVEN: 1}
-
-    play(scene)
+async def test_dial_that_finds_the_node_proves_its_address() -> None:
+    async with hosts("a", "b") as (a, b):
+        a.book.learn({"b": b.address}, "m")
+        assert not a.book.is_proven("b", b.address)
+        a.links.send("b", note(1))
+        await until(lambda: b.numbers("a") == [1])
+        assert a.book.is_proven("b", b.address)
+        assert a.links.dial_backs.counts == {DialBackResult.PROVEN: 1}
 
 
-def test_dial_that_finds_another_process_proves_nothing() -> None:
-    async def scene() -> None:
-        async with hosts("a", "b") as (a, b), answering(b"") as (elsewhere, came):
-            a.book.learn({"b": elsewhere}, "m")
-            a.links.send("b", note(1))
-            await until(lambda: bool(came))  # the dial waits for a handshake
-            b.knows(a)
-            b.links.send("a", note(2))
-            await until(lambda: a.numbers("b") == [2])
-            came[0].write(greeting_of("b") + note(3))
-            await until(lambda: not is_dialling(a))
-            assert a.counts["name in use"] == 1
-            assert a.links.dial_backs.counts == {DialBackResult.FAILED: 1}
-            assert not a.book.is_proven("b", elsewhere)
-            assert a.numbers("b") == [2]
-            await until(lambda: b.numbers("a") == [1])
-
-    play(scene)
+async def test_dial_that_finds_another_process_proves_nothing() -> None:
+    async with hosts("a", "b") as (a, b), answering(b"") as (elsewhere, came):
+        a.book.learn({"b": elsewhere}, "m")
+        a.links.send("b", note(1))
+        await until(lambda: bool(came))  # the dial waits for a handshake
+        b.knows(a)
+        b.links.send("a", note(2))
+        await until(lambda: a.numbers("b") == [2])
+        came[0].write(greeting_of("b") + note(3))
+        await until(lambda: not is_dialling(a))
+        assert a.counts["name in use"] == 1
+        assert a.links.dial_backs.counts == {DialBackResult.FAILED: 1}
+        assert not a.book.is_proven("b", elsewhere)
+        assert a.numbers("b") == [2]
+        await until(lambda: b.numbers("a") == [1])
 
 
-def test_dial_that_finds_another_incarnation_than_claimed_proves_nothing() -> None:
-    async def scene() -> None:
-        async with hosts("a", "b") as (a, b), call(a) as earlier:
-            claim = Hello(node="b", address=b.address, role=Role.NODE, incarnation=5)
-            earlier.write(encode_greeting(claim) + note(1))
-            await until(lambda: a.numbers("b") == [1])
-            earlier.writer.transport.abort()
-            await until(lambda: not a.links.connections)
-            a.links.send("b", note(2))
-            await until(lambda: a.links.dial_backs.counts[DialBackResult.FAILED] == 1)
-            assert (a.counts["stranger"], b.numbers("a")) == (1, [])
-            assert a.book.find("b") is None
-            # The expectation ends with the claim: a restarted process is found by another one.
-            await a.reach(b, 3)
-            assert a.book.is_proven("b", b.address)
-
-    play(scene)
+async def test_dial_that_finds_another_incarnation_than_claimed_proves_nothing() -> None:
+    async with hosts("a", "b") as (a, b), call(a) as earlier:
+        claim = Hello(node="b", address=b.address, role=Role.NODE, incarnation=5)
+        earlier.write(encode_greeting(claim) + note(1))
+        await until(lambda: a.numbers("b") == [1])
+        earlier.writer.transport.abort()
+        await until(lambda: not a.links.connections)
+        a.links.send("b", note(2))
+        await until(lambda: a.links.dial_backs.counts[DialBackResult.FAILED] == 1)
+        assert (a.counts["stranger"], b.numbers("a")) == (1, [])
+        assert a.book.find("b") is None
+        # The expectation ends with the claim: a restarted process is found by another one.
+        await a.reach(b, 3)
+        assert a.book.is_proven("b", b.address)
 
 
 # -- budgets ---------------------------------------------------------------------------------
@@ -177,5 +159,5 @@ def test_member_budgets_are_bounded_and_a_stopped_clock_adds_nothing() -> None:
     dials = DialBacks()
     for number in range(2 * MEMBERS_MAX):
         dials.allows(f"m{number}", 5.0)
-    assert len(dials._members) == MEMBERS_MAX
+    assert len(dials) == MEMBERS_MAX
     assert not dials.allows("m", 4.0)

@@ -27,15 +27,12 @@ from skipring.wire.framing import CONTROL, frame
 from skipring.wire.handshake import VERSION, Role
 from skipring.wire.rpc import FindMembers, MemberList
 from tests.support.exchanges import (
-    LOOPS,
     Host,
-    LoopFactory,
     answering,
     greeting_of,
     logged,
     note,
     nowhere,
-    play,
     running,
 )
 from tests.support.papers import Papers, node
@@ -50,12 +47,6 @@ Server = Callable[[], AbstractAsyncContextManager[str]]
 @pytest.fixture(scope="module")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     return Papers(tmp_path_factory.mktemp("papers"))
-
-
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
-def loop(request: pytest.FixtureRequest) -> LoopFactory:
-    made: LoopFactory = request.param
-    return made
 
 
 # -- foreign servers -----------------------------------------------------------------------------
@@ -160,17 +151,14 @@ of_every_foreign_server = pytest.mark.parametrize(
 
 
 @of_every_foreign_server
-def test_foreign_server_is_named(loop: LoopFactory, server: Server, sentence: str) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_foreign_server_is_named(server: Server, sentence: str) -> None:
     a = Host("a")
-
-    async def scene() -> None:
-        async with server() as address, running(a):
-            a.links.send_to_supervisor(address, note(1))
-            name = supervisor_at(address)
-            await until(lambda: a.links.why_unreachable(name) is not None)
-            assert a.links.why_unreachable(name) == sentence.format(address)
-
-    play(scene, loop)
+    async with server() as address, running(a):
+        a.links.send_to_supervisor(address, note(1))
+        name = supervisor_at(address)
+        await until(lambda: a.links.why_unreachable(name) is not None)
+        assert a.links.why_unreachable(name) == sentence.format(address)
 
 
 @pytest.mark.parametrize(
@@ -178,71 +166,59 @@ def test_foreign_server_is_named(loop: LoopFactory, server: Server, sentence: st
     [pair for name, pair in FOREIGN.items() if name != "silent"],
     ids=[name for name in FOREIGN if name != "silent"],
 )
-def test_client_fails_immediately_and_names_the_foreign_server(
+async def test_client_fails_immediately_and_names_the_foreign_server(
     server: Server, sentence: str
 ) -> None:
-    async def scene() -> None:
-        async with server() as address, RpcClient([address], rng=Random(1)) as outsider:
-            with pytest.raises(UnreachableError) as caught:
-                async with asyncio.timeout(PATIENCE_S):
-                    await outsider.locate(TOPIC)
-            assert str(caught.value) == sentence.format(address)
-
-    play(scene)
+    async with server() as address, RpcClient([address], rng=Random(1)) as outsider:
+        with pytest.raises(UnreachableError) as caught:
+            async with asyncio.timeout(PATIENCE_S):
+                await outsider.locate(TOPIC)
+        assert str(caught.value) == sentence.format(address)
 
 
-def test_client_reports_a_silent_listener_while_it_waits() -> None:
-    async def scene() -> None:
-        async with (
-            saying(b"")() as address,
-            RpcClient([address], rng=Random(1)) as outsider,
-            asyncio.TaskGroup() as tasks,
-        ):
-            asked = outsider.request_supervisor(
-                address, lambda n: FindMembers(n, 1), MemberList, PATIENCE_S
-            )
-            asking = tasks.create_task(asked)
-            expected = f"{address} accepts connections but has not answered as skipring"
-            await until(lambda: outsider.no_supervisor_of(TOPIC) == expected)
-            assert not asking.done()
-            asking.cancel()
-
-    play(scene)
+async def test_client_reports_a_silent_listener_while_it_waits() -> None:
+    async with (
+        saying(b"")() as address,
+        RpcClient([address], rng=Random(1)) as outsider,
+        asyncio.TaskGroup() as tasks,
+    ):
+        asked = outsider.request_supervisor(
+            address, lambda n: FindMembers(n, 1), MemberList, PATIENCE_S
+        )
+        asking = tasks.create_task(asked)
+        expected = f"{address} accepts connections but has not answered as skipring"
+        await until(lambda: outsider.no_supervisor_of(TOPIC) == expected)
+        assert not asking.done()
+        asking.cancel()
 
 
-def test_supervisor_with_a_late_handshake_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_supervisor_with_a_late_handshake_is_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(partner_module, "SILENT_S", 0.01)
     a = Host("a")
-
-    async def scene() -> None:
-        async with answering(b"") as (address, came), running(a):
-            a.links.send_to_supervisor(address, note(1))
-            name = supervisor_at(address)
-            await until(lambda: a.links.why_unreachable(name) is not None and len(came) > 0)
-            came[0].write(greeting_of(SUPERVISOR, Role.SUPERVISOR))
-            await until(lambda: a.links.is_linked(name))
-            assert a.links.why_unreachable(name) is None
-            assert len(came) == 1
-
-    play(scene)
+    async with answering(b"") as (address, came), running(a):
+        a.links.send_to_supervisor(address, note(1))
+        name = supervisor_at(address)
+        await until(lambda: a.links.why_unreachable(name) is not None and len(came) > 0)
+        came[0].write(greeting_of(SUPERVISOR, Role.SUPERVISOR))
+        await until(lambda: a.links.is_linked(name))
+        assert a.links.why_unreachable(name) is None
+        assert len(came) == 1
 
 
-def test_sentence_about_a_node_names_the_node() -> None:
+async def test_sentence_about_a_node_names_the_node() -> None:
     a, c = Host("a"), Host("c")
-
-    async def scene() -> None:
-        async with running(a, c):
-            a.book.learn({"b": c.address, "d": nowhere()})
-            a.links.send("b", note(1))
-            a.links.send("d", note(1))
-            await until(lambda: None not in map(a.links.why_unreachable, ("b", "d")))
-            assert a.links.why_unreachable("b") == (
-                f"{c.address} is not the skipring node b: it is the skipring node c"
-            )
-            assert a.links.why_unreachable("d") == f"nothing listens at {a.book.find('d')}"
-            assert a.links.why_unreachable("never dialled") is None
-
-    play(scene)
+    async with running(a, c):
+        a.book.learn({"b": c.address, "d": nowhere()})
+        a.links.send("b", note(1))
+        a.links.send("d", note(1))
+        await until(lambda: None not in map(a.links.why_unreachable, ("b", "d")))
+        assert a.links.why_unreachable("b") == (
+            f"{c.address} is not the skipring node b: it is the skipring node c"
+        )
+        assert a.links.why_unreachable("d") == f"nothing listens at {a.book.find('d')}"
+        assert a.links.why_unreachable("never dialled") is None
 
 
 # -- TLS -----------------------------------------------------------------------------------------
@@ -252,63 +228,52 @@ def secured_supervisor(papers: Papers) -> Host:
     return Host(SUPERVISOR, Role.SUPERVISOR, credentials=papers.of(SUPERVISOR))
 
 
-def test_plain_process_learns_that_the_supervisor_uses_tls(
-    papers: Papers, loop: LoopFactory
+@pytest.mark.usefixtures("loop")
+async def test_plain_process_learns_that_the_supervisor_uses_tls(
+    papers: Papers,
 ) -> None:
     a, supervisor = Host("a"), secured_supervisor(papers)
-
-    async def scene() -> None:
-        async with running(a, supervisor):
-            name = supervisor_at(supervisor.address)
-            a.links.send_to_supervisor(supervisor.address, note(1))
-            await until(lambda: a.links.why_unreachable(name) is not None)
-            assert a.links.why_unreachable(name) == (
-                f"{supervisor.address} speaks TLS, and this process has no certificate; "
-                "set the CA, the certificate and its key (`skipring certs` creates them)"
-            )
-
-    play(scene, loop)
+    async with running(a, supervisor):
+        name = supervisor_at(supervisor.address)
+        a.links.send_to_supervisor(supervisor.address, note(1))
+        await until(lambda: a.links.why_unreachable(name) is not None)
+        assert a.links.why_unreachable(name) == (
+            f"{supervisor.address} speaks TLS, and this process has no certificate; "
+            "set the CA, the certificate and its key (`skipring certs` creates them)"
+        )
 
 
-def test_closing_server_is_probed_for_tls_once(
+async def test_closing_server_is_probed_for_tls_once(
     papers: Papers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partner_module, "BACK_OFF_S", 1e-6)
     a, supervisor = Host("a"), secured_supervisor(papers)
-
-    async def scene() -> None:
-        async with running(a, supervisor):
-            for dials in range(1, 4):
-                a.links.send_to_supervisor(supervisor.address, note(dials))
-                await until(lambda: a.counts == {"cannot connect": dials})  # noqa: B023
-                await until(lambda: sum(supervisor.counts.values()) == dials + 1)  # noqa: B023
-
-    play(scene)
+    async with running(a, supervisor):
+        for dials in range(1, 4):
+            a.links.send_to_supervisor(supervisor.address, note(dials))
+            await until(lambda: a.counts == {"cannot connect": dials})  # noqa: B023
+            await until(lambda: sum(supervisor.counts.values()) == dials + 1)  # noqa: B023
 
 
-def test_known_supervisor_is_not_probed_for_tls() -> None:
+async def test_known_supervisor_is_not_probed_for_tls() -> None:
     a, supervisor = Host("a"), Host(SUPERVISOR, Role.SUPERVISOR)
+    async with running(a):
+        await supervisor.start()
+        name = supervisor_at(supervisor.address)
+        a.links.send_to_supervisor(supervisor.address, note(1))
+        await until(lambda: a.links.is_linked(name))
+        await supervisor.links.close()
+        await until(lambda: not a.links.is_linked(name))
+        connections: list[object] = []
 
-    async def scene() -> None:
-        async with running(a):
-            await supervisor.start()
-            name = supervisor_at(supervisor.address)
-            a.links.send_to_supervisor(supervisor.address, note(1))
-            await until(lambda: a.links.is_linked(name))
-            await supervisor.links.close()
-            await until(lambda: not a.links.is_linked(name))
-            connections: list[object] = []
+        def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connections.append(writer)
+            writer.close()
 
-            def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                connections.append(writer)
-                writer.close()
-
-            async with await asyncio.start_server(hang_up, LOOPBACK, supervisor.port):
-                a.links.send_to_supervisor(supervisor.address, note(2))
-                await until(lambda: a.counts == {"cannot connect": 1})
-            assert len(connections) == 1
-
-    play(scene)
+        async with await asyncio.start_server(hang_up, LOOPBACK, supervisor.port):
+            a.links.send_to_supervisor(supervisor.address, note(2))
+            await until(lambda: a.counts == {"cannot connect": 1})
+        assert len(connections) == 1
 
 
 WITH_TLS = {
@@ -325,70 +290,57 @@ WITH_TLS = {
 
 
 @pytest.mark.parametrize(("server", "sentence"), WITH_TLS.values(), ids=WITH_TLS)
-def test_foreign_server_is_named_to_a_process_with_certificates(
-    papers: Papers, loop: LoopFactory, server: Server, sentence: str
+@pytest.mark.usefixtures("loop")
+async def test_foreign_server_is_named_to_a_process_with_certificates(
+    papers: Papers, server: Server, sentence: str
 ) -> None:
     a = node(papers, "a")
-
-    async def scene() -> None:
-        async with server() as address, running(a):
-            a.links.send_to_supervisor(address, note(1))
-            name = supervisor_at(address)
-            await until(lambda: a.links.why_unreachable(name) is not None)
-            why = a.links.why_unreachable(name)
-            assert why is not None
-            assert why.startswith(sentence.format(address)), why
-
-    play(scene, loop)
+    async with server() as address, running(a):
+        a.links.send_to_supervisor(address, note(1))
+        name = supervisor_at(address)
+        await until(lambda: a.links.why_unreachable(name) is not None)
+        why = a.links.why_unreachable(name)
+        assert why is not None
+        assert why.startswith(sentence.format(address)), why
 
 
-def test_different_authorities_are_named(papers: Papers, loop: LoopFactory) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_different_authorities_are_named(papers: Papers) -> None:
     a = node(papers, "a")
-
-    async def scene() -> None:
-        context = papers.of_another_authority(ssl.PROTOCOL_TLS_SERVER)
-        async with answering(b"", context) as (address, _), running(a):
-            a.links.send_to_supervisor(address, note(1))
-            name = supervisor_at(address)
-            await until(lambda: a.links.why_unreachable(name) is not None)
-            why = a.links.why_unreachable(name)
-            assert why is not None
-            assert why.startswith(
-                f"{address} and this process do not accept each other's certificates (unable to"
-            )
-
-    play(scene, loop)
+    context = papers.of_another_authority(ssl.PROTOCOL_TLS_SERVER)
+    async with answering(b"", context) as (address, _), running(a):
+        a.links.send_to_supervisor(address, note(1))
+        name = supervisor_at(address)
+        await until(lambda: a.links.why_unreachable(name) is not None)
+        why = a.links.why_unreachable(name)
+        assert why is not None
+        assert why.startswith(
+            f"{address} and this process do not accept each other's certificates (unable to"
+        )
 
 
-def test_certificate_without_supervisor_name_is_named(papers: Papers) -> None:
+async def test_certificate_without_supervisor_name_is_named(papers: Papers) -> None:
     a = node(papers, "a")
     other = Host(SUPERVISOR, Role.SUPERVISOR, credentials=papers.of("b"))
-
-    async def scene() -> None:
-        async with running(a, other):
-            name = supervisor_at(other.address)
-            a.links.send_to_supervisor(other.address, note(1))
-            await until(lambda: a.links.why_unreachable(name) is not None)
-            assert "certificates (b as supervisor)" in str(a.links.why_unreachable(name))
-
-    play(scene)
+    async with running(a, other):
+        name = supervisor_at(other.address)
+        a.links.send_to_supervisor(other.address, note(1))
+        await until(lambda: a.links.why_unreachable(name) is not None)
+        assert "certificates (b as supervisor)" in str(a.links.why_unreachable(name))
 
 
 # -- joining processes ---------------------------------------------------------------------------
 
 
 @of_every_foreign_server
-def test_joining_connection_reports_the_foreign_server(server: Server, sentence: str) -> None:
-    async def scene() -> None:
-        async with (
-            server() as address,
-            connect(f"skipring://{address}", tick_s=0.05) as connection,
-            connection.subscribe(TOPIC) as topic,
-        ):
-            expected = (sentence.format(address),)
-            await until(lambda: topic.health().reasons == expected)
-
-    asyncio.run(scene())
+async def test_joining_connection_reports_the_foreign_server(server: Server, sentence: str) -> None:
+    async with (
+        server() as address,
+        connect(f"skipring://{address}", tick_s=0.05) as connection,
+        connection.subscribe(TOPIC) as topic,
+    ):
+        expected = (sentence.format(address),)
+        await until(lambda: topic.health().reasons == expected)
 
 
 @of_every_foreign_server

@@ -14,9 +14,9 @@ from random import Random
 
 import pytest
 
-from skipring.net import handshakes as handshakes_module
+from skipring.net import connection_limits as handshakes_module
 from skipring.net import sockets as securing
-from skipring.net.handshakes import (
+from skipring.net.connection_limits import (
     OLD_S,
     PLAIN,
     SECURED,
@@ -39,12 +39,6 @@ FEW = HandshakeLimits(at_once=4, source_rate=10, total_rate=15, waiting=3, turn=
 @pytest.fixture(scope="module")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     return Papers(tmp_path_factory.mktemp("papers"))
-
-
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
-def loop(request: pytest.FixtureRequest) -> LoopFactory:
-    made: LoopFactory = request.param
-    return made
 
 
 # -- rates ---------------------------------------------------------------------------------------
@@ -138,7 +132,7 @@ def test_memory_of_sources_is_bounded() -> None:
     for number in range(5 * SOURCES_MAX):
         handshakes.add(number, f"10.0.{number >> 8}.{number & 255}", 0.0)
         handshakes.remove(number)
-    assert len(handshakes._sources) <= SOURCES_MAX
+    assert len(handshakes.sources) <= SOURCES_MAX
 
 
 def test_random_connections_leave_nothing_behind() -> None:
@@ -263,9 +257,7 @@ def test_node_joins_while_another_address_floods_the_supervisor_with_handshakes(
     async def scene() -> None:
         server = SupervisorHost(settings("supervisor"), rng=Random(0))
         await server.start(LOOPBACK, 0)
-        member = NodeHost(
-            "a", settings("a", server.address), rng=Random(1), deliver=lambda *_: None
-        )
+        member = NodeHost("a", settings("a", server.address), rng=Random(1))
         try:
             await member.start(LOOPBACK, 0)
             port = int(server.address.rpartition(":")[2])

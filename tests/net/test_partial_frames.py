@@ -8,12 +8,11 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from skipring.net import partial_frames as partial_module
-from skipring.net.partial_frames import FRAME_S, LATE_S, PARTIAL_BYTES_MAX, PartialFrames
+from skipring.net import connection_limits as partial_module
+from skipring.net.connection_limits import FRAME_S, LATE_S, PARTIAL_BYTES_MAX, PartialFrames
 from skipring.wire.framing import DATA_BYTES_MAX
 from skipring.wire.handshake import Role
 from tests.support.exchanges import (
-    LOOPS,
     LoopFactory,
     call,
     greeting_of,
@@ -27,12 +26,6 @@ from tests.support.exchanges import (
 from tests.support.rings import until
 
 
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
-def loop(request: pytest.FixtureRequest) -> LoopFactory:
-    made: LoopFactory = request.param
-    return made
-
-
 class FakeLink:
     """A connection with a frame that does not end."""
 
@@ -41,7 +34,7 @@ class FakeLink:
         self.is_read = True
         self.refusals: list[str] = []
 
-    def refuse_partial(self, reason: str, detail: str) -> None:
+    def refuse(self, reason: str, detail: str) -> None:
         assert detail
         self.refusals.append(reason)
 
@@ -151,29 +144,26 @@ def test_stalled_loop_reads_before_it_refuses(clock: FakeLoop) -> None:
 # -- connections -----------------------------------------------------------------------------------
 
 
-def test_hostile_name_loses_its_frames_and_another_name_does_not(
-    monkeypatch: pytest.MonkeyPatch, loop: LoopFactory
+@pytest.mark.usefixtures("loop")
+async def test_hostile_name_loses_its_frames_and_another_name_does_not(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limit = 1 << 20
     monkeypatch.setattr(partial_module, "PARTIAL_BYTES_MAX", limit)
     half = parcel(1, 200_000)[:150_000]
     whole = parcel(7, 100_000)
-
-    async def scene() -> None:
-        async with hosts("a") as (a,), AsyncExitStack() as stack:
-            honest = await stack.enter_async_context(call(a))
-            honest.write(greeting_of("honest") + whole[:-1])
-            await until(lambda: a.links.partial_frames.size_bytes == len(whole) - 1)
-            for _ in range(20):
-                hostile = await stack.enter_async_context(call(a))
-                hostile.write(greeting_of("hostile", Role.CLIENT) + half)
-            await until(lambda: a.counts.get("too many unfinished frames", 0) >= 14)
-            assert a.links.partial_frames.size_bytes <= limit
-            honest.write(whole[-1:])
-            await until(lambda: [sender for sender, _ in a.got] == ["honest"])
-        await until(lambda: a.links.partial_frames.size_bytes == 0)
-
-    play(scene, loop)
+    async with hosts("a") as (a,), AsyncExitStack() as stack:
+        honest = await stack.enter_async_context(call(a))
+        honest.write(greeting_of("honest") + whole[:-1])
+        await until(lambda: a.links.partial_frames.size_bytes == len(whole) - 1)
+        for _ in range(20):
+            hostile = await stack.enter_async_context(call(a))
+            hostile.write(greeting_of("hostile", Role.CLIENT) + half)
+        await until(lambda: a.counts.get("too many unfinished frames", 0) >= 14)
+        assert a.links.partial_frames.size_bytes <= limit
+        honest.write(whole[-1:])
+        await until(lambda: [sender for sender, _ in a.got] == ["honest"])
+    await until(lambda: a.links.partial_frames.size_bytes == 0)
 
 
 def test_connection_with_an_overdue_frame_is_closed(
@@ -196,11 +186,9 @@ def test_connection_with_an_overdue_frame_is_closed(
         play(scene, loop)
 
 
-def test_long_frame_before_the_handshake_is_refused_early(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as caller:
-            caller.write(parcel(1, 200_000)[:40_000])
-            assert await caller.is_hung_up_on()
-            assert a.counts == {"HandshakeError": 1}
-
-    play(scene, loop)
+@pytest.mark.usefixtures("loop")
+async def test_long_frame_before_the_handshake_is_refused_early() -> None:
+    async with hosts("a") as (a,), call(a) as caller:
+        caller.write(parcel(1, 200_000)[:40_000])
+        assert await caller.is_hung_up_on()
+        assert a.counts == {"HandshakeError": 1}

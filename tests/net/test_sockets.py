@@ -16,10 +16,9 @@ import pytest
 
 from skipring.net import connection as link_module
 from skipring.net import sockets as securing
-from skipring.net.handshakes import HandshakeLimits
+from skipring.net.connection_limits import HandshakeLimits
 from tests.support.exchanges import (
     HELLO,
-    LOOPS,
     Caller,
     Host,
     LoopFactory,
@@ -40,12 +39,6 @@ from tests.support.rings import LOOPBACK, until
 @pytest.fixture(scope="module")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     return Papers(tmp_path_factory.mktemp("papers"))
-
-
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
-def loop(request: pytest.FixtureRequest) -> LoopFactory:
-    made: LoopFactory = request.param
-    return made
 
 
 # -- with TLS and without --------------------------------------------------------------------
@@ -83,21 +76,18 @@ def test_tls_caller_at_a_plain_listener_is_refused(papers: Papers, loop: LoopFac
 
 
 @pytest.mark.parametrize("is_dialler_secured", [False, True])
-def test_peers_with_and_without_certificates_do_not_connect(
-    papers: Papers, loop: LoopFactory, is_dialler_secured: bool
+@pytest.mark.usefixtures("loop")
+async def test_peers_with_and_without_certificates_do_not_connect(
+    papers: Papers, is_dialler_secured: bool
 ) -> None:
     plain, secured = Host("p"), node(papers, "s")
-
-    async def scene() -> None:
-        async with running(plain, secured):
-            dialler, other = (secured, plain) if is_dialler_secured else (plain, secured)
-            dialler.knows(other)
-            dialler.links.send(other.name, note(1))
-            await until(lambda: dialler.counts.get("cannot connect") == 1)
-            await until(lambda: sum(other.counts.values()) == 1)
-            assert plain.got == secured.got == []
-
-    play(scene, loop)
+    async with running(plain, secured):
+        dialler, other = (secured, plain) if is_dialler_secured else (plain, secured)
+        dialler.knows(other)
+        dialler.links.send(other.name, note(1))
+        await until(lambda: dialler.counts.get("cannot connect") == 1)
+        await until(lambda: sum(other.counts.values()) == 1)
+        assert plain.got == secured.got == []
 
 
 # -- slow peers ------------------------------------------------------------------------------
@@ -141,14 +131,14 @@ def test_excess_handshakes_are_refused_until_others_end(
         async with running(a, b):
             b.knows(a)
             async with silent(a, 3):
-                await until(lambda: len(a.links._doors._entering) == 3)
+                await until(lambda: len(a.links.listener) == 3)
                 async with call(a) as fourth:
                     assert await fourth.is_hung_up_on()
                     line = the_line(lines, "connection_refused")
                     assert line["reason"] == "too many handshakes"
                     assert line["address"] == fourth.address
                 assert a.counts == {"too many handshakes": 1}
-            await until(lambda: not a.links._doors._entering)
+            await until(lambda: len(a.links.listener) == 0)
             b.links.send("a", note(1))
             await until(lambda: a.numbers("b") == [1])
 
@@ -156,48 +146,39 @@ def test_excess_handshakes_are_refused_until_others_end(
         play(scene, loop)
 
 
-def test_dialled_peer_without_tls_handshake_is_abandoned(
-    papers: Papers, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("loop")
+async def test_dialled_peer_without_tls_handshake_is_abandoned(
+    papers: Papers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(securing, "DIAL_S", 0.05)
     a = node(papers, "a")
-
-    async def scene() -> None:
-        async with running(a), answering(b"") as (address, _):
-            a.book.learn({"b": address})
-            a.links.send("b", note(1))
-            await until(lambda: a.counts == {"cannot connect": 1})
-
-    play(scene, loop)
+    async with running(a), answering(b"") as (address, _):
+        a.book.learn({"b": address})
+        a.links.send("b", note(1))
+        await until(lambda: a.counts == {"cannot connect": 1})
 
 
-def test_tls_peer_without_greeting_is_dropped(
-    papers: Papers, loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("loop")
+async def test_tls_peer_without_greeting_is_dropped(
+    papers: Papers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "GREETING_S", 0.05)
     a = node(papers, "a")
-
-    async def scene() -> None:
-        async with running(a), call(a, papers.of("b").client_context()) as caller:
-            assert await caller.is_hung_up_on()
-            assert a.counts == {"no greeting": 1}
-
-    play(scene, loop)
+    async with running(a), call(a, papers.of("b").client_context()) as caller:
+        assert await caller.is_hung_up_on()
+        assert a.counts == {"no greeting": 1}
 
 
-def test_close_during_handshakes_leaves_nothing_behind(papers: Papers, loop: LoopFactory) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_close_during_handshakes_leaves_nothing_behind(papers: Papers) -> None:
     a = node(papers, "a")
-
-    async def scene() -> None:
-        await a.start()
-        async with silent(a, 20) as callers:
-            await until(lambda: len(a.links._doors._entering) == 20)
-            await a.links.close()
-            for caller in callers:
-                assert await caller.is_hung_up_on()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    play(scene, loop)
+    await a.start()
+    async with silent(a, 20) as callers:
+        await until(lambda: len(a.links.listener) == 20)
+        await a.links.close()
+        for caller in callers:
+            assert await caller.is_hung_up_on()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.mark.heavy
@@ -265,7 +246,7 @@ def test_connection_during_close_is_closed(loop: LoopFactory) -> None:
             with socket.create_connection((LOOPBACK, a.port)):  # the system accepts it
                 for _ in range(1000):
                     await turns(1)
-                    if a.links._doors._entering:
+                    if len(a.links.listener):
                         break
                 await a.links.close()
 
@@ -290,44 +271,38 @@ class Failing(socket.socket):
         return super().accept()
 
 
-def test_listener_accepts_again_after_failures(
-    loop: LoopFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_listener_accepts_again_after_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(securing, "ACCEPT_AGAIN_S", 0.01)
     create = socket.create_server
 
     def failing(*args: Any, **named: Any) -> socket.socket:  # noqa: ANN401  (as it is given)
         return Failing(fileno=create(*args, **named).detach())
 
-    async def scene() -> None:
-        async with hosts("b") as (b,):
-            with monkeypatch.context() as patched:
-                patched.setattr(socket, "create_server", failing)
-                a = Host("a")
-                await a.start()
-            try:
-                b.knows(a)
-                b.links.send("a", note(1))
-                await until(lambda: a.numbers("b") == [1])
-                assert a.counts == {"cannot accept": 3}
-            finally:
-                await a.links.close()
-
-    play(scene, loop)
+    async with hosts("b") as (b,):
+        with monkeypatch.context() as patched:
+            patched.setattr(socket, "create_server", failing)
+            a = Host("a")
+            await a.start()
+        try:
+            b.knows(a)
+            b.links.send("a", note(1))
+            await until(lambda: a.numbers("b") == [1])
+            assert a.counts == {"cannot accept": 3}
+        finally:
+            await a.links.close()
 
 
-def test_idle_connections_use_keepalive_and_user_timeout(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        async with hosts("a", "b") as (a, b):
-            a.knows(b)
-            a.links.send("b", note(1))
-            await until(lambda: b.numbers("a") == [1])
-            for host in (a, b):
-                (link,) = host.links.connections
-                assert link._transport is not None
-                made = link._transport.get_extra_info("socket")
-                assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-                assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 25_000
-                assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
-
-    play(scene, loop)
+@pytest.mark.usefixtures("loop")
+async def test_idle_connections_use_keepalive_and_user_timeout() -> None:
+    async with hosts("a", "b") as (a, b):
+        a.knows(b)
+        a.links.send("b", note(1))
+        await until(lambda: b.numbers("a") == [1])
+        for host in (a, b):
+            (link,) = host.links.connections
+            assert link.transport is not None
+            made = link.transport.get_extra_info("socket")
+            assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 25_000
+            assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10

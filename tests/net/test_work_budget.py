@@ -16,7 +16,7 @@ from skipring.core.events import IndexRequested, PublishRequested
 from skipring.core.log import MemoryLog
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, Refused
 from skipring.core.log_pages import log_page
-from skipring.core.peers import NodeId, TopicId
+from skipring.core.peers import NodeId
 from skipring.core.publications import Publication
 from skipring.net import connection as link_module
 from skipring.net import work_budget
@@ -24,7 +24,7 @@ from skipring.net.work_budget import SLICE_S, TURN_S, WorkBudget, time_limit
 from skipring.node.status_server import publication_page
 from skipring.storage.store import PublicationStore
 from skipring.wire.chaos import Damage
-from skipring.wire.codec import decode, encode
+from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.framing import FrameReader
 from skipring.wire.handshake import Role
 from skipring.wire.rpc import (
@@ -40,7 +40,6 @@ from skipring.wire.rpc import (
     WireMessage,
 )
 from tests.support.exchanges import (
-    LOOPS,
     Caller,
     LoopFactory,
     call,
@@ -51,15 +50,9 @@ from tests.support.exchanges import (
     turns,
 )
 from tests.support.rings import DEADLINE_S, LOOPBACK, TOPIC, LiveRing, live_ring, until
-from tests.wire.samples import SAMPLES
+from tests.wire.samples import SAMPLES, the_frame
 
 END = 2**40 - 1
-
-
-@pytest.fixture(params=LOOPS.values(), ids=LOOPS)
-def loop(request: pytest.FixtureRequest) -> LoopFactory:
-    made: LoopFactory = request.param
-    return made
 
 
 class Clock:
@@ -132,131 +125,114 @@ def test_connection_waits_once_however_often_it_is_added() -> None:
 # -- connections -----------------------------------------------------------------------------
 
 
-def test_burst_on_one_connection_does_not_delay_the_frames_of_another(loop: LoopFactory) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_burst_on_one_connection_does_not_delay_the_frames_of_another() -> None:
     count = 10_000
+    async with hosts("a") as (a,), call(a) as busy, call(a) as other:
+        clock = a.links.budget.clock = Clock()
+        order: list[str] = []
 
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as busy, call(a) as other:
-            clock = a.links.budget.clock = Clock()
-            order: list[str] = []
+        def work(sender: str) -> None:
+            order.append(sender)
+            clock.now_s += TURN_S / 4
 
-            def work(sender: str) -> None:
-                order.append(sender)
-                clock.now_s += TURN_S / 4
-
-            a.on_message = work
-            for caller, name in ((busy, "b"), (other, "c")):
-                caller.write(greeting_of(name))
-                assert await caller.read()
-            busy.write(note(1) * count)
-            while not order:  # noqa: ASYNC110  (the turns of the loop count)
-                await asyncio.sleep(0)
-            other.write(note(2))
-            await until(lambda: len(order) == count + 1)
-            assert order.index("c") < count / 2
-
-    play(scene, loop)
+        a.on_message = work
+        for caller, name in ((busy, "b"), (other, "c")):
+            caller.write(greeting_of(name))
+            assert await caller.read()
+        busy.write(note(1) * count)
+        while not order:  # noqa: ASYNC110  (the turns of the loop count)
+            await asyncio.sleep(0)
+        other.write(note(2))
+        await until(lambda: len(order) == count + 1)
+        assert order.index("c") < count / 2
 
 
-def test_connection_with_waiting_frames_is_not_read(loop: LoopFactory) -> None:
+@pytest.mark.usefixtures("loop")
+async def test_connection_with_waiting_frames_is_not_read() -> None:
     frames = 40 * work_budget.WAITING_BYTES_MAX // len(note(1))
+    async with hosts("a") as (a,), call(a) as busy:
+        clock = a.links.budget.clock = Clock()
+        handled = 0
 
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as busy:
-            clock = a.links.budget.clock = Clock()
-            handled = 0
+        def work(_: str) -> None:
+            nonlocal handled
+            handled += 1
+            clock.now_s += TURN_S / 64
 
-            def work(_: str) -> None:
-                nonlocal handled
-                handled += 1
-                clock.now_s += TURN_S / 64
-
-            a.on_message = work
-            busy.write(greeting_of("b") + note(1) * frames)
-            most = 0
-            while handled < frames:
-                await asyncio.sleep(0)
-                waiting = (len(link._waiting) for link in a.links.connections)
-                most = max(most, sum(waiting) * len(note(1)))
-            assert most < 10 * work_budget.WAITING_BYTES_MAX
-
-    play(scene, loop)
+        a.on_message = work
+        busy.write(greeting_of("b") + note(1) * frames)
+        most = 0
+        while handled < frames:
+            await asyncio.sleep(0)
+            most = max(most, sum(link.waiting_bytes for link in a.links.connections))
+        assert most < 10 * work_budget.WAITING_BYTES_MAX
 
 
-def test_frames_that_arrived_before_the_end_of_the_input_are_handled(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as busy:
-            clock = a.links.budget.clock = Clock()
+@pytest.mark.usefixtures("loop")
+async def test_frames_that_arrived_before_the_end_of_the_input_are_handled() -> None:
+    async with hosts("a") as (a,), call(a) as busy:
+        clock = a.links.budget.clock = Clock()
 
-            def work(_: str) -> None:
-                clock.now_s += TURN_S
+        def work(_: str) -> None:
+            clock.now_s += TURN_S
 
-            a.on_message = work
-            busy.write(greeting_of("b") + b"".join(map(note, range(200))))
-            busy.writer.write_eof()
-            assert await busy.is_hung_up_on()
-            assert a.numbers("b") == list(range(200))
-
-    play(scene, loop)
+        a.on_message = work
+        busy.write(greeting_of("b") + b"".join(map(note, range(200))))
+        busy.writer.write_eof()
+        assert await busy.is_hung_up_on()
+        assert a.numbers("b") == list(range(200))
 
 
-def test_frames_that_wait_when_a_connection_is_reset_are_counted(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as busy:
-            clock = a.links.budget.clock = Clock()
+@pytest.mark.usefixtures("loop")
+async def test_frames_that_wait_when_a_connection_is_reset_are_counted() -> None:
+    async with hosts("a") as (a,), call(a) as busy:
+        clock = a.links.budget.clock = Clock()
 
-            def work(_: str) -> None:
-                clock.now_s += TURN_S
-                busy.writer.transport.abort()
+        def work(_: str) -> None:
+            clock.now_s += TURN_S
+            busy.writer.transport.abort()
 
-            a.on_message = work
-            reset_when_closed(busy.writer.get_extra_info("socket"))
-            busy.write(greeting_of("b"))
-            assert await busy.read()
-            busy.write(b"".join(map(note, range(500))))
-            await until(lambda: not a.links.connections)
-            assert 0 < len(a.numbers("b")) < 500
-            assert len(a.numbers("b")) + a.counts["connection lost"] == 500
-
-    play(scene, loop)
+        a.on_message = work
+        reset_when_closed(busy.writer.get_extra_info("socket"))
+        busy.write(greeting_of("b"))
+        assert await busy.read()
+        busy.write(b"".join(map(note, range(500))))
+        await until(lambda: not a.links.connections)
+        assert 0 < len(a.numbers("b")) < 500
+        assert len(a.numbers("b")) + a.counts["connection lost"] == 500
 
 
-def test_frames_are_handled_in_order_of_arrival(loop: LoopFactory) -> None:
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as caller:
-            clock = a.links.budget.clock = Clock()
+@pytest.mark.usefixtures("loop")
+async def test_frames_are_handled_in_order_of_arrival() -> None:
+    async with hosts("a") as (a,), call(a) as caller:
+        clock = a.links.budget.clock = Clock()
 
-            def work(_: str) -> None:
-                clock.now_s += TURN_S / 3
+        def work(_: str) -> None:
+            clock.now_s += TURN_S / 3
 
-            a.on_message = work
-            caller.write(greeting_of("b"))
-            for number in range(200):
-                caller.write(note(number))
-                await asyncio.sleep(0)
-            await until(lambda: a.numbers("b") == list(range(200)))
-
-    play(scene, loop)
+        a.on_message = work
+        caller.write(greeting_of("b"))
+        for number in range(200):
+            caller.write(note(number))
+            await asyncio.sleep(0)
+        await until(lambda: a.numbers("b") == list(range(200)))
 
 
-def test_request_that_waited_too_long_is_refused_with_a_reason() -> None:
+async def test_request_that_waited_too_long_is_refused_with_a_reason() -> None:
     asked = b"".join(encode(TOPIC, FindMembers(number, 1)) for number in range(20))
+    async with hosts("a") as (a,), call(a) as caller:
+        clock = a.links.budget.clock = Clock()
 
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as caller:
-            clock = a.links.budget.clock = Clock()
+        def work(_: str) -> None:
+            clock.now_s += work_budget.REQUEST_WAIT_S / 4
 
-            def work(_: str) -> None:
-                clock.now_s += work_budget.REQUEST_WAIT_S / 4
-
-            a.on_message = work
-            caller.write(greeting_of("c", Role.CLIENT) + asked)
-            await until(lambda: a.links.counts["busy"] > 0)
-            answers = await read_until(caller, 20 - len(a.got))
-            assert {each.reason for each in answers if isinstance(each, Refused)} == {BUSY}
-            assert len(a.got) + a.links.counts["busy"] == 20
-
-    play(scene)
+        a.on_message = work
+        caller.write(greeting_of("c", Role.CLIENT) + asked)
+        await until(lambda: a.links.counts["busy"] > 0)
+        answers = await read_until(caller, 20 - len(a.got))
+        assert {each.reason for each in answers if isinstance(each, Refused)} == {BUSY}
+        assert len(a.got) + a.links.counts["busy"] == 20
 
 
 async def read_until(caller: Caller, count: int) -> list[WireMessage]:
@@ -269,25 +245,21 @@ async def read_until(caller: Caller, count: int) -> list[WireMessage]:
     return [decode(frame).message for frame in found[1:]]
 
 
-def test_client_that_does_not_read_answers_waits_with_its_requests(
+async def test_client_that_does_not_read_answers_waits_with_its_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answer = encode(TOPIC, PublicationPage(1, None, (large(0),)))
     count = 100
-
-    async def scene() -> None:
-        async with hosts("a") as (a,), call(a) as caller:
-            a.on_message = lambda sender: a.links.send(sender, answer)
-            caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            caller.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, GetNodeStatus(1)) * count)
-            await until(lambda: len(a.got) > 0)
-            await turns(100)
-            assert len(a.got) < count
-            assert a.links.counts["queue full"] == 0
-            caller.writer.transport.resume_reading()  # type: ignore[attr-defined]
-            assert len(await read_until(caller, count)) == count
-
-    play(scene)
+    async with hosts("a") as (a,), call(a) as caller:
+        a.on_message = lambda sender: a.links.send(sender, answer)
+        caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        caller.write(greeting_of("c", Role.CLIENT) + encode(TOPIC, GetNodeStatus(1)) * count)
+        await until(lambda: len(a.got) > 0)
+        await turns(100)
+        assert len(a.got) < count
+        assert a.links.counts["queue full"] == 0
+        caller.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert len(await read_until(caller, count)) == count
 
 
 def large(seq: int) -> Publication:
@@ -327,27 +299,25 @@ QUESTIONS = [each for each in SAMPLES if type(each) in REQUEST_TYPES]
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: type(each).__name__)
-def test_burst_of_requests_delays_neither_ticks_nor_other_clients(question: WireMessage) -> None:
+async def test_burst_of_requests_delays_neither_ticks_nor_other_clients(
+    question: WireMessage,
+) -> None:
     burst = encode(TOPIC, question)
     burst *= 64 * 1024 // len(burst) + 1
-
-    async def scene() -> None:
-        async with filled_ring(200) as ring:
-            hosts_of_ring = (ring.nodes["n0"], ring.supervisor)
-            for host in hosts_of_ring:
-                port = int(host.address.rpartition(":")[2])
-                reader, writer = await asyncio.open_connection(LOOPBACK, port)
-                drained = asyncio.create_task(drain(reader))
-                writer.write(greeting_of("busy", Role.CLIENT) + burst)
-                ticks = host.ticker.calls
-                await until(lambda: host.ticker.calls > ticks + 2)  # noqa: B023
-                assert await status_of(ring) is not None
-                writer.transport.abort()
-                await drained
-            await ring.settle()
-            assert ring.supervisor.counts["evictions"] == 0
-
-    play(scene)
+    async with filled_ring(200) as ring:
+        hosts_of_ring = (ring.nodes["n0"], ring.supervisor)
+        for host in hosts_of_ring:
+            port = int(host.address.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection(LOOPBACK, port)
+            drained = asyncio.create_task(drain(reader))
+            writer.write(greeting_of("busy", Role.CLIENT) + burst)
+            ticks = host.ticker.calls
+            await until(lambda: host.ticker.calls > ticks + 2)  # noqa: B023
+            assert await status_of(ring) is not None
+            writer.transport.abort()
+            await drained
+        await ring.settle()
+        assert ring.supervisor.counts["evictions"] == 0
 
 
 async def drain(reader: asyncio.StreamReader) -> None:
@@ -458,45 +428,37 @@ def test_time_limit_equals_one_turn() -> None:
 
 
 @pytest.mark.parametrize("question", [GetNodeStatus(7), GetLogInfo(7, 4, None)])
-def test_status_after_a_backfill_follows_slices_of_the_index(
+async def test_status_after_a_backfill_follows_slices_of_the_index(
     question: GetNodeStatus | GetLogInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 30_000
+    async with live_ring("n0") as ring:
+        await ring.settle()
+        node = ring.nodes["n0"]
+        node.ticker.stop()
+        made = (PublishRequested(payload=b"%d" % number) for number in range(count))
+        await node.publish(TOPIC, *made)
+        machine = node.machine(TOPIC)
+        assert machine is not None
+        node.dispatch(TOPIC, IndexRequested())
+        assert machine.replica.is_behind, "there is more than one slice to be indexed"
+        said: list[WireMessage] = []
 
-    async def scene() -> None:
-        async with live_ring("n0") as ring:
-            await ring.settle()
-            node = ring.nodes["n0"]
-            for ticker in (node.ticker, node._flusher):
-                ticker.stop()
-            made = (PublishRequested(payload=b"%d" % number) for number in range(count))
-            await node.publish(TOPIC, *made)
-            machine = node.machine(TOPIC)
-            assert machine is not None
-            node.dispatch(TOPIC, IndexRequested())
-            assert machine.replica.is_behind, "there is more than one slice to be indexed"
-            said: list[WireMessage] = []
+        def record(to: NodeId, frame: bytes) -> None:
+            if to == "c":
+                said.append(decode(the_frame(frame)).message)
 
-            def record(_topic: TopicId, to: NodeId, message: WireMessage) -> None:
-                if to == "c":
-                    said.append(message)
-
-            monkeypatch.setattr(node._sender, "send_message", record)
-            monkeypatch.setattr(
-                node._sender, "send", lambda topic, send, _: record(topic, send.to, send.message)
-            )
-            for _ in range(300):
-                node._requests.send_status("c", TOPIC, question)
-            assert {type(each) for each in said} == {Refused}, "of too many"
-            refused = len(said)
-            await until(lambda: len(said) == 300)
-            answers = said[refused:]
-            assert {type(each) for each in answers} <= {NodeStatus, LogInfo}
-            first = answers[0]
-            assert isinstance(first, NodeStatus | LogInfo)
-            assert first.count == count
-
-    play(scene)
+        monkeypatch.setattr(node.links, "send", record)
+        for _ in range(300):
+            node.links.receive("c", Envelope(question, TOPIC), the_frame(note(0)))
+        assert {type(each) for each in said} == {Refused}, "of too many"
+        refused = len(said)
+        await until(lambda: len(said) == 300)
+        answers = said[refused:]
+        assert {type(each) for each in answers} <= {NodeStatus, LogInfo}
+        first = answers[0]
+        assert isinstance(first, NodeStatus | LogInfo)
+        assert first.count == count
 
 
 def test_chaos_messages_are_requests() -> None:

@@ -33,7 +33,7 @@ def delivered(*publications: Publication, origin: Origin = Origin.SPREAD, hops: 
 
 def test_nothing_is_recorded_without_requests() -> None:
     arrivals = ArrivalTap()
-    assert not arrivals.is_watched
+    assert not arrivals.watched
     with arrivals.handling(TOPIC, "b", PublishNew(publication(1), 2)):
         arrivals.on_delivered(TOPIC, delivered(publication(1)))
     arrivals.on_delivered(TOPIC, delivered(publication(2), origin=Origin.OWN))
@@ -138,8 +138,8 @@ def test_recording_ends_after_a_while_without_requests() -> None:
     arrivals = watched()
     for _ in range(PATIENCE_TICKS):
         arrivals.on_tick()
-    assert arrivals.is_watched
+    assert arrivals.watched
     noted(arrivals)
     for _ in range(PATIENCE_TICKS + 1):
         arrivals.on_tick()
-    assert not arrivals.is_watched
+    assert not arrivals.watched

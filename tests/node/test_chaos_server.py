@@ -24,7 +24,7 @@ from skipring.core.messages import (
     SetConfiguration,
     Subscribe,
 )
-from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, TopicId
+from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId
 from skipring.core.publications import Publication
 from skipring.core.state import LivenessState, SupervisorState
 from skipring.core.subscriber import Subscriber
@@ -64,15 +64,11 @@ SAMPLE_DAMAGES = [each for each in SAMPLES if isinstance(each, DAMAGES)]
 DATABASE = SupervisorState(database=(("0", "a"), ("10", None)), next=7, queue=("b",))
 
 
-def ignore(topic: TopicId, delivery: Deliver) -> None:
-    """Ignore the delivery: there is no application."""
-
-
 @asynccontextmanager
 async def member(name: NodeId = "a", *, is_chaotic: bool = True) -> AsyncIterator[NodeHost]:
     """Yield a member of a topic that no other node knows."""
     settings = NodeSettings(tick_s=STILL_S, is_chaotic=is_chaotic)
-    node = NodeHost(name, settings, rng=Random(0), deliver=ignore)
+    node = NodeHost(name, settings, rng=Random(0))
     node.subscribe(TOPIC)
     try:
         yield node
@@ -161,15 +157,15 @@ async def test_overwrite_changes_all_variables_except_membership_and_publication
 async def test_received_publications_are_stored_before_an_overwrite_and_delivered_once() -> None:
     delivered: list[int] = []
 
-    def deliver(topic: TopicId, delivery: Deliver) -> None:
-        del topic
+    def deliver(delivery: Deliver) -> None:
         delivered.extend(each.seq for each in delivery.publications)
 
     settings = NodeSettings(tick_s=STILL_S, flush_s=STILL_S, is_chaotic=True)
     assert settings.config.defers_storage
-    node = NodeHost("a", settings, rng=Random(0), deliver=deliver)
+    node = NodeHost("a", settings, rng=Random(0))
     try:
         node.subscribe(TOPIC)
+        node.attach(TOPIC, deliver)
         made = [Publication(publisher="z", seq=seq, payload=b"x") for seq in range(3)]
         node.dispatch(TOPIC, Received(PublishMany((made[0], made[1]))))
         assert machine_of(node).replica.archive.end == 0  # received, but not stored
@@ -348,9 +344,7 @@ async def test_damage_is_logged_and_consent_is_not(
 async def test_crash_calls_the_callback_of_its_process() -> None:
     calls: list[str] = []
     settings = NodeSettings(is_chaotic=True)
-    node = NodeHost(
-        "a", settings, rng=Random(0), deliver=ignore, crash=lambda: calls.append("node")
-    )
+    node = NodeHost("a", settings, rng=Random(0), crash=lambda: calls.append("node"))
     node.chaos.handle(TOPIC, Crash(1))
     await node.close()
     server = SupervisorHost(settings, rng=Random(0), crash=lambda: calls.append("supervisor"))

@@ -18,7 +18,7 @@ from skipring.core.events import PublishRequested
 from skipring.core.publications import Publication
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import UnconfirmedWarning
-from skipring.node.drain import OWN_MAX, Departure, Departures, OwnPublications
+from skipring.node.drain import Departure, Departures
 from skipring.node.process import hand_over
 from skipring.node.readings import node_readings
 from skipring.testing import Cluster
@@ -182,7 +182,7 @@ async def test_publications_are_not_handed_over_before_the_drain_has_begun() -> 
         node = cluster.node("n00")
         draining = asyncio.ensure_future(node.drain(cluster.topic, DRAIN_S, waits_alone=True))
         await asyncio.sleep(0)  # it waits for a neighbour now
-        assert node.not_handed_over(cluster.topic) == 1
+        assert node.departures.not_handed_over(cluster.topic) == 1
         draining.cancel()
 
 
@@ -294,31 +294,22 @@ def test_connection_without_supervisor_closes_soon() -> None:
 
 
 async def test_own_publications_in_confirmed_ranges_are_not_counted_after_a_timeout() -> None:
-    count = OWN_MAX + 10
+    count = 10
     machine = SimpleNamespace(
         label="0",
         neighbours=lambda: ["n01"],
         count=count,
         replication=SimpleNamespace(
-            drain_candidates=lambda: ["n01"], unconfirmed=3, is_leaving=True
+            drain_candidates=lambda: ["n01"],
+            unconfirmed=3,
+            is_leaving=True,
+            is_first_backfill=False,
         ),
     )
     topics = cast("SubscriberTopics", SimpleNamespace(machine=lambda topic: machine))
     departures = Departures(
         topics, lambda *_: [], lambda _: True, lambda _: True, tick_s=1.0, has_disk=False
     )
-    departures.on_published("news", (b"%d" % number for number in range(count)))
-    ended = await departures.drain("news", 0.01, waits_alone=False, only_own=False)
+    departures.own_counts["news"] = count
+    ended = await departures.drain("news", 0.01)
     assert ended == Departure(None, 3, 3)
-
-
-def test_ids_of_many_own_publications_are_not_kept() -> None:
-    own = OwnPublications()
-    own.add(b"%d" % number for number in range(OWN_MAX + 3))
-    assert len(own) == OWN_MAX + 3
-    assert not own.are_all_known
-    own.confirm([b"0"])
-    assert len(own) == OWN_MAX + 2
-    own.confirm_all()
-    assert len(own) == 0
-    assert own.are_all_known

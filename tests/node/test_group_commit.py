@@ -144,7 +144,7 @@ async def test_failed_commit_is_not_retried_immediately() -> None:
         await until(lambda: durability.failures > 0)
         for _ in range(5):
             await asyncio.sleep(0)
-        assert durability.next_commit == 2  # there was one commit
+        assert store.tried == 1
 
 
 async def test_bytes_of_a_running_commit_do_not_count_for_another(
@@ -153,14 +153,15 @@ async def test_bytes_of_a_running_commit_do_not_count_for_another(
     monkeypatch.setattr(durability_module, "EAGER_BYTES", 100)
     with gated() as (store, durability):
         store.write()
-        durability.on_written(101)
-        assert durability._exceeds_eager_threshold
-        durability.request_commit()
+        durability.on_written(101)  # begins a commit
         await begun(store)
+        store.write()
         durability.on_written(100)
-        assert not durability._exceeds_eager_threshold
+        store.gate.set()
+        await until(lambda: durability.commits == 1)
+        assert (store.tried, durability.unwritten) == (1, 1)
         durability.on_written(1)
-        assert durability._exceeds_eager_threshold
+        await until(lambda: store.tried == 2)
 
 
 async def test_waiting_without_writes_returns_immediately() -> None:
@@ -183,9 +184,9 @@ async def test_failure_is_raised_for_every_waiter() -> None:
         assert len({id(each) for each in told}) == 3, "each has its own traceback"
         assert 1 <= durability.failures < 3
         with pytest.raises(StoreFullError):
-            await durability.raise_if_failing()
+            await durability.wait_durable()
         store.error = None
-        await durability.raise_if_failing()
+        await durability.wait_durable()
         assert durability.error is None
 
 
@@ -218,7 +219,7 @@ async def test_backpressure_ends_when_everything_is_written(
         store.write()
         durability.on_written(1)
         durability.request_commit()
-        await until(lambda: durability._covered_bytes == 1)
+        await until(lambda: store.tried == 1)
         store.write()
         durability.on_written(101)
         store.door.set()
@@ -232,34 +233,36 @@ async def test_backpressure_ends_when_everything_is_written(
 
 async def test_publications_are_sent_once_written_and_before_the_durable_mark() -> None:
     with gated() as (store, durability):
-        told: list[int] = []
-        durability._on_durable = told.append
+        told: list[str] = []
         store.last_gate.clear()
         store.write()
-        number = durability.next_commit
+        durability.call_when_durable(lambda: told.append("written"))
         waits = asyncio.create_task(durability.wait_durable())
         await begun(store)
         assert told == []
         store.gate.set()
-        await until(lambda: told == [number])
+        await until(lambda: told == ["written"])
         assert not waits.done(), "it is not promised"
         store.last_gate.set()
         await waits
 
 
-async def test_commit_without_waiters_calls_no_callback() -> None:
+async def test_function_is_called_once_and_after_the_commit_of_earlier_data() -> None:
     with gated() as (store, durability):
         told: list[int] = []
-        durability._on_durable = told.append
-        store.gate.set()
+        durability.call_when_durable(lambda: told.append(0))
+        assert told == [0]  # everything is on disk
         store.write()
         durability.request_commit()
-        await until(lambda: durability.commits == 1)
-        assert told == []
+        await begun(store)
         store.write()
-        number = durability.next_commit
-        await durability.wait_durable()
-        assert told == [number]
+        durability.call_when_durable(lambda: told.append(1))
+        store.gate.set()
+        await until(lambda: durability.unwritten == 0)
+        await until(lambda: told == [0, 1])
+        assert store.written == [1, 1]
+        durability.on_tick()
+        assert told == [0, 1]
 
 
 async def test_failed_durable_mark_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +277,7 @@ async def test_failed_durable_mark_is_written_later(monkeypatch: pytest.MonkeyPa
         assert durability.unwritten == 0
         assert durability.is_backpressured
         with pytest.raises(StoreFullError):
-            await durability.raise_if_failing()
+            await durability.wait_durable()
         store.late_error = None
         durability.request_commit()  # as every tick does
         await until(lambda: durability.error is None)
@@ -289,13 +292,15 @@ async def test_failed_commit_makes_nothing_durable() -> None:
         store.gate.set()
         store.error = StoreFullError("no room")
         store.write()
-        number = durability.next_commit
+        told: list[str] = []
+        durability.call_when_durable(lambda: told.append("durable"))
         with pytest.raises(StoreFullError):
             await durability.wait_durable()
-        assert durability.durable < number
+        durability.on_tick()
+        assert told == []
         store.error = None
         await durability.wait_durable()
-        assert durability.durable >= number
+        await until(lambda: told == ["durable"])
 
 
 async def test_write_included_in_an_earlier_commit_is_durable() -> None:
@@ -307,12 +312,12 @@ async def test_write_included_in_an_earlier_commit_is_durable() -> None:
         durability.request_commit()
         await until(lambda: store.tried == 1)
         store.write()
-        number = durability.next_commit
-        assert durability.durable < number
+        told: list[str] = []
+        durability.call_when_durable(lambda: told.append("durable"))
+        assert told == []
         store.door.set()
-        await until(lambda: durability.commits == 1)
-        assert durability.unwritten == 0
-        assert durability.durable >= number
+        await until(lambda: told == ["durable"])
+        assert (store.tried, durability.unwritten) == (1, 0)
 
 
 async def test_publication_is_sent_once_written_and_acknowledged_once_durable(
@@ -413,8 +418,8 @@ async def test_backlog_from_others_is_bounded_while_the_disk_is_full(
             await until(lambda: node.links.counts["store full"] > 0)
             await until(lambda: node.durability.error is not None)
             # A chunk of anti-entropy may be the one beyond the limit.
-            waiting = node.durability._waiting_bytes
-            assert bound < waiting < bound + 2 * node._topics._config.chunk_bytes
+            waiting = node.durability.waiting_bytes
+            assert bound < waiting < bound + 2 * ring.settings.config.chunk_bytes
             assert held(ring, "full") < 60
             make_room(store)
             await ring.settle()

@@ -10,10 +10,12 @@ from random import Random
 
 import pytest
 
+from skipring.api import subscription
 from skipring.api.connection import connect
 from skipring.errors import SkipringError
 from skipring.net.access import Access
 from skipring.net.event_loop import new_loop
+from skipring.node import host
 from skipring.observability import clock as wall_clock
 from skipring.observability.clock import BEATS, BEFORE_1970, LoopPause, publication_time_us, time_us
 from skipring.rpc.client import RpcClient
@@ -28,7 +30,8 @@ TICK_S = 0.1
 
 @pytest.fixture
 def before_1970(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wall_clock, "time_ns", lambda: -86_400 * 10**9)
+    for module in (wall_clock, subscription, host):
+        monkeypatch.setattr(module, "time_ns", lambda: -86_400 * 10**9)
 
 
 def test_time_before_1970_counts_as_zero(before_1970: None) -> None:
@@ -41,55 +44,46 @@ def test_time_after_1970_is_returned_unchanged() -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_publishing_with_a_clock_before_1970_states_cause_and_remedy(
+async def test_publishing_with_a_clock_before_1970_states_cause_and_remedy(
     many: bool, before_1970: None
 ) -> None:
-    async def scene() -> None:
-        async with (
-            Cluster(n=1) as cluster,
-            connect(cluster.url, tick_s=0.05) as node,
-            node.subscribe(cluster.topic) as news,
-        ):
-            with pytest.raises(SkipringError) as caught:
-                await (news.publish_many([b"one"]) if many else news.publish(b"one"))
-            assert str(caught.value) == BEFORE_1970
-
-    asyncio.run(scene())
+    async with (
+        Cluster(n=1) as cluster,
+        connect(cluster.url, tick_s=0.05) as node,
+        node.subscribe(cluster.topic) as news,
+    ):
+        with pytest.raises(SkipringError) as caught:
+            await (news.publish_many([b"one"]) if many else news.publish(b"one"))
+        assert str(caught.value) == BEFORE_1970
 
 
-def test_client_publishing_with_a_clock_before_1970_gets_the_remedy(
+async def test_client_publishing_with_a_clock_before_1970_gets_the_remedy(
     before_1970: None,
 ) -> None:
-    async def scene() -> None:
-        async with live_ring("n0") as ring:
-            await ring.settle()
-            access = Access(supervisors=(ring.supervisor.address,))
-            plan = PublishPlan(topic=TOPIC, is_volatile=True)
-            with pytest.raises(SkipringError) as caught:
-                await publish_all(access, plan, [b"one"], lambda _: None, lambda _: None)
-            assert str(caught.value) == BEFORE_1970
-
-    asyncio.run(scene())
+    async with live_ring("n0") as ring:
+        await ring.settle()
+        access = Access(supervisors=(ring.supervisor.address,))
+        plan = PublishPlan(topic=TOPIC, is_volatile=True)
+        with pytest.raises(SkipringError) as caught:
+            await publish_all(access, plan, [b"one"], lambda _: None, lambda _: None)
+        assert str(caught.value) == BEFORE_1970
 
 
-def test_member_with_a_clock_before_1970_receives_and_answers(before_1970: None) -> None:
-    async def scene() -> None:
-        async with (
-            live_ring("n0", "n1") as ring,
-            RpcClient([ring.supervisor.address], rng=Random(1)) as client,
-        ):
-            await ring.publish("n0", b"one")  # by a host with its own clock
-            await ring.settle()
-            for node in await client.locate(TOPIC):
-                assert isinstance(
-                    await client.request(TOPIC, node, FetchChanges, ChangePage), ChangePage
-                )
-                question = partial(FetchDeliveries, start=0, end=1)
-                page = await client.request(TOPIC, node, question, DeliveryPage)
-                assert isinstance(page, DeliveryPage)
-                assert page.times == (0,)
-
-    asyncio.run(scene())
+async def test_member_with_a_clock_before_1970_receives_and_answers(before_1970: None) -> None:
+    async with (
+        live_ring("n0", "n1") as ring,
+        RpcClient([ring.supervisor.address], rng=Random(1)) as client,
+    ):
+        await ring.publish("n0", b"one")  # by a host with its own clock
+        await ring.settle()
+        for node in await client.locate(TOPIC):
+            assert isinstance(
+                await client.request(TOPIC, node, FetchChanges, ChangePage), ChangePage
+            )
+            question = partial(FetchDeliveries, start=0, end=1)
+            page = await client.request(TOPIC, node, question, DeliveryPage)
+            assert isinstance(page, DeliveryPage)
+            assert page.times == (0,)
 
 
 # --- pauses of an event loop ---------------------------------------------------------------

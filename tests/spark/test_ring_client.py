@@ -73,7 +73,7 @@ async def secured_node(directory: Path) -> AsyncIterator[str]:
         credentials=papers.of("a"),
     )
     with PublicationStore.open(directory / "a") as store:
-        node = NodeHost("a", settings, rng=Random(1), deliver=lambda *_: None, store=store)
+        node = NodeHost("a", settings, rng=Random(1), store=store)
         await node.start(LOOPBACK, 0)
         node.subscribe(TOPIC)
         await until(lambda: bool(supervisor.members().get(TOPIC)))

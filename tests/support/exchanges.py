@@ -218,7 +218,7 @@ def is_refused_as_a_stranger_by(host: Host) -> bool:
 
 def is_dialling(host: Host) -> bool:
     """Return True while the host dials a peer."""
-    return any(peer._dialling is not None for peer in host.links._peers.values())
+    return any(peer.is_dialling for peer in host.links.peers.values())
 
 
 async def turns(count: int = 10) -> None:

@@ -10,7 +10,7 @@ from random import Random
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Deliver
 from skipring.core.events import PublishRequested
-from skipring.core.peers import NodeId, TopicId
+from skipring.core.peers import NodeId
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
@@ -63,15 +63,15 @@ class LiveRing:
         """Start a node that becomes a member of the topic."""
         got = self.delivered.setdefault(name, [])
 
-        def deliver(topic: TopicId, delivery: Deliver) -> None:
-            assert topic == TOPIC
+        def deliver(delivery: Deliver) -> None:
             for publication in delivery.publications:
                 assert publication.payload is not None
                 got.append(publication.payload)
 
-        node = NodeHost(name, self.settings, rng=Random(name), deliver=deliver, store=store)
+        node = NodeHost(name, self.settings, rng=Random(name), store=store)
         self.nodes[name] = await node.start(LOOPBACK, port)
         node.subscribe(TOPIC)
+        node.attach(TOPIC, deliver)
         return node
 
     async def leave(self, name: NodeId) -> bool:

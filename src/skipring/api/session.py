@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from math import inf
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from skipring.core.effects import Deliver, PeerInSync
 from skipring.core.limits import shown
 from skipring.core.log import Log
 from skipring.core.peers import NodeId, TopicId
@@ -41,18 +41,7 @@ if TYPE_CHECKING:  # reads certificates, which few processes need
 FLUSHES_PER_TICK: Final = 10  # as in NodeSettings
 NOT_CONNECTED: Final = "not connected; use it inside `async with skipring.connect(...)`"
 
-
-class TopicReceiver(Protocol):
-    """Receiver of the effects of one topic."""
-
-    def on_deliver(self, delivery: Deliver) -> None:
-        """Receive publications that were stored here."""
-
-    def on_confirmed(self, confirmed: PeerInSync) -> None:
-        """Record that a ring neighbour is in sync."""
-
-    async def leave(self) -> bool:
-        """Leave the topic; return True if the supervisor confirms."""
+Leave = Callable[[], Awaitable[bool]]
 
 
 class Session:
@@ -72,7 +61,7 @@ class Session:
         self._data_dir = data_dir
         self._host: NodeHost | None = None
         self._store: PublicationStore | None = None
-        self._receivers: dict[TopicId, TopicReceiver] = {}
+        self._leaves: dict[TopicId, Leave] = {}  # of the joined topics
         self._resources = AsyncExitStack()
         self._is_connected = False
         self._unconfirmed = 0  # own publications that no other member has confirmed
@@ -117,8 +106,6 @@ class Session:
                 self._name,
                 self.settings,
                 rng=Random(),
-                deliver=self._deliver,
-                on_in_sync=self._on_in_sync,
                 store=self._store,
                 trace=trace,
             )
@@ -145,7 +132,7 @@ class Session:
 
     async def _leave_all(self) -> None:
         """Leave the topics whose block is still open."""
-        await asyncio.gather(*(each.leave() for each in list(self._receivers.values())))
+        await asyncio.gather(*(leave() for leave in list(self._leaves.values())))
 
     @property
     def doubt(self) -> str | None:
@@ -159,12 +146,12 @@ class Session:
 
     # -- topics ------------------------------------------------------------------------------
 
-    def join(self, topic: TopicId, receiver: TopicReceiver) -> Log:
-        """Join the ring of a topic and pass its effects to the receiver; return its log."""
-        if topic in self._receivers:
+    def join(self, topic: TopicId, leave: Leave) -> Log:
+        """Join the ring of a topic; return its log. Closing the session calls ``leave``."""
+        if topic in self._leaves:
             raise InputError(f"already subscribed to {shown(topic)} over this connection")
         self.host.subscribe(topic)
-        self._receivers[topic] = receiver
+        self._leaves[topic] = leave
         machine = self.host.machine(topic)
         assert machine is not None, "a node that has subscribed has a machine"
         return machine.replica.archive
@@ -177,20 +164,14 @@ class Session:
             self._in_doubt += departure.own_unconfirmed
 
     def remove(self, topic: TopicId) -> None:
-        """Stop deliveries to the receiver of a topic."""
-        self._receivers.pop(topic, None)
+        """Forget a topic that was left, and stop its deliveries."""
+        self._leaves.pop(topic, None)
+        if self._host is not None:
+            self._host.detach(topic)
 
     def supervisor_of(self, topic: TopicId) -> Address:
         """Return the address of the supervisor of a topic."""
         return supervisor_of(topic, self.settings.supervisors)
-
-    def _deliver(self, topic: TopicId, delivery: Deliver) -> None:
-        if topic in self._receivers:
-            self._receivers[topic].on_deliver(delivery)
-
-    def _on_in_sync(self, topic: TopicId, confirmed: PeerInSync) -> None:
-        if topic in self._receivers:
-            self._receivers[topic].on_confirmed(confirmed)
 
 
 # -- arguments of the application ------------------------------------------------------------
@@ -210,14 +191,8 @@ def new_session(  # noqa: PLR0913  (the parameters of skipring.connect)
     drain_s: float = DRAIN_S,
 ) -> Session:
     """Return a session for the arguments of ``skipring.connect``; raise InputError as it does."""
-    if not _is_seconds(tick_s):
-        raise InputError(
-            f"expected a number of seconds above 0, got {tick_s!r}", parameter="tick_s"
-        )
-    if not _is_seconds(drain_s) and drain_s != 0:
-        raise InputError(
-            f"expected a number of seconds, 0 or more, got {drain_s!r}", parameter="drain_s"
-        )
+    _check_seconds(tick_s, "tick_s", " above 0", is_allowed=False)
+    _check_seconds(drain_s, "drain_s", ", 0 or more", is_allowed=drain_s == 0)
     if url is not None and not isinstance(url, str):
         raise InputError(f"expected a text, got {type(url).__name__}", parameter="url")
     directory = None if data_dir is None else Path(data_dir).expanduser()
@@ -244,8 +219,10 @@ def new_session(  # noqa: PLR0913  (the parameters of skipring.connect)
     return Session(settings, listen=(host, port), data_dir=directory, name=node)
 
 
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, int | float) and 0 < value < inf
+def _check_seconds(value: object, parameter: str, what: str, *, is_allowed: bool) -> None:
+    """Raise InputError unless the value is a positive number of seconds, or allowed anyway."""
+    if not is_allowed and not (isinstance(value, int | float) and 0 < value < inf):
+        raise InputError(f"expected a number of seconds{what}, got {value!r}", parameter=parameter)
 
 
 def _listen_address(

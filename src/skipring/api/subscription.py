@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from time import time_ns
 from types import TracebackType
 from typing import Final, Self, cast
 
@@ -15,9 +16,9 @@ from skipring.core.events import PublishRequested
 from skipring.core.limits import PAYLOAD_BYTES_MAX, check_publication
 from skipring.core.peers import TopicId
 from skipring.core.publications import Publication as StoredPublication
-from skipring.errors import InputError, MessageError, StorageError
-from skipring.node.replication_wait import REPLICAS_TIMEOUT_S
-from skipring.observability.clock import publication_time_us
+from skipring.errors import InputError, MessageError, SkipringError, StorageError
+from skipring.node.publisher import REPLICAS_TIMEOUT_S
+from skipring.observability.clock import BEFORE_1970, publication_time_us
 
 # Guess: after this many bytes a publisher lets connections write; their queues hold 64 times as
 # many bytes.
@@ -62,15 +63,17 @@ class Subscription:
 
     def __init__(self, topic_session: TopicSession) -> None:
         self._session = topic_session
+        self._topic = topic_session.topic
         self._published_bytes = 0  # since the last yield to the loop
 
     @property
     def topic(self) -> TopicId:
         """Return the topic."""
-        return self._session.topic
+        return self._topic
 
     async def __aenter__(self) -> Self:
         self._session.open()
+        self._host = self._session.host
         return self
 
     async def __aexit__(
@@ -108,11 +111,13 @@ class Subscription:
         True, other members may have the publication, and ``retry`` sends the same one again. Raise
         InputError, and publish nothing, if an argument is too large or of the wrong type.
         """
-        self._session.check_open()
-        check_replicas(replicas)
+        if not self._session.is_open:
+            self._session.check_open()
+        if type(replicas) is not int or replicas < 0:
+            raise InputError(f"replicas is a number of members, 0 or more, not {replicas!r}")
         (made,) = await self._publish([self._request(payload, key, headers)])
         if replicas:
-            await self._session.host.replications.reached(self.topic, made, replicas, timeout)
+            await self._host.replications.reached(self._topic, made, replicas, timeout)
         return made
 
     async def publish_many(self, records: Iterable[bytes | Record]) -> list[bytes]:
@@ -154,7 +159,7 @@ class Subscription:
         self._session.check_open()
         if not error.may_be_published:
             raise InputError("the failed call sent nothing; publish again", parameter="error")
-        await self._session.host.resend(self.topic, error.ids)
+        await self._host.resend(self._topic, error.ids)
         return list(error.ids)
 
     def _record_request(self, index: int, record: bytes | Record) -> PublishRequested:
@@ -169,17 +174,20 @@ class Subscription:
         self, payload: bytes, key: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> PublishRequested:
         """Return a validated request; the node does not validate it again."""
+        now = time_ns() // 1000
+        if now < 0:
+            raise SkipringError(BEFORE_1970)
+        is_plain = type(payload) is bytes and key is None and not headers
+        if is_plain and len(payload) <= PAYLOAD_BYTES_MAX:
+            return PublishRequested(payload=payload, time=now)
         request = PublishRequested(
             payload=_as_bytes(payload, "a payload"),
-            time=publication_time_us(),
+            time=now,
             key=None if key is None else _as_bytes(key, "a key"),
             headers=_as_headers(headers or {}),
         )
-        is_plain = request.key is None and not request.headers
-        if is_plain and len(request.payload) <= PAYLOAD_BYTES_MAX:
-            return request
         checked = StoredPublication(
-            publisher=self._session.host.name,
+            publisher=self._host.name,
             seq=0,
             payload=request.payload,
             time=request.time,
@@ -193,7 +201,7 @@ class Subscription:
         return request
 
     async def _publish(self, requests: Sequence[PublishRequested]) -> list[bytes]:
-        made = await self._session.host.publish(self.topic, *requests)
+        made = await self._host.publish(self._topic, *requests)
         self._published_bytes += sum([PUBLICATION_BYTES_MIN + len(r.payload) for r in requests])
         if self._published_bytes >= PUBLISHED_AT_ONCE_BYTES:
             self._published_bytes = 0
@@ -207,7 +215,8 @@ class Subscription:
 
     async def __anext__(self) -> Publication:
         """Return the next publication, in the order in which they were stored here."""
-        self._session.check_opened()
+        if not self._session.is_open:
+            self._session.check_opened()
         publication = await self._session.reader.next()
         if publication is None:
             raise StopAsyncIteration
@@ -286,12 +295,6 @@ def check_limit(limit: int) -> None:
     """Raise InputError for a limit below 1."""
     if limit < 1:
         raise InputError(f"read_many takes a limit of 1 or more, not {limit}")
-
-
-def check_replicas(replicas: object) -> None:
-    """Raise InputError if the value is no number of members."""
-    if type(replicas) is not int or replicas < 0:
-        raise InputError(f"replicas is a number of members, 0 or more, not {replicas!r}")
 
 
 def _as_bytes(value: object, what: str) -> bytes:

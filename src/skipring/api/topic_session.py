@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import StrEnum
 from random import Random
 from typing import Final
@@ -11,15 +13,15 @@ from msgspec import Struct
 
 from skipring.api.reader import Cursor, Reader, Start, checked_start
 from skipring.api.session import Session
-from skipring.api.sync import SyncTracker
-from skipring.core.effects import Deliver, PeerInSync
+from skipring.core.effects import PeerInSync
+from skipring.core.events import SyncRequested
 from skipring.core.limits import shown
 from skipring.core.log import Log, MemoryLog
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import CursorError, InputError, MessageError, SkipringError
 from skipring.net.addresses import supervisor_at
+from skipring.net.event_loop import Timer
 from skipring.node.host import NodeHost
-from skipring.node.timer import Timer
 from skipring.observability.clock import time_us
 from skipring.storage.topic_log import TopicLog
 from skipring.wire.limits import check_topic
@@ -28,6 +30,7 @@ LEAVE_S: Final = 5.0  # Guess: a caller that stops does not want to wait much lo
 
 # The offset of the first publication that was read and not handed out, or None.
 Unread = Callable[[], int | None]
+Neighbours = Callable[[], list[NodeId] | None]
 
 
 class HealthState(StrEnum):
@@ -75,8 +78,8 @@ class TopicSession:
         self._log: Log = MemoryLog()
         self._store_id: str | None = None
         self._last_cursors: list[Cursor] = []  # set on leaving: the store may be closed
-        self._reader = Reader(topic, self._log, "all", now=0)
-        self._is_open = False
+        self.reader = Reader(topic, self._log, "all", now=0)  # an empty one before ``open``
+        self.is_open = False
         self._has_been_opened = False
         tick_s = session.settings.tick_s
         self._sync = SyncTracker(self._neighbours, self._confirmed, self._ask_neighbours, tick_s)
@@ -89,15 +92,10 @@ class TopicSession:
         """Return the host of the node; raise SkipringError if it is not connected."""
         return self._session.host
 
-    @property
-    def reader(self) -> Reader:
-        """Return the reader; an empty one before ``open``."""
-        return self._reader
-
     def check_open(self) -> None:
         """Raise SkipringError if the topic is not joined."""
         self.check_opened()
-        if not self._is_open:
+        if not self.is_open:
             raise SkipringError(
                 f"not subscribed to {shown(self.topic)} any more: its block was left; "
                 "subscribe again"
@@ -120,10 +118,11 @@ class TopicSession:
         store = self._session.store
         self._check_start()  # publications may have been lost since the session was made
         now = time_us()
-        self._log = self._session.join(self.topic, self)
+        self._log = self._session.join(self.topic, self.leave)
         self._store_id = None if store is None else store.id
-        self._reader = Reader(self.topic, self._log, self._start, now)
-        self._is_open = self._has_been_opened = True
+        self.reader = Reader(self.topic, self._log, self._start, now)
+        self.host.attach(self.topic, self.reader.on_deliver, self.on_confirmed)
+        self.is_open = self._has_been_opened = True
         self._ticker.start()
 
     def _check_start(self) -> None:
@@ -136,11 +135,11 @@ class TopicSession:
 
         First hand over the publications to a remaining member, for at most ``drain_s``.
         """
-        if not self._is_open:
+        if not self.is_open:
             return True
-        self._is_open = False
+        self.is_open = False
         self._ticker.stop()
-        self._reader.close()
+        self.reader.close()
         try:
             await self._drain()
             return await self.host.unsubscribe(self.topic, LEAVE_S)
@@ -179,7 +178,7 @@ class TopicSession:
     def _handed_out(self) -> int:
         """Return the offset after the last publication that the application has."""
         unread = self._unread()
-        return self._reader.offset if unread is None else unread
+        return self.reader.offset if unread is None else unread
 
     def _cursor_at(self, offset: int) -> Cursor:
         assert self._store_id is not None
@@ -187,11 +186,7 @@ class TopicSession:
         chain = self._log.chain_at(offset)
         return Cursor(self._store_id, self.topic, self._log.epoch, offset, chain)
 
-    # -- effects -----------------------------------------------------------------------------
-
-    def on_deliver(self, delivery: Deliver) -> None:
-        """Pass publications that were stored here to the reader."""
-        self._reader.on_deliver(delivery)
+    # -- health ------------------------------------------------------------------------------
 
     def on_confirmed(self, confirmed: PeerInSync) -> None:
         """Record that a ring neighbour is in sync."""
@@ -200,9 +195,7 @@ class TopicSession:
 
     def _end_history_in_sync(self) -> None:
         if self._sync.are_complete:
-            self._reader.end_history()
-
-    # -- health ------------------------------------------------------------------------------
+            self.reader.end_history()
 
     async def synced(self, timeout_s: float) -> None:
         """Wait until every ring neighbour has confirmed to be in sync.
@@ -239,10 +232,10 @@ class TopicSession:
         return self._health(HealthState.SYNCING if reasons else HealthState.STABLE, reasons)
 
     def _health(self, state: HealthState, reasons: Iterable[str]) -> Health:
-        return Health(state, tuple(reasons), self._reader.lag)
+        return Health(state, tuple(reasons), self.reader.lag)
 
     def _joining_reasons(self) -> Iterable[str]:
-        if not self._is_open:
+        if not self.is_open:
             return ["not subscribed"]
         address, host = self._session.supervisor_of(self.topic), self.host
         if self.topic in host.refusals:
@@ -256,16 +249,16 @@ class TopicSession:
 
     def _ask_neighbours(self) -> None:
         self.check_open()  # a caller that waits gets an error when the topic is left
-        self.host.confirm(self.topic)
+        self.host.dispatch(self.topic, SyncRequested())
 
     def _confirmed(self) -> frozenset[NodeId]:
         """Return the ring neighbours that are in sync."""
-        machine = self.host.machine(self.topic) if self._is_open else None
+        machine = self.host.machine(self.topic) if self.is_open else None
         return machine.replication.in_sync if machine is not None else frozenset()
 
     def _neighbours(self) -> list[NodeId] | None:
         """Return the distinct ring neighbours; None while this node has no label."""
-        machine = self.host.machine(self.topic) if self._is_open else None
+        machine = self.host.machine(self.topic) if self.is_open else None
         if machine is None or machine.label is None:
             return None
         return machine.ring_neighbours()
@@ -280,3 +273,84 @@ def _checked_topic(topic: object) -> TopicId:
     except MessageError as error:
         raise InputError(str(error)) from None
     return topic
+
+
+# -- confirmations of neighbours (T19) ------------------------------------------------------
+
+
+class SyncTracker:
+    """Confirmations of the ring neighbours since the last repair."""
+
+    def __init__(
+        self,
+        neighbours: Neighbours,
+        confirmed: Callable[[], frozenset[NodeId]],
+        ask: Callable[[], None],
+        tick_s: float,
+    ) -> None:
+        self._neighbours = neighbours  # returns None while this node has no label
+        self._confirmed = confirmed
+        self._ask = ask
+        self._tick_s = tick_s
+        self._rounds: list[_Round] = []  # one for each waiting caller
+
+    def __contains__(self, node: NodeId) -> bool:
+        return node in self._confirmed()
+
+    @property
+    def are_complete(self) -> bool:
+        """Return True if all neighbours have confirmed; a node that is alone has no neighbours."""
+        neighbours = self._neighbours()
+        return neighbours is not None and self._confirmed().issuperset(neighbours)
+
+    def on_confirmed(self, confirmed: PeerInSync) -> None:
+        """Record the root of a ring neighbour for the waiting callers."""
+        for answers in self._rounds:
+            answers.roots[confirmed.node] = confirmed.root
+            answers.arrived.set()
+
+    async def all_equal(self, timeout_s: float) -> str | None:
+        """Wait until all neighbours have confirmed one state; return the reason after a timeout."""
+        answers = _Round()
+        self._rounds.append(answers)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not answers.are_equal(self._neighbours()):
+                    self._ask()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._tick_s):
+                            await self._equal(answers)
+        except TimeoutError:
+            return answers.missing(self._neighbours())
+        finally:
+            self._rounds.remove(answers)
+        return None
+
+    async def _equal(self, answers: _Round) -> None:
+        while not answers.are_equal(self._neighbours()):
+            answers.arrived.clear()
+            await answers.arrived.wait()
+
+
+class _Round:
+    """Confirmations that one waiting caller has received from the neighbours."""
+
+    def __init__(self) -> None:
+        self.roots: dict[NodeId, bytes] = {}
+        self.arrived = asyncio.Event()
+
+    def are_equal(self, neighbours: list[NodeId] | None) -> bool:
+        """Return True if all neighbours have confirmed the same root."""
+        if neighbours is None:
+            return False
+        roots = {self.roots.get(node) for node in neighbours}
+        return not roots or (len(roots) == 1 and None not in roots)
+
+    def missing(self, neighbours: list[NodeId] | None) -> str:
+        """Return the reason why the neighbours are not in sync."""
+        if neighbours is None:
+            return "the supervisor has not assigned a place in the ring"
+        silent = [node for node in neighbours if node not in self.roots]
+        if not silent:
+            return "publications keep arriving, so the neighbours confirmed different states"
+        return f"{' and '.join(silent)} did not confirm to be in sync"

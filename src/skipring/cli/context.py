@@ -11,7 +11,7 @@ import click
 from skipring.cli.options import json_option, option
 
 if TYPE_CHECKING:
-    from skipring.net.contexts import Context
+    from skipring.net.access import Context
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -35,8 +35,7 @@ def save(
     name: str, supervisor: str, tls_ca: str | None, tls_cert: str | None, tls_key: str | None
 ) -> None:
     """Save a context as NAME, replacing an earlier one."""
-    from skipring.net.access import Access
-    from skipring.net.contexts import Context, Contexts
+    from skipring.net.access import Access, Context, Contexts
 
     access = Access.given(supervisor, ca=tls_ca, cert=tls_cert, key=tls_key)
     access.credentials()  # fail now instead of at the first connection
@@ -55,7 +54,7 @@ def save(
 @click.argument("name")
 def use(name: str) -> None:
     """Select the context NAME for all later commands."""
-    from skipring.net.contexts import SELECTED, Contexts
+    from skipring.net.access import SELECTED, Contexts
 
     contexts = Contexts.load()
     contexts.select(name)
@@ -68,7 +67,7 @@ def use(name: str) -> None:
 @json_option("Print JSON.")
 def list_contexts(as_json: bool) -> None:
     """List all contexts; an asterisk marks the selected one."""
-    from skipring.net.contexts import Contexts
+    from skipring.net.access import Contexts
 
     contexts = Contexts.load()
     for name, each in sorted(contexts.contexts.items()):
@@ -87,7 +86,7 @@ def list_contexts(as_json: bool) -> None:
 def show(name: str | None, as_json: bool) -> None:
     """Show the context NAME; by default, the selected one."""
     from skipring.errors import InputError
-    from skipring.net.contexts import Contexts
+    from skipring.net.access import Contexts
 
     contexts = Contexts.load()
     name = name or contexts.selected
@@ -106,7 +105,7 @@ def show(name: str | None, as_json: bool) -> None:
 @click.argument("name")
 def delete(name: str) -> None:
     """Delete the context NAME."""
-    from skipring.net.contexts import Contexts
+    from skipring.net.access import Contexts
 
     contexts = Contexts.load()
     contexts.delete(name)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import ssl
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from time import time
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from skipring.core.log_messages import Refused
 from skipring.core.peers import SUPERVISOR, NodeId
@@ -21,21 +20,17 @@ from skipring.net.addresses import join_address
 from skipring.net.dial_failure import (
     CLOSED,
     FIRST_BYTES_MAX,
-    NOT_TLS,
     SILENT,
     Cause,
     DialFailure,
+    classify_tls_error,
     failure_in,
     failure_of,
+    stranger,
 )
-from skipring.net.partial_frames import PartialFrames
-from skipring.net.work_budget import (
-    REQUEST_WAIT_S,
-    WAITING_BYTES_MAX,
-    WorkBudget,
-)
+from skipring.net.work_budget import REQUEST_WAIT_S, WAITING_BYTES_MAX
 from skipring.security.credentials import PeerCertificate, may_act_as
-from skipring.wire.codec import Envelope, decode, encode
+from skipring.wire.codec import decode, encode
 from skipring.wire.framing import CONTROL_BYTES_MAX, Frame, FrameReader
 from skipring.wire.handshake import (
     NAME_TYPES,
@@ -48,128 +43,37 @@ from skipring.wire.handshake import (
 )
 from skipring.wire.rpc import BUSY, CONNECTION_REQUEST, RUNTIME_TYPES, WireMessage, is_request
 
-if TYPE_CHECKING:  # Importing it loads cryptography, which few processes need.
-    from skipring.security.credentials import Distrust
+if TYPE_CHECKING:  # cycles: a peer dials connections, a transport owns them
+    from skipring.net.peer import RemotePeer
+    from skipring.net.transport import Transport
 
 FAREWELL_S: Final = 0.5  # Guess: enough for a peer to read; an immediate close could lose it.
 GREETING_S: Final = 5.0  # Guess: a peer greets at once; a silent peer is not a skipring process.
 TURN_AWAY_S: Final = 1.0  # Guess: enough for a peer to read the reason.
 
-# Reasons of failed TLS handshakes; details are words of OpenSSL or this process, never of a peer.
-HANDSHAKE_REASONS: Final = frozenset({"bad certificate", "no certificate", "handshake failed"})
-
-
-def classify_tls_error(error: Exception) -> tuple[str | None, str]:
-    """Return why a TLS handshake failed, as reason and detail; the reason is None if not TLS."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return "bad certificate", error.verify_message
-    if isinstance(error, ssl.SSLError):
-        reason = (error.reason or "").replace("_", " ").lower()
-        if "did not return a certificate" in reason:
-            return "no certificate", "the other side has shown none"
-        if reason in NOT_TLS:
-            return "handshake failed", "the other side does not speak TLS"
-        return "handshake failed", reason or str(error)
-    return None, str(error)
-
-
-class Owner(Protocol):
-    """Owner of a connection: the outbound queue of the peer at the other end."""
-
-    @property
-    def name(self) -> NodeId:
-        """Return the name of the peer in this process."""
-
-    def matches(self, greeting: Hello) -> bool:
-        """Return True if the greeting is from the peer that was dialled."""
-
-    def on_link(self, link: PeerConnection) -> None:
-        """Use a connection that has greeted."""
-
-    def on_lost(self, link: PeerConnection) -> None:
-        """Forget a connection that is closed."""
-
-    @property
-    def is_behind(self) -> bool:
-        """Return True if the peer has a large backlog of unread data."""
-
-    def refuse_request(self, frame: bytes) -> None:
-        """Send the refusal of a request that waited too long."""
-
-    def flush(self, over: PeerConnection | None = None) -> None:
-        """Write the queued frames, over the given connection or the active one."""
-
-
-class Switchboard(Protocol):
-    """All connections of a process, as one connection uses them."""
-
-    budget: WorkBudget
-    partial_frames: PartialFrames
-    counts: Counter[str]  # dropped frames and refused connections, by reason
-
-    def on_bytes(self, count: int) -> None:
-        """Count received bytes."""
-
-    def greeting_frame(self, nonce: int, *, is_opening: bool) -> bytes:
-        """Return the first frame to send, as the side that opens or accepts a connection."""
-
-    @property
-    def is_secured(self) -> bool:
-        """Return True if peers must present a certificate."""
-
-    def admit(self, link: PeerConnection) -> bool:
-        """Count a connection; return False if the process accepts no more."""
-
-    def why_no_place(self, link: PeerConnection, name: NodeId) -> str | None:
-        """Assign a place to a connection that a peer opened; return the reason if there is none."""
-
-    def distrust(self, certificate: PeerCertificate, now_s: float) -> Distrust | None:
-        """Return why a verified certificate is refused now; None if it is accepted."""
-
-    def claim(self, link: PeerConnection, greeting: Hello) -> None:
-        """Admit a node under its name, now or later, or refuse it."""
-
-    def on_name_message(self, link: PeerConnection, message: NameMessage) -> None:
-        """Handle a message about the name of one end of a connection."""
-
-    def register(self, greeting: Hello) -> Owner:
-        """Return the owner of a connection that a peer opened, from its greeting."""
-
-    def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
-        """Handle a message that arrived in a frame."""
-
-    def begin_batch(self) -> None:
-        """Collect frames to send until ``end_batch``."""
-
-    def end_batch(self, link: PeerConnection) -> None:
-        """Write the collected frames, one write per peer; answers go over this connection."""
-
-    def refuse(self, reason: str, link: PeerConnection, detail: str = "") -> None:
-        """Count and log a refused connection."""
-
-    def on_lost(self, link: PeerConnection) -> None:
-        """Forget a connection that is closed."""
+# Messages that concern the connection itself.
+_OWN_TYPES: Final = frozenset({Refused, *NAME_TYPES})
 
 
 class PeerConnection(asyncio.Protocol):
     """One connection to a peer: handshake, frames in both directions, limits."""
 
-    def __init__(self, board: Switchboard, dialled_for: Owner | None) -> None:
+    def __init__(self, board: Transport, dialled_for: RemotePeer | None) -> None:
         self._board = board
         self._budget = board.budget
+        self._traffic = board.traffic
         self._partial_frames = board.partial_frames
         self._partial_bytes = 0  # of the unfinished frame
         self._owner = dialled_for
         self._reader = FrameReader()
         # Frames that have arrived and are not handled yet, each with its time of arrival.
         self._waiting: deque[tuple[float, Frame]] = deque()
-        self._waiting_bytes = 0
-        self._is_paused = False  # no reading until the waiting frames are handled
         self._is_ended = False  # the peer sends no more: close after the waiting frames
-        self._transport: asyncio.Transport | None = None
+        self.waiting_bytes = 0
+        self.is_read = True  # False until the waiting frames are handled
+        self.transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self.address = "unknown"  # of the other end, for logs
-        self.local_address = "unknown"  # of this end
         self.nonce = secrets.randbelow(NONCE_END - 1) + 1  # in this side's greeting
         self.account = self.address  # limits count by account: name, or host before the greeting
         self._is_refused = False
@@ -192,25 +96,26 @@ class PeerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the greeting and start the deadline for the peer's greeting."""
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
         loop = asyncio.get_running_loop()
         self.began_s = self.used_s = loop.time()
-        where = transport.get_extra_info("peername")
-        if where:
-            self.address = join_address(where[0], where[1])
-            self.account = where[0]
-        here = transport.get_extra_info("sockname")
-        if here:
-            self.local_address = join_address(here[0], here[1])
+        if where := transport.get_extra_info("peername"):
+            self.address, self.account = join_address(where[0], where[1]), where[0]
         if not self._board.admit(self):
-            self._refuse("closed")
+            self.refuse("closed")
             return
         shown = cast("Mapping[str, Any] | None", transport.get_extra_info("peercert"))
         self.certificate = PeerCertificate.read(shown) if shown else None
         if not self.check_certificate(time()):
             return
         self.write(self._board.greeting_frame(self.nonce, is_opening=self.is_dialled))
-        self._deadline = loop.call_later(GREETING_S, self._refuse, "no greeting", "", SILENT)
+        self._deadline = loop.call_later(GREETING_S, self.refuse, "no greeting", "", SILENT)
+
+    @property
+    def local_address(self) -> str:
+        """Return the address of this end; empty if the connection is lost."""
+        here = self.transport.get_extra_info("sockname") if self.transport is not None else None
+        return join_address(here[0], here[1]) if here else ""
 
     @property
     def certificate_name(self) -> NodeId | None:
@@ -221,14 +126,14 @@ class PeerConnection(asyncio.Protocol):
         """Close the connection and return False if the certificate is denied or has expired."""
         why = self._board.distrust(self.certificate, now_s) if self.certificate else None
         if why is not None and not self._is_refused:
-            self._refuse(why.reason, why.sentence, DialFailure(Cause.UNTRUSTED, why.sentence))
+            self.refuse(why.reason, why.sentence, DialFailure(Cause.UNTRUSTED, why.sentence))
         return why is None
 
     def data_received(self, data: bytes) -> None:
         """Split data into frames; handle them now, or in a later turn of the loop."""
-        board, budget = self._board, self._budget
+        budget = self._budget
         self.is_used = True
-        board.on_bytes(len(data))
+        self._traffic["bytes_received"] += len(data)
         if self.sender is None:
             self._first += data[: FIRST_BYTES_MAX - len(self._first)]
         try:
@@ -244,16 +149,15 @@ class PeerConnection(asyncio.Protocol):
                 self._refuse_bytes(HandshakeError("the first frame is longer than a greeting"))
         if not frames:
             return
+        self._traffic["frames_received"] += len(frames)
         done = self._handle(frames) if budget.left_s > 0 and not self._waiting else 0
         if done < len(frames):
             self._keep_waiting(frames[done:], len(data))
 
     def _handle(self, frames: list[Frame]) -> int:
         """Handle frames until the work budget of this turn is spent; return their number."""
-        board, budget = self._board, self._budget
-        clock = budget.clock
-        end_s = clock() + budget.left_s
-        board.begin_batch()
+        budget, clock = self._budget, self._budget.clock
+        end_s = budget.begin()
         try:
             for done, frame in enumerate(frames):
                 if self._is_refused:
@@ -266,8 +170,7 @@ class PeerConnection(asyncio.Protocol):
         except WireError as error:
             self._refuse_bytes(error)
         finally:
-            board.end_batch(self)
-            budget.spend(end_s)
+            budget.end(self, end_s)
         return len(frames)
 
     @property
@@ -281,8 +184,8 @@ class PeerConnection(asyncio.Protocol):
         if self._claim is not None:
             frames = [each for each in frames if not self._is_about_name(each)]
         self._waiting.extend((came_s, frame) for frame in frames)
-        self._waiting_bytes += size_bytes
-        if self._waiting_bytes > WAITING_BYTES_MAX:
+        self.waiting_bytes += size_bytes
+        if self.waiting_bytes > WAITING_BYTES_MAX:
             self._pause_reading()
         self._budget.add(self)
 
@@ -301,15 +204,14 @@ class PeerConnection(asyncio.Protocol):
         return True
 
     def _pause_reading(self) -> None:
-        transport = self._transport
-        if not self._is_paused and transport is not None and not transport.is_closing():
-            transport.pause_reading()
-            self._is_paused = True
+        if self.is_read and self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+            self.is_read = False
 
     def handle_some(self, end_s: float) -> bool:
         """Handle one waiting frame, and more until ``end_s``; return True if some are left."""
         clock, waiting = self._budget.clock, self._waiting
-        self._board.begin_batch()
+        self._budget.begin()
         try:
             while waiting and self._can_serve:
                 came_s, frame = waiting.popleft()
@@ -322,22 +224,22 @@ class PeerConnection(asyncio.Protocol):
         except WireError as error:
             self._refuse_bytes(error)
         finally:
-            self._board.end_batch(self)
+            self._budget.end(self)
         if not waiting:
             self.close() if self._is_ended else self._read_on()
         return bool(waiting) and self._can_serve
 
     def _read_on(self) -> None:
-        transport = self._transport
-        if self._is_paused and transport is not None and not transport.is_closing():
+        transport = self.transport
+        if not self.is_read and transport is not None and not transport.is_closing():
             transport.resume_reading()
             if self._partial_bytes:  # paused, it could not send the rest: restart its deadline
                 self._partial_frames.update(self, self._partial_bytes, is_new=True)
-        self._is_paused = False
-        self._waiting_bytes = 0
+        self.is_read = True
+        self.waiting_bytes = 0
 
     def _refuse_bytes(self, error: WireError) -> None:
-        self._refuse(type(error).__name__, str(error), failure_in(self._first))
+        self.refuse(type(error).__name__, str(error), failure_in(self._first))
 
     def eof_received(self) -> bool:
         """Keep the connection open until its waiting frames are handled; TLS closes it anyway."""
@@ -389,14 +291,26 @@ class PeerConnection(asyncio.Protocol):
             self._on_greeting(check_greeting(frame))
             return
         envelope = decode(frame)
-        if type(envelope.message) is Refused and envelope.message.request == CONNECTION_REQUEST:
-            self._on_refusal(envelope.message.reason)
-        elif type(envelope.message) in NAME_TYPES:
-            self._board.on_name_message(self, cast("NameMessage", envelope.message))
-        elif self._is_client and type(envelope.message) not in RUNTIME_TYPES:
-            self._refuse("not for clients", type(envelope.message).__name__)
-        else:
-            self._board.receive(self.sender, envelope, frame)
+        kind = type(envelope.message)
+        if kind in _OWN_TYPES and self._is_about_connection(envelope.message):
+            return
+        if self._is_client and kind not in RUNTIME_TYPES:
+            self.refuse("not for clients", kind.__name__)
+            return
+        if envelope.hints:
+            self._board.learn(self.sender, envelope.hints)
+        self._board.receive(self.sender, envelope, frame)
+
+    def _is_about_connection(self, message: WireMessage) -> bool:
+        """Handle a message about this connection or the names at its ends."""
+        if type(message) in NAME_TYPES:
+            self._board.on_name_message(self, cast("NameMessage", message))
+            return True
+        assert isinstance(message, Refused)
+        if message.request == CONNECTION_REQUEST:
+            self._on_refusal(message.reason)
+            return True
+        return False
 
     def _on_refusal(self, reason: str) -> None:
         """Close the connection: the peer refuses it."""
@@ -408,11 +322,11 @@ class PeerConnection(asyncio.Protocol):
         if not self._is_believed(greeting):
             shown_name = f"{self.certificate_name} as {greeting.node}"
             failure = DialFailure(Cause.UNTRUSTED, shown_name)
-            self._refuse("name not in certificate", shown_name, failure)
+            self.refuse("name not in certificate", shown_name, failure)
         elif self._owner is not None and not self._owner.matches(greeting):
-            self._refuse("stranger", greeting.node, _stranger(greeting))
+            self.refuse("stranger", greeting.node, stranger(greeting))
         elif self._owner is None and greeting.role is Role.SUPERVISOR:
-            self._refuse("supervisors do not dial")  # a process dials its supervisors itself
+            self.refuse("supervisors do not dial")  # a process dials its supervisors itself
         elif greeting.role is Role.NODE:
             self._claim = greeting
             self._board.claim(self, greeting)
@@ -483,18 +397,21 @@ class PeerConnection(asyncio.Protocol):
 
     # -- output ------------------------------------------------------------------------------
 
-    def write(self, data: bytes) -> None:
-        """Write bytes to the socket."""
-        if self._transport is not None:
+    def write(self, data: bytes, frames: int = 1) -> None:
+        """Write frames to the socket."""
+        if self.transport is not None:
             self.is_used = True
-            self._transport.write(data)
+            self._traffic["bytes_sent"] += len(data)
+            self._traffic["frames_sent"] += frames
+            self.transport.write(data)
 
     def check_deadlines(self, now: float) -> None:
         """Record whether the connection was used since the last call."""
         if self.is_used:
             self.is_used, self.used_s = False, now
 
-    def _refuse(self, reason: str, detail: str = "", failure: DialFailure | None = None) -> None:
+    def refuse(self, reason: str, detail: str = "", failure: DialFailure | None = None) -> None:
+        """Close the connection at once; count and log the reason."""
         self._is_refused = True
         self.failure = failure
         self._board.refuse(reason, self, detail)
@@ -514,15 +431,6 @@ class PeerConnection(asyncio.Protocol):
             "idle client", "this connection was idle, and another client needs a place"
         )
 
-    def refuse_partial(self, reason: str, detail: str) -> None:
-        """Close the connection: it holds an unfinished frame."""
-        self._refuse(reason, detail)
-
-    @property
-    def is_read(self) -> bool:
-        """Return False while this process does not read from the connection."""
-        return not self._is_paused
-
     def _forget_bytes(self) -> None:
         """Free unhandled input: reference cycles keep the connection itself alive for longer."""
         self._waiting.clear()
@@ -532,18 +440,11 @@ class PeerConnection(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection after the written bytes are sent."""
         self._waiting.clear()
-        if self._transport is not None:
-            self._transport.close()
+        if self.transport is not None:
+            self.transport.close()
 
     def abort(self) -> None:
         """Close the connection at once."""
         self._forget_bytes()
-        if self._transport is not None:
-            self._transport.abort()
-
-
-def _stranger(greeting: Hello) -> DialFailure:
-    """Return the failure of a dial that another skipring process answered."""
-    is_supervisor = greeting.role is Role.SUPERVISOR
-    who = "a skipring supervisor" if is_supervisor else f"the skipring node {greeting.node}"
-    return DialFailure(Cause.STRANGER, who)
+        if self.transport is not None:
+            self.transport.abort()

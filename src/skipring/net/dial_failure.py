@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from skipring.core.limits import shown
 from skipring.core.peers import NodeId
-from skipring.wire.handshake import VERSION, version_in
+from skipring.wire.handshake import VERSION, Hello, Role, version_in
 from skipring.wire.rpc import Address
 
 FIRST_BYTES_MAX: Final = 1024  # Limit: longer than a greeting, enough to recognise a banner.
@@ -22,6 +22,9 @@ _TLS_RECORDS: Final = range(0x14, 0x18)
 _TLS_MAJOR: Final = 3
 # A server that takes the greeting for HTTP/0.9 answers with a page and no status line.
 _HTTP: Final = (b"http/", b"<!doctype html", b"<html")
+
+# Reasons of failed TLS handshakes; details are words of OpenSSL or this process, never of a peer.
+HANDSHAKE_REASONS: Final = frozenset({"bad certificate", "no certificate", "handshake failed"})
 
 
 class Cause(StrEnum):
@@ -136,3 +139,24 @@ def failure_in(first: bytes) -> DialFailure:
     if first.startswith(b"SSH-"):
         return DialFailure(Cause.FOREIGN, "SSH")
     return DialFailure(Cause.FOREIGN, shown(first.decode("latin-1")))
+
+
+def classify_tls_error(error: Exception) -> tuple[str | None, str]:
+    """Return why a TLS handshake failed, as reason and detail; the reason is None if not TLS."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "bad certificate", error.verify_message
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or "").replace("_", " ").lower()
+        if "did not return a certificate" in reason:
+            return "no certificate", "the other side has shown none"
+        if reason in NOT_TLS:
+            return "handshake failed", "the other side does not speak TLS"
+        return "handshake failed", reason or str(error)
+    return None, str(error)
+
+
+def stranger(greeting: Hello) -> DialFailure:
+    """Return the failure of a dial that another skipring process answered."""
+    is_supervisor = greeting.role is Role.SUPERVISOR
+    who = "a skipring supervisor" if is_supervisor else f"the skipring node {greeting.node}"
+    return DialFailure(Cause.STRANGER, who)

@@ -1,19 +1,29 @@
-"""Remote peer: outbound queue, active connection, reconnect with backoff."""
+"""Remote peer: outbound queue, active connection, reconnect with backoff, limits of dial-backs.
+
+An address is proven when a dial by this process finds the expected node there (decision 48). Until
+then it is a claim by the node itself, by a supervisor or by another member. A member can claim any
+host and port, so dials to claims of members have a budget for each member and one for all.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.net.addresses import is_loopback
-from skipring.net.connection import PeerConnection, classify_tls_error
+from skipring.net.connection import PeerConnection
 from skipring.net.dial_failure import (
     CLOSED,
     NO_ANSWER,
     SILENT,
     Cause,
     DialFailure,
+    classify_tls_error,
     failure_of,
 )
 from skipring.net.sockets import TROUBLES, dial, speaks_tls
@@ -39,6 +49,12 @@ REFUSED_S: Final = (
 SPARE_S: Final = 10.0  # Guess: a second connection that is unused for this time can be closed.
 IDLE_S: Final = 60.0  # Guess: neighbours send once a tick, so an idle peer is no longer one.
 GRUDGE_S: Final = 60.0  # Guess: a failed dial is forgotten after this time.
+# Guess: a member in a ring of 1,000 has at most 20 neighbours, and supervisors name most of them.
+MEMBER_BURST: Final = 16
+MEMBER_PER_S: Final = 1.0
+ALL_BURST: Final = 64
+ALL_PER_S: Final = 8.0
+MEMBERS_MAX: Final = 1024  # Limit: members with their own budget.
 
 
 class RemotePeer:
@@ -73,7 +89,11 @@ class RemotePeer:
         self._size += len(frame)
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._links.schedule(self)
+            gathered = self._links.budget.gathered
+            if gathered is None:
+                asyncio.get_running_loop().call_soon(self.flush)
+            else:  # the end of the batch of received frames flushes it
+                gathered.append(self)
 
     def refuse_request(self, frame: bytes) -> None:
         """Send the refusal of a request that waited too long."""
@@ -91,6 +111,11 @@ class RemotePeer:
         return self._size
 
     @property
+    def is_dialling(self) -> bool:
+        """Return True while a dial is in progress or waits for its time."""
+        return self._dialling is not None
+
+    @property
     def is_behind(self) -> bool:
         """Return True if the queue exceeds BEHIND_BYTES."""
         return self._size > BEHIND_BYTES
@@ -100,10 +125,9 @@ class RemotePeer:
         self._is_scheduled = False
         link = over if over is not None and over in self._spare else self.link
         if link is not None:
-            waiting, links = self._waiting, self._links
+            waiting = self._waiting
             if waiting and link.can_write:
-                link.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
-                links.on_written(self._size, len(waiting))
+                link.write(waiting[0] if len(waiting) == 1 else b"".join(waiting), len(waiting))
                 waiting.clear()
                 self._size = 0
         elif self._waiting and self._dialling is None and not self._links.is_closed:
@@ -318,3 +342,58 @@ class RemotePeer:
         if self._dialling is not None:
             self._dialling.cancel()
         return self._dialling
+
+
+# -- dial-backs ------------------------------------------------------------------------------
+
+
+class DialBackResult(StrEnum):
+    """Result of a dial to an unproven address."""
+
+    PROVEN = "proven"
+    FAILED = "failed"
+    LIMITED = "limited"
+
+
+class _Budget(Struct):
+    """Token bucket of dials: it refills with time up to a burst."""
+
+    left: float
+    at_s: float
+
+    def refill(self, now_s: float, per_s: float, burst: int) -> None:
+        self.left = min(burst, self.left + max(0.0, now_s - self.at_s) * per_s)
+        self.at_s = now_s
+
+
+class DialBacks:
+    """Budgets and counts of the dials to unproven addresses."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[DialBackResult] = Counter()
+        self._all = _Budget(ALL_BURST, 0.0)
+        self._members: dict[NodeId, _Budget] = {}
+
+    def __len__(self) -> int:
+        """Return the number of members with their own budget."""
+        return len(self._members)
+
+    def allows(self, member: NodeId, now_s: float) -> bool:
+        """Return True and charge the budgets if an address that a member claims may be dialled."""
+        budget = self._members.get(member)
+        if budget is None:
+            budget = self._members[member] = _Budget(MEMBER_BURST, now_s)
+            if len(self._members) > MEMBERS_MAX:
+                del self._members[next(iter(self._members))]
+        budget.refill(now_s, MEMBER_PER_S, MEMBER_BURST)
+        self._all.refill(now_s, ALL_PER_S, ALL_BURST)
+        if budget.left < 1 or self._all.left < 1:
+            self.counts[DialBackResult.LIMITED] += 1
+            return False
+        budget.left -= 1
+        self._all.left -= 1
+        return True
+
+    def record(self, *, is_proven: bool) -> None:
+        """Count the result of a dial to an unproven address."""
+        self.counts[DialBackResult.PROVEN if is_proven else DialBackResult.FAILED] += 1

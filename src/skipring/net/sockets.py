@@ -9,17 +9,18 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from skipring.net.addresses import join_address
-from skipring.net.connection import Owner, PeerConnection, Switchboard, classify_tls_error
-from skipring.net.dial_failure import Cause, failure_in
-from skipring.net.handshakes import PLAIN, SECURED, Handshakes, source_of
+from skipring.net.connection import PeerConnection
+from skipring.net.connection_limits import PLAIN, SECURED, Handshakes, source_of
+from skipring.net.dial_failure import Cause, classify_tls_error, failure_in
 from skipring.storage.data_dir import process_text
 from skipring.wire.rpc import Address
 
-if TYPE_CHECKING:
-    from skipring.security.credentials import Credentials
+if TYPE_CHECKING:  # cycles: a peer dials, a transport listens
+    from skipring.net.peer import RemotePeer
+    from skipring.net.transport import Transport
 
 
 _LISTENS: Final = "0A"  # state of a socket in /proc/net/tcp
@@ -71,6 +72,8 @@ BACKLOG: Final = 1024  # Limit: connections to accept; all members of a ring may
 # In one turn of the loop. Measured: a refusal takes 20 microseconds, and a full queue of the system
 # delays others by seconds.
 ACCEPTED_MAX: Final = 512
+# Guess: after a shorter pause many connections may be pending; else a second accept finds none.
+BUSY_S: Final = 0.01
 TURNS_S: Final = 0.02  # Guess: the interval at which waiting handshakes can begin.
 ACCEPT_AGAIN_S: Final = 1.0  # Guess: by then some files may have been closed.
 
@@ -86,19 +89,8 @@ _KEEP_ALIVE: Final = {
 }
 
 
-class Exchange(Switchboard, Protocol):
-    """All connections of a process, as far as opening one needs them."""
-
-    @property
-    def credentials(self) -> Credentials | None:
-        """Return the credentials to present; None without TLS."""
-
-    def log_drop(self, what: str, reason: str, address: str, detail: str = "") -> None:
-        """Count a dropped connection or frame; log it at a limited rate."""
-
-
 async def dial(
-    exchange: Exchange, owner: Owner, address: Address, on_connected: Callable[[], None]
+    links: Transport, owner: RemotePeer, address: Address, on_connected: Callable[[], None]
 ) -> PeerConnection:
     """Connect to an address; call ``on_connected`` before the handshakes. Raise one of TROUBLES."""
     host, _, port = address.rpartition(":")
@@ -106,15 +98,15 @@ async def dial(
         made = await connected(host.strip("[]"), int(port))
     on_connected()
     keep_alive(made)
-    loop, link = asyncio.get_running_loop(), PeerConnection(exchange, owner)
-    if exchange.credentials is None:
+    loop, link = asyncio.get_running_loop(), PeerConnection(links, owner)
+    if links.credentials is None:
         opening = loop.create_connection(lambda: link, sock=made)
     else:
-        exchange.credentials.refresh()
+        links.credentials.refresh()
         opening = loop.create_connection(
             lambda: link,
             sock=made,
-            ssl=exchange.credentials.client_context(),
+            ssl=links.credentials.client_context(),
             server_hostname=host,  # required, but not checked: names in certificates are
             ssl_handshake_timeout=HANDSHAKE_S,
         )
@@ -222,14 +214,19 @@ class _Visitor:
 class Listener:
     """Listening socket: accepts connections and runs their handshakes."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self, links: Transport) -> None:
+        self._links = links
         self._listening: socket.socket | None = None
         self._again: asyncio.TimerHandle | None = None
         self._handshakes: Handshakes[_Visitor] | None = None
         self._next_turn: asyncio.TimerHandle | None = None  # for waiting handshakes
+        self._accepted_s = 0.0  # time of the last callback
         self._entering: dict[asyncio.Task[None], _Visitor] = {}
         self._waiting: set[_Visitor] = set()  # for their handshakes to begin
+
+    def __len__(self) -> int:
+        """Return the number of connections whose handshakes are in progress."""
+        return len(self._entering)
 
     async def open(self, host: str, port: int) -> tuple[str, int]:
         """Accept connections; return the bound host and port."""
@@ -238,7 +235,8 @@ class Listener:
         family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
         self._listening = socket.create_server(where[:2], family=family, backlog=BACKLOG)
         self._listening.setblocking(False)
-        limits = PLAIN if self._exchange.credentials is None else SECURED
+        keep_alive(self._listening)  # accepted connections inherit its options
+        limits = PLAIN if self._links.credentials is None else SECURED
         self._handshakes = Handshakes(limits, loop.time())
         self._begin(self._listening, self._handshakes)
         bound = self._listening.getsockname()
@@ -251,20 +249,22 @@ class Listener:
     def _accept(self, listening: socket.socket, handshakes: Handshakes[_Visitor]) -> None:
         """Accept pending connections; a callback, because a cancelled task could leak a socket."""
         loop = asyncio.get_running_loop()
-        for _ in range(ACCEPTED_MAX):
+        now_s = loop.time()
+        is_busy, self._accepted_s = now_s - self._accepted_s < BUSY_S, now_s
+        for _ in range(ACCEPTED_MAX if is_busy else 1):
             try:
                 came, where = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
             except OSError as error:  # for example, too many open files
-                self._exchange.log_drop("accept_failed", "cannot accept", "", str(error))
+                self._links.log_drop("accept_failed", "cannot accept", "", str(error))
                 loop.remove_reader(listening)
                 self._again = loop.call_later(ACCEPT_AGAIN_S, self._begin, listening, handshakes)
                 break
             came.setblocking(False)
             visitor = _Visitor(came, join_address(where[0], where[1]))
             self._waiting.add(visitor)
-            refused = handshakes.add(visitor, source_of(where[0]), loop.time())
+            refused = handshakes.add(visitor, source_of(where[0]), now_s)
             if refused is not None:
                 self._refuse(refused)
         self._begin_due_handshakes(handshakes)
@@ -278,9 +278,7 @@ class Listener:
         else:
             self._waiting.discard(visitor)
             visitor.came.close()
-        self._exchange.log_drop(
-            "connection_refused", "too many handshakes", visitor.address, detail
-        )
+        self._links.log_drop("connection_refused", "too many handshakes", visitor.address, detail)
 
     def _begin_due_handshakes(self, handshakes: Handshakes[_Visitor]) -> None:
         """Begin the handshakes that are due; schedule the rest."""
@@ -304,9 +302,8 @@ class Listener:
 
     async def _shake_hands(self, visitor: _Visitor) -> None:
         """Perform the handshake and wait for the greeting."""
-        came, link = visitor.came, PeerConnection(self._exchange, None)
-        credentials = self._exchange.credentials
-        keep_alive(came)
+        came, link = visitor.came, PeerConnection(self._links, None)
+        credentials = self._links.credentials
         loop = asyncio.get_running_loop()
         if credentials is None:
             opening = loop.connect_accepted_socket(lambda: link, came)
@@ -327,7 +324,7 @@ class Listener:
         except TROUBLES as error:
             reason, detail = classify_tls_error(error)
             detail = detail or "the peer closed the connection during the handshake"
-            self._exchange.log_drop(
+            self._links.log_drop(
                 "connection_refused", reason or "handshake failed", visitor.address, detail
             )
 

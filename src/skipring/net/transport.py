@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 from random import Random
 from time import time
@@ -20,12 +20,11 @@ from msgspec.structs import replace
 from skipring.core.name_registry import CONFLICT_TICKS, Conflict, ProcessId
 from skipring.core.peers import NodeId
 from skipring.net.addresses import AddressBook, join_address, supervisor_at
-from skipring.net.connection import HANDSHAKE_REASONS, PeerConnection
-from skipring.net.connection_limits import ConnectionLimits
-from skipring.net.dial_back import DialBacks
+from skipring.net.connection import PeerConnection
+from skipring.net.connection_limits import ConnectionLimits, PartialFrames
+from skipring.net.dial_failure import HANDSHAKE_REASONS
 from skipring.net.name_guard import NameGuard, name_taken_text
-from skipring.net.partial_frames import PartialFrames
-from skipring.net.peer import BACK_OFF_MAX_S, RemotePeer
+from skipring.net.peer import BACK_OFF_MAX_S, DialBacks, RemotePeer
 from skipring.net.sockets import Listener
 from skipring.net.work_budget import WorkBudget
 from skipring.observability.logs import RateLimitedLogger, logger
@@ -64,7 +63,11 @@ def _ignore(_: NodeId) -> None:
 
 
 class Transport:
-    """All connections of one process."""
+    """All connections of one process.
+
+    ``on_unreachable`` gets a peer whose ``why_unreachable`` has changed, ``on_silent`` a peer that
+    may have lost frames.
+    """
 
     def __init__(  # noqa: PLR0913  (each is named, and all but the first four can be left out)
         self,
@@ -79,20 +82,11 @@ class Transport:
         on_unreachable: Callable[[NodeId], None] = _ignore,
         on_silent: Callable[[NodeId], None] = _ignore,
     ) -> None:
-        """Create a transport without connections.
-
-        ``on_unreachable`` gets a peer whose ``why_unreachable`` has changed, ``on_silent`` a peer
-        that may have lost frames.
-        """
         self.counts: Counter[str] = Counter()  # drops by reason
-        self.on_unreachable = on_unreachable
-        self.on_silent = on_silent
-        self.bytes_received = 0
-        self.bytes_sent = 0
-        self.frames_received = 0
-        self.frames_sent = 0
+        self.traffic: Counter[str] = Counter()  # bytes and frames of all connections
+        self.on_unreachable, self.on_silent = on_unreachable, on_silent
         self.book = book
-        self._receive = receive
+        self.receive = receive
         self.rng = rng
         self.credentials = credentials
         self.dials = dials  # False for a supervisor: nodes keep connections to it
@@ -100,22 +94,21 @@ class Transport:
         self.connections: set[PeerConnection] = set()
         self.supervisors: set[Address] = set()  # configured supervisors that have greeted
         self.is_closed = False
+        self.dialling = 0  # dials in progress
         self.budget = WorkBudget()
         self.partial_frames = PartialFrames()
-        self._places = ConnectionLimits()
+        self.dial_backs = DialBacks()
+        self.places = ConnectionLimits()
         self._checking: asyncio.TimerHandle | None = None  # of certificates, while connected
         self._greeting = greeting
-        self._peers: dict[NodeId, RemotePeer] = {}
+        self.peers: dict[NodeId, RemotePeer] = {}
         self._grudges: dict[NodeId, RemotePeer] = {}
         self._client_numbers = count(1)
-        self.dialling = 0  # dials in progress
-        self._doors = Listener(self)
+        self.listener = Listener(self)
         self._emptied: asyncio.Future[None] | None = None
-        self._gathering: list[RemotePeer] | None = None  # peers with frames to send, during a batch
         self._rarely = RateLimitedLogger(_LOG)
         self._names = NameGuard(self._on_conflict)
         self._clones: dict[Address, int] = {}  # other processes with this name: ticks until expiry
-        self.dial_backs = DialBacks()
 
     async def listen(self, host: str, port: int, advertised: Address | None = None) -> Address:
         """Accept connections; return the bound address.
@@ -123,14 +116,17 @@ class Transport:
         Greetings from now on name the advertised address, or the bound one if none is given: peers
         may have to dial another address than this process listens at.
         """
-        bound = await self._doors.open(host, port)
+        bound = await self.listener.open(host, port)
         address = join_address(*bound)
         self._greeting = replace(self._greeting, address=advertised or address)
         return address
 
     def send(self, to: NodeId, frame: bytes) -> None:
         """Queue a frame for a node with a connection or a known address."""
-        self.peer(to).send(frame)
+        peer = self.peers.get(to)
+        if peer is None:
+            peer = self.peer(to)
+        peer.send(frame)
 
     def send_to_supervisor(self, address: Address, frame: bytes) -> None:
         """Queue a frame for the supervisor at an address."""
@@ -138,20 +134,20 @@ class Transport:
 
     def account_of(self, name: NodeId) -> NodeId:
         """Return the name that the quotas of a peer are charged to: its certificate's name."""
-        peer = self._peers.get(name)
+        peer = self.peers.get(name)
         return peer.account if peer is not None else name
 
     def is_behind(self, name: NodeId) -> bool:
         """Return True if a peer has a large backlog of unread data."""
-        return name in self._peers and self._peers[name].is_behind
+        return name in self.peers and self.peers[name].is_behind
 
     def is_linked(self, name: NodeId) -> bool:
         """Return True if there is a connection to a peer over which both have greeted."""
-        return name in self._peers and self._peers[name].link is not None
+        return name in self.peers and self.peers[name].link is not None
 
     def connection_to(self, name: NodeId) -> PeerConnection | None:
         """Return the active connection to a node; a restarted node has a new one."""
-        return self._peers[name].link if name in self._peers else None
+        return self.peers[name].link if name in self.peers else None
 
     def why_unreachable(self, name: NodeId) -> str | None:
         """Return why the last dial to a node or supervisor failed, as a sentence.
@@ -160,28 +156,28 @@ class Transport:
         does not answer is reported after SILENT_S, and may still answer later. ``supervisor_at``
         gives the names of supervisors.
         """
-        return self._peers[name].why_unreachable if name in self._peers else None
+        return self.peers[name].why_unreachable if name in self.peers else None
 
     def is_name_refused(self, name: NodeId) -> bool:
         """Return True if a peer refuses this process because another process holds its name."""
-        return name in self._peers and self._peers[name].is_name_refused
+        return name in self.peers and self.peers[name].is_name_refused
 
     def sweep(self) -> None:
         """Close unused connections and forget old failed dials; called once a tick."""
         now = asyncio.get_running_loop().time()
         self._names.on_tick()
         self._clones = {each: left - 1 for each, left in self._clones.items() if left > 1}
-        for peer in list(self._peers.values()):
+        for peer in list(self.peers.values()):
             peer.close_idle(now)
 
     async def close(self) -> None:
         """Stop listening, write the queues within CLOSE_S and close every connection."""
         self.is_closed = True
-        self._doors.close()
+        self.listener.close()
         self.partial_frames.close()
         if self._checking is not None:
             self._checking.cancel()
-        dialling = [task for peer in list(self._peers.values()) if (task := peer.close())]
+        dialling = [task for peer in list(self.peers.values()) if (task := peer.close())]
         if dialling:
             await asyncio.wait(dialling)
         for link in list(self.connections):
@@ -189,7 +185,7 @@ class Transport:
         await self._drain()
         for link in list(self.connections):
             link.abort()
-        await self._doors.closed()
+        await self.listener.closed()
 
     async def _drain(self) -> None:
         """Wait until all connections are closed, at most CLOSE_S for a peer that does not read."""
@@ -221,16 +217,16 @@ class Transport:
 
     def forget(self, name: NodeId, peer: RemotePeer) -> None:
         """Forget a peer without connection, queued frames or failed dials."""
-        if self._peers.get(name) is peer:
-            del self._peers[name]
+        if self.peers.get(name) is peer:
+            del self.peers[name]
         if self._grudges.get(name) is peer:
             del self._grudges[name]
 
     def peer(self, name: NodeId, address: Address | None = None) -> RemotePeer:
         """Return the outbound queue of a node; create it on first use."""
-        found = self._peers.get(name)
+        found = self.peers.get(name)
         if found is None:
-            found = self._peers[name] = RemotePeer(self, name, address)
+            found = self.peers[name] = RemotePeer(self, name, address)
         return found
 
     # -- called by connections ---------------------------------------------------------------
@@ -284,7 +280,7 @@ class Transport:
     def why_no_place(self, link: PeerConnection, name: NodeId) -> str | None:
         """Assign a place to a connection that a peer opened; return the reason if there is none."""
         now_s = asyncio.get_running_loop().time()
-        return self._places.occupy(link, name, is_client=link.role is Role.CLIENT, now_s=now_s)
+        return self.places.occupy(link, name, is_client=link.role is Role.CLIENT, now_s=now_s)
 
     def register(self, greeting: Hello) -> RemotePeer:
         """Return the outbound queue of a peer that opened a connection and greeted."""
@@ -350,22 +346,14 @@ class Transport:
         """Return the names that two live processes claimed recently, as seen by this process."""
         return self._names.conflicts()
 
-    def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
-        """Handle a message that arrived in a frame; learn the addresses in its hints."""
-        self.frames_received += 1
-        if envelope.hints and self.dials and not sender.startswith(CLIENTS):
-            is_from_supervisor = sender.startswith(SUPERVISORS)
-            self.book.learn(envelope.hints, None if is_from_supervisor else sender)
-        self._receive(sender, envelope, frame)
+    def intercept(self, wrap: Callable[[Receiver], Receiver]) -> None:
+        """Replace the receiver of messages by a wrapper, to measure or to drop messages."""
+        self.receive = wrap(self.receive)
 
-    def on_bytes(self, count: int) -> None:
-        """Count received bytes."""
-        self.bytes_received += count
-
-    def on_written(self, bytes_count: int, frames: int) -> None:
-        """Count sent bytes and frames."""
-        self.bytes_sent += bytes_count
-        self.frames_sent += frames
+    def learn(self, sender: NodeId, hints: Mapping[NodeId, Address]) -> None:
+        """Learn the addresses in the hints of a message."""
+        if self.dials and not sender.startswith(CLIENTS):
+            self.book.learn(hints, None if sender.startswith(SUPERVISORS) else sender)
 
     def on_dial(self) -> None:
         """Count a dial that begins."""
@@ -375,29 +363,12 @@ class Transport:
         """Count the end of a dial."""
         self.dialling -= 1
 
-    def begin_batch(self) -> None:
-        """Collect frames to send until ``end_batch``."""
-        self._gathering = []
-
-    def end_batch(self, link: PeerConnection) -> None:
-        """Write the collected frames, one write per peer; answers go over this connection."""
-        gathered, self._gathering = self._gathering, None
-        for peer in gathered or ():
-            peer.flush(link)
-
-    def schedule(self, peer: RemotePeer) -> None:
-        """Schedule a write to a peer: at the end of the batch, or in the next turn of the loop."""
-        if self._gathering is not None:
-            self._gathering.append(peer)
-        else:
-            asyncio.get_running_loop().call_soon(peer.flush)
-
     def on_lost(self, link: PeerConnection) -> None:
         """Forget a connection that is closed."""
         if link not in self.connections:
             return
         self.connections.discard(link)
-        self._places.release(link)
+        self.places.release(link)
         self._names.on_lost(link)
         if self._emptied is not None and not self.connections and not self._emptied.done():
             self._emptied.set_result(None)

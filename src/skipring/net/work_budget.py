@@ -12,7 +12,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from time import perf_counter
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 # A tick is 1 s and a flush 0.1 s: both stay on time. Measured: the largest page takes 20 ms.
 TURN_S: Final = 0.02
@@ -27,11 +27,9 @@ Clock = Callable[[], float]
 Spent = Callable[[], bool]
 
 
-class Waiting(Protocol):
-    """Connection with waiting frames."""
-
-    def handle_some(self, end_s: float) -> bool:
-        """Handle one frame, and more until ``end_s``; return True if some are left to handle."""
+if TYPE_CHECKING:  # cycles: connections and peers share the budget
+    from skipring.net.connection import PeerConnection
+    from skipring.net.peer import RemotePeer
 
 
 class WorkBudget:
@@ -42,8 +40,9 @@ class WorkBudget:
         # The time left for frames in this turn of the loop. Earlier turns may have spent up to
         # SLICE_S of it. 0 while connections wait: further connections queue behind them.
         self.left_s = TURN_S
+        self.gathered: list[RemotePeer] | None = None  # peers with frames to send, during a batch
         self._is_scheduled = False  # for the next turn
-        self._waiting: OrderedDict[Waiting, None] = OrderedDict()
+        self._waiting: OrderedDict[PeerConnection, None] = OrderedDict()
 
     @property
     def is_contended(self) -> bool:
@@ -56,13 +55,26 @@ class WorkBudget:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._next_turn)
 
-    def spend(self, end_s: float) -> None:
-        """Record work that ended now, of a turn that ends at ``end_s``."""
-        self.left_s = end_s - self.clock()
-        if self.left_s < NEXT_TURN_S:
-            self.schedule()
+    def begin(self) -> float:
+        """Begin a batch of frames: gather the frames to send. Return when the turn ends."""
+        self.gathered = []
+        return self.clock() + self.left_s
 
-    def add(self, connection: Waiting) -> None:
+    def end(self, connection: PeerConnection, end_s: float | None = None) -> None:
+        """End a batch: write the gathered frames, one write per peer.
+
+        Answers go over the connection of the batch. ``end_s`` is the end of the turn that the batch
+        is charged to.
+        """
+        gathered, self.gathered = self.gathered, None
+        for peer in gathered or ():
+            peer.flush(connection)
+        if end_s is not None:
+            self.left_s = end_s - self.clock()
+            if self.left_s < NEXT_TURN_S:
+                self.schedule()
+
+    def add(self, connection: PeerConnection) -> None:
         """Queue a connection for its share; a no-op if it is queued already."""
         self._waiting.setdefault(connection)
         self.left_s = 0.0

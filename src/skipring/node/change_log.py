@@ -37,8 +37,8 @@ from skipring.wire.rpc import ChangeEntry
 
 KEPT: Final = 64  # Guess: a join, a crash nearby and a repair are about thirty changes.
 
-# Messages and events that can change a place; after others the place is not compared.
-_CAUSES: Final = frozenset(
+# Messages and events that can change a place; the host does not record others.
+CAUSES: Final = frozenset(
     {
         SetConfiguration,
         CheckLabel,
@@ -91,7 +91,7 @@ class _Found(Struct, frozen=True, gc=False):
 
 
 class ChangeLog:
-    """Machines of a node, with the last changes of each; the host sends events through it."""
+    """Last changes of the place of each machine of a node."""
 
     def __init__(self, topics: SubscriberTopics, clock_us: Callable[[], int] = time_us) -> None:
         self._topics = topics
@@ -104,10 +104,8 @@ class ChangeLog:
         return tuple(self._entries.get(topic, ()))
 
     def handle(self, topic: TopicId, event: Event) -> list[Effect]:
-        """Run one event of a topic; record the changes of the node's place."""
+        """Run one event of a topic, one of CAUSES; record the changes of the node's place."""
         kind = type(event.message) if isinstance(event, Received) else type(event)
-        if kind not in _CAUSES:
-            return self._topics.handle(topic, event)
         before = self._place(topic)
         effects = self._topics.handle(topic, event)
         sender = event.sender if isinstance(event, Received) else None

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
-from typing import Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from skipring.core.effects import Effect
 from skipring.core.events import Corrupted, Event, IndexRequested, Overwritten, Received
@@ -24,8 +24,9 @@ from skipring.core.summaries import DIGEST_BYTES
 from skipring.core.topics import SubscriberTopics
 from skipring.core.trie import PublicationTrie
 from skipring.errors import WireError
-from skipring.net.transport import Transport
-from skipring.node.topic_logs import TopicLogs
+from skipring.net.addresses import AddressBook
+from skipring.net.transport import Receiver, Transport
+from skipring.node.group_commit import TopicLogs
 from skipring.observability.logs import logger
 from skipring.wire.chaos import (
     ChaosAck,
@@ -40,8 +41,12 @@ from skipring.wire.chaos import (
 )
 from skipring.wire.codec import Envelope, decode
 from skipring.wire.framing import Frame, FrameReader
+from skipring.wire.handshake import Hello
 from skipring.wire.rpc import Address, WireMessage
 from skipring.world.snapshot import CARRIERS
+
+if TYPE_CHECKING:  # it reads certificates, which few processes need
+    from skipring.security.credentials import Credentials
 
 NO_CHAOS: Final = "not started with chaos enabled"
 NOT_HERE: Final = "this process has nothing that could be damaged so"
@@ -164,7 +169,7 @@ class NodeChaos(ChaosServer):
         offsets = [offset for _, offset in trie.entries()]
         count = min(damage.publications, len(offsets))
         lost = Random(f"{damage.seed}/{self._name}").sample(offsets, count)
-        self._logs.lose(topic, lost)
+        self._logs.discard(topic, lost)
 
 
 class SupervisorChaos(ChaosServer):
@@ -219,8 +224,33 @@ def _forged(topic: TopicId, frames: bytes) -> list[Message]:
 class PartitionableTransport(Transport):
     """Transport that can drop all traffic with some nodes; one name stands for all supervisors."""
 
-    _severed: frozenset[NodeId] = frozenset()
-    _severed_ticks = 0
+    def __init__(
+        self,
+        greeting: Hello,
+        book: AddressBook,
+        receive: Receiver,
+        rng: Random,
+        *,
+        credentials: Credentials | None,
+        on_unreachable: Callable[[NodeId], None],
+    ) -> None:
+        self._severed: frozenset[NodeId] = frozenset()
+        self._severed_ticks = 0
+
+        def receive_unless_severed(
+            sender: NodeId, envelope: Envelope[WireMessage], frame: Frame
+        ) -> None:
+            if not self._is_severed(sender):
+                receive(sender, envelope, frame)
+
+        super().__init__(
+            greeting,
+            book,
+            receive_unless_severed,
+            rng,
+            credentials=credentials,
+            on_unreachable=on_unreachable,
+        )
 
     def sever(self, nodes: Iterable[NodeId], ticks: int) -> None:
         """Drop all traffic with these nodes, and with no others, for a number of ticks."""
@@ -237,11 +267,10 @@ class PartitionableTransport(Transport):
         if not self._is_severed(SUPERVISOR):
             super().send_to_supervisor(address, frame)
 
-    def receive(self, sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
-        """Handle a message unless its sender is cut off."""
-        if not self._is_severed(sender):
-            self.book.learn(envelope.hints)  # a client may make this node refer to any other
-            super().receive(sender, envelope, frame)
+    def learn(self, sender: NodeId, hints: Mapping[NodeId, Address]) -> None:
+        """Learn addresses unless their sender is cut off; a client may name any address."""
+        if sender.partition("@")[0] not in self._severed:
+            self.book.learn(hints)
 
     def sweep(self) -> None:
         """Count one tick of the partition."""

@@ -7,7 +7,8 @@ a time limit, and reports the members that it cannot reach.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -22,7 +23,7 @@ from skipring.core.topics import SubscriberTopics
 DRAIN_S: Final = 10.0  # Guess: the wait of a program at its end; ``drain_s`` of connect.
 UNLINKED_S: Final = 0.3  # Guess: a live process accepts a connection sooner.
 POLL_S: Final = 0.05  # Guess: short beside UNLINKED_S.
-OWN_MAX: Final = 4096  # Limit: further ids are only counted.
+OWN_MAX: Final = 4096  # Limit: a node that has published more hands over everything.
 
 Dispatch = Callable[[TopicId, Event], list[Effect]]
 
@@ -36,42 +37,12 @@ class Departure(Struct, frozen=True):
     on_disk: int = 0  # publications on this disk only: no member remains
 
 
-class OwnPublications:
-    """Publications of one topic that were published here and that no other member has confirmed."""
-
-    def __init__(self) -> None:
-        self.ids: dict[bytes, None] = {}
-        self._more = 0  # beyond OWN_MAX: their ids are not kept
-
-    def __len__(self) -> int:
-        return len(self.ids) + self._more
-
-    @property
-    def are_all_known(self) -> bool:
-        """Return True if the id of each publication is kept."""
-        return self._more == 0
-
-    def add(self, ids: Iterable[bytes]) -> None:
-        """Record publications that were stored here."""
-        for key in ids:
-            if len(self.ids) < OWN_MAX:
-                self.ids[key] = None
-            else:
-                self._more += 1
-
-    def confirm(self, ids: Iterable[bytes]) -> None:
-        """Record that another member holds these publications."""
-        for key in ids:
-            self.ids.pop(key, None)
-
-    def confirm_all(self) -> None:
-        """Record that another member holds everything."""
-        self.ids.clear()
-        self._more = 0
-
-
 class Departures:
-    """Drains of one node."""
+    """Drains of one node.
+
+    The host adds the publications of this node to ``own_ids``, up to OWN_MAX, and to
+    ``own_counts``: in each topic those that no other member has confirmed.
+    """
 
     def __init__(
         self,
@@ -89,18 +60,17 @@ class Departures:
         self._is_linked = is_linked
         self._is_supervised = is_supervised
         self._has_disk = has_disk
-        self._own: dict[TopicId, OwnPublications] = {}
+        self.own_ids: defaultdict[TopicId, dict[bytes, None]] = defaultdict(dict)
+        self.own_counts: Counter[TopicId] = Counter()
         self._ends: dict[TopicId, asyncio.Future[Drained]] = {}
         self._left: dict[TopicId, asyncio.Event] = {}  # topics that wait for the supervisor
 
-    def on_published(self, topic: TopicId, ids: Iterable[bytes]) -> None:
-        """Record publications that were published here."""
-        self._own.setdefault(topic, OwnPublications()).add(ids)
-
     def on_held(self, topic: TopicId, effect: HeldBy) -> None:
         """Record that a member holds publications."""
-        if topic in self._own:
-            self._own[topic].confirm(effect.ids)
+        confirmed = self.own_ids[topic].keys() & effect.ids
+        for key in confirmed:
+            del self.own_ids[topic][key]
+        self.own_counts[topic] -= len(confirmed)
 
     def on_drained(self, topic: TopicId, effect: Drained) -> None:
         """Record the end of a drain."""
@@ -109,37 +79,40 @@ class Departures:
             end.set_result(effect)
 
     async def drain(
-        self, topic: TopicId, timeout_s: float, *, waits_alone: bool, only_own: bool
+        self, topic: TopicId, timeout_s: float, *, waits_alone: bool = False
     ) -> Departure:
         """Hand over the publications of a topic; return how many were not confirmed in time.
 
         A node that has published waits until it has a place in the ring. If it is alone there and
-        has no disk, it waits for a neighbour if ``waits_alone``. ``only_own``: hand over nothing
-        else, because a backfill has brought the rest and other members hold it.
+        has no disk, it waits for a neighbour if ``waits_alone``. During its first backfill a node
+        hands over its own publications only: other members hold the rest.
         """
-        own = self._own.setdefault(topic, OwnPublications())
-        if timeout_s <= 0:  # the caller does not wait
-            return self._left_alone(topic, self._own.pop(topic), has_members=None)
         end = self._ends[topic] = asyncio.get_running_loop().create_future()
+        machine = self._topics.machine(topic)
+        everything = machine is None or not machine.replication.is_first_backfill
         try:
+            if timeout_s <= 0:  # the caller does not wait
+                return self._left_alone(topic, has_members=None)
             async with asyncio.timeout(timeout_s):
-                if len(own):
+                if self.own_counts[topic]:
                     await self._company(topic, waits_alone=waits_alone and not self._has_disk)
-                ids = tuple(own.ids) if own.are_all_known else ()
-                everything = not only_own or not own.are_all_known
+                ids = tuple(self.own_ids[topic])
+                if len(ids) < self.own_counts[topic]:
+                    ids, everything = (), True
                 self._dispatch(topic, DrainRequested(ids, everything))
                 drained = await self._end(topic, end)
+            if drained.node is None:
+                return self._left_alone(topic, has_members=drained.absent)
+            own = 0 if everything else self.own_counts[topic]
+            return Departure(drained.node, own, own)
         except TimeoutError:
             left = self.not_handed_over(topic)
-            return Departure(None, left, min(len(own), left))  # own ones may be in confirmed ranges
+            # Own publications may be in ranges that are confirmed.
+            return Departure(None, left, min(self.own_counts[topic], left))
         finally:
             self._ends.pop(topic, None)
-            self._own.pop(topic, None)
-        if drained.node is None:
-            return self._left_alone(topic, own, has_members=drained.absent)
-        if everything:
-            own.confirm_all()
-        return Departure(drained.node, len(own), len(own))
+            self.own_ids.pop(topic, None)
+            del self.own_counts[topic]
 
     def not_handed_over(self, topic: TopicId) -> int:
         """Return how many publications no remaining member has confirmed yet, at most.
@@ -148,29 +121,27 @@ class Departures:
         """
         machine, end = self._topics.machine(topic), self._ends.get(topic)
         if machine is None:
-            return len(self._own.get(topic, ()))
+            return self.own_counts[topic]
         if end is not None and end.done():
             return machine.count if end.result().node is None else 0
         return machine.replication.unconfirmed if machine.replication.is_leaving else machine.count
 
-    def _left_alone(
-        self, topic: TopicId, own: OwnPublications, *, has_members: bool | None
-    ) -> Departure:
+    def _left_alone(self, topic: TopicId, *, has_members: bool | None) -> Departure:
         """Return the result of a drain without a receiver; ``has_members`` None: ask the machine.
 
         If no other member is recorded, or all others leave as well, publications on a disk stay
         there. Else, or in memory, they were not handed over. Without a place in the ring the node
         does not know the other members.
         """
-        machine = self._topics.machine(topic)
+        machine, own = self._topics.machine(topic), self.own_counts[topic]
         if machine is None:
-            return Departure(None, len(own), len(own))
+            return Departure(None, own, own)
         if has_members is None:
             has_members = bool(machine.neighbours())
-        held = max(machine.count, len(own))
+        held = max(machine.count, own)
         if self._has_disk and machine.label is not None and not has_members:
-            return Departure(None, 0, len(own), on_disk=held)
-        return Departure(None, held, len(own))
+            return Departure(None, 0, own, on_disk=held)
+        return Departure(None, held, own)
 
     async def _company(self, topic: TopicId, *, waits_alone: bool) -> None:
         """Wait for a place in the ring, and for a neighbour if ``waits_alone``."""

@@ -1,18 +1,22 @@
-"""Group commit: one disk commit for all publications that wait for it."""
+"""Logs of a node and their group commit: one disk commit for all publications that wait for it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from skipring.core.log import Log, MemoryLog
+from skipring.core.peers import TopicId
 from skipring.errors import StorageError
 from skipring.observability.logs import logger
 from skipring.storage.delivery_log import DeliveryLog
 from skipring.storage.store import PublicationStore
 from skipring.storage.supervisor_store import SupervisorStore
+from skipring.storage.topic_log import TopicLog
 
 # Limit: uncommitted data. Anti-entropy repeats publications that were refused beyond it.
 WAITING_BYTES_MAX: Final = 32 << 20
@@ -42,13 +46,12 @@ def _close(opening: asyncio.Future[Store]) -> None:
 class GroupCommit:
     """Commits of one store, one at a time, in a thread; a failed commit is tried again."""
 
-    def __init__(
-        self, store: PublicationStore | None, on_durable: Callable[[int], None] = lambda _: None
-    ) -> None:
+    def __init__(self, store: PublicationStore | None) -> None:
         self.error: StorageError | None = None  # reason of the last commit's failure
         self.commits = 0
         self.failures = 0
-        self._on_durable = on_durable  # gets the number of each commit that is on disk
+        # Functions to call once a commit, or a later one, is on disk.
+        self._calls: deque[tuple[int, Callable[[], None]]] = deque()
         self._store = store
         self._begun = 0
         self._ended = 0
@@ -56,42 +59,24 @@ class GroupCommit:
         self._needed = 0  # the last commit that a caller waits for
         self._running: asyncio.Task[StorageError | None] | None = None
         self._is_requested = False  # again, while a commit was running
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._covered_bytes = 0  # of them, by the running commit
+        # True while the node refuses publications of others until the disk catches up.
+        self.is_backpressured = False
 
     def on_written(self, size_bytes: int) -> None:
         """Record uncommitted data; commit early beyond the eager-commit threshold."""
-        if self._store is not None:
-            self._waiting_bytes += size_bytes
-            if self._exceeds_eager_threshold and self.error is None:
-                self.request_commit()
+        if self._store is None:
+            return
+        self.waiting_bytes += size_bytes
+        self.is_backpressured = self.waiting_bytes > WAITING_BYTES_MAX
+        if self.waiting_bytes - self._covered_bytes > EAGER_BYTES and self.error is None:
+            self.request_commit()
 
     @property
     def unwritten(self) -> int:
         """Return the number of uncommitted publications; 0 without a disk."""
         return self._store.unwritten if self._store is not None else 0
-
-    @property
-    def _exceeds_eager_threshold(self) -> bool:
-        """Return True if uncommitted data exceeds the eager-commit threshold."""
-        return self._waiting_bytes - self._covered_bytes > EAGER_BYTES
-
-    @property
-    def is_backpressured(self) -> bool:
-        """Return True if the node refuses publications of others until the disk catches up."""
-        return self._waiting_bytes > WAITING_BYTES_MAX
-
-    @property
-    def next_commit(self) -> int:
-        """Return the number of the commit that covers data written now; 0 without a disk."""
-        return self._begun + 1 if self._store is not None else 0
-
-    @property
-    def durable(self) -> int:
-        """Return the number of the last commit that is on disk, or that would be empty."""
-        if self._running is None and not self.unwritten:
-            return self.next_commit  # a commit may include data written after it began
-        return self._succeeded
 
     async def wait_durable(self) -> None:
         """Wait until all data written so far is on disk; raise StorageError if a commit fails."""
@@ -106,20 +91,29 @@ class GroupCommit:
         if error is not None:
             raise type(error)(str(error)) from error
 
-    async def raise_if_failing(self) -> None:
-        """Retry a failed commit; raise its error if it fails again."""
-        if self.error is not None:
-            await self.wait_durable()
+    def call_when_durable(self, call: Callable[[], None]) -> None:
+        """Call a function once all data written so far is on disk, and commit early for it.
 
-    def commit_early(self) -> None:
-        """Commit the data written so far before the next tick; ``on_durable`` follows."""
-        self._needed = self._begun + 1
+        Without a disk call it at once.
+        """
+        self._needed = self._begun + 1  # the commit that covers data written now
+        self._calls.append((self._needed, call))
         self.request_commit()
-        self._report_if_durable()
+        self._call_if_durable()
 
-    def _report_if_durable(self) -> None:
+    def on_tick(self) -> None:
+        """Commit publications of others: their publishers have them on disk."""
+        self.request_commit()
+        self._on_durable(self._succeeded)
+        self._call_if_durable()  # a commit may include data written after it began
+
+    def _call_if_durable(self) -> None:
         if self._running is None and self.error is None and not self.unwritten:
-            self._on_durable(self.next_commit)
+            self._on_durable(self._begun + 1)
+
+    def _on_durable(self, commit: int) -> None:
+        while self._calls and self._calls[0][0] <= commit:
+            self._calls.popleft()[1]()
 
     def request_commit(self) -> None:
         """Start a commit, after the running one if there is one; do not wait for it."""
@@ -140,7 +134,7 @@ class GroupCommit:
 
     async def _run(self) -> StorageError | None:
         assert self._store is not None
-        self._covered_bytes = self._waiting_bytes
+        self._covered_bytes = self.waiting_bytes
         loop, number = asyncio.get_running_loop(), self._begun
 
         def report() -> None:
@@ -162,7 +156,7 @@ class GroupCommit:
         if self._is_requested and self.error is None:  # a failing disk is tried once a tick
             self._is_requested = False
             self.request_commit()
-            self._report_if_durable()  # the commit may have included data written after it began
+            self._call_if_durable()  # the commit may have included data written after it began
         return self.error
 
     def _on_failure(self, error: StorageError) -> None:
@@ -179,9 +173,10 @@ class GroupCommit:
             _LOG.info("commit_recovered")
         self.error = None
         # Data written after the commit began may be in it: it runs in a thread.
-        self._waiting_bytes -= self._covered_bytes
+        self.waiting_bytes -= self._covered_bytes
         if not self._store.unwritten:
-            self._waiting_bytes = 0
+            self.waiting_bytes = 0
+        self.is_backpressured = self.waiting_bytes > WAITING_BYTES_MAX
 
 
 class DeliveryLogFlusher:
@@ -217,3 +212,29 @@ class DeliveryLogFlusher:
         if self._trace.error is not None and not self._is_logged:
             self._is_logged = True
             _LOG.warning("delivery_log_failed", reason=self._trace.error)
+
+
+class TopicLogs:
+    """Logs of the topics of one node, in memory or in a store, and its delivery log."""
+
+    def __init__(self, store: PublicationStore | None, trace: DeliveryLog | None) -> None:
+        self.by_topic: dict[TopicId, MemoryLog | TopicLog] = {}
+        self.trace = trace if trace is not None else DeliveryLog()
+        self._store = store
+
+    def open(self, topic: TopicId) -> Log:
+        """Return the log of a topic, to which the host appends from now on."""
+        log = MemoryLog() if self._store is None else self._store.archive(topic)
+        self.by_topic[topic] = log
+        return log
+
+    def forget(self, topic: TopicId) -> None:
+        """Drop the log of a topic that the node has left; a store keeps it on disk."""
+        self.by_topic.pop(topic, None)
+        if self._store is None:
+            self.trace.forget(topic)
+
+    def discard(self, topic: TopicId, offsets: Iterable[int]) -> None:
+        """Remove records from use."""
+        for offset in offsets:
+            self.by_topic[topic].discard(offset)

@@ -9,16 +9,31 @@ from collections.abc import Sequence
 from typing import Final
 
 from skipring.core.log_messages import Refused
-from skipring.core.messages import SetConfiguration, Unsubscribe
+from skipring.core.messages import (
+    CheckAndPublish,
+    CheckHeld,
+    CheckTrie,
+    GetConfiguration,
+    Publications,
+    PublishMany,
+    PublishNew,
+    RequestHandover,
+    SetConfiguration,
+    Unsubscribe,
+)
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.topics import SubscriberTopics
 from skipring.net.addresses import supervisor_at, supervisor_of
-from skipring.net.transport import Transport
-from skipring.observability.logs import logger
+from skipring.net.transport import SUPERVISORS, Transport
+from skipring.observability.logs import RateLimitedLogger, logger
 from skipring.wire.codec import encode
-from skipring.wire.rpc import Address, WireMessage
+from skipring.wire.rpc import REQUEST_TYPES, Address, WireMessage
 
-_SUPERVISORS: Final = supervisor_at("")  # prefix of the names of all supervisors
+# Refused under back-pressure: messages that bring publications, and requests for much data.
+CARRIERS: Final = frozenset({PublishNew, PublishMany, Publications})
+REQUESTS: Final = frozenset(
+    {CheckTrie, CheckAndPublish, CheckHeld, RequestHandover, *REQUEST_TYPES}
+)
 
 _LOG: Final = logger("membership")
 
@@ -41,6 +56,7 @@ class Membership:
         self._joined: set[TopicId] = set()
         self._away: set[Address] = set()  # supervisors without a connection at the last tick
         self._reported: dict[Address, str] = {}  # of these, the last logged reason
+        self._rate_limited = RateLimitedLogger(_LOG)
 
     def supervisor_of(self, topic: TopicId) -> Address | None:
         """Return the address of a topic's supervisor; None without supervisors."""
@@ -52,10 +68,6 @@ class Membership:
         return address is not None and self._transport.is_linked(supervisor_at(address))
 
     # -- messages of supervisors ---------------------------------------------------------------
-
-    def is_supervisor(self, sender: NodeId) -> bool:
-        """Return True if a peer is a supervisor, of any topic."""
-        return sender.startswith(_SUPERVISORS)
 
     def is_obeyed(self, sender: NodeId, topic: TopicId, message: WireMessage) -> bool:
         """Return True if the sender is the topic's supervisor.
@@ -119,11 +131,19 @@ class Membership:
         for topic in self._joined - joined:
             _LOG.info("left_ring", topic=topic)
         self._joined = joined
+        for topic, machine in self._topics.machines():
+            if machine.replica.own.ahead:
+                self._rate_limited.warn(
+                    "incarnations_ahead",
+                    reason="numbers of this node's name are ahead of the clock and are ignored",
+                    topic=topic,
+                    count=machine.replica.own.ahead,
+                )
 
     def on_unreachable(self, name: NodeId) -> None:
         """Log at once why a dial to a supervisor has failed."""
-        address = name.removeprefix(_SUPERVISORS)
-        if self.is_supervisor(name) and address in self._supervisors:
+        address = name.removeprefix(SUPERVISORS)
+        if name.startswith(SUPERVISORS) and address in self._supervisors:
             self._report(address)
             if self._transport.is_name_refused(name):
                 self._on_name_refused(address, self._transport.why_unreachable(name) or "")
@@ -144,16 +164,13 @@ class Membership:
             self._reported[address] = why
             _LOG.warning("supervisor_unreachable", address=address, reason=why)
 
-    def moved_to(self, supervisors: Sequence[Address]) -> list[TopicId]:
-        """Return the topics that have another supervisor in a new list."""
-        if not self._supervisors or not supervisors:
-            return []
-        return [
-            topic
-            for topic in self._topics.names()
-            if self.supervisor_of(topic) != supervisor_of(topic, supervisors)
-        ]
-
     def set_supervisors(self, supervisors: Sequence[Address]) -> None:
-        """Replace the list of supervisors."""
+        """Replace the list of supervisors; move topics that belong to another one now."""
+        before = {topic: self.supervisor_of(topic) for topic in self._topics.names()}
         self._supervisors = tuple(supervisors)
+        for topic, old in before.items():
+            new = self.supervisor_of(topic)
+            if old is not None and new is not None and old != new:
+                send = self._transport.send_to_supervisor
+                send(old, encode(topic, Unsubscribe(self._node)))
+                send(new, encode(topic, GetConfiguration(self._node)))

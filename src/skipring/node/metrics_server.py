@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 
 from skipring.errors import InputError
 from skipring.net.addresses import join_address
-from skipring.net.connection import classify_tls_error
+from skipring.net.dial_failure import classify_tls_error
 from skipring.observability.logs import RateLimitedLogger, logger
 from skipring.observability.metrics import METRICS, HostReadings, MetricKind
 from skipring.security.credentials import PeerCertificate

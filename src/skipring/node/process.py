@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 
-from skipring.core.effects import Deliver
 from skipring.core.peers import NodeId, TopicId
 from skipring.errors import IdentityError, InputError, MessageError, SkipringError
 from skipring.net.addresses import (
@@ -23,9 +22,8 @@ from skipring.net.addresses import (
     parse_supervisors,
     split_address,
 )
-from skipring.net.connection_limits import LINKS_MAX
+from skipring.net.connection_limits import LINKS_MAX, PLAIN
 from skipring.net.event_loop import new_loop
-from skipring.net.handshakes import PLAIN
 from skipring.net.sockets import why_not_listening
 from skipring.net.transport import Transport
 from skipring.node.group_commit import opened
@@ -138,6 +136,34 @@ async def serve_node(
     signal. SIGHUP reloads the certificates and the list of supervisors: topics move if the list
     has changed.
     """
+    host, port = _checked(settings, place, topics)
+    stop = stop_signal()
+    async with AsyncExitStack() as stack:
+        store, trace = await _open_store(place.data, stack)
+        called = _name_of(place.data, name, settings.credentials)
+        allow_files(FILES)
+        node = NodeHost(called, settings, rng=Random(), store=store, trace=trace)
+        stack.push_async_callback(node.close)
+        await _listening(node.start(host, port), place.listen)
+        reload = partial(_reload, node, supervisors_again) if supervisors_again else None
+        _on_hangup(partial(_read_again, node.links, reload))
+        _show(partial(node_readings, node), settings, place, stack)
+        gc.freeze()  # Measured: a full collection of the imported code takes 25 ms.
+        announce(f"listening {node.address}")
+        _LOG.info("node_started", node=called, address=node.address, topics=" ".join(topics))
+        for topic in topics:
+            node.subscribe(topic)
+        await stop
+        _LOG.info("node_stopping", node=called)
+        left = await hand_over(node, topics, settings.drain_s, stop_signal())
+        await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
+    return Stop(stop.result(), left)
+
+
+def _checked(
+    settings: NodeSettings, place: ProcessPaths, topics: tuple[TopicId, ...]
+) -> tuple[str, int]:
+    """Check the arguments of a node; return the host and port to listen at."""
     host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
     parse_supervisors(settings.supervisors, is_secured=_is_secured(settings))
     if is_anywhere(host) and settings.advertised is None:
@@ -147,33 +173,21 @@ async def serve_node(
         )
     for topic in topics:
         check_topic_name(topic)
-    stop = stop_signal()
-    async with AsyncExitStack() as stack:
-        store = trace = None
-        if place.data is not None:
-            store = stack.enter_context(await opened(PublicationStore.open, place.data))
-            trace = await asyncio.to_thread(DeliveryLog.open, place.data, store)
-            stack.callback(trace.close)
-        called = _name_of(place.data, name, settings.credentials)
-        allow_files(FILES)
-        node = NodeHost(called, settings, rng=Random(), deliver=_ignore, store=store, trace=trace)
-        stack.push_async_callback(node.close)
-        await _listening(node.start(host, port), place.listen)
-        reload = partial(_reload, node, supervisors_again) if supervisors_again else None
-        _on_hangup(partial(_read_again, node.links, reload))
-        _show(partial(node_readings, node), settings, place, stack)
-        gc.freeze()  # Measured: a full collection of the imported code takes 25 ms.
-        announce(f"listening {node.address}")
-        _LOG.info("node_started", node=called, address=node.address, topics=" ".join(topics))
-        if store is not None and store.recovery.damage is not None:
-            _LOG.warning("storage_recovered", what=str(store.recovery))
-        for topic in topics:
-            node.subscribe(topic)
-        await stop
-        _LOG.info("node_stopping", node=called)
-        left = await hand_over(node, topics, settings.drain_s, stop_signal())
-        await asyncio.gather(*(node.unsubscribe(topic, LEAVING_S) for topic in topics))
-    return Stop(stop.result(), left)
+    return host, port
+
+
+async def _open_store(
+    data: Path | None, stack: AsyncExitStack
+) -> tuple[PublicationStore | None, DeliveryLog | None]:
+    """Open the store and the delivery log of a data directory; return None without one."""
+    if data is None:
+        return None, None
+    store = stack.enter_context(await opened(PublicationStore.open, data))
+    trace = await asyncio.to_thread(DeliveryLog.open, data, store)
+    stack.callback(trace.close)
+    if store.recovery.damage is not None:
+        _LOG.warning("storage_recovered", what=str(store.recovery))
+    return store, trace
 
 
 async def hand_over(
@@ -203,7 +217,7 @@ async def hand_over(
         if task.done():
             left += task.result()
             continue
-        count = node.not_handed_over(topic)
+        count = node.departures.not_handed_over(topic)
         if count:
             _LOG.error("not_handed_over", topic=topic, publications=count, reason="a second signal")
         left += count
@@ -300,17 +314,11 @@ def _reload(node: NodeHost, supervisors_again: Callable[[], Sequence[Address]]) 
     except SkipringError as error:
         _LOG.error("settings_rejected", reason=str(error))
         return
-    node.set_supervisors(supervisors)
+    node.membership.set_supervisors(supervisors)
     _LOG.info("settings_reloaded", supervisors=",".join(supervisors))
 
 
-def _ignore(topic: TopicId, delivery: Deliver) -> None:
-    """Ignore a delivery: this process stores and forwards, and has no application."""
-
-
-def stop_signal(
-    *numbers: signal.Signals,
-) -> asyncio.Future[signal.Signals]:
+def stop_signal(*numbers: signal.Signals) -> asyncio.Future[signal.Signals]:
     """Return a future of the signal that stops the process, by default SIGINT or SIGTERM."""
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[signal.Signals] = loop.create_future()

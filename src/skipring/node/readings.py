@@ -14,7 +14,7 @@ from skipring.core.effects import Origin
 from skipring.core.limits import shown
 from skipring.core.peers import TopicId
 from skipring.net.addresses import supervisor_at
-from skipring.net.dial_back import DialBackResult
+from skipring.net.peer import DialBackResult
 from skipring.node.host import NodeHost
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.observability.clock import LoopPause
@@ -47,7 +47,7 @@ def node_readings(node: NodeHost, pause: LoopPause | None = None) -> HostReading
         skipring_commits_total=node.durability.commits,
         skipring_commit_failures_total=node.durability.failures,
         skipring_unwritten_publications=node.durability.unwritten,
-        skipring_put_aside_total=node.put_aside,
+        skipring_put_aside_total=node.quarantined,
     )
     return HostReadings(unready, samples)
 
@@ -124,7 +124,7 @@ def _common(
     host: NodeHost | SupervisorHost, role: str, *, is_ready: bool, pause: LoopPause | None
 ) -> dict[str, Samples]:
     """Return the samples that nodes and supervisors have in common."""
-    links, ticker = host.links, host.ticker
+    links, ticker, traffic = host.links, host.ticker, host.links.traffic
     drops = sorted(links.counts.keys() - {NOT_STORED})
     samples: dict[str, Samples] = {
         "skipring_build_info": {(VERSION, role): 1},
@@ -138,10 +138,10 @@ def _common(
             skipring_late_ticks_total=ticker.late_calls,
             skipring_tick_lag_seconds=ticker.lag_s,
             skipring_links=len(links.connections),
-            skipring_received_bytes_total=links.bytes_received,
-            skipring_sent_bytes_total=links.bytes_sent,
-            skipring_received_frames_total=links.frames_received,
-            skipring_sent_frames_total=links.frames_sent,
+            skipring_received_bytes_total=traffic["bytes_received"],
+            skipring_sent_bytes_total=traffic["bytes_sent"],
+            skipring_received_frames_total=traffic["frames_received"],
+            skipring_sent_frames_total=traffic["frames_sent"],
             skipring_name_conflicts=len(links.conflicts()),
         ),
     }

@@ -44,28 +44,34 @@ class Sender:
         message = effect.message
         if message is not self._message or event is not self._event:
             self._event, self._message = event, message
-            self._frame = _forwarded(topic, message, event) or self._encoded(topic, message)
-        if self._frame is not None:
-            self._queue(topic, effect.to, self._frame)
+            forwarded = _forwarded(topic, message, event) if type(event) is Received else None
+            self._frame = forwarded or self._encoded(topic, message)
+        if self._frame is None:
+            return
+        if effect.to == SUPERVISOR:
+            self._queue_for_supervisor(topic, self._frame)
+        else:
+            self._transport.send(effect.to, self._frame)
 
     def send_message(self, topic: TopicId, to: NodeId, message: WireMessage) -> None:
         """Queue a message of the host, such as a response."""
         frame = self._encoded(topic, message)
-        if frame is not None:
-            self._queue(topic, to, frame)
+        if frame is None:
+            return
+        if to == SUPERVISOR:
+            self._queue_for_supervisor(topic, frame)
+        else:
+            self._transport.send(to, frame)
 
     def _encoded(self, topic: TopicId, message: WireMessage) -> bytes | None:
-        names = (node for node in named_nodes(message) if node != self._node)
+        names = [node for node in named_nodes(message) if node != self._node]
         try:
-            return encode(topic, message, self._transport.book.hints(names))
+            return encode(topic, message, self._transport.book.hints(names) if names else None)
         except WireError:
             self._transport.counts["not encodable"] += 1
             return None
 
-    def _queue(self, topic: TopicId, to: NodeId, frame: bytes) -> None:
-        if to != SUPERVISOR:
-            self._transport.send(to, frame)
-            return
+    def _queue_for_supervisor(self, topic: TopicId, frame: bytes) -> None:
         address = self._supervisor_of(topic)
         if address is None:
             self._transport.counts["no supervisor"] += 1
@@ -73,9 +79,9 @@ class Sender:
             self._transport.send_to_supervisor(address, frame)
 
 
-def _forwarded(topic: TopicId, message: WireMessage, event: Event) -> bytes | None:
+def _forwarded(topic: TopicId, message: WireMessage, event: Received) -> bytes | None:
     """Return the received frame with new hops if ``message`` carries the same publications."""
-    if type(event) is not Received or not isinstance(event.frame, Frame):
+    if not isinstance(event.frame, Frame):
         return None
     received = event.message
     if type(message) is PublishNew and type(received) is PublishNew:

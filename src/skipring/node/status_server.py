@@ -1,20 +1,25 @@
-"""Server for status requests about the machines of a node or supervisor.
+"""Server for requests of clients, monitors and members about the machines of a process.
 
-Each response costs a bounded amount of work and fits into its frame.
+Each response costs a bounded amount of work and fits into its frame. A request for digests needs
+the whole index. After a backfill thousands of publications are not indexed yet: the node indexes
+them in slices of about 10 ms, frees the event loop between two slices, and answers afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
+from skipring.core.effects import Effect
+from skipring.core.events import Event, IndexRequested, Received
 from skipring.core.labels import Label
-from skipring.core.limits import NUMBER_MAX
+from skipring.core.limits import NUMBER_MAX, shown
 from skipring.core.log import Log
-from skipring.core.log_messages import NOT_A_MEMBER, Refused
+from skipring.core.log_messages import NOT_A_MEMBER, GetLogInfo, Refused
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
@@ -23,9 +28,18 @@ from skipring.core.state import LivenessState
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import EMPTY_ROOT
 from skipring.core.supervisor import Supervisor
+from skipring.core.topics import SubscriberTopics
 from skipring.errors import MessageError
-from skipring.net.work_budget import Spent, never_spent
+from skipring.net.transport import Transport
+from skipring.net.work_budget import Spent, never_spent, time_limit
+from skipring.node.arrival_tap import ArrivalTap, handle_deliveries_request
 from skipring.node.change_log import ChangeLog
+from skipring.node.chaos_server import DAMAGES, NodeChaos
+from skipring.node.group_commit import GroupCommit
+from skipring.node.publisher import PublishProxy
+from skipring.node.sender import Sender
+from skipring.observability.clock import time_us
+from skipring.storage.delivery_log import DeliveryLog
 from skipring.wire.limits import (
     CONFLICTS_MAX,
     ENTRIES_MAX,
@@ -35,23 +49,36 @@ from skipring.wire.limits import (
     check_listed,
 )
 from skipring.wire.rpc import (
+    BUSY,
     ChangePage,
     DatabasePage,
+    FetchArrivals,
     FetchChanges,
     FetchDatabase,
+    FetchDeliveries,
     FetchPublications,
+    GetNodeStatus,
     NodeHealth,
     NodeStatus,
     PublicationPage,
+    Publish,
+    RuntimeMessage,
+    WireMessage,
 )
 
 # Limits: pages stay below the size of their frames, address hints included.
 LABELS_BYTES_MAX: Final = 128 * 1024
 PUBLICATIONS_BYTES_MAX: Final = 128 * 1024  # and one more publication, of any size
 READ_BYTES_MAX: Final = 4 << 20  # Guess: bytes to read for one response.
+WAITING_MAX: Final = 256  # Limit: requests that wait for the index of one topic.
+# Guess: few publications arrive meanwhile; the answer indexes the rest of them at once.
+SPARE_SLICES: Final = 8
 
-
-Question = FetchPublications | FetchChanges
+Question: TypeAlias = FetchPublications | FetchChanges
+IndexQuestion: TypeAlias = GetNodeStatus | GetLogInfo
+PageQuestion: TypeAlias = FetchPublications | FetchChanges | FetchDeliveries | FetchArrivals
+Dispatch: TypeAlias = Callable[[TopicId, Event], list[Effect]]
+HealthOf: TypeAlias = Callable[[Subscriber], NodeHealth]
 
 
 # -- a supervisor ----------------------------------------------------------------------------
@@ -166,6 +193,32 @@ def node_status(machine: Subscriber, request: int, health: NodeHealth | None = N
     )
 
 
+def node_health(
+    machine: Subscriber, links: Transport, durability: GroupCommit, quarantined: int
+) -> NodeHealth:
+    """Return the conditions of a node that a verdict about its ring includes."""
+    neighbours, error = machine.ring_neighbours(), durability.error
+    return NodeHealth(
+        time=time_us(),
+        silent={node: ticks for node, ticks in machine.unheard.items() if ticks > 0},
+        unlinked=tuple(node for node in neighbours if not links.is_linked(node)),
+        not_ready=incompleteness(machine) or "",
+        ahead=machine.replica.own.ahead,
+        quarantined=quarantined,
+        disk_error=shown(str(error)) if error is not None else "",
+        clones=links.clones,
+    )
+
+
+def incompleteness(machine: Subscriber) -> str | None:
+    """Return why a member may lack publications that others have, or None."""
+    if machine.replication.is_complete:
+        return None
+    if machine.replication.is_backfilling:
+        return "the backfill is in progress"
+    return "no neighbour has confirmed yet that this node has everything"
+
+
 def _clamped(state: LivenessState) -> LivenessState:
     """Return the counters, limited to the range of the wire; corrupt ones may have any value."""
     ticks, threshold = (
@@ -186,10 +239,10 @@ def publication_page(
     chosen: list[Publication] = []
     size = read = 0
     for offset, stored in archive.read_range(question.start, stop):
-        shown = stored if question.payloads else _without_content(stored)
-        if _can_be_listed(shown):
-            chosen.append(shown)
-        size += shown.size_bytes
+        listed = stored if question.payloads else _without_content(stored)
+        if _can_be_listed(listed):
+            chosen.append(listed)
+        size += listed.size_bytes
         read += stored.size_bytes
         if size > PUBLICATIONS_BYTES_MAX or read > READ_BYTES_MAX or is_spent():
             stop = offset + 1
@@ -208,3 +261,131 @@ def _can_be_listed(publication: Publication) -> bool:
     except MessageError:
         return False
     return True
+
+
+# -- requests to a node ----------------------------------------------------------------------
+
+
+class RequestServer:
+    """Answers to requests about the machines and logs of one node."""
+
+    def __init__(  # noqa: PLR0913  (collaborators)
+        self,
+        topics: SubscriberTopics,
+        trace: DeliveryLog,
+        changes: ChangeLog,
+        arrivals: ArrivalTap,
+        sender: Sender,
+        *,
+        dispatch: Dispatch,
+        health_of: HealthOf,
+        errands: PublishProxy,
+        chaos: NodeChaos,
+    ) -> None:
+        self._topics = topics
+        self._trace = trace
+        self._changes = changes
+        self._arrivals = arrivals
+        self._sender = sender
+        self._dispatch = dispatch
+        self._health_of = health_of
+        self._errands = errands
+        self._chaos = chaos
+        self._waiting: dict[TopicId, list[tuple[NodeId, IndexQuestion]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        """Cancel all waiting requests."""
+        for task in self._tasks:
+            task.cancel()
+
+    def handle(self, sender: NodeId, topic: TopicId, message: RuntimeMessage) -> None:
+        """Answer a request, now or later; ignore a response without a request."""
+        match message:
+            case Publish():
+                self._errands.begin(sender, topic, message)
+            case GetNodeStatus() | GetLogInfo():
+                self.send_status(sender, topic, message)
+            case FetchPublications() | FetchChanges() | FetchDeliveries() | FetchArrivals():
+                self._sender.send_message(topic, sender, self._page(topic, message))
+            case _ if isinstance(message, DAMAGES):
+                self._sender.send_message(topic, sender, self._chaos.handle(topic, message))
+            case _:
+                pass
+
+    def _page(self, topic: TopicId, question: PageQuestion) -> WireMessage:
+        """Return a page; a scan stops at its time limit, and the page says where to continue."""
+        machine, is_spent = self._topics.machine(topic), time_limit()
+        match question:
+            case FetchDeliveries():
+                return handle_deliveries_request(self._trace, topic, machine, question, is_spent)
+            case FetchArrivals() if machine is None:
+                return Refused(question.request, NOT_A_MEMBER)
+            case FetchArrivals():
+                return self._arrivals.answer(topic, question)
+            case _:
+                return handle_status_request(topic, machine, self._changes, question, is_spent)
+
+    def send_status(self, to: NodeId, topic: TopicId, question: IndexQuestion) -> None:
+        """Send a status, at once if few publications are not indexed."""
+        machine = self._topics.machine(topic)
+        if machine is None or not _needs_index(question, machine):
+            self._answer(to, topic, machine, question)
+        elif topic in self._waiting:
+            self._wait(to, topic, question)
+        elif self._is_indexed(topic, machine):
+            self._answer(to, topic, machine, question)
+        else:
+            self._waiting[topic] = [(to, question)]
+            task = asyncio.get_running_loop().create_task(self._index(topic, machine))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _wait(self, sender: NodeId, topic: TopicId, question: IndexQuestion) -> None:
+        waiting = self._waiting[topic]
+        if len(waiting) < WAITING_MAX:
+            waiting.append((sender, question))
+        else:
+            self._sender.send_message(topic, sender, Refused(question.request, BUSY))
+
+    def _is_indexed(self, topic: TopicId, machine: Subscriber) -> bool:
+        """Index one slice if something waits; return True if nothing is left."""
+        if machine.replica.is_behind:
+            self._dispatch(topic, IndexRequested())
+        return not machine.replica.is_behind
+
+    async def _index(self, topic: TopicId, machine: Subscriber) -> None:
+        for _ in range(machine.replication.slices_to_index + SPARE_SLICES):
+            await asyncio.sleep(0)
+            if self._topics.machine(topic) is not machine or self._is_indexed(topic, machine):
+                break
+        current = self._topics.machine(topic)
+        for sender, question in self._waiting.pop(topic):
+            if (
+                current is not None
+                and current.replication.is_backfilling
+                and current.replica.is_behind
+            ):
+                self._sender.send_message(topic, sender, Refused(question.request, BUSY))
+            else:
+                self._answer(sender, topic, current, question)
+
+    def _answer(
+        self, to: NodeId, topic: TopicId, machine: Subscriber | None, question: IndexQuestion
+    ) -> None:
+        answer: WireMessage
+        if isinstance(question, GetLogInfo):
+            self._dispatch(topic, Received(question, to))
+            return
+        if machine is None:
+            answer = Refused(question.request, NOT_A_MEMBER)
+        else:
+            answer = node_status(machine, question.request, self._health_of(machine))
+        self._sender.send_message(topic, to, answer)
+
+
+def _needs_index(question: IndexQuestion, machine: Subscriber) -> bool:
+    """Return True if the answer contains digests; a status during a backfill has none."""
+    if isinstance(question, GetNodeStatus):
+        return not machine.replication.is_backfilling
+    return question.bits is not None

@@ -38,12 +38,12 @@ from skipring.core.state import SupervisorState
 from skipring.core.topics import Quotas, SupervisorTopics
 from skipring.errors import StorageError
 from skipring.net.addresses import AddressBook
+from skipring.net.event_loop import Timer
 from skipring.net.transport import Transport
 from skipring.node.chaos_server import DAMAGES, SupervisorChaos, kill_process
 from skipring.node.sender import Sender
 from skipring.node.settings import NodeSettings
 from skipring.node.status_server import database_page
-from skipring.node.timer import Timer
 from skipring.observability.logs import logger
 from skipring.storage.supervisor_store import SupervisorStore
 from skipring.wire.codec import Envelope

@@ -68,18 +68,13 @@ class FrameReader:
     After a refusal it cannot continue: the start of the next frame is unknown.
     """
 
-    __slots__ = ("_begun", "_header", "_refusal")
+    __slots__ = ("_begun", "_header", "_refusal", "buffered_bytes")
 
     def __init__(self) -> None:
+        self.buffered_bytes = 0  # received bytes of the next frame
         self._header = b""  # of the next frame, until it is complete
         self._begun: _Begun | None = None  # the next frame, once its header is complete
         self._refusal = ""
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Return the number of received bytes of the next frame."""
-        begun = self._begun
-        return len(self._header) if begun is None else _HEADER.size + begun.size_bytes
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """Add received bytes; return the frames that they complete.
@@ -94,13 +89,14 @@ class FrameReader:
         if begun is not None:
             at = begun.append(chunk, 0)
             if begun.missing:
+                self.buffered_bytes += len(chunk)
                 return frames
             frames.append(begun.frame())
         elif self._header:
             chunk = self._header + chunk
         elif (whole := _whole(chunk)) is not None:
             return [whole]
-        self._header, self._begun = b"", None
+        self._header, self._begun, self.buffered_bytes = b"", None, 0
         try:
             self._begin(chunk, _cut(chunk, at, frames))
         except FramingError as error:
@@ -111,6 +107,7 @@ class FrameReader:
     def _begin(self, chunk: bytes, at: int) -> None:
         """Buffer the rest of a chunk, which is less than a frame."""
         size = _size(chunk, at)
+        self.buffered_bytes = len(chunk) - at
         if size:
             kind = _KINDS[chunk[at + _LENGTH.size]]
             self._begun = _Begun(kind, size - _HEADER.size)

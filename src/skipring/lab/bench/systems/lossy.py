@@ -15,6 +15,7 @@ from skipring.lab.bench.run import PUBLISHER, RUN_S, BenchRun, Board, Moment, Sl
 from skipring.lab.bench.systems.ours import BenchMember, forming_tick_s, join, wait_calm
 from skipring.lab.bench.worker import Role
 from skipring.lab.processes import until
+from skipring.net.transport import Receiver
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.rpc import Address, WireMessage
@@ -45,17 +46,20 @@ class LossyMember(BenchMember):
     def begin(self) -> None:
         """Drop frames from now on."""
         links = self.node.links
-        receive, send = links.receive, links.send_to_supervisor
+        send = links.send_to_supervisor
 
-        def receive_some(sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
-            if not self._is_lost():
-                receive(sender, envelope, frame)
+        def lossy(receive: Receiver) -> Receiver:
+            def receive_some(sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
+                if not self._is_lost():
+                    receive(sender, envelope, frame)
+
+            return receive_some
 
         def send_some(address: Address, frame: bytes) -> None:
             if not self._is_lost():
                 send(address, frame)
 
-        links.receive = receive_some  # type: ignore[method-assign]
+        links.intercept(lossy)
         links.send_to_supervisor = send_some  # type: ignore[method-assign]
 
     def _is_lost(self) -> bool:

@@ -35,6 +35,7 @@ from skipring.lab.bench.worker import (
     freeze_gc,
 )
 from skipring.lab.processes import until
+from skipring.net.transport import Receiver
 from skipring.node.host import NodeHost
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
@@ -155,22 +156,22 @@ class BenchMember:
         """Use default ticks, and count from now on."""
         self.node.ticker.start(TICK_S)
         self._count_messages()
-        self._bytes_before = self.node.links.bytes_sent
+        self._bytes_before = self.node.links.traffic["bytes_sent"]
 
     @property
     def bytes_sent(self) -> int:
         """Return the bytes sent since begin()."""
-        return self.node.links.bytes_sent - self._bytes_before
+        return self.node.links.traffic["bytes_sent"] - self._bytes_before
 
     def _count_messages(self) -> None:
-        links = self.node.links
-        receive = links.receive
+        def counting(receive: Receiver) -> Receiver:
+            def count(sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
+                self.messages += _carried(envelope.message)
+                receive(sender, envelope, frame)
 
-        def count(sender: NodeId, envelope: Envelope[WireMessage], frame: Frame) -> None:
-            self.messages += _carried(envelope.message)
-            receive(sender, envelope, frame)
+            return count
 
-        links.receive = count  # type: ignore[method-assign]
+        self.node.links.intercept(counting)
 
     def is_calm(self) -> bool:
         """Return True if new publications take the tree in all topics."""

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from skipring.node import timer as ticker_module
-from skipring.node.timer import JITTER, Timer
+from skipring.net import event_loop as ticker_module
+from skipring.net.event_loop import JITTER, Timer
 
 
 class DueCall:
