@@ -42,7 +42,6 @@ class TopicLog:
     __slots__ = (
         "_chain",
         "_drafts",
-        "_end",
         "_fetch",
         "_index",
         "_lock",
@@ -52,6 +51,7 @@ class TopicLog:
         "_places",
         "_put_aside",
         "durable_end",
+        "end",
         "epoch",
         "store",
         "topic",
@@ -74,7 +74,7 @@ class TopicLog:
         self.epoch = epoch  # new after a recovery that ends below the durable mark
         self._chain = chain
         self.durable_end = places.end  # the disk has everything before this offset
-        self._end = places.end
+        self.end = places.end  # the offset after the last publication
         self._fetch = fetch
         self._places = places
         self._lost_ids = lost_ids(topic, marks)
@@ -94,11 +94,6 @@ class TopicLog:
     def is_durable(self) -> bool:
         """Return True: publications are on the disk after the next commit."""
         return True
-
-    @property
-    def end(self) -> int:
-        """Return the offset after the last publication."""
-        return self._end
 
     def read(self, offset: int) -> Publication | None:
         """Return the publication at an offset; None if it is unreadable."""
@@ -203,7 +198,7 @@ class TopicLog:
         self, offset: int, *publications: Publication, encoded: Encoded | None = None
     ) -> None:
         """Apply a Store effect at the end of the log; ``encoded`` avoids encoding again."""
-        assert offset == self._end, f"offset {offset} after {self._end}"
+        assert offset == self.end, f"offset {offset} after {self.end}"
         self._index = None
         rows = encoded or Encoded.of(encoded_all(publications))
         # Views: the rest for the next segment is not copied each time.
@@ -216,7 +211,7 @@ class TopicLog:
                 count = self._drafts[-1].fill(ids, data, sizes)
                 ids, data = ids[ID_BYTES * count :], data[sum(sizes[:count]) :]
                 sizes, offset = sizes[count:], offset + count
-        self._end = offset
+        self.end = offset
         self._chain.extend(all_ids)
 
     def chain_at(self, offset: int) -> bytes:
@@ -250,7 +245,7 @@ class TopicLog:
     @property
     def unwritten(self) -> int:
         """Return the number of publications that are in memory only."""
-        return self._end - self._places.end
+        return self.end - self._places.end
 
     # -- commits ---------------------------------------------------------------------------
 
