@@ -303,7 +303,7 @@ def test_timeout_names_the_missing_part() -> None:
     with (
         skipring.blocking.connect(UNUSED_URL, tick_s=TICK_S, drain_s=0) as node,
         node.subscribe("orders") as orders,
-        pytest.raises(TimeoutError, match=r"supervisor at|nothing listens at"),
+        pytest.raises(TimeoutError, match=r"supervisor at|nothing listens on"),
     ):
         orders.synced(timeout=0.01)
 

@@ -70,7 +70,7 @@ def test_numbers_and_switches_are_read() -> None:
 
 INVALID = {
     "unknown option 'suscribe'; did you mean \"subscribe\"": {"suscribe": "x"},
-    "unknown option 'zzz'; there are supervisor, ca": {"zzz": "x"},
+    "unknown option 'zzz'; the options are supervisor, ca": {"zzz": "x"},
     'option "subscribe" is missing': {"subscribe": " , "},
     "supervisor: no address given": {"supervisor": ""},
     "supervisor: expected HOST:PORT": {"supervisor": "nowhere"},

@@ -286,10 +286,10 @@ class Stage:
 
         return asyncio.run_coroutine_threadsafe(act(), self._loop).result(DEADLINE_S)
 
-    def settle(self) -> None:
+    def wait_healthy(self) -> None:
         """Wait until the ring is legitimate and in sync."""
-        settled = self.cluster.wait_healthy(DEADLINE_S)
-        asyncio.run_coroutine_threadsafe(settled, self._loop).result(DEADLINE_S + 1)
+        healthy = self.cluster.wait_healthy(DEADLINE_S)
+        asyncio.run_coroutine_threadsafe(healthy, self._loop).result(DEADLINE_S + 1)
 
     def labels(self) -> dict[NodeId, Label]:
         """Return the labels of the live nodes."""
@@ -300,7 +300,7 @@ class Stage:
 @contextmanager
 def whole(browser: Browser, stage: Stage, **options: Any) -> Iterator[Reader]:  # noqa: ANN401
     """Open a page that shows a legitimate ring."""
-    stage.settle()
+    stage.wait_healthy()
     with reading(browser, stage.dashboard.url, **options) as reader:
         reader.expect_verdict("healthy")
         await_drawn(reader, stage)

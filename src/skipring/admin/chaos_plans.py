@@ -1,4 +1,4 @@
-"""Plans of fault injection: the damage to each process that makes a live topic wrong.
+"""Plans of fault injection: the damage to each process that puts a live topic into a wrong state.
 
 The nodes of an adversary's world get the names of live nodes, and each live node gets its state. A
 crashed node of that world becomes a name without a process. A plan only describes the damage; the
@@ -49,7 +49,7 @@ Renamed = TypeVar("Renamed", bound=Damage | Message)
 def check_adversary(code: str) -> None:
     """Raise InputError for a code that is not in the catalog."""
     if code not in ADVERSARIES:
-        raise InputError(f"there is no adversary {code}; there are {', '.join(ADVERSARIES)}")
+        raise InputError(f"unknown adversary {code}; the adversaries are {', '.join(ADVERSARIES)}")
 
 
 def check_names(names: Iterable[NodeId], members: Iterable[NodeId]) -> None:
@@ -67,8 +67,8 @@ def adversarial(code: str, topic: TopicId, members: Statuses, seed: int) -> Dama
     """Put a topic into an initial state of the catalog.
 
     The plan does not use the publications of that world, because it must not invent any: instead
-    existing publications are lost and their hashes become wrong. It ignores which nodes want to
-    leave, too.
+    existing publications are lost and their hashes become wrong. It also ignores which nodes want
+    to leave.
     """
     check_adversary(code)
     world = _world(ADVERSARIES[code], len(members), Random(f"{code}/{seed}"))

@@ -1,6 +1,6 @@
 """Diagnosis of a live topic or of one node: findings and advice.
 
-The judge is that of the simulator (``world/legitimacy.py``). A ring can be legitimate while its
+The checks are those of the simulator (``world/legitimacy.py``). A ring can be legitimate while its
 members cannot exchange messages, so this module also judges links, backfill, clones, clocks and
 disks by the report of each node about its process (``NodeHealth``), and adds the advice.
 """
@@ -173,7 +173,7 @@ def explain(inspection: Inspection, node: NodeId, journal: ChangePage | None) ->
     snapshot = inspection.snapshot
     known = snapshot.subscribers.keys() | set(snapshot.crashed)
     if node not in known:
-        there = f"there are {listed(sorted(known))}" if known else "the topic has no nodes"
+        there = f"its nodes are {listed(sorted(known))}" if known else "the topic has no nodes"
         raise InputError(f"no node {node[:64]!r} is known in {snapshot.topic!r}; {there}")
     found = (*live_violations(inspection), *publication_violations(snapshot))
     return Explanation(

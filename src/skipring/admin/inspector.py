@@ -1,6 +1,6 @@
-"""Inspector of a live topic: its database, then every node that any of them refers to.
+"""Inspector of a live topic: reads the database, then every node that is referred to.
 
-So it finds a ring that the supervisor does not know if one reference leads to it. The result is a
+It also finds a ring that the supervisor does not know if one reference leads there. The result is a
 snapshot, the same value that a simulated world returns, without messages in flight. The nodes
 answer one after the other while the ring works, so a change may be seen in part.
 """

@@ -224,7 +224,7 @@ def _is_stdout_closed() -> bool:
 
 
 def _since(text: str | None) -> int:
-    """Return microseconds since the epoch for a duration before now, or a moment."""
+    """Return microseconds since the epoch for a point in time, or for a duration before now."""
     if text is None:
         return 0
     with suppress(click.BadParameter):

@@ -1,6 +1,6 @@
 """One TCP or TLS connection: the peer at the other end, and frames in both directions.
 
-A peer that connects has to present a certificate, if this process has one, and to complete the
+A peer that connects must present a certificate if this process has one, and must complete the
 handshake within a few seconds.
 """
 
@@ -26,7 +26,7 @@ from skipring.net.dial_failure import (
     classify_tls_error,
     failure_in,
     failure_of,
-    stranger,
+    wrong_peer,
 )
 from skipring.net.work_budget import REQUEST_WAIT_S, WAITING_BYTES_MAX
 from skipring.security.credentials import PeerCertificate, may_act_as
@@ -90,7 +90,7 @@ class PeerConnection(asyncio.Protocol):
         self.began_s = 0.0
         self.is_used = False  # since the last ``check_deadlines``
         self.used_s = 0.0  # time of last use, as of the last ``check_deadlines``
-        self.settled = asyncio.Event()  # greeted or lost
+        self.handshake_over = asyncio.Event()  # greeted or lost
 
     # -- callbacks of the transport ----------------------------------------------------------
 
@@ -233,7 +233,7 @@ class PeerConnection(asyncio.Protocol):
         transport = self.transport
         if not self.is_read and transport is not None and not transport.is_closing():
             transport.resume_reading()
-            if self._partial_bytes:  # paused, it could not send the rest: restart its deadline
+            if self._partial_bytes:  # reading was paused: restart the deadline
                 self._partial_frames.update(self, self._partial_bytes, is_new=True)
         self.is_read = True
         self.waiting_bytes = 0
@@ -247,7 +247,7 @@ class PeerConnection(asyncio.Protocol):
         return self._is_ended
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release the connection; the next frame dials again."""
+        """Release the connection; the next queued frame causes a new dial."""
         if self._waiting:
             self._board.counts["connection lost"] += len(self._waiting)
         error = exc if not self.is_greeted else None
@@ -258,7 +258,7 @@ class PeerConnection(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._forget_bytes()
-        self.settled.set()
+        self.handshake_over.set()
         self._board.on_lost(self)
         if self._owner is not None:
             self._owner.on_lost(self)
@@ -277,7 +277,7 @@ class PeerConnection(asyncio.Protocol):
     # -- input -------------------------------------------------------------------------------
 
     def _on_late_frame(self, frame: Frame) -> None:
-        """Refuse a late request without work: its sender has given up, or sends too many."""
+        """Refuse a late request without serving it: its sender gave up, or sends too many."""
         if self.sender is not None and self._owner is not None:
             envelope = decode(frame)
             message = envelope.message
@@ -324,7 +324,7 @@ class PeerConnection(asyncio.Protocol):
             failure = DialFailure(Cause.UNTRUSTED, shown_name)
             self.refuse("name not in certificate", shown_name, failure)
         elif self._owner is not None and not self._owner.matches(greeting):
-            self.refuse("stranger", greeting.node, stranger(greeting))
+            self.refuse("wrong peer", greeting.node, wrong_peer(greeting))
         elif self._owner is None and greeting.role is Role.SUPERVISOR:
             self.refuse("supervisors do not dial")  # a process dials its supervisors itself
         elif greeting.role is Role.NODE:
@@ -371,7 +371,7 @@ class PeerConnection(asyncio.Protocol):
         self.abort()
 
     def _restart_waiting(self) -> None:
-        """Schedule waiting frames with a new arrival time: their delay was not the loop's."""
+        """Schedule waiting frames with a new arrival time: the loop did not cause their delay."""
         now_s = self._budget.clock()
         self._waiting = deque((now_s, frame) for _, frame in self._waiting)
         if self._waiting:
@@ -392,7 +392,7 @@ class PeerConnection(asyncio.Protocol):
         if self._owner is None:
             self._owner = self._board.register(greeting)
         self.sender = self._owner.name
-        self.settled.set()
+        self.handshake_over.set()
         self._owner.on_link(self)
 
     # -- output ------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ class PeerConnection(asyncio.Protocol):
         )
 
     def _forget_bytes(self) -> None:
-        """Free unhandled input: reference cycles keep the connection itself alive for longer."""
+        """Free unhandled input now: reference cycles keep the connection object alive longer."""
         self._waiting.clear()
         self._reader = FrameReader()
         self._partial_frames.forget(self)

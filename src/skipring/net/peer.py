@@ -47,7 +47,7 @@ REFUSED_S: Final = (
     1.0  # Guess: a server that refuses a connection after the greeting does so within this time.
 )
 SPARE_S: Final = 10.0  # Guess: a second connection that is unused for this time can be closed.
-IDLE_S: Final = 60.0  # Guess: neighbours send once a tick, so an idle peer is no longer one.
+IDLE_S: Final = 60.0  # Guess: neighbours send every tick, so an idle peer is no longer a neighbour.
 GRUDGE_S: Final = 60.0  # Guess: a failed dial is forgotten after this time.
 # Guess: a member in a ring of 1,000 has at most 20 neighbours, and supervisors name most of them.
 MEMBER_BURST: Final = 16
@@ -157,7 +157,7 @@ class RemotePeer:
     async def _dial(self, address: Address) -> None:
         links = self._links
         try:
-            if self._failures:  # full jitter: peers that lost the same peer do not dial it at once
+            if self._failures:  # full jitter: peers that lost the same peer dial at different times
                 limit = min(BACK_OFF_S * 2**self._failures, links.back_off_max_s)
                 await asyncio.sleep(links.rng.uniform(0, limit))
             failure = await self._connect(address)
@@ -185,7 +185,7 @@ class RemotePeer:
         slow = asyncio.get_running_loop().call_later(SILENT_S, self._on_slow)
         try:
             link = await dial(self._links, self, address, self._on_connected)
-            await link.settled.wait()
+            await link.handshake_over.wait()
             failure = None if link.is_greeted else link.failure or CLOSED
         except TROUBLES as error:
             self._on_trouble(address, error)
@@ -240,8 +240,8 @@ class RemotePeer:
     def on_link(self, link: PeerConnection) -> None:
         """Use a connection that has greeted: the newest, unless both sides dialled at once.
 
-        Then both sides use the connection that the side with the smaller name dialled; the other is
-        spare.
+        If both dialled, both use the connection that the side with the smaller name dialled; the
+        other connection is spare.
         """
         old, self.link = self.link, link
         if old is not None:
@@ -285,7 +285,7 @@ class RemotePeer:
         self._forget_if_idle()
 
     def _count_loss(self, link: PeerConnection) -> None:
-        """Dial later after a connection that was closed at once: the peer refuses it."""
+        """Delay the next dial if the peer closed the connection at once, which is a refusal."""
         now_s = asyncio.get_running_loop().time()
         if now_s - link.began_s > REFUSED_S:
             self._failures = self._refusals

@@ -113,8 +113,8 @@ class Transport:
     async def listen(self, host: str, port: int, advertised: Address | None = None) -> Address:
         """Accept connections; return the bound address.
 
-        Greetings from now on name the advertised address, or the bound one if none is given: peers
-        may have to dial another address than this process listens at.
+        Greetings from now on contain the advertised address, or the bound one if none is given:
+        peers may have to dial a different address than this process listens on.
         """
         bound = await self.listener.open(host, port)
         address = join_address(*bound)
@@ -321,7 +321,7 @@ class Transport:
         )
 
     def _on_name_taken(self, link: PeerConnection, message: NameTaken) -> None:
-        """Record that another process has this process's name; the peer refused it, or this one."""
+        """Record a name conflict: a peer refused this process, or another one with its name."""
         other = ProcessId(message.incarnation, message.address)
         why = name_taken_text(self.node, other, is_refused=message.refused)
         self._rarely.warn("name_conflict", reason=why, address=link.address)

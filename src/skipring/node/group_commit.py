@@ -29,7 +29,7 @@ Store = TypeVar("Store", PublicationStore, SupervisorStore)
 
 
 async def opened(open_store: Callable[[Path], Store], directory: Path) -> Store:
-    """Open a store in a thread, because it may read much; close it if the caller is cancelled."""
+    """Open a store in a thread: it may read a large file. Close it if the caller is cancelled."""
     opening = asyncio.ensure_future(asyncio.to_thread(open_store, directory))
     try:
         return await asyncio.shield(opening)
@@ -102,7 +102,7 @@ class GroupCommit:
         self._call_if_durable()
 
     def on_tick(self) -> None:
-        """Commit publications of others: their publishers have them on disk."""
+        """Commit publications of other nodes; these wait for a tick: their publishers have them."""
         self.request_commit()
         self._on_durable(self._succeeded)
         self._call_if_durable()  # a commit may include data written after it began

@@ -163,7 +163,7 @@ async def serve_node(
 def _checked(
     settings: NodeSettings, place: ProcessPaths, topics: tuple[TopicId, ...]
 ) -> tuple[str, int]:
-    """Check the arguments of a node; return the host and port to listen at."""
+    """Check the arguments of a node; return the host and port to listen on."""
     host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
     parse_supervisors(settings.supervisors, is_secured=_is_secured(settings))
     if is_anywhere(host) and settings.advertised is None:

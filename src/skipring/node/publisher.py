@@ -212,5 +212,5 @@ class PublishProxy:
         if not self._has_disk and not message.volatile:
             return NO_DISK
         if self._durability.is_backpressured or len(self._tasks) >= PUBLISHING_MAX:
-            return "too much waits to be stored; try again"
+            return "too many publications wait for the disk; try again"
         return None

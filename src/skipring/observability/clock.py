@@ -17,7 +17,7 @@ BEFORE_1970: Final = (
 )
 
 # Beats in a tick. Measured: a wake-up of an idle process takes 0.1 ms of CPU; 50 a second made the
-# supervisor's part of a join half as expensive again.
+# supervisor's part of a join 50 % more expensive.
 BEATS: Final = 4
 SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
 _BYTES_MAX: Final = 96  # three numbers

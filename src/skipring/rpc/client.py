@@ -50,7 +50,7 @@ _ANSWERS: Final = get_args(Answer)
 
 
 class WaitReport:
-    """Reports of why a client waits, each reason once until something succeeds."""
+    """Reports of why a client waits, each reason once until a request succeeds."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
@@ -194,7 +194,7 @@ class RpcClient:
         timeout_s: float = ANSWER_S,
         attempts: int = 1,
     ) -> Wanted | Refused | None:
-        """Send a request and return its answer; None if none of the kind arrives in time.
+        """Send a request and return its answer; None if no answer of this type arrives in time.
 
         Also return None if the peer is unreachable or the connection to it is lost. With several
         ``attempts``, send it again while no answer arrives: an answer may be lost.
@@ -304,7 +304,7 @@ async def open_client(
 
 
 def require(check: Callable[[Checked], object], value: Checked) -> None:
-    """Check a value of a user; raise InputError with the reason if it cannot be sent."""
+    """Check a value from the user; raise InputError with the reason if it cannot be sent."""
     try:
         check(value)
     except MessageError as error:
@@ -312,7 +312,7 @@ def require(check: Callable[[Checked], object], value: Checked) -> None:
 
 
 def locate_s(wait_s: float) -> float:
-    """Return how long a client that waits ``wait_s`` gives a supervisor for one answer."""
+    """Return how long a client that waits ``wait_s`` in total waits for one answer."""
     return min(max(wait_s, LOCATE_MIN_S), ANSWER_S)
 
 

@@ -267,7 +267,7 @@ def to_arrow(topic: TopicId, node: NodeId, page: DeliveryPage) -> pa.RecordBatch
     if sizes != {count} or len(page.ids) != count * ID_BYTES:
         raise MessageError(f"a page of deliveries from {node} has columns of different lengths")
     if any(place >= len(_ORIGINS) for place in page.origins):
-        raise MessageError(f"a page of deliveries from {node} has an origin we do not know")
+        raise MessageError(f"a page of deliveries from {node} has an unknown origin")
     ids = pa.Array.from_buffers(pa.binary(ID_BYTES), count, [None, pa.py_buffer(page.ids)])
     columns = [
         pa.repeat(pa.scalar(topic), count),

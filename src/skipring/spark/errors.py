@@ -1,6 +1,6 @@
 """Translation of Spark's exceptions into errors of skipring.
 
-Readers and writers run in other processes. Their errors return as text inside of Spark's errors.
+Readers and writers run in other processes. Their errors return as text inside Spark's errors.
 """
 
 from __future__ import annotations

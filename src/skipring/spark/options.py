@@ -63,7 +63,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
         if is_stream and given.text("endingOffsets") is not None:
             raise InputError('"endingOffsets" is for batch reads; a stream has no end')
         if not is_stream and given.text("maxOffsetsPerTrigger") is not None:
-            raise InputError('"maxOffsetsPerTrigger" is for streams; a batch reads all there is')
+            raise InputError('"maxOffsetsPerTrigger" is for streams; a batch reads everything')
         topics = _topics(given)
         starting = _offsets(given, "startingOffsets", LATEST if is_stream else EARLIEST, topics)
         ending = _offsets(given, "endingOffsets", LATEST, topics)
@@ -119,7 +119,9 @@ def check_names(options: Iterable[str], known: Iterable[str]) -> None:
     names = {name.lower(): name for name in known}
     for name in {name.lower() for name in options} - names.keys() - _OF_SPARK:
         near = get_close_matches(name, names, n=1)
-        hint = f'did you mean "{names[near[0]]}"?' if near else f"there are {', '.join(known)}"
+        hint = (
+            f'did you mean "{names[near[0]]}"?' if near else f"the options are {', '.join(known)}"
+        )
         raise InputError(f"unknown option {shown(name)}; {hint}")
 
 

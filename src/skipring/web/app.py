@@ -122,7 +122,7 @@ class App:
         self._seqs = count()
 
     def behind(self, auth: TokenAuth) -> ASGIApp:
-        """Return the ASGI application behind an authentication auth."""
+        """Return the ASGI application, protected by ``auth``."""
         routes = [
             Route("/", self._index),
             Route("/api/settings", self._show_settings),
@@ -258,7 +258,7 @@ class App:
         words, plan = plan_of(wish, topic, await client.members())
         apply = client.apply_to_consenting if wish.is_gentle else client.apply
         done = await apply(plan)
-        hit = "one process was hit" if len(done) == 1 else f"{len(done)} processes were hit"
+        hit = "1 process was damaged" if len(done) == 1 else f"{len(done)} processes were damaged"
         return _json({"done": f"{words}: {hit}"})
 
 
