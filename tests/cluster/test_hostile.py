@@ -121,7 +121,7 @@ async def test_malformed_frames_leave_nothing_behind(count: int) -> None:
 
 
 async def assert_nothing_is_kept(ring: LiveRing) -> None:
-    """Assert that no link and no queue of a stranger is left."""
+    """Assert that no link and no queue of an attacker is left."""
     expected = {*NAMES, f"{SUPERVISOR}@{ring.supervisor.address}"}
     await until(lambda: all(set(each.peers) <= expected for each in links(ring)))
     await until(lambda: all(len(each.connections) <= 2 * len(NAMES) for each in links(ring)))
@@ -248,7 +248,7 @@ async def test_no_message_changes_an_epoch_or_the_log_before_a_position(tmp_path
 
 
 async def test_only_the_supervisor_gets_a_reply_to_a_probe() -> None:
-    """Send a probe as a stranger; the node replies only to the supervisor of the topic."""
+    """Send a ping as an outsider; the node replies only to the supervisor of the topic."""
     async with attacked_ring() as ring:
         replies = ring.supervisor.counts["Pong"]
         said = greeting_of("stranger") + encode(TOPIC, Ping(1))

@@ -35,7 +35,7 @@ def port_of(address: str) -> int:
 
 
 def forged(*messages: WireMessage) -> bytes:
-    """Return the bytes of a stranger that acts for other nodes."""
+    """Return the bytes of an outsider that acts for other nodes."""
     return greeting_of("stranger") + b"".join(encode(TOPIC, each) for each in messages)
 
 

@@ -1,4 +1,4 @@
-"""Powers of a supervisor: what it receives, where it is obeyed, and what it cannot prevent."""
+"""Powers of a supervisor: messages it receives, commands that nodes accept, and limits."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class Caller:
         reader = FrameReader()
         while True:
             for frame in reader.feed(await self.read()):
-                with suppress(MessageError):  # a greeting is no message
+                with suppress(MessageError):  # a greeting is not a message
                     question = decode(frame).message
                     if isinstance(question, AskHolder):
                         reply = HolderReply(question.connection, is_own=True)

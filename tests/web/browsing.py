@@ -92,7 +92,7 @@ REMEMBERING = """() => {
 
 
 class Reader:
-    """A page of the dashboard and the complaints of its console."""
+    """A page of the dashboard and the errors on its console."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -197,7 +197,7 @@ class Reader:
 
 @contextmanager
 def reading(browser: Browser, url: str, **options: Any) -> Iterator[Reader]:  # noqa: ANN401
-    """Open a page with its own cookies; assert that it ends without complaints."""
+    """Open a page with its own cookies; assert that its console shows no errors."""
     context = browser.new_context(**{"viewport": WIDE, "color_scheme": "light", **options})
     try:
         reader = Reader(context.new_page())
