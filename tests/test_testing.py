@@ -108,7 +108,7 @@ def test_cluster_without_nodes_cannot_be_damaged() -> None:
     async def scene() -> None:
         async with Cluster(n=0) as cluster:
             for damage in (cluster.corrupt, cluster.spoil):
-                with pytest.raises(InputError, match="no node that could be damaged"):
+                with pytest.raises(InputError, match="no node can be damaged"):
                     damage()
 
     asyncio.run(scene())

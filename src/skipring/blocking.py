@@ -328,7 +328,7 @@ class _LoopThread:
         try:
             return call.result()
         except CancelledError:
-            raise SkipringError("the connection was closed meanwhile") from None
+            raise SkipringError("the connection was closed during the call") from None
         finally:
             call.cancel()  # if the caller was interrupted; a finished call does not change
             with self._lock:

@@ -292,7 +292,7 @@ class Cluster:
     def _statuses(self) -> dict[NodeId, NodeStatus]:
         machines = self._machines(self.topic)
         if not machines:
-            raise InputError("there is no node that could be damaged; let one join first")
+            raise InputError("no node can be damaged; start one with join first")
         return {name: node_status(machine, 0) for name, machine in machines.items()}
 
     def _inflict(self, damages: sabotage.Damages) -> None:

@@ -120,7 +120,7 @@ async def test_reading_ends_after_block_was_left() -> None:
             assert await news.read() is None
             assert await news.read_many() == []
             assert await news.read_available() == []
-        with pytest.raises(SkipringError, match="not subscribed to 'news' any more"):
+        with pytest.raises(SkipringError, match="no longer subscribed to 'news'"):
             await news.publish(b"y")
 
 

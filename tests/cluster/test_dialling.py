@@ -178,7 +178,7 @@ async def test_only_loopback_is_dialled_without_certificates() -> None:
 
 
 async def test_failed_dial_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partner_module, "GRUDGE_S", 5.0)
+    monkeypatch.setattr(partner_module, "DIAL_FAILURE_S", 5.0)
     async with hosts("a") as (a,):
         a.book.learn({"b": nowhere()})
         a.links.send("b", note(1))

@@ -101,7 +101,7 @@ async def test_certificate_covers_the_names_below_its_own(papers: Papers) -> Non
 
 Showing = Callable[[Papers, int], ssl.SSLContext]
 UNWELCOME: dict[str, tuple[Showing, str, str]] = {
-    "no certificate": (Papers.none, "no certificate", "the other side has shown none"),
+    "no certificate": (Papers.none, "no certificate", "the peer has presented none"),
     "another authority": (Papers.of_another_authority, "bad certificate", "issuer certificate"),
     "expired": (Papers.expired, "bad certificate", "certificate has expired"),
 }

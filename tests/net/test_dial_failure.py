@@ -138,7 +138,7 @@ FOREIGN = {
     "silent": (saying(b""), "{} accepts connections but has not answered as skipring"),
     "version 3": (
         saying(greeting_of_version(3)),
-        f"{{}} speaks wire version 3, this is version {VERSION}",
+        f"{{}} uses wire version 3, this process uses {VERSION}",
     ),
     "node": (
         skipring(lambda: Host("b")),

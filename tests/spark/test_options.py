@@ -87,7 +87,7 @@ INVALID = {
     'startingOffsets is "earliest", "latest" or JSON': {"startingOffsets": "5"},
     'cannot be "latest"': {"startingOffsets": "latest"},
     'cannot be "earliest"': {"endingOffsets": "earliest"},
-    "give a position for each topic, and no other": {
+    "give one position for each of these topics": {
         "endingOffsets": json.dumps({"invoices": POSITION})
     },
     "the position of topic 'orders' is not {store, epoch, offset, chain}": {

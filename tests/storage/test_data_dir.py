@@ -109,7 +109,7 @@ def test_random_name_is_created_once_in_a_private_file(tmp_path: Path) -> None:
 def test_given_name_is_kept_and_not_changed(tmp_path: Path) -> None:
     assert node_id(tmp_path, "Ann.1_b-c") == "Ann.1_b-c"
     assert (tmp_path / "node-id").read_text() == "Ann.1_b-c\n"
-    with pytest.raises(IdentityError, match=r"called Ann\.1_b-c, not bob; leave the name out"):
+    with pytest.raises(IdentityError, match=r"called Ann\.1_b-c, not bob; omit the name"):
         node_id(tmp_path, "bob")
     assert node_id(tmp_path) == node_id(tmp_path, "Ann.1_b-c") == "Ann.1_b-c"
 

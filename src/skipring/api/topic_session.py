@@ -97,8 +97,7 @@ class TopicSession:
         self.check_opened()
         if not self.is_open:
             raise SkipringError(
-                f"not subscribed to {shown(self.topic)} any more: its block was left; "
-                "subscribe again"
+                f"no longer subscribed to {shown(self.topic)}: its block was left; subscribe again"
             )
 
     def check_opened(self) -> None:

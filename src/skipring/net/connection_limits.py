@@ -341,8 +341,8 @@ class PartialFrames:
         largest = max(sizes, key=lambda name: sizes[name])
         oldest = next(link for link in self._held if link.account == largest)
         detail = (
-            f"unfinished frames hold {self.size_bytes >> 20} MiB, which is the limit, "
-            f"and those of {largest} {sizes[largest] >> 20} MiB"
+            f"unfinished frames hold {self.size_bytes >> 20} MiB, which is the limit; "
+            f"{largest} holds {sizes[largest] >> 20} MiB of them"
         )
         self.forget(oldest)
         oldest.refuse("too many unfinished frames", detail)

@@ -50,7 +50,7 @@ _SENTENCES: Final = {
     Cause.SILENT: "{address} accepts connections but has not answered as skipring",
     Cause.CLOSED: "{address} closed the connection during the handshake",
     Cause.FOREIGN: "{address} is not {what}: it answered with {detail}",
-    Cause.VERSION: f"{{address}} speaks wire version {{detail}}, this is version {VERSION}",
+    Cause.VERSION: f"{{address}} uses wire version {{detail}}, this process uses {VERSION}",
     Cause.WRONG_PEER: "{address} is not {what}: it is {detail}",
     Cause.SECURED: (
         "{address} speaks TLS, and this process has no certificate; set the CA, the certificate "
@@ -148,9 +148,9 @@ def classify_tls_error(error: Exception) -> tuple[str | None, str]:
     if isinstance(error, ssl.SSLError):
         reason = (error.reason or "").replace("_", " ").lower()
         if "did not return a certificate" in reason:
-            return "no certificate", "the other side has shown none"
+            return "no certificate", "the peer has presented none"
         if reason in NOT_TLS:
-            return "handshake failed", "the other side does not speak TLS"
+            return "handshake failed", "the peer does not speak TLS"
         return "handshake failed", reason or str(error)
     return None, str(error)
 

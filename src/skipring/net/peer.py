@@ -48,7 +48,7 @@ REFUSED_S: Final = (
 )
 SPARE_S: Final = 10.0  # Guess: a second connection that is unused for this time can be closed.
 IDLE_S: Final = 60.0  # Guess: neighbours send every tick, so an idle peer is no longer a neighbour.
-GRUDGE_S: Final = 60.0  # Guess: a failed dial is forgotten after this time.
+DIAL_FAILURE_S: Final = 60.0  # Guess: a failed dial is forgotten after this time.
 # Guess: a member in a ring of 1,000 has at most 20 neighbours, and supervisors name most of them.
 MEMBER_BURST: Final = 16
 MEMBER_PER_S: Final = 1.0
@@ -311,7 +311,7 @@ class RemotePeer:
             self.link.check_deadlines(now)
             if self._is_idle(self.link, now):
                 self.link.close()
-        if now - self._failed_s > GRUDGE_S:
+        if now - self._failed_s > DIAL_FAILURE_S:
             self.reset_backoff()
         self._forget_if_idle()
 

@@ -271,10 +271,10 @@ class Listener:
 
     def _refuse(self, visitor: _Visitor) -> None:
         """Close a connection: its source address has too many that have not greeted."""
-        detail = "its address opens connections more quickly than they are served"
+        detail = "its address opens connections faster than they are served"
         if visitor.task is not None:
             visitor.task.cancel()
-            detail = "it has not greeted, and gives way to another address"
+            detail = "it has not greeted, and another address needs its place"
         else:
             self._waiting.discard(visitor)
             visitor.came.close()

@@ -51,7 +51,7 @@ CLOSE_S: Final = 0.5  # Guess: enough for a peer to read the written data.
 CLIENTS: Final = "client/"  # prefix of the names of all clients
 CHECK_S: Final = 1.0  # Guess: the interval at which certificates of open connections are checked.
 SUPERVISORS: Final = supervisor_at("")  # prefix of the names of all supervisors
-GRUDGES_MAX: Final = 1024  # Limit: remembered peers with failed dials.
+DIAL_FAILURES_MAX: Final = 1024  # Limit: remembered peers with failed dials.
 
 Receiver = Callable[[NodeId, Envelope[WireMessage], Frame], None]
 
@@ -102,7 +102,7 @@ class Transport:
         self._checking: asyncio.TimerHandle | None = None  # of certificates, while connected
         self._greeting = greeting
         self.peers: dict[NodeId, RemotePeer] = {}
-        self._grudges: dict[NodeId, RemotePeer] = {}
+        self._dial_failures: dict[NodeId, RemotePeer] = {}
         self._client_numbers = count(1)
         self.listener = Listener(self)
         self._emptied: asyncio.Future[None] | None = None
@@ -194,11 +194,11 @@ class Transport:
             await asyncio.wait([self._emptied], timeout=CLOSE_S)
 
     def record_dial_failure(self, peer: RemotePeer) -> None:
-        """Record a failed dial; forget the oldest record beyond GRUDGES_MAX."""
-        self._grudges.pop(peer.name, None)
-        self._grudges[peer.name] = peer
-        if len(self._grudges) > GRUDGES_MAX:
-            self._grudges.pop(next(iter(self._grudges))).reset_backoff()
+        """Record a failed dial; forget the oldest record beyond DIAL_FAILURES_MAX."""
+        self._dial_failures.pop(peer.name, None)
+        self._dial_failures[peer.name] = peer
+        if len(self._dial_failures) > DIAL_FAILURES_MAX:
+            self._dial_failures.pop(next(iter(self._dial_failures))).reset_backoff()
 
     def may_dial(self, name: NodeId, address: Address) -> bool:
         """Return True if the address of a node is trusted, or a dial-back is within its budget."""
@@ -219,8 +219,8 @@ class Transport:
         """Forget a peer without connection, queued frames or failed dials."""
         if self.peers.get(name) is peer:
             del self.peers[name]
-        if self._grudges.get(name) is peer:
-            del self._grudges[name]
+        if self._dial_failures.get(name) is peer:
+            del self._dial_failures[name]
 
     def peer(self, name: NodeId, address: Address | None = None) -> RemotePeer:
         """Return the outbound queue of a node; create it on first use."""

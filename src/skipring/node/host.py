@@ -413,7 +413,7 @@ class NodeHost:
 
     def _publish_now(self, topic: TopicId, requests: Sequence[PublishRequested]) -> list[bytes]:
         if topic not in self.logs.by_topic:
-            raise SkipringError(f"not subscribed to {shown(topic)}: it was left meanwhile")
+            raise SkipringError(f"not subscribed to {shown(topic)}: it was left during the call")
         effects = self.dispatch(topic, PublishManyRequested(tuple(requests)))
         deliveries = [effect for effect in effects if type(effect) is Deliver]
         ids = [each.id for deliver in deliveries for each in deliver.publications]
@@ -426,7 +426,7 @@ class NodeHost:
     async def resend(self, topic: TopicId, ids: Sequence[bytes]) -> None:
         """Commit and broadcast again the publications whose commit failed."""
         if topic not in self.logs.by_topic:
-            raise SkipringError(f"not subscribed to {shown(topic)}: it was left meanwhile")
+            raise SkipringError(f"not subscribed to {shown(topic)}: it was left during the call")
         self.dispatch(topic, ResendRequested(tuple(ids)))
         try:
             await self.durability.wait_durable()

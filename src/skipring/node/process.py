@@ -99,8 +99,8 @@ async def serve_supervisor(
     host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
     if settings.credentials is not None and not may_act_as("supervisor", settings.credentials.name):
         raise IdentityError(
-            f"the certificate has the name {settings.credentials.name}; that of a supervisor must "
-            "be supervisor; create it with skipring certs issue supervisor"
+            f"the certificate has the name {settings.credentials.name}; a supervisor "
+            "needs the name supervisor; create a certificate with skipring certs issue supervisor"
         )
     stop = stop_signal()
     async with AsyncExitStack() as stack:

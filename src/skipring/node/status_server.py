@@ -314,7 +314,7 @@ class RequestServer:
                 pass
 
     def _page(self, topic: TopicId, question: PageQuestion) -> WireMessage:
-        """Return a page; a scan stops at its time limit, and the page says where to continue."""
+        """Return a page; a scan stops at its time limit, and ``next`` is where to continue."""
         machine, is_spent = self._topics.machine(topic), time_limit()
         match question:
             case FetchDeliveries():

@@ -26,7 +26,7 @@ _RAISED: Final = re.compile(
 
 
 def require_spark() -> None:
-    """Raise an InputError that says what to install, if the extra ``spark`` is missing."""
+    """Raise an InputError that states what to install, if the extra ``spark`` is missing."""
     if not all(find_spec(name) for name in _NEEDED):
         raise InputError("Spark is not installed; run: pip install 'skipring[spark]'")
 

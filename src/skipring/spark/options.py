@@ -189,7 +189,7 @@ def _offsets(given: _Given, name: str, default: str, topics: tuple[TopicId, ...]
     positions = parse_positions(text, name)
     if positions.keys() != set(topics):
         raise InputError(
-            f'"{name}" is about {", ".join(sorted(positions))}, and "subscribe" about '
-            f"{', '.join(topics)}; give a position for each topic, and no other"
+            f'"{name}" has positions of {", ".join(sorted(positions))}, but "subscribe" names '
+            f"{', '.join(topics)}; give one position for each of these topics"
         )
     return positions

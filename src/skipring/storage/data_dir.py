@@ -258,7 +258,7 @@ def node_id(directory: Path, name: str | None = None) -> NodeId:
     if name not in (None, kept):
         raise IdentityError(
             f"{path}: this node is called {kept}, not {name}; "
-            "leave the name out, or use another data directory"
+            "omit the name, or use another data directory"
         )
     return kept
 

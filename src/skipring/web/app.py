@@ -204,7 +204,7 @@ class App:
         journey = self._feed.watcher(_topic(request)).journey(publisher, seq)
         if journey is None:
             return refused(
-                "no arrival was observed: it was published before the dashboard watched", 404
+                "no arrival was observed: it was published before the dashboard watched it", 404
             )
         return _json(journey)
 

@@ -1,4 +1,4 @@
-"""Server of the dashboard, beside other tasks of the event loop."""
+"""Server of the dashboard, in an event loop with other tasks."""
 
 from __future__ import annotations
 

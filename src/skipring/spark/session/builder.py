@@ -209,7 +209,7 @@ def require_usable(master: str) -> None:
     """Raise an error with a remedy if a master is invalid or does not answer."""
     if master != "local" and not master.startswith(_KINDS):
         raise InputError(
-            f"no Spark master: {master!r}; use local[2], local[*], spark://HOST:PORT, yarn or "
+            f"not a Spark master: {master!r}; use local[2], local[*], spark://HOST:PORT, yarn or "
             "k8s://https://HOST:PORT"
         )
     if not master.startswith(_STANDALONE):
@@ -227,7 +227,7 @@ def _address(text: str, master: str) -> tuple[str, int]:
         parts = urlsplit(f"//{text}")
         if parts.hostname and parts.port is not None:
             return parts.hostname, parts.port
-    raise InputError(f"no Spark master: {master!r}; its form is spark://HOST:PORT[,HOST:PORT]")
+    raise InputError(f"not a Spark master: {master!r}; its form is spark://HOST:PORT[,HOST:PORT]")
 
 
 def _answers(address: tuple[str, int]) -> bool:
