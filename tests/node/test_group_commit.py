@@ -379,7 +379,7 @@ async def test_full_disk_is_reported_and_the_node_keeps_serving(tmp_path: Path) 
             await publish(node, 1)
             await ring.wait_healthy()
             fill(store)
-            with pytest.raises(StoreFullError, match="room"):
+            with pytest.raises(StoreFullError, match="disk is full"):
                 await publish(node, 2)
             kept = held(ring, "full")
             for number in (3, 4):
@@ -446,7 +446,7 @@ async def test_publishing_for_clients_is_refused_with_a_reason_while_the_disk_is
                     TOPIC, "full", lambda number: Publish(number, made), PublishAck
                 )
             assert isinstance(answer, Refused)
-            assert "room" in answer.reason
+            assert "disk is full" in answer.reason
 
 
 async def test_node_that_leaves_while_publishing_for_a_client_refuses(tmp_path: Path) -> None:
