@@ -262,8 +262,8 @@ class RpcClient:
     def _report_if_waiting(self, name: NodeId) -> None:
         """Report an unreachable supervisor if a request to it waits; other requests have failed."""
         why = self._links.why_unreachable(name)
-        is_waited_for = any(asked == name for asked, _ in self._waiting.values())
-        if self._report is not None and why is not None and is_waited_for:
+        is_awaited = any(asked == name for asked, _ in self._waiting.values())
+        if self._report is not None and why is not None and is_awaited:
             self._report(why)
 
     def _abandon(self, node: NodeId) -> None:
