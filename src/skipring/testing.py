@@ -345,7 +345,7 @@ class Cluster:
     def _violations(
         self, topic: TopicId, statuses: Mapping[NodeId, NodeStatus] | None = None
     ) -> Iterator[str]:
-        """Judge the own nodes, and other members by their statuses; without these, trust them."""
+        """Check the own nodes, and other members by their statuses, if these are given."""
         machines = self._machines(topic)
         trusted = self._foreign(topic) if statuses is None else {}
         others = {name: ring_state(status) for name, status in (statuses or {}).items()}

@@ -317,7 +317,7 @@ async def test_supervisor_reloads_certificates_and_closes_the_link_of_a_denied_n
 ) -> None:
     machine = Machine(authority, tmp_path / "supervisor", "supervisor")
     async with process(machine, "supervisor") as supervisor:
-        address = await supervisor.listens_at()
+        address = await supervisor.listen_address()
         supervisor.hang_up()
         assert (await supervisor.logged("credentials_reloaded"))["denied"] == 0
         machine.renew(days=20)

@@ -129,5 +129,5 @@ class ChaosClient:
 
 
 def _named(nodes: Sequence[NodeId]) -> str:
-    """Format some nodes for a sentence; the supervisor gets an article."""
+    """Format node names for a sentence; the supervisor gets an article."""
     return listed([f"the {n}" if n == SUPERVISOR else n for n in nodes], NAMED_MAX)

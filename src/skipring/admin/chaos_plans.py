@@ -186,7 +186,7 @@ def words(damage: Damage) -> str:
 
 
 def _world(adversary: Adversary, count: int, rng: Random) -> Snapshot:
-    """Return a world with ``count`` live subscribers; if some have crashed, it has more nodes."""
+    """Return a world with ``count`` live subscribers; crashed nodes come in addition."""
     state = rng.getstate()
     for n in range(count, 2 * count + 2):
         rng.setstate(state)

@@ -84,7 +84,7 @@ BEYOND_THE_RING: Final = LIVE_LAYERS | {Layer.PUBLICATIONS}
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """Health of a topic: its violations and what to do."""
+    """Health of a topic: its violations, and advice."""
 
     members: int
     publications: int  # the largest count of any member
@@ -296,7 +296,7 @@ _LAYER_ADVICE: Final[Mapping[frozenset[Layer], str]] = {
 def _advice(
     inspection: Inspection, members: Sequence[NodeId], found: Sequence[Violation]
 ) -> Iterator[str]:
-    """Yield what to do about the violations, the most urgent first."""
+    """Yield advice about the violations, the most urgent first."""
     yield from map(_clone_advice, inspection.clones)
     yield from _member_advice(inspection.snapshot, members)
     layers = {each.layer for each in found}

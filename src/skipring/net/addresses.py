@@ -27,7 +27,7 @@ Value = TypeVar("Value")
 
 
 class AddressBook:
-    """Addresses of nodes; proven ones take precedence over claims (decision 48).
+    """Addresses of nodes; proven addresses take precedence over claims (decision 48).
 
     An address is proven once a dial by this process finds the node there. All other
     addresses are claims, tried in this order: by the node itself over its connection, by
@@ -104,7 +104,7 @@ class AddressBook:
             _put(self._doubted, node, address)
 
     def hints(self, nodes: Iterable[NodeId]) -> dict[NodeId, Address]:
-        """Return the known addresses of some nodes."""
+        """Return the known addresses of the given nodes."""
         found = {node: self.find(node) for node in nodes}
         return {node: address for node, address in found.items() if address}
 

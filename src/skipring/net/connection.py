@@ -209,7 +209,7 @@ class PeerConnection(asyncio.Protocol):
             self.is_read = False
 
     def handle_some(self, end_s: float) -> bool:
-        """Handle one waiting frame, and more until ``end_s``; return True if some are left."""
+        """Handle one waiting frame, and more until ``end_s``; return True if frames are left."""
         clock, waiting = self._budget.clock, self._waiting
         self._budget.begin()
         try:

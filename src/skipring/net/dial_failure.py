@@ -1,4 +1,4 @@
-"""Failed dials: the cause, and a sentence that names it and what to do."""
+"""Failed dials: the cause, and a sentence with the cause and a remedy."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class RemotePeer:
     async def _identified(
         self, address: Address, failure: DialFailure | None
     ) -> DialFailure | None:
-        """Probe once whether a supervisor that hangs up uses TLS, unless it has greeted before."""
+        """Test once whether a supervisor that hangs up before its greeting uses TLS."""
         links = self._links
         is_known = self._address is None or self._address in links.supervisors
         if failure is not CLOSED or is_known or links.is_secured:
@@ -254,7 +254,7 @@ class RemotePeer:
         self.flush()
 
     def _prefer_existing(self, old: PeerConnection, new: PeerConnection) -> bool:
-        """Return True if both sides dialled at once, and the older connection is the one to use."""
+        """Return True if both sides dialled at once and should use the older connection."""
         is_by_both = old.is_dialled != new.is_dialled and new.began_s - old.began_s < CROSSING_S
         return is_by_both and old.is_dialled == (self._links.node < self.name)
 

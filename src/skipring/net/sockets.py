@@ -270,7 +270,7 @@ class Listener:
         self._begin_due_handshakes(handshakes)
 
     def _refuse(self, visitor: _Visitor) -> None:
-        """Close a connection: its source address has too many that have not greeted."""
+        """Close a connection: its source address has too many without a greeting."""
         detail = "its address opens connections faster than they are served"
         if visitor.task is not None:
             visitor.task.cancel()

@@ -263,7 +263,7 @@ class Transport:
         return self.credentials.distrust(certificate, now_s) if self.credentials else None
 
     def _check_later(self) -> None:
-        """Reload the credentials and check all connections every CHECK_S, while some are open."""
+        """Reload the credentials and check all connections every CHECK_S, while any is open."""
         self._checking = None
         if self.credentials is not None and self.connections:
             self.credentials.refresh()

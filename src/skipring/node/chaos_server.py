@@ -199,7 +199,7 @@ def _state(damage: Overwrite, *, is_member: bool) -> SubscriberState:
 
 
 def _wrong_digests(trie: PublicationTrie, count: int, rng: Random) -> dict[Prefix, bytes]:
-    """Return ``count`` wrong digests, the root's first, because others compare it."""
+    """Return ``count`` wrong digests, the root first, because other members compare it."""
     wrong = {ALL: rng.randbytes(DIGEST_BYTES)}
     end = 2 << trie.bucket_bits  # digests are numbered as in a binary heap, the root is 1
     for index in rng.sample(range(2, end), min(count, end - 1) - 1 if count else 0):
@@ -209,7 +209,7 @@ def _wrong_digests(trie: PublicationTrie, count: int, rng: Random) -> dict[Prefi
 
 
 def _forged(topic: TopicId, frames: bytes) -> list[Message]:
-    """Return the messages in some bytes that may be forged."""
+    """Return the messages in these bytes that may be forged."""
     envelopes = map(decode, FrameReader().feed(frames))
     return [
         cast("Message", envelope.message)
@@ -222,7 +222,7 @@ def _forged(topic: TopicId, frames: bytes) -> list[Message]:
 
 
 class PartitionableTransport(Transport):
-    """Transport that can drop all traffic with some nodes; one name stands for all supervisors."""
+    """Transport that can drop all traffic with given nodes; one name denotes all supervisors."""
 
     def __init__(
         self,

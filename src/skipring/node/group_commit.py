@@ -102,7 +102,7 @@ class GroupCommit:
         self._call_if_durable()
 
     def on_tick(self) -> None:
-        """Commit publications of other nodes; these wait for a tick: their publishers have them."""
+        """Commit publications of other nodes; they can wait, because their publishers have them."""
         self.request_commit()
         self._on_durable(self._succeeded)
         self._call_if_durable()  # a commit may include data written after it began
@@ -138,7 +138,7 @@ class GroupCommit:
         loop, number = asyncio.get_running_loop(), self._begun
 
         def report() -> None:
-            """Report data on disk; only the publisher waits for the durable mark as well."""
+            """Report that data is on disk; only the publisher also waits for the durable mark."""
             if self._needed >= number:
                 with suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(self._on_durable, number)

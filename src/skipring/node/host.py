@@ -281,7 +281,7 @@ class NodeHost:
             self._trace_writes.request_write()
 
     def _flush(self) -> None:
-        """Run the deferred work of every topic that has some."""
+        """Run the deferred work of every topic."""
         for topic in self._topics.to_flush():
             self.dispatch(topic, Flush())
 

@@ -88,7 +88,7 @@ class Telemetry(Collector):
         ProcessCollector(registry=self._registry)  # memory, CPU and open files of the process
 
     def start(self, host: str, port: int, credentials: ServerCredentials | None = None) -> Address:
-        """Serve from now on, under TLS with credentials; return the address. Port 0: a free one.
+        """Start serving, with TLS given credentials; return the address. Port 0 picks a port.
 
         Raise InputError if the address cannot be used.
         """

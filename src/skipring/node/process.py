@@ -130,7 +130,7 @@ async def serve_node(
     announce: Announce,
     supervisors_again: Callable[[], Sequence[Address]] | None = None,
 ) -> Stop:
-    """Run a subscriber of some topics until a signal stops it; leave the topics.
+    """Run a subscriber of the given topics until a signal stops it; leave the topics.
 
     Before it leaves, it hands over its publications, within ``settings.drain_s`` or until a second
     signal. SIGHUP reloads the certificates and the list of supervisors: topics move if the list

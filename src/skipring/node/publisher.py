@@ -97,7 +97,7 @@ class Replications:
             )
 
     async def _all(self, topic: TopicId, replicas: _Replicas, count: int) -> str | None:
-        """Ask once a tick until enough members confirm; return a reason if too few can."""
+        """Ask once a tick until enough members confirm; return a reason if too few members can."""
         loop, enough_s, extra = asyncio.get_running_loop(), asyncio.get_running_loop().time(), 0
         while len(replicas.durable) < count:
             machine = self._topics.machine(topic)

@@ -156,7 +156,7 @@ class RpcClient:
         return list(await asyncio.gather(*asked))
 
     async def _members(self, topic: TopicId) -> dict[NodeId, Address]:
-        """Return some members of a topic, from the supervisor or as it listed them before."""
+        """Return members of a topic from the cache, or else from the supervisor."""
         if not self._located.get(topic):  # a topic without members may have some now
             self._located[topic] = await self.locate(topic)
         return self._located[topic]
@@ -173,11 +173,11 @@ class RpcClient:
         return answer.members
 
     def no_supervisor_of(self, topic: TopicId) -> str:
-        """Return why the supervisor of a topic does not answer, and what to do."""
+        """Return why the supervisor of a topic does not answer, with a remedy."""
         return self.no_supervisor_at(self.supervisor_of(topic))
 
     def no_supervisor_at(self, address: Address) -> str:
-        """Return why the supervisor at an address does not answer, and what to do."""
+        """Return why the supervisor at an address does not answer, with a remedy."""
         why = self._links.why_unreachable(supervisor_at(address))
         return why or f"no supervisor answers at {address}; is it running?"
 

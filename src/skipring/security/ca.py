@@ -225,7 +225,7 @@ def _named(name: str) -> x509.Name:
 def _builder(
     subject: x509.Name, key: ec.EllipticCurvePublicKey, ends: datetime, *, is_authority: bool
 ) -> x509.CertificateBuilder:
-    """Return a certificate without an issuer; one signed by an authority cannot sign others."""
+    """Return a certificate without an issuer; only an authority's certificate can sign others."""
     length = 0 if is_authority else None
     return (
         x509.CertificateBuilder()

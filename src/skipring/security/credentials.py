@@ -160,7 +160,7 @@ class Credentials:
         self.reload()
 
     def reload(self) -> None:
-        """Read the files again; log why one cannot be used, and keep what was read before.
+        """Read the files again; if one cannot be used, log the reason and keep the earlier content.
 
         The deny list does not depend on the other files: it is read even if they cannot be used.
         """
@@ -221,7 +221,7 @@ def _stamp_of(path: Path) -> tuple[int, int, int] | None:
 
 
 def _is_fresh(stamps: tuple[tuple[int, int, int] | None, ...]) -> bool:
-    """Return True if a file has just changed: the change of the others may follow."""
+    """Return True if a file has just changed: changes of the other files may follow."""
     now_ns = time_ns()
     return any(each is not None and 0 <= now_ns - each[0] < FRESH_NS for each in stamps)
 

@@ -105,7 +105,7 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions
 
 
 class TraceMembers:
-    """Members of topics that have disks; the known ones are asked again."""
+    """Members of topics that have disks; known members are asked again."""
 
     def __init__(self, client: RingClient) -> None:
         self._client = client

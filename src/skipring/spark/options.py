@@ -126,7 +126,7 @@ def check_names(options: Iterable[str], known: Iterable[str]) -> None:
 
 
 class _Given:
-    """Options by lower-case name; raises InputError for unknown ones."""
+    """Options by lower-case name; an unknown option raises InputError."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
         check_names(options, known)

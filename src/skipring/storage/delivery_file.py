@@ -110,7 +110,7 @@ class DeliveryFile:
     def write(
         self, bodies: Iterable[tuple[int | None, bytes]], obsolete: Iterable[int]
     ) -> list[int]:
-        """Write and delete chunks in one transaction; return the rows of the written ones."""
+        """Write and delete chunks in one transaction; return the rows of the written chunks."""
         with self._writing, transaction(db := self._connected()):
             db.executemany("DELETE FROM chunks WHERE chunk = ?", ((row,) for row in obsolete))
             return [_replaced(db, row, body) for row, body in bodies]

@@ -285,7 +285,7 @@ class TopicLog:
 
     @property
     def is_known(self) -> bool:
-        """Return True if the topic has written publications or has lost some."""
+        """Return True if the topic has written or lost publications."""
         return self.written_end > 0 or losses_of(self.epoch) > 0
 
     # -- lookup ----------------------------------------------------------------------------

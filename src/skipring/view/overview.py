@@ -114,7 +114,7 @@ RATE_WINDOW_S: Final = 5.0  # Guess: steady enough to read, and quick to show a 
 
 
 class Observer:
-    """Poller of all topics of some supervisors."""
+    """Poller of all topics of the given supervisors."""
 
     def __init__(
         self, supervisors: Sequence[Address], credentials: Credentials | None = None

@@ -56,7 +56,7 @@ class ChaosRequest(Struct, frozen=True):
 
     @property
     def is_gentle(self) -> bool:
-        """Return True if a member that refuses does not stop the damage to others."""
+        """Return True if the refusal of one member does not prevent damage to other members."""
         return self.damage == "heal"
 
 
