@@ -35,7 +35,7 @@ from skipring.world.adversaries import ADVERSARIES, Adversary
 from skipring.world.adversaries.arbitrary import Arbitrary
 from skipring.world.snapshot import CARRIERS, Snapshot
 
-SHARE: Final = 0.5  # of publications that are lost, by default
+SHARE: Final = 0.5  # default share of lost publications
 IDS_PER_DIGEST: Final = 8  # a trie has a digest for about this number of publications
 
 Damages: TypeAlias = dict[NodeId, list[Damage]]  # in this order; the supervisor under its name

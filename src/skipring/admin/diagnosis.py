@@ -91,7 +91,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     silent: tuple[NodeId, ...]  # referred to, but without an answer
     violations: tuple[Violation, ...]
     advice: tuple[str, ...]
-    warnings: tuple[str, ...] = ()  # of a topic that may be healthy
+    warnings: tuple[str, ...] = ()  # a healthy topic can have warnings
     clones: tuple[Conflict, ...] = ()  # names that two live processes have
 
     @property

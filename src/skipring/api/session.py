@@ -61,7 +61,7 @@ class Session:
         self._data_dir = data_dir
         self._host: NodeHost | None = None
         self._store: PublicationStore | None = None
-        self._leaves: dict[TopicId, Leave] = {}  # of the joined topics
+        self._leaves: dict[TopicId, Leave] = {}  # how to leave each joined topic
         self._resources = AsyncExitStack()
         self._is_connected = False
         self._unconfirmed = 0  # own publications that no other member has confirmed

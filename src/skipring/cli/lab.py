@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from skipring.lab.demo.output import DemoOutput
     from skipring.lab.experiments.runner import RunSummary
 
-FAILED_SHOWN: Final = 5  # of the failed runs; the table has all
+FAILED_SHOWN: Final = 5  # failed runs to print; the table has all
 SIZE: Final = click.IntRange(1, 100_000_000)
 SEED: Final = click.IntRange(0, 2**32 - 1)
 PROFILES: Final = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)

@@ -36,10 +36,14 @@ class AddressBook:
 
     def __init__(self) -> None:
         self._proven: dict[NodeId, Address] = {}
-        self._own: dict[NodeId, Address] = {}  # by the node itself, over the connection in use
-        self._incarnations: dict[NodeId, int] = {}  # of the processes that claimed these
-        self._from_supervisors: dict[NodeId, Address] = {}  # by a supervisor, or by this process
-        self._from_members: dict[NodeId, tuple[Address, NodeId]] = {}  # by a member, with its name
+        self._own: dict[NodeId, Address] = {}  # claimed by the node itself, over its connection
+        self._incarnations: dict[NodeId, int] = {}  # of the processes that made these claims
+        self._from_supervisors: dict[
+            NodeId, Address
+        ] = {}  # claimed by a supervisor or this process
+        self._from_members: dict[
+            NodeId, tuple[Address, NodeId]
+        ] = {}  # claimed by a member, and its name
         self._doubted: dict[NodeId, Address] = {}  # claims of supervisors that a dial disproved
 
     def find(self, node: NodeId) -> Address | None:

@@ -63,7 +63,7 @@ class PeerConnection(asyncio.Protocol):
         self._budget = board.budget
         self._traffic = board.traffic
         self._partial_frames = board.partial_frames
-        self._partial_bytes = 0  # of the unfinished frame
+        self._partial_bytes = 0  # size of the unfinished frame
         self._owner = dialled_for
         self._reader = FrameReader()
         # Frames that have arrived and are not handled yet, each with its time of arrival.
@@ -73,13 +73,13 @@ class PeerConnection(asyncio.Protocol):
         self.is_read = True  # False until the waiting frames are handled
         self.transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self.address = "unknown"  # of the other end, for logs
+        self.address = "unknown"  # address of the peer, for logs
         self.nonce = secrets.randbelow(NONCE_END - 1) + 1  # in this side's greeting
         self.account = self.address  # limits count by account: name, or host before the greeting
         self._is_refused = False
-        self._claim: Hello | None = None  # of a node that waits for its name
+        self._claim: Hello | None = None  # greeting of a node that waits for its name
         self._first = b""  # bytes received before the greeting, to diagnose a failure
-        self.failure: DialFailure | None = None  # of a connection lost before its greeting
+        self.failure: DialFailure | None = None  # set if the connection is lost before its greeting
         self.certificate: PeerCertificate | None = None
         self.sender: NodeId | None = None  # known from the greeting on
         self.role = Role.NODE
@@ -343,7 +343,7 @@ class PeerConnection(asyncio.Protocol):
         if name is None:
             return False
         if greeting.role is Role.SUPERVISOR:
-            return may_act_as(SUPERVISOR, name)  # certificates of supervisors have names below it
+            return may_act_as(SUPERVISOR, name)  # the name in its certificate is below SUPERVISOR
         return may_act_as(name, greeting.node)
 
     def admit_name(self) -> None:

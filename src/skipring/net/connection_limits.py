@@ -24,7 +24,7 @@ from skipring.core.peers import NodeId
 # Guess: a handshake takes some milliseconds and two round trips.
 OLD_S: Final = 1.0
 SOURCES_MAX: Final = 2048  # Limit: source addresses with a remembered rate.
-_PREFIX_BITS: Final = 64  # of an IPv6 address: one machine can choose the other bits
+_PREFIX_BITS: Final = 64  # prefix of an IPv6 address; a machine chooses the other bits
 BURST_S: Final = 2.0  # Guess: all nodes of a machine start together.
 
 LINKS_MAX: Final = 4096  # Limit: connections that peers have opened.
@@ -104,7 +104,7 @@ class _SourceAddress(Generic[Connection]):
     def __init__(self, rate: _Rate) -> None:
         self.rate = rate
         self.open: OrderedDict[Connection, None] = OrderedDict()  # oldest first
-        self.waiting: deque[Connection] = deque()  # of these, connections without a handshake
+        self.waiting: deque[Connection] = deque()  # subset whose handshake has not begun
 
 
 class Handshakes(Generic[Connection]):
@@ -114,7 +114,7 @@ class Handshakes(Generic[Connection]):
         self._limits = limits
         self._rate = _Rate(limits.total_rate, now_s)
         self.sources: OrderedDict[str, _SourceAddress[Connection]] = OrderedDict()
-        self._busy: dict[str, _SourceAddress[Connection]] = {}  # of these, sources with connections
+        self._busy: dict[str, _SourceAddress[Connection]] = {}  # sources with connections
         self._open: OrderedDict[Connection, tuple[str, float]] = OrderedDict()  # source, since when
         self._turns: OrderedDict[str, None] = OrderedDict()  # sources with waiting connections
 

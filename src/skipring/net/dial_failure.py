@@ -33,7 +33,7 @@ class Cause(StrEnum):
     REFUSED = "refused"  # nothing listens there
     UNREACHABLE = "unreachable"  # no such host, no route, or no answer to TCP
     SILENT = "silent"  # connected, but no greeting yet
-    CLOSED = "closed"  # by the peer, before its greeting
+    CLOSED = "closed"  # the peer closed before its greeting
     FOREIGN = "foreign"  # the answer is not a greeting
     VERSION = "version"  # the peer has another wire version
     WRONG_PEER = "wrong peer"  # another skipring process answers

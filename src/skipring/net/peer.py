@@ -41,7 +41,7 @@ BACK_OFF_MAX_S: Final = 5.0
 # The CLI reports a listener that does not answer within 1 s. Measured: on two cores with eight busy
 # processes a supervisor greets within 20 ms.
 SILENT_S: Final = 0.7
-CROSSING_S: Final = 1.0  # Guess: two peers that dial each other at the same time do so within it.
+CROSSING_S: Final = 1.0  # Guess: simultaneous dials of two peers begin within this time.
 DIALLING_MAX: Final = 256  # Limit: peers can name any number of nodes.
 REFUSED_S: Final = (
     1.0  # Guess: a server that refuses a connection after the greeting does so within this time.
@@ -64,17 +64,17 @@ class RemotePeer:
         self.name = name
         self.link: PeerConnection | None = None
         self._links = links
-        self._address = address  # of a supervisor; the address of a node comes from the book
+        self._address = address  # set for a supervisor; a node's address comes from the book
         self._spare: list[PeerConnection] = []  # also greeted, but not used to send
         self._waiting: list[bytes] = []
         self._size = 0
         self._is_scheduled = False
         self._dialling: asyncio.Task[None] | None = None
         self._failures = 0
-        self._refusals = 0  # of this process's name, after a greeting
+        self._refusals = 0  # number of times the peer refused this process's name
         self._failed_s = 0.0
         self._dialled: Address = ""  # the last address
-        self._failure: DialFailure | None = None  # of the last dial; None once connected
+        self._failure: DialFailure | None = None  # failure of the last dial; None once connected
         self._is_connected = False  # TCP, during a dial
 
     def send(self, frame: bytes) -> None:
@@ -92,7 +92,7 @@ class RemotePeer:
             gathered = self._links.budget.gathered
             if gathered is None:
                 asyncio.get_running_loop().call_soon(self.flush)
-            else:  # the end of the batch of received frames flushes it
+            else:  # flushed at the end of the batch of received frames
                 gathered.append(self)
 
     def refuse_request(self, frame: bytes) -> None:

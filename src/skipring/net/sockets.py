@@ -208,7 +208,7 @@ class _Visitor:
     def __init__(self, came: socket.socket, address: Address) -> None:
         self.came = came
         self.address = address
-        self.task: asyncio.Task[None] | None = None  # its handshake, once begun
+        self.task: asyncio.Task[None] | None = None  # the handshake, once begun
 
 
 class Listener:
@@ -219,10 +219,10 @@ class Listener:
         self._listening: socket.socket | None = None
         self._again: asyncio.TimerHandle | None = None
         self._handshakes: Handshakes[_Visitor] | None = None
-        self._next_turn: asyncio.TimerHandle | None = None  # for waiting handshakes
+        self._next_turn: asyncio.TimerHandle | None = None  # timer for waiting handshakes
         self._accepted_s = 0.0  # time of the last callback
         self._entering: dict[asyncio.Task[None], _Visitor] = {}
-        self._waiting: set[_Visitor] = set()  # for their handshakes to begin
+        self._waiting: set[_Visitor] = set()  # connections whose handshake has not begun
 
     def __len__(self) -> int:
         """Return the number of connections whose handshakes are in progress."""

@@ -89,7 +89,7 @@ class Transport:
         self.receive = receive
         self.rng = rng
         self.credentials = credentials
-        self.dials = dials  # False for a supervisor: nodes keep connections to it
+        self.dials = dials  # False for a supervisor: nodes dial it
         self.back_off_max_s = back_off_max_s
         self.connections: set[PeerConnection] = set()
         self.supervisors: set[Address] = set()  # configured supervisors that have greeted
@@ -99,7 +99,7 @@ class Transport:
         self.partial_frames = PartialFrames()
         self.dial_backs = DialBacks()
         self.places = ConnectionLimits()
-        self._checking: asyncio.TimerHandle | None = None  # of certificates, while connected
+        self._checking: asyncio.TimerHandle | None = None  # timer of certificate checks
         self._greeting = greeting
         self.peers: dict[NodeId, RemotePeer] = {}
         self._dial_failures: dict[NodeId, RemotePeer] = {}

@@ -33,7 +33,7 @@ class Departure(Struct, frozen=True):
 
     receiver: NodeId | None = None  # the member that has confirmed everything
     unconfirmed: int = 0  # publications that were not handed over, at most
-    own_unconfirmed: int = 0  # of those published here, without any confirmation
+    own_unconfirmed: int = 0  # own publications without any confirmation
     on_disk: int = 0  # publications on this disk only: no member remains
 
 

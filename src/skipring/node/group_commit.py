@@ -18,7 +18,7 @@ from skipring.storage.store import PublicationStore
 from skipring.storage.supervisor_store import SupervisorStore
 from skipring.storage.topic_log import TopicLog
 
-# Limit: uncommitted data. Anti-entropy repeats publications that were refused beyond it.
+# Limit: uncommitted data. Anti-entropy repeats publications that were refused at the limit.
 WAITING_BYTES_MAX: Final = 32 << 20
 
 EAGER_BYTES: Final = 1 << 20  # Guess: a few segments, for one sync of the disk.
@@ -58,9 +58,9 @@ class GroupCommit:
         self._succeeded = 0
         self._needed = 0  # the last commit that a caller waits for
         self._running: asyncio.Task[StorageError | None] | None = None
-        self._is_requested = False  # again, while a commit was running
+        self._is_requested = False  # a commit was requested while one was running
         self.waiting_bytes = 0
-        self._covered_bytes = 0  # of them, by the running commit
+        self._covered_bytes = 0  # part that the running commit covers
         # True while the node refuses publications of others until the disk catches up.
         self.is_backpressured = False
 

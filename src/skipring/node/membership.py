@@ -56,7 +56,7 @@ class Membership:
         self._supervisors = tuple(supervisors)
         self._joined: set[TopicId] = set()
         self._away: set[Address] = set()  # supervisors without a connection at the last tick
-        self._reported: dict[Address, str] = {}  # of these, the last logged reason
+        self._reported: dict[Address, str] = {}  # last logged reason for each of them
         self._rate_limited = RateLimitedLogger(_LOG)
 
     def supervisor_of(self, topic: TopicId) -> Address | None:

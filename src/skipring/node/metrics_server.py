@@ -82,7 +82,7 @@ class Telemetry(Collector):
         self._stop: Callable[[], object] | None = None
         self._thread: threading.Thread | None = None
         self._limited = RateLimitedLogger(_LOG)
-        self._last = HostReadings()  # as of the last request for metrics
+        self._last = HostReadings()  # readings at the last request for metrics
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)  # memory, CPU and open files of the process

@@ -36,9 +36,9 @@ if TYPE_CHECKING:  # reads certificates, which few processes need
     from skipring.security.credentials import Credentials
 
 REPORT_S: Final = 0.05  # Guess: a failed dial has ended the requests by then.
-LOCATE_MIN_S: Final = 1.0  # Guess: a supervisor on a loaded machine answers within.
+LOCATE_MIN_S: Final = 1.0  # Guess: a supervisor on a loaded machine answers within this time.
 BACK_OFF_MAX_S: Final = 1.0  # Guess: a client waits for its supervisor, and few dial at once.
-ATTEMPTS: Final = 2  # of a request whose answer may be lost
+ATTEMPTS: Final = 2  # attempts at a request whose answer may be lost
 ANSWER_S: Final = 5.0  # Guess: a peer that has not answered by then will not answer.
 MEMBERS: Final = 16  # candidates: the first may just have crashed, or have no disk
 LOCATIONS_MAX: Final = 8  # Guess: lookups after which publishing gives up.

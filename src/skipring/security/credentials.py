@@ -70,7 +70,7 @@ class PeerCertificate(Struct, frozen=True):
 
 PURPOSES: Final = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
-CHECK_S: Final = 1.0  # Guess: files change rarely, and an operator waits for it.
+CHECK_S: Final = 1.0  # Guess: files change rarely, and an operator waits for the change to apply.
 FRESH_NS: Final = 1_000_000_000  # Guess: a certificate and its key are replaced within a second.
 
 _LOG: Final = logger("credentials")
@@ -108,7 +108,7 @@ class Credentials:
     def __init__(self, ca: Path, cert: Path, key: Path) -> None:
         self._files = ca, cert, key
         self._deny_list = deny_list_beside(ca)
-        self._stamps = self._stamp()  # of the files last read, usable or not
+        self._stamps = self._stamp()  # stamps of the files last read, usable or not
         self._loaded = self._load()
         self._denied = read_deny_list(self._deny_list)
         self._check_s = 0.0  # time of the next check of the files

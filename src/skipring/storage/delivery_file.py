@@ -70,7 +70,7 @@ def parsed(data: object) -> Body | None:
     try:
         body = _DECODER.decode(content)
     except (DecodeError, ValidationError, ValueError):
-        return None  # of another version
+        return None  # another version
     count = len(body.hops)
     is_even = len(body.times) == _TIME_BYTES * count and len(body.origins) == count > 0
     return body if is_even and body.start >= 0 else None

@@ -59,7 +59,7 @@ class DeliveryLog:
         self._topics: dict[TopicId, list[_Chunk]] = {}  # in the order of their offsets
         self._latest: dict[TopicId, _Chunk] = {}  # the chunk that gets the next delivery
         self._obsolete: list[int] = []  # rows to delete
-        self._lock = Lock()  # for state that a write in another thread changes
+        self._lock = Lock()  # guards state that a write in another thread changes
 
     @classmethod
     def open(cls, directory: Path, store: PublicationStore) -> Self:

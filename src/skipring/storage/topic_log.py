@@ -86,7 +86,7 @@ class TopicLog:
         self._marks: list[QuarantineEntry] = []
         self._on_the_way = Batch([], [])
         self._index: LogIndex | None = None  # prepared, and not used yet
-        self._lock = Lock()  # for state that a commit in another thread changes
+        self._lock = Lock()  # guards state that a commit in another thread changes
 
     # -- log interface of core -------------------------------------------------------------
 

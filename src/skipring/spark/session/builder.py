@@ -49,7 +49,7 @@ _LOCAL_MASTER: Final = re.compile(
 _STANDALONE: Final = "spark://"
 _KINDS: Final = (_STANDALONE, "yarn", "k8s://", "local[", "local-cluster[")
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has started a JVM
-_LINE: Final = re.compile(r"\s*([^#!\s=:]+)\s*[\s=:]\s*(.*?)\s*")  # of a Java properties file
+_LINE: Final = re.compile(r"\s*([^#!\s=:]+)\s*[\s=:]\s*(.*?)\s*")  # Java properties
 _EVERYWHERE: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
