@@ -98,7 +98,7 @@ def test_invalid_names_are_refused() -> None:
                 await cluster.restart("n00")
             with pytest.raises(InputError, match="no live node x"):
                 cluster.partition(["x"], ["n00"])
-            with pytest.raises(InputError, match="no adversary A99"):
+            with pytest.raises(InputError, match="unknown adversary A99"):
                 cluster.corrupt("A99")
 
     asyncio.run(scene())

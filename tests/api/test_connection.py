@@ -132,7 +132,7 @@ async def test_reading_ends_when_block_is_left() -> None:
             await cluster.until(lambda: orders.lag == 0)
         async with asyncio.timeout(DEADLINE_S):
             assert payloads(await reading) == [b"one"]
-        with pytest.raises(SkipringError, match="not subscribed"):
+        with pytest.raises(SkipringError, match="no longer subscribed"):
             await orders.publish(b"two")
         assert orders.health().reasons == ("not subscribed",)
 
