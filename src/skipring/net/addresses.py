@@ -38,12 +38,8 @@ class AddressBook:
         self._proven: dict[NodeId, Address] = {}
         self._own: dict[NodeId, Address] = {}  # claimed by the node itself, over its connection
         self._incarnations: dict[NodeId, int] = {}  # of the processes that made these claims
-        self._from_supervisors: dict[
-            NodeId, Address
-        ] = {}  # claimed by a supervisor or this process
-        self._from_members: dict[
-            NodeId, tuple[Address, NodeId]
-        ] = {}  # claimed by a member, and its name
+        self._from_supervisors: dict[NodeId, Address] = {}  # claimed there or by this process
+        self._from_members: dict[NodeId, tuple[Address, NodeId]] = {}  # with the claimant
         self._doubted: dict[NodeId, Address] = {}  # claims of supervisors that a dial disproved
 
     def find(self, node: NodeId) -> Address | None:

@@ -111,9 +111,7 @@ class NodeHost:
         self._settings = settings
         self._has_disk = store is not None
         self._last_tick_s: float | None = None
-        self._receivers: dict[
-            TopicId, tuple[Deliverer, SyncObserver]
-        ] = {}  # callbacks of applications
+        self._receivers: dict[TopicId, tuple[Deliverer, SyncObserver]] = {}  # applications
         self._batches: dict[TopicId, Batch] = {}  # publish calls of this loop iteration
         self.logs = TopicLogs(store, trace)
         self._trace_writes = DeliveryLogFlusher(self.logs.trace)

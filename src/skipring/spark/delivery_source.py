@@ -43,9 +43,7 @@ from skipring.wire.rpc import Address, DeliveryPage
 NAME: Final = "skipring_deliveries"
 DELIVERY_OPTIONS: Final = (*ACCESS_OPTIONS, "subscribe", "startingOffsets", "maxOffsetsPerTrigger")
 STORES_MAX: Final = 1024  # Limit: stores of a topic that a stream remembers.
-ROWS_PER_PARTITION: Final = (
-    100_000  # Guess: a second of work, including reads from the node's disk.
-)
+ROWS_PER_PARTITION: Final = 100_000  # Guess: a second of work, with the reads from disk.
 _ORIGINS: Final = tuple(origin.value for origin in Origin)
 _LOG: Final = getLogger(__name__)
 

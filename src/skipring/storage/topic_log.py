@@ -107,11 +107,7 @@ class TopicLog:
         quarantined = self._quarantined
         for segment in self._segments(0):
             entries = segment.entries()
-            yield from (
-                (entry for entry in entries if entry[1] not in quarantined)
-                if quarantined
-                else entries
-            )
+            yield from (e for e in entries if e[1] not in quarantined) if quarantined else entries
 
     def publications(self) -> Iterator[Publication]:
         """Return all readable publications in the order of arrival."""
@@ -167,9 +163,7 @@ class TopicLog:
             wanted = None if quarantined else count_max
             rows = segment.stored(start, end, firsts, count_max=wanted, is_checked=is_checked)
             if quarantined:
-                rows = rows.chosen(offset not in quarantined for offset in rows.offsets).first(
-                    count_max
-                )
+                rows = rows.chosen(o not in quarantined for o in rows.offsets).first(count_max)
             if count_max is not None:
                 count_max -= len(rows.ids)
             yield StoredSegment(segment.end, segment.size_bytes, rows)

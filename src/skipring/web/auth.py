@@ -41,7 +41,7 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 
-NOT_OUR_HOST: Final = "the dashboard does not serve this address; use the one that it printed"
+NOT_OUR_HOST: Final = "the dashboard does not serve this address; use the address that it printed"
 FOREIGN: Final = "the request comes from a page that is not the dashboard's"
 NO_COOKIE: Final = "this browser has no access; open the address that skipring printed last"
 USED: Final = "this address was used already or is invalid; skipring printed a new one"
