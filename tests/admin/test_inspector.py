@@ -179,7 +179,7 @@ async def test_queued_and_unreachable_nodes_are_in_the_world_file() -> None:
 
 
 @in_loop
-async def test_live_node_outside_the_topic_is_no_member() -> None:
+async def test_live_node_outside_the_topic_is_not_a_member() -> None:
     database = SupervisorState(database=database_of("abc"))
     async with standing_still(legitimate("abc"), database) as (ring, inspector):
         ring.nodes["b"]._topics._machines.clear()
@@ -495,7 +495,7 @@ async def test_listing_beyond_the_memory_limit_is_refused(monkeypatch: pytest.Mo
 
 
 @in_loop
-async def test_empty_root_is_no_wrong_digest() -> None:
+async def test_empty_root_is_not_reported_as_a_wrong_digest() -> None:
     script = Script(one_page("a"), lambda _: status(root=EMPTY_ROOT))
     seen = await with_addresses(script, "a").inspect(TopicContents.IDS)
     assert seen.snapshot.subscribers["a"].hashes == {}

@@ -228,7 +228,7 @@ def test_command_without_its_extra_exits_with_2_and_the_install_command(
     )
 
 
-def test_packages_of_extras_are_those_of_the_project() -> None:
+def test_packages_of_extras_are_declared_by_the_project() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
     for extra, packages in options.EXTRAS.items():

@@ -167,7 +167,7 @@ async def test_mutations_over_sockets_do_no_harm(count: int) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["stranger", "n3"], ids=["of a stranger", "of an impostor"])
 @pytest.mark.usefixtures("loop")
-async def test_lies_do_no_lasting_harm(name: str) -> None:
+async def test_false_claims_do_no_lasting_harm(name: str) -> None:
     liar = Liar(Random(4), [*NAMES, SUPERVISOR])
     topics = [TOPIC] * 9 + ["unknown"]
     async with attacked_ring() as ring:

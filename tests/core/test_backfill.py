@@ -501,7 +501,7 @@ def test_pages_are_read_from_the_store_and_epoch_of_the_survey() -> None:
     assert (read.store, read.epoch, read.start, read.end) == ("store", 7, 0, 90)
 
 
-def test_empty_page_is_not_the_end() -> None:
+def test_empty_page_does_not_end_the_read() -> None:
     newcomer = reading(1)
     page = newcomer.withheld_page("n0")
     assert page.next is not None

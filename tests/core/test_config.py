@@ -261,7 +261,7 @@ def test_R10_unsubscribe_costs_few_introductions(on: bool) -> None:
 
 
 @both_ways
-def test_R11_lost_database_is_noticed_by_all_in_few_rounds(on: bool) -> None:
+def test_R11_all_members_notice_a_lost_database_in_few_rounds(on: bool) -> None:
     rules = switched(Rule.WAKE, on)
     found = healed("A05", 128, rules, rounds_max=22, seeds=(0, 1))  # <= 15, else >= 30
     assert found == [on] * 2

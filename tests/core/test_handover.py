@@ -336,7 +336,7 @@ def test_node_that_requests_a_handover_is_informed_of_its_end() -> None:
     assert pair.r.replica.count == 100
 
 
-def test_publication_that_is_lost_at_the_holder_too_does_not_block_a_handover() -> None:
+def test_publication_lost_at_the_holder_does_not_block_a_handover() -> None:
     pair = Pair()
     pair.h.keep(made(0))
     pair.start(ids=[made(0).id, made(7).id])

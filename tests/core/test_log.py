@@ -82,7 +82,7 @@ def test_T10_entries_are_the_stored_ids_right_or_wrong() -> None:
     assert list(MemoryLog([wrong]).entries()) == [(b"x" * 32, 0)]
 
 
-def test_the_newest_number_of_each_publisher_is_known() -> None:
+def test_newest_number_of_each_publisher_is_known() -> None:
     assert MemoryLog([A1, B5, A0]).newest() == {("a", 0): 1, ("b", 0): 5}
 
 

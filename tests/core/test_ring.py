@@ -256,7 +256,7 @@ def test_B5_smallest_label_is_the_farthest_at_the_right_end() -> None:
     assert ("b", Introduce(far, LINE, first_hand=False)) in sent
 
 
-def test_candidates_for_the_wrap_edge_on_both_sides_prove_that_the_node_is_no_end() -> None:
+def test_candidates_for_the_wrap_edge_on_both_sides_prove_that_the_node_is_not_an_end() -> None:
     ring = ring_at("01", wrap=peer("111", "z"))
     sent = hear(ring, Introduce(peer("0", "a"), WRAP, first_hand=True))
     assert edges(ring) == (peer("0", "a"), None, None)

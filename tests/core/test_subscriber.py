@@ -333,7 +333,7 @@ def wrong_claims(host: FakeHost[Subscriber]) -> None:
 
 @pytest.mark.parametrize("corrupt", [wrong_chains, wrong_weight, wrong_tree_edges, wrong_claims])
 @pytest.mark.parametrize("ticks", [-(10**30), 0, 1, 15, 10**30])
-def test_wrong_derived_values_are_gone_after_16_ticks(
+def test_wrong_derived_values_are_corrected_within_16_ticks(
     corrupt: Callable[[FakeHost[Subscriber]], None], ticks: int
 ) -> None:
     news = [Publication(publisher="p", seq=seq, payload=b"x").with_id("news") for seq in (0, 1)]

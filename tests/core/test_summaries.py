@@ -71,7 +71,7 @@ def contents(draw: st.DrawFn) -> tuple[Prefix, list[Summary], list[bytes]]:
 
 @unhurried
 @given(contents())
-def test_range_summary_contains_what_it_was_made_of(
+def test_range_summary_contains_its_input(
     drawn: tuple[Prefix, list[Summary], list[bytes]],
 ) -> None:
     cover, summaries, leaves = drawn

@@ -75,7 +75,7 @@ def test_S9_successor_has_the_node_as_predecessor_at_any_size(data: st.DataObjec
 # -- facts -------------------------------------------------------------------------------------
 
 
-def test_ring_of_n_has_4n_minus_6_references() -> None:
+def test_skip_ring_of_n_nodes_has_4n_minus_6_references() -> None:
     for n in range(2, 131):
         total = 0
         for index in range(n):
@@ -230,7 +230,7 @@ def test_C4_no_pair_exists_while_one_side_is_unknown() -> None:
     assert ends(chains_around(own, None, None)) == (None, None)
 
 
-def test_chain_that_returns_to_the_node_makes_no_slot() -> None:
+def test_chain_that_returns_to_the_node_opens_no_slot() -> None:
     own = label("0")
     assert own not in chains_around(own, own, own).slots
 

@@ -91,7 +91,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_a_simulation_in_its_third_round(is_rewriting: bool) -> None:
+def test_simulation_is_drawn_in_its_third_round(is_rewriting: bool) -> None:
     simulation = damaged(0)
     view = RunView(simulation, "begins with A15: Everything is arbitrary")
     page = RingPanel(COLUMNS, ROWS - 1, UNICODE)
@@ -102,7 +102,7 @@ def test_a_simulation_in_its_third_round(is_rewriting: bool) -> None:
     compare("simulate", drawn(picture, "skipring simulate --adversary A15"), is_rewriting)
 
 
-def test_a_ring_that_is_watched_while_it_heals(is_rewriting: bool) -> None:
+def test_watched_ring_is_drawn_while_it_heals(is_rewriting: bool) -> None:
     watch = RingWatch()
     for rounds in range(4):
         watch.record(seen(rounds))
@@ -110,7 +110,7 @@ def test_a_ring_that_is_watched_while_it_heals(is_rewriting: bool) -> None:
     compare("ring", drawn(picture, "skipring ring news --watch"), is_rewriting)
 
 
-def test_a_node_that_is_explained(is_rewriting: bool) -> None:
+def test_explanation_of_a_node_is_drawn(is_rewriting: bool) -> None:
     inspection = seen(3)
     node = wrong_node(inspection)
     page = journal(str(inspection.statuses[node].label))
@@ -217,7 +217,7 @@ def supervisor(address: str, *, topics: int, members: int, requests: float) -> S
     )
 
 
-def test_all_topics_at_a_glance(is_rewriting: bool) -> None:
+def test_overview_of_all_topics_is_drawn(is_rewriting: bool) -> None:
     still = Still()
     first = overview(still.inspections["news"])
     screen = TopScreen(cast("Observer", still), first, UNICODE)

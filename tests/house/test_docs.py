@@ -148,15 +148,15 @@ def _has(path: Path, rest: str) -> bool:
 
 
 @named_in
-def test_every_file_name_and_test_that_is_named_exists(page: Path) -> None:
+def test_every_named_file_definition_and_test_exists(page: Path) -> None:
     assert missing(read(page)) == []
 
 
-def test_what_there_is_is_not_missed() -> None:
+def test_existing_names_are_not_reported() -> None:
     text = """
     `core/ring.py`, `src/skipring/core/ring.py`, `core/ring.py:Ring`, `core/ring.py:Ring.wrap`,
     `core/roster.py:Roster.repair`, `core/peers.py:NodeId`, `core/messages.py:Introduce.peer`,
-    `scenarios/storm.toml`, `tests/house/test_docs.py`: `test_what_there_is_is_not_missed`,
+    `scenarios/storm.toml`, `tests/house/test_docs.py`: `test_existing_names_are_not_reported`,
     `tests/house/test_house.py::test_imports_point_downwards`, `Ring.flies`, `1/2`
     ```
     `core/of_no_concern.py`
@@ -179,17 +179,17 @@ def test_what_there_is_is_not_missed() -> None:
         "scenarios/calm.toml",
         "tests/house/test_mouse.py",
         "tests/house/test_docs.py::test_that_does_not_exist",
-        "tests/house/test_docs.py:test_what_there_is_is_not_missed",
+        "tests/house/test_docs.py:test_existing_names_are_not_reported",
         "test_that_does_not_exist",
     ],
 )
-def test_what_there_is_not_is_missed(word: str) -> None:
+def test_nonexistent_names_are_reported_as_missing(word: str) -> None:
     text = f"`tests/house/test_docs.py`, `{word}`"
     assert missing(text) == [word]
 
 
-def test_a_test_is_looked_for_in_the_file_named_last() -> None:
-    name = "test_what_there_is_is_not_missed"
+def test_test_name_is_resolved_in_the_file_named_last() -> None:
+    name = "test_existing_names_are_not_reported"
     assert missing(f"`{name}`") == [name]
     assert missing(f"`tests/house/test_docs.py`: `{name}`") == []
     assert missing(f"`tests/house/test_house.py`: `{name}`") == [name]
@@ -208,11 +208,11 @@ def broken_links(text: str, folder: Path) -> list[str]:
 
 
 @on_every_page
-def test_every_relative_link_leads_somewhere(page: Path) -> None:
+def test_every_relative_link_has_a_target(page: Path) -> None:
     assert broken_links(read(page), page.parent) == []
 
 
-def test_a_link_that_leads_nowhere_is_noticed() -> None:
+def test_broken_link_is_detected() -> None:
     text = "[a](README.md) [b](../nowhere.md) [c](#here) [d](https://example.org/x) [e](gone.md#f)"
     assert broken_links(text, DECISIONS) == ["../nowhere.md", "gone.md#f"]
 
@@ -251,7 +251,7 @@ COMMANDS = [(page, command) for page in (INDEX, *RECORDS) for command in command
 @pytest.mark.parametrize(
     ("page", "command"), COMMANDS, ids=[f"{page.stem[:4]}: {command}" for page, command in COMMANDS]
 )
-def test_every_command_that_is_shown_is_accepted(page: Path, command: str) -> None:
+def test_every_shown_command_is_accepted(page: Path, command: str) -> None:
     assert refused(command) is None, page.name
 
 
@@ -271,7 +271,7 @@ def test_commands_are_found() -> None:
         "skipring bench sim --n 0",
     ],
 )
-def test_a_command_that_would_be_refused_is_noticed(command: str) -> None:
+def test_invalid_command_is_detected(command: str) -> None:
     assert refused(command) is not None
 
 
@@ -287,11 +287,11 @@ def index() -> dict[str, tuple[str, str, str]]:
     }
 
 
-def test_the_index_has_every_record_and_no_other() -> None:
+def test_index_lists_exactly_the_existing_records() -> None:
     assert list(index()) == [record.name for record in RECORDS]
 
 
-def test_the_records_are_numbered_without_gaps() -> None:
+def test_records_are_numbered_without_gaps() -> None:
     numbers = [record.name[:4] for record in RECORDS]
     assert numbers == [f"{number:04d}" for number in range(1, len(RECORDS) + 1)]
 
@@ -304,14 +304,14 @@ def test_number_and_title_are_those_of_the_index(record: Path) -> None:
 
 
 @of_every_record
-def test_a_record_has_its_four_parts_on_one_page(record: Path) -> None:
+def test_record_has_its_four_parts_on_one_page(record: Path) -> None:
     text = read(record)
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == SECTIONS
     assert 30 <= len(text.splitlines()) <= 70
 
 
 @of_every_record
-def test_a_record_speaks_of_the_points_the_index_says_it_covers(record: Path) -> None:
+def test_record_mentions_every_point_that_the_index_assigns_to_it(record: Path) -> None:
     _, _, points = index()[record.name]
     text = read(record).partition("## Question")[2]  # the title of a record is no treatment
     named = [point for point in [*POINTS, *Rule] if mentions(points, point)]
@@ -324,14 +324,14 @@ def test_every_point_and_every_rule_has_one_record(point: str) -> None:
 
 
 @pytest.mark.parametrize("rule", Rule)
-def test_every_rule_is_in_the_table_of_rules_with_the_modes_it_is_on_in(rule: Rule) -> None:
+def test_every_rule_is_in_the_table_of_rules_with_its_modes(rule: Rule) -> None:
     table = read(next(record for record in RECORDS if record.name.startswith("0002")))
     (row,) = re.findall(rf"^\| {re.escape(rule)} \|(.*)\|(.*)\|.*\|.*\|$", table, re.MULTILINE)
     modes = [mode for mode, cell in zip(("fixed", "fast"), row, strict=True) if cell.strip()]
     assert modes == [mode for mode, rules in MODE_RULES.items() if rule in rules]
 
 
-def test_a_point_is_not_named_by_a_longer_one() -> None:
+def test_longer_point_does_not_mention_a_shorter_one() -> None:
     assert mentions("S1, S3", "S1")
     assert mentions("(B13) and k+1.", "k+1")
     assert not mentions("S11, S3", "S1")
@@ -368,16 +368,16 @@ PROCEDURES = [
 
 
 @pytest.mark.parametrize("title", IN_THE_PAPER)
-def test_the_map_has_every_section_and_every_statement(title: str) -> None:
+def test_map_lists_every_section_and_every_statement(title: str) -> None:
     assert title in read(PAPER_MAP)
 
 
 @pytest.mark.parametrize("procedure", PROCEDURES)
-def test_the_map_has_every_procedure_of_the_pseudocode(procedure: str) -> None:
+def test_map_lists_every_procedure_of_the_pseudocode(procedure: str) -> None:
     assert mentions(read(PAPER_MAP).partition("## Appendix A")[2], procedure)
 
 
-def test_every_file_of_tests_under_a_section_number_is_in_the_map() -> None:
+def test_every_numbered_test_file_is_in_the_map() -> None:
     files = names_of(sorted(ROOT.glob("tests/paper/test_*.py")))
     assert [file for file in files if f"`{file}`" not in read(PAPER_MAP)] == []
 
@@ -387,7 +387,7 @@ def test_every_module_of_the_core_is_in_the_map() -> None:
     assert [module for module in modules if f"`{module}" not in read(PAPER_MAP)] == []
 
 
-def test_first_simulation_prints_what_its_page_shows() -> None:
+def test_first_simulation_prints_the_output_on_its_page() -> None:
     lines = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8").splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("$ skipring simulate --n 64"))
     command = lines[at].removeprefix("$ skipring ").split()

@@ -91,7 +91,7 @@ def test_shown_output_is_recognised(output: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(("output", "shown"), [("5\n", "4\n"), ("", "4\n"), ("b\na\n", "a\nb\n")])
-def test_other_output_is_noticed(output: str, shown: str) -> None:
+def test_different_output_is_detected(output: str, shown: str) -> None:
     assert not is_shown(output, shown)
 
 

@@ -89,9 +89,7 @@ COMMANDS = [*commands(read(PAGE)), *in_containers(read(PAGE))]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_that_is_shown_is_accepted(
-    command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_shown_command_is_accepted(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in exported(read(PAGE)).items():
         monkeypatch.setenv(name, value)
     understood(command)
@@ -115,11 +113,11 @@ def test_commands_are_found() -> None:
         "skipring node --listen 127.0.0.1:0",  # no topic
     ],
 )
-def test_a_command_that_would_be_refused_is_noticed(command: str) -> None:
+def test_invalid_command_is_detected(command: str) -> None:
     assert is_refused(command)
 
 
-def test_every_variable_that_is_named_is_one_of_ours() -> None:
+def test_every_named_environment_variable_exists() -> None:
     ours = {
         option.envvar
         for command in skipring.commands.values()
@@ -131,7 +129,7 @@ def test_every_variable_that_is_named_is_one_of_ours() -> None:
     assert named <= {*ours, contexts.SELECTED}
 
 
-def test_every_option_that_is_named_is_one_of_ours() -> None:
+def test_every_named_option_exists() -> None:
     known = {name for command in all_commands(skipring) for o in command.params for name in o.opts}
     named = set(re.findall(r"`(--[a-z-]+)", FENCED.sub("", read(PAGE))))
     assert "--advertise" in named
@@ -162,12 +160,12 @@ class Unit(configparser.RawConfigParser):
 of_every_unit = pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 
 
-def test_there_are_units_for_supervisor_and_node() -> None:
+def test_units_exist_for_supervisor_and_node() -> None:
     assert [path.name for path in UNITS] == ["skipring-node.service", "skipring-supervisor.service"]
 
 
 @of_every_unit
-def test_what_a_unit_starts_is_accepted_and_keeps_its_data_where_it_may(path: Path) -> None:
+def test_command_of_a_unit_is_accepted_and_stores_data_in_its_state_directory(path: Path) -> None:
     service = Unit(path)["Service"]
     options = understood(service["ExecStart"])
     assert options["data"] == Path("/var/lib") / service["StateDirectory"]
@@ -175,7 +173,7 @@ def test_what_a_unit_starts_is_accepted_and_keeps_its_data_where_it_may(path: Pa
 
 
 @of_every_unit
-def test_a_unit_gives_no_rights_and_comes_back(path: Path) -> None:
+def test_unit_drops_privileges_and_restarts(path: Path) -> None:
     unit = Unit(path)
     service = unit["Service"]
     assert service["User"] == "skipring"
@@ -187,7 +185,7 @@ def test_a_unit_gives_no_rights_and_comes_back(path: Path) -> None:
     assert int(service["LimitNOFILE"]) > serving.FILES + places.LINKS_MAX
 
 
-def test_units_are_told_to_read_certificates_and_settings_again() -> None:
+def test_units_reload_certificates_and_settings_with_sighup() -> None:
     node, supervisor = (Unit(path)["Service"] for path in UNITS)
     assert node["ExecReload"] == supervisor["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert "--supervisor" not in node["ExecStart"]  # else there would be nothing to read again
@@ -200,14 +198,14 @@ def instructions() -> list[tuple[str, str]]:
     return [(name, rest) for name, _, rest in split]
 
 
-def test_the_image_is_made_of_files_that_exist() -> None:
+def test_image_copies_only_existing_files() -> None:
     copied = [rest.split() for name, rest in instructions() if name == "COPY"]
     sources = [source for words in copied if "--from=build" not in words for source in words[:-1]]
     assert "requirements.lock" in sources
     assert [source for source in sources if not (ROOT / source).exists()] == []
 
 
-def test_the_image_does_not_run_as_root_and_looks_after_its_health() -> None:
+def test_image_runs_unprivileged_with_a_health_check() -> None:
     last = dict(instructions())
     assert last["USER"] == "skipring"
     assert last["ENTRYPOINT"] == '["skipring"]'
@@ -220,14 +218,14 @@ def test_the_image_does_not_run_as_root_and_looks_after_its_health() -> None:
 # --- tables ----------------------------------------------------------------------------
 
 
-def test_the_tables_of_metrics_are_those_of_the_code() -> None:
+def test_tables_of_metrics_equal_the_metrics_of_the_code() -> None:
     assert metrics_page() in read(PAGE), (
         "replace the tables by what this prints: "
         "python -c 'from skipring.observability.metrics import metrics_page; print(metrics_page())'"
     )
 
 
-def test_every_metric_that_is_named_exists() -> None:
+def test_every_named_metric_exists() -> None:
     named = set(re.findall(r"skipring_[a-z_]+[a-z]", FENCED.sub("", read(PAGE))))
     assert named == METRICS.keys()
 
@@ -338,7 +336,7 @@ def limits() -> dict[str, str]:
     return dict(found)
 
 
-def test_the_limits_are_those_of_the_code() -> None:
+def test_documented_limits_equal_those_of_the_code() -> None:
     said = limits()
     assert said["payload; key; headers"] == (
         f"{core_limits.PAYLOAD_BYTES_MAX >> 10} KiB; {core_limits.KEY_BYTES_MAX >> 10} KiB; "

@@ -227,7 +227,7 @@ def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.heavy
-def test_the_environment_has_the_wheel_and_not_the_working_tree(
+def test_environment_imports_the_wheel_and_not_the_working_tree(
     program: Path, tmp_path: Path
 ) -> None:
     say = "import skipring, sys; print(skipring.__file__); import pyspark"
@@ -237,7 +237,7 @@ def test_the_environment_has_the_wheel_and_not_the_working_tree(
 
 
 @pytest.mark.heavy
-def test_the_command_of_the_wheel_runs(program: Path, tmp_path: Path) -> None:
+def test_command_of_the_wheel_runs(program: Path, tmp_path: Path) -> None:
     version = run(program, "--version", cwd=tmp_path).stdout
     assert version.split()[-1] == distribution("skipring").version
     report = json.loads(
@@ -284,7 +284,7 @@ def test_command_of_a_missing_extra_names_it(
 
 
 @pytest.mark.heavy
-def test_the_demo_runs_from_the_wheel(program: Path, tmp_path: Path) -> None:
+def test_demo_runs_from_the_wheel(program: Path, tmp_path: Path) -> None:
     words = ["demo", "--headless", "--assert", "--n", "5", "--tick", "0.1"]
     done = run(program, *words, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

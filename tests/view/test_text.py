@@ -73,7 +73,7 @@ def test_each_node_is_drawn_at_the_position_of_its_label(n: int, size: Size) -> 
     )
 
 
-def test_quarters_are_up_right_down_and_left() -> None:
+def test_quarter_positions_are_at_top_right_bottom_and_left() -> None:
     assert [spot(Label.parse(bits), SIZE) for bits in ("0", "01", "1", "11")] == [
         (23, 0),
         (39, 8),
@@ -96,7 +96,7 @@ def test_all_rows_have_the_requested_width() -> None:
     assert {len(row) for row in draw(legitimate(64))} == {SIZE.columns}
 
 
-def test_text_is_in_the_centre() -> None:
+def test_text_is_drawn_in_the_centre() -> None:
     rows = plain(draw_ring(layout(legitimate(4)), SIZE, centre=[Text("round 3")]))
     assert rows[8][20:27] == "round 3"
 

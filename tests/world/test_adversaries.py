@@ -278,7 +278,7 @@ def test_assignment_of_labels_is_shuffled() -> None:
 
 
 @every_size
-def test_a00_has_no_references_at_all(n: int) -> None:
+def test_a00_has_no_references(n: int) -> None:
     snapshot = world("A00", n)
     assert recorded(snapshot) == []
     assert set(map(repr, snapshot.subscribers.values())) == {repr(SubscriberState())}
@@ -397,7 +397,7 @@ def test_replaced_segment_is_invisible_to_its_outer_neighbours(
 
 
 @two_or_more
-def test_a43_has_two_entries_swapped(n: int) -> None:
+def test_a43_swaps_two_entries(n: int) -> None:
     snapshot = world("A43", n)
     wrong = [
         (node, bits)
@@ -426,7 +426,7 @@ def test_a44_has_a_huge_next_and_something_to_heal(n: int) -> None:
 
 
 @every_size
-def test_a07_is_one_sorted_ring_of_unrecorded_long_labels(n: int) -> None:
+def test_a07_has_one_sorted_ring_of_unrecorded_long_labels(n: int) -> None:
     snapshot = world("A07", n)
     assert recorded(snapshot) == []
     assert {label.length for label in labels_of(snapshot).values()} == {60}
@@ -445,7 +445,7 @@ def components(snapshot: Snapshot) -> list[list[NodeId]]:
 
 
 @every_size
-def test_a08_is_many_such_rings(n: int) -> None:
+def test_a08_has_many_sorted_rings_of_unrecorded_long_labels(n: int) -> None:
     snapshot = world("A08", n)
     assert recorded(snapshot) == []
     assert {label.length for label in labels_of(snapshot).values()} == {60}
@@ -509,7 +509,7 @@ def test_a12_has_shortcuts_that_no_ring_of_this_size_has(n: int) -> None:
 
 
 @two_or_more
-def test_a20_is_the_ring_backwards(n: int) -> None:
+def test_a20_reverses_the_ring(n: int) -> None:
     nodes = recorded(world("A20", n))
     for index, node in enumerate(nodes):
         left, right, ring = edges(legitimate_state(index, nodes))

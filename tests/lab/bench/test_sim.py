@@ -39,7 +39,7 @@ def test_each_measurement_is_a_row_and_the_ratios_are_last(rows: list[dict[str, 
     assert list(last) == ["ratios"]
 
 
-def test_healing_starts_with_everything_arbitrary_and_ends_well(rows: list[dict[str, Any]]) -> None:
+def test_healing_starts_in_an_arbitrary_state_and_converges(rows: list[dict[str, Any]]) -> None:
     healing = rows[1]
     assert healing["adversary"] == "A15"
     assert healing["converged"] is True

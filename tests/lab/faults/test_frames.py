@@ -32,7 +32,7 @@ def test_frames_that_are_cut_or_no_messages_have_no_payloads() -> None:
     assert payloads_in(bytes(100)) == set()
 
 
-def test_some_mutations_publish_something_else_than_the_sample() -> None:
+def test_some_mutations_publish_a_payload_that_differs_from_the_sample() -> None:
     found = [payloads_in(each) for each in mutations(Random(0), 5_000)]
     assert set().union(*found) - {PUBLICATION.payload}
 
