@@ -1,7 +1,7 @@
-"""Spark: reads of a topic beside Parquet, and simulations as tasks (``skipring bench spark``).
+"""Spark: reads of a topic against Parquet, and simulations as tasks (``skipring bench spark``).
 
-A supervisor and members with everything on disk run as processes. Both reads have a no-op sink and
-take turns, each several times.
+A supervisor and members with all publications on disk run as processes. Both reads have a no-op
+sink and run several times, in turns.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class WorkCost(Struct, frozen=True):
 def measure_lab(spark: SparkSession, *, runs: int) -> Row:
     """Run the same simulations in a pool and in Spark, in turns; the first Spark run is separate.
 
-    ``plain`` only simulates; ``sampled`` computes the rows of the lab, too; Spark adds balancing,
+    ``plain`` only simulates; ``sampled`` also computes the rows of the lab; Spark adds balancing,
     Arrow, Parquet and fsync.
     """
     chosen = _trials(runs)

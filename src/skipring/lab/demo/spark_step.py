@@ -31,10 +31,10 @@ class SparkReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SparkProcess:
-    """Process that starts Spark, and runs the pipeline once it may begin.
+    """Process that starts Spark, and runs the pipeline after the signal to begin.
 
-    It writes into a directory of its own, and the report. An older report is deleted, so that it
-    is not mistaken for the new one.
+    It writes tables into its own directory, and then the report. An older report is deleted first
+    to prevent confusion with the new one.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class SparkProcess:
             await asyncio.sleep(POLL_S)
 
     async def finish(self) -> None:
-        """Wait for a limited time until the process ends by itself: then the JVM cleans up."""
+        """Wait for a limited time until the process ends by itself, so the JVM can clean up."""
         with suppress(SkipringError):
             await until(self._has_ended, "the end of Spark", FINISH_S, POLL_S)
 
