@@ -42,7 +42,7 @@ def texts_in(plain: object) -> Iterator[str]:
 
 
 def named_in(damages: Damages) -> set[str]:
-    """Return every node that a plan names, also inside forged messages."""
+    """Return every node that a plan names, including those in forged messages."""
     messages: list[object] = [damage for each in damages.values() for damage in each]
     for damage in [each for each in messages if isinstance(each, Forge)]:
         messages += [decode(frame).message for frame in FrameReader().feed(damage.frames)]

@@ -1,4 +1,4 @@
-"""Inspection of a live topic: it is complete, and lying or dead nodes do not stop it."""
+"""Inspection of a live topic: complete despite dead nodes and nodes with false answers."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ async def test_three_thousand_publications_are_read_in_pages_and_once_for_equal_
 
 
 def counted_questions(inspector: Inspector) -> Counter[str]:
-    """Count the requests of each kind from now on."""
+    """Count the requests of each kind."""
     client, asked = inspector._client, Counter[str]()
     ask = client.request
 
@@ -296,7 +296,7 @@ async def test_invalid_address_or_topic_is_refused(address: str, topic: str) -> 
 
 
 class Script:
-    """A client whose requests are answered by functions."""
+    """Client whose requests are answered by functions."""
 
     def __init__(
         self,

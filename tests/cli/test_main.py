@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def commands(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
-    """Yield the words of every command, also inside groups."""
+    """Yield the words of every command, including those in groups."""
     for name, command in group.commands.items():
         yield (*path, name)
         if isinstance(command, click.Group):

@@ -727,7 +727,7 @@ def test_bytes_of_deferred_publications_are_bounded() -> None:
 
 
 def kept_at(host: FakeHost[Subscriber], count: int, flushes: int) -> list[bool]:
-    """Return for each Flush whether it stores, if ``count`` publications arrive before each."""
+    """Return for each Flush whether it stores when ``count`` publications arrive before each."""
     kept = []
     for number in range(flushes):
         several = range(count * number, count * (number + 1))

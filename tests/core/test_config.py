@@ -469,7 +469,7 @@ def rounds_until_all_have_all(n: int, count: int, config: ProtocolConfig) -> int
 
 @both_ways
 def test_R16_repair_over_shortcuts_takes_few_rounds(on: bool) -> None:
-    """The flood announces nothing, so that only anti-entropy spreads the publications."""
+    """The flood announces nothing, so only anti-entropy spreads the publications."""
     rules = switched(Rule.REPAIR_OVER_SHORTCUTS, on)
     config = ProtocolConfig(rules=rules, spread=Spread.FLOOD)
     assert (rounds_until_all_have_all(64, 1, config) <= 25) is on  # 12, else over 40

@@ -62,7 +62,7 @@ def test_publication_is_stored_and_then_delivered() -> None:
 
 
 class Noting(MemoryLog):
-    """Log that records the offsets that are read."""
+    """Log that records the offsets of all reads."""
 
     def __init__(self, rows: Iterable[Publication]) -> None:
         super().__init__(rows)

@@ -1,4 +1,4 @@
-"""Conversations are what the transcripts beside this file say, word for word."""
+"""Conversations, compared word for word with the transcripts in this directory."""
 
 from difflib import unified_diff
 from pathlib import Path

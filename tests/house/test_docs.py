@@ -1,4 +1,4 @@
-"""Docs that must not go stale: what they name exists, links lead somewhere, commands are valid."""
+"""Docs that must not go stale: named files and tests exist, links work, commands are valid."""
 
 import ast
 import re
@@ -61,18 +61,18 @@ FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
 def code_words(text: str) -> list[str]:
-    """What stands between backticks, in order, outside blocks of code."""
+    """Return the text between backticks, in order, outside code blocks."""
     return re.findall(r"`([^`\n]+)`", FENCED.sub("", text))
 
 
 def commands(text: str) -> list[str]:
-    """The command lines of our program in blocks of code."""
+    """Return the skipring command lines in code blocks."""
     blocks = "\n".join(FENCED.findall(text))
     return re.findall(r"^\$ (skipring .*)$", blocks, re.MULTILINE)
 
 
 def mentions(text: str, point: str) -> bool:
-    """True if a point is named: S1 is not named by S11, nor by A1S1."""
+    """Return True if a text names a point; S11 and A1S1 do not name S1."""
     return re.search(rf"(?<!\w){re.escape(point)}(?!\w)", text) is not None
 
 
@@ -81,7 +81,7 @@ def mentions(text: str, point: str) -> bool:
 
 @cache
 def definitions(path: Path) -> frozenset[str]:
-    """The names a file defines; those of a class with a dot, what methods assign included."""
+    """Return the names that a file defines, with those in a class and assigned attributes dotted."""
     return frozenset(_definitions(ast.parse(read(path)), ""))
 
 
@@ -116,10 +116,10 @@ TEST = re.compile(r"test_\w+")
 
 
 def missing(text: str) -> list[str]:
-    """The files, names and tests that a page names and that do not exist.
+    """Return the files, names and tests that a page names and that do not exist.
 
     A file is written below src/skipring or below the root, a name in it after a colon, a test
-    after two. A test without a file is looked for in the test file named last before it.
+    after two. A test without a file belongs to the test file named last before it.
     """
     found = []
     tests: frozenset[str] = frozenset()
@@ -141,7 +141,7 @@ def _file(name: str) -> Path | None:
 
 
 def _has(path: Path, rest: str) -> bool:
-    """True if a file defines what is named after it: ``:name``, ``::test`` or nothing."""
+    """Return True if a file defines the name after it: ``:name``, ``::test`` or none."""
     is_test = path.is_relative_to(ROOT / "tests")
     name = rest.removeprefix("::" if is_test else ":")
     return not rest or (name != rest and name in definitions(path))
@@ -201,7 +201,7 @@ def test_test_name_is_resolved_in_the_file_named_last() -> None:
 
 
 def broken_links(text: str, folder: Path) -> list[str]:
-    """The relative links of a page in ``folder`` that lead nowhere."""
+    """Return the relative links of a page in ``folder`` without a target."""
     targets = re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", FENCED.sub("", text))
     relative = [target for target in targets if not re.match(r"[a-z]+:|#", target)]
     return [target for target in relative if not (folder / target.partition("#")[0]).exists()]
@@ -221,7 +221,7 @@ def test_broken_link_is_detected() -> None:
 
 
 def refused(command: str) -> str | None:
-    """Why our program would refuse a command, or None; nothing is run."""
+    """Return the reason why skipring would refuse a command, or None; run nothing."""
     words, program = shlex.split(command, comments=True)[1:], skipring
     try:
         while isinstance(program, click.Group):
@@ -281,7 +281,7 @@ ROW = re.compile(r"^\| \[(\d{4})\]\(([^)]+)\) \| (.+?) \| (.+?) \|$", re.MULTILI
 
 
 def index() -> dict[str, tuple[str, str, str]]:
-    """The rows of the index: file, then number, title and points."""
+    """Return the rows of the index by file: number, title and points."""
     return {
         file: (number, title, points) for number, file, title, points in ROW.findall(read(INDEX))
     }

@@ -21,7 +21,7 @@ README = ROOT / "README.md"
 
 
 def run(*command: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a program as a user would: without stdin, and without what an outer make hands down."""
+    """Run a program as a user would: without stdin and without variables of an outer make."""
     inherited = {k: v for k, v in os.environ.items() if k not in {"MAKEFLAGS", "MAKELEVEL"}}
     return subprocess.run(
         command,
@@ -152,7 +152,7 @@ def test_other_paths_are_allowed(text: str) -> None:
 
 
 def locked() -> dict[str, tuple[Requirement, int]]:
-    """Each locked requirement by name, with the number of its hashes."""
+    """Return each locked requirement by name, with the number of its hashes."""
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8").replace("\\\n", " ")
     pins = {}
     for line in text.splitlines():

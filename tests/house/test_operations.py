@@ -55,7 +55,7 @@ def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def understood(command: str) -> dict[str, object]:
-    """What a command line is understood as, with the settings file of the examples."""
+    """Return the parsed options of a command line, with the settings file of the examples."""
     program, *words = [INSTALLED.get(each, each) for each in shlex.split(command, comments=True)]
     assert program == "skipring"
     context = click.Context(skipring, info_name="skipring", **skipring.context_settings)
@@ -74,13 +74,13 @@ def is_refused(command: str) -> bool:
 
 
 def in_containers(text: str) -> list[str]:
-    """The command lines of our program that containers are started with."""
+    """Return the skipring command lines of containers."""
     blocks = "\n".join(FENCED.findall(text))
     return re.findall(r"^\$ docker run .* (skipring (?:node|supervisor) .*)$", blocks, re.MULTILINE)
 
 
 def exported(text: str) -> dict[str, str]:
-    """The variables that are set in blocks of code."""
+    """Return the variables that code blocks set."""
     blocks = "\n".join(FENCED.findall(text))
     return dict(re.findall(r"^\$ export (SKIPRING_\w+)=(\S+)$", blocks, re.MULTILINE))
 
@@ -147,7 +147,7 @@ def all_commands(command: click.Command) -> Iterator[click.Command]:
 
 
 class Unit(configparser.RawConfigParser):
-    """A unit of systemd, as far as it is an INI file; of settings given twice the last counts."""
+    """systemd unit, parsed as an INI file; the last of repeated settings counts."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(strict=False, delimiters=("=",), comment_prefixes=("#",))
@@ -192,7 +192,7 @@ def test_units_reload_certificates_and_settings_with_sighup() -> None:
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The instructions of the Dockerfile, each on one line."""
+    """Return the instructions of the Dockerfile, each on one line."""
     lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", read(DOCKERFILE), flags=re.MULTILINE))
     split = (line.partition(" ") for line in lines.splitlines() if line)
     return [(name, rest) for name, _, rest in split]
@@ -231,7 +231,7 @@ def test_every_named_metric_exists() -> None:
 
 
 def rows(heading: str) -> str:
-    """The first column of the first table after a heading."""
+    """Return the first column of the first table after a heading."""
     table = read(PAGE).partition(f"\n{heading}\n")[2].partition("\n|---")[2].partition("\n\n")[0]
     return "\n".join(line.split("|")[1] for line in table.splitlines()[1:])
 
@@ -248,7 +248,7 @@ LINKS = [
 
 
 def calls(modules: list[Path], *names: str) -> Iterator[ast.Call]:
-    """The calls of methods with these names."""
+    """Yield the calls of methods with these names."""
     for path in modules:
         for node in ast.walk(ast.parse(read(path))):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", None) in names:
@@ -256,7 +256,7 @@ def calls(modules: list[Path], *names: str) -> Iterator[ast.Call]:
 
 
 def text_of(call: ast.Call, place: int) -> set[str]:
-    """The text that is an argument of a call, if it stands there."""
+    """Return the literal text among the arguments of a call, if there is one."""
     constants = (
         node
         for argument in call.args[place : place + 1]
@@ -267,7 +267,7 @@ def text_of(call: ast.Call, place: int) -> set[str]:
 
 
 def reasons() -> set[str]:
-    """Why messages and connections are dropped, as the code says it."""
+    """Return the reasons in the code for dropping messages and connections."""
     found = {kind.__name__ for kind in WireError.__subclasses__()}
     for call in calls(LINKS, "_drop", "_refuse", "refuse", "_refuse_with_reason"):
         found |= text_of(call, 0)
@@ -280,7 +280,7 @@ def reasons() -> set[str]:
 
 
 def distrust_reasons() -> Iterator[str]:
-    """Why certificates are refused that an authority has signed."""
+    """Return the reasons for refusing certificates that an authority has signed."""
     for node in ast.walk(ast.parse(read(Path(credentials.__file__)))):
         match node:
             case ast.Call(func=ast.Name(id="Distrust"), args=[ast.Constant(value=str(reason)), _]):
@@ -288,7 +288,7 @@ def distrust_reasons() -> Iterator[str]:
 
 
 def counted_reasons() -> Iterator[str]:
-    """What is counted by hand: ``links.counts["..."] += 1``."""
+    """Return the reasons counted directly: ``links.counts["..."] += 1``."""
     for path in LINKS:
         for node in ast.walk(ast.parse(read(path))):
             match node:
@@ -315,7 +315,7 @@ def node_reasons() -> Iterator[str]:
 
 
 def handshake_reasons() -> Iterator[str]:
-    """What ``trouble`` calls the troubles of a handshake."""
+    """Return the reasons that ``trouble`` gives for a failed handshake."""
     for node in ast.walk(ast.parse(read(Path(dial_failure.__file__)))):
         if isinstance(node, ast.FunctionDef) and node.name == "classify_tls_error":
             for each in ast.walk(node):

@@ -31,7 +31,7 @@ PACKAGES = ("skipring", "pyspark_skipring")
 def run(
     *command: str | Path, cwd: Path, check: bool = True, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program as on another machine: nothing of this one's settings is handed down."""
+    """Run a program as on another machine, without the settings of this one."""
     kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
     return subprocess.run(
         [str(word) for word in command],
@@ -47,7 +47,7 @@ def run(
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the working tree without asking any package index."""
+    """Return the wheel, built from the working tree without a package index."""
     target = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", target, cwd=ROOT)
     (built,) = target.glob("*.whl")
@@ -202,7 +202,7 @@ def is_required(requirement: Requirement, extras: frozenset[str]) -> bool:
 
 
 def roots(found: Distribution) -> Iterator[Path]:
-    """The files and folders directly in site-packages that a distribution consists of."""
+    """Return the files and directories of a distribution directly in site-packages."""
     place = Path(str(found.locate_file("")))
     names = {file.parts[0] for file in found.files or () if file.parts[0] != ".."}
     yield from (place / name for name in sorted(names) if name != "__pycache__")
@@ -210,10 +210,10 @@ def roots(found: Distribution) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command of the wheel in an environment of its own.
+    """Return the command of the wheel in its own environment.
 
-    An index is not asked: what the wheel declares that it needs is linked from the environment of
-    this test, which has it from the lock; what it does not declare is not there.
+    No index is used: the declared requirements are links to the environment of this test, which has
+    the locked versions; undeclared packages are absent.
     """
     place = tmp_path_factory.mktemp("environment")
     venv.create(place, with_pip=False)

@@ -1,4 +1,4 @@
-"""Runs of a scenario: what is counted, and in which rounds."""
+"""Runs of a scenario: counts, and the rounds that they include."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias

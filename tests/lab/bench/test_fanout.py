@@ -274,7 +274,7 @@ def test_hottest_ratio_is_that_of_broker_to_member() -> None:
 
 
 def _cost_of(run: BenchRun) -> RunResult:
-    """A delivery costs as many microseconds as its payload has bytes, times topics and n."""
+    """Return a cost of one microsecond per payload byte, times topics and n."""
     cpu = {"publisher": 1e-6 * run.size * run.topics * run.n * (run.n * run.count)}
     own = dict.fromkeys(("run_frames", "idle_frames", "messages", "hottest_bytes"), 0.0)
     phases = dict.fromkeys(("joining_cpu_us", "joining_frames", "run_cpu_us", "idle_cpu_us"), 0.0)

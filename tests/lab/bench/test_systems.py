@@ -131,7 +131,7 @@ Rows = list[tuple[int, bytes]]
 
 
 def _on_disk(directory: Path) -> Rows:
-    """Return what a process would find after a crash now."""
+    """Return the state that a process would find after a crash now."""
     copy = directory / "copy"
     copy.mkdir()
     for file in directory.glob(f"{STORE_FILE}*"):

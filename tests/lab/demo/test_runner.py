@@ -297,7 +297,7 @@ def test_nodes_with_another_root_are_a_fault_even_without_spark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Differing:
-        """Runs no step, and finds at the end that the nodes are not in sync."""
+        """Runner without steps, whose nodes are not in sync at the end."""
 
         faults = ()
 

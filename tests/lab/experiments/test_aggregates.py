@@ -1,4 +1,4 @@
-"""Aggregates of runs: bounds against tables of statistics, groups from rows made by hand."""
+"""Aggregates of runs: bounds compared with statistical tables, groups of handmade rows."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_survival_has_the_bounds_of_a_share() -> None:
 
 @pytest.fixture(scope="module")
 def runs(spark: SparkSession) -> DataFrame:
-    """Runs that lose what they had, that never come to it, and that fail."""
+    """Return runs that lose legitimacy, never reach it, or fail."""
     rows = [
         healed(8, 3, seed=0),
         healed(8, 5, seed=1),

@@ -1,4 +1,4 @@
-"""The matrix of the lab: what a file asks for, and what is refused."""
+"""Matrix of the lab: the runs that a file describes, and refused files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_equal_runs_of_two_blocks_are_one(tmp_path: Path) -> None:
 
 
 def test_name_of_a_run_contains_all_its_parameters(tmp_path: Path) -> None:
-    """Two runs have the same name only if they are the same."""
+    """Compare names: different runs never have the same name."""
     one = Trial(kind="converge", n=4, adversary="A00")
     others = [
         Trial(kind="steady", n=4, adversary="A00"),

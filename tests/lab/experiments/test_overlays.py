@@ -1,4 +1,4 @@
-"""The skip ring beside Chord and a skip graph."""
+"""Comparison of the skip ring with Chord and a skip graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lab's report, from tables made by hand to the page."""
+"""Report of the lab, from handmade tables to the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of experiments: what they measure is what the simulator and the paper say."""
+"""Kinds of experiments: their measures agree with the simulator and the paper."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_rows_match_the_schemas_of_the_tables(run: Trial) -> None:
 
 
 def test_run_gives_the_same_rows_in_every_process() -> None:
-    """Whatever the hash of texts, by which the order of sets is decided."""
+    """Run with several hash seeds, which determine the order of sets."""
     program = (
         "from tests.lab.experiments.test_trials import OF_EACH_KIND, perform\n"
         "print([perform(run) for run in OF_EACH_KIND])"
@@ -159,7 +159,7 @@ def test_legitimate_ring_stays_unchanged_at_low_cost(mode: Mode) -> None:
 def test_operation_costs_the_supervisor_the_messages_of_the_theorem(
     kind: str, n: int, in_paper: int, with_push: int
 ) -> None:
-    """Section 4.1. One less if the round robin sends it anyway, or no node moves."""
+    """Section 4.1; one message less if the round robin sends it anyway or no node moves."""
     for mode, cost in (("paper", in_paper), ("fixed", in_paper), ("fast", with_push)):
         costs = [
             done(kind, n, mode=mode, seed=seed, max_rounds=0).row["measures"]["supervisor_messages"]

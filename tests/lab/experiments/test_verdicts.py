@@ -1,4 +1,4 @@
-"""The paper's statements beside what runs say of them."""
+"""Verdicts of runs on the paper's statements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TITLES = [title for title, _ in IN_THE_MAP]
 
 
 def start_of(title: str) -> str:
-    """What is the same in the map and here: the title up to where the map says more."""
+    """Return the common part of a title in the map and in the table."""
     return re.split(r"[,;]|: logarithmic", title)[0]
 
 

@@ -1,4 +1,4 @@
-"""The soak fits slopes."""
+"""Soak: the slope of the fitted line."""
 
 from __future__ import annotations
 
