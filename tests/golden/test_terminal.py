@@ -80,7 +80,7 @@ def seen(rounds: int) -> Inspection:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Return a fixed time."""
+    """Fix the time and the time zone."""
     monkeypatch.setattr(ring_output, "time_of_day", lambda: AT)
     monkeypatch.setattr(top_screen, "time_of_day", lambda: AT)
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -167,7 +167,7 @@ def journal(label: str) -> ChangePage:
 
 
 class Still:
-    """Observer whose overview never changes."""
+    """Observer with a fixed inspection."""
 
     def __init__(self) -> None:
         self.inspections = {"news": seen(3)}

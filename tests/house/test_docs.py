@@ -81,7 +81,7 @@ def mentions(text: str, point: str) -> bool:
 
 @cache
 def definitions(path: Path) -> frozenset[str]:
-    """Return the names that a file defines, with those in a class and assigned attributes dotted."""
+    """Return the names that a file defines, dotted for methods and attributes of a class."""
     return frozenset(_definitions(ast.parse(read(path)), ""))
 
 

@@ -256,7 +256,7 @@ def calls(modules: list[Path], *names: str) -> Iterator[ast.Call]:
 
 
 def text_of(call: ast.Call, place: int) -> set[str]:
-    """Return the literal text among the arguments of a call, if there is one."""
+    """Return the literal texts in one argument of a call."""
     constants = (
         node
         for argument in call.args[place : place + 1]
@@ -280,7 +280,7 @@ def reasons() -> set[str]:
 
 
 def distrust_reasons() -> Iterator[str]:
-    """Return the reasons for refusing certificates that an authority has signed."""
+    """Yield the reasons for refusing certificates that an authority has signed."""
     for node in ast.walk(ast.parse(read(Path(credentials.__file__)))):
         match node:
             case ast.Call(func=ast.Name(id="Distrust"), args=[ast.Constant(value=str(reason)), _]):
@@ -288,7 +288,7 @@ def distrust_reasons() -> Iterator[str]:
 
 
 def counted_reasons() -> Iterator[str]:
-    """Return the reasons counted directly: ``links.counts["..."] += 1``."""
+    """Yield the reasons counted directly: ``links.counts["..."] += 1``."""
     for path in LINKS:
         for node in ast.walk(ast.parse(read(path))):
             match node:
@@ -315,7 +315,7 @@ def node_reasons() -> Iterator[str]:
 
 
 def handshake_reasons() -> Iterator[str]:
-    """Return the reasons that ``trouble`` gives for a failed handshake."""
+    """Yield the reasons that ``classify_tls_error`` returns for a failed handshake."""
     for node in ast.walk(ast.parse(read(Path(dial_failure.__file__)))):
         if isinstance(node, ast.FunctionDef) and node.name == "classify_tls_error":
             for each in ast.walk(node):

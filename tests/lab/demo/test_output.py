@@ -154,7 +154,7 @@ def test_console_without_unicode_gets_ascii() -> None:
 
 
 async def at_once(_: float) -> None:
-    """Show all events without pauses."""
+    """Return without a pause."""
 
 
 def test_live_frames_are_repainted_and_the_cursor_is_shown_again() -> None:

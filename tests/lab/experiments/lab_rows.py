@@ -73,7 +73,7 @@ def write_lab(directory: Path, runs: Sequence[Row], rounds: Sequence[Row]) -> Pa
 
 
 def whole_lab() -> tuple[list[Row], list[Row]]:
-    """Write runs of every kind, so the report has every figure."""
+    """Return runs of every kind and their rounds, so a report has every figure."""
     runs = [
         healed(n, rounds, mode=mode, seed=seed, adversary=code, publications=5, degree_peak=n)
         for n in (8, 16, 32)
