@@ -120,7 +120,7 @@ def test_adversary_with_scattered_publications_drops_stored_ones() -> None:
 # -- parts of a topic ------------------------------------------------------------------------
 
 
-def test_database_plan_is_wrong_or_empty() -> None:
+def test_database_plan_writes_a_wrong_or_an_empty_database() -> None:
     (wrong,) = chaos_plans.wrong_database(LIVE, seed=1)[SUPERVISOR]
     assert isinstance(wrong, OverwriteDatabase)
     assert wrong.database

@@ -411,7 +411,7 @@ def test_T16_member_alone_in_its_ring_sends_no_request() -> None:
 
 
 @pytest.mark.parametrize("node", [ME, SUPERVISOR])
-def test_T16_node_itself_and_the_supervisor_are_no_partners(node: NodeId) -> None:
+def test_T16_node_itself_and_the_supervisor_are_not_partners(node: NodeId) -> None:
     """Corrupted edges; the sync request arrives before a Timeout has repaired the ring."""
     state = SubscriberState(label=label("0"), right=peer("1", node), ring=peer("1", node))
     assert subscriber(state).request(SyncRequested()) == []
@@ -419,7 +419,7 @@ def test_T16_node_itself_and_the_supervisor_are_no_partners(node: NodeId) -> Non
 
 
 @pytest.mark.parametrize("node", [ME, SUPERVISOR])
-def test_T16_node_itself_and_the_supervisor_are_no_partners_as_shortcut_holders(
+def test_T16_node_itself_and_the_supervisor_are_not_partners_as_shortcut_holders(
     node: NodeId,
 ) -> None:
     for share in range(10):

@@ -102,7 +102,7 @@ def test_single_rule_can_be_switched_off(rule: Rule) -> None:
     assert rules_on(Rules.of(Mode.FAST, [rule])) == set(Rule) - {rule}
 
 
-def test_fast_is_the_default() -> None:
+def test_fast_mode_is_the_default() -> None:
     assert ProtocolConfig().rules == Rules.of() == Rules.of(Mode.FAST)
 
 

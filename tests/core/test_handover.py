@@ -283,7 +283,7 @@ def test_handovers_on_request_leave_places_for_own_ones_and_for_a_drain() -> Non
     assert side.machine.start("z", Outbox(), everything=True, is_drain=True)
 
 
-def test_neighbour_takes_the_place_of_a_node_that_is_no_neighbour() -> None:
+def test_neighbour_takes_the_place_of_a_node_that_is_not_a_neighbour() -> None:
     side = Side("h", ProtocolConfig())
     side.keep(made(0))
     side.neighbours = ("x0", "r")

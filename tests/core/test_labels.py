@@ -90,7 +90,7 @@ NO_LABELS = ["", "00", "10", "010", "2", "1 ", " 1", "1_1", "-1", "+1", "0b1", "
 
 
 @pytest.mark.parametrize("bits", NO_LABELS)
-def test_text_that_l_never_produces_is_refused_by_parse(bits: str) -> None:
+def test_parse_refuses_text_that_l_never_produces(bits: str) -> None:
     with pytest.raises(ValueError, match="not a label"):
         Label.parse(bits)
 

@@ -77,7 +77,7 @@ def test_row_out_of_order_is_a_bug_of_the_host(offset: int) -> None:
         MemoryLog([A0]).write(offset, A1)
 
 
-def test_T10_entries_are_the_stored_ids_right_or_wrong() -> None:
+def test_T10_entries_are_the_stored_ids_whether_right_or_wrong() -> None:
     wrong = Publication(publisher="a", seq=0, payload=b"", id=b"x" * 32)
     assert list(MemoryLog([wrong]).entries()) == [(b"x" * 32, 0)]
 

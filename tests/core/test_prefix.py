@@ -42,7 +42,7 @@ def test_text_other_than_0_and_1_is_not_a_prefix(bits: str) -> None:
 @pytest.mark.parametrize(
     ("length", "value"), [(0, 1), (1, 2), (1, -1), (-1, 0), (ID_BITS + 1, 0), (8, 256)]
 )
-def test_T9_length_or_value_out_of_range_is_no_prefix(length: int, value: int) -> None:
+def test_T9_length_or_value_out_of_range_is_not_a_prefix(length: int, value: int) -> None:
     with pytest.raises(ValueError, match="no prefix of an id"):
         Prefix(length, value)
 

@@ -296,7 +296,7 @@ def test_R9_configuration_that_confirms_the_neighbour_doubles_the_wait() -> None
     assert found == [8, 8 + 16, 8 + 16 + 32]
 
 
-def test_R9_wrap_edge_is_watched_as_well() -> None:
+def test_R9_silence_of_the_wrap_edge_is_detected() -> None:
     host = subscriber(SubscriberState(label=label("0"), right=A, ring=peer("111", "z")))
     for _ in range(8):
         host.receive(CheckLabel(A, label("0"), EdgeKind.LINE))

@@ -297,7 +297,7 @@ def test_records_are_numbered_without_gaps() -> None:
 
 
 @of_every_record
-def test_number_and_title_are_those_of_the_index(record: Path) -> None:
+def test_number_and_title_of_a_record_match_the_index(record: Path) -> None:
     number, title, _ = index()[record.name]
     assert read(record).startswith(f"# {number}: {title}\n")
     assert record.name.startswith(f"{number}-")

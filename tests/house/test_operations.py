@@ -324,7 +324,7 @@ def handshake_reasons() -> Iterator[str]:
                         yield reason
 
 
-def test_every_reason_to_drop_something_is_in_the_table_and_no_other() -> None:
+def test_table_lists_exactly_the_drop_reasons_of_the_code() -> None:
     wanted = reasons() - {measures.NOT_STORED}  # which has a metric of its own
     wanted |= {chaos.REFUSALS, chaos.SEVERED}
     assert quoted(rows("### Reasons of `skipring_dropped_total`")) == wanted

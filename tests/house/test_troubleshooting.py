@@ -589,7 +589,7 @@ def test_page_shows_the_output_of_each_mistake(tmp_path: Path, is_rewriting: boo
     assert page == committed, "\n".join([*lines, "", f"To rewrite the page: {REWRITE}"])
 
 
-def test_each_mistake_has_a_title_of_its_own() -> None:
+def test_each_mistake_has_a_unique_title() -> None:
     assert len({mistake.title for mistake in MISTAKES}) == len(MISTAKES) == 25
 
 

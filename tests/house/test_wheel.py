@@ -84,7 +84,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_nothing_else_is_in_the_wheel(wheel: Path) -> None:
+def test_wheel_contains_only_the_packages_and_metadata(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in ZipFile(wheel).namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
     assert not [name for name in ZipFile(wheel).namelist() if re.search(r"\.pyc$|/tests?/", name)]

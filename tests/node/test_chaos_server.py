@@ -120,7 +120,7 @@ async def test_node_outside_the_topic_refuses(damage: Damage) -> None:
         assert node.chaos.handle("other", damage) == Refused(1, NOT_A_MEMBER)
 
 
-async def test_node_has_no_database_and_supervisor_has_nothing_else() -> None:
+async def test_node_refuses_damage_to_a_database_and_supervisor_refuses_any_other() -> None:
     async with member() as node:
         assert node.chaos.handle(TOPIC, OverwriteDatabase(1, (), 0, ())) == Refused(1, NOT_HERE)
         server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))

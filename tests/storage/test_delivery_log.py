@@ -122,7 +122,7 @@ def test_only_the_requested_range_is_read(start: int, end: int) -> None:
     assert list(read(trace, start=start, end=end, count=3)) == first
 
 
-def test_topics_are_separate() -> None:
+def test_deliveries_of_topics_are_separate() -> None:
     trace = DeliveryLog()
     for offset in range(SEVERAL):
         record(trace, range(offset, offset + 1))

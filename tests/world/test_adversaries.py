@@ -246,7 +246,7 @@ def test_only_one_layer_is_wrong(code: str, layer: Layer, n: int) -> None:
 
 @pytest.mark.parametrize("code", ["A06", "A32", "A43"])
 @two_or_more
-def test_database_alone_looks_right(code: str, n: int) -> None:
+def test_database_is_right_and_labels_are_wrong(code: str, n: int) -> None:
     assert Layer.DATABASE not in layers(code, n)
     assert Layer.LABELS in layers(code, n)
 
@@ -417,7 +417,7 @@ def test_a43_swaps_leaves(n: int) -> None:
 
 
 @every_size
-def test_a44_has_a_huge_next_and_something_to_heal(n: int) -> None:
+def test_a44_has_a_huge_next_and_violations(n: int) -> None:
     assert world("A44", n).supervisor.next > 10**18
     assert n == 1 or layers("A44", n)
 
@@ -590,7 +590,7 @@ def test_a14_has_one_label_for_all_and_all_references_contain_it(n: int) -> None
 
 @pytest.mark.parametrize("code", ["A15", "A16", "A17", "A46"])
 @every_large_size
-def test_no_variable_has_its_default(code: str, n: int) -> None:
+def test_every_variable_differs_from_its_default(code: str, n: int) -> None:
     snapshot = world(code, n)
     assert snapshot.supervisor.next
     assert snapshot.supervisor.queue or n < 64

@@ -389,7 +389,7 @@ def test_messages_to_dead_nodes_do_not_count() -> None:
     assert is_strictly_legitimate(replace(RING, channels=channels))
 
 
-def test_delayed_messages_count() -> None:
+def test_delayed_messages_count_as_messages_in_the_channels() -> None:
     late = (Delay(1.0, 1),)
     world = World(RING, seed=0, config=ProtocolConfig(), faults=late)
     world.unsubscribe("z")
@@ -649,7 +649,7 @@ def test_running_world_has_the_explicit_state_of_its_snapshot_before_and_after_r
     assert isinstance(hash(explicit_state(world)), int)
 
 
-def test_required_state_is_that_of_the_topology() -> None:
+def test_required_state_equals_the_topology() -> None:
     """A ring whose nodes have the required states is legitimate."""
     rng = Random(1)
     nodes = [f"n{number}" for number in range(11)]

@@ -257,7 +257,7 @@ def test_broker_is_measured_as_a_process() -> None:
     assert last == {"ratios": {}}
 
 
-def test_hottest_ratio_is_that_of_broker_to_member() -> None:
+def test_hottest_ratio_divides_the_cost_of_a_broker_by_that_of_the_busiest_member() -> None:
     def row(system: str, cpu: float, settled: float) -> dict[str, object]:
         costs = {"cpu_us_per_publication": cpu, "cpu_us_per_publication_settled": settled}
         return {"job": HOTTEST, "system": system, "n": 64, **costs}

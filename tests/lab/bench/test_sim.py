@@ -79,7 +79,7 @@ def test_healing_depends_on_the_seed_alone(
         assert healing[name] == rows[1][name]
 
 
-def test_skeleton_sends_as_much_as_a_subscriber() -> None:
+def test_skeleton_sends_as_many_messages_as_a_subscriber() -> None:
     rounds, n = 3, 64
     skeleton, real = sim._skeleton_world(n, 1), sim._world(n, 1)
     for world in (skeleton, real):

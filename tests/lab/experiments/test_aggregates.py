@@ -222,7 +222,7 @@ def test_run_that_did_not_converge_is_censored_at_its_limit(runs: DataFrame) -> 
 
 
 @pytest.mark.heavy  # Spark has to start
-def test_modes_are_compared_where_all_were_tried(runs: DataFrame) -> None:
+def test_modes_are_compared_in_cells_with_runs_of_all_modes(runs: DataFrame) -> None:
     common = on_common_ground(runs.filter("kind = 'converge' AND without = ''"), "mode")
     assert {(row["mode"], row["n"]) for row in common.collect()} == {("fast", 8), ("paper", 8)}
     assert runs.filter("is_common").count() == 3

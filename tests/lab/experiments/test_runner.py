@@ -86,7 +86,7 @@ def test_rows_do_not_depend_on_the_number_of_partitions(
 
 
 @pytest.mark.heavy
-def test_only_new_runs_of_a_matrix_are_done(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_new_runs_of_a_matrix_are_executed(spark: SparkSession, tmp_path: Path) -> None:
     out, reports = tmp_path / "out", list[TrialProgress]()
     first = read_matrix(matrix_file(tmp_path, *BLOCKS[:2]))
     run_matrix(spark, first, out)

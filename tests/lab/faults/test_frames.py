@@ -26,7 +26,7 @@ def test_payloads_of_valid_publications_are_found() -> None:
     assert payloads_in(stream(b"one", b"two")) == {b"one", b"two"}
 
 
-def test_frames_that_are_cut_or_no_messages_have_no_payloads() -> None:
+def test_truncated_frames_and_frames_without_messages_have_no_payloads() -> None:
     assert payloads_in(stream(b"one")[:-1]) == set()
     assert payloads_in(greeting("stranger")) == set()
     assert payloads_in(bytes(100)) == set()

@@ -64,7 +64,7 @@ def test_row_fails_with_the_sentence_of_an_exception() -> None:
     assert run_row(row_of(run)).verdict == "FAILED: ValueError: of a bug"
 
 
-def test_row_fails_if_the_judge_found_something() -> None:
+def test_row_fails_if_the_judge_has_findings() -> None:
     def run(trial: FaultTrial) -> None:
         trial.judgement += Judgement(lost=1, reasons=("a lacks 'x'",))
 
