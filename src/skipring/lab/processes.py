@@ -82,7 +82,7 @@ class Processes:
     ) -> None:
         self.running: dict[str, Process] = {}
         self.ended: dict[str, Process] = {}
-        self._options = tuple(options)  # of the supervisor and of every node
+        self._options = tuple(options)  # options of the supervisor and of every node
         self._environment = environment
         self.directory = directory
         self._starts = 0

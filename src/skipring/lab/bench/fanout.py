@@ -41,7 +41,7 @@ from skipring.lab.bench.systems.ours import forming_tick_s
 SIZES: Final = (64, 256)
 PAYLOAD_BYTES: Final = 128
 REPEATS: Final = 3
-N_MAX: Final = 64  # of all jobs but throughput and growth with n
+N_MAX: Final = 64  # for all jobs but throughput and growth with n
 LATENCY_RATE: Final = 200.0
 LATENCY_S: Final = 2.0
 # More than 16,384 publications and more than 3 s, so the run includes deferred storage.
@@ -71,7 +71,7 @@ SERIES: Final[Mapping[str, tuple[int, ...]]] = {
     "n": (16, 64, 256),
 }
 LOSS_COUNT: Final = 2000
-LOSS_SHARE: Final = 0.05  # of all frames
+LOSS_SHARE: Final = 0.05  # share of all frames
 
 
 def measure(  # noqa: PLR0913  (keyword arguments with defaults)

@@ -34,7 +34,7 @@ FRAMES: Final = "skipring_received_frames_total"
 DELIVERIES: Final = 320_000  # Guess: a second or two for most systems.
 COUNT_MIN: Final = 2000
 COUNT_MAX: Final = 20_000
-DEVIATIONS: Final = 2.0  # of a count: random noise stays below in 19 of 20 runs
+DEVIATIONS: Final = 2.0  # of a count; random noise stays below in 19 of 20 runs
 
 
 class RunResult(Struct, frozen=True, kw_only=True):

@@ -36,8 +36,8 @@ class BenchRun(Struct, frozen=True, kw_only=True):
     topics: int = 1  # each subscriber has all of them; a publication goes to one
     count: int = 0
     rate: float = 0.0  # publications per second; 0: as fast as the window allows
-    directory: Path = Path()  # for all files of the run
-    address: str = ""  # of the broker; without one, of the publisher
+    directory: Path = Path()  # contains all files of the run
+    address: str = ""  # address of the broker or, without a broker, of the publisher
     certificates: Path | None = None  # directory of the authority; None: no TLS
     profiles: Path | None = None  # directory for profiles; None: do not profile
     is_first_apart: bool = False  # the member that joins first has its own process

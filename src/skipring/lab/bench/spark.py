@@ -42,7 +42,7 @@ WARM_UPS: Final = 2  # the first reads of a session compile and fork
 REPEATS: Final = 7
 FORMING_S: Final = 60.0
 POLL_S: Final = 0.1
-READ_GOAL: Final = 0.5  # of the rows per second of Parquet, at least
+READ_GOAL: Final = 0.5  # share of Parquet's rows per second, at least
 OVERHEAD_GOAL: Final = 0.3  # with 1000 runs of LAB_N subscribers, at most
 LAB_N: Final = 16
 LAB_REPEATS: Final = 3
@@ -143,7 +143,7 @@ class WorkCost(Struct, frozen=True):
     """Wall and CPU time of some work."""
 
     wall_s: float
-    cpu_s: float  # of this process and its descendants
+    cpu_s: float  # includes this process and its descendants
 
 
 def measure_lab(spark: SparkSession, *, runs: int) -> Row:

@@ -212,7 +212,7 @@ class OrderPublisher:
 # --- damage ----------------------------------------------------------------------------
 
 ARBITRARY: Final = "A15"  # the adversary of the catalog that sets every variable
-LOST_SHARE: Final = 0.5  # of the publications of a node
+LOST_SHARE: Final = 0.5  # share of a node's publications
 BYTES_PER_FLIP: Final = 512  # Guess: damages about every second order, and the file's own pages.
 
 

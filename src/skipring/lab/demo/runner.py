@@ -69,7 +69,7 @@ class StepRun:
         self._cluster = cluster
         self._show = show
         self._history: list[int] = []
-        self._seconds = 0.0  # of the last frame, like the rounds
+        self._seconds = 0.0  # time of the last frame, like the rounds
         self._rounds = 0
 
     async def run(self) -> StepResult:

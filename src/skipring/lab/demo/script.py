@@ -26,7 +26,7 @@ class DemoPlan(Struct, frozen=True, kw_only=True):
     n: int = 16
     seed: int = 0
     tick_s: float = 0.25  # Guess: a short demo, and 17 processes fit two cores.
-    deadline_s: float = 45.0  # of a step
+    deadline_s: float = 45.0  # per step
     report: Path | None = None  # the file of Spark's report; None: no Spark
     has_dashboard: bool = False  # the extra ``dashboard`` is installed
 
@@ -110,7 +110,7 @@ class SparkResult(Struct, frozen=True, kw_only=True):
 
     report: Path | None = None
     seconds: float = 0.0
-    rows: Mapping[str, int] = {}  # of each table
+    rows: Mapping[str, int] = {}  # rows of each table
     published: int = 0
     skipped: str | None = None  # reason not to run it
     failed: str | None = None  # error of the run

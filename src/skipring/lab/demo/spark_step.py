@@ -26,7 +26,7 @@ class SparkReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Line that the program prints; one field is set."""
 
     progress: str | None = None
-    rows: dict[str, int] | None = None  # of each table: the task is done
+    rows: dict[str, int] | None = None  # rows of each table; the task is done
     failed: str | None = None  # the error that ended the task
 
 
@@ -58,7 +58,7 @@ class SparkProcess:
         (self._directory / BEGIN_FILE).touch()
         read = 0
         while True:
-            has_ended = self._has_ended()  # before its last lines are read
+            has_ended = self._has_ended()  # checked before the last lines are read
             for line in self._processes.lines(SPARK)[read:]:
                 read += 1
                 report = json.decode(line, type=SparkReport)

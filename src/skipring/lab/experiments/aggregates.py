@@ -23,7 +23,7 @@ from skipring.world.adversaries.catalog import ADVERSARIES
 
 CONFIDENCE: Final = 0.95
 _TAIL: Final = (1 - CONFIDENCE) / 2
-_BISECTIONS: Final = 50  # to 2^-50, far below the displayed precision
+_BISECTIONS: Final = 50  # error of 2^-50, far below the displayed precision
 _EXACT_MEDIANS: Final = 1000  # above this the normal approximation is as good as the exact sum
 _Z: Final = 1.959964  # the normal distribution's 97.5 % point
 

@@ -57,7 +57,7 @@ HEALING_ROUNDS: Final = {
 SLOW: Final = {"delay": 6, "swizzle": 3}  # Measured: factors of slower schedulers.
 SLOW_STATES: Final = {"A18b": 75}  # Measured: rounds of the state that heals by waiting.
 OPERATION_ROUNDS: Final = 4  # Measured: until a ring is legitimate again after one change.
-CHURN_ROUNDS: Final = 100  # of skipring.sim.process_faults.Churn
+CHURN_ROUNDS: Final = 100  # default of skipring.sim.process_faults.Churn
 # Measured: this many scattered publications cost as much as the ring itself.
 PUBLICATIONS: Final = 10
 
@@ -143,7 +143,7 @@ class TrialProgress(Struct, frozen=True):
 
     done: int
     total: int
-    share: float  # of the estimated work, between 0 and 1: runs differ in size
+    share: float  # share of the estimated work, since runs differ in size
 
 
 class RunSummary(Struct, frozen=True):
@@ -193,7 +193,7 @@ class _Work:
     ) -> None:
         self._spark = spark
         self._context = spark.sparkContext
-        self._tag = f"skipring-lab-{uuid4().hex}"  # to cancel the jobs of this run only
+        self._tag = f"skipring-lab-{uuid4().hex}"  # cancels only the jobs of this run
         self._chunks = chunks(runs, lambda: self._context.defaultParallelism)
         self._partition_count = partition_count
         self._runs = len(runs)

@@ -23,7 +23,7 @@ from skipring.wire.framing import FrameReader
 from skipring.wire.handshake import Hello, Role, encode_greeting
 from skipring.wire.rpc import Address, WireMessage
 
-HEAD_BYTES: Final = 5  # of a frame: its length and its kind
+HEAD_BYTES: Final = 5  # length and kind of a frame
 BURST_BYTES: Final = 256 * 1024
 AT_ONCE: Final = 50  # Guess: connections that are open at the same time.
 HURL_S: Final = 60.0  # Guess: a node under attack answers or closes the connection sooner.
@@ -31,8 +31,8 @@ NOWHERE: Final = "127.0.0.1:9"  # the address of an attacker: no process listens
 SOURCES: Final = 250  # loopback networks to dial from, so limits per address do not end a run
 
 _FRAMES: Final = [encode(TOPIC, sample) for sample in SAMPLES]
-_BODY_CHANCE: Final = 0.9  # of a mutation that leaves the head of the frame correct
-_BYTES_MIN: Final = 6  # of a frame that can be mutated once more
+_BODY_CHANCE: Final = 0.9  # probability of a mutation outside the head of the frame
+_BYTES_MIN: Final = 6  # shorter frames are not mutated again
 
 
 def mutated(rng: Random) -> bytes:

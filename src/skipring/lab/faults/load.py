@@ -16,7 +16,7 @@ from skipring.lab.faults.requests import TOPIC, Place, publication, stranger
 from skipring.rpc.client import RpcClient
 from skipring.wire.rpc import Publish, PublishAck
 
-WRITERS: Final = 4  # at the same time: they share commits
+WRITERS: Final = 4  # concurrent, so they share commits
 PAUSE_S: Final = 0.02  # Guess: about 100 publications a second.
 ANSWER_S: Final = 5.0  # Guess: after this, the same publication goes to the next member.
 
@@ -35,7 +35,7 @@ class Load:
         self._places = places
         self._ledger = ledger
         self._run = run
-        self._pause_s = pause_s  # of each writer, after a publication
+        self._pause_s = pause_s  # pause of each writer after a publication
         self._answer_s = answer_s
         self._made = 0
         self._is_over = Event()

@@ -17,7 +17,7 @@ from skipring.wire.rpc import Address
 LOOPBACK: Final = "127.0.0.1"
 CHUNK_BYTES: Final = 1 << 16
 
-IsCut = Callable[[NodeId, NodeId], bool]  # of a sender and a receiver
+IsCut = Callable[[NodeId, NodeId], bool]  # called with sender and receiver
 
 
 class Cut(Enum):

@@ -21,7 +21,7 @@ from skipring.lab.usage import MIB, resident_bytes_of
 LASTING: Final = ("a", "b", "c")  # these and the supervisor are measured
 CHURNING: Final = ("x", "y", "z")
 SAMPLE_S: Final = 5.0
-CHURN_S: Final = 10.0  # between two deaths
+CHURN_S: Final = 10.0  # between two churned processes
 PAUSE_S: Final = 0.4  # for each of four writers: 10 publications a second
 WARM_SHARE: Final = 0.25  # share of the run that is not measured, because caches fill
 HOUR_S: Final = 3600.0

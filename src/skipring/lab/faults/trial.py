@@ -28,9 +28,9 @@ from skipring.lab.faults.requests import PATIENCE_S, TOPIC, Place
 
 TICK_S: Final = 0.25  # Guess: a quarter of the default, so rows take a quarter of the time.
 HEALTHY_S: Final = 60.0  # deadline after which the row has failed
-READER_S: Final = 30.0  # for the last lines of a reader
+READER_S: Final = 30.0  # deadline for the last lines of a reader
 READER: Final = "reader"
-HOLDER: Final = "a"  # of a history
+HOLDER: Final = "a"  # the node with the history
 NAMES: Final[tuple[NodeId, ...]] = ("a", "b", "c", "d", "e")  # the samples name "a" and "b"
 PAUSE_METRIC: Final = "skipring_loop_pause_seconds_max"
 SHOWN_MAX: Final = 3

@@ -182,7 +182,7 @@ def _full_disk(trial: FaultTrial) -> None:
             acknowledged = ring.publish_some(SOME, FULL)
             assert acknowledged < SOME, "acknowledged although the disk was full"
             ring.kill(FULL)
-            if number % 2:  # it cannot write, so it may end or wait, but must not lose publications
+            if number % 2:  # a node that cannot write may end or wait, but loses nothing
                 ring.fork_again(FULL)
                 with suppress(Exception):
                     ring.until_listening(FULL)
