@@ -222,7 +222,7 @@ def test_R2_wrong_beliefs_about_neighbours_do_not_spread(on: bool) -> None:
 
 @both_ways
 @pytest.mark.parametrize("link", EdgeKind)
-def test_R8_another_node_with_our_label_is_reported_and_not_stored(
+def test_R8_another_node_with_the_own_label_is_reported_and_not_stored(
     on: bool, link: EdgeKind
 ) -> None:
     ring = ring_at("01", rules=switched(Rule.EQUAL_LABEL, on))
