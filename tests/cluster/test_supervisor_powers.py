@@ -1,4 +1,4 @@
-"""Powers of a supervisor: messages it receives, commands that nodes accept, and limits."""
+"""Powers of a supervisor: the data it receives, the topics it controls, and their limits."""
 
 from __future__ import annotations
 

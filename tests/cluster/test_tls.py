@@ -1,4 +1,4 @@
-"""TLS: accepted and refused certificates, and the log lines about them."""
+"""TLS: accepted and refused certificates, and log entries about them."""
 
 from __future__ import annotations
 

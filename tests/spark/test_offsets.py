@@ -1,4 +1,4 @@
-"""Positions of a stream: their JSON form, and refused values."""
+"""Positions of a stream: their JSON form, and refused positions."""
 
 from __future__ import annotations
 
