@@ -265,7 +265,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "is_complete": (FILE, "CompletenessState.complete"),
         },
         "Replica": {
-            "archive": (PART, "MemoryLog"),
+            "log": (PART, "MemoryLog"),
             "_end": (DERIVED, "test_end_of_the_log_is_current_at_every_event"),
             "_buffer": (DERIVED, "test_end_of_the_log_is_current_at_every_event"),
             "_newest": (FILE, "ReplicaState.numbers"),
@@ -296,7 +296,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_left": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
             "_machines": (PART, "Subscriber"),
             "_node": (FIXED, "the node's name"),
-            "_open_archive": (FIXED, "given by the host"),
+            "_open_log": (FIXED, "given by the host"),
             "_rng": (FIXED, "chance is no state: any outcome is possible at any time"),
         },
         "NameRegistry": {

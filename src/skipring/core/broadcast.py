@@ -322,7 +322,7 @@ class Broadcast:
             self._queue_announcements(arrival.publications, arrival.news)
 
     @property
-    def unkept(self) -> tuple[Publication, ...]:
+    def unstored(self) -> tuple[Publication, ...]:
         """Return the publications that are delivered but not stored yet."""
         arrivals = self._arrivals or ()
         return tuple(chain.from_iterable([arrival.publications for arrival in arrivals]))

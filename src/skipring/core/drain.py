@@ -101,7 +101,7 @@ class Drain:
         self.stay()
         self.leave()
         self._ids, self._everything = event.ids, event.everything
-        self._accepts_volatile = not self._replica.archive.is_durable
+        self._accepts_volatile = not self._replica.log.is_durable
         self.announce(neighbours, neighbours, out)
         self._choose(neighbours, out)
 

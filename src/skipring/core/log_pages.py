@@ -50,7 +50,7 @@ Piece = bytes | memoryview  # of one publication or many
 
 def answer(replica: Replica, question: GetLogInfo | FetchLog) -> LogInfo | LogPage | Refused:
     """Return the response of a member to a request for its log."""
-    log = replica.archive
+    log = replica.log
     if isinstance(question, GetLogInfo):
         return _log_info(replica, log, question)
     if (question.store, question.epoch) != (log.store, log.epoch):

@@ -317,7 +317,7 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
         return self.memory.chains if self.memory is not None else None
 
     @property
-    def unkept(self) -> tuple[Publication, ...]:
+    def unstored(self) -> tuple[Publication, ...]:
         """Return the publications that are delivered and not stored yet."""
         arrivals = self.memory.spreading.arrivals if self.memory is not None else ()
         return tuple(each for arrival in arrivals for each in arrival.publications)

@@ -83,7 +83,7 @@ class Subscriber:
         topic: TopicId,
         rng: Random,
         config: ProtocolConfig,
-        archive: Log | None = None,
+        log: Log | None = None,
         state: SubscriberState | None = None,
         wants: bool = True,
         incarnation: int = 0,
@@ -97,13 +97,13 @@ class Subscriber:
         self._shortcuts = Shortcuts(self._ring)
         self._liveness = NeighbourLiveness(config)
         self._digest = RingDigest(config)
-        self.replica = Replica(topic, archive, node=node, incarnation=incarnation)
+        self.replica = Replica(topic, log, node=node, incarnation=incarnation)
         self._broadcast = Broadcast(self._ring, self._shortcuts, self.replica, config)
         self.replication = Replication(self._ring, self._broadcast, self.replica, config)
         self._audit_ticks = 0  # since the last drop of derived values
         if state is not None:
             self._load(state)
-        elif archive is not None:
+        elif log is not None:
             self.replica.recover({})
 
     def handle(self, event: Event) -> list[Effect]:
@@ -354,9 +354,9 @@ class Subscriber:
         return self._shortcuts.remembered
 
     @property
-    def unkept(self) -> tuple[Publication, ...]:
+    def unstored(self) -> tuple[Publication, ...]:
         """Return the publications that are delivered and not stored yet."""
-        return self._broadcast.unkept
+        return self._broadcast.unstored
 
     @property
     def misplaced(self) -> int:
@@ -390,7 +390,7 @@ class Subscriber:
     @property
     def publications(self) -> tuple[Publication, ...]:
         """Return the stored publications, in log order."""
-        return tuple(self.replica.archive.publications())
+        return tuple(self.replica.log.publications())
 
     @property
     def has_to_flush(self) -> bool:

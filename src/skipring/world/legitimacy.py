@@ -133,7 +133,7 @@ def _ids_to_store(view: View) -> frozenset[bytes]:
         publication.with_id(view.topic).id
         for seen in view.subscribers.values()
         if seen.member
-        for publication in seen.unkept
+        for publication in seen.unstored
     )
 
 
