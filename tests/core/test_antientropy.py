@@ -1,4 +1,4 @@
-"""Anti-entropy at message level: when to ask, what to send, and loss and reordering of messages."""
+"""Anti-entropy at message level: requests, replies, and loss and reordering of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serving the log: surveys and pages that fit their frames, in bounded steps."""
+"""Log pages: extents and pages that fit into their frames, made in bounded steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Set reconciliation: what each side is missing, and termination of every exchange."""
+"""Set reconciliation: the missing publications of each side, and the end of every exchange."""
 
 from __future__ import annotations
 

@@ -348,7 +348,7 @@ def modules() -> list[str]:
 
 
 def classes_with_state(name: str) -> Iterator[type]:
-    """Return the classes of a module that are no values, protocols or enumerations."""
+    """Return the classes of a module, except values, protocols and enumerations."""
     module = import_module(f"skipring.core.{name}")
     for found in vars(module).values():
         if isclass(found) and found.__module__ == module.__name__ and has_state(found):

@@ -1,4 +1,4 @@
-"""Runs of a scenario: what is counted, and in which rounds."""
+"""Runs of a scenario: rounds of convergence, counters, closure."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias

@@ -1,4 +1,4 @@
-"""Scenarios: they are checked, every field has an effect, and named ones do as their title says."""
+"""Scenarios: validation, the effect of every field, and the outcomes of the named scenarios."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The codec: frames to messages and back; all other input is refused."""
+"""Codec: frames to messages and back, and refusal of all other input."""
 
 import tracemalloc
 from collections.abc import Callable

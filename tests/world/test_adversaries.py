@@ -1,4 +1,4 @@
-"""Adversaries: each initial state is as its title says, for every number of subscribers."""
+"""Adversaries: each initial state matches its title, for every number of subscribers."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Legitimacy: every violation is found, in its layer, with a description."""
+"""Legitimacy: detection of every violation, with its layer and description."""
 
 from collections import Counter
 from collections.abc import Iterator

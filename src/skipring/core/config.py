@@ -73,7 +73,7 @@ MODE_RULES: Final[Mapping[Mode, frozenset[Rule]]] = MappingProxyType(
 class Preset(StrEnum):
     """Named set of constants."""
 
-    LIVE = "live"  # of live processes
+    LIVE = "live"  # for live processes
     EAGER = "eager"  # without deferral, for proofs and transcripts
 
 
@@ -206,7 +206,7 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     backfill_min: int = 2048  # Guess: anti-entropy transfers fewer publications as quickly.
     requests_handover: bool = False
     confirms_sync: bool = False
-    # Section 3.3: report neighbours that are not heard, ping and evict members. Off where an oracle
+    # Section 3.3: report silent neighbours, ping and evict members. Off where an oracle
     # suspects crashed nodes.
     detects_failures: bool = False
 
@@ -219,8 +219,8 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     def live(cls) -> Self:
         """Return the configuration of live processes.
 
-        T18: a live ring is mostly in sync, so members compare tries ever more rarely, and only now
-        and then while publications are in flight.
+        T18: a live ring is mostly in sync, so members compare tries less and less often, and only
+        occasionally while publications are in flight.
         """
         return cls(
             quiet_ticks_max=64,

@@ -1,9 +1,9 @@
 """Drain: handover of a subscriber's publications to one remaining member before it leaves.
 
-A leaver announces that it leaves, so two leavers do not wait for each other. It also names its
-neighbours that remain, so a member whose neighbours all leave finds a receiver; it informs other
-leavers when one of these leaves too. The leaver replaces a receiver that leaves too, cannot be
-reached or does not answer, and prefers receivers with a disk if it has one. The drain ends when one
+A leaver announces its departure, so two leavers do not wait for each other. It also names its
+remaining neighbours, so a member whose neighbours all leave finds a receiver, and announces when
+one of these leaves too. The leaver replaces a receiver that leaves, cannot be reached or does not
+answer, and prefers receivers with a disk if it has one itself. The drain ends when one
 receiver has confirmed everything, or when no reachable receiver remains (decision 0049).
 """
 

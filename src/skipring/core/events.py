@@ -15,7 +15,7 @@ from skipring.core.state import SubscriberState, SupervisorState
 class Tick(Struct, frozen=True, gc=False):
     """The paper's Timeout: the machine runs its periodic actions once.
 
-    ``late``: the host was paused for some ticks, so it has received nothing from its neighbours.
+    ``late``: the host was paused for several ticks, so it received nothing from its neighbours.
     """
 
     late: bool = False
@@ -49,7 +49,7 @@ class NodeSuspected(Struct, frozen=True, gc=False):
 
 
 class PublishRequested(Struct, frozen=True, kw_only=True, gc=False):
-    """Request to publish; ``publisher`` and ``seq`` together identify another publisher."""
+    """Request to publish; ``publisher`` and ``seq`` are set if a client is the publisher."""
 
     payload: bytes
     time: int = 0

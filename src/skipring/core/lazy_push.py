@@ -96,7 +96,7 @@ class LazyPush:
     # -- announcements from neighbours -------------------------------------------------------
 
     def on_ihave(self, message: IHave, *, is_all_stored: bool) -> None:
-        """Record missing ids until the next Flush; they may arrive over the tree before."""
+        """Record missing ids until the next Flush; they may arrive over the tree before then."""
         if is_all_stored:
             self._record_missing(message)
         # Publications with deferred storage are not in the trie before the Flush.

@@ -1,6 +1,6 @@
 """Limits of names, publications and log pages that a node accepts.
 
-Each check raises a MessageError of one short sentence.
+Each check raises a MessageError with one short sentence.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SURVEY_PREFIX_MAX: Final = (1 << SURVEY_BITS_MAX) - 1
 STORED_MAX: Final = 16_384  # publications, ids or deliveries in one page
 STORED_BYTES_MAX: Final = 960 * 1024  # of contents in one page
 STORE_CHARACTERS_MAX: Final = 64
-CHAIN_BYTES: Final = 8  # of a log's running digest: 2^32 logs of one store until two are alike
+CHAIN_BYTES: Final = 8  # of a log's running digest: two of 2^32 logs of one store may collide
 SHOWN_CHARACTERS_MAX: Final = 40  # Guess: enough to recognise a value in a sentence.
 
 # A cached method of a compiled pattern: the same few names are in every frame.
@@ -45,7 +45,7 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def shown(text: str) -> str:
-    """Return a text from outside in few printable characters, on one line."""
+    """Return received text as one short line of printable characters."""
     short = ascii(text[:SHOWN_CHARACTERS_MAX])
     return short if len(text) <= SHOWN_CHARACTERS_MAX else short + "..."
 

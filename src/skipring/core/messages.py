@@ -259,7 +259,7 @@ class Held(Struct, frozen=True, array_like=True, gc=False, tag=19):
 class Draining(Struct, frozen=True, array_like=True, gc=False, tag=20):
     """Announcement that ``sender`` leaves: hand nothing over to it (decision 0049).
 
-    ``remaining`` names some of its neighbours that have not announced to leave.
+    ``remaining`` names some of its neighbours that have not announced their departure.
     """
 
     sender: NodeId

@@ -137,7 +137,7 @@ class Replica:
             self._trie.hash_some(ids)
 
     def adopt(self, trie: PublicationTrie) -> None:
-        """Replace the trie by another one of the same log."""
+        """Replace the trie with another one over the same log."""
         self._trie, self._unindexed = trie, None
 
     def next_seq(self, time_us: int) -> int:
@@ -410,7 +410,7 @@ class Replica:
     # -- state as a value --------------------------------------------------------------------
 
     def state(self) -> ReplicaState:
-        """Return the variables besides the log as a value; of derived values the wrong ones."""
+        """Return the variables besides the log as a value; include derived values only if wrong."""
         stored = dict(self.log.entries())
         right, indexed = stored | (self._unindexed or {}), dict(self._trie.entries())
         wrong = {key: offset for key, offset in indexed.items() if right.get(key) != offset}

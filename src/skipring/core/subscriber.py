@@ -186,7 +186,7 @@ class Subscriber:
                 out.send(SUPERVISOR, ReportUnresponsive(node))
 
     def _drop_derived(self) -> None:
-        """Drop all derived values, at every 16th tick, so that wrong ones do not stay.
+        """Drop all derived values, at every 16th tick, so that wrong values do not persist.
 
         The next use derives them again, at the cost of a change of label. So a wrong value is gone
         after ``audit_ticks`` ticks (``test_wrong_derived_values_are_gone_after_16_ticks``).
@@ -365,7 +365,7 @@ class Subscriber:
 
     @property
     def silence(self) -> dict[NodeId, LivenessState]:
-        """Return the silence of ring neighbours (R9)."""
+        """Return the silence counters of the ring neighbours (R9)."""
         return self._liveness.states()
 
     @property

@@ -1,6 +1,6 @@
 """Faults of processes: crashes, churn, wrong suspicion, a supervisor that loses its state.
 
-The simulation asks each fault at the start of every round.
+The simulation applies each fault at the start of every round.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CrashWave(Struct, frozen=True):
 
 
 class Churn(Struct, frozen=True):
-    """Crashes and joins: each round, each member crashes and brings a newcomer at a given rate."""
+    """Crashes and joins: in each of the first rounds, both at a given rate per member."""
 
     rate: float
     rounds: int = 100

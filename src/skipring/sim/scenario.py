@@ -89,7 +89,7 @@ class PublishSpan(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of a run: the options of ``skipring simulate``, and options of files only."""
+    """Parameters of a run: options of ``skipring simulate``, and options that only files have."""
 
     n: Annotated[int, Meta(ge=1, le=N_MAX)] = 16
     adversary: str = "A00"

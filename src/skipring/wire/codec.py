@@ -97,8 +97,8 @@ _REASON_CHARACTERS_MAX: Final = 3 * SHOWN_CHARACTERS_MAX
 class Envelope(Struct, Generic[AnyMessage], frozen=True, array_like=True, gc=False):
     """Content of a frame.
 
-    A hint is the address of a node as far as the sender knows it. It is no part of the protocol's
-    state, and the address in a node's own greeting is newer.
+    A hint is the address of a node as far as the sender knows it. It is not part of the protocol's
+    state, and the address in a node's own greeting takes precedence.
     """
 
     message: AnyMessage

@@ -1,7 +1,7 @@
 """Handshake: the first frame that each side sends on a connection.
 
 Magic and version come first in every version, so two sides of different versions can report the
-reason. A reader ignores fields that a later revision adds behind the others.
+reason. A reader ignores fields that a later revision appends.
 """
 
 from __future__ import annotations
