@@ -42,7 +42,7 @@ from skipring.core.trie import OFFSET_MAX
 
 SOURCES_MAX: Final = 4  # Guess: more sources do not fill a link faster.
 SHARE: Final = 2  # A node with less than 1/SHARE of a log needs a backfill.
-PAGES_MAX: Final = 1 << 16  # Limit for one neighbour: some gigabytes.
+PAGES_MAX: Final = 1 << 16  # Limit for one neighbour: a few gigabytes.
 TICK_BYTES_MIN: Final = 64 * 1024  # Guess: a slower link is useless for a history.
 SHARES: Final = 256  # Guess: 1/256 of the log is progress too, however small its rows are.
 READ_TICKS_MAX: Final = 64  # Guess: after that, a node asks for handovers during the backfill.

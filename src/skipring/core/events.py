@@ -40,7 +40,7 @@ class UnsubscribeRequested(Struct, frozen=True, gc=False):
 
 
 class NodeSuspected(Struct, frozen=True, gc=False):
-    """Suspicion of the supervisor's failure detector that ``node`` has crashed (section 3.3).
+    """Suspicion by the supervisor's failure detector that ``node`` has crashed (section 3.3).
 
     For a subscriber that drains: its host cannot reach ``node``.
     """
@@ -80,7 +80,7 @@ class Shutdown(Struct, frozen=True, gc=False):
 
 
 class Overwritten(Struct, frozen=True, gc=False):
-    """Replacement of the state by an arbitrary one (fault injection)."""
+    """Replacement of the state with an arbitrary one (fault injection)."""
 
     state: SubscriberState | SupervisorState
 
@@ -90,7 +90,7 @@ class IndexRequested(Struct, frozen=True, gc=False):
 
 
 class Corrupted(Struct, frozen=True, gc=False):
-    """Replacement of some digests of the trie by wrong ones (fault injection)."""
+    """Corruption of some digests of the trie (fault injection)."""
 
     digests: dict[Prefix, bytes]
 

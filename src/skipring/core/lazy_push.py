@@ -106,7 +106,7 @@ class LazyPush:
 
     def _record_missing(self, message: IHave) -> None:
         """Record the announced ids that are missing here."""
-        # Usually all arrived recently; then no single id has to be looked up.
+        # Usually all arrived recently; then no id has to be looked up.
         unknown = message.shorts().difference(self._recent, self._recent_before)
         missing, flushes = self._missing, self._config.want_flushes
         for short, hops in message.short_ids() if unknown else ():

@@ -31,7 +31,7 @@ class EncodedRecords(NamedTuple):
         return EncodedRecords(offsets[:count], ids[:count], data[:count])
 
     def chosen(self, marks: Iterable[object]) -> EncodedRecords:
-        """Return the records whose mark is true."""
+        """Return the records whose flag is True."""
         marks = list(marks)
         offsets, ids, data = self
         return EncodedRecords(

@@ -50,7 +50,7 @@ class Conflict(Struct, frozen=True, gc=False):
 
 
 class NameClaimed(Struct, frozen=True, gc=False):
-    """Claim of a process to a name, in its handshake."""
+    """Claim to a name by a process, in its handshake."""
 
     name: NodeId
     connection: ConnectionId

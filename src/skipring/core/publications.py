@@ -248,7 +248,7 @@ def _text(value: str) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-@lru_cache(maxsize=256)  # most publications of a publisher have equal headers; some kilobytes each
+@lru_cache(maxsize=256)  # most publications of a publisher have equal headers, of a few KiB
 def _texts(*headers: tuple[str, str]) -> bytes:
     texts = (_text(text) for item in sorted(headers) for text in item)
     return _number(len(headers)) + b"".join(texts)

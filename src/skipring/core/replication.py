@@ -137,11 +137,11 @@ class Replication:
         self._backfill.forget()
 
     def on_configured(self, out: Outbox) -> None:
-        """Start an expected backfill: a configuration has named neighbours."""
+        """Start an expected backfill, because a configuration has named neighbours."""
         self._backfill.maybe_start(self._broadcast.neighbours(), out)
 
     def on_unrecorded(self) -> None:
-        """Count as incomplete: the supervisor does not record this node."""
+        """Mark this node as incomplete: the supervisor does not record it."""
         self._completeness.reset()
 
     def ask_to_confirm(self, partners: Iterable[NodeId], out: Outbox) -> None:

@@ -88,7 +88,7 @@ class Scrubber:
         return found
 
     def _is_in_order(self, key: bytes, offset: int, out: Outbox, *, is_genuine: bool) -> bool:
-        """Index a sound record, or quarantine a corrupt or second one; return True if sound."""
+        """Index a sound record, quarantine a corrupt or duplicate one; return True if sound."""
         replica = self._replica
         known = replica.offset_of(key)
         if is_genuine:

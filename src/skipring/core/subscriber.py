@@ -88,7 +88,7 @@ class Subscriber:
         wants: bool = True,
         incarnation: int = 0,
     ) -> None:
-        """Create a machine in a given state, or in that of a node that has just started."""
+        """Create a machine in a given state, or in the initial state of a node."""
         self.node = node
         self.wants = wants  # S2: the wish of the application is input, not protocol state
         self._rng = rng

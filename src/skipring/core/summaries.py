@@ -194,7 +194,7 @@ def _unpack_labels(cover: Prefix, data: bytes) -> Iterator[Prefix]:
     while at < len(data):
         size, at = (1, at) if data[at] != _LONG_LABEL else (_size_at(data, at + 1), at + 2)
         if at + size > len(data):
-            message = "a label ends too early"
+            message = "a truncated label"
             raise ValueError(message)
         yield cover.extended(Prefix.unpack(data[at : at + size]))
         at += size

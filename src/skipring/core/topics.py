@@ -205,7 +205,7 @@ class Quotas:
                 "of one name; leave some, or use another supervisor"
             )
         if self._total >= TOPICS_MAX:
-            return f"this supervisor has {TOPICS_MAX} topics and serves no more"
+            return f"this supervisor has {TOPICS_MAX} topics, which is the limit"
         self._topics[name] += 1
         self._total += 1
         return None

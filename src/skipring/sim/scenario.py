@@ -210,7 +210,7 @@ def _reason(error: OSError | UnicodeDecodeError) -> str:
 
 def _require(name: str, value: str, choices: Mapping[str, object] | tuple[str, ...]) -> None:
     if value not in choices:
-        message = f"{name}: {value[:40]!r} is none of {', '.join(choices)}"
+        message = f"{name}: {value[:40]!r} is not one of {', '.join(choices)}"
         raise ScenarioError(message)
 
 

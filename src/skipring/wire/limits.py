@@ -132,7 +132,7 @@ def check_entry(label: str, node: NodeId | None) -> None:
 def check_listed(publication: Publication) -> None:
     """Check a publication of a page for monitors: with its id, perhaps without contents."""
     if len(publication.id) != ID_BYTES:
-        raise MessageError(f"an id of {len(publication.id)} bytes, and it has {ID_BYTES}")
+        raise MessageError(f"an id of {len(publication.id)} bytes instead of {ID_BYTES}")
     if publication.payload is not None:
         check_publication(publication)
     elif publication.key is not None or publication.headers:

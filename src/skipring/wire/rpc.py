@@ -1,4 +1,4 @@
-"""Requests and responses between processes, beside the paper's messages.
+"""Requests and responses between processes, in addition to the paper's messages.
 
 They find members, detect crashes, publish on behalf of clients, read logs and report status. The
 tags start at 64 and are part of the wire format: never reuse one. The sender of a request chooses
@@ -50,7 +50,7 @@ class MemberList(Struct, frozen=True, array_like=True, gc=False, tag=65):
 
 
 class Publish(Struct, frozen=True, array_like=True, gc=False, tag=70):
-    """Request of a client to a member to publish; answered by PublishAck or Refused.
+    """Request from a client to a member to publish; answered by PublishAck or Refused.
 
     A client that repeats a request after a lost answer gives the same publisher, seq and time: the
     id is then the same, and the member publishes it once. A member without a disk refuses, unless

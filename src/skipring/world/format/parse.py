@@ -217,7 +217,9 @@ def _claim(fields: Any, _: _Reader) -> RangeSummary:  # noqa: ANN401  (a derived
             message = f"the label does not begin with the cover - at `$.nodes[{number}][0]`"
             raise ValueError(message)
         if len(digest) != len(fields.nodes[0][1]):
-            message = f"the digest is not as long as the one before - at `$.nodes[{number}][1]`"
+            message = (
+                f"the digest and the previous one differ in length - at `$.nodes[{number}][1]`"
+            )
             raise ValueError(message)
     nodes = [Summary(label, digest) for label, digest in fields.nodes]
     return RangeSummary.make(fields.cover, nodes, fields.leaves)
