@@ -159,7 +159,7 @@ def test_wait_healthy_judges_a_topic_with_connections_only() -> None:
             connected(cluster) as first,
             connected(cluster) as second,
             first.subscribe(cluster.topic) as writer,
-            second.subscribe(cluster.topic) as reader,
+            second.subscribe(cluster.topic, start="earliest") as reader,
         ):
             await cluster.until(lambda: recorded(cluster) == {first.name, second.name})
             await writer.publish(b"x")

@@ -16,6 +16,7 @@ from skipring.api.subscription import Subscription
 from skipring.api.topic_session import HealthState, TopicSession
 from skipring.core.effects import Deliver, Origin, PeerInSync
 from skipring.core.publications import Publication as StoredPublication
+from skipring.core.replication import Replication
 from skipring.core.subscriber import Subscriber
 from skipring.errors import CursorError
 from skipring.storage.store import PublicationStore
@@ -46,7 +47,7 @@ async def test_history_ends_when_every_neighbour_has_confirmed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     confirmed: set[str] = set()
-    monkeypatch.setattr(Subscriber, "in_sync", property(lambda _: frozenset(confirmed)))
+    monkeypatch.setattr(Replication, "in_sync", property(lambda _: frozenset(confirmed)))
     monkeypatch.setattr(Subscriber, "ring_neighbours", lambda _: ["a", "b"])
     async with Cluster(n=0) as cluster, to(cluster) as node:
         topic = TopicSession(node.session, "t", "new")

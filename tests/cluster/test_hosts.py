@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from skipring.core import quotas
+from skipring.core import topics
 from skipring.core.publications import Publication
 from skipring.errors import UnreachableError
 from skipring.node import publisher as errands
@@ -48,7 +48,7 @@ async def test_left_topic_keeps_nothing_in_memory() -> None:
 
 
 async def test_supervisor_limits_the_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas, "TOPICS_MAX", 2)
+    monkeypatch.setattr(topics, "TOPICS_MAX", 2)
     async with Cluster(n=1) as cluster:
         node, supervisor = cluster.node("n00"), cluster.supervisor()
         node.subscribe("second")

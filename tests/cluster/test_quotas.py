@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from skipring.core import quotas
+from skipring.core import topics
 from skipring.core.log_messages import Refused
 from skipring.core.messages import GetConfiguration, Subscribe
 from skipring.node.host import NodeHost
@@ -26,8 +26,8 @@ from tests.support.rings import LOOPBACK, TOPIC, live_ring, until
 async def test_one_member_cannot_use_up_the_topics_of_a_supervisor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(quotas, "TOPICS_PER_NAME_MAX", 5)
-    monkeypatch.setattr(quotas, "TOPICS_MAX", 20)
+    monkeypatch.setattr(topics, "TOPICS_PER_NAME_MAX", 5)
+    monkeypatch.setattr(topics, "TOPICS_MAX", 20)
     async with live_ring("n0") as ring:
         await ring.settle()
         greedy = NodeHost("greedy", ring.settings, rng=Random(1))
@@ -45,7 +45,7 @@ async def test_one_member_cannot_use_up_the_topics_of_a_supervisor(
 
 
 async def test_left_topic_can_be_replaced_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas, "TOPICS_PER_NAME_MAX", 2)
+    monkeypatch.setattr(topics, "TOPICS_PER_NAME_MAX", 2)
     async with live_ring("n0") as ring:
         node = ring.nodes["n0"]
         node.subscribe("second")
@@ -72,7 +72,7 @@ async def test_names_below_one_certificate_share_its_quota(tmp_path: Path) -> No
 async def test_topics_stay_charged_to_a_certificate_after_its_connections_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quotas, "TOPICS_PER_NAME_MAX", 5)
+    monkeypatch.setattr(topics, "TOPICS_PER_NAME_MAX", 5)
     papers = Papers(tmp_path)
     settings = NodeSettings(tick_s=0.02, credentials=papers.of("supervisor"))
     supervisor = await SupervisorHost(settings, rng=Random(1)).start(LOOPBACK, 0)
@@ -97,7 +97,7 @@ async def test_topics_stay_charged_to_a_certificate_after_its_connections_end(
 async def test_invented_names_wait_within_a_quota_and_release_their_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(quotas, "SUBJECTS_PER_NAME_MAX", 1_000)
+    monkeypatch.setattr(topics, "SUBJECTS_PER_NAME_MAX", 1_000)
     said = [encode(TOPIC, GetConfiguration(f"invented{number}")) for number in range(20_000)]
     async with live_ring("n0", tick_s=0.2) as ring:
         await ring.settle()

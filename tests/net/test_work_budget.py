@@ -21,7 +21,7 @@ from skipring.core.publications import Publication
 from skipring.net import connection as link_module
 from skipring.net import work_budget
 from skipring.net.work_budget import SLICE_S, TURN_S, WorkBudget, time_limit
-from skipring.node.status_server import publication_page
+from skipring.node.status_server import INDEX_SLICE_IDS, publication_page
 from skipring.storage.store import PublicationStore
 from skipring.wire.chaos import Damage
 from skipring.wire.codec import Envelope, decode, encode
@@ -440,7 +440,7 @@ async def test_status_after_a_backfill_follows_slices_of_the_index(
         await node.publish(TOPIC, *made)
         machine = node.machine(TOPIC)
         assert machine is not None
-        node.dispatch(TOPIC, IndexRequested())
+        node.dispatch(TOPIC, IndexRequested(INDEX_SLICE_IDS))
         assert machine.replica.is_behind, "there is more than one slice to be indexed"
         said: list[WireMessage] = []
 

@@ -86,7 +86,9 @@ class Overwritten(Struct, frozen=True, gc=False):
 
 
 class IndexRequested(Struct, frozen=True, gc=False):
-    """Request to index or hash a slice of the publications, for a status request."""
+    """Request to index or hash about ``ids`` publications, for a status request."""
+
+    ids: int
 
 
 class Corrupted(Struct, frozen=True, gc=False):

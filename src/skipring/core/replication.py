@@ -108,11 +108,6 @@ class Replication:
         """Return True if the application drains this node or has asked to leave."""
         return self._drain is not None and self._drain.is_leaving
 
-    @property
-    def slices_to_index(self) -> int:
-        """Return an upper bound on the slices needed to index and hash all publications."""
-        return 2 * (self._replica.count // self._config.hashed_ids + 1)
-
     def drain_candidates(self) -> list[NodeId]:
         """Return the nodes to which a drain may hand over."""
         neighbours = self._broadcast.neighbours()

@@ -230,7 +230,7 @@ class Subscriber:
             case Shutdown():
                 self._broadcast.persist_deferred(out)
             case IndexRequested():
-                self.replica.index_some(self._config.hashed_ids)
+                self.replica.index_some(event.ids)
             case Overwritten(state=SubscriberState() as state):
                 self._load(state)
             case Overwritten():

@@ -161,8 +161,8 @@ class NodeChaos(ChaosServer):
 
     def _corrupt(self, topic: TopicId, machine: Subscriber, damage: CorruptTrie) -> None:
         """Set wrong digests, and delete records without any notice."""
-        for _ in range(machine.replication.slices_to_index):
-            self._dispatch(topic, IndexRequested())
+        for _ in range(2):  # index everything, then hash everything
+            self._dispatch(topic, IndexRequested(machine.replica.count))
         trie = machine.replica.indexed_trie
         wrong = _wrong_digests(trie, damage.hashes, Random(damage.seed))
         self._dispatch(topic, Corrupted(wrong))

@@ -73,6 +73,7 @@ READ_BYTES_MAX: Final = 4 << 20  # Guess: bytes to read for one response.
 WAITING_MAX: Final = 256  # Limit: requests that wait for the index of one topic.
 # Guess: few publications arrive meanwhile; the answer indexes the rest of them at once.
 SPARE_SLICES: Final = 8
+INDEX_SLICE_IDS: Final = 1024  # Measured: a slice takes at most 5 ms of CPU with 100,000 ids.
 
 Question: TypeAlias = FetchPublications | FetchChanges
 IndexQuestion: TypeAlias = GetNodeStatus | GetLogInfo
@@ -351,11 +352,11 @@ class RequestServer:
     def _is_indexed(self, topic: TopicId, machine: Subscriber) -> bool:
         """Index one slice if something waits; return True if nothing is left."""
         if machine.replica.is_behind:
-            self._dispatch(topic, IndexRequested())
+            self._dispatch(topic, IndexRequested(INDEX_SLICE_IDS))
         return not machine.replica.is_behind
 
     async def _index(self, topic: TopicId, machine: Subscriber) -> None:
-        for _ in range(machine.replication.slices_to_index + SPARE_SLICES):
+        for _ in range(2 * (machine.replica.count // INDEX_SLICE_IDS + 1) + SPARE_SLICES):
             await asyncio.sleep(0)
             if self._topics.machine(topic) is not machine or self._is_indexed(topic, machine):
                 break
