@@ -8,9 +8,9 @@ missed.
 
 The node rates each source (``SourceProgress``). A source earns credit with each page and pays one
 tick of credit for each tick in which a request is open. It is too slow once its credit is below 0.
-Only publications count: new ones, and known ones up to the number that the node holds. A
-source therefore earns nothing for skipped offsets or repeated rows. A share of the count that it
-claims is progress too, for at most ``SHARES`` ticks per prefix.
+Only publications count: new ones, and known ones up to the number that the node holds. A source
+therefore earns nothing for skipped offsets or repeated rows. A share of the count that it claims is
+progress too, for at most ``SHARES`` ticks per prefix.
 """
 
 from __future__ import annotations

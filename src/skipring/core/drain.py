@@ -1,10 +1,11 @@
 """Drain: handover of a subscriber's publications to one remaining member before it leaves.
 
 A leaver announces its departure, so two leavers do not wait for each other. It also names its
-remaining neighbours, so a member whose neighbours all leave finds a receiver, and announces when
-one of these leaves too. The leaver replaces a receiver that leaves, cannot be reached or does not
-answer, and prefers receivers with a disk if it has one itself. The drain ends when one
-receiver has confirmed everything, or when no reachable receiver remains (decision 0049).
+remaining neighbours, so a member whose neighbours all leave finds a receiver. When one of the
+named neighbours leaves too, it informs the other leavers. The leaver replaces a receiver that
+leaves, cannot be reached or does not answer, and prefers receivers with a disk if it has one
+itself. The drain ends when one receiver has confirmed everything, or when no reachable receiver
+remains (decision 0049).
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class Drain:
             self._leaving = {}
         self._leaving[message.sender] = LEAVING_TICKS
         if self.is_leaving:
-            if message.sender in named:  # withdraw its name
+            if message.sender in named:  # withdraw it from the named nodes
                 self.announce(self._leavers(message.sender), neighbours, out)
             self._record_named(message, neighbours, out)
         if message.sender != self._receiver:
