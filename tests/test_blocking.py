@@ -136,7 +136,7 @@ def test_blocking_connect_has_the_parameters_of_connect() -> None:
     assert list(own) == list(inspect.signature(skipring.connect).parameters)
 
 
-def test_running_event_loop_is_no_obstacle() -> None:
+def test_connection_works_inside_a_running_event_loop() -> None:
     async def notebook() -> bytes:
         with topic_of() as orders:
             orders.publish(b"one")

@@ -281,7 +281,7 @@ def test_corrupt_tries_and_lost_publications_are_restored(share: float) -> None:
     heals(lambda cluster: cluster.spoil(share))
 
 
-def test_unnoticed_loss_is_a_violation() -> None:
+def test_undetected_loss_is_a_violation() -> None:
     async def scene() -> None:
         async with Cluster(n=2) as cluster:
             await filled(cluster)

@@ -1,8 +1,8 @@
-"""Costs of two checkouts side by side: medians and ratios of ``skipring bench``.
+"""Comparison of the costs of two checkouts: medians and ratios of ``skipring bench``.
 
 ``python tools/compare_bench.py OLD NEW`` runs the benchmark of both checkouts in turns, each with
-its own ``.venv``, and prints a Markdown table. Turns alternate their order, so a busy minute of the
-machine affects both checkouts alike.
+its own ``.venv``, and prints a Markdown table. The order alternates between turns, so a busy
+minute of the machine affects both checkouts alike.
 """
 
 from __future__ import annotations

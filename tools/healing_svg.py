@@ -1,7 +1,7 @@
-"""Animated SVG of a simulated healing, without a script, for pages and READMEs.
+"""Animated SVG of a simulated repair, without scripts, for pages and READMEs.
 
 ``python tools/healing_svg.py > docs/images/healing.svg`` draws the picture of the README. Every
-node is at the angle of r(label), label 0 on top and clockwise from there; violations are red.
+node is at the angle of r(label), clockwise from label 0 at the top; violations are red.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from skipring.world.snapshot import SubscriberView, View
 
 Point: TypeAlias = tuple[float, float]
 
-# The picture of the README: all state is arbitrary (A15), and publications are at random nodes.
+# The picture of the README: an arbitrary state (A15) with publications at random nodes.
 SCENARIO: Final = Scenario(n=16, adversary="A15", publications=48, seed=1)
 WIDTH: Final = 900
 HEIGHT: Final = 560
@@ -64,7 +64,7 @@ FILLS: Final[Mapping[GlyphState, str]] = {
     GlyphState.EDGES: "half",
     GlyphState.LABEL: "bad",
 }
-LEVEL_COLOURS: Final = 4  # as many as below; rings with more levels reuse them
+LEVEL_COLOURS: Final = 4  # one per colour below; rings with more levels reuse them
 
 # Both palettes define a background, so they work on any page. The levels have the colours of the
 # dashboard.
@@ -149,7 +149,7 @@ def _caption(wrong: Counter[Layer]) -> str:
 
 
 def _strokes(view: View, portrait: RingLayout) -> Iterator[Stroke]:
-    """Yield correct edges first, then edges that only one end has or that are wrong."""
+    """Yield correct edges first, then wrong edges and edges that only one end has."""
     at = {dot.label: dot.node for dot in portrait.dots if dot.mark is not GlyphState.LABEL}
     drawn = set[frozenset[NodeId]]()
     for a, b in sorted(portrait.sound):
@@ -196,7 +196,7 @@ def _css(edge: Edge, n: int) -> str:
 
 
 def _places(dots: Sequence[NodeGlyph]) -> Iterator[tuple[NodeId, Point]]:
-    """Yield positions: on the ring, further out if occupied, aside without a label."""
+    """Yield positions: on the ring, further out if occupied, beside it without a label."""
     taken: list[Point] = []
     for dot in sorted(dots, key=lambda dot: (dot.mark is GlyphState.LABEL, dot.node)):
         if dot.label is None:

@@ -1,10 +1,10 @@
-"""Calls, modules and classes that four paths of a node pass through.
+"""Trace of four paths through a node: their calls, modules and classes.
 
 ``python tools/trace_paths.py`` starts a supervisor and three nodes as processes and a fourth node
-in this process, which alone is traced with sys.setprofile. Only Python functions of skipring in the
+in this process; sys.setprofile traces only this one. Only Python functions of skipring in the
 thread of the event loop count: not comprehensions, constructors of msgspec, or the thread that
-commits. Each resumption of a coroutine is a call. All paths but the backfill are medians; a tick
-includes the scrub of the 6,000 publications, the backfill also the join.
+commits. Each resumption of a coroutine is a call. All paths but the backfill are medians. A tick
+includes the scrub of the 6,000 publications; the backfill includes the join.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from skipring import Subscription
 TOPIC: Final = "traced"
 NODES: Final = 3  # besides the traced one
 BACKFILL: Final = 6_000
-SAMPLES: Final = 9  # Guess: enough for a median that other messages of the ring do not move.
+SAMPLES: Final = 9  # Guess: enough for a median that other messages of the ring do not affect.
 PATIENCE_S: Final = 60.0  # Guess: a ring of four forms in seconds.
 POLL_S: Final = 0.005
 TICK_S: Final = 1.0  # the default of a node
@@ -113,7 +113,7 @@ class Recorder:
         return TracedPath(tuple(self.calls[:end]))
 
     def since_received(self, end: int) -> TracedPath:
-        """Return the calls before ``end`` since the bytes arrived that led to a delivery."""
+        """Return the calls from the arrival of the bytes that caused a delivery up to ``end``."""
         delivery = self._last(end, "api/", "deliver")
         start = self._last(delivery, "net/connection.py", "data_received")
         return TracedPath(tuple(self.calls[start:end]))
@@ -138,7 +138,7 @@ async def start(*words: str) -> asyncio.subprocess.Process:
 
 
 async def publish_elsewhere(supervisor: str, lines: Sequence[str]) -> None:
-    """Publish each line at a member that the command chooses."""
+    """Publish each line with a command, which chooses a member."""
     process = await start("pub", TOPIC, "--supervisor", supervisor)
     await process.communicate("".join(f"{line}\n" for line in lines).encode())
 

@@ -1,4 +1,4 @@
-"""Table of all messages in docs/wire.md.
+"""Generator of the message table in docs/wire.md.
 
 ``python tools/wire_table.py`` prints it.
 """
@@ -20,7 +20,7 @@ from skipring.core.publications import Publication
 from skipring.wire.codec import FORMATS
 from skipring.wire.rpc import WIRE_TYPES, WireMessage, tag_of
 
-HEADING: Final = ("tag", "message", "frame", "fields", "what it is for")
+HEADING: Final = ("tag", "message", "frame", "fields", "purpose")
 # Types without a description in an annotation.
 WORDS: Final[dict[object, str]] = {
     Label: "[position]",

@@ -1,4 +1,4 @@
-"""Chaos in a live topic: consent comes first, all targets or none are hit, the ring heals."""
+"""Chaos in a live topic: all targets consent first, all or none are damaged, the ring heals."""
 
 from __future__ import annotations
 

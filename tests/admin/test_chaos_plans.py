@@ -42,7 +42,7 @@ def texts_in(plain: object) -> Iterator[str]:
 
 
 def named_in(damages: Damages) -> set[str]:
-    """Return every node that a plan names, also inside forged messages."""
+    """Return every node that a plan names, including those in forged messages."""
     messages: list[object] = [damage for each in damages.values() for damage in each]
     for damage in [each for each in messages if isinstance(each, Forge)]:
         messages += [decode(frame).message for frame in FrameReader().feed(damage.frames)]
@@ -120,7 +120,7 @@ def test_adversary_with_scattered_publications_drops_stored_ones() -> None:
 # -- parts of a topic ------------------------------------------------------------------------
 
 
-def test_database_plan_is_wrong_or_empty() -> None:
+def test_database_plan_writes_a_wrong_or_an_empty_database() -> None:
     (wrong,) = chaos_plans.wrong_database(LIVE, seed=1)[SUPERVISOR]
     assert isinstance(wrong, OverwriteDatabase)
     assert wrong.database

@@ -239,7 +239,7 @@ def test_clock_one_minute_from_the_median_is_a_warning() -> None:
     assert warning == "c: its clock is 3600 s behind the clocks of other members."
 
 
-def test_wrong_clock_of_the_inspecting_process_is_no_warning() -> None:
+def test_wrong_clock_of_the_inspecting_process_causes_no_warning() -> None:
     offsets = dict.fromkeys(NODES, 10**13)
     assert diagnose(seen(offsets_us=offsets)).warnings == ()
 

@@ -1,4 +1,4 @@
-"""Inspection of a live topic: it is complete, and lying or dead nodes do not stop it."""
+"""Inspection of a live topic: complete despite dead nodes and nodes with false answers."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_queued_and_unreachable_nodes_are_in_the_world_file() -> None:
 
 
 @in_loop
-async def test_live_node_outside_the_topic_is_no_member() -> None:
+async def test_live_node_outside_the_topic_is_not_a_member() -> None:
     database = SupervisorState(database=database_of("abc"))
     async with standing_still(legitimate("abc"), database) as (ring, inspector):
         ring.nodes["b"]._topics._machines.clear()
@@ -211,7 +211,7 @@ async def test_three_thousand_publications_are_read_in_pages_and_once_for_equal_
 
 
 def counted_questions(inspector: Inspector) -> Counter[str]:
-    """Count the requests of each kind from now on."""
+    """Count the requests of each kind."""
     client, asked = inspector._client, Counter[str]()
     ask = client.request
 
@@ -296,7 +296,7 @@ async def test_invalid_address_or_topic_is_refused(address: str, topic: str) -> 
 
 
 class Script:
-    """A client whose requests are answered by functions."""
+    """Client whose requests are answered by functions."""
 
     def __init__(
         self,
@@ -495,7 +495,7 @@ async def test_listing_beyond_the_memory_limit_is_refused(monkeypatch: pytest.Mo
 
 
 @in_loop
-async def test_empty_root_is_no_wrong_digest() -> None:
+async def test_empty_root_is_not_reported_as_a_wrong_digest() -> None:
     script = Script(one_page("a"), lambda _: status(root=EMPTY_ROOT))
     seen = await with_addresses(script, "a").inspect(TopicContents.IDS)
     assert seen.snapshot.subscribers["a"].hashes == {}

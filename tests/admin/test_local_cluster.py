@@ -12,6 +12,6 @@ def test_member_whose_root_differs_from_the_majority_is_named() -> None:
     ]
 
 
-def test_equal_roots_are_no_violation() -> None:
+def test_equal_roots_are_not_a_violation() -> None:
     assert list(root_violations({"n00": (b"one", 1), "a": (b"one", 1)})) == []
     assert list(root_violations({})) == []

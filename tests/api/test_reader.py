@@ -25,7 +25,7 @@ def test_docstring_examples_pass() -> None:
 
 
 class Shelf:
-    """A log in memory and a reader that is notified of each stored publication."""
+    """Log in memory with a reader that is notified of each stored publication."""
 
     def __init__(self, start: Start, times: tuple[int, ...] = ()) -> None:
         self.archive = MemoryLog([self.publication(at, when) for at, when in enumerate(times)])

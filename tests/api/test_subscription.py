@@ -127,7 +127,7 @@ async def test_reading_ends_after_block_was_left() -> None:
 # -- cancelled readers and concurrent readers ------------------------------------------------
 
 
-async def test_reading_without_publications_is_no_error() -> None:
+async def test_reading_without_publications_returns_none_or_an_empty_list() -> None:
     async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
         assert await topic.read(timeout=0) is None
         assert await topic.read(timeout=0.01) is None

@@ -93,7 +93,7 @@ def test_supervisor_list_and_supervisor_table_fit_into_one_file(file: Path) -> N
     assert settings("pub", "news", *words)["supervisors"] == "127.0.0.1:1,127.0.0.1:2"
 
 
-def test_flag_is_true_or_false(file: Path) -> None:
+def test_flag_must_be_true_or_false(file: Path) -> None:
     file.write_text("[supervisor]\nchaos = true\n")
     assert settings("supervisor", *LISTEN)["chaos"] is False
     assert settings("supervisor", *LISTEN, "--config", str(file))["chaos"] is True

@@ -101,7 +101,7 @@ def test_processes_end_when_the_command_is_killed(tmp_path: Path) -> None:
         assert left_of(running.mark) == []
 
 
-def test_data_directory_survives(tmp_path: Path) -> None:
+def test_publications_in_the_data_directory_survive_a_restart(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     with dev(tmp_path, "--data", data) as running:
         running.run("pub", "news", "hello")

@@ -93,7 +93,7 @@ def test_spark_error_in_a_report_is_one_sentence(
 
 
 @pytest.mark.parametrize(("failed", "status"), [({}, 0), ({"a run": "ValueError: x"}, 1)])
-def test_exit_status_says_whether_a_run_failed(
+def test_exit_status_states_whether_a_run_failed(
     tmp_path: Path,
     matrix: Path,
     pretend: list[object],

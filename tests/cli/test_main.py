@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def commands(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
-    """Yield the words of every command, also inside groups."""
+    """Yield the words of every command, including those in groups."""
     for name, command in group.commands.items():
         yield (*path, name)
         if isinstance(command, click.Group):
@@ -228,7 +228,7 @@ def test_command_without_its_extra_exits_with_2_and_the_install_command(
     )
 
 
-def test_packages_of_extras_are_those_of_the_project() -> None:
+def test_packages_of_extras_are_declared_by_the_project() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
     for extra, packages in options.EXTRAS.items():

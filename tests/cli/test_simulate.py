@@ -273,7 +273,7 @@ def test_bad_world_is_refused_in_one_sentence(case: str, tmp_path: Path, run: Ru
     assert listing(tmp_path) == before
 
 
-def test_good_files_among_the_bad_are_accepted(folder: Path, run: Run) -> None:
+def test_valid_files_beside_invalid_ones_are_accepted(folder: Path, run: Run) -> None:
     assert run("--load", "good.json")[0] == 0
     assert run("good.toml")[0] == 0
 

@@ -37,7 +37,7 @@ PAGE_ROWS_LIVE = 128
 
 
 class Wire:
-    """Requests and answers between nodes as they arrive; a deaf node receives nothing."""
+    """Recorder of requests and answers between nodes; a deaf node receives nothing."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.heard: list[tuple[NodeId, NodeId, Message]] = []  # receiver, sender, message
@@ -97,7 +97,7 @@ def ids_of(node: NodeHost) -> set[bytes]:
 
 
 class Late:
-    """A ring of members with a history, and one member that joins later; all have disks."""
+    """Ring of members with a history, and one member that joins later; all have disks."""
 
     def __init__(self, ring: LiveRing, wire: Wire, tmp_path: Path, stores: ExitStack) -> None:
         self.ring, self.wire = ring, wire

@@ -73,7 +73,7 @@ def conflicts(lines: Callable[[], list[dict[str, str]]]) -> list[dict[str, str]]
     return [line for line in lines() if line["event"] == "name_conflict"]
 
 
-async def test_doctor_reports_a_clone_until_some_time_after_it_is_gone() -> None:
+async def test_doctor_reports_a_clone_until_some_time_after_it_ends() -> None:
     async with live_ring("a", "b", tick_s=0.02) as ring:
         await ring.settle()
         clone = await start_clone(ring, "b")

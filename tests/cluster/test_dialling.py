@@ -1,4 +1,4 @@
-"""Dialling: when and whom to dial, peers that restart, and simultaneous dials."""
+"""Dialling: conditions and targets of dials, peers that restart, and simultaneous dials."""
 
 from __future__ import annotations
 

@@ -37,7 +37,15 @@ from skipring.wire.rpc import (
     PublishAck,
 )
 from skipring.world.legitimacy import explicit_state
-from tests.support.attacks import FIRST, LATER, Liar, hurl, hurl_all, malformed, resident_bytes
+from tests.support.attacks import (
+    FIRST,
+    LATER,
+    Liar,
+    malformed,
+    resident_bytes,
+    send_stream,
+    send_streams,
+)
 from tests.support.exchanges import HELLO, greeting_of, nowhere
 from tests.support.rings import TOPIC, LiveRing, live_ring, until
 from tests.wire.samples import SAMPLES
@@ -102,7 +110,7 @@ def open_links(ring: LiveRing) -> list[link_module.PeerConnection]:
 async def test_foreign_protocols_are_refused_and_counted(streams: dict[str, bytes]) -> None:
     async with attacked_ring() as ring:
         for number, (name, said) in enumerate(streams.items()):
-            await hurl_all(ports(ring), [said, said])
+            await send_streams(ports(ring), [said, said])
             assert refusals(ring).total() == 2 * number + 2, name
 
 
@@ -112,9 +120,9 @@ async def test_foreign_protocols_are_refused_and_counted(streams: dict[str, byte
 async def test_malformed_frames_leave_nothing_behind(count: int) -> None:
     frames = malformed(Random(1), count)
     async with attacked_ring() as ring:
-        await hurl_all(ports(ring), frames[: count // 4])
+        await send_streams(ports(ring), frames[: count // 4])
         before = resident_bytes()
-        await hurl_all(ports(ring), frames[count // 4 :])
+        await send_streams(ports(ring), frames[count // 4 :])
         assert resident_bytes() - before < GROWTH_BYTES_MAX
         assert refusals(ring).total() == len(frames)
         await assert_nothing_is_kept(ring)
@@ -154,9 +162,9 @@ async def test_mutations_over_sockets_do_no_harm(count: int) -> None:
     rng = Random(3)
     frames = [greeting_of(f"stranger{rng.randrange(50)}") + mutated(rng) for _ in range(count)]
     async with attacked_ring() as ring:
-        await hurl_all(ports(ring), frames[: count // 4])
+        await send_streams(ports(ring), frames[: count // 4])
         before = resident_bytes()
-        await hurl_all(ports(ring), frames[count // 4 :])
+        await send_streams(ports(ring), frames[count // 4 :])
         assert resident_bytes() - before < GROWTH_BYTES_MAX
         assert refusals(ring)["MessageError"] > count // 10
 
@@ -167,13 +175,13 @@ async def test_mutations_over_sockets_do_no_harm(count: int) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["stranger", "n3"], ids=["of a stranger", "of an impostor"])
 @pytest.mark.usefixtures("loop")
-async def test_lies_do_no_lasting_harm(name: str) -> None:
+async def test_false_claims_do_no_lasting_harm(name: str) -> None:
     liar = Liar(Random(4), [*NAMES, SUPERVISOR])
     topics = [TOPIC] * 9 + ["unknown"]
     async with attacked_ring() as ring:
         for number in range(100):
             lies = [encode(topics[lie % 10], liar.message()) for lie in range(100)]
-            await hurl(ports(ring)[number % 2], greeting_of(name) + b"".join(lies))
+            await send_stream(ports(ring)[number % 2], greeting_of(name) + b"".join(lies))
 
 
 @pytest.mark.heavy
@@ -187,7 +195,7 @@ async def test_non_member_cannot_cause_an_eviction(name: str, role: Role) -> Non
         said = b"".join(encode(TOPIC, ReportUnresponsive(node)) for node in NAMES)
         end = ring.supervisor.ticker.calls + 40  # twice the ticks that one accuser needs
         while ring.supervisor.ticker.calls < end:
-            await hurl(ports(ring)[1], greeting_of(name, role) + said)
+            await send_stream(ports(ring)[1], greeting_of(name, role) + said)
             assert ring.supervisor.suspects == 0
         assert ring.supervisor.counts["evictions"] == 0
         # A client sends requests only: its connection is closed at a message of the protocol.
@@ -202,7 +210,7 @@ async def test_client_may_only_send_requests() -> None:
         for sample in SAMPLES:
             before = refusals(ring)
             said = greeting_of("n1", Role.CLIENT) + encode("other", sample)
-            await hurl_all(ports(ring), [said, said])
+            await send_streams(ports(ring), [said, said])
             expected = {"not for clients": 2} if type(sample) not in RUNTIME_TYPES else {}
             assert refusals(ring) - before == Counter(expected), sample
         assert "other" not in ring.supervisor.members()
@@ -217,7 +225,7 @@ async def test_unrequested_answers_change_nothing() -> None:
     async with attacked_ring() as ring:
         before = explicit_state(ring.snapshot())
         for role in (Role.NODE, Role.CLIENT):
-            await hurl_all(ports(ring), [greeting_of("stranger", role) + said] * 2)
+            await send_streams(ports(ring), [greeting_of("stranger", role) + said] * 2)
         assert ring.nodes["n0"].refusals == {}
         assert ring.nodes["n0"].links.book.find("a") is None, "what Members says"
         assert explicit_state(ring.snapshot()) == before
@@ -239,7 +247,7 @@ async def test_no_message_changes_an_epoch_or_the_log_before_a_position(tmp_path
         port = int(node.address.rpartition(":")[2])
         for role in (Role.NODE, Role.CLIENT):
             for message in messages:
-                await hurl(port, greeting_of("stranger", role) + encode(TOPIC, message))
+                await send_stream(port, greeting_of("stranger", role) + encode(TOPIC, message))
         await cluster.publish("n00", b"after")  # the node runs and commits
         assert (archive.epoch, archive.chain_at(3)) == (epoch, chain)
     with PublicationStore.open(tmp_path / "n00") as store:
@@ -252,7 +260,7 @@ async def test_only_the_supervisor_gets_a_reply_to_a_probe() -> None:
     async with attacked_ring() as ring:
         replies = ring.supervisor.counts["Pong"]
         said = greeting_of("stranger") + encode(TOPIC, Ping(1))
-        await hurl(ports(ring)[0], said)
+        await send_stream(ports(ring)[0], said)
         await ring.publish("n0", b"meanwhile")
         await ring.settle()
         assert ring.supervisor.counts["Pong"] == replies
@@ -265,7 +273,7 @@ async def test_only_the_supervisor_sets_a_configuration() -> None:
             node.ticker.stop()
         ring.supervisor.ticker.stop()
         label = ring.nodes["n0"].states()[TOPIC].label
-        await hurl(ports(ring)[0], greeting_of("stranger") + encode(TOPIC, UNRECORDED))
+        await send_stream(ports(ring)[0], greeting_of("stranger") + encode(TOPIC, UNRECORDED))
         await until(lambda: ring.nodes["n0"].links.is_linked("stranger") is False)
         assert ring.nodes["n0"].states()[TOPIC].label == label
 
@@ -276,7 +284,7 @@ async def test_member_is_not_unsubscribed_by_others() -> None:
         for node in ring.nodes.values():
             node.ticker.stop()
         said = greeting_of("stranger") + encode(TOPIC, Unsubscribe("n1"))
-        await hurl(ports(ring)[1], said)
+        await send_stream(ports(ring)[1], said)
         assert ring.supervisor.counts["Unsubscribe"] == 1
         assert ring.supervisor.members() == {TOPIC: len(NAMES)}
 
@@ -294,8 +302,10 @@ async def test_message_that_names_thousands_of_nodes_does_not_cause_as_many_dial
     most = 0
     async with live_ring("n0") as ring:
         peers = ring.nodes["n0"].links.peers
-        hurled = asyncio.create_task(hurl(ports(ring)[0], greeting_of("stranger") + b"".join(said)))
-        while not hurled.done():
+        sending = asyncio.create_task(
+            send_stream(ports(ring)[0], greeting_of("stranger") + b"".join(said))
+        )
+        while not sending.done():
             most = max(most, sum(peer._dialling is not None for peer in peers.values()))
             await asyncio.sleep(0)
     assert most <= DIALLED_AT_ONCE_MAX

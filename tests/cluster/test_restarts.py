@@ -1,4 +1,4 @@
-"""Peers restarted under their name while the old link still seems to exist."""
+"""Peers that restart under the same name while the old link still seems open."""
 
 from __future__ import annotations
 

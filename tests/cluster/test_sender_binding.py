@@ -19,7 +19,7 @@ from skipring.core.prefix import ALL
 from skipring.core.summaries import RangeSummary
 from skipring.wire.codec import encode
 from skipring.wire.rpc import WireMessage
-from tests.support.attacks import hurl
+from tests.support.attacks import send_stream
 from tests.support.connections import inspected
 from tests.support.exchanges import greeting_of
 from tests.support.rings import DEADLINE_S, TOPIC, LiveRing, live_ring, until
@@ -51,7 +51,7 @@ async def test_message_that_names_another_sender_is_dropped_and_counted(
         await ring.settle()
         hosts = (ring.nodes["n0"], ring.supervisor)
         for number, host in enumerate(hosts, start=1):
-            await hurl(port_of(host.address), forged(sample))
+            await send_stream(port_of(host.address), forged(sample))
             await until(lambda: dropped(ring) == number)  # noqa: B023
         await ring.settle()
 
@@ -89,7 +89,7 @@ async def test_forged_confirmation_does_not_make_synced_succeed() -> None:
         waiting = asyncio.create_task(news.synced(timeout=1.0))
         await asyncio.sleep(0)
         lies = [TrieEqual(name, machine.index().root()) for name in neighbours]
-        await hurl(port_of(node.session.host.address), forged(*lies))
+        await send_stream(port_of(node.session.host.address), forged(*lies))
         with pytest.raises(TimeoutError):
             await waiting
         assert node.session.host.links.counts[REASON] == len(lies)
@@ -103,7 +103,7 @@ async def test_forged_request_sends_nothing_to_the_named_member() -> None:
         await ring.settle()
         links = ring.nodes["n0"].links
         before = links.traffic["bytes_sent"]
-        await hurl(port_of(ring.nodes["n0"].address), forged(*questions))
+        await send_stream(port_of(ring.nodes["n0"].address), forged(*questions))
         await until(lambda: links.counts[REASON] == len(questions))
         assert links.traffic["bytes_sent"] - before < 64 * 1024
 
@@ -121,7 +121,7 @@ async def test_invented_senders_get_no_queue_and_no_credit() -> None:
         await ring.publish("n0", bytes(64 * 1024))
         await ring.settle()
         links = ring.nodes["n0"].links
-        await hurl(port_of(ring.nodes["n0"].address), forged(*said))
+        await send_stream(port_of(ring.nodes["n0"].address), forged(*said))
         await until(lambda: links.counts[REASON] == len(said))
         assert links.counts["no address"] == 0
         assert not any(name.startswith("ghost") for name in links.peers)

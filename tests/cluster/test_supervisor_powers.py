@@ -1,4 +1,4 @@
-"""Powers of a supervisor: what it receives, where it is obeyed, and what it cannot prevent."""
+"""Powers of a supervisor: the data it receives, the topics it controls, and their limits."""
 
 from __future__ import annotations
 

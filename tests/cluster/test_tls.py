@@ -1,4 +1,4 @@
-"""TLS: accepted and refused certificates, and what is logged about them."""
+"""TLS: accepted and refused certificates, and log entries about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Anti-entropy at message level: requests, replies, and loss and reordering of messages."""
+"""Anti-entropy at message level: times of requests, contents of answers, loss and reordering."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_T8_session_of_another_member_does_not_delay_the_next_request() -> None:
 
 @pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
 def test_T10_stale_digest_is_recomputed_and_no_longer_hides_a_difference(on: bool) -> None:
-    """Two roots are equal by mistake, so that no comparison would find the difference."""
+    """Two roots are equal by corruption, so no comparison would find the difference."""
     config = limited(without(*(() if on else (Rule.SCRUB,))))
     talk = Talk(history(60), history(61)[1:], config)
     for party in (talk.u, talk.v):
@@ -411,7 +411,7 @@ def test_T16_member_alone_in_its_ring_sends_no_request() -> None:
 
 
 @pytest.mark.parametrize("node", [ME, SUPERVISOR])
-def test_T16_node_itself_and_the_supervisor_are_no_partners(node: NodeId) -> None:
+def test_T16_node_itself_and_the_supervisor_are_not_partners(node: NodeId) -> None:
     """Corrupted edges; the sync request arrives before a Timeout has repaired the ring."""
     state = SubscriberState(label=label("0"), right=peer("1", node), ring=peer("1", node))
     assert subscriber(state).request(SyncRequested()) == []
@@ -419,7 +419,7 @@ def test_T16_node_itself_and_the_supervisor_are_no_partners(node: NodeId) -> Non
 
 
 @pytest.mark.parametrize("node", [ME, SUPERVISOR])
-def test_T16_node_itself_and_the_supervisor_are_no_partners_as_shortcut_holders(
+def test_T16_node_itself_and_the_supervisor_are_not_partners_as_shortcut_holders(
     node: NodeId,
 ) -> None:
     for share in range(10):
@@ -605,7 +605,7 @@ def test_request_covers_a_part_of_the_trie_until_all_ids_are_hashed() -> None:
 
 
 def test_missing_publication_is_found_while_more_arrives_than_can_be_hashed() -> None:
-    """Each tick adds more publications than it hashes, so that no root is ever known."""
+    """Each tick adds more publications than it hashes, so no root is ever known."""
     rng = Random(5)
     shared = random_ids(4000, rng)
     (missing,) = opaque(random_ids(1, rng))

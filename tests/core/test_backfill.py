@@ -319,7 +319,9 @@ def test_member_that_has_not_joined_starts_no_backfill() -> None:
         (HISTORY_MIN, 10 * HISTORY_MIN, False),
     ],
 )
-def test_history_is_read_only_if_much_is_missing(count: int, held: int, is_worth_it: bool) -> None:
+def test_history_is_read_only_if_many_publications_are_missing(
+    count: int, held: int, is_worth_it: bool
+) -> None:
     newcomer = Newcomer(NEIGHBOURS[:3], count, held).begin().answer_surveys()
     assert (newcomer.questions() != []) is is_worth_it
     assert newcomer.has_ended() is not is_worth_it
@@ -341,7 +343,7 @@ def test_missing_survey_is_not_awaited_for_long() -> None:
     newcomer.assert_complete()
 
 
-def test_source_with_much_less_than_others_is_not_read() -> None:
+def test_source_with_far_fewer_publications_than_others_is_not_read() -> None:
     newcomer = Newcomer(NEIGHBOURS[:4])
     newcomer.stores["n1"] = MemoryLog(history(COUNT // SHARE - 1))
     newcomer.stores["n2"] = MemoryLog(history(COUNT // SHARE))
@@ -350,7 +352,7 @@ def test_source_with_much_less_than_others_is_not_read() -> None:
     assert is_read == [True, False, True, True]
 
 
-def test_claim_of_one_source_alone_excludes_no_other() -> None:
+def test_larger_claim_of_a_single_source_does_not_exclude_another() -> None:
     newcomer = Newcomer(NEIGHBOURS[:2])
     newcomer.stores["n1"] = MemoryLog(history(COUNT // SHARE - 1))
     newcomer.begin().answer_surveys()
@@ -501,7 +503,7 @@ def test_pages_are_read_from_the_store_and_epoch_of_the_survey() -> None:
     assert (read.store, read.epoch, read.start, read.end) == ("store", 7, 0, 90)
 
 
-def test_empty_page_is_not_the_end() -> None:
+def test_empty_page_does_not_end_the_read() -> None:
     newcomer = reading(1)
     page = newcomer.withheld_page("n0")
     assert page.next is not None

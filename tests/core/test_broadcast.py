@@ -727,7 +727,7 @@ def test_bytes_of_deferred_publications_are_bounded() -> None:
 
 
 def kept_at(host: FakeHost[Subscriber], count: int, flushes: int) -> list[bool]:
-    """Return for each Flush whether it stores, if ``count`` publications arrive before each."""
+    """Return for each Flush whether it stores when ``count`` publications arrive before each."""
     kept = []
     for number in range(flushes):
         several = range(count * number, count * (number + 1))
@@ -940,7 +940,7 @@ def test_all_members_get_all_publications_once_with_live_settings_and_losses(
 # -- corrupted memory --------------------------------------------------------------------------
 
 
-def test_wrong_count_of_arrivals_is_gone_after_a_tick() -> None:
+def test_wrong_count_of_arrivals_is_corrected_within_a_tick() -> None:
     host = quarter(defers_storage=True)
     spreading = host.machine._broadcast
     spreading._arrived, spreading._arrived_bytes = 10**9, -(10**9)
@@ -951,7 +951,7 @@ def test_wrong_count_of_arrivals_is_gone_after_a_tick() -> None:
     assert delivery.offset == stored.offset == 0
 
 
-def test_wrong_view_and_routes_are_gone_after_a_tick() -> None:
+def test_wrong_view_and_routes_are_repaired_within_a_tick() -> None:
     host = quarter()
     host.tick(CALM)
     spreading = host.machine._broadcast

@@ -102,7 +102,7 @@ def test_single_rule_can_be_switched_off(rule: Rule) -> None:
     assert rules_on(Rules.of(Mode.FAST, [rule])) == set(Rule) - {rule}
 
 
-def test_fast_is_the_default() -> None:
+def test_fast_mode_is_the_default() -> None:
     assert ProtocolConfig().rules == Rules.of() == Rules.of(Mode.FAST)
 
 
@@ -222,7 +222,7 @@ def test_R2_wrong_beliefs_about_neighbours_do_not_spread(on: bool) -> None:
 
 @both_ways
 @pytest.mark.parametrize("link", EdgeKind)
-def test_R8_another_node_with_our_label_is_reported_and_not_stored(
+def test_R8_another_node_with_the_own_label_is_reported_and_not_stored(
     on: bool, link: EdgeKind
 ) -> None:
     ring = ring_at("01", rules=switched(Rule.EQUAL_LABEL, on))
@@ -261,7 +261,7 @@ def test_R10_unsubscribe_costs_few_introductions(on: bool) -> None:
 
 
 @both_ways
-def test_R11_lost_database_is_noticed_by_all_in_few_rounds(on: bool) -> None:
+def test_R11_all_members_notice_a_lost_database_in_few_rounds(on: bool) -> None:
     rules = switched(Rule.WAKE, on)
     found = healed("A05", 128, rules, rounds_max=22, seeds=(0, 1))  # <= 15, else >= 30
     assert found == [on] * 2
@@ -469,7 +469,7 @@ def rounds_until_all_have_all(n: int, count: int, config: ProtocolConfig) -> int
 
 @both_ways
 def test_R16_repair_over_shortcuts_takes_few_rounds(on: bool) -> None:
-    """The flood announces nothing, so that only anti-entropy spreads the publications."""
+    """The flood announces nothing, so only anti-entropy spreads the publications."""
     rules = switched(Rule.REPAIR_OVER_SHORTCUTS, on)
     config = ProtocolConfig(rules=rules, spread=Spread.FLOOD)
     assert (rounds_until_all_have_all(64, 1, config) <= 25) is on  # 12, else over 40

@@ -230,7 +230,7 @@ def test_announcement_is_forgotten_after_64_ticks() -> None:
     assert world.drained["a"] is not None
 
 
-def test_member_that_wrongly_believes_to_leave_becomes_a_receiver_again() -> None:
+def test_member_that_wrongly_believes_it_is_leaving_becomes_a_receiver_again() -> None:
     start = holding(a=3)
     states = dict(start.subscribers)
     memory = SubscriberMemory(drain=DrainState(ticks=1 << 40, receiver="gone"))

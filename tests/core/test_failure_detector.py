@@ -189,7 +189,7 @@ def test_member_is_evicted_once() -> None:
     assert detector.detector.take_evictions(detector.now) == []
 
 
-def test_corrupted_variables_are_gone_after_a_tick() -> None:
+def test_corrupted_variables_are_repaired_within_a_tick() -> None:
     detector = Detector("a")
     far = 10**12
     detector.detector.load(

@@ -283,7 +283,7 @@ def test_handovers_on_request_leave_places_for_own_ones_and_for_a_drain() -> Non
     assert side.machine.start("z", Outbox(), everything=True, is_drain=True)
 
 
-def test_neighbour_takes_the_place_of_a_node_that_is_no_neighbour() -> None:
+def test_neighbour_takes_the_place_of_a_node_that_is_not_a_neighbour() -> None:
     side = Side("h", ProtocolConfig())
     side.keep(made(0))
     side.neighbours = ("x0", "r")
@@ -336,7 +336,7 @@ def test_node_that_requests_a_handover_is_informed_of_its_end() -> None:
     assert pair.r.replica.count == 100
 
 
-def test_publication_that_is_lost_at_the_holder_too_does_not_block_a_handover() -> None:
+def test_publication_lost_at_the_holder_does_not_block_a_handover() -> None:
     pair = Pair()
     pair.h.keep(made(0))
     pair.start(ids=[made(0).id, made(7).id])

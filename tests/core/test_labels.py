@@ -62,19 +62,19 @@ def test_writing_bits_and_parsing_are_inverse(own: Label) -> None:
 
 @unhurried
 @given(bit_strings)
-def test_the_position_is_r_of_the_label(bits: str) -> None:
+def test_position_of_a_label_is_r_of_its_bits(bits: str) -> None:
     assert Label.parse(bits).position == paper_r(bits)
 
 
 @unhurried
 @given(bit_strings)
-def test_the_length_is_the_number_of_bits(bits: str) -> None:
+def test_length_of_a_label_is_its_number_of_bits(bits: str) -> None:
     assert Label.parse(bits).length == len(bits)
 
 
 @unhurried
 @given(labels(), labels())
-def test_the_order_of_labels_is_the_order_of_bit_strings_and_of_r(a: Label, b: Label) -> None:
+def test_order_of_labels_equals_that_of_bit_strings_and_of_r(a: Label, b: Label) -> None:
     assert (a < b) == (a.bits < b.bits) == (paper_r(a.bits) < paper_r(b.bits))
     assert (a == b) == (a.bits == b.bits)
 
@@ -90,7 +90,7 @@ NO_LABELS = ["", "00", "10", "010", "2", "1 ", " 1", "1_1", "-1", "+1", "0b1", "
 
 
 @pytest.mark.parametrize("bits", NO_LABELS)
-def test_text_that_l_never_produces_is_refused_by_parse(bits: str) -> None:
+def test_parse_refuses_text_that_l_never_produces(bits: str) -> None:
     with pytest.raises(ValueError, match="not a label"):
         Label.parse(bits)
 

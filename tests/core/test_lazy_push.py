@@ -486,7 +486,7 @@ def test_T14_answer_in_packs_uses_credit_that_a_tick_restores() -> None:
 # -- corrupted memory --------------------------------------------------------------------------
 
 
-def test_wrong_count_of_announcements_is_gone_after_a_flush() -> None:
+def test_wrong_count_of_announcements_is_corrected_by_a_flush() -> None:
     edges = Edges()
     edges.machine._received_ids = 10**9
     edges.flush()

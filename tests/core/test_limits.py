@@ -63,6 +63,6 @@ def test_publications_with_ids_or_in_too_large_a_number_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "a b", "ä", "a/b"])
-def test_node_has_1_to_64_plain_characters(name: str) -> None:
+def test_node_name_has_1_to_64_plain_characters(name: str) -> None:
     with pytest.raises(MessageError):
         check_node(name)

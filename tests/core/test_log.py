@@ -77,12 +77,12 @@ def test_row_out_of_order_is_a_bug_of_the_host(offset: int) -> None:
         MemoryLog([A0]).write(offset, A1)
 
 
-def test_T10_entries_are_the_stored_ids_right_or_wrong() -> None:
+def test_T10_entries_are_the_stored_ids_whether_right_or_wrong() -> None:
     wrong = Publication(publisher="a", seq=0, payload=b"", id=b"x" * 32)
     assert list(MemoryLog([wrong]).entries()) == [(b"x" * 32, 0)]
 
 
-def test_the_newest_number_of_each_publisher_is_known() -> None:
+def test_newest_number_of_each_publisher_is_known() -> None:
     assert MemoryLog([A1, B5, A0]).newest() == {("a", 0): 1, ("b", 0): 5}
 
 

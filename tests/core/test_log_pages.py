@@ -140,7 +140,7 @@ def test_prefix_out_of_range_has_no_publications() -> None:
     assert read(MemoryLog(publications(10)), bits=1, prefix=2) == {}
 
 
-def test_nonempty_prefix_of_no_bits_has_no_publications(tmp_path: Path) -> None:
+def test_invalid_prefix_of_zero_bits_matches_no_publications(tmp_path: Path) -> None:
     with on_disk(tmp_path, publications(1000)) as log:
         assert read(log, bits=0, prefix=1) == {}
 

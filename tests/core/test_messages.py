@@ -127,7 +127,7 @@ def test_invalid_message_is_refused(wire: list[object]) -> None:
         msgspec.convert(wire, Message)
 
 
-def test_unrecorded_is_the_empty_configuration() -> None:
+def test_configuration_of_an_unrecorded_node_is_empty() -> None:
     assert SetConfiguration(None, None, None) == UNRECORDED
 
 

@@ -34,7 +34,7 @@ def test_parsing_and_writing_bits_are_inverse(bits: str) -> None:
 
 
 @pytest.mark.parametrize("bits", ["2", "0x", " 1", "-1", "0 1", "1_0"])
-def test_text_other_than_0_and_1_is_no_prefix(bits: str) -> None:
+def test_text_other_than_0_and_1_is_not_a_prefix(bits: str) -> None:
     with pytest.raises(ValueError, match="not a prefix"):
         Prefix.parse(bits)
 
@@ -42,7 +42,7 @@ def test_text_other_than_0_and_1_is_no_prefix(bits: str) -> None:
 @pytest.mark.parametrize(
     ("length", "value"), [(0, 1), (1, 2), (1, -1), (-1, 0), (ID_BITS + 1, 0), (8, 256)]
 )
-def test_T9_length_or_value_out_of_range_is_no_prefix(length: int, value: int) -> None:
+def test_T9_length_or_value_out_of_range_is_not_a_prefix(length: int, value: int) -> None:
     with pytest.raises(ValueError, match="not a prefix of an id"):
         Prefix(length, value)
 
@@ -53,7 +53,7 @@ def test_empty_prefix_has_a_readable_form() -> None:
 
 @unhurried
 @given(st.binary(min_size=ID_BYTES, max_size=ID_BYTES), st.integers(0, ID_BITS))
-def test_the_prefix_of_an_id_is_its_first_bits(key: bytes, length: int) -> None:
+def test_prefix_of_an_id_is_its_first_bits(key: bytes, length: int) -> None:
     bits = format(int.from_bytes(key, "big"), f"0{ID_BITS}b")
     assert Prefix.of_id(key, length).bits == bits[:length]
     assert Prefix.of_id(key).bits == bits
@@ -61,7 +61,7 @@ def test_the_prefix_of_an_id_is_its_first_bits(key: bytes, length: int) -> None:
 
 @unhurried
 @given(prefixes(), prefixes())
-def test_prefix_covers_those_that_start_with_it(one: Prefix, other: Prefix) -> None:
+def test_prefix_covers_the_ids_that_start_with_it(one: Prefix, other: Prefix) -> None:
     assert one.covers(other) is other.bits.startswith(one.bits)
     assert one.covers(one)
     assert ALL.covers(one)
@@ -206,7 +206,7 @@ def test_complement_does_not_depend_on_the_place_of_the_cover(
         ("001", "01", True),
     ],
 )
-def test_prefix_is_before_another_if_all_its_ids_are(one: str, other: str, expected: bool) -> None:
+def test_prefix_precedes_another_if_all_its_ids_do(one: str, other: str, expected: bool) -> None:
     assert Prefix.parse(one).is_before(Prefix.parse(other)) is expected
 
 

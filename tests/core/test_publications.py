@@ -353,7 +353,7 @@ def test_corrupt_issuer_issues_new_numbers_below_the_clock(
 
 
 @given(st.lists(stored_numbers, max_size=20), st.lists(stored_numbers, max_size=20))
-def test_no_number_is_issued_twice_whatever_arrives(stored: list[int], arrives: list[int]) -> None:
+def test_no_number_is_issued_twice_for_any_arrivals(stored: list[int], arrives: list[int]) -> None:
     newest = newest_of(("ann", seq) for seq in stored)
     own = OwnSequence("ann", CURRENT)
     known = set(newest.values())

@@ -1,4 +1,4 @@
-"""Set reconciliation: the missing publications of each side, and the end of every exchange."""
+"""Set reconciliation: missing publications of each side, and termination of every exchange."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_publication_is_stored_and_then_delivered() -> None:
 
 
 class Noting(MemoryLog):
-    """Log that records the offsets that are read."""
+    """Log that records the offsets of all reads."""
 
     def __init__(self, rows: Iterable[Publication]) -> None:
         super().__init__(rows)
@@ -234,7 +234,7 @@ def test_recovery_indexes_the_log_without_reading_the_rows() -> None:
     assert sorted(replica.index().entries()) == sorted((row.id, row.seq) for row in rows)
 
 
-def test_T10_corrupted_digests_are_loaded_and_nothing_else_is() -> None:
+def test_T10_recovery_loads_exactly_the_given_corrupted_digests() -> None:
     log = MemoryLog([settled(seq) for seq in range(3)])
     replica = Replica(TOPIC, log)
     replica.recover({ALL: WRONG_DIGEST})

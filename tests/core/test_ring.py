@@ -256,7 +256,7 @@ def test_B5_smallest_label_is_the_farthest_at_the_right_end() -> None:
     assert ("b", Introduce(far, LINE, first_hand=False)) in sent
 
 
-def test_candidates_for_the_wrap_edge_on_both_sides_prove_that_the_node_is_no_end() -> None:
+def test_candidates_for_the_wrap_edge_on_both_sides_prove_that_the_node_is_not_an_end() -> None:
     ring = ring_at("01", wrap=peer("111", "z"))
     sent = hear(ring, Introduce(peer("0", "a"), WRAP, first_hand=True))
     assert edges(ring) == (peer("0", "a"), None, None)
@@ -450,7 +450,7 @@ def test_R2_third_party_beyond_the_neighbour_is_forwarded_in_fixed_mode() -> Non
 @every_link
 @either_hand
 @pytest.mark.parametrize("node", ["a", "z"])
-def test_R8_peer_with_our_own_label_is_reported_to_the_supervisor(
+def test_R8_peer_with_the_own_label_is_reported_to_the_supervisor(
     node: str, link: EdgeKind, first_hand: bool
 ) -> None:
     ring = ring_at("01")
@@ -459,14 +459,14 @@ def test_R8_peer_with_our_own_label_is_reported_to_the_supervisor(
 
 
 @every_link
-def test_R8_peer_with_our_own_label_is_reported_also_if_it_knows_our_label(link: EdgeKind) -> None:
+def test_R8_peer_with_the_own_label_is_reported_even_if_it_knows_the_label(link: EdgeKind) -> None:
     ring = ring_at("01", left=peer("0", "a"), right=peer("1", "z"))
     assert hear(ring, check(peer("01", "b"), "01", link)) == asked("b")
     assert edges(ring) == (peer("0", "a"), peer("1", "z"), None)
 
 
 @every_link
-def test_R8_peer_with_our_own_label_is_reported_also_as_wrap_edge(link: EdgeKind) -> None:
+def test_R8_peer_with_the_own_label_is_reported_even_as_wrap_edge(link: EdgeKind) -> None:
     a, z = peer("0", "a"), peer("1", "z")
     ring = ring_at("01", left=a, wrap=z)
     assert hear(ring, Introduce(peer("01", "z"), link, first_hand=True)) == asked("z")
@@ -540,7 +540,7 @@ def test_R12_second_hand_stranger_causes_no_conflict() -> None:
     assert ME not in [getattr(message, "node", None) for _, message in sent]
 
 
-def test_R12_own_label_is_no_conflict_but_a_case_of_R8() -> None:
+def test_R12_own_label_is_handled_by_R8_and_not_as_a_conflict() -> None:
     ring = ring_at("01", left=peer("01", "a"))
     assert hear(ring, check(peer("01", "b"))) == asked("b")
 

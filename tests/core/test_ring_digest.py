@@ -63,7 +63,7 @@ def test_R14_last_sum_of_a_child_counts_until_its_next() -> None:
     assert quarter.total == (OWN.weight + 6) % CIRCLE
 
 
-def test_R14_sum_of_a_node_that_is_no_child_is_ignored_and_forgotten() -> None:
+def test_R14_sum_of_a_node_that_is_not_a_child_is_ignored_and_forgotten() -> None:
     quarter = Quarter()
     quarter.hear("r", 5)  # the parent
     quarter.hear("x", 7)  # a stranger

@@ -47,7 +47,7 @@ def test_entries_without_a_subscriber_are_dropped() -> None:
     assert repaired(("0", "a"), ("1", None), ("01", "b")) == ["a", "b"]
 
 
-def test_S10_the_supervisor_is_no_member_of_its_database() -> None:
+def test_S10_repair_removes_the_supervisor_from_its_own_database() -> None:
     assert repaired(("0", SUPERVISOR), ("1", "a")) == ["a"]
 
 

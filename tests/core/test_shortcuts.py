@@ -181,7 +181,7 @@ def test_C3_leaf_introduces_its_ring_neighbours_to_each_other(
         {"0": "b", "1": SUPERVISOR},
     ],
 )
-def test_C4_no_node_is_introduced_to_itself_to_us_or_to_an_unknown_holder(
+def test_C4_no_node_is_introduced_to_itself_to_the_sender_or_to_an_unknown_holder(
     slots: dict[str, NodeId | None],
 ) -> None:
     assert timeout(quarter(slots)) == []

@@ -296,7 +296,7 @@ def test_R9_configuration_that_confirms_the_neighbour_doubles_the_wait() -> None
     assert found == [8, 8 + 16, 8 + 16 + 32]
 
 
-def test_R9_wrap_edge_is_watched_as_well() -> None:
+def test_R9_silence_of_the_wrap_edge_is_detected() -> None:
     host = subscriber(SubscriberState(label=label("0"), right=A, ring=peer("111", "z")))
     for _ in range(8):
         host.receive(CheckLabel(A, label("0"), EdgeKind.LINE))
@@ -333,7 +333,7 @@ def wrong_claims(host: FakeHost[Subscriber]) -> None:
 
 @pytest.mark.parametrize("corrupt", [wrong_chains, wrong_weight, wrong_tree_edges, wrong_claims])
 @pytest.mark.parametrize("ticks", [-(10**30), 0, 1, 15, 10**30])
-def test_wrong_derived_values_are_gone_after_16_ticks(
+def test_wrong_derived_values_are_corrected_within_16_ticks(
     corrupt: Callable[[FakeHost[Subscriber]], None], ticks: int
 ) -> None:
     news = [Publication(publisher="p", seq=seq, payload=b"x").with_id("news") for seq in (0, 1)]

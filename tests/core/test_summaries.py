@@ -71,7 +71,7 @@ def contents(draw: st.DrawFn) -> tuple[Prefix, list[Summary], list[bytes]]:
 
 @unhurried
 @given(contents())
-def test_range_summary_contains_what_it_was_made_of(
+def test_range_summary_contains_its_input(
     drawn: tuple[Prefix, list[Summary], list[bytes]],
 ) -> None:
     cover, summaries, leaves = drawn
@@ -278,7 +278,7 @@ def digest_by_halves(chosen: list[bytes], bit: int = ID_BITS - 1) -> bytes:
 
 
 @given(st.sets(keys | near_keys, max_size=40))
-def test_digest_of_sorted_ids_is_that_of_their_patricia_trie(
+def test_digest_of_sorted_ids_equals_that_of_their_patricia_trie(
     chosen: set[bytes],
 ) -> None:
     assert digest_of(sorted(chosen)) == digest_by_halves(sorted(chosen))

@@ -93,7 +93,7 @@ def test_repeated_subscribe_is_answered_with_the_configuration_and_changes_nothi
     assert list(host.machine.roster.nodes) == ["a", "b", "c"]
 
 
-def test_leaver_gets_the_permission_recorded_or_not() -> None:
+def test_leaver_gets_the_permission_whether_recorded_or_not() -> None:
     host = supervisor("a", "b", "c", rules=AT_ONCE)
     assert ("b", UNRECORDED) in host.receive(Unsubscribe("b"))
     assert "b" not in host.machine.roster
@@ -490,7 +490,7 @@ def test_R15_every_request_is_answered_at_once_without_the_rule() -> None:
 # -- the rest ----------------------------------------------------------------------------------
 
 
-def test_supervisor_is_no_member_of_any_topic() -> None:
+def test_supervisor_is_not_a_member_of_any_topic() -> None:
     host = supervisor("a")
     host.tick()
     before = host.machine.state()

@@ -108,7 +108,7 @@ def test_topic_ends_when_the_supervisor_permits_the_departure_and_not_before() -
     assert ticked(topics) == []
 
 
-def test_node_that_wants_to_stay_keeps_the_topic_though_it_is_unrecorded() -> None:
+def test_unrecorded_node_that_wants_to_stay_keeps_the_topic() -> None:
     topics = node()
     topics.handle("news", SubscribeRequested())
     topics.handle("news", Received(UNRECORDED))
@@ -221,7 +221,7 @@ def test_subjects_of_one_interval_are_bounded_and_one_refusal_is_sent() -> None:
     assert quotas.refuse_subject("a") is None
 
 
-def test_wrong_charges_are_gone_after_a_tick() -> None:
+def test_wrong_charges_are_corrected_within_a_tick() -> None:
     quotas = Quotas()
     quotas._topics = Counter({"a": 10**9, "b": -7})
     quotas._subjects = Counter({"a": 10**9})

@@ -75,7 +75,7 @@ def test_S9_successor_has_the_node_as_predecessor_at_any_size(data: st.DataObjec
 # -- facts -------------------------------------------------------------------------------------
 
 
-def test_ring_of_n_has_4n_minus_6_references() -> None:
+def test_skip_ring_of_n_nodes_has_4n_minus_6_references() -> None:
     for n in range(2, 131):
         total = 0
         for index in range(n):
@@ -166,13 +166,13 @@ def level_neighbours(own: Label, n: int) -> tuple[Label, Label]:
 # -- chains ------------------------------------------------------------------------------------
 
 
-def test_C2_distance_doubles_until_a_label_is_no_longer_than_ours() -> None:
+def test_C2_distance_doubles_until_a_label_is_no_longer_than_the_own_one() -> None:
     # The paper's own example: the shortcuts of 1/4 from the neighbour at 3/16 are 1/8 and 0.
     assert bits(chain(label("01"), label("0011"), LEFT)) == ["0011", "001", "0"]
     assert bits(chain(label("01"), label("0101"), RIGHT)) == ["0101", "011", "1"]
 
 
-def test_C2_neighbour_no_longer_than_us_is_the_whole_chain() -> None:
+def test_C2_neighbour_with_a_label_no_longer_than_the_own_one_is_the_whole_chain() -> None:
     assert bits(chain(label("011"), label("01"), LEFT)) == ["01"]
     assert bits(chain(label("1"), label("0"), RIGHT)) == ["0"]
 
@@ -218,7 +218,7 @@ def test_C3_introduced_pair_may_be_a_ring_neighbour_and_a_shortcut() -> None:
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_C3_chain_ends_are_the_neighbours_in_the_ring_of_our_level(n: int) -> None:
+def test_C3_chain_ends_are_the_neighbours_in_the_ring_of_the_own_level(n: int) -> None:
     for own, chains in ring_of(n).items():
         assert ends(chains) == level_neighbours(own, n), own
 
@@ -230,7 +230,7 @@ def test_C4_no_pair_exists_while_one_side_is_unknown() -> None:
     assert ends(chains_around(own, None, None)) == (None, None)
 
 
-def test_chain_that_returns_to_the_node_makes_no_slot() -> None:
+def test_chain_that_returns_to_the_node_opens_no_slot() -> None:
     own = label("0")
     assert own not in chains_around(own, own, own).slots
 

@@ -1,6 +1,6 @@
-"""What the terminal shows, as pictures in docs/images; ``make golden`` draws them anew.
+"""Pictures of the terminal output in docs/images; ``make golden`` draws them again.
 
-The ring is a simulated one, the same on every machine.
+The ring is simulated, so the output is the same on every machine.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def seen(rounds: int) -> Inspection:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The same time everywhere."""
+    """Fix the time and the time zone."""
     monkeypatch.setattr(ring_output, "time_of_day", lambda: AT)
     monkeypatch.setattr(top_screen, "time_of_day", lambda: AT)
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -91,7 +91,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_a_simulation_in_its_third_round(is_rewriting: bool) -> None:
+def test_simulation_is_drawn_in_its_third_round(is_rewriting: bool) -> None:
     simulation = damaged(0)
     view = RunView(simulation, "begins with A15: Everything is arbitrary")
     page = RingPanel(COLUMNS, ROWS - 1, UNICODE)
@@ -102,7 +102,7 @@ def test_a_simulation_in_its_third_round(is_rewriting: bool) -> None:
     compare("simulate", drawn(picture, "skipring simulate --adversary A15"), is_rewriting)
 
 
-def test_a_ring_that_is_watched_while_it_heals(is_rewriting: bool) -> None:
+def test_watched_ring_is_drawn_while_it_heals(is_rewriting: bool) -> None:
     watch = RingWatch()
     for rounds in range(4):
         watch.record(seen(rounds))
@@ -110,7 +110,7 @@ def test_a_ring_that_is_watched_while_it_heals(is_rewriting: bool) -> None:
     compare("ring", drawn(picture, "skipring ring news --watch"), is_rewriting)
 
 
-def test_a_node_that_is_explained(is_rewriting: bool) -> None:
+def test_explanation_of_a_node_is_drawn(is_rewriting: bool) -> None:
     inspection = seen(3)
     node = wrong_node(inspection)
     page = journal(str(inspection.statuses[node].label))
@@ -119,12 +119,12 @@ def test_a_node_that_is_explained(is_rewriting: bool) -> None:
 
 
 def wrong_node(inspection: Inspection) -> NodeId:
-    """The first node of which something is wrong."""
+    """Return the first node with a violation."""
     return next(node for node in inspection.statuses if explain(inspection, node, None).violations)
 
 
 def journal(label: str) -> ChangePage:
-    """What changed a node lately, in the words of the real one."""
+    """Return a change log of a node with realistic entries."""
     configured = "SetConfiguration"
     changes = (
         (12, configured, "supervisor", "label", "label", NodeChange.REPLACED, "1011", label),
@@ -167,20 +167,20 @@ def journal(label: str) -> ChangePage:
 
 
 class Still:
-    """An observer who has always seen the same."""
+    """Observer with a fixed inspection."""
 
     def __init__(self) -> None:
         self.inspections = {"news": seen(3)}
 
 
 def topic(name: str, **counts: Any) -> TopicRow:  # noqa: ANN401
-    """A topic in order, but for what is given."""
+    """Return a healthy topic with some fields changed."""
     order: dict[str, Any] = {"rate": 0.0, "lag": 0, "roots": 1, "differs": (), "wrong": 0}
     return TopicRow(topic=name, **order | counts)
 
 
 def overview(news: Inspection) -> Overview:
-    """Three topics of two supervisors; one heals."""
+    """Return an overview of three topics of two supervisors, one of them healing."""
     counts = [status.count for status in news.statuses.values()]
     others = tuple(differing(roots_of(news)))
     healing = topic(
@@ -217,7 +217,7 @@ def supervisor(address: str, *, topics: int, members: int, requests: float) -> S
     )
 
 
-def test_all_topics_at_a_glance(is_rewriting: bool) -> None:
+def test_overview_of_all_topics_is_drawn(is_rewriting: bool) -> None:
     still = Still()
     first = overview(still.inspections["news"])
     screen = TopScreen(cast("Observer", still), first, UNICODE)

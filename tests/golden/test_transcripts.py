@@ -1,4 +1,4 @@
-"""Conversations are what the transcripts beside this file say, word for word."""
+"""Conversations, compared word for word with the transcripts in this directory."""
 
 from difflib import unified_diff
 from pathlib import Path
@@ -17,7 +17,7 @@ def difference(before: str, now: str) -> str:
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_the_conversation_is_as_written_down(path: Path, is_rewriting: bool) -> None:
+def test_conversation_equals_its_transcript(path: Path, is_rewriting: bool) -> None:
     before = path.read_text(encoding="utf-8")
     now = played(before)
     if is_rewriting:
@@ -26,7 +26,7 @@ def test_the_conversation_is_as_written_down(path: Path, is_rewriting: bool) -> 
         assert now == before, f"if this is meant, run `make golden`\n{difference(before, now)}"
 
 
-def test_another_word_shows_as_a_difference() -> None:
+def test_changed_word_is_reported_as_a_difference() -> None:
     written = "mode paper\nsubscribe a\ndeliver\n----\na -> supervisor  Subscribe b\n"
     shown = difference(written, played(written)).splitlines()
     assert "-a -> supervisor  Subscribe b" in shown

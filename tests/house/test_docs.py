@@ -1,4 +1,4 @@
-"""Docs that must not go stale: what they name exists, links lead somewhere, commands are valid."""
+"""Docs that must not go stale: named files and tests exist, links work, commands are valid."""
 
 import ast
 import re
@@ -61,18 +61,18 @@ FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
 def code_words(text: str) -> list[str]:
-    """What stands between backticks, in order, outside blocks of code."""
+    """Return the text between backticks, in order, outside code blocks."""
     return re.findall(r"`([^`\n]+)`", FENCED.sub("", text))
 
 
 def commands(text: str) -> list[str]:
-    """The command lines of our program in blocks of code."""
+    """Return the skipring command lines in code blocks."""
     blocks = "\n".join(FENCED.findall(text))
     return re.findall(r"^\$ (skipring .*)$", blocks, re.MULTILINE)
 
 
 def mentions(text: str, point: str) -> bool:
-    """True if a point is named: S1 is not named by S11, nor by A1S1."""
+    """Return True if a text names a point; S11 and A1S1 do not name S1."""
     return re.search(rf"(?<!\w){re.escape(point)}(?!\w)", text) is not None
 
 
@@ -81,7 +81,7 @@ def mentions(text: str, point: str) -> bool:
 
 @cache
 def definitions(path: Path) -> frozenset[str]:
-    """The names a file defines; those of a class with a dot, what methods assign included."""
+    """Return the names that a file defines, dotted for methods and attributes of a class."""
     return frozenset(_definitions(ast.parse(read(path)), ""))
 
 
@@ -116,10 +116,10 @@ TEST = re.compile(r"test_\w+")
 
 
 def missing(text: str) -> list[str]:
-    """The files, names and tests that a page names and that do not exist.
+    """Return the files, names and tests that a page names and that do not exist.
 
     A file is written below src/skipring or below the root, a name in it after a colon, a test
-    after two. A test without a file is looked for in the test file named last before it.
+    after two. A test without a file belongs to the test file named last before it.
     """
     found = []
     tests: frozenset[str] = frozenset()
@@ -141,22 +141,22 @@ def _file(name: str) -> Path | None:
 
 
 def _has(path: Path, rest: str) -> bool:
-    """True if a file defines what is named after it: ``:name``, ``::test`` or nothing."""
+    """Return True if a file defines the name after it: ``:name``, ``::test`` or none."""
     is_test = path.is_relative_to(ROOT / "tests")
     name = rest.removeprefix("::" if is_test else ":")
     return not rest or (name != rest and name in definitions(path))
 
 
 @named_in
-def test_every_file_name_and_test_that_is_named_exists(page: Path) -> None:
+def test_every_named_file_definition_and_test_exists(page: Path) -> None:
     assert missing(read(page)) == []
 
 
-def test_what_there_is_is_not_missed() -> None:
+def test_existing_names_are_not_reported() -> None:
     text = """
     `core/ring.py`, `src/skipring/core/ring.py`, `core/ring.py:Ring`, `core/ring.py:Ring.wrap`,
     `core/roster.py:Roster.repair`, `core/peers.py:NodeId`, `core/messages.py:Introduce.peer`,
-    `scenarios/storm.toml`, `tests/house/test_docs.py`: `test_what_there_is_is_not_missed`,
+    `scenarios/storm.toml`, `tests/house/test_docs.py`: `test_existing_names_are_not_reported`,
     `tests/house/test_house.py::test_imports_point_downwards`, `Ring.flies`, `1/2`
     ```
     `core/of_no_concern.py`
@@ -179,17 +179,17 @@ def test_what_there_is_is_not_missed() -> None:
         "scenarios/calm.toml",
         "tests/house/test_mouse.py",
         "tests/house/test_docs.py::test_that_does_not_exist",
-        "tests/house/test_docs.py:test_what_there_is_is_not_missed",
+        "tests/house/test_docs.py:test_existing_names_are_not_reported",
         "test_that_does_not_exist",
     ],
 )
-def test_what_there_is_not_is_missed(word: str) -> None:
+def test_nonexistent_names_are_reported_as_missing(word: str) -> None:
     text = f"`tests/house/test_docs.py`, `{word}`"
     assert missing(text) == [word]
 
 
-def test_a_test_is_looked_for_in_the_file_named_last() -> None:
-    name = "test_what_there_is_is_not_missed"
+def test_test_name_is_resolved_in_the_file_named_last() -> None:
+    name = "test_existing_names_are_not_reported"
     assert missing(f"`{name}`") == [name]
     assert missing(f"`tests/house/test_docs.py`: `{name}`") == []
     assert missing(f"`tests/house/test_house.py`: `{name}`") == [name]
@@ -201,18 +201,18 @@ def test_a_test_is_looked_for_in_the_file_named_last() -> None:
 
 
 def broken_links(text: str, folder: Path) -> list[str]:
-    """The relative links of a page in ``folder`` that lead nowhere."""
+    """Return the relative links of a page in ``folder`` without a target."""
     targets = re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", FENCED.sub("", text))
     relative = [target for target in targets if not re.match(r"[a-z]+:|#", target)]
     return [target for target in relative if not (folder / target.partition("#")[0]).exists()]
 
 
 @on_every_page
-def test_every_relative_link_leads_somewhere(page: Path) -> None:
+def test_every_relative_link_has_a_target(page: Path) -> None:
     assert broken_links(read(page), page.parent) == []
 
 
-def test_a_link_that_leads_nowhere_is_noticed() -> None:
+def test_broken_link_is_detected() -> None:
     text = "[a](README.md) [b](../nowhere.md) [c](#here) [d](https://example.org/x) [e](gone.md#f)"
     assert broken_links(text, DECISIONS) == ["../nowhere.md", "gone.md#f"]
 
@@ -221,7 +221,7 @@ def test_a_link_that_leads_nowhere_is_noticed() -> None:
 
 
 def refused(command: str) -> str | None:
-    """Why our program would refuse a command, or None; nothing is run."""
+    """Return the reason why skipring would refuse a command, or None; run nothing."""
     words, program = shlex.split(command, comments=True)[1:], skipring
     try:
         while isinstance(program, click.Group):
@@ -251,7 +251,7 @@ COMMANDS = [(page, command) for page in (INDEX, *RECORDS) for command in command
 @pytest.mark.parametrize(
     ("page", "command"), COMMANDS, ids=[f"{page.stem[:4]}: {command}" for page, command in COMMANDS]
 )
-def test_every_command_that_is_shown_is_accepted(page: Path, command: str) -> None:
+def test_every_shown_command_is_accepted(page: Path, command: str) -> None:
     assert refused(command) is None, page.name
 
 
@@ -271,7 +271,7 @@ def test_commands_are_found() -> None:
         "skipring bench sim --n 0",
     ],
 )
-def test_a_command_that_would_be_refused_is_noticed(command: str) -> None:
+def test_invalid_command_is_detected(command: str) -> None:
     assert refused(command) is not None
 
 
@@ -281,37 +281,37 @@ ROW = re.compile(r"^\| \[(\d{4})\]\(([^)]+)\) \| (.+?) \| (.+?) \|$", re.MULTILI
 
 
 def index() -> dict[str, tuple[str, str, str]]:
-    """The rows of the index: file, then number, title and points."""
+    """Return the rows of the index by file: number, title and points."""
     return {
         file: (number, title, points) for number, file, title, points in ROW.findall(read(INDEX))
     }
 
 
-def test_the_index_has_every_record_and_no_other() -> None:
+def test_index_lists_exactly_the_existing_records() -> None:
     assert list(index()) == [record.name for record in RECORDS]
 
 
-def test_the_records_are_numbered_without_gaps() -> None:
+def test_records_are_numbered_without_gaps() -> None:
     numbers = [record.name[:4] for record in RECORDS]
     assert numbers == [f"{number:04d}" for number in range(1, len(RECORDS) + 1)]
 
 
 @of_every_record
-def test_number_and_title_are_those_of_the_index(record: Path) -> None:
+def test_number_and_title_of_a_record_match_the_index(record: Path) -> None:
     number, title, _ = index()[record.name]
     assert read(record).startswith(f"# {number}: {title}\n")
     assert record.name.startswith(f"{number}-")
 
 
 @of_every_record
-def test_a_record_has_its_four_parts_on_one_page(record: Path) -> None:
+def test_record_has_its_four_parts_on_one_page(record: Path) -> None:
     text = read(record)
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == SECTIONS
     assert 30 <= len(text.splitlines()) <= 70
 
 
 @of_every_record
-def test_a_record_speaks_of_the_points_the_index_says_it_covers(record: Path) -> None:
+def test_record_mentions_every_point_that_the_index_assigns_to_it(record: Path) -> None:
     _, _, points = index()[record.name]
     text = read(record).partition("## Question")[2]  # the title of a record is no treatment
     named = [point for point in [*POINTS, *Rule] if mentions(points, point)]
@@ -324,14 +324,14 @@ def test_every_point_and_every_rule_has_one_record(point: str) -> None:
 
 
 @pytest.mark.parametrize("rule", Rule)
-def test_every_rule_is_in_the_table_of_rules_with_the_modes_it_is_on_in(rule: Rule) -> None:
+def test_every_rule_is_in_the_table_of_rules_with_its_modes(rule: Rule) -> None:
     table = read(next(record for record in RECORDS if record.name.startswith("0002")))
     (row,) = re.findall(rf"^\| {re.escape(rule)} \|(.*)\|(.*)\|.*\|.*\|$", table, re.MULTILINE)
     modes = [mode for mode, cell in zip(("fixed", "fast"), row, strict=True) if cell.strip()]
     assert modes == [mode for mode, rules in MODE_RULES.items() if rule in rules]
 
 
-def test_a_point_is_not_named_by_a_longer_one() -> None:
+def test_longer_point_does_not_mention_a_shorter_one() -> None:
     assert mentions("S1, S3", "S1")
     assert mentions("(B13) and k+1.", "k+1")
     assert not mentions("S11, S3", "S1")
@@ -368,16 +368,16 @@ PROCEDURES = [
 
 
 @pytest.mark.parametrize("title", IN_THE_PAPER)
-def test_the_map_has_every_section_and_every_statement(title: str) -> None:
+def test_map_lists_every_section_and_every_statement(title: str) -> None:
     assert title in read(PAPER_MAP)
 
 
 @pytest.mark.parametrize("procedure", PROCEDURES)
-def test_the_map_has_every_procedure_of_the_pseudocode(procedure: str) -> None:
+def test_map_lists_every_procedure_of_the_pseudocode(procedure: str) -> None:
     assert mentions(read(PAPER_MAP).partition("## Appendix A")[2], procedure)
 
 
-def test_every_file_of_tests_under_a_section_number_is_in_the_map() -> None:
+def test_every_numbered_test_file_is_in_the_map() -> None:
     files = names_of(sorted(ROOT.glob("tests/paper/test_*.py")))
     assert [file for file in files if f"`{file}`" not in read(PAPER_MAP)] == []
 
@@ -387,7 +387,7 @@ def test_every_module_of_the_core_is_in_the_map() -> None:
     assert [module for module in modules if f"`{module}" not in read(PAPER_MAP)] == []
 
 
-def test_first_simulation_prints_what_its_page_shows() -> None:
+def test_first_simulation_prints_the_output_on_its_page() -> None:
     lines = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8").splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("$ skipring simulate --n 64"))
     command = lines[at].removeprefix("$ skipring ").split()

@@ -44,7 +44,7 @@ def test_every_page_is_built_without_a_warning(site: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_the_reference_has_every_public_name(site: Path) -> None:
+def test_reference_contains_every_public_name(site: Path) -> None:
     text = (site / "reference.html").read_text("utf-8")
     anchors = set(re.findall(r'id="(skipring[\w.]*)"', text))
     names = {f"skipring.{name}" for name in skipring.__all__ if name not in ("blocking", "errors")}
@@ -58,7 +58,7 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_the_pages_load_nothing_from_elsewhere(site: Path) -> None:
+def test_pages_load_nothing_from_the_network(site: Path) -> None:
     loaded = {
         match["target"]
         for page in site.rglob("*.html")
@@ -69,7 +69,7 @@ def test_the_pages_load_nothing_from_elsewhere(site: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_links_that_lead_nowhere_are_warnings(tmp_path: Path) -> None:
+def test_broken_links_are_build_warnings(tmp_path: Path) -> None:
     shutil.copy(DOCS / "conf.py", tmp_path)
     (tmp_path / "index.md").write_text("# A\n\n```{toctree}\npage\n```\n")
     (tmp_path / "page.md").write_text("# B\n\n[back](index.md)\n")
@@ -80,5 +80,5 @@ def test_links_that_lead_nowhere_are_warnings(tmp_path: Path) -> None:
     assert [name for name in ("no1.md", "no2", "no3.py") if name not in built.stderr] == []
 
 
-def test_make_alone_explains_how_they_are_built() -> None:
+def test_make_without_a_target_lists_the_docs_target() -> None:
     assert re.search(r"^make docs +\w", run("make").stdout, re.MULTILINE)

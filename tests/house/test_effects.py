@@ -77,7 +77,7 @@ def test_effects_are_matched_in_the_hosts_only() -> None:
         ("return isinstance(e, Message)", ""),
     ],
 )
-def test_match_on_an_effect_is_found(body: str, effects: str) -> None:
+def test_match_on_an_effect_is_detected(body: str, effects: str) -> None:
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     found = matchers(ast.parse(f"class Host:\n  def second(self, e):\n{lines}"))
     assert found == ({"Host.second": {*effects.split()}} if effects else {})

@@ -1,4 +1,4 @@
-"""README and tutorial: each command block, pasted into a terminal as it is, does what it shows."""
+"""README and tutorial: each command block, pasted into a terminal, prints the shown output."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Block(Struct, frozen=True):
 
 
 def blocks(text: str) -> list[Block | tuple[str, str]]:
-    """Return what a reader does, in order: pastes of commands, and programs to save by name."""
+    """Return the actions of a reader, in order: commands to paste, and programs to save by name."""
     found: list[Block | tuple[str, str]] = []
     for kind, content in FENCE.findall(text):
         match kind:
@@ -72,7 +72,7 @@ def blocks(text: str) -> list[Block | tuple[str, str]]:
 def is_shown(output: str, shown: str) -> bool:
     """Return True if the lines of the page occur in the output, in their order.
 
-    In a terminal there are lines between them: notices of jobs, and of commands in the background.
+    A terminal prints other lines between them: notices of jobs and of background commands.
     """
     lines = iter(output.replace("\r\n", "\n").split("\n"))
     return all(
@@ -91,7 +91,7 @@ def test_shown_output_is_recognised(output: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(("output", "shown"), [("5\n", "4\n"), ("", "4\n"), ("b\na\n", "a\nb\n")])
-def test_other_output_is_noticed(output: str, shown: str) -> None:
+def test_different_output_is_detected(output: str, shown: str) -> None:
     assert not is_shown(output, shown)
 
 
@@ -117,7 +117,7 @@ class Terminal:
         termios.tcsetattr(self._controller, termios.TCSANOW, settings)
 
     def paste(self, text: str) -> tuple[int, str]:
-        """Paste commands at once; return the status of the last one, and all that is printed."""
+        """Paste commands at once; return the status of the last one, and the output."""
         mark = token_hex(8)
         os.write(self._controller, f"{text}echo {mark} $?\n".encode())
         output = ""
@@ -194,7 +194,7 @@ def free_port() -> str:
 
 
 def paste_page(page: Path, directory: Path, environment: Path) -> float:
-    """Do what a page shows; return the seconds that its first block takes."""
+    """Run the blocks of a page; return the duration of its first block in seconds."""
     port = free_port()
     install = f"pip install -q --no-index --no-deps --no-build-isolation {ROOT}"
     first_s = 0.0

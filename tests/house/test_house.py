@@ -21,7 +21,7 @@ README = ROOT / "README.md"
 
 
 def run(*command: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a program as a user would: without stdin, and without what an outer make hands down."""
+    """Run a program as a user would: without stdin and without variables of an outer make."""
     inherited = {k: v for k, v in os.environ.items() if k not in {"MAKEFLAGS", "MAKELEVEL"}}
     return subprocess.run(
         command,
@@ -63,7 +63,7 @@ def test_imports_point_downwards() -> None:
         ("core/unplaced.py", "", "Modules of skipring.core"),
     ],
 )
-def test_an_import_that_points_upwards_is_noticed(
+def test_import_that_points_upwards_is_detected(
     module: str, line: str, contract: str, tmp_path: Path
 ) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src")
@@ -119,7 +119,7 @@ def our_files(directory: Path = ROOT) -> Iterator[Path]:
             yield path
 
 
-def test_no_file_names_a_package_index_or_a_place_of_one_machine() -> None:
+def test_no_file_contains_a_package_index_or_a_local_path() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}: {match.group()}"
         for path in our_files()
@@ -139,7 +139,7 @@ def test_no_file_names_a_package_index_or_a_place_of_one_machine() -> None:
         ("data_dir=", "/home", "/ann/ring"),
     ],
 )
-def test_a_package_index_or_a_place_of_one_machine_is_noticed(parts: tuple[str, ...]) -> None:
+def test_package_index_or_local_path_is_detected(parts: tuple[str, ...]) -> None:
     assert OF_ONE_MACHINE.search("".join(parts))
 
 
@@ -152,7 +152,7 @@ def test_other_paths_are_allowed(text: str) -> None:
 
 
 def locked() -> dict[str, tuple[Requirement, int]]:
-    """Each locked requirement by name, with the number of its hashes."""
+    """Return each locked requirement by name, with the number of its hashes."""
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8").replace("\\\n", " ")
     pins = {}
     for line in text.splitlines():
@@ -163,7 +163,7 @@ def locked() -> dict[str, tuple[Requirement, int]]:
     return pins
 
 
-def test_the_lock_pins_everything_by_version_and_hash() -> None:
+def test_lock_pins_every_package_by_version_and_hash() -> None:
     pins = locked()
     assert pins
     for requirement, hashes in pins.values():
@@ -171,7 +171,7 @@ def test_the_lock_pins_everything_by_version_and_hash() -> None:
         assert hashes > 0, requirement
 
 
-def test_the_lock_fits_the_requirements_of_the_project() -> None:
+def test_lock_satisfies_the_requirements_of_the_project() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         pyproject = tomllib.load(file)
     pins = locked()
@@ -189,7 +189,7 @@ def test_the_lock_fits_the_requirements_of_the_project() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_make_alone_explains_the_target(target: str) -> None:
+def test_make_without_a_target_explains_each_target(target: str) -> None:
     result = run("make")
     assert result.returncode == 0, result.stderr
     assert re.search(rf"^make {target} +\w", result.stdout, re.MULTILINE), result.stdout
@@ -201,7 +201,7 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert "make test" in script.read_text(encoding="utf-8")
 
 
-def test_files_that_start_first_exist() -> None:
+def test_files_named_in_the_test_distribution_exist() -> None:
     names = {*SECONDS, *SINGLE} - {SPARK}
     assert [name for name in names if not (ROOT / name).exists()] == []
 
@@ -222,5 +222,5 @@ def test_tests_with_a_common_session_have_one_worker(nodeid: str, share: str) ->
 
 
 @pytest.mark.parametrize("command", ["make demo", "make test"])
-def test_the_readme_names_its_two_commands(command: str) -> None:
+def test_readme_contains_its_two_commands(command: str) -> None:
     assert command in README.read_text(encoding="utf-8")

@@ -52,7 +52,7 @@ def bytes_below(directory: Path) -> int:
 # --- what it installs ------------------------------------------------------------------
 
 
-def test_the_lock_is_a_constraint_and_never_a_list_to_install() -> None:
+def test_lock_is_used_only_as_a_constraint() -> None:
     _, wheel, install = pip_commands()
     assert wheel[:2] == ["pip", "wheel"]
     assert wheel[wheel.index("--build-constraint") + 1] == "requirements.lock"
@@ -92,7 +92,7 @@ def test_every_requirement_is_in_the_lock() -> None:
     assert needed(plain_requirements()).keys() - locked().keys() == set()
 
 
-def test_the_image_exposes_the_ports_of_supervisor_and_node() -> None:
+def test_image_exposes_the_ports_of_supervisor_and_node() -> None:
     assert dict(instructions())["EXPOSE"].split() == ["7400", "7401"]
 
 

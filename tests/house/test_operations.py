@@ -55,7 +55,7 @@ def _no_settings_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def understood(command: str) -> dict[str, object]:
-    """What a command line is understood as, with the settings file of the examples."""
+    """Return the parsed options of a command line, with the settings file of the examples."""
     program, *words = [INSTALLED.get(each, each) for each in shlex.split(command, comments=True)]
     assert program == "skipring"
     context = click.Context(skipring, info_name="skipring", **skipring.context_settings)
@@ -74,13 +74,13 @@ def is_refused(command: str) -> bool:
 
 
 def in_containers(text: str) -> list[str]:
-    """The command lines of our program that containers are started with."""
+    """Return the skipring command lines of containers."""
     blocks = "\n".join(FENCED.findall(text))
     return re.findall(r"^\$ docker run .* (skipring (?:node|supervisor) .*)$", blocks, re.MULTILINE)
 
 
 def exported(text: str) -> dict[str, str]:
-    """The variables that are set in blocks of code."""
+    """Return the variables that code blocks set."""
     blocks = "\n".join(FENCED.findall(text))
     return dict(re.findall(r"^\$ export (SKIPRING_\w+)=(\S+)$", blocks, re.MULTILINE))
 
@@ -89,9 +89,7 @@ COMMANDS = [*commands(read(PAGE)), *in_containers(read(PAGE))]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_that_is_shown_is_accepted(
-    command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_shown_command_is_accepted(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in exported(read(PAGE)).items():
         monkeypatch.setenv(name, value)
     understood(command)
@@ -115,11 +113,11 @@ def test_commands_are_found() -> None:
         "skipring node --listen 127.0.0.1:0",  # no topic
     ],
 )
-def test_a_command_that_would_be_refused_is_noticed(command: str) -> None:
+def test_invalid_command_is_detected(command: str) -> None:
     assert is_refused(command)
 
 
-def test_every_variable_that_is_named_is_one_of_ours() -> None:
+def test_every_named_environment_variable_exists() -> None:
     ours = {
         option.envvar
         for command in skipring.commands.values()
@@ -131,7 +129,7 @@ def test_every_variable_that_is_named_is_one_of_ours() -> None:
     assert named <= {*ours, contexts.SELECTED}
 
 
-def test_every_option_that_is_named_is_one_of_ours() -> None:
+def test_every_named_option_exists() -> None:
     known = {name for command in all_commands(skipring) for o in command.params for name in o.opts}
     named = set(re.findall(r"`(--[a-z-]+)", FENCED.sub("", read(PAGE))))
     assert "--advertise" in named
@@ -149,7 +147,7 @@ def all_commands(command: click.Command) -> Iterator[click.Command]:
 
 
 class Unit(configparser.RawConfigParser):
-    """A unit of systemd, as far as it is an INI file; of settings given twice the last counts."""
+    """systemd unit, parsed as an INI file; the last of repeated settings counts."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(strict=False, delimiters=("=",), comment_prefixes=("#",))
@@ -162,12 +160,12 @@ class Unit(configparser.RawConfigParser):
 of_every_unit = pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 
 
-def test_there_are_units_for_supervisor_and_node() -> None:
+def test_units_exist_for_supervisor_and_node() -> None:
     assert [path.name for path in UNITS] == ["skipring-node.service", "skipring-supervisor.service"]
 
 
 @of_every_unit
-def test_what_a_unit_starts_is_accepted_and_keeps_its_data_where_it_may(path: Path) -> None:
+def test_command_of_a_unit_is_accepted_and_stores_data_in_its_state_directory(path: Path) -> None:
     service = Unit(path)["Service"]
     options = understood(service["ExecStart"])
     assert options["data"] == Path("/var/lib") / service["StateDirectory"]
@@ -175,7 +173,7 @@ def test_what_a_unit_starts_is_accepted_and_keeps_its_data_where_it_may(path: Pa
 
 
 @of_every_unit
-def test_a_unit_gives_no_rights_and_comes_back(path: Path) -> None:
+def test_unit_drops_privileges_and_restarts(path: Path) -> None:
     unit = Unit(path)
     service = unit["Service"]
     assert service["User"] == "skipring"
@@ -187,27 +185,27 @@ def test_a_unit_gives_no_rights_and_comes_back(path: Path) -> None:
     assert int(service["LimitNOFILE"]) > serving.FILES + places.LINKS_MAX
 
 
-def test_units_are_told_to_read_certificates_and_settings_again() -> None:
+def test_units_reload_certificates_and_settings_with_sighup() -> None:
     node, supervisor = (Unit(path)["Service"] for path in UNITS)
     assert node["ExecReload"] == supervisor["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert "--supervisor" not in node["ExecStart"]  # else there would be nothing to read again
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The instructions of the Dockerfile, each on one line."""
+    """Return the instructions of the Dockerfile, each on one line."""
     lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", read(DOCKERFILE), flags=re.MULTILINE))
     split = (line.partition(" ") for line in lines.splitlines() if line)
     return [(name, rest) for name, _, rest in split]
 
 
-def test_the_image_is_made_of_files_that_exist() -> None:
+def test_image_copies_only_existing_files() -> None:
     copied = [rest.split() for name, rest in instructions() if name == "COPY"]
     sources = [source for words in copied if "--from=build" not in words for source in words[:-1]]
     assert "requirements.lock" in sources
     assert [source for source in sources if not (ROOT / source).exists()] == []
 
 
-def test_the_image_does_not_run_as_root_and_looks_after_its_health() -> None:
+def test_image_runs_unprivileged_with_a_health_check() -> None:
     last = dict(instructions())
     assert last["USER"] == "skipring"
     assert last["ENTRYPOINT"] == '["skipring"]'
@@ -220,20 +218,20 @@ def test_the_image_does_not_run_as_root_and_looks_after_its_health() -> None:
 # --- tables ----------------------------------------------------------------------------
 
 
-def test_the_tables_of_metrics_are_those_of_the_code() -> None:
+def test_tables_of_metrics_equal_the_metrics_of_the_code() -> None:
     assert metrics_page() in read(PAGE), (
         "replace the tables by what this prints: "
         "python -c 'from skipring.observability.metrics import metrics_page; print(metrics_page())'"
     )
 
 
-def test_every_metric_that_is_named_exists() -> None:
+def test_every_named_metric_exists() -> None:
     named = set(re.findall(r"skipring_[a-z_]+[a-z]", FENCED.sub("", read(PAGE))))
     assert named == METRICS.keys()
 
 
 def rows(heading: str) -> str:
-    """The first column of the first table after a heading."""
+    """Return the first column of the first table after a heading."""
     table = read(PAGE).partition(f"\n{heading}\n")[2].partition("\n|---")[2].partition("\n\n")[0]
     return "\n".join(line.split("|")[1] for line in table.splitlines()[1:])
 
@@ -250,7 +248,7 @@ LINKS = [
 
 
 def calls(modules: list[Path], *names: str) -> Iterator[ast.Call]:
-    """The calls of methods with these names."""
+    """Yield the calls of methods with these names."""
     for path in modules:
         for node in ast.walk(ast.parse(read(path))):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", None) in names:
@@ -258,7 +256,7 @@ def calls(modules: list[Path], *names: str) -> Iterator[ast.Call]:
 
 
 def text_of(call: ast.Call, place: int) -> set[str]:
-    """The text that is an argument of a call, if it stands there."""
+    """Return the literal texts in one argument of a call."""
     constants = (
         node
         for argument in call.args[place : place + 1]
@@ -269,7 +267,7 @@ def text_of(call: ast.Call, place: int) -> set[str]:
 
 
 def reasons() -> set[str]:
-    """Why messages and connections are dropped, as the code says it."""
+    """Return the reasons in the code for dropping messages and connections."""
     found = {kind.__name__ for kind in WireError.__subclasses__()}
     for call in calls(LINKS, "_drop", "_refuse", "refuse", "_refuse_with_reason"):
         found |= text_of(call, 0)
@@ -282,7 +280,7 @@ def reasons() -> set[str]:
 
 
 def distrust_reasons() -> Iterator[str]:
-    """Why certificates are refused that an authority has signed."""
+    """Yield the reasons for refusing certificates that an authority has signed."""
     for node in ast.walk(ast.parse(read(Path(credentials.__file__)))):
         match node:
             case ast.Call(func=ast.Name(id="Distrust"), args=[ast.Constant(value=str(reason)), _]):
@@ -290,7 +288,7 @@ def distrust_reasons() -> Iterator[str]:
 
 
 def counted_reasons() -> Iterator[str]:
-    """What is counted by hand: ``links.counts["..."] += 1``."""
+    """Yield the reasons counted directly: ``links.counts["..."] += 1``."""
     for path in LINKS:
         for node in ast.walk(ast.parse(read(path))):
             match node:
@@ -317,7 +315,7 @@ def node_reasons() -> Iterator[str]:
 
 
 def handshake_reasons() -> Iterator[str]:
-    """What ``trouble`` calls the troubles of a handshake."""
+    """Yield the reasons that ``classify_tls_error`` returns for a failed handshake."""
     for node in ast.walk(ast.parse(read(Path(dial_failure.__file__)))):
         if isinstance(node, ast.FunctionDef) and node.name == "classify_tls_error":
             for each in ast.walk(node):
@@ -326,7 +324,7 @@ def handshake_reasons() -> Iterator[str]:
                         yield reason
 
 
-def test_every_reason_to_drop_something_is_in_the_table_and_no_other() -> None:
+def test_table_lists_exactly_the_drop_reasons_of_the_code() -> None:
     wanted = reasons() - {measures.NOT_STORED}  # which has a metric of its own
     wanted |= {chaos.REFUSALS, chaos.SEVERED}
     assert quoted(rows("### Reasons of `skipring_dropped_total`")) == wanted
@@ -338,7 +336,7 @@ def limits() -> dict[str, str]:
     return dict(found)
 
 
-def test_the_limits_are_those_of_the_code() -> None:
+def test_documented_limits_equal_those_of_the_code() -> None:
     said = limits()
     assert said["payload; key; headers"] == (
         f"{core_limits.PAYLOAD_BYTES_MAX >> 10} KiB; {core_limits.KEY_BYTES_MAX >> 10} KiB; "

@@ -49,7 +49,7 @@ def objects() -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_class_and_objects_show_exactly_the_public_names(name: str) -> None:
+def test_class_and_objects_have_exactly_the_public_names(name: str) -> None:
     shown = objects()[name]
     for each in (shown, type(shown)):
         assert {attribute for attribute in dir(each) if attribute[0] != "_"} == PUBLIC[name]

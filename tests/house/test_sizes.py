@@ -52,7 +52,7 @@ def test_exception_exceeds_the_limit(table: str) -> None:
     ] == []
 
 
-def test_sizes_are_counted() -> None:
+def test_sizes_above_the_limits_are_found() -> None:
     body = "    x = 1\n" * 40
     sources = {f"node/m{number}.py": "" for number in range(16)}
     sources |= {"node/__init__.py": "", "node/m0.py": f"class A:\n  def f(self):\n{body}"}

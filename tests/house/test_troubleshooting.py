@@ -56,7 +56,7 @@ those of another authority.
 
 
 class Mistake(Struct, frozen=True, kw_only=True):
-    """A mistake: what the user does, why it fails, and what to do instead."""
+    """Mistake of a user: the action, the cause of the failure, and the remedy."""
 
     title: str
     command: str = ""  # one command, or a program
@@ -496,7 +496,7 @@ PLACEHOLDERS = [
 
 
 def normalised(output: str, places: list[Path], ports: dict[str, str]) -> str:
-    """Return output without what differs from run to run or from machine to machine."""
+    """Return output without the parts that differ between runs or machines."""
     before, *messages = TRACEBACK.split(output)
     output = before + (messages[-1] if messages else "")  # of a chain of errors, the last
     for path in (*places, *(place.resolve() for place in places)):
@@ -516,7 +516,7 @@ def shown_output(text: str, *, has_ended: bool) -> str:
 
 
 def shown_action(mistake: Mistake) -> str:
-    """Return what the user does as a part of the page."""
+    """Return the user's action as a part of the page."""
     if mistake.program:
         return f"```python\n{mistake.program}```"
     background = f"{mistake.background} &\n" if mistake.background else ""
@@ -589,7 +589,7 @@ def test_page_shows_the_output_of_each_mistake(tmp_path: Path, is_rewriting: boo
     assert page == committed, "\n".join([*lines, "", f"To rewrite the page: {REWRITE}"])
 
 
-def test_each_mistake_has_a_title_of_its_own() -> None:
+def test_each_mistake_has_a_unique_title() -> None:
     assert len({mistake.title for mistake in MISTAKES}) == len(MISTAKES) == 25
 
 

@@ -31,7 +31,7 @@ PACKAGES = ("skipring", "pyspark_skipring")
 def run(
     *command: str | Path, cwd: Path, check: bool = True, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program as on another machine: nothing of this one's settings is handed down."""
+    """Run a program as on another machine, without the settings of this one."""
     kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
     return subprocess.run(
         [str(word) for word in command],
@@ -47,7 +47,7 @@ def run(
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the working tree without asking any package index."""
+    """Return the wheel, built from the working tree without a package index."""
     target = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", target, cwd=ROOT)
     (built,) = target.glob("*.whl")
@@ -84,7 +84,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_nothing_else_is_in_the_wheel(wheel: Path) -> None:
+def test_wheel_contains_only_the_packages_and_metadata(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in ZipFile(wheel).namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
     assert not [name for name in ZipFile(wheel).namelist() if re.search(r"\.pyc$|/tests?/", name)]
@@ -202,7 +202,7 @@ def is_required(requirement: Requirement, extras: frozenset[str]) -> bool:
 
 
 def roots(found: Distribution) -> Iterator[Path]:
-    """The files and folders directly in site-packages that a distribution consists of."""
+    """Return the files and directories of a distribution directly in site-packages."""
     place = Path(str(found.locate_file("")))
     names = {file.parts[0] for file in found.files or () if file.parts[0] != ".."}
     yield from (place / name for name in sorted(names) if name != "__pycache__")
@@ -210,10 +210,10 @@ def roots(found: Distribution) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command of the wheel in an environment of its own.
+    """Return the command of the wheel in its own environment.
 
-    An index is not asked: what the wheel declares that it needs is linked from the environment of
-    this test, which has it from the lock; what it does not declare is not there.
+    No index is used: the declared requirements are links to the environment of this test, which has
+    the locked versions; undeclared packages are absent.
     """
     place = tmp_path_factory.mktemp("environment")
     venv.create(place, with_pip=False)
@@ -227,7 +227,7 @@ def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.heavy
-def test_the_environment_has_the_wheel_and_not_the_working_tree(
+def test_environment_imports_the_wheel_and_not_the_working_tree(
     program: Path, tmp_path: Path
 ) -> None:
     say = "import skipring, sys; print(skipring.__file__); import pyspark"
@@ -237,7 +237,7 @@ def test_the_environment_has_the_wheel_and_not_the_working_tree(
 
 
 @pytest.mark.heavy
-def test_the_command_of_the_wheel_runs(program: Path, tmp_path: Path) -> None:
+def test_command_of_the_wheel_runs(program: Path, tmp_path: Path) -> None:
     version = run(program, "--version", cwd=tmp_path).stdout
     assert version.split()[-1] == distribution("skipring").version
     report = json.loads(
@@ -284,7 +284,7 @@ def test_command_of_a_missing_extra_names_it(
 
 
 @pytest.mark.heavy
-def test_the_demo_runs_from_the_wheel(program: Path, tmp_path: Path) -> None:
+def test_demo_runs_from_the_wheel(program: Path, tmp_path: Path) -> None:
     words = ["demo", "--headless", "--assert", "--n", "5", "--tick", "0.1"]
     done = run(program, *words, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

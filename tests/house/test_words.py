@@ -174,7 +174,7 @@ def test_phrase_over_two_lines_of_a_comment_is_found() -> None:
     assert list(python_hits(source, all_strings=True)) == [Hit(1, "for ever")]
 
 
-def test_strings_of_tests_are_no_prose() -> None:
+def test_strings_in_tests_are_not_checked_as_prose() -> None:
     source = "'''Nobody.'''\nx = 'somebody'"
     assert list(python_hits(source, all_strings=False)) == [Hit(1, "nobody")]
 

@@ -1,4 +1,4 @@
-"""Damaged and lost disks: nothing corrupt leaves the node, and others restore everything."""
+"""Damaged and lost disks: a node serves nothing corrupt, and other members restore everything."""
 
 from __future__ import annotations
 

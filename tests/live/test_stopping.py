@@ -1,4 +1,4 @@
-"""Stopping: processes that receive SIGTERM or SIGINT end soon, whatever the others do."""
+"""Stopping: processes that receive SIGTERM or SIGINT end soon, regardless of the others."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_doubted_address_without_other_claims_is_removed() -> None:
     assert book.find("a") is None
 
 
-def test_proven_address_comes_before_every_claim() -> None:
+def test_proven_address_precedes_every_claim() -> None:
     book = AddressBook()
     book.learn({"a": "heard:1"}, "m")
     book.learn({"a": "told:1"})

@@ -19,7 +19,7 @@ from skipring.net.peer import (
 )
 from skipring.wire.codec import encode
 from skipring.wire.handshake import Hello, Role, encode_greeting
-from tests.support.attacks import hurl
+from tests.support.attacks import send_stream
 from tests.support.exchanges import answering, call, greeting_of, hosts, is_dialling, note
 from tests.support.rings import LOOPBACK, TOPIC, live_ring, until
 
@@ -78,7 +78,7 @@ async def test_member_cannot_cause_repeated_dials_of_an_address() -> None:
         await ring.settle()
         node = ring.nodes["n0"]
         lies = introductions(address, 300)
-        await hurl(int(node.address.rpartition(":")[2]), greeting_of("m") + lies)
+        await send_stream(int(node.address.rpartition(":")[2]), greeting_of("m") + lies)
         ticks = node.ticker.calls
         await until(lambda: node.ticker.calls > ticks + 10)
         await ring.settle()
@@ -91,7 +91,7 @@ async def test_supervisor_forwards_no_address_that_one_member_claims_for_another
         supervisor = ring.supervisor
         lies = encode(TOPIC, GetConfiguration("ghost"), {"ghost": address})
         before = supervisor.counts["GetConfiguration"]
-        await hurl(int(supervisor.address.rpartition(":")[2]), greeting_of("m") + lies)
+        await send_stream(int(supervisor.address.rpartition(":")[2]), greeting_of("m") + lies)
         await until(lambda: supervisor.counts["GetConfiguration"] > before)
         assert supervisor.links.book.find("ghost") is None
 

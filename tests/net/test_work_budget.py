@@ -245,7 +245,7 @@ async def read_until(caller: Caller, count: int) -> list[WireMessage]:
     return [decode(frame).message for frame in found[1:]]
 
 
-async def test_client_that_does_not_read_answers_waits_with_its_requests(
+async def test_requests_of_a_client_that_does_not_read_answers_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answer = encode(TOPIC, PublicationPage(1, None, (large(0),)))

@@ -91,7 +91,7 @@ async def fill(node: NodeHost, count: int) -> None:
 
 
 @pytest.mark.parametrize("damage", SAMPLE_DAMAGES, ids=lambda damage: type(damage).__name__)
-async def test_process_without_chaos_refuses_everything(damage: Damage) -> None:
+async def test_process_without_chaos_refuses_every_chaos_request(damage: Damage) -> None:
     async with member(is_chaotic=False) as node:
         before = machine_of(node).state()
         assert node.chaos.handle(TOPIC, damage) == Refused(damage.request, NO_CHAOS)
@@ -120,7 +120,7 @@ async def test_node_outside_the_topic_refuses(damage: Damage) -> None:
         assert node.chaos.handle("other", damage) == Refused(1, NOT_A_MEMBER)
 
 
-async def test_node_has_no_database_and_supervisor_has_nothing_else() -> None:
+async def test_node_refuses_damage_to_a_database_and_supervisor_refuses_any_other() -> None:
     async with member() as node:
         assert node.chaos.handle(TOPIC, OverwriteDatabase(1, (), 0, ())) == Refused(1, NOT_HERE)
         server = SupervisorHost(NodeSettings(is_chaotic=True), rng=Random(0))
@@ -217,7 +217,7 @@ async def test_corruption_is_bounded_by_the_stored_publications() -> None:
         assert state.publications == ()
 
 
-async def test_corruption_of_nothing_changes_nothing() -> None:
+async def test_empty_corruption_changes_nothing() -> None:
     async with member() as node:
         await fill(node, 40)
         before = machine_of(node).state()

@@ -219,7 +219,7 @@ async def test_supervisor_is_ready_while_it_listens() -> None:
         assert source().unready == ("not listening",)
 
 
-async def test_readings_do_not_read_the_trie() -> None:
+async def test_metrics_are_read_without_the_trie() -> None:
     async with healthy_cluster(n=1) as cluster:
         node = cluster.node("n00")
         with pytest.MonkeyPatch.context() as patch:

@@ -93,7 +93,7 @@ def test_reconfigured_log_writes_a_line_once(written: io.StringIO) -> None:
     ["a\nb", "a\r\nb", "a\u2028b", "a\x85b", "a\x1b[31mb", "a\udc80b", "%s %d {x}", '"}'],
     ids=ascii,
 )
-def test_external_text_never_breaks_a_line(text: str, written: io.StringIO) -> None:
+def test_external_text_stays_on_one_line(text: str, written: io.StringIO) -> None:
     logger("links").warning("refused", detail=text)
     assert len(written.getvalue().splitlines()) == 1
     assert written.getvalue().isascii()
@@ -215,7 +215,7 @@ def test_terminal_shows_colours_unless_the_environment_forbids_them(
     assert plain.endswith(r' error    refused  detail="a\x1bb"' + "\n")
 
 
-def test_form_overrides_the_kind_of_stream() -> None:
+def test_form_overrides_the_default_of_the_stream() -> None:
     terminal, pipe = Terminal(), io.StringIO()
     configure_logs("info", terminal, form="json")
     logger("links").info("stopped")

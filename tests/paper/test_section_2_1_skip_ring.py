@@ -160,7 +160,7 @@ def ring_labels(state: SubscriberState) -> list[Label]:
     return [peer.label for peer in (state.left, state.right, state.ring) if peer is not None]
 
 
-def test_edges_are_those_of_the_definition() -> None:
+def test_edges_equal_those_of_the_definition() -> None:
     """E_R: consecutive in the order of r. E_S: the rings over K_i, i < ceil(log n)."""
     for n in EVERY_N:
         labels = [Label.nth(x) for x in range(n)]

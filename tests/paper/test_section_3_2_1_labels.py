@@ -171,7 +171,7 @@ def expected_requests(n: int, *, rare: bool) -> Fraction:
 @pytest.mark.parametrize(
     ("n", "expected"), [(2, "1"), (4, "9/8"), (16, "349/288"), (64, "8969/7200")]
 )
-def test_requests_of_the_paper_are_not_fewer_than_one_per_interval(n: int, expected: str) -> None:
+def test_requests_of_the_paper_reach_one_per_interval(n: int, expected: str) -> None:
     """The theorem says "less than 1"; its proof overlooks that two labels have length 1."""
     assert expected_requests(n, rare=False) == Fraction(expected) >= 1
 

@@ -40,7 +40,7 @@ def test_shortcuts_of_one_quarter_to_the_right_are_three_eighths_and_one_half() 
     assert values(right) == [Fraction(5, 16), Fraction(3, 8), Fraction(1, 2)]
 
 
-def test_shortcuts_of_one_quarter_in_sr_16() -> None:
+def test_node_one_quarter_of_sr_16_has_the_shortcuts_of_the_example() -> None:
     """The whole example, at the node that has the label."""
     state = legitimate_state(2, node_names(16))
     assert (state.left.label.bits, state.right.label.bits) == ("0011", "0101")

@@ -179,7 +179,7 @@ def test_only_member_can_leave(rules: Rules) -> None:
 
 
 @every_mode
-def test_unrecorded_node_gets_the_permission_as_well(rules: Rules) -> None:
+def test_unrecorded_node_gets_the_permission_too(rules: Rules) -> None:
     """Algorithm 3 sends SetData(none, none, none) in any case."""
     host = supervisor("a", "b", rules=rules)
     said = host.receive(Unsubscribe("x")) + host.tick()

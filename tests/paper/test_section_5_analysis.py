@@ -64,7 +64,7 @@ def test_every_start_becomes_a_skip_ring_with_the_fixes_alone(code: str) -> None
 
 
 @pytest.mark.parametrize("scheduler", ["random", "sync", "delay", "swizzle"])
-def test_the_order_of_messages_and_timeouts_does_not_matter(scheduler: str) -> None:
+def test_convergence_does_not_depend_on_the_order_of_messages_and_timeouts(scheduler: str) -> None:
     """Section 1.1: fully asynchronous computations and non-FIFO message delivery."""
     for code in ("A05", "A13", "A15", "A17"):
         assert_heals(300, n=9, adversary=code, seed=5, scheduler=scheduler)

@@ -40,12 +40,12 @@ class Costs(Struct, frozen=True):
 
     @property
     def requests_mean(self) -> float:
-        """Requests per round."""
+        """Return the mean number of requests per round."""
         return sum(self.requests) / len(self.requests)
 
     @property
     def requests_error(self) -> float:
-        """Standard error of that mean."""
+        """Return the standard error of that mean."""
         return stdev(self.requests) / sqrt(len(self.requests))
 
 

@@ -1,4 +1,4 @@
-"""RPC client: which answers count, and when a request is repeated."""
+"""RPC client: accepted answers and repeated requests."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def test_node_called_ca_does_not_replace_the_authority(authority: Path) -> None:
     assert (authority / "ca.pem").read_bytes() == before
 
 
-def test_full_disk_leaves_no_half_of_a_pair(
+def test_full_disk_leaves_no_incomplete_pair(
     authority: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []

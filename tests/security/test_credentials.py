@@ -197,7 +197,7 @@ def test_authority_of_the_same_name_with_another_key_is_refused(
         Credentials(*files)
 
 
-def test_node_certificate_is_no_authority(files: Files, cluster: Path) -> None:
+def test_node_certificate_cannot_sign_certificates(files: Files, cluster: Path) -> None:
     with pytest.raises(InputError, match=r"bob.pem: not an authority's certificate; use the ca"):
         Credentials(cluster / "bob.pem", *files[1:])
     with files[0].open("ab") as several:
@@ -303,7 +303,7 @@ def subject(*names: str) -> dict[str, Any]:
         (None, None),
     ],
 )
-def test_ambiguous_name_of_a_peer_is_none(
+def test_ambiguous_certificate_gives_no_peer_name(
     certificate: dict[str, Any] | None, name: str | None
 ) -> None:
     assert peer_name(certificate) == name

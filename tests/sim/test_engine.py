@@ -196,7 +196,7 @@ def test_publication_reaches_every_member_and_every_copy_is_counted() -> None:
     assert deliveries.copies == deliveries.received + deliveries.duplicates
 
 
-def test_copy_to_a_dead_node_or_the_supervisor_does_not_count() -> None:
+def test_copy_sent_to_a_dead_node_or_the_supervisor_does_not_count() -> None:
     world = world_of(RING)
     world.crash("b")
     for node in ("b", SUPERVISOR, "c"):

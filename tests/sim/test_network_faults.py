@@ -60,11 +60,13 @@ def world_of(*faults: Fault) -> World:
         (Partition(frozenset("a"), 0, 1), {LOST: 1}),
     ],
 )
-def test_each_verdict_has_its_probability(fault: Fault, expected: dict[Verdict, float]) -> None:
+def test_each_verdict_has_the_expected_frequency(
+    fault: Fault, expected: dict[Verdict, float]
+) -> None:
     assert shares(fault) == pytest.approx(expected, abs=0.04)
 
 
-def test_verdict_is_the_delays_of_the_delivered_copies() -> None:
+def test_verdict_contains_the_delay_of_each_delivered_copy() -> None:
     assert DELIVERED == (0,)
     assert LOST == ()
     assert DOUBLED == (0, 0)
@@ -190,7 +192,7 @@ def test_copies_are_delayed_independently() -> None:
     assert 60 < apart < 140
 
 
-def test_delays_add_up() -> None:
+def test_delays_of_several_faults_add_up() -> None:
     world = world_of(Delay(1, 1), Delay(1, 1), Delay(1, 1))
     world.tick("a")
     present: list[int] = []

@@ -214,7 +214,7 @@ def test_wrong_suspicion_strikes_in_each_of_its_rounds() -> None:
 
 
 @pytest.mark.parametrize("delay", [0, 1, 10])
-def test_detector_notices_a_crash_after_its_delay(delay: int) -> None:
+def test_detector_detects_a_crash_after_its_delay(delay: int) -> None:
     world = ring_of(8)
     strike(OracleDetector(delay), world, 5)
     world.crash("n0003")
@@ -224,7 +224,7 @@ def test_detector_notices_a_crash_after_its_delay(delay: int) -> None:
     assert len(world.roster) == 7
 
 
-def test_detector_notices_nodes_dead_from_the_start() -> None:
+def test_detector_detects_nodes_dead_from_the_start() -> None:
     world = Watched(replace(standing_ring(4), crashed=("x", "y")))
     strike(OracleDetector(2), world, 5)
     assert world.suspected == [(2, "x"), (2, "y")]
@@ -326,7 +326,7 @@ def test_survivors_agree_after_publishers_crash_between_sending_and_storing(seed
     assert sum(payload.startswith(b"last of round") for payload in held[0] if payload) == 3
 
 
-def test_restarted_publisher_gets_back_what_it_sent_before_the_crash() -> None:
+def test_restarted_publisher_recovers_the_publications_sent_before_its_crash() -> None:
     world = ring_of(4)
     publisher = min(world.subscribers)
     world.publish_and_crash(publisher, b"before")

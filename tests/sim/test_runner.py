@@ -1,4 +1,4 @@
-"""Runs of a scenario: rounds of convergence, counters, closure."""
+"""Runs of a scenario: counts, and the rounds that they include."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -280,7 +280,7 @@ def test_change_in_the_closure_is_reported(meddle: Meddle) -> None:
     assert made.world.round == 5
 
 
-def test_change_for_a_single_round_is_noticed(meddle: Meddle) -> None:
+def test_change_for_a_single_round_is_detected(meddle: Meddle) -> None:
     """Compare the state after each round of the closure, not only after the last."""
 
     def change(world: World, wrap: Peer | None) -> None:

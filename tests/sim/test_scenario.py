@@ -1,4 +1,4 @@
-"""Scenarios: validation, the effect of every field, and the outcomes of the named scenarios."""
+"""Scenarios: validation, the effect of every field, and named scenarios."""
 
 import re
 from pathlib import Path
@@ -347,7 +347,7 @@ def test_named_scenarios_exist() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_named_scenario_does_as_its_title_says(path: Path) -> None:
+def test_named_scenario_behaves_as_its_title_states(path: Path) -> None:
     assert path.read_text(encoding="utf-8").startswith("# ")
     scenario = make_scenario(read_scenario(path))
     claim = re.fullmatch(r"(?:heals within (\d+) rounds|does not heal): .+", scenario.title)

@@ -98,7 +98,7 @@ def test_stream_from_the_latest_reads_only_later_deliveries(tmp_path: Path) -> N
         assert sorted(row["node"] for row in rows) == ["n00", "n01"]
 
 
-def test_store_that_is_gone_is_skipped(ring: Ring) -> None:
+def test_lost_store_is_skipped(ring: Ring) -> None:
     reader = stream_reader(ring.supervisor)
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     end[TOPIC]["gone"] = {"epoch": 0, "offset": 7}

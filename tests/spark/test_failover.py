@@ -88,7 +88,7 @@ def test_batch_that_runs_again_at_a_standby_reads_the_same(data: DataObject) -> 
     assert sorted(again) == sorted(scene.ours[first:then])
 
 
-def test_two_members_that_differ_much_are_no_standbys() -> None:
+def test_members_that_differ_much_are_not_standbys() -> None:
     read = [key(number) for number in range(EXCEPTIONS_MAX + 1)]
     end = place(len(read))
     assert START.moved(read, [], place(0)) is None

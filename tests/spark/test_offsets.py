@@ -1,4 +1,4 @@
-"""Positions of a stream: their JSON form, and what is refused."""
+"""Positions of a stream: their JSON form, and refused positions."""
 
 from __future__ import annotations
 

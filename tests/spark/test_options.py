@@ -61,7 +61,7 @@ def test_timestamp_is_in_milliseconds_and_reads_from_the_start() -> None:
     assert (options.since, options.starting) == (1_700_000_000_123_000, "earliest")
 
 
-def test_numbers_and_switches_are_read() -> None:
+def test_numeric_and_boolean_options_are_parsed() -> None:
     options = parsed(
         is_stream=True, maxOffsetsPerTrigger="1000", minPartitions="256", includeHeaders="true"
     )

@@ -95,7 +95,7 @@ def test_equal_rows_are_not_the_same_publication(ring: Ring) -> None:
     assert len(publications(ring, "equal")) == 6
 
 
-def test_sequences_are_beyond_those_of_publishers(ring: Ring) -> None:
+def test_sequences_exceed_those_of_publishers(ring: Ring) -> None:
     publish_rows(options(ring, publisher="numbers"), "w", "", iter([table(20)]))
     numbers = [publication.seq for publication in publications(ring, "numbers")]
     assert all(SEQ_BELIEVED_MAX <= number < 2 * SEQ_BELIEVED_MAX for number in numbers)

@@ -84,7 +84,7 @@ def test_member_with_too_few_digests_is_used_for_those() -> None:
         ({"store": "b0", "offset": 0}, False),
     ],
 )
-def test_place_is_in_a_log_with_the_same_publications_before_it(
+def test_place_is_valid_in_a_log_with_the_same_publications_before_it(
     given: dict[str, Any], is_same: bool
 ) -> None:
     survey = LogInfo(1, "a0", 1, 100, 120, 120, (), b"chain...")

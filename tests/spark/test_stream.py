@@ -217,7 +217,7 @@ def test_query_continues_at_a_restarted_node(ring: Ring) -> None:
 # -- stores that are gone ------------------------------------------------------------------------
 
 
-def test_store_that_is_gone_is_an_error_with_a_remedy_which_works(ring: Ring) -> None:
+def test_lost_store_is_an_error_with_a_working_remedy(ring: Ring) -> None:
     query = Query(ring)
     query.batch()
     start = query.offset

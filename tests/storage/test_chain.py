@@ -46,7 +46,7 @@ def test_refill_in_another_order_changes_the_value_despite_an_equal_last_id() ->
     assert all(before[offset] != after[offset] for offset in (2, 3, 4, 5))
 
 
-def test_value_has_eight_bytes_also_for_an_empty_log() -> None:
+def test_value_has_eight_bytes_even_for_an_empty_log() -> None:
     assert {len(value) for value in values([A, B])} == {CHAIN_BYTES}
     assert values([])[0] == values([A])[0]
 

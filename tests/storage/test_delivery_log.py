@@ -122,7 +122,7 @@ def test_only_the_requested_range_is_read(start: int, end: int) -> None:
     assert list(read(trace, start=start, end=end, count=3)) == first
 
 
-def test_topics_are_separate() -> None:
+def test_deliveries_of_topics_are_separate() -> None:
     trace = DeliveryLog()
     for offset in range(SEVERAL):
         record(trace, range(offset, offset + 1))
@@ -314,7 +314,7 @@ def check_usable(directory: Path) -> dict[int, Delivery]:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])
-def test_truncated_file_check_usable(
+def test_delivery_log_stays_usable_after_truncation(
     share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_module, "CHUNK_MAX", 1024)  # a chunk then takes several pages
@@ -325,7 +325,7 @@ def test_truncated_file_check_usable(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_file_with_flipped_bits_check_usable(seed: int, tmp_path: Path) -> None:
+def test_delivery_log_stays_usable_after_flipped_bits(seed: int, tmp_path: Path) -> None:
     path = traced(tmp_path) / FILE
     rng = random.Random(seed)
     for _ in range(rng.choice([1, 3, 100])):
@@ -373,7 +373,9 @@ def execute(path: Path, statement: str) -> None:
         Path.unlink,
     ],
 )
-def test_file_with_any_damage_check_usable(damage: Callable[[Path], None], tmp_path: Path) -> None:
+def test_delivery_log_stays_usable_after_any_damage(
+    damage: Callable[[Path], None], tmp_path: Path
+) -> None:
     damage(traced(tmp_path) / FILE)
     check_usable(tmp_path)
 

@@ -20,7 +20,7 @@ def read(directory: Path) -> dict[str, DurableMark] | None:
     return found.topics if found is not None else None
 
 
-def test_missing_durable_mark_is_none(promises: DurableMarkFile) -> None:
+def test_missing_durable_mark_is_read_as_none(promises: DurableMarkFile) -> None:
     assert promises.read() is None
 
 

@@ -82,7 +82,7 @@ def test_opaque_publication_is_served_only_from_an_intact_segment() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"SRP1", b"SRP1\xff\xff\xff\xff", b"nonsense" * 100])
-def test_invalid_segment_is_none(body: bytes) -> None:
+def test_invalid_segment_is_read_as_none(body: bytes) -> None:
     assert Segment.parse(body) is None
 
 

@@ -53,7 +53,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
 
 
-async def hurl(port: int, data: bytes) -> None:
+async def send_stream(port: int, data: bytes) -> None:
     """Connect, send data, and wait until the other side has closed."""
     loop = asyncio.get_running_loop()
     with socket.socket() as made:
@@ -67,12 +67,12 @@ async def hurl(port: int, data: bytes) -> None:
                     pass
 
 
-async def hurl_all(ports: Sequence[int], frames: Sequence[bytes], at_once: int = 50) -> None:
+async def send_streams(ports: Sequence[int], frames: Sequence[bytes], at_once: int = 50) -> None:
     """Send each on its own connection, to one port after the other."""
     for start in range(0, len(frames), at_once):
         async with asyncio.TaskGroup() as group:
             for number, data in enumerate(frames[start : start + at_once], start):
-                group.create_task(hurl(ports[number % len(ports)], data))
+                group.create_task(send_stream(ports[number % len(ports)], data))
 
 
 # -- malformed frames ------------------------------------------------------------------------

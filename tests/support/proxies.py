@@ -33,14 +33,14 @@ class ProxiedRing(LiveRing):
     async def start(self) -> None:
         await super().start()
         proxy = await self._proxy(SUPERVISOR)
-        proxy.lead(self.supervisor.address)
+        proxy.forward_to(self.supervisor.address)
         self.settings = replace(self.settings, supervisors=(proxy.address,))
 
     async def join(self, name: NodeId, store: PublicationStore | None = None) -> NodeHost:
         proxy = await self._proxy(name)
         self.settings = replace(self.settings, advertised=proxy.address)
         node = await super().join(name, store)
-        proxy.lead(node.address)
+        proxy.forward_to(node.address)
         return node
 
     async def stop(self) -> None:

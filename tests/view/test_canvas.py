@@ -23,7 +23,7 @@ def drawn(path: list[Point], *, is_broken: bool = False) -> list[str]:
     ],
     ids=["across", "down", "a point is no line", "one dot", "beyond the edges"],
 )
-def test_line_is_made_of_dots(path: list[Point], rows: list[str]) -> None:
+def test_line_is_drawn_with_dots(path: list[Point], rows: list[str]) -> None:
     assert drawn(path) == rows
 
 

@@ -44,7 +44,7 @@ def test_pace_starts_again_after_a_restart() -> None:
     assert pace.add(5, at=2) == 2
 
 
-def test_pace_knows_its_span() -> None:
+def test_pace_states_its_time_span() -> None:
     pace = Pace(window=10)
     assert pace.span == 0
     pace.add(5, at=3)

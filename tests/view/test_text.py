@@ -73,7 +73,7 @@ def test_each_node_is_drawn_at_the_position_of_its_label(n: int, size: Size) -> 
     )
 
 
-def test_quarters_are_up_right_down_and_left() -> None:
+def test_quarter_positions_are_at_top_right_bottom_and_left() -> None:
     assert [spot(Label.parse(bits), SIZE) for bits in ("0", "01", "1", "11")] == [
         (23, 0),
         (39, 8),
@@ -96,7 +96,7 @@ def test_all_rows_have_the_requested_width() -> None:
     assert {len(row) for row in draw(legitimate(64))} == {SIZE.columns}
 
 
-def test_text_is_in_the_centre() -> None:
+def test_text_is_drawn_in_the_centre() -> None:
     rows = plain(draw_ring(layout(legitimate(4)), SIZE, centre=[Text("round 3")]))
     assert rows[8][20:27] == "round 3"
 
@@ -124,7 +124,7 @@ def test_wrong_edges_are_marked_at_the_right_label(damage: dict[str, object]) ->
     assert sum(row.count(RIGHT) for row in rows) == 15
 
 
-def test_nodes_in_one_spot_are_counted_and_show_the_worst() -> None:
+def test_nodes_at_one_position_are_counted_and_show_the_worst_mark() -> None:
     world = legitimate(16)
     rows = draw(with_state(world, "v3", replace(world.subscribers["v3"], label=Label.parse("01"))))
     assert at(rows, "01") == WRONG
@@ -168,7 +168,7 @@ def test_any_state_can_be_drawn(world: Snapshot) -> None:
     assert [len(row) for row in plain(draw_ring(ring, SIZE))] == [47] * 17
 
 
-def test_marks_differ_by_more_than_colour_also_in_ascii() -> None:
+def test_marks_differ_by_more_than_colour_even_in_ascii() -> None:
     for glyphs in (UNICODE, ASCII):
         signs = {*glyphs.marks.values(), glyphs.dead, glyphs.vacant, glyphs.outline}
         assert len(signs) == len(GlyphState) + 3
@@ -184,7 +184,7 @@ def test_legitimate_ring_has_exactly_the_sound_edges(n: int) -> None:
 # --- bars ------------------------------------------------------------------------------
 
 
-def test_bars_show_the_largest_as_full_and_the_smallest_visibly() -> None:
+def test_largest_value_has_a_full_bar_and_smallest_a_visible_one() -> None:
     assert plain(draw_bars([16, 8, 1, 0], 10, 2)) == ["█   ", "██▁ "]
 
 

@@ -141,7 +141,7 @@ def test_invalid_greeting_is_refused_in_one_sentence(given_frame: Frame) -> None
 
 @unhurried
 @given(st.binary(max_size=60), st.sampled_from([CONTROL, DATA]))
-def test_arbitrary_bytes_are_no_greeting(data: bytes, kind: Frame) -> None:
+def test_arbitrary_bytes_are_refused_as_a_greeting(data: bytes, kind: Frame) -> None:
     with pytest.raises(HandshakeError):
         check_greeting(Frame(kind, data))
 

@@ -246,7 +246,7 @@ def test_only_one_layer_is_wrong(code: str, layer: Layer, n: int) -> None:
 
 @pytest.mark.parametrize("code", ["A06", "A32", "A43"])
 @two_or_more
-def test_database_alone_looks_right(code: str, n: int) -> None:
+def test_database_is_right_and_labels_are_wrong(code: str, n: int) -> None:
     assert Layer.DATABASE not in layers(code, n)
     assert Layer.LABELS in layers(code, n)
 
@@ -278,7 +278,7 @@ def test_assignment_of_labels_is_shuffled() -> None:
 
 
 @every_size
-def test_a00_has_no_references_at_all(n: int) -> None:
+def test_a00_has_no_references(n: int) -> None:
     snapshot = world("A00", n)
     assert recorded(snapshot) == []
     assert set(map(repr, snapshot.subscribers.values())) == {repr(SubscriberState())}
@@ -397,7 +397,7 @@ def test_replaced_segment_is_invisible_to_its_outer_neighbours(
 
 
 @two_or_more
-def test_a43_has_two_entries_swapped(n: int) -> None:
+def test_a43_swaps_two_entries(n: int) -> None:
     snapshot = world("A43", n)
     wrong = [
         (node, bits)
@@ -417,7 +417,7 @@ def test_a43_swaps_leaves(n: int) -> None:
 
 
 @every_size
-def test_a44_has_a_huge_next_and_something_to_heal(n: int) -> None:
+def test_a44_has_a_huge_next_and_violations(n: int) -> None:
     assert world("A44", n).supervisor.next > 10**18
     assert n == 1 or layers("A44", n)
 
@@ -426,7 +426,7 @@ def test_a44_has_a_huge_next_and_something_to_heal(n: int) -> None:
 
 
 @every_size
-def test_a07_is_one_sorted_ring_of_unrecorded_long_labels(n: int) -> None:
+def test_a07_has_one_sorted_ring_of_unrecorded_long_labels(n: int) -> None:
     snapshot = world("A07", n)
     assert recorded(snapshot) == []
     assert {label.length for label in labels_of(snapshot).values()} == {60}
@@ -445,7 +445,7 @@ def components(snapshot: Snapshot) -> list[list[NodeId]]:
 
 
 @every_size
-def test_a08_is_many_such_rings(n: int) -> None:
+def test_a08_has_many_sorted_rings_of_unrecorded_long_labels(n: int) -> None:
     snapshot = world("A08", n)
     assert recorded(snapshot) == []
     assert {label.length for label in labels_of(snapshot).values()} == {60}
@@ -509,7 +509,7 @@ def test_a12_has_shortcuts_that_no_ring_of_this_size_has(n: int) -> None:
 
 
 @two_or_more
-def test_a20_is_the_ring_backwards(n: int) -> None:
+def test_a20_reverses_the_ring(n: int) -> None:
     nodes = recorded(world("A20", n))
     for index, node in enumerate(nodes):
         left, right, ring = edges(legitimate_state(index, nodes))
@@ -590,7 +590,7 @@ def test_a14_has_one_label_for_all_and_all_references_contain_it(n: int) -> None
 
 @pytest.mark.parametrize("code", ["A15", "A16", "A17", "A46"])
 @every_large_size
-def test_no_variable_has_its_default(code: str, n: int) -> None:
+def test_every_variable_differs_from_its_default(code: str, n: int) -> None:
     snapshot = world(code, n)
     assert snapshot.supervisor.next
     assert snapshot.supervisor.queue or n < 64

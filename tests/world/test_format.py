@@ -276,14 +276,14 @@ def test_publications_in_flight_are_parsed_like_stored_ones() -> None:
 
 
 @pytest.mark.parametrize("cursor", [0, 10**30, 10**4000])
-def test_next_is_any_integer(cursor: int) -> None:
+def test_cursor_next_may_be_any_integer(cursor: int) -> None:
     tree = world_with("supervisor", "next", value=cursor)
     assert parse(tree).supervisor.next == cursor
     assert parse_world(render_world(parse(tree))) == parse(tree)
 
 
 @pytest.mark.parametrize("topic", ["n", "é" * 127, "a topic: 1/2"])
-def test_topic_is_any_short_text(topic: str) -> None:
+def test_topic_may_be_any_short_text(topic: str) -> None:
     assert parse(world(topic=topic)).topic == topic
 
 
@@ -887,7 +887,7 @@ def test_stored_file_is_rendered_byte_for_byte(path: Path) -> None:
     assert render_world(parse_world(text)) == text
 
 
-def test_value_that_does_not_belong_in_a_world_is_a_bug() -> None:
+def test_value_that_no_world_file_can_hold_raises_a_type_error() -> None:
     with pytest.raises(TypeError, match="cannot hold a complex"):
         render_world(Snapshot(subscribers={}, topic=1j))  # type: ignore[arg-type]
 

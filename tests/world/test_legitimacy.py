@@ -183,7 +183,7 @@ def test_single_violation_is_reported_in_its_layer_only(
     assert not is_strictly_legitimate(world)
 
 
-def test_empty_slots_of_a_leaver_are_no_references() -> None:
+def test_empty_slots_of_a_leaver_are_not_references() -> None:
     assert is_legitimate(changed("z", shortcuts={label("01"): None}))
 
 
@@ -202,7 +202,7 @@ def test_leaver_in_the_database_is_found() -> None:
     assert not is_legitimate(world)
 
 
-def test_two_swapped_entries_are_no_violation_of_the_database() -> None:
+def test_two_swapped_entries_do_not_violate_the_database() -> None:
     """Every member is recorded under a label of the first n: the subscribers are wrong."""
     world = with_database(standing_ring("ab"), [("0", "b"), ("1", "a")])
     assert sentences(world) == [
@@ -371,7 +371,7 @@ def test_message_that_can_disturb_a_legitimate_state_violates_strict_legitimacy_
 
 
 @pytest.mark.parametrize(("to", "message"), HARMLESS)
-def test_harmless_message_is_no_violation(to: NodeId, message: Message) -> None:
+def test_harmless_message_is_not_a_violation(to: NodeId, message: Message) -> None:
     assert is_strictly_legitimate(saying(to, message))
 
 
@@ -393,7 +393,7 @@ def test_messages_to_dead_nodes_do_not_count() -> None:
     assert is_strictly_legitimate(replace(RING, channels=channels))
 
 
-def test_delayed_messages_count() -> None:
+def test_delayed_messages_count_as_messages_in_the_channels() -> None:
     late = (Delay(1.0, 1),)
     world = World(RING, seed=0, config=ProtocolConfig(), faults=late)
     world.unsubscribe("z")
@@ -653,7 +653,7 @@ def test_running_world_has_the_explicit_state_of_its_snapshot_before_and_after_r
     assert isinstance(hash(explicit_state(world)), int)
 
 
-def test_required_state_is_that_of_the_topology() -> None:
+def test_required_state_equals_the_topology() -> None:
     """A ring whose nodes have the required states is legitimate."""
     rng = Random(1)
     nodes = [f"n{number}" for number in range(11)]

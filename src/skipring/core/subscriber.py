@@ -189,7 +189,7 @@ class Subscriber:
         """Drop all derived values, at every 16th tick, so that wrong values do not persist.
 
         The next use derives them again, at the cost of a change of label. So a wrong value is gone
-        after ``audit_ticks`` ticks (``test_wrong_derived_values_are_gone_after_16_ticks``).
+        after ``audit_ticks`` ticks (``test_wrong_derived_values_are_corrected_within_16_ticks``).
         """
         self._shortcuts.drop_derived()
         self._digest.drop_derived()

@@ -1,4 +1,4 @@
-"""Processes by name: started, signalled, watched, and ended with this process.
+"""Child processes by name: started, signalled, observed, and ended with this process.
 
 Methods of the sections "starting" and "observations" never wait, so an event loop can poll them.
 """
@@ -32,7 +32,7 @@ ANY_PORT: Final = "127.0.0.1:0"
 LISTENING: Final = "listening "
 POLL_S: Final = 0.05
 KILLED_POLL_S: Final = 0.01
-DEADLINE_S: Final = 120.0  # for actions of some seconds, on a machine that others use too
+DEADLINE_S: Final = 120.0  # for actions of some seconds, on a busy machine
 STARTED_S: Final = 60.0  # Guess: the slowest system has all its connections by then.
 UNTIL_POLL_S: Final = 0.002  # Guess: costs a process less than 1 % of a core.
 TAIL_LINES: Final = 12
@@ -46,7 +46,7 @@ PRELOAD: Final = (
     "structlog.stdlib",
     "uvloop",
 )
-# -P: the current directory is no source of modules
+# -P: do not import modules from the current directory
 PROGRAM: Final = ("-P", "-c", f"from {__name__} import run_from_argv; run_from_argv()")
 PR_SET_PDEATHSIG: Final = 1  # Linux
 BLOCKED: Final = frozenset({signal.SIGINT, signal.SIGTERM})
@@ -70,7 +70,7 @@ class Process(Struct, kw_only=True):
 class Processes:
     """Supervisor, nodes and other programs as processes, inside a ``with`` block.
 
-    The fork server starts them, or new interpreters if they have an ``environment``.
+    The fork server starts them; with an ``environment`` each gets a new interpreter.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Processes:
     ) -> None:
         self.running: dict[str, Process] = {}
         self.ended: dict[str, Process] = {}
-        self._options = tuple(options)  # of the supervisor and of every node
+        self._options = tuple(options)  # options of the supervisor and of every node
         self._environment = environment
         self.directory = directory
         self._starts = 0
@@ -123,7 +123,7 @@ class Processes:
         self.fork(name, ["node", *ring, *self._place(name), *options])
 
     def fork(self, name: str, words: Sequence[str]) -> None:
-        """Start a command of skipring, or a program, under a name that no running process has."""
+        """Start a skipring command or a program under a name that no running process has."""
         assert name not in self.running
         self._starts += 1
         out = self.directory / f"{name}.{self._starts}.out"
@@ -147,7 +147,7 @@ class Processes:
         """Send a signal to a process, unless it has ended."""
         process = self.running[name]
         if process.poll() is None:
-            with suppress(ProcessLookupError):  # it has ended since
+            with suppress(ProcessLookupError):  # it has ended in the meantime
                 os.kill(process.pid, number)
 
     def status(self, name: str) -> int | None:
@@ -173,7 +173,7 @@ class Processes:
         return True
 
     def has_printed(self, name: str, count: int) -> bool:
-        """Return True once a process has printed ``count`` lines; raise if it has ended before."""
+        """Return True once a process has printed ``count`` lines; raise if it ended first."""
         status = self.running[name].poll()
         if len(self.lines(name)) >= count:  # read after the status
             return True
@@ -219,7 +219,7 @@ class Processes:
         return [line for line in logged if line["event"] == event]
 
     def metrics_address(self, name: str) -> str:
-        """Return where a process serves its metrics."""
+        """Return the address at which a process serves its metrics."""
         return str(self.events(name, "metrics_started")[-1]["address"])
 
     def _tails(self) -> str:
@@ -233,7 +233,7 @@ class Processes:
     # -- actions that wait ---------------------------------------------------------------------
 
     def kill(self, *names: str) -> None:
-        """Kill processes, all at once, as kill -9 does; return once they have ended."""
+        """Send SIGKILL to all processes at once; return once they have ended."""
         for name in names:
             self.send_signal(name, signal.SIGKILL)
         for name in names:
@@ -272,12 +272,12 @@ class Processes:
         return status
 
     def until_listening(self, *names: str) -> None:
-        """Wait until processes have printed where they listen."""
+        """Wait until processes have printed their addresses."""
         for name in names:
             self.until(lambda: self.is_listening(name), lambda: f"{name} does not listen")  # noqa: B023
 
     def until_printed(self, name: str, count: int) -> None:
-        """Wait until a process has printed ``count`` lines; it must not end before."""
+        """Wait until a process has printed ``count`` lines; raise if it ends first."""
         self.until(lambda: self.has_printed(name, count), lambda: f"{name} is silent")
 
     def until(
@@ -376,10 +376,10 @@ def run_from_argv() -> None:
 
 
 def run_command(words: list[str], stdout: str, stderr: str) -> None:
-    """Run a command of skipring, or a program if the first word is a path, in a new session.
+    """Run a skipring command, or a program if the first word is a path, in a new session.
 
     The kernel kills this process when its parent ends. The fork server ends when no process has
-    its pipe open any more, so this process closes all inherited files, after asking the kernel.
+    its pipe open, so this process closes all inherited files after that request to the kernel.
     """
     os.setsid()
     with suppress(OSError, AttributeError):  # only Linux has it
@@ -398,7 +398,7 @@ def run_command(words: list[str], stdout: str, stderr: str) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in [name for name in os.environ if name.startswith("SKIPRING_")]:
-        del os.environ[name]  # they are options of the command line
+        del os.environ[name]  # these variables are options of the command line
     if words[0].endswith(".py"):
         sys.argv = words
         runpy.run_path(words[0], run_name="__main__")

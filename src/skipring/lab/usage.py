@@ -16,7 +16,7 @@ from typing import Final, ParamSpec, TypeVar
 MIB: Final = 1 << 20
 
 _PROC: Final = Path("/proc")
-_PARENT, _FIRST_TIME, _LAST_TIME = 1, 11, 15  # fields of /proc/PID/stat after the name
+_PARENT, _FIRST_TIME, _LAST_TIME = 1, 11, 15  # fields of /proc/PID/stat after the process name
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -15,7 +15,7 @@ from skipring.report.tables import Table, as_html
 
 
 class Section(Struct, frozen=True):
-    """Section of a page: title, sentence, and optionally a figure, a table and notes."""
+    """Section of a page: title, sentence, and optional figure, table and notes."""
 
     key: str  # anchor within the page, and name of the picture
     title: str

@@ -78,7 +78,7 @@ def write_pictures(figures: Iterable[tuple[str, Any]], folder: Path) -> list[Pat
 
 
 def _drawn(figures: dict[str, Any]) -> dict[str, str]:
-    """Return all figures as SVG from one run, since a browser takes a second to start."""
+    """Return all figures as SVG from one browser run, since a start takes a second."""
     listed = ",".join(f"{json.dumps(name)}:{figure_json(it)}" for name, it in figures.items())
     page = _PAGE.substitute(
         _LIGHT, plotly=get_plotlyjs(), figures=f"{{{listed}}}", width=str(WIDTH)

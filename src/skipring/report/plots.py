@@ -1,7 +1,7 @@
 """Style of figures: lines with ranges, dots with ranges, steps.
 
 The page sets the colours of background, text and grid. Series differ in colour, symbol and dash, so
-they are distinguishable without colour.
+they remain distinguishable without colour.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ DASHES: Final = ("solid", "dash", "dot", "dashdot")
 FONT: Final = "system-ui, sans-serif"
 HEIGHT: Final = 430
 _MARGIN: Final = {"l": 64, "r": 16, "t": 24, "b": 68}
-_JITTER: Final = 0.16  # Guess: the share of the distance to the next n over which ranges spread.
-_LEGEND_BELOW_MAX: Final = 4  # Guess: a column is better for more names
+_JITTER: Final = 0.16  # Guess: the share of the distance to the next n that shifted ranges use.
+_LEGEND_BELOW_MAX: Final = 4  # Guess: more names need a column
 
 
 class Point(Struct, frozen=True):
@@ -52,7 +52,7 @@ class Axis(Struct, frozen=True):
 
 
 class Panel(Struct, frozen=True):
-    """One of several plots in a row."""
+    """Plot in a row of several."""
 
     title: str
     series: tuple[Series, ...]

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-_DIGITS: Final = 3  # Guess: more are not significant, and harder to read.
+_DIGITS: Final = 3  # Guess: more digits are not significant and harder to read.
 _MARKDOWN_SPECIAL: Final = str.maketrans({char: f"\\{char}" for char in "\\|*_`<>[]"})
 
 
@@ -27,7 +27,7 @@ _SIGNS: Final = {Tone.NONE: "", Tone.GOOD: "✓ ", Tone.BAD: "✗ ", Tone.OPEN: 
 
 
 class Cell(Struct, frozen=True):
-    """Text and its tone; a sign shows the tone besides the colour."""
+    """Text and its tone, which a sign shows in addition to the colour."""
 
     text: str
     tone: Tone = Tone.NONE
@@ -105,7 +105,7 @@ def number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent; 100 % and 0 % only if exact."""
+    """Return a share in percent; only exact values are shown as 100 % or 0 %."""
     if share in (0.0, 1.0):
         return f"{share:.0%}".replace("%", " %")
     places = 1 if 0.001 <= share <= 0.999 else 3  # noqa: PLR2004  (beyond these a share is written out)

@@ -257,7 +257,7 @@ def test_broker_is_measured_as_a_process() -> None:
     assert last == {"ratios": {}}
 
 
-def test_hottest_ratio_is_that_of_broker_to_member() -> None:
+def test_hottest_ratio_divides_the_cost_of_a_broker_by_that_of_the_busiest_member() -> None:
     def row(system: str, cpu: float, settled: float) -> dict[str, object]:
         costs = {"cpu_us_per_publication": cpu, "cpu_us_per_publication_settled": settled}
         return {"job": HOTTEST, "system": system, "n": 64, **costs}
@@ -274,7 +274,7 @@ def test_hottest_ratio_is_that_of_broker_to_member() -> None:
 
 
 def _cost_of(run: BenchRun) -> RunResult:
-    """A delivery costs as many microseconds as its payload has bytes, times topics and n."""
+    """Return a cost of one microsecond per payload byte, times topics and n."""
     cpu = {"publisher": 1e-6 * run.size * run.topics * run.n * (run.n * run.count)}
     own = dict.fromkeys(("run_frames", "idle_frames", "messages", "hottest_bytes"), 0.0)
     phases = dict.fromkeys(("joining_cpu_us", "joining_frames", "run_cpu_us", "idle_cpu_us"), 0.0)

@@ -28,7 +28,7 @@ def test_new_node_gets_everything(rows: Rows) -> None:
 
 
 @pytest.mark.heavy
-def test_cost_is_that_of_newcomer_and_servers(rows: Rows) -> None:
+def test_cost_includes_newcomer_and_servers(rows: Rows) -> None:
     row = rows[0]
     assert 0 < row["cpu_s_min"] <= row["cpu_s"] <= row["cpu_s_max"]
     assert row["cpu_s_newcomer"] > 0 < row["cpu_s_servers"]

@@ -49,7 +49,7 @@ def test_inserts_are_measured_several_times_in_two_sizes(rows: list[dict[str, An
         assert row["python"] == platform.python_version()
 
 
-def test_the_stall_is_the_longest_of_all_calls(rows: list[dict[str, Any]]) -> None:
+def test_stall_is_the_longest_of_all_calls(rows: list[dict[str, Any]]) -> None:
     (stall,) = (row for row in rows if row.get("job") == "stall")
     kinds = [stall[name] for name in ("insert_ms", "freshen_ms", "scrub_ms")]
     assert min(kinds) > 0

@@ -35,7 +35,7 @@ def test_each_measurement_is_a_row_and_the_ratios_are_last(rows: list[dict[str, 
     assert list(last) == ["ratios"]
 
 
-def test_the_tries_are_equal_at_the_end(measured: list[dict[str, Any]]) -> None:
+def test_tries_are_equal_after_reconciliation(measured: list[dict[str, Any]]) -> None:
     assert all(row["equal"] for row in measured)
 
 
@@ -46,21 +46,21 @@ def test_differences_are_sent_once(measured: list[dict[str, Any]]) -> None:
         assert (row["publication_bytes"] > 0) is (row["d"] > 0)
 
 
-def test_between_equal_tries_there_is_one_small_message(measured: list[dict[str, Any]]) -> None:
+def test_comparison_of_equal_tries_takes_one_small_message(measured: list[dict[str, Any]]) -> None:
     for row in measured:
         if row["d"] == 0:
             assert (row["sessions"], row["messages"], row["hops"]) == (1, 1, 1)
             assert row["wire_bytes_max"] <= reconcile.EQUAL_BYTES
 
 
-def test_batched_it_takes_few_hops_and_messages(measured: list[dict[str, Any]]) -> None:
+def test_batched_reconciliation_takes_few_hops_and_messages(measured: list[dict[str, Any]]) -> None:
     for row in measured:
         if row["system"] == BATCHED:
             assert row["hops"] <= reconcile.HOPS * row["sessions"]
             assert row["messages"] <= 2 * row["hops"]
 
 
-def test_unbatched_it_takes_more_messages(measured: list[dict[str, Any]]) -> None:
+def test_unbatched_reconciliation_takes_more_messages(measured: list[dict[str, Any]]) -> None:
     by_system = {
         system: {(row["n"], row["d"]): row for row in measured if row["system"] == system}
         for system in (BATCHED, UNBATCHED)
@@ -69,7 +69,7 @@ def test_unbatched_it_takes_more_messages(measured: list[dict[str, Any]]) -> Non
         assert row["messages"] >= by_system[BATCHED][key]["messages"]
 
 
-def test_bytes_grow_with_what_differs(measured: list[dict[str, Any]]) -> None:
+def test_bytes_grow_with_the_number_of_differences(measured: list[dict[str, Any]]) -> None:
     large = [row for row in measured if row["system"] == BATCHED and row["n"] == 3000]
     sizes = [row["wire_bytes"] for row in large]
     assert sizes == sorted(sizes)

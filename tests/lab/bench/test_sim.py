@@ -39,7 +39,7 @@ def test_each_measurement_is_a_row_and_the_ratios_are_last(rows: list[dict[str, 
     assert list(last) == ["ratios"]
 
 
-def test_healing_starts_with_everything_arbitrary_and_ends_well(rows: list[dict[str, Any]]) -> None:
+def test_healing_starts_in_an_arbitrary_state_and_converges(rows: list[dict[str, Any]]) -> None:
     healing = rows[1]
     assert healing["adversary"] == "A15"
     assert healing["converged"] is True
@@ -79,7 +79,7 @@ def test_healing_depends_on_the_seed_alone(
         assert healing[name] == rows[1][name]
 
 
-def test_skeleton_sends_as_much_as_a_subscriber() -> None:
+def test_skeleton_sends_as_many_messages_as_a_subscriber() -> None:
     rounds, n = 3, 64
     skeleton, real = sim._skeleton_world(n, 1), sim._world(n, 1)
     for world in (skeleton, real):

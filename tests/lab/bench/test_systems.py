@@ -109,7 +109,7 @@ def test_slow_system_runs_with_fewer_publications(n: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("name", [*SYSTEMS, *STORED])
-def test_driver_imports_without_its_packages_and_has_its_classes(name: str) -> None:
+def test_driver_module_loads_without_its_packages_and_has_its_classes(name: str) -> None:
     for systems, parts in ((SYSTEMS, ("Publisher", "Subscribers")), (STORED, ("Newcomer",))):
         if name in systems:
             module, prefix = systems[name].driver.split(".")
@@ -131,7 +131,7 @@ Rows = list[tuple[int, bytes]]
 
 
 def _on_disk(directory: Path) -> Rows:
-    """Return what a process would find after a crash now."""
+    """Return the state that a process would find after a crash now."""
     copy = directory / "copy"
     copy.mkdir()
     for file in directory.glob(f"{STORE_FILE}*"):

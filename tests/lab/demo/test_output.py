@@ -143,7 +143,7 @@ def test_missing_spark_is_reported_with_the_command() -> None:
     assert f"Left out: {reason}" in plain([SparkResult(skipped=reason)])
 
 
-def test_a_console_without_unicode_gets_ascii() -> None:
+def test_console_without_unicode_gets_ascii() -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     output = PlainOutput(Console(file=file, width=80, color_system=None))
     shown(output)  # would raise UnicodeEncodeError
@@ -154,7 +154,7 @@ def test_a_console_without_unicode_gets_ascii() -> None:
 
 
 async def at_once(_: float) -> None:
-    """Leave no time to read."""
+    """Return without a pause."""
 
 
 def test_live_frames_are_repainted_and_the_cursor_is_shown_again() -> None:

@@ -293,11 +293,11 @@ def test_unwritable_report_is_refused_at_the_start(
         skipring.main(given, standalone_mode=False)
 
 
-def test_nodes_with_another_root_are_a_fault_also_without_spark(
+def test_nodes_with_another_root_are_a_fault_even_without_spark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Differing:
-        """Runs no step, and finds at the end that the nodes are not in sync."""
+        """Runner without steps, whose nodes are not in sync at the end."""
 
         faults = ()
 

@@ -47,7 +47,7 @@ def test_publication_that_no_member_has_is_lost_although_roots_are_equal() -> No
     assert found.faults == ("no member has 1 of the publications",)
 
 
-def test_empty_database_hides_no_member() -> None:
+def test_member_is_found_despite_an_empty_database() -> None:
     forgetful = replace(WORLD, supervisor=SupervisorState())
     hidden = frozenset(NODES)
     statuses = {node: status_of(state) for node, state in WORLD.subscribers.items()}
@@ -58,7 +58,7 @@ def test_empty_database_hides_no_member() -> None:
     assert found.layout.recorded == 0
 
 
-def test_without_a_supervisor_the_last_known_database_is_compared() -> None:
+def test_nodes_are_compared_with_the_last_known_database_without_a_supervisor() -> None:
     statuses = {node: status_of(state) for node, state in WORLD.subscribers.items()}
     found = state_without_supervisor(TOPIC, WORLD.supervisor, statuses, NODES, IDS)
     assert found.faults == ("L0: database: the supervisor does not answer",)

@@ -1,4 +1,4 @@
-"""Rows of a lab made by hand, of the same form as those that are simulated."""
+"""Handmade rows of a lab, in the form of simulated ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row: TypeAlias = dict[str, Any]
 
 
 def run(kind: str, n: int, **values: object) -> Row:
-    """A row of ``runs``; what is not given is as in a run of which nothing is known."""
+    """Return a row of ``runs``; omitted values are those of a run without results."""
     names = [name for name in values if name in Trial.__struct_fields__]
     given = convert({"kind": kind, "n": n, **{name: values.pop(name) for name in names}}, Trial)
     row = blank_row(given) | {"degree_peak": 4, "degree_mean": 3.5}
@@ -58,13 +58,13 @@ def seen(run_id: str, layers: Sequence[int], strict_from: int | None = None) -> 
 
 
 def frame(spark: SparkSession, schema: pa.Schema, rows: Iterable[Row]) -> DataFrame:
-    """The rows as a DataFrame."""
+    """Return the rows as a DataFrame."""
     table = pa.Table.from_pylist(list(rows), schema=schema)
     return spark.createDataFrame(table, schema=spark_schema(schema))
 
 
 def write_lab(directory: Path, runs: Sequence[Row], rounds: Sequence[Row]) -> Path:
-    """A directory as `skipring lab run` leaves it."""
+    """Write a directory in the form of `skipring lab run`."""
     for name, schema, rows in (("runs", RUNS, runs), ("rounds", ROUNDS, rounds)):
         (directory / name).mkdir(parents=True)
         table = pa.Table.from_pylist(list(rows), schema=schema)
@@ -73,7 +73,7 @@ def write_lab(directory: Path, runs: Sequence[Row], rounds: Sequence[Row]) -> Pa
 
 
 def whole_lab() -> tuple[list[Row], list[Row]]:
-    """Some runs of every kind, so that no figure is left out."""
+    """Return runs of every kind and their rounds, so a report has every figure."""
     runs = [
         healed(n, rounds, mode=mode, seed=seed, adversary=code, publications=5, degree_peak=n)
         for n in (8, 16, 32)

@@ -1,4 +1,4 @@
-"""Aggregates of runs: bounds against tables of statistics, groups from rows made by hand."""
+"""Aggregates of runs: bounds compared with statistical tables, groups of handmade rows."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from tests.lab.experiments.lab_rows import frame, healed, run, seen
         (999, 1000, 0.9944, 0.99997),
     ],
 )
-def test_a_share_has_the_bounds_of_clopper_and_pearson(
+def test_share_has_the_bounds_of_clopper_and_pearson(
     good: int, runs: int, low: float, high: float
 ) -> None:
     bounds = share_bounds(good, runs)
     assert [bounds.low, bounds.high] == pytest.approx([low, high], abs=1e-4)
 
 
-def test_no_runs_say_nothing_of_a_share() -> None:
+def test_share_without_runs_has_no_estimate() -> None:
     bounds = share_bounds(0, 0)
     assert isnan(bounds.value)
     assert (bounds.low, bounds.high) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("runs", [1, 7, 30, 400])
-def test_the_beta_distribution_is_the_binomial_tail(runs: int) -> None:
+def test_beta_distribution_equals_the_binomial_tail(runs: int) -> None:
     for good in range(0, runs, max(1, runs // 5)):
         for share in (0.05, 0.5, 0.93):
             tail = sum(
@@ -62,7 +62,7 @@ def test_the_beta_distribution_is_the_binomial_tail(runs: int) -> None:
 @pytest.mark.parametrize(
     ("count", "student"), [(2, 12.7062), (6, 2.5706), (31, 2.0423), (1001, 1.9623)]
 )
-def test_a_mean_has_the_bounds_of_student(count: int, student: float) -> None:
+def test_mean_has_the_bounds_of_student(count: int, student: float) -> None:
     values = [float(number % 2) for number in range(count)]
     mean = sum(values) / count
     deviation = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
@@ -71,14 +71,14 @@ def test_a_mean_has_the_bounds_of_student(count: int, student: float) -> None:
     assert bounds.value - bounds.low == pytest.approx(bounds.high - bounds.value)
 
 
-def test_one_value_alone_has_no_bounds() -> None:
+def test_single_value_has_no_bounds() -> None:
     bounds = mean_bounds([3.0])
     assert bounds.value == 3
     assert isnan(bounds.low)
     assert isnan(bounds.high)
 
 
-def test_a_slope_is_found_and_bounded() -> None:
+def test_slope_is_fitted_with_bounds() -> None:
     rng = Random(1)
     points = [(float(x), 2.0 * x + rng.gauss(0, 1)) for x in range(50)]
     slope = slope_bounds(points)
@@ -87,7 +87,7 @@ def test_a_slope_is_found_and_bounded() -> None:
     assert isnan(slope_bounds([(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]).value)
 
 
-def test_a_median_lies_between_order_statistics() -> None:
+def test_median_is_bounded_by_order_statistics() -> None:
     # Six values: both ends leave out 2 * 1/64 = 3.1 %; with five it would be 6.2 %.
     six = BoundSample.of([6, 5, 4, 3, 2, 1], 6).median
     assert (six.value, six.low, six.high) == (3, 1, 6)
@@ -96,7 +96,7 @@ def test_a_median_lies_between_order_statistics() -> None:
     assert (hundred.value, hundred.low, hundred.high) == (50, 40, 61)
 
 
-def test_the_bounds_of_a_median_cover_it_as_often_as_they_say() -> None:
+def test_bounds_of_a_median_cover_it_in_95_percent_of_samples() -> None:
     rng = Random(2)
     covered = 0
     for _ in range(400):
@@ -105,7 +105,7 @@ def test_the_bounds_of_a_median_cover_it_as_often_as_they_say() -> None:
     assert covered >= 0.93 * 400
 
 
-def test_what_never_came_counts_as_the_largest() -> None:
+def test_runs_without_a_value_count_as_infinite() -> None:
     sample = BoundSample.of([4.0, 2.0], runs=5)
     assert sample.values == (2.0, 4.0, inf, inf, inf)
     assert sample.median.value == inf
@@ -140,7 +140,7 @@ def test_survival_has_the_bounds_of_a_share() -> None:
 
 @pytest.fixture(scope="module")
 def runs(spark: SparkSession) -> DataFrame:
-    """Runs that lose what they had, that never come to it, and that fail."""
+    """Return runs that lose legitimacy, never reach it, or fail."""
     rows = [
         healed(8, 3, seed=0),
         healed(8, 5, seed=1),
@@ -169,13 +169,13 @@ def of_seed(runs: DataFrame, seed: int) -> dict[str, object]:
 
 
 @pytest.mark.heavy  # Spark has to start
-def test_a_run_that_failed_counts_nowhere(runs: DataFrame) -> None:
+def test_failed_run_is_excluded_from_every_aggregate(runs: DataFrame) -> None:
     assert runs.count() == 7
     assert runs.filter("seed = 3").count() == 0
 
 
 @pytest.mark.heavy  # Spark has to start
-def test_a_layer_is_right_since_it_was_last_wrong(runs: DataFrame) -> None:
+def test_layer_counts_as_right_from_its_last_wrong_round_on(runs: DataFrame) -> None:
     first = of_seed(runs, 0)
     found = [first[f"since_L{layer}"] for layer in range(5)]
     assert found == [0, 1, 3, 3, 3]
@@ -183,14 +183,14 @@ def test_a_layer_is_right_since_it_was_last_wrong(runs: DataFrame) -> None:
 
 
 @pytest.mark.heavy  # Spark has to start
-def test_a_layer_that_is_wrong_at_the_end_was_never_right_for_good(runs: DataFrame) -> None:
+def test_layer_that_is_wrong_at_the_end_has_no_first_right_round(runs: DataFrame) -> None:
     last = of_seed(runs, 2)
     assert last["layers_end"] == 1
     assert [last[f"since_L{layer}"] for layer in range(5)] == [0, None, None, None, None]
 
 
 @pytest.mark.heavy  # Spark has to start
-def test_what_was_legitimate_and_then_was_not_is_lost(runs: DataFrame) -> None:
+def test_state_that_stops_being_legitimate_is_lost(runs: DataFrame) -> None:
     kept, lost, never = (of_seed(runs, seed) for seed in range(3))
     assert (kept["lost_explicit"], lost["lost_explicit"], never["lost_explicit"]) == (
         False,
@@ -203,7 +203,7 @@ def test_what_was_legitimate_and_then_was_not_is_lost(runs: DataFrame) -> None:
 
 
 @pytest.mark.heavy  # Spark has to start
-def test_values_are_grouped_and_what_never_came_is_counted(runs: DataFrame) -> None:
+def test_values_are_grouped_and_runs_without_a_value_count_as_infinite(runs: DataFrame) -> None:
     found = groups(runs.filter("kind = 'converge' AND without = ''"), ["mode", "n"], "rounds")
     assert [(group.at["mode"], group.at["n"], group.sample) for group in found] == [
         ("fast", 8, BoundSample((3.0, 5.0))),
@@ -213,7 +213,7 @@ def test_values_are_grouped_and_what_never_came_is_counted(runs: DataFrame) -> N
 
 
 @pytest.mark.heavy  # Spark has to start
-def test_a_run_that_is_not_through_was_watched_to_its_limit(runs: DataFrame) -> None:
+def test_run_that_did_not_converge_is_censored_at_its_limit(runs: DataFrame) -> None:
     rows = ends(runs.filter("kind = 'converge' AND n = 8 AND without = ''"), ["mode"]).collect()
     assert {row["mode"]: sorted(tuple(end) for end in row["ends"]) for row in rows} == {
         "fast": [(3.0, True), (5.0, True)],
@@ -222,14 +222,14 @@ def test_a_run_that_is_not_through_was_watched_to_its_limit(runs: DataFrame) -> 
 
 
 @pytest.mark.heavy  # Spark has to start
-def test_modes_are_compared_where_all_were_tried(runs: DataFrame) -> None:
+def test_modes_are_compared_in_cells_with_runs_of_all_modes(runs: DataFrame) -> None:
     common = on_common_ground(runs.filter("kind = 'converge' AND without = ''"), "mode")
     assert {(row["mode"], row["n"]) for row in common.collect()} == {("fast", 8), ("paper", 8)}
     assert runs.filter("is_common").count() == 3
 
 
 @pytest.mark.heavy  # Spark has to start
-def test_a_run_without_a_rule_stands_beside_the_same_with_all(runs: DataFrame) -> None:
+def test_run_without_a_rule_is_paired_with_the_run_with_all_rules(runs: DataFrame) -> None:
     pairs = beside_all_rules(runs.filter("kind = 'converge'")).collect()
     assert sorted((row["seed"], row["rounds_all"], row["ratio"]) for row in pairs) == [
         (0, 3, 3.0),

@@ -1,4 +1,4 @@
-"""The matrix of the lab: what a file asks for, and what is refused."""
+"""Matrix of the lab: the runs that a file describes, and refused files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def asked(tmp_path: Path, *blocks: str, title: str = 'title = "t"') -> Matrix:
     return read_matrix(path)
 
 
-def test_the_product_of_all_lists_is_run(tmp_path: Path) -> None:
+def test_matrix_contains_the_product_of_all_lists(tmp_path: Path) -> None:
     block = """
     kind = "converge"
     n = [4, 8, 16]
@@ -37,12 +37,12 @@ def test_the_product_of_all_lists_is_run(tmp_path: Path) -> None:
     assert {run.seed for run in runs} == set(range(5))
 
 
-def test_a_value_alone_is_a_list_of_one(tmp_path: Path) -> None:
+def test_single_value_equals_a_list_of_one(tmp_path: Path) -> None:
     (run,) = asked(tmp_path, 'kind = "steady"\nn = 8\nrounds = 30\nmode = "fixed"').runs
     assert run == Trial(kind="steady", n=8, rounds=30, mode="fixed")
 
 
-def test_what_is_not_said_is_as_in_simulate(tmp_path: Path) -> None:
+def test_omitted_keys_have_the_defaults_of_simulate(tmp_path: Path) -> None:
     (run,) = asked(tmp_path, 'kind = "converge"\nn = 16').runs
     assert (run.adversary, run.scheduler, run.mode, run.spread) == (
         *("A00", "random", "fast", "adaptive"),
@@ -50,13 +50,15 @@ def test_what_is_not_said_is_as_in_simulate(tmp_path: Path) -> None:
     assert (run.max_rounds, run.closure, run.publications) == (2000, 20, 0)
 
 
-def test_all_is_every_adversary(tmp_path: Path) -> None:
+def test_adversary_all_selects_every_adversary(tmp_path: Path) -> None:
     runs = asked(tmp_path, 'kind = "converge"\nn = 4\nadversary = "all"').runs
     assert [run.adversary for run in runs] == list(ADVERSARIES)
 
 
 @pytest.mark.parametrize("mode", [Mode.FIXED, Mode.FAST])
-def test_each_is_every_rule_of_the_mode_one_at_a_time(tmp_path: Path, mode: Mode) -> None:
+def test_without_each_omits_every_rule_of_the_mode_one_at_a_time(
+    tmp_path: Path, mode: Mode
+) -> None:
     block = f'kind = "converge"\nn = 4\nmode = "{mode}"\nwithout = ["", "each"]'
     runs = asked(tmp_path, block).runs
     assert [run.without for run in runs] == ["", *(r for r in Rule if r in MODE_RULES[mode])]
@@ -75,8 +77,8 @@ def test_equal_runs_of_two_blocks_are_one(tmp_path: Path) -> None:
     assert {run.without for run in runs} == {"R9,S11"}
 
 
-def test_the_name_of_a_run_says_all_that_decides_it(tmp_path: Path) -> None:
-    """Two runs have the same name only if they are the same."""
+def test_name_of_a_run_contains_all_its_parameters(tmp_path: Path) -> None:
+    """Compare names: different runs never have the same name."""
     one = Trial(kind="converge", n=4, adversary="A00")
     others = [
         Trial(kind="steady", n=4, adversary="A00"),
@@ -94,7 +96,7 @@ def test_the_name_of_a_run_says_all_that_decides_it(tmp_path: Path) -> None:
     assert len({run.run_id for run in [one, *others]}) == 1 + len(others)
 
 
-def test_the_order_is_that_of_the_file(tmp_path: Path) -> None:
+def test_runs_keep_the_order_of_the_file(tmp_path: Path) -> None:
     block = 'kind = "converge"\nn = [8, 4]\nadversary = ["A15", "A00"]'
     runs = asked(tmp_path, block).runs
     assert runs == asked(tmp_path, block).runs
@@ -130,7 +132,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("block", REFUSED)
-def test_an_error_names_the_file_the_block_and_the_key(tmp_path: Path, block: str) -> None:
+def test_error_names_the_file_the_block_and_the_key(tmp_path: Path, block: str) -> None:
     with pytest.raises(InputError) as caught:
         asked(tmp_path, *TWO, block)
     assert str(caught.value).startswith(f"{tmp_path / 'm.toml'}: experiment 2: {REFUSED[block]}")
@@ -148,7 +150,7 @@ def test_an_error_names_the_file_the_block_and_the_key(tmp_path: Path, block: st
         ("title =", "not TOML we can read"),
     ],
 )
-def test_a_file_that_is_no_matrix_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_file_that_is_not_a_matrix_is_refused(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "m.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError) as caught:
@@ -161,14 +163,14 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
         read_matrix(tmp_path / "m.toml")
 
 
-def test_a_matrix_that_is_too_large_is_refused_before_it_is_written_out(tmp_path: Path) -> None:
+def test_matrix_with_too_many_runs_is_refused_before_it_is_expanded(tmp_path: Path) -> None:
     block = f'kind = "converge"\nn = {list(range(1, 1001))}\nseeds = {matrix_module.RUNS_MAX}'
     with pytest.raises(InputError, match=r"these are 10000000000 runs, .* at most 10000000"):
         asked(tmp_path, block)
 
 
 @pytest.mark.parametrize("name", ["lab-small.toml", "lab-large.toml"])
-def test_the_matrices_that_come_with_us_can_be_read_and_have_every_kind(name: str) -> None:
+def test_shipped_matrices_are_valid_and_contain_every_kind(name: str) -> None:
     matrix = read_matrix(SCENARIOS / name)
     assert {run.kind for run in matrix.runs} == set(KINDS)
     healing = [run for run in matrix.runs if run.kind == "converge"]

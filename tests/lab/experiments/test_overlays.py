@@ -1,4 +1,4 @@
-"""The skip ring beside Chord and a skip graph."""
+"""Comparison of the skip ring with Chord and a skip graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIZES = [2, 3, 5, 16, 37, 64, 256]
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_the_skip_rings_degree_is_that_of_its_definition(n: int) -> None:
+def test_degree_of_a_skip_ring_equals_its_definition(n: int) -> None:
     measured = overlay_measures(n, seed=0)
     edges = ring_edges(n) | shortcut_edges(n)
     assert measured["skip_ring.degree_mean"] == pytest.approx(2 * len(edges) / n)
@@ -20,14 +20,14 @@ def test_the_skip_rings_degree_is_that_of_its_definition(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_a_flood_is_never_longer_than_a_routed_request_can_be(n: int) -> None:
+def test_flood_and_routed_requests_stay_within_their_hop_bounds(n: int) -> None:
     measured = overlay_measures(n, seed=1)
     assert measured["skip_ring.flood_hops_max"] <= levels(n)
     for name in OVERLAYS:
         assert 1 <= measured[f"{name}.path_mean"] <= measured[f"{name}.path_max"] < max(n, 2)
 
 
-def test_a_few_chord_nodes_have_the_fingers_of_the_definition() -> None:
+def test_chord_nodes_have_the_fingers_of_the_definition() -> None:
     # Among three nodes each knows both others; the farther one is a relay only if some arc to the
     # nearer one is passed over by every power of two.
     measured = [overlay_measures(3, seed) for seed in range(20)]
@@ -36,7 +36,7 @@ def test_a_few_chord_nodes_have_the_fingers_of_the_definition() -> None:
 
 
 @pytest.mark.parametrize("n", [64, 256])
-def test_fingers_and_lists_grow_with_log_n_and_the_skip_rings_degree_does_not(n: int) -> None:
+def test_degree_grows_with_log_n_in_chord_and_skip_graph_only(n: int) -> None:
     measured = overlay_measures(n, seed=0)
     assert measured["skip_ring.degree_mean"] < 4
     assert levels(n) < measured["chord.degree_mean"] <= 2 * levels(n) + 1
@@ -52,16 +52,16 @@ def test_one_node_of_a_skip_ring_relays_a_constant_share_of_all_requests(n: int)
 
 
 @pytest.mark.parametrize("n", [4, 16, 64])
-def test_a_full_skip_ring_is_even_and_chord_is_not(n: int) -> None:
+def test_full_skip_ring_is_evenly_spaced_and_chord_is_not(n: int) -> None:
     measured = overlay_measures(n, seed=0)
     assert measured["skip_ring.gap_max"] == 1.0
     assert measured["chord.gap_max"] > 1.0
 
 
-def test_a_skip_ring_that_is_not_full_is_even_but_for_a_factor_of_two() -> None:
+def test_partly_filled_skip_ring_has_gaps_within_a_factor_of_two() -> None:
     assert all(1 <= overlay_measures(n, 0)["skip_ring.gap_max"] <= 2 for n in range(2, 40))
 
 
-def test_the_same_seed_gives_the_same_and_another_one_does_not() -> None:
+def test_equal_seeds_give_equal_measures_and_other_seeds_do_not() -> None:
     assert overlay_measures(64, 7) == overlay_measures(64, 7)
     assert overlay_measures(64, 7) != overlay_measures(64, 8)

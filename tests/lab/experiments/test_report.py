@@ -1,4 +1,4 @@
-"""The lab's report, from tables made by hand to the page."""
+"""Report of the lab, from handmade tables to the page."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def page(spark: SparkSession, lab: Path) -> HtmlReport:
 
 
 @pytest.mark.heavy
-def test_a_lab_of_everything_has_every_figure(page: HtmlReport) -> None:
+def test_report_on_every_kind_of_run_has_every_figure(page: HtmlReport) -> None:
     drawn = [it.key for _, sections in page.parts for it in sections if it.figure is not None]
     assert drawn == FIGURES
     assert not any(it.key == "left-out" for _, sections in page.parts for it in sections)
 
 
 @pytest.mark.heavy
-def test_the_headline_is_computed(page: HtmlReport) -> None:
+def test_headline_is_computed_from_the_runs(page: HtmlReport) -> None:
     assert page.lead.startswith(
         "With all its rules (mode fast) skipring became legitimate in all 48 runs (true share ≥ "
         "92.6 % with 95 %), half of them within 9 rounds, the slowest in 17."
@@ -100,7 +100,7 @@ def test_missing_kinds_of_a_matrix_are_named(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.heavy
-def test_a_directory_without_tables_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_directory_without_tables_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no table 'runs'.*skipring lab run"):
         write_report(spark, tmp_path, tmp_path / "page.html", None)
     broken = write_lab(tmp_path / "lab", [run("topology", 8, error="ValueError: x")], [])
@@ -125,7 +125,7 @@ def test_page_that_cannot_be_written_is_reported_with_its_path(
 # --- pictures --------------------------------------------------------------------------
 
 
-def test_without_a_browser_pictures_are_refused_before_any_work(
+def test_pictures_without_a_browser_are_refused_before_any_work(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -139,7 +139,7 @@ def _has_browser() -> bool:
 
 @pytest.mark.heavy
 @pytest.mark.skipif(not _has_browser(), reason="no Chromium or Chrome on this machine")
-def test_pictures_are_small_and_name_no_place(page: HtmlReport, tmp_path: Path) -> None:
+def test_pictures_are_small_and_contain_no_local_path(page: HtmlReport, tmp_path: Path) -> None:
     figures = [(it.key, it.figure) for _, sections in page.parts for it in sections if it.figure]
     written = write_pictures(figures[:2], tmp_path)
     assert [path.name for path in written] == ["rounds-by-n.svg", "rounds-by-adversary.svg"]

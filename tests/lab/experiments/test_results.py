@@ -112,7 +112,7 @@ def test_another_version_of_the_format_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "3"])
-def test_a_broken_description_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_description_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "lab.json").write_text(text)
     with pytest.raises(InputError, match="cannot be read; choose another"):
         require_format(tmp_path)
@@ -125,7 +125,7 @@ def test_foreign_directory_is_not_changed(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_report_needs_results(tmp_path: Path) -> None:
+def test_report_without_results_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no results of `skipring lab run`: it is empty"):
         require_format(tmp_path)
 

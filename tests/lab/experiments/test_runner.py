@@ -73,7 +73,7 @@ def plain_tables(matrix: Matrix) -> Tables:
 
 
 @pytest.mark.heavy
-def test_the_same_matrix_gives_the_same_rows_on_any_number_of_partitions(
+def test_rows_do_not_depend_on_the_number_of_partitions(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     matrix = read_matrix(matrix_file(tmp_path, *BLOCKS))
@@ -86,7 +86,7 @@ def test_the_same_matrix_gives_the_same_rows_on_any_number_of_partitions(
 
 
 @pytest.mark.heavy
-def test_only_new_runs_of_a_matrix_are_done(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_new_runs_of_a_matrix_are_executed(spark: SparkSession, tmp_path: Path) -> None:
     out, reports = tmp_path / "out", list[TrialProgress]()
     first = read_matrix(matrix_file(tmp_path, *BLOCKS[:2]))
     run_matrix(spark, first, out)
@@ -102,9 +102,7 @@ def test_only_new_runs_of_a_matrix_are_done(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.heavy
-def test_a_failed_run_is_not_repeated_and_is_still_counted(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_failed_run_is_counted_and_not_repeated(spark: SparkSession, tmp_path: Path) -> None:
     matrix = read_matrix(matrix_file(tmp_path, BLOCKS[4]))
     run_matrix(spark, matrix, tmp_path / "out")
     summary = run_matrix(spark, matrix, tmp_path / "out")
@@ -235,7 +233,7 @@ def test_every_run_is_in_one_chunk(cores: int) -> None:
     )
 
 
-def test_heavy_runs_come_first_the_heaviest_of_all() -> None:
+def test_heavy_runs_come_first_in_descending_order() -> None:
     first = next(chunks(SMALL + HEAVY, lambda: 64))
     assert first[: len(HEAVY)] == HEAVY[::-1]
 
@@ -272,7 +270,7 @@ def test_partitions_have_equal_loads_of_at_least_a_second() -> None:
     assert max(loads) - min(loads) <= 2 * estimated_s(SMALL[0])
 
 
-def test_a_heavy_run_has_a_partition_of_its_own() -> None:
+def test_heavy_run_has_its_own_partition() -> None:
     parts = partitions(SMALL[:200] + HEAVY)
     alone = [part for part in parts if part[0].kind == "steady"]
     assert len(alone) == len(HEAVY)

@@ -1,4 +1,4 @@
-"""The kinds of experiments: what they measure is what the simulator and the paper say."""
+"""Kinds of experiments: their measures agree with the simulator and the paper."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def done(kind: str, n: int, **values: Any) -> TrialResult:  # noqa: ANN401
     return outcome
 
 
-def test_there_is_a_run_of_every_kind_here() -> None:
+def test_samples_contain_a_run_of_every_kind() -> None:
     assert {run.kind for run in OF_EACH_KIND} == set(KINDS)
 
 
 @of_every_kind
-def test_the_rows_are_those_of_the_tables(run: Trial) -> None:
+def test_rows_match_the_schemas_of_the_tables(run: Trial) -> None:
     outcome = perform(run)
     table = pa.Table.from_pylist([outcome.row | {"samples": outcome.samples}], schema=RESULTS)
     table.validate(full=True)
@@ -62,8 +62,8 @@ def test_the_rows_are_those_of_the_tables(run: Trial) -> None:
     assert list(outcome.row["measures"]) == sorted(outcome.row["measures"])
 
 
-def test_a_run_gives_the_same_rows_in_every_process() -> None:
-    """Whatever the hash of texts, by which the order of sets is decided."""
+def test_run_gives_the_same_rows_in_every_process() -> None:
+    """Run with several hash seeds, which determine the order of sets."""
     program = (
         "from tests.lab.experiments.test_trials import OF_EACH_KIND, perform\n"
         "print([perform(run) for run in OF_EACH_KIND])"
@@ -86,7 +86,7 @@ def test_a_run_gives_the_same_rows_in_every_process() -> None:
 
 @pytest.mark.parametrize("churn", [0.0, 0.02])
 @pytest.mark.parametrize("code", ["A00", "A15", "A47"])
-def test_healing_is_what_simulate_reports(code: str, churn: float) -> None:
+def test_measured_healing_equals_the_report_of_simulate(code: str, churn: float) -> None:
     values = {"n": 8, "adversary": code, "loss": 0.1, "churn": churn, "seed": 3, "closure": 5}
     report = Simulation(make_scenario(values | {"without": ["R9", "S11"]})).run()
     run = Trial(kind="converge", **values, without="R9,S11", max_rounds=2000)
@@ -100,7 +100,7 @@ def test_healing_is_what_simulate_reports(code: str, churn: float) -> None:
 
 
 @pytest.mark.parametrize("churn", [0.0, 0.02])
-def test_the_rounds_tell_the_same_story_as_the_run(churn: float) -> None:
+def test_rounds_agree_with_the_totals_of_the_run(churn: float) -> None:
     outcome = done("converge", 16, adversary="A46", publications=9, churn=churn, closure=0)
     row, samples = outcome.row, outcome.samples
     assert [sample["round"] for sample in samples] == list(range(len(samples)))
@@ -130,7 +130,7 @@ def test_run_that_does_not_heal_is_not_an_error() -> None:
     assert len(outcome.samples) == 2
 
 
-def test_a_ring_that_has_healed_has_the_degrees_of_the_paper() -> None:
+def test_healed_ring_has_the_degrees_of_the_paper() -> None:
     row = done("converge", 16, adversary="A00").row
     assert row["degree_mean"] == 4 - 6 / 16
 
@@ -139,7 +139,7 @@ def test_a_ring_that_has_healed_has_the_degrees_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_a_legitimate_ring_does_not_change_and_costs_little(mode: Mode) -> None:
+def test_legitimate_ring_stays_unchanged_at_low_cost(mode: Mode) -> None:
     outcome = done("steady", 16, rounds=200, mode=mode)
     measures = outcome.row["measures"]
     assert outcome.row["closure_ok"]
@@ -156,10 +156,10 @@ def test_a_legitimate_ring_does_not_change_and_costs_little(mode: Mode) -> None:
 @pytest.mark.parametrize(
     ("kind", "in_paper", "with_push"), [("subscribe", 1, 3), ("unsubscribe", 2, 6), ("crash", 1, 5)]
 )
-def test_an_operation_costs_the_supervisor_what_the_theorem_says(
+def test_operation_costs_the_supervisor_the_messages_of_the_theorem(
     kind: str, n: int, in_paper: int, with_push: int
 ) -> None:
-    """Section 4.1. One less if the round robin sends it anyway, or no node moves."""
+    """Section 4.1; one message less if the round robin sends it anyway or no node moves."""
     for mode, cost in (("paper", in_paper), ("fixed", in_paper), ("fast", with_push)):
         costs = [
             done(kind, n, mode=mode, seed=seed, max_rounds=0).row["measures"]["supervisor_messages"]
@@ -170,7 +170,7 @@ def test_an_operation_costs_the_supervisor_what_the_theorem_says(
 
 
 @pytest.mark.parametrize(("kind", "least"), [("subscribe", 1), ("unsubscribe", 1), ("crash", 0)])
-def test_after_an_operation_the_ring_is_legitimate_again(kind: str, least: int) -> None:
+def test_ring_is_legitimate_again_after_an_operation(kind: str, least: int) -> None:
     outcome = done(kind, 16, closure=5)
     row, measures = outcome.row, outcome.row["measures"]
     assert row["converged"]
@@ -186,7 +186,7 @@ def test_after_an_operation_the_ring_is_legitimate_again(kind: str, least: int) 
 
 
 @pytest.mark.parametrize("n", [8, 33, 64])
-def test_a_flood_has_its_number_of_messages_and_at_most_log_n_hops(n: int) -> None:
+def test_flood_takes_the_expected_messages_and_at_most_log_n_hops(n: int) -> None:
     """Section 4.3, if no message overtakes another; a node that repair reaches first is silent."""
     row = done("spread", n, spread="flood", scheduler="sync", publications=1).row
     messages, repaired = row["measures"]["spreading_messages"], row["delivered_by_repair"]
@@ -196,13 +196,13 @@ def test_a_flood_has_its_number_of_messages_and_at_most_log_n_hops(n: int) -> No
     assert row["delivered_by_spreading"] + repaired == n - 1
 
 
-def test_the_tree_sends_one_message_a_delivery() -> None:
+def test_tree_sends_one_message_per_delivery() -> None:
     row = done("spread", 64, spread="tree", scheduler="sync", publications=1).row
     assert row["measures"]["messages_per_delivery"] <= 1
     assert row["measures"]["rounds_to_all"] == row["rounds_publications"]
 
 
-def test_the_measures_of_overlays_are_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_contains_the_measures_of_all_overlays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlays, "overlay_measures", lambda n, seed: {"b": seed, "a": n})
     outcome = done("topology", 32, seed=4)
     assert outcome.row["measures"] == {"a": 32, "b": 4}
@@ -212,7 +212,7 @@ def test_the_measures_of_overlays_are_taken_over(monkeypatch: pytest.MonkeyPatch
 # -- what goes wrong -------------------------------------------------------------------------
 
 
-def test_a_run_that_raises_is_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_raises_becomes_a_row_with_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(n: int, seed: int) -> dict[str, float]:
         raise ValueError("two\nlines")
 
@@ -226,7 +226,7 @@ def test_a_run_that_raises_is_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch
 # -- samples ---------------------------------------------------------------------------------
 
 
-def test_a_degree_counts_every_other_node_once() -> None:
+def test_degree_counts_every_other_node_once() -> None:
     """Several references to one node, under any labels, count once; a node's own do not count."""
     zero, one, two, three = (Label.nth(index) for index in range(4))
     state = SubscriberState(
@@ -244,7 +244,7 @@ def test_a_degree_counts_every_other_node_once() -> None:
     assert samples.degree_peak == samples.rows[0]["degree_max"] == 2
 
 
-def test_a_world_without_subscribers_has_no_degrees() -> None:
+def test_world_without_subscribers_has_no_degrees() -> None:
     world = World(Snapshot(subscribers={}), seed=0, config=ProtocolConfig())
     samples = Samples()
     assert samples.degree_peak == 0

@@ -1,4 +1,4 @@
-"""The paper's statements beside what runs say of them."""
+"""Verdicts of runs on the paper's statements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TITLES = [title for title, _ in IN_THE_MAP]
 
 
 def start_of(title: str) -> str:
-    """What is the same in the map and here: the title up to where the map says more."""
+    """Return the common part of a title in the map and in the table."""
     return re.split(r"[,;]|: logarithmic", title)[0]
 
 
@@ -43,14 +43,14 @@ def test_every_statement_of_the_map_is_in_the_table(title: str) -> None:
     assert any(statement.title.startswith(start_of(title)) for statement in STATEMENTS)
 
 
-def test_the_map_has_many_statements() -> None:
+def test_map_has_at_least_20_statements() -> None:
     assert len(TITLES) >= 20
 
 
 @pytest.mark.parametrize(
     "statement", STATEMENTS, ids=[f"{it.section} {it.title}" for it in STATEMENTS]
 )
-def test_a_theorem_of_the_table_is_in_the_map_and_so_are_its_records(statement: Statement) -> None:
+def test_statement_of_the_table_is_in_the_map_and_its_records_exist(statement: Statement) -> None:
     if statement.title.startswith(("Theorem", "Lemma", "Corollary", "RangeSummary")):
         assert start_of(statement.title) in PAPER_MAP
     for record in statement.decisions:
@@ -60,7 +60,7 @@ def test_a_theorem_of_the_table_is_in_the_map_and_so_are_its_records(statement: 
 @pytest.mark.parametrize(
     "title", [title for title, known in IN_THE_MAP if known.startswith("**False**")]
 )
-def test_what_the_map_calls_false_is_not_said_to_hold(title: str) -> None:
+def test_statement_that_the_map_calls_false_is_known_as_false(title: str) -> None:
     known = [it.known for it in STATEMENTS if it.title.startswith(start_of(title))]
     assert any(text.startswith("false") for text in known)
 
@@ -70,7 +70,7 @@ def test_what_the_map_calls_false_is_not_said_to_hold(title: str) -> None:
     [it for it in STATEMENTS if isinstance(it.measure, Unmeasured)],
     ids=lambda statement: statement.title,
 )
-def test_what_no_run_can_show_is_shown_by_the_tests_of_the_map(statement: Statement) -> None:
+def test_unmeasured_statement_names_the_tests_of_the_map(statement: Statement) -> None:
     assert isinstance(statement.measure, Unmeasured)
     (row,) = (row for row in PAPER_MAP.splitlines() if row.startswith(f"| {statement.title} |"))
     assert f"/{statement.measure.file}::" in row
@@ -83,25 +83,25 @@ def test_what_no_run_can_show_is_shown_by_the_tests_of_the_map(statement: Statem
 # --- verdicts --------------------------------------------------------------------------
 
 
-def test_all_runs_make_a_statement_likely_and_say_how_likely() -> None:
+def test_statement_that_holds_in_all_runs_gets_a_bound_on_its_share() -> None:
     verdict = share_verdict(100, 100)
     assert verdict.text == "holds in all 100 runs (true share ≥ 96.4 % with 95 %)"
     assert verdict.tone is Tone.GOOD
 
 
-def test_one_counterexample_refutes() -> None:
+def test_one_counterexample_refutes_a_statement() -> None:
     verdict = share_verdict(99, 100)
     assert verdict.text.startswith("false: 1 counterexample of 100 (true share 94.6 % to 99.97")
     assert verdict.tone is Tone.BAD
 
 
-def test_no_runs_say_nothing() -> None:
+def test_statement_without_runs_is_not_measured() -> None:
     assert share_verdict(0, 0) == NOT_MEASURED
     assert below_verdict({}, 1.0) == NOT_MEASURED
     assert constant_verdict({8: BoundSample((1.0,))}) == NOT_MEASURED
 
 
-def test_runs_that_fail_in_more_than_the_statement_do_not_refute_it() -> None:
+def test_runs_that_fail_a_stronger_claim_do_not_refute_the_statement() -> None:
     assert share_verdict(9, 10, is_more=True).tone is Tone.OPEN
     assert share_verdict(10, 10, is_more=True).tone is Tone.GOOD
 
@@ -110,7 +110,7 @@ def test_runs_that_fail_in_more_than_the_statement_do_not_refute_it() -> None:
     ("values", "tone"),
     [((0.8, 0.81, 0.82), Tone.GOOD), ((1.3, 1.31, 1.32), Tone.BAD), ((0.7, 1.0, 1.3), Tone.OPEN)],
 )
-def test_a_mean_is_below_a_limit_above_it_or_not_known(
+def test_mean_is_judged_below_above_or_undecided_against_a_limit(
     values: tuple[float, ...], tone: Tone
 ) -> None:
     assert below_verdict({8: BoundSample((0.1, 0.2)), 16: BoundSample(values)}, 1.0).tone is tone
@@ -120,13 +120,13 @@ def test_a_mean_is_below_a_limit_above_it_or_not_known(
     ("grown", "tone"),
     [(lambda n: 3.0, Tone.GOOD), (lambda n: 3.0 - 1 / n, Tone.GOOD), (float, Tone.BAD)],
 )
-def test_a_cost_is_constant_or_grows(grown: object, tone: Tone) -> None:
+def test_constant_cost_is_confirmed_and_growing_cost_is_refuted(grown: object, tone: Tone) -> None:
     assert callable(grown)
     values = {n: BoundSample((grown(n), grown(n) + 0.01)) for n in (8, 16, 32, 64, 128)}
     assert constant_verdict(values).tone is tone
 
 
-def test_a_cost_that_scatters_too_much_is_neither() -> None:
+def test_verdict_on_a_scattered_cost_stays_open() -> None:
     values = {n: BoundSample((1.0, 9.0)) for n in (8, 16, 32, 64)}
     assert constant_verdict(values).tone is Tone.OPEN
 
@@ -140,7 +140,7 @@ def verdicts(judged: list[Judged], title: str) -> dict[Mode, Tone]:
 
 
 @pytest.mark.heavy
-def test_runs_speak_of_the_statements_they_are_about(spark: SparkSession) -> None:
+def test_runs_count_only_for_their_own_statements(spark: SparkSession) -> None:
     rows, rounds = whole_lab()
     judged = judge(prepared(frame(spark, RUNS, rows), frame(spark, ROUNDS, rounds)).cache())
     paper, fixed, fast = Mode.PAPER, Mode.FIXED, Mode.FAST
@@ -160,7 +160,7 @@ def test_runs_speak_of_the_statements_they_are_about(spark: SparkSession) -> Non
 
 
 @pytest.mark.heavy
-def test_a_ring_that_is_lost_again_refutes_closure(spark: SparkSession) -> None:
+def test_ring_that_loses_legitimacy_refutes_closure(spark: SparkSession) -> None:
     kept, lost = healed(8, 5, seed=0), healed(8, 5, seed=1)
     later = healed(8, 5, seed=2, adversary="A20")
     rounds = [

@@ -1,4 +1,4 @@
-"""The judge reports what is lost, duplicated and invented, and nothing else."""
+"""Judge: reports lost, duplicated and invented payloads, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fault matrix: its short form holds, and it reports what does not."""
+"""Fault matrix: every row of the short form passes, and failures are reported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_fault_of_the_short_form_loses_duplicates_and_invents_nothing(row: Fault
 
 
 def not_held(outcomes: list[FaultOutcome], *, allow_missing: bool) -> list[str]:
-    """The rows that failed, or were not run although their tools have to be there."""
+    """Return the rows that failed, or were not run although their tools are required."""
     return [
         f"{each.row.name}: {each.verdict}"
         for each in outcomes
@@ -64,7 +64,7 @@ def test_row_fails_with_the_sentence_of_an_exception() -> None:
     assert run_row(row_of(run)).verdict == "FAILED: ValueError: of a bug"
 
 
-def test_row_fails_if_the_judge_found_something() -> None:
+def test_row_fails_if_the_judge_has_findings() -> None:
     def run(trial: FaultTrial) -> None:
         trial.judgement += Judgement(lost=1, reasons=("a lacks 'x'",))
 

@@ -1,4 +1,4 @@
-"""The shims drop what was not synced, fail on request and move the clock."""
+"""Shims: they drop unsynced data, fail on request and move the clock."""
 
 from __future__ import annotations
 

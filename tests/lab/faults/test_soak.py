@@ -1,4 +1,4 @@
-"""The soak fits slopes."""
+"""Soak: the slope of the fitted line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skipring.lab.faults.soak import slope
         ([(3.0, 1.0), (3.0, 9.0)], 0.0),
     ],
 )
-def test_slope_is_that_of_the_line_that_fits_best(
+def test_slope_is_that_of_the_least_squares_line(
     points: list[tuple[float, float]], expected: float
 ) -> None:
     assert slope(points) == pytest.approx(expected)

@@ -16,7 +16,7 @@ from skipring.lab.faults.trial import FaultRing
 
 
 def ring_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **answers: object) -> FaultRing:
-    """A ring whose processes show a pause, or raise an error."""
+    """Return a ring whose processes report a pause or raise an error."""
 
     def metric(address: str, name: str) -> float:
         answer: Any = answers[address]

@@ -54,7 +54,7 @@ def test_supervisor_that_moved_is_named_beside_its_old_address(tmp_path: Path) -
     assert set(agreed(tmp_path, replace(WISH, supervisors=moved)).supervisors) == set(moved)
 
 
-def test_directory_with_other_files_is_no_lake(tmp_path: Path) -> None:
+def test_directory_with_other_files_is_not_a_lake(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(InputError, match="is no lake, and not empty"):
         agreed(tmp_path, WISH)

@@ -136,7 +136,7 @@ def test_gold_counts_rejected_publications_and_those_without_a_time(lake: Path) 
 # -- later batches ----------------------------------------------------------------------------
 
 
-def test_duplicates_and_late_rows_change_only_their_windows(
+def test_duplicate_and_late_rows_change_only_their_own_windows(
     spark: SparkSession, lake: Path, tmp_path: Path
 ) -> None:
     copytree(lake, tmp_path, dirs_exist_ok=True)

@@ -98,7 +98,7 @@ def conf_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_master_is_that_of_the_caller_then_of_the_file_then_of_the_variable(
+def test_master_of_the_caller_precedes_that_of_the_file_and_of_the_variable(
     conf_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert chosen_master({}, given_settings()) == "local[*]"
@@ -225,7 +225,7 @@ def test_jvm_of_a_killed_driver_ends_without_output_or_files(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_executors_that_cannot_run_the_code_end_the_session(
+def test_session_ends_if_executors_cannot_run_the_code(
     conf_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Context:

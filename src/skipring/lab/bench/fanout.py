@@ -1,7 +1,7 @@
-"""Fan-out to n subscribers, skipring beside other systems (``skipring bench fanout``).
+"""Fan-out to n subscribers, compared with other systems (``skipring bench fanout``).
 
 Each system has one process that publishes, one with all subscribers, and its broker if it has one.
-The jobs are parameters of the same run; systems take turns, each several times.
+The jobs are parameter sets of the same run; the systems run several times, in turns.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from skipring.lab.bench.systems.ours import forming_tick_s
 SIZES: Final = (64, 256)
 PAYLOAD_BYTES: Final = 128
 REPEATS: Final = 3
-N_MAX: Final = 64  # of all jobs but throughput and growth with n
+N_MAX: Final = 64  # for all jobs but throughput and growth with n
 LATENCY_RATE: Final = 200.0
 LATENCY_S: Final = 2.0
-# More than 16,384 publications and more than 3 s: deferred storage falls into the run.
+# More than 16,384 publications and more than 3 s, so the run includes deferred storage.
 SUSTAINED_COUNT: Final = 32_000
 THROUGHPUT: Final = "throughput"
 SUSTAINED: Final = "sustained"
@@ -64,14 +64,14 @@ GROWTH_SYSTEMS: Final = (OURS, "nats")  # drivers that support several topics
 GROWTH_REPEATS_MAX: Final = 2
 GROWTH_COUNT: Final = 2500  # Guess: short, and the same for all cases.
 GROWTH_BYTES_MAX: Final = 8 << 20  # Limit: of all payloads; each member stores them.
-TOPICS_N: Final = 16  # a node ticks for each of its topics, and all nodes share a core
+TOPICS_N: Final = 16  # a node ticks once per topic, and all nodes share a core
 SERIES: Final[Mapping[str, tuple[int, ...]]] = {
     "size": (16, 128, 1024, 16384),
     "topics": (1, 4, 16),
     "n": (16, 64, 256),
 }
 LOSS_COUNT: Final = 2000
-LOSS_SHARE: Final = 0.05  # of all frames
+LOSS_SHARE: Final = 0.05  # share of all frames
 
 
 def measure(  # noqa: PLR0913  (keyword arguments with defaults)
@@ -131,7 +131,7 @@ def _limited(template: BenchRun, job: str) -> BenchRun:
     return replace(template, job=job, n=min(N_MAX, template.n))
 
 
-# -- hottest: the busiest node of a ring beside a broker ---------------------------------------
+# -- hottest: the busiest node of a ring against a broker ---------------------------------------
 
 
 def _hottest(job: BenchRun, repeats: int, systems: Iterable[str]) -> Iterator[Row]:
@@ -203,7 +203,7 @@ def _growth(template: BenchRun, repeats: int, systems: Iterable[str]) -> Iterato
 
 
 def _cases(template: BenchRun, what: str) -> list[BenchRun]:
-    """Return the jobs of one series, none larger than asked for."""
+    """Return the jobs of one series up to the requested size."""
     usual = replace(template, n=min(template.n, TOPICS_N if what == "topics" else N_MAX))
     bound = template.n if what == "n" else max(SERIES[what])
     values = dict.fromkeys(min(value, bound) for value in SERIES[what])

@@ -25,7 +25,7 @@ from skipring.lab.bench.servers import BROKER, BenchProcesses, free_address, mak
 from skipring.lab.bench.systems.catalog import OURS_SECURED, RINGS, SYSTEMS
 from skipring.lab.usage import MIB, cpu_ns, resident_bytes_of
 
-SIGNALLED: Final = 128  # what a shell adds to the number of the signal that ended a process
+SIGNALLED: Final = 128  # a shell adds this to the number of the signal that ended a process
 # Guess: nothing arrives after a pause of this length. Measured: 64 members of one process that
 # store 16,384 publications each at the same time take 6 s.
 STALLED_S: Final = 30.0
@@ -34,7 +34,7 @@ FRAMES: Final = "skipring_received_frames_total"
 DELIVERIES: Final = 320_000  # Guess: a second or two for most systems.
 COUNT_MIN: Final = 2000
 COUNT_MAX: Final = 20_000
-DEVIATIONS: Final = 2.0  # of a count: chance stays below in 19 of 20 runs
+DEVIATIONS: Final = 2.0  # of a count; random noise stays below in 19 of 20 runs
 
 
 class RunResult(Struct, frozen=True, kw_only=True):
@@ -42,20 +42,20 @@ class RunResult(Struct, frozen=True, kw_only=True):
 
     wall_s: float
     cpu_s: dict[str, float]  # by part, from the first publication to the last delivery
-    cpu_settled_s: dict[str, float]  # until all work that follows is done
+    cpu_settled_s: dict[str, float]  # until all subsequent work is done
     settled_s: float
     figures: dict[str, float]  # from the workers
 
 
 @contextmanager
 def run_directory() -> Iterator[Path]:
-    """Create a temporary directory; remove it and end all processes after SIGTERM, too."""
+    """Create a temporary directory; remove it and end all processes, even after SIGTERM."""
 
     def end(number: int, _: object) -> NoReturn:
         raise SystemExit(SIGNALLED + number)
 
     with ExitStack() as stack:
-        if threading.current_thread() is threading.main_thread():  # no other may have handlers
+        if threading.current_thread() is threading.main_thread():  # handlers are allowed only there
             stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, end))
         yield Path(stack.enter_context(TemporaryDirectory(prefix="skipring-bench-")))
 
@@ -107,7 +107,7 @@ class _SupervisorPhases:
 
 
 class _RunWatch:
-    """The phases of a run as the harness sees them."""
+    """Phases of a run as the harness observes them."""
 
     def __init__(self, board: Board, processes: BenchProcesses, phases: _SupervisorPhases) -> None:
         self._board = board
@@ -115,7 +115,7 @@ class _RunWatch:
         self._phases = phases
         pids = {name: process.pid for name, process in processes.running.items()}
         if SUPERVISOR in pids:
-            pids[BROKER] = pids.pop(SUPERVISOR)  # the part of a ring that compares to a broker
+            pids[BROKER] = pids.pop(SUPERVISOR)  # the part of a ring that corresponds to a broker
         self._parts = list(pids)
         board.set_pids(list(pids.values()))
 
@@ -150,7 +150,7 @@ class _RunWatch:
         )
 
     def _wait_delivered(self) -> None:
-        """Wait for the last delivery; after STALLED_S without one, the run ended with it."""
+        """Wait for the last delivery: the run ends with it once STALLED_S pass without another."""
         board = self._board
         seen, clocks, since = -1, board.clocks(), monotonic()
         while not board.is_past(Moment.ENDED):
@@ -175,7 +175,7 @@ def rss_figure(part: str) -> str:
 
 
 def usual_count(n: int) -> int:
-    """Return how many publications keep most systems busy for a second or two."""
+    """Return the number of publications that keeps most systems busy for a second or two."""
     return min(max(DELIVERIES // n, COUNT_MIN), COUNT_MAX)
 
 

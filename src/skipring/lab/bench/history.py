@@ -1,9 +1,9 @@
-"""Stored history to a newcomer, skipring beside JetStream and Redis Streams.
+"""Transfer of a stored history to a newcomer, compared with JetStream and Redis Streams.
 
-``skipring bench history``. The members of a ring have everything on disk; a fetch ends when the
-newcomer has it delivered and on its own disk. Newcomers of other systems only count what they
-receive, or store it as well (``-stored``); goals are set against those that store. Systems take
-turns, each several times.
+``skipring bench history``. The members of a ring have the history on disk; a fetch ends when the
+newcomer has delivered all of it and stored it on its own disk. Newcomers of other systems only
+count messages, or also store them (``-stored``); goals refer to those that store. The systems run
+several times, in turns.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ REPEATS: Final = 5  # Guess: the median of three is not steady enough.
 MEMBERS: Final = 3
 # Goals: CPU time of another system over that of skipring, at least.
 CPU_GOALS: Final[Mapping[str, float]] = {JETSTREAM_STORED: 2.0, REDIS_STREAMS_STORED: 1.0}
-# Guesses: servers below this share of a core have finished the work of the filling.
+# Guesses: servers below this share of a core have finished storing the history.
 IDLE_SHARE: Final = 0.04
 IDLE_POLL_S: Final = 0.5
 IDLE_S: Final = 90.0

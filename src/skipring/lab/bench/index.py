@@ -1,6 +1,6 @@
 """Speed and memory of the index of publications (``skipring bench index``).
 
-The trie of the core and one with an object per node run alternately, so that their ratio does not
+The trie of the core and a trie with one object per node run alternately, so their ratio does not
 depend on the machine; both must have the same root.
 """
 
@@ -62,9 +62,9 @@ _Node: TypeAlias = _Leaf | _Inner
 
 
 class ReferenceTrie:
-    """The hashed Patricia trie with an object per node (section 4.2).
+    """Hashed Patricia trie with one object per node (section 4.2).
 
-    The baseline of the index and the oracle of its digests; they share only the ids.
+    Baseline of the index and oracle of its digests; the two share only the ids.
     """
 
     __slots__ = ("_count", "_root")

@@ -1,7 +1,7 @@
 """Set reconciliation of two tries (``skipring bench reconcile``).
 
-Two subscribers have the same publications but for a few on either side, and compare their tries.
-Publications have no payload, so that all other bytes are the cost of the comparison.
+Two subscribers compare their tries, which differ in a few publications on either side.
+Publications have no payload, so all other bytes are the cost of the comparison.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DIFFERENCES: Final = (0, 1, 10, 100, 1000, 10_000)
 UNBATCHED_N_MAX: Final = 100_000  # beyond, one message per tuple takes minutes
 UNBATCHED_DIFFERENCES_MAX: Final = 100
 REPEATS: Final = 3
-TICKS_MAX: Final = 64  # Limit: then the tries count as not equal.
+TICKS_MAX: Final = 64  # Limit: after this the tries count as different.
 
 # Goals for 10^6 publications of which 1000 differ, and for equal tries, at most.
 HOPS: Final = 8
@@ -121,7 +121,7 @@ def _ratios(rows: list[Row]) -> dict[str, float]:
 
 
 class _ComputedLog(MemoryLog):
-    """A log of publications without payload, each computed from its offset."""
+    """Log of publications without payload, each computed from its offset."""
 
     __slots__ = ("_computed_end", "_seed", "written")
 
@@ -169,7 +169,7 @@ def _fresh(trie: PublicationTrie) -> PublicationTrie:
 
 
 class _Party:
-    """One of two subscribers, with its CPU time."""
+    """Subscriber with its CPU time, one of two."""
 
     def __init__(
         self, node: NodeId, trie: PublicationTrie, log: _ComputedLog, config: ProtocolConfig

@@ -1,4 +1,4 @@
-"""Rows and ratios: spread of repeated runs, goals beside figures, Markdown tables."""
+"""Rows and ratios: spread of repeated runs, figures with goals, Markdown tables."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def with_ratios(
 
 
 def spread(name: str, values: Sequence[float], digits: int | None = 3) -> Row:
-    """Return median, minimum and maximum of some values; whole numbers without digits."""
+    """Return median, minimum and maximum of some values; whole numbers have no decimals."""
     return {
         name: round(median(values), digits),
         f"{name}_min": round(min(values), digits),
@@ -95,7 +95,7 @@ def at_most(name: str, found: float, goal: float) -> dict[str, float]:
 
 
 def _rounded(value: float) -> float:
-    """Round finer below 1, so that 0.999 does not print as reached."""
+    """Round to more digits below 1, so 0.999 is not printed as reached."""
     return round(value, 2 if value >= 1 else 4)
 
 

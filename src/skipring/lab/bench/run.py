@@ -1,4 +1,4 @@
-"""One run as its processes see it: parameters in a file, counters and clocks in shared memory."""
+"""Shared state of one run: parameters in a file, counters and clocks in shared memory."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class BenchRun(Struct, frozen=True, kw_only=True):
     topics: int = 1  # each subscriber has all of them; a publication goes to one
     count: int = 0
     rate: float = 0.0  # publications per second; 0: as fast as the window allows
-    directory: Path = Path()  # for all files of the run
-    address: str = ""  # of the broker; without one, of the publisher
+    directory: Path = Path()  # contains all files of the run
+    address: str = ""  # address of the broker or, without a broker, of the publisher
     certificates: Path | None = None  # directory of the authority; None: no TLS
     profiles: Path | None = None  # directory for profiles; None: do not profile
     is_first_apart: bool = False  # the member that joins first has its own process
@@ -67,21 +67,21 @@ class Slot(IntEnum):
     """Counters and flags of a run."""
 
     CONNECTED = 0  # the subscribers have subscribed
-    VICTIMS_CONNECTED = auto()  # so have the members that will be killed
+    VICTIMS_CONNECTED = auto()  # the members that will be killed have subscribed
     PROBED = auto()  # the last probe that all subscribers received
     IS_PROBED = auto()  # all subscribers received the final probe
     PUBLISHER_CALM = auto()
     SUBSCRIBERS_CALM = auto()
     FIRST_CALM = auto()
-    BEGIN = auto()  # set by the harness: the run begins
+    BEGIN = auto()  # set by the harness to begin the run
     BEGUN = auto()  # set by the subscribers: the publisher may publish
     PUBLISHED = auto()
     DELIVERED = auto()
-    STOP = auto()  # set by the harness: write the figures
+    STOP = auto()  # set by the harness to request the figures
     PUBLISHER_DONE = auto()  # its figures are written
     SUBSCRIBERS_DONE = auto()
     FIRST_DONE = auto()
-    PROCESSES = auto()  # how many processes are measured
+    PROCESSES = auto()  # number of measured processes
 
 
 class Moment(IntEnum):
@@ -99,10 +99,10 @@ _NUMBER_BYTES: Final = 8
 
 
 class Board:
-    """Numbers of one run in a file that all its processes map.
+    """Numbers of one run in a memory-mapped file that all its processes share.
 
-    The process that sees the last delivery reads the clocks of all processes at that moment,
-    without a message to anyone.
+    The process that sees the last delivery reads the clocks of all processes at that moment
+    without sending a message.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -136,7 +136,7 @@ class Board:
         return [perf_counter_ns(), *map(cpu_ns, self.pids)]
 
     def record(self, moment: Moment, clocks: Sequence[int] | None = None) -> None:
-        """Record clocks, by default those of now; the time last, since others wait for it."""
+        """Record clocks, by default the current ones; the time last, since others wait for it."""
         first = _CLOCKS + moment * (1 + PROCESSES_MAX)
         now, *times = clocks or self.clocks()
         for number, time in enumerate(times, 1):

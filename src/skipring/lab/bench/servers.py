@@ -25,7 +25,7 @@ from skipring.storage.store import PublicationStore
 from skipring.wire.rpc import Address
 
 LOOPBACK: Final = "127.0.0.1"
-STARTING_S: Final = 20.0  # Guess: a server that does not listen by then never does.
+STARTING_S: Final = 20.0  # Guess: a server that does not listen by then has failed.
 POLL_S: Final = 0.01  # Guess.
 WORKER: Final = str(worker.__file__)
 BROKER: Final = "broker"  # the part of a run that is the broker, or the supervisor of a ring
@@ -110,7 +110,7 @@ class BenchProcesses(Processes):
         raise SkipringError(f"{program} does not start: {self.last_log_line(BROKER)}")
 
     def _is_accepting(self, address: Address) -> bool:
-        """Wait until the broker accepts connections; False if it ends or time is up."""
+        """Wait until the broker accepts connections; return False if it ends or time is up."""
         host, _, port = address.rpartition(":")
         deadline = monotonic() + STARTING_S
         while self.status(BROKER) is None:
@@ -190,7 +190,7 @@ def tls_options(certificates: Path | None, name: str) -> list[str]:
 
 
 def fill_store(directory: Path, count: int, size: int) -> None:
-    """Write publications into a data directory; the same ones into each."""
+    """Write publications into a data directory; every call writes the same ones."""
     write_store(
         directory,
         TOPIC,

@@ -1,7 +1,7 @@
-"""Speed and memory of the simulator, and rounds of recovery (``skipring bench sim``).
+"""Speed and memory of the simulator, and rounds until recovery (``skipring bench sim``).
 
-The protocol and a skeleton that sends as many messages and ignores them run alternately; their
-ratio is the cost of the protocol on top of Python.
+The protocol runs alternately with a skeleton that sends as many messages and ignores them; their
+ratio is the cost of the protocol relative to that of Python's event handling.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _measure_healing(n: int, seed: int) -> Row:
 
 
 def _world(n: int, seed: int) -> World:
-    # Without deferral, so that every tick has the same work.
+    # Without deferral, so every tick does the same work.
     return World(legitimate_world(n, Random(seed)), seed=seed, config=ProtocolConfig.eager())
 
 
@@ -150,7 +150,7 @@ def _skeleton_world(n: int, seed: int) -> World:
 
 
 class _Skeleton:
-    """A machine that sends as much as a subscriber and ignores what it receives."""
+    """Machine that sends as many messages as a subscriber and ignores what it receives."""
 
     __slots__ = ("_me", "_others")
     has_to_flush = False

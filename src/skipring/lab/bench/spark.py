@@ -1,7 +1,7 @@
-"""Spark: reads of a topic beside Parquet, and simulations as tasks (``skipring bench spark``).
+"""Spark: reads of a topic against Parquet, and simulations as tasks (``skipring bench spark``).
 
-A supervisor and members with everything on disk run as processes. Both reads have a no-op sink and
-take turns, each several times.
+A supervisor and members with all publications on disk run as processes. Both reads have a no-op
+sink and run several times, in turns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WARM_UPS: Final = 2  # the first reads of a session compile and fork
 REPEATS: Final = 7
 FORMING_S: Final = 60.0
 POLL_S: Final = 0.1
-READ_GOAL: Final = 0.5  # of the rows per second of Parquet, at least
+READ_GOAL: Final = 0.5  # share of Parquet's rows per second, at least
 OVERHEAD_GOAL: Final = 0.3  # with 1000 runs of LAB_N subscribers, at most
 LAB_N: Final = 16
 LAB_REPEATS: Final = 3
@@ -143,13 +143,13 @@ class WorkCost(Struct, frozen=True):
     """Wall and CPU time of some work."""
 
     wall_s: float
-    cpu_s: float  # of this process and its descendants
+    cpu_s: float  # includes this process and its descendants
 
 
 def measure_lab(spark: SparkSession, *, runs: int) -> Row:
     """Run the same simulations in a pool and in Spark, in turns; the first Spark run is separate.
 
-    ``plain`` only simulates; ``sampled`` computes the rows of the lab, too; Spark adds balancing,
+    ``plain`` only simulates; ``sampled`` also computes the rows of the lab; Spark adds balancing,
     Arrow, Parquet and fsync.
     """
     chosen = _trials(runs)

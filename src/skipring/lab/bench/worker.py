@@ -55,22 +55,22 @@ Receive = Callable[[bytes], None]
 
 
 class Endpoint:
-    """One side of a run; a system overrides what it needs."""
+    """One side of a run; a system overrides the methods that it needs."""
 
     def __init__(self, run: BenchRun) -> None:
         self.run = run
 
     async def connect(self) -> None:
-        """Connect, or let all subscribers subscribe."""
+        """Connect the publisher, or subscribe all subscribers."""
 
     async def wait_calm(self) -> None:
         """Wait until the work of joining is done."""
 
     def begin(self) -> None:
-        """Start to measure: all processes are calm."""
+        """Start the measurement: all processes are calm."""
 
     async def wait_settled(self) -> None:
-        """Wait until all work that follows from the run is done."""
+        """Wait until all work caused by the run is done."""
 
     def figures(self) -> dict[str, float]:
         """Return figures that only this system has."""
@@ -78,7 +78,7 @@ class Endpoint:
 
 
 class Publisher(Endpoint):
-    """The process that publishes."""
+    """Process that publishes."""
 
     async def send(self, payloads: Sequence[bytes]) -> None:
         """Publish payloads to the topics in turn."""
@@ -86,7 +86,7 @@ class Publisher(Endpoint):
 
 
 class Subscribers(Endpoint):
-    """The process with all subscribers, each with its own connection."""
+    """Process with all subscribers, each with its own connection."""
 
     def __init__(self, run: BenchRun, receivers: Sequence[Receive]) -> None:
         super().__init__(run)
@@ -94,7 +94,7 @@ class Subscribers(Endpoint):
 
 
 class Newcomer:
-    """The process that fetches a stored history."""
+    """Process that fetches a stored history."""
 
     def __init__(self, run: BenchRun) -> None:
         self.run = run
@@ -117,7 +117,7 @@ class Newcomer:
         self.first_ns = self.first_ns or perf_counter_ns()
 
     async def wait_settled(self) -> None:
-        """Wait until all work that follows is done."""
+        """Wait until all subsequent work is done."""
 
     async def leave(self) -> None:
         """Disconnect and close files."""
@@ -180,7 +180,7 @@ class Tally:
             self._board.record(Moment.ENDED)
 
     def publish_probes(self) -> bool:
-        """Share the last probe that all received; return True once the publisher has enough."""
+        """Store the last probe that all received; return True once the publisher has enough."""
         self._board[Slot.PROBED] = min(self._probes)
         return bool(self._board[Slot.IS_PROBED])
 
@@ -264,7 +264,7 @@ async def subscribe(run: BenchRun, board: Board) -> dict[str, float]:
     tally = Tally(run, board)
     subscribers: Subscribers = _driver(run, "Subscribers")(run, tally.receivers())
     for package in run.packages:
-        import_module(package)  # its memory is not a subscriber's
+        import_module(package)  # its memory does not count for a subscriber
     before = resident_bytes()
     await subscribers.connect()
     board[Slot.CONNECTED] = 1
@@ -279,7 +279,7 @@ async def subscribe(run: BenchRun, board: Board) -> dict[str, float]:
     with _profiled(run, SUBSCRIBERS):
         while not board.is_past(Moment.ENDED):
             await asyncio.sleep(POLL_S)
-            board[Slot.DELIVERED] = tally.count  # the last few, if some are lost
+            board[Slot.DELIVERED] = tally.count  # includes the last few if some are lost
     await subscribers.wait_settled()
     board.record(Moment.SETTLED)
     await until(lambda: board[Slot.STOP], "the end", RUN_S)
@@ -298,7 +298,7 @@ async def fill(run: BenchRun, _: Board) -> dict[str, float]:
 
 
 async def fetch(run: BenchRun, board: Board) -> dict[str, float]:
-    """Fetch a history when the harness says so."""
+    """Fetch a history at the harness's signal."""
     newcomer: Newcomer = _driver(run, "Newcomer")(run)
     await newcomer.prepare()
     board[Slot.CONNECTED] = 1
@@ -342,7 +342,7 @@ def _profiled(run: BenchRun, role: str) -> Iterator[None]:
 # -- the process -----------------------------------------------------------------------------
 
 Role = tuple[Callable[[BenchRun, Board], Coroutine[Any, Any, dict[str, float]]], Slot]
-# What a role runs, and the flag that it sets at the end. A system's own ROLES come first.
+# The function of each role, and the flag that it sets at the end. A system's own ROLES come first.
 ROLES: Final[Mapping[str, Role]] = {
     PUBLISHER: (publish, Slot.PUBLISHER_DONE),
     SUBSCRIBERS: (subscribe, Slot.SUBSCRIBERS_DONE),
@@ -362,7 +362,7 @@ def main(role: str, directory: Path) -> None:
         figures = await perform(run, board)
         (directory / f"{role}.json").write_bytes(msgspec.json.encode(figures))
         board[done] = 1
-        # Closing hundreds of connections in order would take long and is not measured.
+        # Closing hundreds of connections one by one takes long and is not measured.
         await asyncio.sleep(RUN_S)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:

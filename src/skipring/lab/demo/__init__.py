@@ -1,1 +1,1 @@
-"""Demo of healing: a ring of real processes is damaged and recovers, step by step."""
+"""Demo of healing: the steps damage a ring of real processes, and the ring recovers."""

@@ -63,13 +63,13 @@ class DemoCluster:
             is_listening = partial(self.processes.is_listening, name)
             await until(is_listening, f"{name} does not listen")
         if nodes := self.addresses():
-            self._client.book.learn(nodes)  # known also while the supervisor is down
+            self._client.book.learn(nodes)  # known even while the supervisor is down
 
     # -- observations --------------------------------------------------------------------------
 
     @property
     def supervisor(self) -> Address:
-        """Return the address of the supervisor, also while it is down."""
+        """Return the address of the supervisor, even while it is down."""
         processes = self.processes
         return (processes.running.get(SUPERVISOR) or processes.ended[SUPERVISOR]).address
 
@@ -83,7 +83,7 @@ class DemoCluster:
         return {name: process.pid for name, process in self.processes.running.items()}
 
     async def check(self, published: Iterable[bytes] | None = None) -> ClusterState:
-        """Check the ring; all nodes should have ``published``, by default all orders."""
+        """Check the ring; every node should have ``published``, by default all orders."""
         ids = list(self.orders.acknowledged if published is None else published)
         has_supervisor = SUPERVISOR in self.processes.running
         nodes = self.processes.nodes
@@ -96,7 +96,7 @@ class DemoCluster:
     # -- damage --------------------------------------------------------------------------------
 
     async def kill(self, names: Iterable[str]) -> None:
-        """Kill processes, all at once, as kill -9 does; return once they have ended."""
+        """Send SIGKILL to all processes at once; return once they have ended."""
         victims = list(names)
         for name in victims:
             self.processes.send_signal(name, signal.SIGKILL)
@@ -129,7 +129,7 @@ class DemoCluster:
 
 # --- orders ----------------------------------------------------------------------------
 
-ANSWER_S: Final = 2.0  # Guess: then another member gets the same publication.
+ANSWER_S: Final = 2.0  # Guess: after this, another member gets the same publication.
 PAUSE_S: Final = 0.05  # Guess: short enough that a publication is always in flight.
 SHOPS: Final = ("shop-hamburg", "shop-lisbon", "shop-oslo")
 ITEMS: Final = (("tea", 450), ("coffee", 620), ("cocoa", 510), ("biscuits", 280), ("honey", 890))
@@ -154,7 +154,7 @@ class OrderPublisher:
         self._made = 0
 
     async def publish(self, count: int) -> None:
-        """Publish ``count`` orders at once; return when all are acknowledged."""
+        """Publish ``count`` orders concurrently; return when all are acknowledged."""
         await asyncio.gather(*(self._publish_one() for _ in range(count)))
 
     @asynccontextmanager
@@ -168,7 +168,7 @@ class OrderPublisher:
             task.cancel()
             raise
         finally:
-            is_over.set()  # the last order is still acknowledged
+            is_over.set()  # the publisher ends after its last acknowledgement
             await asyncio.wait([task])
         task.result()  # raises the error that ended it
 
@@ -193,7 +193,7 @@ class OrderPublisher:
         raise UnreachableError(f"none of {len(names)} nodes has acknowledged order {order.seq}")
 
     def _order(self) -> Publication:
-        """Return the next order; its id depends on its content, so a retry is no second order."""
+        """Return the next order; its id derives from its content, so a retry adds no order."""
         self._made += 1
         rng = self._rng
         item, cents = rng.choice(ITEMS)
@@ -212,12 +212,12 @@ class OrderPublisher:
 # --- damage ----------------------------------------------------------------------------
 
 ARBITRARY: Final = "A15"  # the adversary of the catalog that sets every variable
-LOST_SHARE: Final = 0.5  # of the publications of a node
+LOST_SHARE: Final = 0.5  # share of a node's publications
 BYTES_PER_FLIP: Final = 512  # Guess: damages about every second order, and the file's own pages.
 
 
 def scrambled(topic: TopicId, members: Mapping[NodeId, NodeStatus], seed: int) -> Damages:
-    """Return damage that sets all variables of all members, and removes half the publications."""
+    """Return damage that sets all variables of all members and removes half of the publications."""
     damages = adversarial(ARBITRARY, topic, members, seed)
     for node, spoils in spoilt_tries(members, LOST_SHARE, seed).items():
         others = [each for each in damages.get(node, []) if not isinstance(each, CorruptTrie)]

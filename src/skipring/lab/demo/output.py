@@ -36,12 +36,12 @@ from skipring.world.legitimacy import Layer
 COLUMNS_MAX: Final = 100  # Guess: longer lines are hard to read.
 COLUMNS_MIN: Final = 78
 ROWS_MIN: Final = 24
-ROWS_PLAIN: Final = 24  # of a picture without a terminal
+ROWS_PLAIN: Final = 24  # size of a picture without a terminal
 ROWS_BESIDE_PICTURE: Final = 8  # heading, its text, the result and the cursor
 PROCESSES_MAX: Final = 20  # Guess: a viewer does not read the addresses of more processes.
 FAULTS_MAX: Final = 4  # Guess: the first faults describe the problem.
 FAULTS_PER_NODE: Final = 8  # Measured: about the number in the scrambled ring.
-LAYERS: Final = (  # those that the demo checks
+LAYERS: Final = (  # the layers that the demo checks
     *(Layer.DATABASE, Layer.LABELS, Layer.RING),
     *(Layer.SHORTCUTS, Layer.LEAVERS, Layer.PUBLICATIONS),
 )
@@ -76,14 +76,14 @@ class PlainOutput(DemoOutput):
 
     @property
     def size(self) -> Size:
-        """Return the room for an event."""
+        """Return the size available for an event."""
         return Size(min(max(self.console.width, COLUMNS_MIN), COLUMNS_MAX), self._rows())
 
     def _rows(self) -> int:
         return ROWS_PLAIN
 
     def write(self, content: RenderableType) -> None:
-        """Print without trailing blanks."""
+        """Print without trailing spaces."""
         with self.console.capture() as capture:
             self.console.print(content, width=self.size.columns)
         for line in capture.get().splitlines():
@@ -133,7 +133,7 @@ class LiveOutput(PlainOutput):
         self.console.print(content, width=self.size.columns)
 
     async def show(self, event: Event) -> None:
-        """Show one event and pause, so that the viewer can read it."""
+        """Show one event and pause for the viewer to read it."""
         if not isinstance(event, DemoFrame):
             self._stop_painting()
         await super().show(event)
@@ -195,7 +195,7 @@ def frame_line(frame: DemoFrame, columns: int, glyphs: Glyphs) -> Text:
     counts = "".join(f"{violations[layer] or '-':>{_width(layer)}}" for layer in LAYERS)
     in_sync = f"{state.in_sync} of {state.layout.members}"
     line = f"{frame.seconds:>7.1f} s {frame.rounds:>6}{counts}  {in_sync:>9}   "
-    # One scale for all frames and steps, so that bars can be compared.
+    # One scale for all frames and steps makes bars comparable.
     room, full = columns - len(line), FAULTS_PER_NODE * max(state.layout.members, 1)
     bar = glyphs.bars[-1] * min(-(-frame.history[-1] * room // full), room)
     text = line + ("healthy" if state.is_healthy else bar)
@@ -213,7 +213,7 @@ def _width(layer: Layer) -> int:
 
 
 def render(event: Event, glyphs: Glyphs) -> list[RenderableType]:  # noqa: PLR0911  (a table of cases)
-    """Return the parts of an event that is no frame, in lines that may be wrapped."""
+    """Return the parts of any event but a frame, as lines that may be wrapped."""
     match event:
         case Opening():
             return _opening(event)

@@ -1,4 +1,4 @@
-"""Runner of the demo: executes the steps of the script, and leaves no process and no data."""
+"""Runner of the demo: executes the steps of the script and removes all processes and data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CHECK_S: Final = 0.2  # Guess: the interval in which a viewer notices a change.
-SPARK_S: Final = 180.0  # Guess: ten times the duration on a machine that other programs use too.
+SPARK_S: Final = 180.0  # Guess: ten times the duration on a busy machine.
 REMOVALS: Final = 5  # Guess: a process that was just killed may still write a file.
 REMOVAL_PAUSE_S: Final = 0.2
 
@@ -69,7 +69,7 @@ class StepRun:
         self._cluster = cluster
         self._show = show
         self._history: list[int] = []
-        self._seconds = 0.0  # of the last frame, like the rounds
+        self._seconds = 0.0  # time of the last frame, like the rounds
         self._rounds = 0
 
     async def run(self) -> StepResult:
@@ -219,7 +219,7 @@ async def analyse(spark: SparkProcess, cluster: DemoCluster, show: Show) -> Spar
 
 
 def run_demo(plan: DemoPlan, output: DemoOutput, *, stays: bool = False) -> End:
-    """Run the demo; with ``stays``, until a signal. Raise KeyboardInterrupt after a signal."""
+    """Run the demo; with ``stays``, wait for a signal. Raise KeyboardInterrupt after a signal."""
     with output:
         end = run(_interruptible(_run_demo(plan, output, stays=stays)))
     if end is None:
@@ -241,7 +241,7 @@ async def _interruptible(main: Coroutine[Any, Any, Result]) -> Result | None:
 
     def interrupt() -> None:
         nonlocal is_interrupted
-        if not is_interrupted:  # only once: a second signal must not stop the cleanup
+        if not is_interrupted:  # handled once: a second signal must not stop the cleanup
             is_interrupted = True
             task.cancel()
 
@@ -293,7 +293,7 @@ async def _run_script(plan: DemoPlan, output: DemoOutput, cluster: DemoCluster) 
     """Run all steps; return a sentence for each fault."""
     runner = ScriptRunner(plan, cluster, output.show)
     await runner.run(STEPS[:1])
-    # Spark starts beside the other steps, so the last step does not wait for it.
+    # Spark starts during the other steps, so the last step does not wait for it.
     spark = _start_spark(plan, cluster)
     await runner.run(STEPS[1:])
     board = await runner.sum_up()

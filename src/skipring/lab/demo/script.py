@@ -17,7 +17,7 @@ from skipring.wire.rpc import Address
 
 ORDERS: Final = 64  # published at once
 KILLED_SHARE: Final = 5 / 16
-DOWN_TICKS: Final = 12  # Guess: a ring that needs its supervisor would show it in this time.
+DOWN_TICKS: Final = 12  # Guess: long enough to reveal a ring that depends on its supervisor.
 
 
 class DemoPlan(Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class DemoPlan(Struct, frozen=True, kw_only=True):
     n: int = 16
     seed: int = 0
     tick_s: float = 0.25  # Guess: a short demo, and 17 processes fit two cores.
-    deadline_s: float = 45.0  # of a step
+    deadline_s: float = 45.0  # per step
     report: Path | None = None  # the file of Spark's report; None: no Spark
     has_dashboard: bool = False  # the extra ``dashboard`` is installed
 
@@ -106,11 +106,11 @@ class Scoreboard(Struct, frozen=True):
 
 
 class SparkResult(Struct, frozen=True, kw_only=True):
-    """Result of the Spark pipeline, or the reason why there is none."""
+    """Result of the Spark pipeline, or the reason why it did not run."""
 
     report: Path | None = None
     seconds: float = 0.0
-    rows: Mapping[str, int] = {}  # of each table
+    rows: Mapping[str, int] = {}  # rows of each table
     published: int = 0
     skipped: str | None = None  # reason not to run it
     failed: str | None = None  # error of the run
@@ -309,7 +309,7 @@ SPARK_STEP: Final = Step(
 
 
 def next_commands(supervisor: Address | None) -> tuple[str, ...]:
-    """Return commands to try next: with the ring of the demo if it stays, or with a new one."""
+    """Return commands to try next, with the ring of the demo if it stays, else with a new ring."""
     if supervisor is not None:
         option = f"--supervisor {supervisor}"
         return (

@@ -1,4 +1,4 @@
-"""Spark program of the demo: starts Spark, waits until it may begin, runs the pipeline.
+"""Spark program of the demo: starts Spark, waits for the signal to begin, runs the pipeline.
 
 Arguments: address of the supervisor, topic, directory of all its files, file of the report. It
 prints reports of ``spark_step``, one JSON value per line. Spark needs seconds of CPU time to start,
@@ -27,7 +27,7 @@ from skipring.spark.pipeline.report import write_report
 from skipring.spark.pipeline.runner import PipelinePlan, PipelineProgress, rooted, run_pipeline
 from skipring.wire.rpc import Address
 
-NICENESS: Final = 2  # Guess: the ring goes first, and Spark still gets its share.
+NICENESS: Final = 2  # Guess: the ring has priority, and Spark still gets its share.
 MASTER: Final = "local[2]"
 WINDOW_S: Final = 1  # the demo is short
 POLL_S: Final = 0.1

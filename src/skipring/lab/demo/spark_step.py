@@ -26,15 +26,15 @@ class SparkReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Line that the program prints; one field is set."""
 
     progress: str | None = None
-    rows: dict[str, int] | None = None  # of each table: the task is done
+    rows: dict[str, int] | None = None  # rows of each table; the task is done
     failed: str | None = None  # the error that ended the task
 
 
 class SparkProcess:
-    """Process that starts Spark, and runs the pipeline once it may begin.
+    """Process that starts Spark, and runs the pipeline after the signal to begin.
 
-    It writes into a directory of its own, and the report. An older report is deleted, so that it
-    is not mistaken for the new one.
+    It writes tables into its own directory, and then the report. An older report is deleted first
+    to prevent confusion with the new one.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SparkProcess:
         (self._directory / BEGIN_FILE).touch()
         read = 0
         while True:
-            has_ended = self._has_ended()  # before its last lines are read
+            has_ended = self._has_ended()  # checked before the last lines are read
             for line in self._processes.lines(SPARK)[read:]:
                 read += 1
                 report = json.decode(line, type=SparkReport)
@@ -73,7 +73,7 @@ class SparkProcess:
             await asyncio.sleep(POLL_S)
 
     async def finish(self) -> None:
-        """Wait for a limited time until the process ends by itself: then the JVM cleans up."""
+        """Wait for a limited time until the process ends by itself, so the JVM can clean up."""
         with suppress(SkipringError):
             await until(self._has_ended, "the end of Spark", FINISH_S, POLL_S)
 

@@ -1,4 +1,4 @@
-"""State of the demo's topic: inspected from outside, and checked."""
+"""State of the demo's topic: inspected and checked from outside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from skipring.wire.rpc import NodeStatus
 from skipring.world.legitimacy import Layer, Violation, publication_violations, violations
 from skipring.world.snapshot import Snapshot
 
-ANSWER_S: Final = 0.4  # Guess: dead nodes do not answer; a slow node is asked again soon.
+ANSWER_S: Final = 0.4  # Guess: dead nodes do not answer; a slow node is polled again soon.
 ROOT_DIGITS: Final = 8  # as in the output of other commands
 
 _NO_ANSWER: Final = Violation(Layer.DATABASE, "database: the supervisor does not answer")
@@ -65,7 +65,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
 
     @property
     def is_in_sync(self) -> bool:
-        """Return True if every node has every publication, also without a supervisor."""
+        """Return True if every node has every publication, even without a supervisor."""
         return not self.missing and self.in_sync >= self.layout.members
 
     @property
@@ -77,7 +77,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
 
 
 class Checker:
-    """Checker of a topic from outside, also while its supervisor is down."""
+    """Checker of a topic from outside, even while its supervisor is down."""
 
     def __init__(self, client: RpcClient, topic: TopicId) -> None:
         self._client = client
@@ -120,7 +120,7 @@ def state_of(
     nodes: Collection[NodeId],
     published: Collection[bytes],
 ) -> ClusterState:
-    """Check an inspection, and nodes that no reference leads to, as after a database loss."""
+    """Check an inspection, including nodes without references to them, as after a database loss."""
     members = (state for state in seen.snapshot.subscribers.values() if state.member)
     held = ({each.id for each in state.publications} for state in members)
     state = _state_of(

@@ -1,7 +1,7 @@
 """Aggregates of the runs of a lab: groups of runs, and statistical bounds.
 
-Functions from DataFrames to DataFrames have conditions and values in SQL, so that a table of them
-is data; ``groups`` alone collects rows, and only grouped ones. All bounds are two-sided and hold
+Functions from DataFrames to DataFrames take conditions and values in SQL, so a table of them is
+data; only ``groups`` collects rows, already grouped. All bounds are two-sided and hold
 with 95 %. Shares: Clopper and Pearson. Means and slopes: Student. Medians: order statistics, which
 assume nothing of the distribution. Survival: Kaplan and Meier, with the bounds of Clopper and
 Pearson for the number of runs that would show the same share (Peto).
@@ -23,8 +23,8 @@ from skipring.world.adversaries.catalog import ADVERSARIES
 
 CONFIDENCE: Final = 0.95
 _TAIL: Final = (1 - CONFIDENCE) / 2
-_BISECTIONS: Final = 50  # to 2^-50, far below what is shown
-_EXACT_MEDIANS: Final = 1000  # above it the normal approximation is as good as the exact sum
+_BISECTIONS: Final = 50  # error of 2^-50, far below the displayed precision
+_EXACT_MEDIANS: Final = 1000  # above this the normal approximation is as good as the exact sum
 _Z: Final = 1.959964  # the normal distribution's 97.5 % point
 
 
@@ -43,7 +43,7 @@ def beta_share(a: float, b: float, x: float) -> float:
     """Return the beta distribution's share below x (regularized incomplete beta function)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):  # where the fraction below converges slowly
+    if x > (a + 1) / (a + b + 2):  # the fraction below converges slowly here
         return 1 - beta_share(b, a, 1 - x)
     front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x))
     return front * _beta_fraction(a, b, x) / a
@@ -61,7 +61,7 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def _solve(rising: Callable[[float], float], goal: float) -> float:
-    """Return the place in [0, 1] at which a rising function reaches ``goal``."""
+    """Return the point in [0, 1] where a rising function reaches ``goal``."""
     low, high = 0.0, 1.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -155,7 +155,7 @@ class BoundSample(Struct, frozen=True):
 
 
 def _below_median(runs: int) -> int:
-    """Return how many values can be omitted at either end; -1 if all are too few."""
+    """Return the number of values to omit at either end; -1 if there are too few values."""
     if runs > _EXACT_MEDIANS:
         return int(runs / 2 - _Z * sqrt(runs) / 2) - 1
     tail, skipped = 0.0, -1
@@ -191,7 +191,7 @@ def survival(ends: Sequence[tuple[float, bool]]) -> Iterator[Survival]:
 
 
 def _survivors(share: float, at_risk: int, came: int) -> Bounds:
-    """Return the share that is left after ``came`` of the runs at risk have ended."""
+    """Return the surviving share after ``came`` of the runs at risk have ended."""
     left = at_risk - came
     share *= left / at_risk
     shown_by = max(left, left / share) if left else at_risk
@@ -203,10 +203,10 @@ def _survivors(share: float, at_risk: int, came: int) -> Bounds:
 
 At: TypeAlias = Mapping[str, str | int | float]
 
-# Parameters that are equal in runs that differ in chance, mode and rules only.
+# Parameters that are equal in runs that differ only in seed, mode and rules.
 CELL: Final = ("kind", "n", "adversary", "scheduler", "loss", "duplicate", "churn", "publications")
 
-# The paper's model: channels lose nothing, no member comes or goes, and no rule is switched off.
+# The paper's model: channels lose nothing, no member joins or leaves, and no rule is switched off.
 IN_THE_MODEL: Final = "loss = 0 AND duplicate = 0 AND churn = 0 AND without = ''"
 HEALING: Final = "kind = 'converge'"
 _CRASH_LATER: Final = tuple(code for code, it in ADVERSARIES.items() if it.crash_rounds)
@@ -214,7 +214,7 @@ _CRASH_LATER: Final = tuple(code for code, it in ADVERSARIES.items() if it.crash
 UNDISTURBED: Final = f"{HEALING} AND {IN_THE_MODEL} AND NOT crashes_later"
 
 
-# Starts, sizes and schedulers that all modes of the matrix were tried with.
+# Initial states, sizes and schedulers with runs in all modes of the matrix.
 COMMON: Final = "is_common"
 
 
@@ -289,7 +289,7 @@ def _is_lost(first: str) -> Column:
 
 
 def on_common_ground(runs: DataFrame, what: str) -> DataFrame:
-    """Return the runs of cells with every value of ``what``, so that all had equal work."""
+    """Return the runs of the cells that have runs with every value of ``what``."""
     values = runs.select(F.count_distinct(what).alias("all_values"))
     tried = runs.groupBy(*CELL).agg(F.count_distinct(what).alias("tried"))
     complete = tried.join(F.broadcast(values), F.col("tried") == F.col("all_values"), "left_semi")
@@ -297,13 +297,13 @@ def on_common_ground(runs: DataFrame, what: str) -> DataFrame:
 
 
 def beside_all_rules(runs: DataFrame) -> DataFrame:
-    """Return runs with rules switched off, each beside the run that differs in nothing else."""
+    """Return runs with rules switched off, each paired with the same run with all rules."""
     same = [*CELL, "mode", "spread", "seed"]
     whole = runs.filter("without = ''").select(
         *same, F.col("rounds").alias("rounds_all"), F.col("converged").alias("converged_all")
     )
-    # A run that was through from the start took less than a round, not none. A run that was never
-    # through has no ratio; greatest would leave out its null.
+    # A run that was legitimate at its start counts as one round, not zero. A run that never became
+    # legitimate has no ratio; greatest would ignore its null.
     ratio = F.expr("IF(rounds IS NULL, NULL, greatest(rounds, 1) / greatest(rounds_all, 1))")
     return (
         runs.filter("without <> ''")
@@ -327,7 +327,7 @@ def samples(runs: DataFrame, by: Sequence[str], values: Sequence[str]) -> DataFr
 
 
 def ends(runs: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Return per group the rounds until each run was strictly legitimate, or given up."""
+    """Return per group the rounds until each run was strictly legitimate or ended at its limit."""
     end = F.struct(F.col("watched").cast("double"), F.col("rounds_strict").isNotNull())
     return runs.groupBy(*by).agg(F.collect_list(end).alias("ends"))
 

@@ -251,7 +251,7 @@ def _order(scheduler: object) -> str:
 
 
 def _of_scheduler(found: Sequence[Group]) -> dict[str, list[Group]]:
-    """Return the groups of each scheduler, by the name of its order."""
+    """Return the groups of each scheduler, by the scheduler's display name."""
     split: dict[str, list[Group]] = {}
     for group in found:
         split.setdefault(_order(group.at["scheduler"]), []).append(group)
@@ -363,7 +363,7 @@ def _named(group: Group, name: str) -> Group:
 
 _START: Final = ("n", "adversary", "publications")
 _CALM: Final = {"loss": "loss = 0", "churn": "churn = 0", "scheduler": "scheduler = 'random'"}
-# Without churn a run is measured from its start, with churn from the end of it.
+# Without churn a run is measured from its start, with churn from the end of the churn.
 _STORM: Final = {"churn": "churn > 0"}
 _TITLES: Final = {
     "loss": ("Lost messages", "of all messages lost"),
@@ -398,7 +398,7 @@ def _effect(healing: DataFrame, what: str) -> Section:
 
 
 def _on_equal_starts(found: Sequence[Group], what: str) -> list[Group]:
-    """Return a group for each kind of channel, of the starts that all of them have."""
+    """Return one group for each kind of channel, restricted to the initial states of all kinds."""
     tried: dict[tuple[object, ...], set[object]] = {}
     for group in found:
         tried.setdefault(_start(group), set()).add(group.at[what])

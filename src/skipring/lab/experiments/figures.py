@@ -34,7 +34,7 @@ from skipring.world.adversaries import ADVERSARIES
 Figure: TypeAlias = Any  # plotly has no types
 Reduce: TypeAlias = Callable[[Group, str], Point]
 
-LABEL_CHARS: Final = 44  # Our guess: longer ones leave too little room; the table has them whole.
+LABEL_CHARS: Final = 44  # Guess: longer ones leave too little room; the table has the full text.
 N_AXIS: Final = Axis("n, subscribers (logarithmic)", is_log=True)
 
 
@@ -55,7 +55,7 @@ def median_point(group: Group, unit: str) -> Point:
 
 
 def mean_point(group: Group, unit: str) -> Point:
-    """Return the mean of the runs between its bounds."""
+    """Return the mean of the runs with its bounds."""
     mean = group.sample.mean
     text = (
         f"{described(group.at)}<br>mean {number(mean.value)} {unit} (95 %: {number(mean.low)} to "
@@ -87,7 +87,7 @@ def _n(at: At) -> float:
 
 
 def described(at: At) -> str:
-    """Return the common values of a group in words."""
+    """Return the common parameters of a group as text."""
     words = []
     for name, value in at.items():
         text = escape(title_of(value) if name == "adversary" else str(value))
@@ -113,7 +113,7 @@ def series_by(groups: Iterable[Group], key: str, reduce: Reduce, unit: str) -> t
 
 
 def theory(name: str, sizes: Iterable[int], value: Callable[[int], float]) -> Series:
-    """Return a line of the theory, to compare runs with."""
+    """Return a theoretical line to compare runs with."""
     points = [Point(n, value(n), value(n), value(n), f"{name}: {number(value(n))}") for n in sizes]
     return Series(name, tuple(points), is_theory=True)
 
@@ -126,7 +126,8 @@ def sizes_of(groups: Iterable[Group]) -> list[int]:
 def expected_requests(n: int, more_bits: int) -> float:
     """Return the expected requests per interval in SR(n), by the probabilities of section 3.2.1.
 
-    The minimum asks with 1/2 (action iv), one with a label of k bits with 1/(2^(k + more) k^2).
+    The minimal node asks with probability 1/2 (action iv), a node with a label of k bits with
+    probability 1/(2^(k + more) k^2).
     """
     lengths = [index.bit_length() for index in range(1, n)]
     return 0.5 + sum(1 / (2.0 ** (k + more_bits) * k * k) for k in lengths)

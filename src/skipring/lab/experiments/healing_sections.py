@@ -47,7 +47,7 @@ ROUNDS: Final = "rounds"
 _OF_FAST: Final = f"mode = '{Mode.FAST}'"
 _PLAIN: Final = f"{HEALING} AND {IN_THE_MODEL} AND {_OF_FAST} AND scheduler = 'random'"
 _ROUNDS_AXIS: Final = Axis("rounds until legitimate")
-LINES_MAX: Final = 7  # Our guess: as many lines as one can still follow.
+LINES_MAX: Final = 7  # Guess: more lines are hard to tell apart.
 RANGE_NOTE: Final = "Dots are medians, bars go from the fastest to the slowest run."
 COMMON_NOTE: Final = "Only starts, sizes and schedulers that all modes were tried with."
 
@@ -59,7 +59,7 @@ _PAIRS_NOTE: Final = (
 
 
 def missing(key: str, title: str, what: str) -> Section:
-    """A section that the matrix has no runs for."""
+    """Return the section for a figure without runs in the matrix."""
     return Section(key, title, f"{title}: this matrix has no {what}.")
 
 
@@ -67,7 +67,7 @@ def missing(key: str, title: str, what: str) -> Section:
 
 
 def rounds_by_n(runs: DataFrame) -> tuple[Section, ...]:
-    """Rounds against n per adversary, as lines and as rows."""
+    """Return sections about rounds against n per adversary, as lines and as rows."""
     found = groups(runs.filter(_PLAIN), ["adversary", "n"], ROUNDS)
     title, rows_title = "Rounds against n, by adversary", "Rounds, adversary by adversary"
     if not found:
@@ -93,7 +93,7 @@ def rounds_by_n(runs: DataFrame) -> tuple[Section, ...]:
 
 
 def _slowest_alone(found: Sequence[Group]) -> list[Group]:
-    """The groups of the slowest adversaries, and all others together: few can follow more."""
+    """Return the groups of the slowest adversaries, and all others as one: more are unreadable."""
     n = max(sizes_of(found))
     slow = sorted((group for group in found if group.at["n"] == n), key=_median, reverse=True)
     named = {group.at["adversary"] for group in slow[:LINES_MAX]}
@@ -109,7 +109,7 @@ def _slowest_alone(found: Sequence[Group]) -> list[Group]:
 
 
 def _growth(found: Sequence[Group], what: str) -> str:
-    """How the worst median grows with n."""
+    """Return a sentence about the growth of the worst median with n."""
     worst = {
         n: max(group.sample.quantile(0.5) for group in found if group.at["n"] == n)
         for n in sizes_of(found)
@@ -143,7 +143,7 @@ def _slowest(found: Sequence[Group]) -> str:
 
 
 def survival_curves(runs: DataFrame) -> tuple[Section, ...]:
-    """P(not legitimate at t), mode by mode."""
+    """Return the section about the survival curve P(not legitimate at t) of each mode."""
     key, title = "survival", "How many runs are not yet legitimate after t rounds"
     found = [
         (str(row["mode"]), list(survival([tuple(end) for end in row["ends"]])))
@@ -166,7 +166,7 @@ def survival_curves(runs: DataFrame) -> tuple[Section, ...]:
 
 
 def layers(runs: DataFrame) -> tuple[Section, ...]:
-    """After how many rounds each layer is right for good."""
+    """Return the section about the rounds until each layer stays right."""
     key, title = "layers", "What heals when"
     since = [
         F.struct(
@@ -207,7 +207,7 @@ _LAYER_NAMES: Final = {
 
 
 def ablation(runs: DataFrame) -> tuple[Section, ...]:
-    """The modes paper, fixed and fast: who gets there, and in how many rounds."""
+    """Return sections about the modes paper, fixed and fast: legitimate runs, and rounds."""
     key, title = "modes-share", "Paper, fixed, fast: who gets there"
     found = groups(runs.filter(COMMON), ["mode", "n"], ROUNDS)
     if len({group.at["mode"] for group in found}) < 2:  # noqa: PLR2004  (one alone cannot be compared)
@@ -254,7 +254,7 @@ def _mode_medians(found: Sequence[Group]) -> str:
 
 
 def rule_by_rule(runs: DataFrame) -> tuple[Section, ...]:
-    """What switching off one rule costs, beside the same runs with all rules."""
+    """Return sections that compare runs without one rule with the same runs with all rules."""
     key, title = "rules-share", "Rule by rule: who gets there without it"
     pairs = beside_all_rules(runs.filter(HEALING))
     named = pairs.withColumn("what", F.concat_ws(" without ", "mode", "without"))

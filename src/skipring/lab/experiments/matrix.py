@@ -1,7 +1,7 @@
 """Matrix of an experiment: the runs that a TOML file describes.
 
-A file has a title and blocks ``[[experiment]]``. In a block every key but ``kind`` may hold one
-value or a list, and the product of all lists is run. Equal runs of several blocks are one.
+A file has a title and blocks ``[[experiment]]``. In a block every key but ``kind`` has one value
+or a list; the matrix contains the product of all lists. Equal runs of several blocks count once.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from skipring.sim.scenario import N_MAX, PUBLICATIONS_MAX
 from skipring.sim.schedulers import SCHEDULERS
 from skipring.world.adversaries import ADVERSARIES
 
-RUNS_MAX: Final = 10**7  # Limit: the names have to fit into the driver's memory.
-INT_MAX: Final = 2**31 - 1  # what a column of the tables can hold
+RUNS_MAX: Final = 10**7  # Limit: the run names must fit into the driver's memory.
+INT_MAX: Final = 2**31 - 1  # largest value of a column of the tables
 ALL: Final = "all"
 EACH: Final = "each"
 

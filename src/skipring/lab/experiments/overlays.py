@@ -1,24 +1,24 @@
-"""The skip ring beside Chord and a skip graph: degree, balance, path lengths and congestion.
+"""Comparison of the skip ring with Chord and a skip graph: degree, balance, paths and congestion.
 
 Section 1.3 compares the skip ring with both: "our network has a better congestion than these
-networks". The paper does not define the word, so three things are measured that can be meant:
+networks". The paper does not define the word, so several possible measures are taken:
 
 ``degree_mean``, ``degree_max``
     Different neighbours of a node, in either direction. In a flood (section 4.3) a node sends over
-    each of its edges once and receives over each of them once, so ``degree_mean`` is also what a
-    delivery costs by flooding, and ``degree_max`` what the busiest node has to send.
+    each of its edges once and receives over each of them once, so ``degree_mean`` is also the cost
+    of a delivery by flooding, and ``degree_max`` the messages of the busiest node.
 ``gap_max``
     The longest arc between two nodes that are next to each other on the circle of positions, in
     units of 1/n: how balanced the distribution of the nodes is. 1 is even. A skip graph has no
     positions, so it has no gap.
 ``congestion``
-    Random pairs of nodes exchange a request each, routed greedily. It is n times the largest share
-    of the requests that one node relays: what the busiest node forwards when every node sends one
-    request. Who sends or receives a request does not relay it.
+    Random pairs of nodes exchange one request each, routed greedily. Congestion is n times the
+    largest share of the requests that one node relays: the number that the busiest node forwards
+    when every node sends one request. Sender and receiver of a request do not count as relays.
 ``path_mean``, ``path_max``
     Hops of these requests. Greedy paths are not the shortest.
 ``flood_hops_max``
-    Hops until a flood from the worst of a few random publishers has reached all nodes: at most the
+    Hops until a flood from the worst of a few random publishers has reached all nodes; at most the
     diameter.
 
 All three overlays get the same requests, as pairs of places in the order of the nodes round the
@@ -40,9 +40,9 @@ from skipring.core.topology import ring_edges, shortcut_edges
 Adjacency: TypeAlias = Sequence[Sequence[int]]  # neighbours of each place, in their order
 Hop: TypeAlias = Callable[[int, int], int]  # the next place on the way from one to another
 
-# Guess: requests meet the busiest relay some hundred times, which is exact to 10 %.
+# Guess: the busiest relay gets a few hundred requests, which gives an accuracy of 10 %.
 REQUESTS_PER_NODE: Final = 4
-PUBLISHERS: Final = 8  # Guess: enough to reach the diameter but for a hop or two.
+PUBLISHERS: Final = 8  # Guess: enough to come within a hop or two of the diameter.
 OVERLAYS: Final[Mapping[str, str]] = {
     "skip_ring": "skip ring",
     "chord": "Chord",
@@ -55,7 +55,7 @@ def overlay_measures(n: int, seed: int) -> dict[str, float]:
     rng = Random(f"overlays/{n}/{seed}")
     publishers = rng.sample(range(n), min(n, PUBLISHERS))
     requests = [_pair(n, rng) for _ in range(REQUESTS_PER_NODE * n)]
-    ids = sorted(4 * place for place in rng.sample(range(CIRCLE // 4), n))  # what a len() may be
+    ids = sorted(4 * place for place in rng.sample(range(CIRCLE // 4), n))  # a range needs a len()
     vectors = [rng.getrandbits(LABEL_BITS) for _ in range(n)]
     labels = sorted(Label.nth(index).position for index in range(n))
     overlays = {
@@ -181,7 +181,7 @@ def _skip_graph(vectors: Sequence[int]) -> tuple[Adjacency, Hop]:
     edges = _adjacency(n, _listed_pairs(vectors))
 
     def hop(here: int, target: int) -> int:
-        """Return the farthest neighbour that is not beyond the target."""
+        """Return the farthest neighbour towards the target that does not pass it."""
         around = edges[here]
         return around[
             bisect_right(around, target) - 1 if target > here else bisect_left(around, target)

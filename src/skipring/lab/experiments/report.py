@@ -115,7 +115,7 @@ class Extent(Struct, frozen=True):
 
 
 def extent(runs: DataFrame) -> Extent:
-    """Count all runs, also those that failed."""
+    """Count all runs, including failed ones."""
     row = runs.agg(
         F.count("*"),
         F.count("error"),
@@ -175,8 +175,8 @@ Chapter: TypeAlias = Callable[[DataFrame], tuple[Section, ...]]
 _CONVERGE: Final = frozenset({"converge"})
 
 TITLE: Final = "skipring: the paper and what was measured"
-# The parts of the page after the statements, and what is in each: chapters, and of which kinds of
-# runs they are.
+# The parts of the page after the statements: the chapters of each, and the kinds of runs that they
+# need.
 PARTS: Final[tuple[tuple[str, tuple[tuple[Chapter, frozenset[str]], ...]], ...]] = (
     (
         "Healing",
@@ -195,7 +195,7 @@ PARTS: Final[tuple[tuple[str, tuple[tuple[Chapter, frozenset[str]], ...]], ...]]
     ("Beside other overlays", ((overlays, frozenset({"topology"})),)),
     ("Bad weather", ((weather, _CONVERGE),)),
 )
-# Sections whose reading is also a finding of the whole.
+# Sections whose reading is also one of the main findings.
 _FINDINGS: Final = ("modes-share", "rounds-by-n", "supervisor-steady", "messages-per-delivery")
 _FAILED_SHOWN: Final = 50
 _VERDICT_NOTE: Final = (
@@ -215,7 +215,7 @@ def write_report(
 ) -> None:
     """Write the page; with paths for them, also the pictures and the Markdown document."""
     if pictures is not None:
-        find_browser()  # before minutes of work
+        find_browser()  # fail before minutes of work
     page = make_page(spark, directory)
     _write(out, render(page))
     if pictures is not None:
@@ -240,7 +240,7 @@ def make_page(spark: SparkSession, directory: Path) -> HtmlReport:
     whole = extent(all_runs)
     if whole.runs == whole.failed:
         raise InputError(f"{directory} has no runs that succeeded: nothing can be reported")
-    # Cut off from how it came to be: planning that anew for every figure took most of the time.
+    # Cut off from its lineage: planning that again for every figure took most of the time.
     runs = prepared(all_runs, _table(spark, directory, "rounds")).localCheckpoint()
     judged = judge(runs)
     parts = [(title, _sections(chapters, runs, whole)) for title, chapters in PARTS]
@@ -251,7 +251,10 @@ def make_page(spark: SparkSession, directory: Path) -> HtmlReport:
         TITLE,
         headline,
         (summary(judged), *readings),
-        (("The paper's statements", statements(judged)), *_told(parts, found, all_runs, whole)),
+        (
+            ("The paper's statements", statements(judged)),
+            *_shown_parts(parts, found, all_runs, whole),
+        ),
         _made(directory, whole),
     )
 
@@ -283,7 +286,7 @@ def _shown(page: HtmlReport) -> list[Section]:
     return [it for _, sections in page.parts for it in sections if it.figure is not None]
 
 
-def _told(
+def _shown_parts(
     parts: Sequence[tuple[str, tuple[Section, ...]]],
     found: Sequence[Section],
     runs: DataFrame,

@@ -1,8 +1,8 @@
 """Directory of a lab: schemas of its tables, the matrix, and the results in chunks.
 
-A chunk is two files of one name, below ``rounds`` and below ``runs``. Each appears whole or not at
-all, ``rounds`` first: a run is finished as soon as it is in ``runs``, and a chunk that has only
-its rounds was never finished.
+A chunk is two files of one name, below ``rounds`` and below ``runs``. Each is written atomically,
+``rounds`` first: a run is finished once it is in ``runs``, and a chunk that has only its rounds is
+unfinished.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PARAMETERS: Final = (
     _column("closure", pa.int32()),
 )
 
-# Results of the runs. No time is kept: the same matrix gives the same rows on any machine.
+# Results of the runs. No time is stored: the same matrix gives the same rows on any machine.
 RUNS: Final = pa.schema(
     [
         _column("run_id", pa.string()),
@@ -92,7 +92,7 @@ WORK: Final = pa.schema(
     [_column("partition", pa.int32()), *_PARAMETERS, _column("rounds", pa.int32())]
 )
 
-# Output of a task: a run with its rounds, so that neither is stored without the other.
+# Output of a task: a run with its rounds, so neither is stored without the other.
 RESULTS: Final = pa.schema(
     [*RUNS, _column("samples", pa.list_(_column("sample", pa.struct(_SAMPLE))))]
 )
@@ -107,7 +107,7 @@ FORMAT: Final = "skipring-lab/1"
 ABOUT: Final = "lab.json"
 MATRIX: Final = "matrix.toml"
 LOCK: Final = ".lock"
-UNFINISHED: Final = "."  # Spark does not read files whose names begin so
+UNFINISHED: Final = "."  # Spark ignores files whose names begin with this
 
 
 class Results:
@@ -182,7 +182,7 @@ def _prepared(directory: Path, matrix: Matrix) -> Results:
 
 
 def require_format(directory: Path, *, new: bool = False) -> None:
-    """Refuse a directory of another version or without a lab; with ``new`` it may be empty."""
+    """Raise InputError for another version or a directory without a lab; ``new`` may be empty."""
     about = directory / ABOUT
     if not about.exists():
         others = [path.name for path in directory.glob("*") if path.name != LOCK]

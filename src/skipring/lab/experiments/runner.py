@@ -2,7 +2,7 @@
 
 The driver divides the work into chunks and stores each chunk as soon as it is done, so a killed
 run continues from the last chunk. Two chunks run at a time: while the last tasks of one end, the
-next one has begun.
+next has already begun.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ HEALING_ROUNDS: Final = {
 SLOW: Final = {"delay": 6, "swizzle": 3}  # Measured: factors of slower schedulers.
 SLOW_STATES: Final = {"A18b": 75}  # Measured: rounds of the state that heals by waiting.
 OPERATION_ROUNDS: Final = 4  # Measured: until a ring is legitimate again after one change.
-CHURN_ROUNDS: Final = 100  # of skipring.sim.process_faults.Churn
+CHURN_ROUNDS: Final = 100  # default of skipring.sim.process_faults.Churn
 # Measured: this many scattered publications cost as much as the ring itself.
 PUBLICATIONS: Final = 10
 
-# Guesses: a task of Spark costs some 10 ms, so a second hides it; a kill loses at most two chunks.
+# Guesses: a Spark task costs some 10 ms, little beside a second; a kill loses at most two chunks.
 PARTITION_S: Final = 1.5
 CHUNK_S: Final = 30.0  # on every core
-CHUNK_RUNS_MAX: Final = 5000  # the driver takes a chunk's rows into memory
-HEAVY_S: Final = 5.0  # first, or all would wait for one of them in the end
+CHUNK_RUNS_MAX: Final = 5000  # the driver collects a chunk's rows in memory
+HEAVY_S: Final = 5.0  # heavy runs are first, or the end would wait for one of them
 SHUFFLE_SEED: Final = 5
 
 
@@ -90,7 +90,7 @@ def _rounds(run: Trial) -> float:
 def chunks(runs: Iterable[Trial], cores: Callable[[], int]) -> Iterator[list[Trial]]:
     """Divide the work into chunks that are stored one by one: heavy runs first, then mixed.
 
-    The cores are counted for each chunk: those of a cluster start one after the other.
+    Count the cores again for each chunk, because executors of a cluster start one by one.
     """
     chunk: list[Trial] = []
     seconds, limit_s = 0.0, CHUNK_S * cores()
@@ -106,7 +106,7 @@ def chunks(runs: Iterable[Trial], cores: Callable[[], int]) -> Iterator[list[Tri
 
 
 def _ordered(runs: Iterable[Trial]) -> list[Trial]:
-    """Return heavy runs first, the others shuffled, so that chunks are alike."""
+    """Return heavy runs first, the others shuffled, which makes chunks alike."""
     order = list(runs)
     Random(SHUFFLE_SEED).shuffle(order)
     order.sort(key=lambda run: min(0.0, HEAVY_S - estimated_s(run)))
@@ -129,11 +129,11 @@ def partitions(chunk: Sequence[Trial], count: int | None = None) -> list[list[Tr
 
 CHUNKS_AT_ONCE: Final = 2
 # Measured: Java's second compiler costs 4 s of CPU at the start and 2 s in the first job, without
-# a gain: all work is Python's. For a local master, where the driver is alone.
+# a gain, because Python does all work. Only for a local master, which has no other executors.
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"
 }
-POLL_S: Final = 0.25  # between two reports of progress, and until an interrupt is noticed
+POLL_S: Final = 0.25  # between two reports of progress, and between checks for an interrupt
 
 _SAMPLES: Final = "samples"
 
@@ -143,11 +143,11 @@ class TrialProgress(Struct, frozen=True):
 
     done: int
     total: int
-    share: float  # of the estimated work, between 0 and 1: runs differ in size
+    share: float  # share of the estimated work, since runs differ in size
 
 
 class RunSummary(Struct, frozen=True):
-    """Numbers of runs at the end."""
+    """Result of a lab run: counts of finished, executed and failed runs."""
 
     total: int  # runs of the matrix
     found: int  # found in the directory
@@ -193,7 +193,7 @@ class _Work:
     ) -> None:
         self._spark = spark
         self._context = spark.sparkContext
-        self._tag = f"skipring-lab-{uuid4().hex}"  # to cancel the jobs of this run only
+        self._tag = f"skipring-lab-{uuid4().hex}"  # cancels only the jobs of this run
         self._chunks = chunks(runs, lambda: self._context.defaultParallelism)
         self._partition_count = partition_count
         self._runs = len(runs)

@@ -13,7 +13,7 @@ MODES: Final = (Mode.PAPER, Mode.FIXED, Mode.FAST)
 
 
 class Share(Struct, frozen=True):
-    """Every run ``among`` these ``shows`` it; ``is_more`` if that is more than the claim."""
+    """Measure: every run ``among`` these ``shows`` it; ``is_more`` if stronger than the claim."""
 
     among: str
     shows: str
@@ -21,7 +21,7 @@ class Share(Struct, frozen=True):
 
 
 class UpperBound(Struct, frozen=True):
-    """The mean of a value stays below a limit at every n."""
+    """Measure: the mean of a value stays below a limit at every n."""
 
     among: str
     value: str
@@ -29,14 +29,14 @@ class UpperBound(Struct, frozen=True):
 
 
 class Constant(Struct, frozen=True):
-    """The mean of a value does not depend on n."""
+    """Measure: the mean of a value does not depend on n."""
 
     among: str
     value: str
 
 
 class Unmeasured(Struct, frozen=True):
-    """No run can speak of it; tests in a file do, which docs/paper-map.md names."""
+    """Measure that no run can provide; docs/paper-map.md names the tests in ``file`` instead."""
 
     file: str
 
@@ -45,18 +45,18 @@ Measure: TypeAlias = Share | UpperBound | Constant | Unmeasured
 
 
 class Statement(Struct, frozen=True):
-    """Something the paper says."""
+    """Statement of the paper, its known result and its measure."""
 
     section: str
     title: str
     claim: str
-    known: str  # what docs/paper-map.md says of it
+    known: str  # result in docs/paper-map.md
     measure: Measure
     decisions: tuple[str, ...] = ()  # numbers of decision records
     modes: tuple[Mode, ...] = MODES
 
 
-# Overlays are not simulated, so there are no modes; the rows say "fast", as all that say nothing.
+# Overlays are not simulated and have no modes; their rows have the default, "fast".
 _NO_MODE: Final = (Mode.FAST,)
 _TOPOLOGY: Final = "kind = 'topology'"
 _MODEL: Final = f"{HEALING} AND {IN_THE_MODEL}"
@@ -73,7 +73,7 @@ def _overlay(name: str) -> str:
 
 
 def _less(key: str) -> str:
-    """That the skip ring is better than both others in something."""
+    """Return the condition that the skip ring has a smaller value than both others."""
     own = _overlay(f"skip_ring.{key}")
     return f"{own} < {_overlay(f'chord.{key}')} AND {own} < {_overlay(f'skip_graph.{key}')}"
 

@@ -53,7 +53,7 @@ LAYERS: Final = (Layer.DATABASE, Layer.LABELS, Layer.RING, Layer.SHORTCUTS, Laye
 NEWCOMER: Final[NodeId] = "newcomer"
 ERROR_MAX: Final = 300  # characters. Guess: enough to name the cause.
 
-# Messages that a legitimate ring does not send (section 4.1): an operation causes them.
+# Messages that only an operation causes, not a legitimate ring (section 4.1).
 CAUSED: Final[tuple[type[Message], ...]] = (Introduce, RemoveConnections, Subscribe, Unsubscribe)
 REQUESTS: Final[tuple[type[Message], ...]] = (Subscribe, Unsubscribe, GetConfiguration)
 SPREADING: Final[tuple[type[Message], ...]] = (PublishNew, PublishMany, IHave, Want)
@@ -69,7 +69,7 @@ class TrialResult(Struct, frozen=True):
 
 
 def perform(run: Trial) -> TrialResult:
-    """Execute a run; a failure is a result, too."""
+    """Execute a run; an exception becomes a result, too."""
     try:
         return _KINDS[run.kind](run)
     except Exception as error:  # noqa: BLE001  (it is recorded as the outcome)
@@ -116,14 +116,14 @@ def _steady(run: Trial) -> TrialResult:
 
 
 def _subscribe(run: Trial) -> TrialResult:
-    """Let a node join a legitimate ring."""
+    """Measure a node that joins a legitimate ring."""
     simulation = _standing_ring(run)
     asked = Received(Subscribe(NEWCOMER), NEWCOMER)
     return _operate(run, simulation, lambda: simulation.world.subscribe(NEWCOMER), asked)
 
 
 def _unsubscribe(run: Trial) -> TrialResult:
-    """Let a member leave a legitimate ring."""
+    """Measure a member that leaves a legitimate ring."""
     simulation = _standing_ring(run)
     node = _random_member(run, simulation.world)
     asked = Received(Unsubscribe(node), node)
@@ -131,7 +131,7 @@ def _unsubscribe(run: Trial) -> TrialResult:
 
 
 def _crash(run: Trial) -> TrialResult:
-    """Let a member of a legitimate ring crash, and suspect it at once."""
+    """Measure a member of a legitimate ring that crashes and is suspected at once."""
     simulation = _standing_ring(run)
     node = _random_member(run, simulation.world)
     return _operate(run, simulation, lambda: simulation.world.crash(node), NodeSuspected(node))
@@ -160,7 +160,7 @@ def _operate(
 
 
 def _spread(run: Trial) -> TrialResult:
-    """Let members of a legitimate ring publish."""
+    """Measure publications in a legitimate ring."""
     simulation = _standing_ring(run)
     world = simulation.world
     nodes, rng = sorted(world.subscribers), Random(f"publishers/{run.seed}")
@@ -238,10 +238,10 @@ def _random_member(run: Trial, world: World) -> NodeId:
 
 def _supervisor_cost(state: SupervisorState, config: ProtocolConfig, event: Event) -> int:
     """Return the additional messages that a supervisor sends because of an event (section 4.1)."""
-    return _said(state, config, event) - _said(state, config, None)
+    return _messages_sent(state, config, event) - _messages_sent(state, config, None)
 
 
-def _said(state: SupervisorState, config: ProtocolConfig, event: Event | None) -> int:
+def _messages_sent(state: SupervisorState, config: ProtocolConfig, event: Event | None) -> int:
     machine = Supervisor(config=config)
     machine.handle(Overwritten(state))
     events = [event] if event is not None else []
@@ -279,7 +279,7 @@ def _outcome(
 
 
 def _sorted(measures: Mapping[str, float]) -> dict[str, float]:
-    """Return the measures in the order of their names, as they are read back."""
+    """Return the measures in the order of their names, as Parquet returns them."""
     return dict(sorted(measures.items()))
 
 
@@ -296,7 +296,7 @@ def _snake(name: str) -> str:
 
 
 class Samples:
-    """Samples of a world, from a round on; called after every round."""
+    """Sampler of a world, starting at a round; called after every round."""
 
     def __init__(self, first_round: int = 0) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -305,7 +305,7 @@ class Samples:
         self._before: Counters | None = None
 
     def __call__(self, world: World) -> None:
-        """Sample the world; rounds before the first one, as those of the churn, do not count."""
+        """Sample the world; rounds before the first one (the churn) do not count."""
         if world.round < self._first_round:
             return
         now = Counters.of(world)

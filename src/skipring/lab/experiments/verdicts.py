@@ -1,8 +1,8 @@
-"""Verdicts on every theorem, lemma, corollary and claim of the paper, from the runs of a matrix.
+"""Verdicts on the theorems, lemmas, corollaries and claims of the paper, from runs of a matrix.
 
 The table is in ``statements``. A statement has a measure: the relevant runs and what they must
-show, in SQL over ``aggregates.prepared``. The known result of docs/paper-map.md is shown beside the
-verdict: a run can refute a statement, and only make it likely.
+show, in SQL over ``aggregates.prepared``. The page shows the known result of docs/paper-map.md next
+to the verdict: runs can refute a statement or make it likely, but not prove it.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _collected(rows: Iterable[Row]) -> dict[tuple[int, str], dict[int, BoundSamp
 def share_verdict(good: int, runs: int, *, is_more: bool = False) -> Cell:
     """Return the verdict on a statement that should hold in all runs, from the share of good runs.
 
-    If more is measured than the statement says, runs that fail do not speak against it.
+    If the measure is stronger than the statement, runs that fail do not refute the statement.
     """
     if runs == 0:
         return NOT_MEASURED
@@ -168,8 +168,7 @@ def below_verdict(values: ByN, limit: float) -> Cell:
 def constant_verdict(values: ByN) -> Cell:
     """Return the verdict on a cost that should not depend on n, from the larger half of all n.
 
-    Small rings are left out: there, the members that are informed anyway and those that are
-    informed because of a change are often the same.
+    Small rings are excluded: there a change often informs only members that are informed anyway.
     """
     sizes = sorted(values)[len(values) // 2 - 1 :]
     if len(sizes) < 2:  # noqa: PLR2004  (one alone cannot be compared)

@@ -1,4 +1,4 @@
-"""Faults of real processes, one row each, judged by what was acknowledged (``make faults``).
+"""Fault matrix of real processes, judged by acknowledged publications (``make faults``).
 
 No product code imports this package.
 """

@@ -1,4 +1,4 @@
-"""Hostile input, made from the samples: mutated frames, forged senders and bursts."""
+"""Hostile input derived from the samples: mutated frames, forged senders and bursts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from skipring.wire.framing import FrameReader
 from skipring.wire.handshake import Hello, Role, encode_greeting
 from skipring.wire.rpc import Address, WireMessage
 
-HEAD_BYTES: Final = 5  # of a frame: its length and its kind
+HEAD_BYTES: Final = 5  # length and kind of a frame
 BURST_BYTES: Final = 256 * 1024
 AT_ONCE: Final = 50  # Guess: connections that are open at the same time.
 HURL_S: Final = 60.0  # Guess: a node under attack answers or closes the connection sooner.
@@ -31,8 +31,8 @@ NOWHERE: Final = "127.0.0.1:9"  # the address of an attacker: no process listens
 SOURCES: Final = 250  # loopback networks to dial from, so limits per address do not end a run
 
 _FRAMES: Final = [encode(TOPIC, sample) for sample in SAMPLES]
-_BODY_CHANCE: Final = 0.9  # of a mutation that leaves the head of the frame correct
-_BYTES_MIN: Final = 6  # of a frame that can be mutated once more
+_BODY_CHANCE: Final = 0.9  # probability of a mutation outside the head of the frame
+_BYTES_MIN: Final = 6  # shorter frames are not mutated again
 
 
 def mutated(rng: Random) -> bytes:
@@ -76,15 +76,15 @@ def forged(sender: NodeId) -> list[WireMessage]:
 
 
 def forged_frames(sender: NodeId, count: int) -> bytes:
-    """Return a number of frames with forged senders, of all types in turn."""
+    """Return ``count`` frames with forged senders, of all types in turn."""
     frames = [encode(TOPIC, each) for each in forged(sender)]
     return b"".join(frames[number % len(frames)] for number in range(count))
 
 
-async def hurl(address: Address, data: bytes, source: str = "") -> bool:
-    """Connect, send bytes, and read until the peer closes; return True if the peer has answered.
+async def send_stream(address: Address, data: bytes, source: str = "") -> bool:
+    """Connect, send a stream, and read until the peer closes; return True if it has answered.
 
-    A process greets first, so an answer proves that it has accepted the connection.
+    A process sends its greeting first, so an answer proves that it has accepted the connection.
     """
     has_answered = False
     host, _, port = address.rpartition(":")
@@ -108,13 +108,13 @@ async def _send_all(made: socket.socket, data: bytes) -> None:
         made.shutdown(socket.SHUT_WR)
 
 
-async def hurl_all(addresses: list[Address], streams: Iterable[bytes]) -> int:
-    """Send each stream on its own connection, to the addresses in turn; return how many arrived."""
+async def send_streams(addresses: list[Address], streams: Iterable[bytes]) -> int:
+    """Send each stream on its own connection, to the addresses in turn; count the arrivals."""
     numbered, arrived = enumerate(streams), 0
     while some := list(islice(numbered, AT_ONCE)):
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(hurl(addresses[n % len(addresses)], data, source_of(n)))
+                group.create_task(send_stream(addresses[n % len(addresses)], data, source_of(n)))
                 for n, data in some
             ]
         arrived += sum(task.result() for task in tasks)
@@ -153,5 +153,5 @@ def _collect(value: object, found: set[bytes]) -> None:
 
 
 def source_of(number: int) -> str:
-    """Return an address of loopback to dial from."""
+    """Return a loopback address to dial from."""
     return f"127.0.{1 + number // 200 % SOURCES}.{1 + number % 200}"

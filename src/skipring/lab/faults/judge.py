@@ -1,10 +1,10 @@
-"""Judge of a run: acknowledged publications compared with those of survivors and readers.
+"""Judge of a run: compares acknowledged publications with those of survivors and readers.
 
 Every publication of a run has its own payload, so the judge compares payloads. A publication is
 
 - lost if it was acknowledged, and a survivor does not hold it or a reader did not get it;
 - duplicated if a survivor holds it, or a reader got it, more than once;
-- invented if a survivor holds it, or a reader got it, and no one published it.
+- invented if a survivor holds it, or a reader got it, and no publisher sent it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from skipring.core.limits import listed
 
-SHOWN_MAX = 3  # payloads that a sentence names
+SHOWN_MAX = 3  # payloads named in one sentence
 
 
 class Ledger:
@@ -26,14 +26,14 @@ class Ledger:
     def __init__(self) -> None:
         self.tried: set[bytes] = set()
         self.acknowledged: set[bytes] = set()
-        self.foreign: set[bytes] = set()  # of strangers, which may publish a payload twice
+        self.foreign: set[bytes] = set()  # from strangers, which may publish a payload twice
 
     def attempt(self, payload: bytes) -> None:
         """Record an attempt, before the request is sent."""
         self.tried.add(payload)
 
     def tolerate(self, payload: bytes) -> None:
-        """Record a payload of a stranger: it may occur any number of times."""
+        """Record a payload from a stranger: it may occur any number of times."""
         self.tried.add(payload)
         self.foreign.add(payload)
 

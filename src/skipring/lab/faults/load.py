@@ -16,9 +16,9 @@ from skipring.lab.faults.requests import TOPIC, Place, publication, stranger
 from skipring.rpc.client import RpcClient
 from skipring.wire.rpc import Publish, PublishAck
 
-WRITERS: Final = 4  # at the same time: they share commits
+WRITERS: Final = 4  # concurrent, so they share commits
 PAUSE_S: Final = 0.02  # Guess: about 100 publications a second.
-ANSWER_S: Final = 5.0  # Guess: then the same publication is sent to the next member.
+ANSWER_S: Final = 5.0  # Guess: after this, the same publication goes to the next member.
 
 
 class Load:
@@ -35,7 +35,7 @@ class Load:
         self._places = places
         self._ledger = ledger
         self._run = run
-        self._pause_s = pause_s  # of each writer, after a publication
+        self._pause_s = pause_s  # pause of each writer after a publication
         self._answer_s = answer_s
         self._made = 0
         self._is_over = Event()
@@ -81,7 +81,7 @@ async def publish_tolerantly(
     ledger: Ledger,
     answer_s: float = ANSWER_S,
 ) -> bool:
-    """Publish through one member, else through the next; return True if one acknowledges."""
+    """Publish through the members in turn until one acknowledges; return False if none does."""
     made = publication(payload)
     ledger.attempt(payload)
     for name, address in places:
@@ -95,7 +95,7 @@ async def publish_tolerantly(
 
 
 def publish_some(places: list[Place], payloads: list[bytes], ledger: Ledger) -> int:
-    """Publish through members in turn, all at once; return how many were acknowledged."""
+    """Publish through members in turn, concurrently; return the number of acknowledgements."""
 
     async def scene() -> int:
         async with stranger() as client:

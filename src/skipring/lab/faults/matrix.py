@@ -47,7 +47,7 @@ class FaultRow(Struct, frozen=True):
     method: str
     run: Callable[[FaultTrial], None]
     repeats: int = 1
-    short: int = 0  # repetitions of the short form; 0: not part of it
+    short: int = 0  # repetitions in the short form; 0: not included
     needs: tuple[Need, ...] = ()
 
 
@@ -60,7 +60,7 @@ def fault_row(
     short: int = 0,
     needs: tuple[Need, ...] = (),
 ) -> Callable[[Callable[[FaultTrial], None]], FaultRow]:
-    """Make a row of the function that causes the fault."""
+    """Turn the function that causes a fault into a row."""
     return lambda run: FaultRow(name, fault, method, run, repeats, short, needs)
 
 
@@ -87,7 +87,7 @@ class FaultOutcome(Struct, frozen=True, kw_only=True):
 def run_row(row: FaultRow, *, is_short: bool = False) -> FaultOutcome:
     """Run a row, unless a tool is missing; a failure of any kind becomes its verdict.
 
-    The short form runs beside other tests; it reports pauses and does not judge them.
+    The short form runs concurrently with other tests; it reports pauses but does not judge them.
     """
     repeats = row.short if is_short else row.repeats
     missing = [need.name for need in row.needs if not need.is_met()]
@@ -113,7 +113,7 @@ def run_row(row: FaultRow, *, is_short: bool = False) -> FaultOutcome:
 
 
 def _wrong(trial: FaultTrial, pause_s_max: float) -> str:
-    """Return why a run that ended without an exception has failed."""
+    """Return the reason why a run without an exception has failed, or an empty text."""
     reasons = list(trial.judgement.reasons)
     if trial.pause_s > pause_s_max:
         reasons.append(f"an event loop paused for {trial.pause_s:.2f} s")
@@ -224,5 +224,5 @@ def _versions() -> str:
 
 
 def _cell(text: str) -> str:
-    """Return text without characters that end a cell of the table."""
+    """Return the text without characters that would end a table cell."""
     return text.replace("|", "/").replace("\n", " ")

@@ -25,7 +25,7 @@ SOURCES: Final = Path(__file__).resolve().parents[3]
 
 
 def run_cli(*words: str) -> str:
-    """Run a command of skipring to its end; return its output, fail unless it succeeds."""
+    """Run a skipring command to its end; return its output; fail unless it succeeds."""
     command = [sys.executable, "-m", "skipring", *words]
     done = subprocess.run(  # noqa: S603  (a fixed command)
         command, capture_output=True, timeout=DEADLINE_S, check=False, text=True
@@ -69,7 +69,7 @@ class LiveProcesses(Processes):
         self.until_listening(*names)
 
     def run(self, name: str, *words: str) -> None:
-        """Start any other command, or a program of Python, that runs until it is killed."""
+        """Start another command or a Python program that runs until it is killed."""
         self.fork(name, words)
 
     def delete_data(self, name: str) -> None:
@@ -96,7 +96,7 @@ class LiveProcesses(Processes):
         return int(self.metric(name, "skipring_ticks_total"))
 
     def not_ready(self, name: str) -> str:
-        """Return why a process is not ready; an empty text if it is."""
+        """Return the reason why a process is not ready; an empty text if it is ready."""
         return requests.not_ready(self.metrics_address(name))
 
     # -- the ring ------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from skipring.wire.rpc import RuntimeMessage
 
 TOPIC: Final = "news"
 TICK_S: Final = 0.25
-WRITERS: Final = 4  # at the same time: they share commits
+WRITERS: Final = 4  # concurrent, so they share commits
 REFUSED: Final = "refused "
 CURSOR: Final = "cursor "
 REFUSED_STATUS: Final = 3

@@ -1,4 +1,4 @@
-"""Network that can be cut in one direction or both, with a proxy before each process."""
+"""Network that can be cut in one direction or both, with a proxy in front of each process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skipring.wire.rpc import Address
 LOOPBACK: Final = "127.0.0.1"
 CHUNK_BYTES: Final = 1 << 16
 
-IsCut = Callable[[NodeId, NodeId], bool]  # of a sender and a receiver
+IsCut = Callable[[NodeId, NodeId], bool]  # called with sender and receiver
 
 
 class Cut(Enum):
@@ -37,13 +37,13 @@ class ProxyNetwork:
         self.refused = 0  # connections that were cut, or opened during a cut
 
     def cut(self, is_cut: IsCut, kind: Cut) -> None:
-        """Let nothing pass from some senders to some receivers."""
+        """Block all bytes from some senders to some receivers."""
         self._is_cut, self._kind = is_cut, kind
         for line in list(self._lines):
             self._apply(line)
 
     def heal(self) -> None:
-        """Let everything pass, also the bytes that waited."""
+        """Remove all cuts and deliver the bytes that waited."""
         self._is_cut = lambda _, __: False
         for line in self._lines:
             line.forth.set()
@@ -87,7 +87,7 @@ class _Line:
 
     def abort(self) -> None:
         """Reset both ends."""
-        self.forth.set()  # waiting pumps see it
+        self.forth.set()  # wakes the waiting pumps
         self.back.set()
         for end in self._ends:
             end.transport.abort()
@@ -95,7 +95,7 @@ class _Line:
     async def pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event
     ) -> None:
-        """Pass bytes on while the gate is open."""
+        """Forward bytes while the gate is open."""
         with suppress(ConnectionError):
             while data := await reader.read(CHUNK_BYTES):
                 await gate.wait()
@@ -106,7 +106,7 @@ class _Line:
 
 
 class Proxy:
-    """Proxy before one process."""
+    """Proxy in front of one process."""
 
     def __init__(self, network: ProxyNetwork, name: NodeId) -> None:
         self._network = network
@@ -121,8 +121,8 @@ class Proxy:
         self._server = await asyncio.start_server(self._on_call, LOOPBACK, 0)
         self.address = f"{LOOPBACK}:{self._server.sockets[0].getsockname()[1]}"
 
-    def lead(self, target: Address) -> None:
-        """Dial this address from now on: the process itself listens there."""
+    def forward_to(self, target: Address) -> None:
+        """Forward to this address, at which the process listens."""
         self._target = target
 
     def _on_call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -200,21 +200,21 @@ class ProxiedNetwork:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def listen(self, name: NodeId) -> Address:
-        """Put a proxy before a process that is not started yet; return its address."""
+        """Start a proxy for a process that is not running yet; return the proxy's address."""
         proxy = self._proxies[name] = Proxy(self._network, name)
         self._call(proxy.start())
         return proxy.address
 
-    def lead(self, name: NodeId, address: Address) -> None:
-        """Let the proxy of a process dial the address at which it listens."""
-        self._proxies[name].lead(address)
+    def forward_to(self, name: NodeId, address: Address) -> None:
+        """Make the proxy of a process forward to the address at which the process listens."""
+        self._proxies[name].forward_to(address)
 
     def cut(self, is_cut: IsCut, kind: Cut) -> None:
-        """Let nothing pass from some senders to some receivers."""
+        """Block all bytes from some senders to some receivers."""
         self._call(self._run(lambda: self._network.cut(is_cut, kind)))
 
     def heal(self) -> None:
-        """Let everything pass."""
+        """Remove all cuts."""
         self._call(self._run(self._network.heal))
 
     @staticmethod

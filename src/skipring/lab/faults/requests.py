@@ -29,8 +29,8 @@ from skipring.wire.rpc import (
 from skipring.world.snapshot import Snapshot
 
 TOPIC: Final = "news"
-PATIENCE_S: Final = 0.4  # a dead process does not answer; a slow one is asked again
-ANSWER_S: Final = 30.0  # for requests that need an answer, on a machine that others use too
+PATIENCE_S: Final = 0.4  # a dead process does not answer; a request to a slow one is repeated
+ANSWER_S: Final = 30.0  # for requests that need an answer, on a busy machine
 NO_SUPERVISOR: Final = "127.0.0.1:1"  # no process listens there
 END: Final = (1 << 40) - 1  # above every offset
 
@@ -50,7 +50,7 @@ async def ask(
     kind: type[Wanted],
     answer_s: float = ANSWER_S,
 ) -> Wanted:
-    """Send a request to a member; fail without an answer of this type."""
+    """Send a request to a member; fail unless it answers with this type."""
     name, address = place
     client.book.learn({name: address})
     answer = await client.request(TOPIC, name, question, kind, answer_s)
@@ -85,7 +85,7 @@ async def publish_one(client: RpcClient, place: Place, given: Publication) -> by
 
 
 def publish_through(place: Place, payloads: Iterable[bytes]) -> list[bytes]:
-    """Publish through one member, all at once; return the ids once it has acknowledged all."""
+    """Publish through one member, concurrently; return the ids once it has acknowledged all."""
 
     async def scene() -> list[bytes]:
         async with stranger() as client:
@@ -138,7 +138,7 @@ def surveyed(place: Place) -> LogInfo:
 
 
 def metric(address: str, name: str, **labels: str) -> float:
-    """Return the value of a metric with these labels; 0 for labels that did not occur yet."""
+    """Return the value of a metric with these labels; 0 for labels that have not occurred yet."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=ANSWER_S) as page:
         families = list(text_string_to_metric_families(page.read().decode()))
     samples = [each for family in families for each in family.samples if each.name == name]
@@ -147,7 +147,7 @@ def metric(address: str, name: str, **labels: str) -> float:
 
 
 def not_ready(address: str) -> str:
-    """Return why a process is not ready (``/readyz``); an empty text if it is."""
+    """Return the reason why a process is not ready (``/readyz``); an empty text if it is ready."""
     try:
         with urllib.request.urlopen(f"http://{address}/readyz", timeout=ANSWER_S):
             return ""

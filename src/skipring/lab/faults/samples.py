@@ -1,4 +1,4 @@
-"""Samples: one valid message of every wire type, as input of attacks and tests."""
+"""Samples: one valid message of every wire type, as input for attacks and tests."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-PAGE_BYTES: Final = 4096  # a write of a page may reach the disk or not
+PAGE_BYTES: Final = 4096  # a page write may or may not reach the disk
 _HERE: Final = Path(__file__).with_name("shim")
 
 
@@ -34,7 +34,7 @@ def set_clock(data: Path, offset_s: float) -> None:
 
 
 def fail_syncs(data: Path, *, is_failing: bool) -> None:
-    """Let fsync fail in a data directory, or let it work again."""
+    """Make fsync fail in a data directory, or restore it."""
     if is_failing:
         beside(data, ".eio").mkdir()
     else:
@@ -42,7 +42,7 @@ def fail_syncs(data: Path, *, is_failing: bool) -> None:
 
 
 def record_syncs(data: Path) -> None:
-    """Copy each durable state of a data directory beside it, from now on."""
+    """Start to copy each durable state of a data directory beside it."""
     synced = beside(data, ".synced")
     shutil.rmtree(synced, ignore_errors=True)
     synced.mkdir()
@@ -58,7 +58,7 @@ def record_syncs(data: Path) -> None:
 def lose_power(data: Path, rng: Random | None = None) -> None:
     """Restore the durable state of the directory of a killed process.
 
-    With ``rng``, any pages that were written after the last fsync may have reached the disk, too.
+    With ``rng``, random pages written after the last fsync have reached the disk, too.
     """
     synced, left = beside(data, ".synced"), beside(data, ".left")
     left.mkdir(mode=0o700)
@@ -87,7 +87,7 @@ def _mixed(durable: bytes, latest: bytes, rng: Random) -> bytes:
 
 
 def _key(path: Path) -> str:
-    """Return the name of a file's durable content: inode and birth, as the shim writes it."""
+    """Return the name that the shim gives to a file's durable content: inode and birth time."""
     form = "%i-%W %w"
     command = ["stat", "--format", form, str(path)]
     output = subprocess.run(command, capture_output=True, check=True, text=True).stdout  # noqa: S603
@@ -97,5 +97,5 @@ def _key(path: Path) -> str:
 
 
 def beside(data: Path, suffix: str) -> Path:
-    """Return the path beside a data directory."""
+    """Return a path beside a data directory."""
     return data.with_name(data.name + suffix)

@@ -1,4 +1,4 @@
-"""``python -m skipring.lab.faults.soak``: growth of processes under churn of others."""
+"""``python -m skipring.lab.faults.soak``: growth of processes while others are restarted."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from skipring.lab.usage import MIB, resident_bytes_of
 LASTING: Final = ("a", "b", "c")  # these and the supervisor are measured
 CHURNING: Final = ("x", "y", "z")
 SAMPLE_S: Final = 5.0
-CHURN_S: Final = 10.0  # between two deaths
-PAUSE_S: Final = 0.4  # of each of four writers: 10 publications a second
-WARM_SHARE: Final = 0.25  # of the run: not measured, because caches fill
+CHURN_S: Final = 10.0  # between two churned processes
+PAUSE_S: Final = 0.4  # for each of four writers: 10 publications a second
+WARM_SHARE: Final = 0.25  # share of the run that is not measured, because caches fill
 HOUR_S: Final = 3600.0
-# Guesses: growth within a run, along the fitted slope. The index of 36,000 publications, as many
-# as an hour has, takes about 4 MiB.
+# Guesses: growth within a run, along the fitted slope. The index of the 36,000 publications of an
+# hour takes about 4 MiB.
 LIMITS: Final[Mapping[str, float]] = {"rss_mib": 32.0, "descriptors": 8.0, "files_mib": 64.0}
 
 
@@ -59,7 +59,7 @@ class Soak:
     def run(self, seconds: float) -> None:
         """Publish, sample and churn for some seconds."""
         next_sample = next_churn = 0.0
-        # Not through nodes whose disks are deleted: an acknowledgement covers one disk.
+        # Publish only through nodes whose disks stay: an acknowledgement covers one disk.
         with self._ring.load(*LASTING, pause_s=PAUSE_S):
             while (now := monotonic() - self._begun) < seconds:
                 if now >= next_sample:

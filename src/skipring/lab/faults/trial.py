@@ -26,12 +26,12 @@ from skipring.lab.faults.load import PAUSE_S, Load, fill_history, publish_some
 from skipring.lab.faults.processes import LiveProcesses
 from skipring.lab.faults.requests import PATIENCE_S, TOPIC, Place
 
-TICK_S: Final = 0.25  # Guess: a quarter of the default, so that rows take a quarter of the time.
-HEALTHY_S: Final = 60.0  # then the row has failed
-READER_S: Final = 30.0  # for the last lines of a reader
+TICK_S: Final = 0.25  # Guess: a quarter of the default, so rows take a quarter of the time.
+HEALTHY_S: Final = 60.0  # deadline after which the row has failed
+READER_S: Final = 30.0  # deadline for the last lines of a reader
 READER: Final = "reader"
-HOLDER: Final = "a"  # of a history
-NAMES: Final[tuple[NodeId, ...]] = ("a", "b", "c", "d", "e")  # "a" and "b" are named by samples
+HOLDER: Final = "a"  # the node with the history
+NAMES: Final[tuple[NodeId, ...]] = ("a", "b", "c", "d", "e")  # the samples name "a" and "b"
 PAUSE_METRIC: Final = "skipring_loop_pause_seconds_max"
 SHOWN_MAX: Final = 3
 PROGRAMS: Final = str(Path(__file__).with_name("programs.py"))
@@ -91,7 +91,7 @@ class FaultRing(LiveProcesses):
         return [self.place(name) for name in self.nodes if self.running[name].address]
 
     def load(self, *names: NodeId, pause_s: float = PAUSE_S) -> Load:
-        """Return publishers that run inside their block; through all nodes if none is named."""
+        """Return publishers that run inside their block, through the named nodes or all."""
         self._loads += 1
         places = self.places if not names else lambda: [self.place(name) for name in names]
         return Load(places, self.ledger, f"load{self._loads}", pause_s)
@@ -104,7 +104,7 @@ class FaultRing(LiveProcesses):
         self.heal()
 
     def publish_some(self, count: int, *names: NodeId) -> int:
-        """Publish through nodes, all if none is named; return how many were acknowledged."""
+        """Publish through the named nodes or all; return the number of acknowledgements."""
         self._loads += 1
         payloads = [f"some{self._loads}.{number}".encode() for number in range(count)]
         places = [self.place(name) for name in names] or self.places()
@@ -141,7 +141,7 @@ class FaultRing(LiveProcesses):
     # -- faults --------------------------------------------------------------------------------
 
     def kill(self, *names: str) -> None:
-        """Read the pauses of processes, then kill all at once, as kill -9 does."""
+        """Read the pauses of processes, then send SIGKILL to all at once."""
         for name in names:
             self.read_pause(name)
         super().kill(*names)
@@ -163,7 +163,7 @@ class FaultRing(LiveProcesses):
                 if name not in statuses and (status := self.status(name)) is not None:
                     statuses[name] = status
                 elif name not in statuses:
-                    with suppress(OSError):  # the server for metrics ends before the process
+                    with suppress(OSError):  # the metrics server ends before the process
                         self.read_pause(name)
             return len(statuses) == len(names)
 
@@ -185,10 +185,10 @@ class FaultRing(LiveProcesses):
     # -- observations --------------------------------------------------------------------------
 
     def read_pause(self, name: str) -> None:
-        """Read the longest pause of a process, unless it shows no metrics.
+        """Read the longest pause of a process that serves metrics.
 
-        A frozen event loop shows none either: the server answers 503 after some seconds, which
-        count. It answers 503 at once if the loop has ended.
+        If the event loop is frozen, the server answers 503 after a few seconds, which count as a
+        pause; if the loop has ended, it answers 503 at once.
         """
         if name in self._untimed or self.running[name].is_paused:
             return
@@ -224,7 +224,7 @@ class FaultRing(LiveProcesses):
         assert not self.evicted(), f"evicted: {self.evicted()}"
 
     def heal(self) -> None:
-        """Wait until the doctor finds a healthy topic with all running nodes; keep the seconds."""
+        """Wait until the doctor finds a healthy topic of all running nodes; record the seconds."""
         begun = monotonic()
         wanted = len(self.nodes) + self.members_beside
         try:
@@ -252,7 +252,7 @@ class FaultRing(LiveProcesses):
         return [each.seq for each in found if each.publisher == publisher]
 
     def conclude(self) -> Judgement:
-        """Wait for a healthy ring; judge what its nodes hold and what the reader got."""
+        """Wait for a healthy ring; judge the publications of its nodes and of the reader."""
         self.heal()
         holders = {name: self.payloads(name) for name in self.nodes}
         if READER in self.running:
@@ -262,7 +262,7 @@ class FaultRing(LiveProcesses):
         return judge(self.ledger, holders)
 
     def _await_reader(self) -> None:
-        """Wait until the reader has everything, or until the deadline."""
+        """Wait until the reader has all acknowledged publications, or until the deadline."""
         deadline = monotonic() + READER_S
         while monotonic() < deadline and self.ledger.acknowledged - set(self.delivered()):
             self.pass_time()
@@ -290,7 +290,7 @@ class FaultTrial:
         self.judgement += judgement
 
     def victims(self) -> Iterator[NodeId]:
-        """Return the names of the nodes in turn, one for each repetition."""
+        """Return the node to damage in each repetition, in turn."""
         return islice(cycle(NAMES), self.repeats)
 
     def new_directory(self) -> Path:
@@ -309,7 +309,7 @@ class FaultTrial:
         options: Sequence[str] = (),
         before: Before | None = None,
     ) -> Iterator[FaultRing]:
-        """Form a ring of these nodes, of all if none is named; judge it at the end of the block."""
+        """Form a ring of the named nodes or all; judge it at the end of the block."""
         directory = self.new_directory()
         made = FaultRing(directory, tick_s=tick_s, environment=environment, options=options)
         with self.judged(made, *(names or NAMES), before=before) as ring:
@@ -334,7 +334,7 @@ class FaultTrial:
 
 
 def history(count: int, size: int = 64, *, holders: Sequence[NodeId] = (HOLDER,)) -> Before:
-    """Return the action before a ring forms that writes a history into the stores of nodes."""
+    """Return an action that writes a history into the stores of nodes before the ring forms."""
 
     def fill(ring: FaultRing) -> None:
         for name in holders:

@@ -16,7 +16,7 @@ from skipring.net.addresses import split_address
 
 RELAY_FILE: Final = "relay.log"
 LOOPBACK: Final = "127.0.0.1"
-DRAINED_AT_ONCE: Final = 500  # Guess: then the other sockets get a turn.
+DRAINED_AT_ONCE: Final = 500  # Guess: after this many reads the other sockets get a turn.
 
 
 # -- Zenoh: each subscriber has a session with the publisher ----------------------------------
@@ -26,7 +26,7 @@ class ZenohPublisher(Publisher):
     """Publisher that listens, and blocks while a subscriber is slow."""
 
     async def connect(self) -> None:
-        """Open the session that all others connect to."""
+        """Open the session to which all others connect."""
         import zenoh
 
         config = _zenoh_config(listen=[f"tcp/{self.run.address}"], connect=[])
@@ -113,12 +113,12 @@ class ZeromqSubscribers(Subscribers):
             socket = _zeromq_socket(context, self.run)
             drain = _zeromq_drain(socket, receive)
             loop.add_reader(socket.getsockopt(zmq.FD), drain)
-            loop.call_soon(drain)  # messages that arrived before are not reported
+            loop.call_soon(drain)  # the loop does not report messages that arrived earlier
             self._sockets.append(socket)
 
 
 class ZeromqAsyncioPublisher(ZeromqPublisher):
-    """The same publisher."""
+    """Publisher of ``ZeromqPublisher``, used with zmq.asyncio subscribers."""
 
 
 class ZeromqAsyncioSubscribers(Subscribers):
@@ -168,8 +168,8 @@ async def _read_zeromq(socket: Any, receive: Receive) -> None:
 
 # -- bare relay: the tree of a ring without its protocol --------------------------------------
 
-# Its cost is that of one sync, the sockets and the event loop. It is not a usable system: members
-# check, store and repair nothing; only the publisher writes to disk.
+# It costs one sync, the sockets and the event loop. It is not a usable system: members check, store
+# and repair nothing, and only the publisher writes to disk.
 
 _sync: Final = getattr(os, "fdatasync", os.fsync)  # not on every platform
 
@@ -190,7 +190,7 @@ class RelayChild(asyncio.Protocol):
         self._children = children
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Add the connection to those that are written to."""
+        """Add the connection to the publisher's or member's children."""
         self._children.append(cast("asyncio.WriteTransport", transport))
 
 

@@ -12,13 +12,13 @@ from typing import Any, Final
 from skipring.lab.bench.run import TOPIC, BenchRun, topics_of
 from skipring.lab.bench.worker import Newcomer, Publisher, Receive, Subscribers, history_payload
 
-# Limits so large that the client drops nothing.
+# Limits that are large enough that the client drops nothing.
 PENDING_MESSAGES: Final = 10**9
 PENDING_BYTES: Final = 1 << 40
 OUTGOING_BYTES: Final = 64 << 20
 STREAM: Final = "BENCH"
 FLUSHED_EACH: Final = 500  # Guess: a slow disk delays the publisher.
-SEQUENCE_TOKEN: Final = 5  # of the subject that acknowledges a message
+SEQUENCE_TOKEN: Final = 5  # place of the sequence number in the reply subject of a message
 FILLED_AT_ONCE: Final = 1000
 READ_AT_ONCE: Final = 5000  # Measured: larger parts are not faster.
 FIELD: Final = b"p"
@@ -42,7 +42,7 @@ class NatsPublisher(Publisher):
         self._client = await nats.connect(f"nats://{self.run.address}", pending_size=OUTGOING_BYTES)
 
     async def send(self, payloads: Sequence[bytes]) -> None:
-        """Publish; the client writes them together."""
+        """Publish; the client writes the messages together."""
         for topic, payload in zip(self._topics, payloads, strict=False):
             await self._client.publish(topic, payload)
 
@@ -186,7 +186,7 @@ _INSERT_MANY: Final = _INSERT + ", (?, ?)" * (ROWS_AT_ONCE - 1)
 
 
 class MessageStore:
-    """A SQLite table of messages by sequence number, as skipring stores them by id."""
+    """SQLite table of messages by sequence number; skipring stores them by id."""
 
     def __init__(self, directory: Path) -> None:
         self._db = db = sqlite3.connect(directory / STORE_FILE, isolation_level=None)
@@ -217,10 +217,10 @@ class MessageStore:
 
 
 class StoredNewcomer(Newcomer):
-    """A newcomer that stores what it fetches."""
+    """Newcomer that stores the fetched messages."""
 
     async def fetch(self) -> None:
-        """Fetch and store in one thread; Measured: a second thread costs more."""
+        """Fetch and store in one thread. Measured: a second thread costs more."""
         self.store = MessageStore(self.run.directory)
         await super().fetch()
 
@@ -234,7 +234,7 @@ class StoredNewcomer(Newcomer):
 
 
 class JetStreamNewcomer(Newcomer):
-    """An ordered push consumer, the fastest interface, of a stream in files."""
+    """Ordered push consumer, the fastest interface, of a stream in files."""
 
     async def fill(self) -> None:
         """Publish the history; wait until the stream has stored it."""
@@ -290,7 +290,7 @@ class JetStreamNewcomer(Newcomer):
 
 
 class JetStreamStoredNewcomer(StoredNewcomer, JetStreamNewcomer):
-    """An ordered push consumer that stores messages in groups."""
+    """Ordered push consumer that stores messages in groups."""
 
     def handler(self, done: asyncio.Event) -> Handler:
         """Return the message handler: it stores."""
@@ -326,7 +326,7 @@ def stream_sequence(reply: str) -> int:
 
 
 class RedisStreamsNewcomer(Newcomer):
-    """A reader that fetches the stream with XRANGE in large parts."""
+    """Reader that fetches the stream with XRANGE in large parts."""
 
     async def fill(self) -> None:
         """Add the history in pipelines."""
@@ -356,7 +356,7 @@ class RedisStreamsNewcomer(Newcomer):
 
 
 class RedisStreamsStoredNewcomer(StoredNewcomer, RedisStreamsNewcomer):
-    """A reader that stores what it fetches."""
+    """Reader that stores the fetched entries."""
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Store entries."""

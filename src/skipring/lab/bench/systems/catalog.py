@@ -1,4 +1,4 @@
-"""Catalog of the systems that can be measured, what each needs, and how to install it."""
+"""Catalog of the measurable systems: requirements of each and the command that installs them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _REDIS: Final = ("redis.asyncio", "hiredis")
 
 
 class System(Struct, frozen=True):
-    """A system that can be measured."""
+    """Measurable system and its requirements."""
 
     driver: str  # module of this package and prefix of its classes
-    packages: tuple[str, ...] = ()  # that it imports
+    packages: tuple[str, ...] = ()  # packages that the driver imports
     broker: str | None = None  # its key in BROKERS
     deliveries_max: int | None = None  # slow systems run with fewer publications
 

@@ -1,4 +1,4 @@
-"""Ring whose members drop frames and of which a tenth is killed; survivors compare ids."""
+"""Ring that drops frames and loses a tenth of its members; survivors compare ids."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ IDS_FILE: Final = "published.ids"
 
 
 def victims_of(n: int) -> int:
-    """Return how many of n nodes are killed."""
+    """Return the number of nodes out of n that are killed."""
     return max(1, n // 10)
 
 
 class LossyMember(BenchMember):
-    """A member that drops a share of the frames it receives or sends to the supervisor."""
+    """Member that drops a share of the frames that it receives or sends to the supervisor."""
 
     def __init__(self, run: BenchRun, name: str) -> None:
         super().__init__(run, name, tick_s=forming_tick_s(run.n))
@@ -44,7 +44,7 @@ class LossyMember(BenchMember):
         self._loss = run.loss
 
     def begin(self) -> None:
-        """Drop frames from now on."""
+        """Start to drop frames."""
         links = self.node.links
         send = links.send_to_supervisor
 
@@ -105,7 +105,7 @@ async def publish(run: BenchRun, board: Board) -> dict[str, float]:
 
 
 async def survive(run: BenchRun, board: Board) -> dict[str, float]:
-    """Read until everything arrived or time is up; count what is missing."""
+    """Read until everything has arrived or time is up; count the missing publications."""
     count = run.n - victims_of(run.n) - 1
     members = await _join_and_read(run, [f"s{number:04}" for number in range(count)])
     board[Slot.CONNECTED] = 1

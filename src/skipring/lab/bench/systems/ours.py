@@ -1,4 +1,4 @@
-"""skipring with ids, hashes, stores on disk and repair, with or without TLS."""
+"""skipring as deployed: ids, hashes, stores on disk and repair, with or without TLS."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ JOINED_AT_ONCE: Final = 32  # Guess: handshakes that do not time out on one core
 CERTIFICATE: Final = "bench"  # valid for any node named bench.*
 ROOT_FILE: Final = "publisher.root"
 FIRST_FILE: Final = "first.joined"
-FORMING_S: Final = 180.0  # Guess: some hundred nodes on one core have a ring by then.
+FORMING_S: Final = 180.0  # Guess: a few hundred nodes on one core have formed a ring by then.
 SETTLED_S: Final = 120.0
 SETTLED_POLL_S: Final = 0.02  # Guess: rarely, since polling all members is measured too.
 
@@ -57,7 +57,7 @@ View = tuple[object, ...]
 
 
 class TopicMember:
-    """A member of the ring of one topic."""
+    """Member of the ring of one topic."""
 
     def __init__(self, session: Session, topic: str) -> None:
         self._session = TopicSession(session, topic, "all")
@@ -72,7 +72,7 @@ class TopicMember:
         return machine
 
     def is_calm(self) -> bool:
-        """Return True if new publications take the tree: neighbours are unchanged for long enough.
+        """Return True if new publications use the tree: neighbours have been stable long enough.
 
         Each call compares the neighbours with those of the last one.
         """
@@ -85,7 +85,7 @@ class TopicMember:
         if machine.label is None or None in shortcuts.values():
             return False
         levels = max([machine.label.length, *(each.label.length for each in peers)])
-        # One more than needed: a change may be some time older than the first poll that sees it.
+        # One more than needed: a change may be older than the first poll that detects it.
         return ticks - self._seen_at > levels + ProtocolConfig.live().calm_ticks
 
     @property
@@ -100,7 +100,7 @@ class TopicMember:
 
 
 class BenchMember:
-    """A node with its own sockets and store, member of all topics."""
+    """Node with its own sockets and store, member of all topics."""
 
     def __init__(
         self, run: BenchRun, name: str, *, tick_s: float = TICK_S, is_hurried: bool = True
@@ -153,7 +153,7 @@ class BenchMember:
         await self._connection.__aexit__(None, None, None)
 
     def begin(self) -> None:
-        """Use default ticks, and count from now on."""
+        """Use default ticks, and start to count."""
         self.node.ticker.start(TICK_S)
         self._count_messages()
         self._bytes_before = self.node.links.traffic["bytes_sent"]
@@ -174,7 +174,7 @@ class BenchMember:
         self.node.links.intercept(counting)
 
     def is_calm(self) -> bool:
-        """Return True if new publications take the tree in all topics."""
+        """Return True if new publications use the tree in all topics."""
         found = [topic.is_calm() for topic in self._topics]  # each must be polled
         return all(found)
 
@@ -221,7 +221,7 @@ async def _wait_first_joined(run: BenchRun) -> None:
 
 
 class RingPublisher(Publisher):
-    """A member that publishes."""
+    """Member that publishes."""
 
     async def connect(self) -> None:
         """Join."""
@@ -244,7 +244,7 @@ class RingPublisher(Publisher):
         await asyncio.gather(*publishing)
 
     async def wait_calm(self) -> None:
-        """Wait until new publications take the tree."""
+        """Wait until new publications use the tree."""
         await wait_calm([self._member])
 
     def begin(self) -> None:
@@ -252,7 +252,7 @@ class RingPublisher(Publisher):
         self._member.begin()
 
     async def wait_settled(self) -> None:
-        """Wait until all is on disk, and write the digest for the subscribers."""
+        """Wait until all publications are on disk, and write the digest for the subscribers."""
         await until(lambda: self._member.is_durable, "a durable store", SETTLED_S)
         unfinished = self.run.directory / f"{ROOT_FILE}.new"
         unfinished.write_bytes(self._member.root)
@@ -275,7 +275,7 @@ class RingSubscribers(Subscribers):
         ]
 
     async def wait_calm(self) -> None:
-        """Wait until new publications take the tree."""
+        """Wait until new publications use the tree."""
         await wait_calm(self._members)
 
     def begin(self) -> None:
@@ -321,7 +321,7 @@ async def _read(subscription: Subscription, receive: Receive) -> None:
 
 
 class RingNewcomer(Newcomer):
-    """A node with an empty store that joins the ring."""
+    """Node with an empty store that joins the ring."""
 
     async def fetch(self) -> None:
         """Join, read everything, and wait until it is on disk."""
@@ -340,7 +340,7 @@ class RingNewcomer(Newcomer):
         await self._member.subscription.synced(timeout=self.run.deadline_s)
 
     async def leave(self) -> None:
-        """Leave the ring, so that the next newcomer finds the same one."""
+        """Leave the ring, so the next newcomer joins the same ring."""
         await self._member.leave()
 
 

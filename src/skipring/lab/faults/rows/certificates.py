@@ -36,11 +36,11 @@ KEPT: Final = 400  # connections that a thread keeps open before it closes the o
 RATE_MIN: Final = 0.8  # Guess: the share of this rate that two threads reach on two cores.
 JOIN_S_MAX: Final = 5.0
 LIFE_S: Final = 20.0  # Guess: enough for a node to start and join.
-RELOADED_S: Final = 30.0  # Guess: some seconds after a file has changed.
+RELOADED_S: Final = 30.0  # Guess: the reload follows a few seconds after a file has changed.
 
 
 class SecureRing(FaultRing):
-    """Ring with certificates; commands of an operator publish and inspect."""
+    """Ring with certificates; an operator's commands publish and inspect."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -58,7 +58,7 @@ class SecureRing(FaultRing):
         run_cli("certs", "deny", str(certificate), "--dir", str(self.authority))
 
     def shorten(self, name: str, life_s: float) -> None:
-        """Replace the certificate of a process by a certificate that expires after some seconds."""
+        """Replace the certificate of a process by a certificate with a lifetime of some seconds."""
         path = self.certificate(name)
         old = x509.load_pem_x509_certificate(path.read_bytes())
         key = load_pem_private_key((self.authority / "ca.key").read_bytes(), None)
@@ -106,7 +106,7 @@ class SecureRing(FaultRing):
             self.ledger.acknowledge(payload.encode())
 
     def heal(self) -> None:
-        """Wait until ``skipring doctor`` finds a healthy topic; keep the seconds."""
+        """Wait until ``skipring doctor`` finds a healthy topic; record the seconds."""
         begun = monotonic()
         wait = ("--wait", f"{HEALTHY_S:.0f}s", "--members", str(len(self.nodes)))
         self._operate("doctor", TOPIC, *wait)
@@ -127,7 +127,7 @@ class SecureRing(FaultRing):
             return [each.payload or b"" for each in store.archive(TOPIC).publications()]
 
     def _operate(self, *words: str) -> None:
-        """Run a command of an operator; fail unless it succeeds."""
+        """Run an operator's command; fail unless it succeeds."""
         whom = ("--supervisor", self.running[SUPERVISOR].address)
         run_cli(*words, *whom, *self.identity(OPERATOR))
 
@@ -163,7 +163,7 @@ def _handshakes(trial: FaultTrial) -> None:
 
 @contextmanager
 def _flood(address: Address) -> Iterator[list[int]]:
-    """Begin TLS handshakes from 127.0.9.9, in threads; yield the number of each thread."""
+    """Begin TLS handshakes from 127.0.9.9, in threads; yield the count of each thread."""
     is_over, counts = Event(), [0] * FLOODERS
     hello = _client_hello()
     host, _, port = address.rpartition(":")

@@ -182,7 +182,7 @@ def _full_disk(trial: FaultTrial) -> None:
             acknowledged = ring.publish_some(SOME, FULL)
             assert acknowledged < SOME, "acknowledged although the disk was full"
             ring.kill(FULL)
-            if number % 2:  # it cannot write, and may end or wait; it must not lose publications
+            if number % 2:  # a node that cannot write may end or wait, but loses nothing
                 ring.fork_again(FULL)
                 with suppress(Exception):
                     ring.until_listening(FULL)
@@ -194,7 +194,7 @@ def _full_disk(trial: FaultTrial) -> None:
 
 
 def _fill(path: Path) -> None:
-    """Write until nothing more fits."""
+    """Write until the disk is full."""
     for size in (1 << 16, 1 << 12, 1):
         with suppress(OSError), path.open("ab", buffering=0) as file:
             while True:
@@ -232,7 +232,7 @@ class JoinedReader:
         self.collect(process)
 
     def read_again(self, count: int) -> None:
-        """Apply the remedy for a refused cursor: read all, skip known publications."""
+        """Apply the remedy for a refused cursor: read everything and skip known publications."""
         known, self.cursor, self.got = set(self.got), "all", []
         self.read(count)
         self.got = [*known, *(each for each in self.got if each not in known)]
@@ -278,7 +278,7 @@ def _restored_cursor(trial: FaultTrial) -> None:
 
 
 def _restore_in_another_order(ring: FaultRing, name: str) -> None:
-    """Put a backup back, publish there alone, then let it catch up with the ring."""
+    """Restore a backup, publish while the node is alone, then let it catch up with the ring."""
     data = ring.data(name)
     shutil.rmtree(data)
     shutil.copytree(beside(data, ".backup"), data)
@@ -329,7 +329,7 @@ def _restored_offset(trial: FaultTrial) -> None:
 
 
 def _drained(ring: FaultRing, place: Path, run: int) -> list[bytes] | None:
-    """Let Spark drain the topic; return the payloads in the table, None if it has failed."""
+    """Drain the topic with Spark; return the payloads in the table, or None if it has failed."""
     name = f"spark{run}"
     words = (ring.running[SUPERVISOR].address, str(place / "table"), str(place / "checkpoint"))
     ring.run_program(name, "spark_reader", *words)
@@ -344,7 +344,7 @@ def _drained(ring: FaultRing, place: Path, run: int) -> list[bytes] | None:
 
 
 def _store_of(checkpoint: Path) -> str:
-    """Return the store that the last offset of a query counts in."""
+    """Return the store that the last offset of a query refers to."""
     last = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     (position,) = json.loads(last.read_text(encoding="utf-8").splitlines()[-1]).values()
     return str(position["store"])

@@ -18,7 +18,7 @@ BEFORE_1970_S: Final = -70 * 365 * DAY_S
 SLOW: Final = "slow"
 FACTOR: Final = 10
 CUT_TICKS: Final = 30  # longer than an eviction takes
-NOTICED_TICKS: Final = 3  # after which the doctor must not report a healthy topic
+NOTICED_TICKS: Final = 3  # the doctor must report a fault by then
 ADVERSARIES: Final = ("A15", "A60", "A61", "A62", "A63", "A64", "A65", "A66")
 
 
@@ -98,13 +98,13 @@ def _tenfold_tick(trial: FaultTrial) -> None:
 
 
 def _behind_proxies(network: ProxiedNetwork, ring: FaultRing, *names: NodeId) -> None:
-    """Start nodes that are reachable through proxies only, as is their supervisor."""
+    """Start a supervisor and nodes that are reachable through proxies only."""
     supervisor = network.listen(SUPERVISOR)
-    network.lead(SUPERVISOR, ring.running[SUPERVISOR].address)
+    network.forward_to(SUPERVISOR, ring.running[SUPERVISOR].address)
     for name in names:
         options = ("--advertise", network.listen(name))
         ring.start(name, supervisor=supervisor, options=options)
-        network.lead(name, ring.running[name].address)
+        network.forward_to(name, ring.running[name].address)
 
 
 @fault_row(
@@ -126,7 +126,7 @@ def _asymmetric_cut(trial: FaultTrial) -> None:
 
 
 def _one_way(victim: NodeId, *, is_deaf: bool) -> IsCut:
-    """Return the senders from which no receiver gets anything."""
+    """Return a cut of all bytes to the victim if ``is_deaf``, else of all bytes from it."""
     known = {SUPERVISOR, *NAMES}
 
     def is_cut(sender: NodeId, receiver: NodeId) -> bool:

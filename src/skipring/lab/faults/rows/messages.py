@@ -18,9 +18,9 @@ from skipring.lab.faults.frames import (
     bursts,
     forged_frames,
     greeting,
-    hurl_all,
     mutations,
     payloads_in,
+    send_streams,
 )
 from skipring.lab.faults.matrix import fault_row
 from skipring.lab.faults.requests import END, TOPIC, surveyed
@@ -32,7 +32,7 @@ from skipring.wire.framing import DATA, frame
 from skipring.wire.handshake import Role
 from skipring.wire.rpc import REQUEST_TYPES, Address, FetchPublications
 
-OTHERS: Final = ("v", "w", "x", "y", "z")  # no sample names them
+OTHERS: Final = ("v", "w", "x", "y", "z")  # the samples do not name these nodes
 GROWTH_BYTES_MAX: Final = 64 * MIB  # Requirement, for 100,000 mutated frames.
 STRANGER: Final = "stranger"
 FORGED: Final = 10_000
@@ -43,7 +43,7 @@ SCAN_BITS: Final = 8  # a scan for one publication in 256
 
 
 def addresses_of(ring: FaultRing, *names: str) -> list[Address]:
-    """Return where processes listen."""
+    """Return the addresses at which processes listen."""
     return [ring.running[name].address for name in names]
 
 
@@ -73,7 +73,7 @@ def _burst(trial: FaultTrial) -> None:
             for number, (_, data) in enumerate(list(bursts().items())[: trial.repeats]):
                 for role in (Role.NODE, Role.CLIENT):
                     streams = [greeting("a", role) + data] * len(targets)
-                    asyncio.run(hurl_all(targets, streams))
+                    asyncio.run(send_streams(targets, streams))
                 if number % 10 == 0:
                     ring.publish_some(10)
         assert not set(ring.evicted()) & set(OTHERS), f"evicted: {ring.evicted()}"
@@ -92,12 +92,12 @@ def _mutated_frames(trial: FaultTrial) -> None:
         targets = addresses_of(ring, OTHERS[0], SUPERVISOR)
         streams = _tolerated(ring, mutations(Random(trial.repeats), trial.repeats))
         with ring.load(), bounded_growth(ring, OTHERS[0], SUPERVISOR):
-            arrived = asyncio.run(hurl_all(targets, streams))
+            arrived = asyncio.run(send_streams(targets, streams))
         assert arrived >= ARRIVED_MIN * trial.repeats, f"{arrived} of {trial.repeats} arrived"
 
 
 def _tolerated(ring: FaultRing, streams: Iterable[bytes]) -> Iterator[bytes]:
-    """Return streams; record the publications that are still valid as those of a stranger."""
+    """Yield the streams; record their valid publications as those of a stranger."""
     for stream in streams:
         for payload in payloads_in(stream):
             ring.ledger.tolerate(payload)
@@ -116,7 +116,7 @@ def _forged_senders(trial: FaultTrial) -> None:
         names = ("c", SUPERVISOR)
         stream = greeting(STRANGER) + forged_frames(STRANGER, trial.repeats)
         with ring.load(), bounded_growth(ring, *names):
-            asyncio.run(hurl_all(addresses_of(ring, *names), [stream] * len(names)))
+            asyncio.run(send_streams(addresses_of(ring, *names), [stream] * len(names)))
         for name in names:
             dropped = ring.metric(name, "skipring_dropped_total", reason="speaks for another")
             assert dropped >= trial.repeats, f"{name} dropped {dropped:.0f} of {trial.repeats}"
@@ -133,7 +133,7 @@ def _wide_record(trial: FaultTrial) -> None:
         for number in range(trial.repeats):
             fields = [STRANGER, number, b"wide", 1, None, {}, b"", bytes(900_000)]
             stream = greeting(STRANGER) + frame(pack([[14, fields, 0], TOPIC]), DATA)
-            asyncio.run(hurl_all(addresses_of(ring, "a"), [stream]))
+            asyncio.run(send_streams(addresses_of(ring, "a"), [stream]))
             ring.publish_some(10)
 
 
@@ -151,7 +151,7 @@ def _forged_number(trial: FaultTrial) -> None:
             ring.ledger.attempt(payload)
             made = Publication(publisher="writer", seq=(1 << 62) - 1, payload=payload, time=1)
             stream = greeting(STRANGER) + encode(TOPIC, PublishNew(made))
-            asyncio.run(hurl_all(addresses_of(ring, "a"), [stream]))
+            asyncio.run(send_streams(addresses_of(ring, "a"), [stream]))
             ring.run_publisher(f"writer{number}", place, 20, called="writer")
         ring.start("writer")
         ring.heal()
@@ -178,7 +178,7 @@ def _expensive_requests(trial: FaultTrial) -> None:
                 for request in requests:
                     each = encode(TOPIC, request)
                     stream = greeting(STRANGER, Role.CLIENT) + each * (REQUEST_BYTES // len(each))
-                    arrived = asyncio.run(hurl_all(target, [stream]))
+                    arrived = asyncio.run(send_streams(target, [stream]))
                     assert arrived == 1, f"no {type(request).__name__} arrived"
                     ring.await_load(load, 5)
         ring.check_none_evicted()

@@ -1,4 +1,4 @@
-"""Rows of peers that use up connections, names and addresses."""
+"""Rows of peers that exhaust connections, names and addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Final
 from skipring.core.labels import Label
 from skipring.core.messages import GetConfiguration, Introduce, Subscribe
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
-from skipring.lab.faults.frames import greeting, hurl, hurl_all, source_of
+from skipring.lab.faults.frames import greeting, send_stream, send_streams, source_of
 from skipring.lab.faults.matrix import fault_row
 from skipring.lab.faults.requests import TOPIC
 from skipring.lab.faults.rows.messages import GROWTH_BYTES_MAX, addresses_of, bounded_growth
@@ -31,7 +31,7 @@ HALF_FRAME_BYTES: Final = 1 << 20
 TOPICS: Final = 12_000
 INVENTED: Final = 300_000
 GHOSTS: Final = 200
-DIALS_MAX: Final = 40  # 16 at once and one a second, for 10 s; and some by back-off
+DIALS_MAX: Final = 40  # 16 at once, then one a second for 10 s, and a few more by back-off
 HALF_REQUESTS: Final = 300
 HEAD: Final = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 HUNG_UP_S: Final = 30.0
@@ -74,7 +74,7 @@ def _idle_connections(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         for _ in range(trial.repeats):
             streams = (greeting("idler", Role.CLIENT) for _ in range(IDLE))
-            # From another address: handshakes are limited by address, and this is about places.
+            # From another address: handshakes are limited by address, and this row tests slots.
             with _open_connections(ring.running["a"].address, streams, source_of(0)):
                 acknowledged = ring.publish_some(10, "a")
                 assert acknowledged == 10, f"{acknowledged} of 10 were acknowledged"  # noqa: PLR2004
@@ -213,7 +213,7 @@ def _many_topics(trial: FaultTrial) -> None:
             stream = greeting(name) + b"".join(encode(topic, Subscribe(name)) for topic in topics)
             at = ring.running[SUPERVISOR].address
             with bounded_growth(ring, SUPERVISOR):
-                asyncio.run(hurl(at, stream, source_of(number)))
+                asyncio.run(send_stream(at, stream, source_of(number)))
             late = f"late{number}"
             ring.fork_node(late, f"new{number}")
             ring.until_listening(late)
@@ -240,7 +240,7 @@ def _invented_names(trial: FaultTrial) -> None:
             )
             with bounded_growth(ring, SUPERVISOR):
                 at = ring.running[SUPERVISOR].address
-                assert asyncio.run(hurl(at, stream, source_of(number))), "no name arrived"
+                assert asyncio.run(send_stream(at, stream, source_of(number))), "no name arrived"
                 ring.start(late)
                 ring.heal()
             ring.kill(late)
@@ -259,7 +259,7 @@ def _unproven_addresses(trial: FaultTrial) -> None:
                 ghost = f"ghost{number}.{each}"
                 lie = Introduce(Peer(Label.nth(each), ghost), EdgeKind.LINE, first_hand=False)
                 stream += encode(TOPIC, lie, {ghost: address})
-            asyncio.run(hurl_all(addresses_of(ring, "a"), [stream]))
+            asyncio.run(send_streams(addresses_of(ring, "a"), [stream]))
             ring.wait_ticks(40)
         count, limit = dials(), DIALS_MAX * trial.repeats
         assert count <= limit, f"a foreign process was dialled {count} times"

@@ -63,7 +63,7 @@ def _end(
     limit_s: float = END_S_MAX,
     allowed: frozenset[int] = STOPPED,
 ) -> None:
-    """Send SIGTERM; fail if a process runs for longer, or exits with another status."""
+    """Send SIGTERM; fail if a process runs longer than allowed or exits with another status."""
     begun = monotonic()
     statuses = ring.end(*names)
     seconds = monotonic() - begun
@@ -158,7 +158,7 @@ def _kill_publisher(trial: FaultTrial) -> None:
             ring.until_printed(name, 50 + 7 * number % 60)
             ring.kill(name)
             ring.record_publisher(name)
-        ring.start("writer", options=("--data", place))  # it may hold what no other member has
+        ring.start("writer", options=("--data", place))  # it may hold unreplicated publications
 
 
 @fault_row(
