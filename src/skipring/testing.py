@@ -317,7 +317,7 @@ class Cluster:
     def payloads(self, name: NodeId) -> list[bytes]:
         """Return the stored payloads of a node, in the order of arrival."""
         machine = self.node(name).machine(self.topic)
-        stored = machine.replica.archive.publications() if machine is not None else ()
+        stored = machine.replica.log.publications() if machine is not None else ()
         return [publication.payload or b"" for publication in stored]
 
     def delivered(self, name: NodeId) -> list[bytes]:

@@ -64,10 +64,10 @@ async def test_records_are_published_with_keys_and_headers_beside_plain_payloads
     [
         ("text", r"records\[2\]: a payload is bytes, not str"),
         (None, r"records\[2\]: a payload is bytes, not NoneType"),
-        (bytes(512 * 1024 + 1), r"records\[2\]: .*524288 is the limit"),
+        (bytes(512 * 1024 + 1), r"records\[2\]: .*the limit of 524288"),
         (Record("text"), r"records\[2\]: a payload is bytes, not str"),  # type: ignore[arg-type]
         (Record(b"x", key="k"), r"records\[2\]: a key is bytes, not str"),  # type: ignore[arg-type]
-        (Record(b"x", bytes(1025)), r"records\[2\]: .*1024 is the limit"),
+        (Record(b"x", bytes(1025)), r"records\[2\]: .*the limit of 1024"),
         (Record(b"x", headers={"a": 1}), r"records\[2\]: headers are"),  # type: ignore[dict-item]
     ],
     ids=["text", "none", "long payload", "text in a record", "text as key", "long key", "headers"],

@@ -191,8 +191,8 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
         ["--max-rounds", "-1"],
         "Error: max_rounds: expected a whole number >= 0",
     ),
-    "no such adversary": (["--adversary", "A99"], "Error: adversary: 'A99' is none of"),
-    "no such scheduler": (["--scheduler", "x"], "Error: scheduler: 'x' is none of random,"),
+    "no such adversary": (["--adversary", "A99"], "Error: adversary: 'A99' is not one of"),
+    "no such scheduler": (["--scheduler", "x"], "Error: scheduler: 'x' is not one of random,"),
     "no such mode": (
         ["--mode", "slow"],
         "Error: mode: expected one of paper, fixed, fast, got 'slow'",

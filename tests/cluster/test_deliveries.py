@@ -233,7 +233,7 @@ async def two_ticks(cluster: Cluster) -> None:
 
 def is_all_durable(cluster: Cluster) -> bool:
     machines = filter(None, (cluster.node(name).machine(TOPIC) for name in cluster.nodes))
-    archives = (machine.replica.archive for machine in machines)
+    archives = (machine.replica.log for machine in machines)
     return all(a.durable_end == a.end for a in archives if isinstance(a, TopicLog))
 
 

@@ -241,7 +241,7 @@ async def test_no_message_changes_an_epoch_or_the_log_before_a_position(tmp_path
         node = cluster.node("n00")
         machine = node.machine(TOPIC)
         assert machine is not None
-        archive = machine.replica.archive
+        archive = machine.replica.log
         assert isinstance(archive, TopicLog)
         epoch, chain = archive.epoch, archive.chain_at(3)
         port = int(node.address.rpartition(":")[2])

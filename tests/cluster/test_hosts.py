@@ -55,7 +55,7 @@ async def test_supervisor_limits_the_number_of_topics(monkeypatch: pytest.Monkey
         await until(lambda: len(supervisor.members()) == 2)
         node.subscribe("third")
         await until(lambda: "third" in node.refusals)
-        assert node.refusals["third"] == "this supervisor has 2 topics and serves no more"
+        assert node.refusals["third"] == "this supervisor has 2 topics, which is the limit"
         assert supervisor.members().keys() == {cluster.topic, "second"}
         assert supervisor.links.counts["too many topics"] > 0
 

@@ -41,7 +41,7 @@ class Host:
         self._archive = MemoryLog()
         config = ProtocolConfig(repairs=False, defers_storage=True)
         self._machine = Subscriber(
-            ME, topic=TOPIC, rng=Scripted(1), config=config, archive=self._archive
+            ME, topic=TOPIC, rng=Scripted(1), config=config, log=self._archive
         )
         self._machine.handle(Overwritten(legitimate_state(2, ["a", "b", ME, *"defghijklnopq"])))
         self.book = AddressBook()

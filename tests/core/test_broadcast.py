@@ -637,19 +637,19 @@ def test_stored_publications_are_known_and_later_ones_new_after_a_restart(
     tmp_path: Path,
 ) -> None:
     with PublicationStore.open(tmp_path) as store:
-        archive = store.archive(TOPIC)
-        archive.write(
+        log = store.archive(TOPIC)
+        log.write(
             0, *genuine(arriving(0), arriving(8), arriving(3, "y"), arriving(SEQ_BELIEVED_MAX, "y"))
         )
         store.commit()
-        archive.write(4, *genuine(arriving(2), arriving(1, "x")))
+        log.write(4, *genuine(arriving(2), arriving(1, "x")))
         store.commit()
-        archive.discard(1)
+        log.discard(1)
     with PublicationStore.open(tmp_path) as store:
-        archive = store.archive(TOPIC)
-        archive.write(6, *genuine(arriving(4, "y"), arriving(1)))  # not committed
-        assert archive.newest() == {("z", 0): 8, ("y", 0): 4, ("x", 0): 1}
-        host = deferring(log=archive)
+        log = store.archive(TOPIC)
+        log.write(6, *genuine(arriving(4, "y"), arriving(1)))  # not committed
+        assert log.newest() == {("z", 0): 8, ("y", 0): 4, ("x", 0): 1}
+        host = deferring(log=log)
         for known in (
             arriving(2),
             arriving(4, "y"),
@@ -663,12 +663,12 @@ def test_stored_publications_are_known_and_later_ones_new_after_a_restart(
 
 def test_numbers_of_a_pending_commit_count(tmp_path: Path) -> None:
     with PublicationStore.open(tmp_path) as store:
-        archive = store.archive(TOPIC)
-        archive.write(0, *[made(7)])
-        assert archive.prepare() is not None
-        archive.write(1, *genuine(arriving(3, "y")))
-        assert archive.newest() == {("z", 0): 7, ("y", 0): 3}
-        archive.abort()
+        log = store.archive(TOPIC)
+        log.write(0, *[made(7)])
+        assert log.prepare() is not None
+        log.write(1, *genuine(arriving(3, "y")))
+        assert log.newest() == {("z", 0): 7, ("y", 0): 3}
+        log.abort()
 
 
 # -- deferred storage: its end and its limits --------------------------------------------------

@@ -334,7 +334,7 @@ def test_R15_lost_database_does_not_flood_the_network_with_configurations(on: bo
         before = run.world.sent[SetConfiguration]
         run.round()
         said.append(run.world.sent[SetConfiguration] - before)
-    assert (max(said) <= 2 * 64) is on  # the two budgets of one timeout, else ten for each node
+    assert (max(said) <= 2 * 64) is on  # the two budgets of one timeout, else ten per node
     assert is_strictly_legitimate(run.world)
 
 

@@ -1,4 +1,4 @@
-"""Handover: ends when the receiver has confirmed everything; its cost depends on the difference."""
+"""Handover: its end when the receiver has confirmed everything, and its cost by difference."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def made(number: int, size: int = 8) -> Publication:
     return Publication(publisher="a", seq=number, payload=payload.ljust(size)).with_id(TOPIC)
 
 
-class DurableArchive(MemoryLog):
+class DurableLog(MemoryLog):
     """Log that claims to be on disk."""
 
     @property
@@ -52,7 +52,7 @@ class Side(FakeHost[Handovers]):
     """One side of a handover with its host."""
 
     def __init__(self, name: str, config: ProtocolConfig, *, is_durable: bool = False) -> None:
-        log = DurableArchive() if is_durable else MemoryLog()
+        log = DurableLog() if is_durable else MemoryLog()
         self.replica = Replica(TOPIC, log)
         super().__init__(Handovers(name, self.replica, config), log)
         self.neighbours: tuple[str, ...] = ()

@@ -56,9 +56,9 @@ def test_publication_beyond_a_limit_is_refused_alone_and_among_others(
 
 
 def test_publications_with_ids_or_in_too_large_a_number_are_refused() -> None:
-    with pytest.raises(MessageError, match="without its id"):
+    with pytest.raises(MessageError, match="must not have an id"):
         check_publications([ONE.with_id("t")])
-    with pytest.raises(MessageError, match="is the limit"):
+    with pytest.raises(MessageError, match="the limit of"):
         check_publications([ONE] * (PUBLICATIONS_MAX + 1))
 
 

@@ -21,54 +21,54 @@ def given_at_once() -> MemoryLog:
 
 
 def written_one_by_one() -> MemoryLog:
-    archive = MemoryLog()
+    log = MemoryLog()
     for offset, row in enumerate((A0, A1, B5)):
-        archive.write(offset, row)
-    return archive
+        log.write(offset, row)
+    return log
 
 
 both_ways = pytest.mark.parametrize("make", [given_at_once, written_one_by_one])
 
 
 def test_empty_log_holds_nothing() -> None:
-    archive: Log = MemoryLog()
-    assert archive.end == 0
-    assert archive.read(0) is None
-    assert list(archive.entries()) == []
-    assert list(archive.publications()) == []
-    assert archive.newest() == {}
+    log: Log = MemoryLog()
+    assert log.end == 0
+    assert log.read(0) is None
+    assert list(log.entries()) == []
+    assert list(log.publications()) == []
+    assert log.newest() == {}
 
 
 @both_ways
 def test_publications_are_stored_in_order_of_arrival(
     make: Callable[[], MemoryLog],
 ) -> None:
-    archive: Log = make()
-    assert archive.end == 3
-    assert [archive.read(offset) for offset in range(4)] == [A0, A1, B5, None]
-    assert list(archive.publications()) == [A0, A1, B5]
-    assert list(archive.entries()) == [(A0.id, 0), (A1.id, 1), (B5.id, 2)]
+    log: Log = make()
+    assert log.end == 3
+    assert [log.read(offset) for offset in range(4)] == [A0, A1, B5, None]
+    assert list(log.publications()) == [A0, A1, B5]
+    assert list(log.entries()) == [(A0.id, 0), (A1.id, 1), (B5.id, 2)]
 
 
 @both_ways
 def test_T12_discard_leaves_a_gap_and_keeps_offsets(
     make: Callable[[], MemoryLog],
 ) -> None:
-    archive = make()
-    archive.discard(1)
-    assert archive.end == 3
-    assert [archive.read(offset) for offset in range(3)] == [A0, None, B5]
-    assert list(archive.publications()) == [A0, B5]
-    assert list(archive.entries()) == [(A0.id, 0), (B5.id, 2)]
-    archive.write(3, A1)
-    assert archive.read(3) == A1
+    log = make()
+    log.discard(1)
+    assert log.end == 3
+    assert [log.read(offset) for offset in range(3)] == [A0, None, B5]
+    assert list(log.publications()) == [A0, B5]
+    assert list(log.entries()) == [(A0.id, 0), (B5.id, 2)]
+    log.write(3, A1)
+    assert log.read(3) == A1
 
 
 @pytest.mark.parametrize("rows", [(), (A0,)])
 def test_T12_discard_of_an_unknown_offset_changes_nothing(rows: tuple[Publication, ...]) -> None:
-    archive = MemoryLog(rows)
-    archive.discard(7)
-    assert (archive.end, list(archive.publications())) == (len(rows), list(rows))
+    log = MemoryLog(rows)
+    log.discard(7)
+    assert (log.end, list(log.publications())) == (len(rows), list(rows))
 
 
 @pytest.mark.parametrize("offset", [0, 2])

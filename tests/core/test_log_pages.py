@@ -1,4 +1,4 @@
-"""Serving the log: surveys and pages that fit their frames, in bounded steps."""
+"""Log pages: extents and pages that fit into their frames, made in bounded steps."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ def publications(count: int, payload: bytes = b"x" * 100) -> list[Publication]:
 @contextmanager
 def on_disk(directory: Path, stored: list[Publication]) -> Iterator[TopicLog]:
     with PublicationStore.open(directory) as store:
-        archive = store.archive(TOPIC)
+        log = store.archive(TOPIC)
         for offset, publication in enumerate(stored):
-            archive.write(offset, publication)
+            log.write(offset, publication)
             if offset % 1000 == 999:
                 store.commit()
-        yield archive
+        yield log
 
 
-def pages_of(archive: Log, question: FetchLog) -> Iterator[LogPage]:
+def pages_of(log: Log, question: FetchLog) -> Iterator[LogPage]:
     start: int | None = question.start
     while start is not None:
         page = log_page(
-            archive,
+            log,
             FetchLog(
                 1,
                 "",
@@ -85,20 +85,20 @@ def pages_of(archive: Log, question: FetchLog) -> Iterator[LogPage]:
         start = page.next
 
 
-def read(archive: Log, bits: int = 0, prefix: int = 0, end: int = END) -> dict[int, bytes]:
+def read(log: Log, bits: int = 0, prefix: int = 0, end: int = END) -> dict[int, bytes]:
     """Return ids by offset, computed from the contents and compared with the bare ids."""
     found: dict[int, bytes] = {}
-    for page in pages_of(archive, FetchLog(1, "", 0, 0, end, bits, prefix, contents=True)):
+    for page in pages_of(log, FetchLog(1, "", 0, 0, end, bits, prefix, contents=True)):
         contents = DECODER.decode(page.publications)
         ids = (publication.id_in(TOPIC) for publication in contents)
         found.update(zip(page.offsets, ids, strict=True))
-    assert found == read_ids(archive, bits, prefix, end)
+    assert found == read_ids(log, bits, prefix, end)
     return found
 
 
-def read_ids(archive: Log, bits: int = 0, prefix: int = 0, end: int = END) -> dict[int, bytes]:
+def read_ids(log: Log, bits: int = 0, prefix: int = 0, end: int = END) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
-    for page in pages_of(archive, FetchLog(1, "", 0, 0, end, bits, prefix, contents=False)):
+    for page in pages_of(log, FetchLog(1, "", 0, 0, end, bits, prefix, contents=False)):
         ids = [page.ids[at : at + ID_BYTES] for at in range(0, len(page.ids), ID_BYTES)]
         found.update(zip(page.offsets, ids, strict=True))
     return found
@@ -112,17 +112,17 @@ def numbered(stored: list[Publication]) -> dict[int, bytes]:
 def test_pages_together_contain_the_log(count: int, tmp_path: Path) -> None:
     stored = publications(count)
     assert read(MemoryLog(stored)) == numbered(stored)
-    with on_disk(tmp_path, stored) as archive:
-        assert read(archive) == numbered(stored)
+    with on_disk(tmp_path, stored) as log:
+        assert read(log) == numbered(stored)
 
 
 @pytest.mark.parametrize("bits", [1, 4, 8])
 def test_every_publication_has_exactly_one_prefix_of_a_length(bits: int, tmp_path: Path) -> None:
     stored = publications(2500)
-    with on_disk(tmp_path, stored) as archive:
+    with on_disk(tmp_path, stored) as log:
         found: dict[int, bytes] = {}
         for value in range(1 << bits):
-            part = read(archive, bits, value)
+            part = read(log, bits, value)
             assert all(Prefix.of_id(key, bits).value == value for key in part.values())
             assert not found.keys() & part.keys()
             found |= part
@@ -131,9 +131,9 @@ def test_every_publication_has_exactly_one_prefix_of_a_length(bits: int, tmp_pat
 
 def test_nothing_at_or_after_the_requested_end_is_read(tmp_path: Path) -> None:
     stored = publications(2500)
-    with on_disk(tmp_path, stored) as archive:
-        assert read(archive, end=1234) == numbered(stored[:1234])
-        assert log_page(archive, FetchLog(1, "", 0, 5000, 9000, 0, 0, contents=True)).offsets == ()
+    with on_disk(tmp_path, stored) as log:
+        assert read(log, end=1234) == numbered(stored[:1234])
+        assert log_page(log, FetchLog(1, "", 0, 5000, 9000, 0, 0, contents=True)).offsets == ()
 
 
 def test_prefix_out_of_range_has_no_publications() -> None:
@@ -141,8 +141,8 @@ def test_prefix_out_of_range_has_no_publications() -> None:
 
 
 def test_invalid_prefix_of_zero_bits_matches_no_publications(tmp_path: Path) -> None:
-    with on_disk(tmp_path, publications(1000)) as archive:
-        assert read(archive, bits=0, prefix=1) == {}
+    with on_disk(tmp_path, publications(1000)) as log:
+        assert read(log, bits=0, prefix=1) == {}
 
 
 @pytest.mark.parametrize("payload_bytes", [0, 100, 20_000])
@@ -150,14 +150,14 @@ def test_contiguous_page_equals_the_page_found_row_by_row(
     payload_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_pages, "PAGE_ROWS_MAX", 300)
-    with on_disk(tmp_path, publications(2500, bytes(payload_bytes))) as archive:
+    with on_disk(tmp_path, publications(2500, bytes(payload_bytes))) as log:
         for start in (0, 1, 699, 999, 1000, 1700, 1999):
             for end in (start + 1, start + 500, 2000, 2500):
                 question = FetchLog(1, "", 0, start, end, 0, 0, contents=True)
-                page = log_page(archive, question)
+                page = log_page(log, question)
                 with monkeypatch.context() as without:
                     without.setattr(TopicLog, "contiguous_ranges", lambda *_: [])
-                    expected = log_page(archive, question)
+                    expected = log_page(log, question)
                 if page.next == 2000 != expected.next:
                     continue  # publications in memory are read row by row
                 assert page == expected
@@ -165,25 +165,25 @@ def test_contiguous_page_equals_the_page_found_row_by_row(
 
 def test_publications_in_memory_or_after_a_gap_are_found_row_by_row(tmp_path: Path) -> None:
     stored = publications(3500)
-    with on_disk(tmp_path, stored) as archive:
-        assert archive.contiguous_ranges(3000, 3500, 10, 10**6) == []
-        places = archive._places
+    with on_disk(tmp_path, stored) as log:
+        assert log.contiguous_ranges(3000, 3500, 10, 10**6) == []
+        places = log._places
         for column in (places._starts, places._ends, places._rows):
             del column[1]  # as if the second segment had been lost
-        assert archive.contiguous_ranges(1500, 3500, 10, 10**6) == []
-        assert [part.length for part in archive.contiguous_ranges(990, 3500, 100, 10**6)] == [10]
-        assert read(archive) == {
+        assert log.contiguous_ranges(1500, 3500, 10, 10**6) == []
+        assert [part.length for part in log.contiguous_ranges(990, 3500, 100, 10**6)] == [10]
+        assert read(log) == {
             offset: key for offset, key in numbered(stored).items() if not 1000 <= offset < 2000
         }
 
 
 def test_discarded_records_are_not_read(tmp_path: Path) -> None:
     stored = publications(1500)
-    with on_disk(tmp_path, stored) as archive:
-        archive.discard(3)
-        archive.discard(1400)
+    with on_disk(tmp_path, stored) as log:
+        log.discard(3)
+        log.discard(1400)
         expected = {o: key for o, key in numbered(stored).items() if o not in (3, 1400)}
-        assert read(archive) == expected
+        assert read(log) == expected
 
 
 def test_damaged_segment_serves_only_intact_records(tmp_path: Path) -> None:
@@ -191,16 +191,16 @@ def test_damaged_segment_serves_only_intact_records(tmp_path: Path) -> None:
     with on_disk(tmp_path, stored):
         pass
     with PublicationStore.open(tmp_path) as store:
-        archive = store.archive(TOPIC)
-        spoil_first_pack(archive, b"abcdefgh")
-        found = read(archive)
+        log = store.archive(TOPIC)
+        spoil_first_pack(log, b"abcdefgh")
+        found = read(log)
     assert 0 < len(found) < 1000
     assert all(stored[offset].id == key for offset, key in found.items())
 
 
-def spoil_first_pack(archive: TopicLog, sought: bytes) -> None:
+def spoil_first_pack(log: TopicLog, sought: bytes) -> None:
     """Change one payload in the cached segment, as a bad disk would."""
-    (pack, *_) = archive._segments(0)
+    (pack, *_) = log._segments(0)
     assert not isinstance(pack, int)
     at = pack._body.index(sought)
     pack._body = pack._body[:at] + b"ABCDEFGH" + pack._body[at + 8 :]
@@ -214,12 +214,12 @@ def test_damaged_segment_is_served_unchecked_under_a_prefix_and_detected_by_the_
     with on_disk(tmp_path, stored):
         pass
     with PublicationStore.open(tmp_path) as store:
-        archive = store.archive(TOPIC)
-        spoil_first_pack(archive, b"abcdefgh")
+        log = store.archive(TOPIC)
+        spoil_first_pack(log, b"abcdefgh")
         pages = [
             page
             for prefix in (0, 1)
-            for page in pages_of(archive, FetchLog(1, "", 0, 0, END, 1, prefix, contents=True))
+            for page in pages_of(log, FetchLog(1, "", 0, 0, END, 1, prefix, contents=True))
         ]
     ids = {each.id_in(TOPIC) for page in pages for each in DECODER.decode(page.publications)}
     assert len(ids) == 1000
@@ -238,8 +238,8 @@ def test_page_fits_the_largest_publications(tmp_path: Path) -> None:
         ).with_id(TOPIC)
         for number in range(20)
     ]
-    with on_disk(tmp_path, largest) as archive:
-        assert read(archive) == numbered(largest)
+    with on_disk(tmp_path, largest) as log:
+        assert read(log) == numbered(largest)
 
 
 def test_page_fits_many_of_the_smallest_publications() -> None:
@@ -250,17 +250,17 @@ def test_page_fits_many_of_the_smallest_publications() -> None:
 
 
 def test_large_publications_in_memory_are_scanned_in_steps() -> None:
-    archive = MemoryLog(publications(50, payload=bytes(500_000)))
-    page = log_page(archive, FetchLog(1, "", 0, 0, 50, 0, 0, contents=False))
+    log = MemoryLog(publications(50, payload=bytes(500_000)))
+    page = log_page(log, FetchLog(1, "", 0, 0, 50, 0, 0, contents=False))
     assert page.next is not None
     assert page.next < 20
-    assert len(read(archive)) == 50
+    assert len(read(log)) == 50
 
 
 def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
-    with on_disk(tmp_path, publications(20, payload=bytes(500_000))) as archive:
+    with on_disk(tmp_path, publications(20, payload=bytes(500_000))) as log:
         for contents in (False, True):
-            page = log_page(archive, FetchLog(1, "", 0, 0, 20, 8, 7, contents=contents))
+            page = log_page(log, FetchLog(1, "", 0, 0, 20, 8, 7, contents=contents))
             assert page.next is not None
             assert page.next < 20
 
@@ -283,13 +283,13 @@ def extent(replica: Replica, question: GetLogInfo) -> LogInfo:
 @pytest.mark.parametrize("bits", [0, 3, 8])
 def test_survey_has_a_digest_of_the_ids_under_each_prefix(bits: int, tmp_path: Path) -> None:
     stored = publications(300)
-    with on_disk(tmp_path, stored) as archive:
-        seen = extent(replica_over(archive), GetLogInfo(7, bits, None))
+    with on_disk(tmp_path, stored) as log:
+        seen = extent(replica_over(log), GetLogInfo(7, bits, None))
     parts: list[list[bytes]] = [[] for _ in range(1 << bits)]
     for publication in stored:
         parts[Prefix.of_id(publication.id, bits).value].append(publication.id)
     assert list(seen.digests) == [digest_of(sorted(part)) if part else b"" for part in parts]
-    assert (seen.request, seen.store, seen.end, seen.count) == (7, archive.store, 300, 300)
+    assert (seen.request, seen.store, seen.end, seen.count) == (7, log.store, 300, 300)
 
 
 def test_survey_without_digests_has_end_and_count() -> None:
@@ -298,8 +298,8 @@ def test_survey_without_digests_has_end_and_count() -> None:
 
 
 def test_survey_counts_only_committed_records_as_durable(tmp_path: Path) -> None:
-    with on_disk(tmp_path, publications(1500)) as archive:
-        seen = extent(replica_over(archive), GetLogInfo(7, 0, None))
+    with on_disk(tmp_path, publications(1500)) as log:
+        seen = extent(replica_over(log), GetLogInfo(7, 0, None))
     assert (seen.durable_end, seen.end) == (1000, 1500)
 
 
@@ -309,12 +309,12 @@ def test_node_without_disk_has_no_store_and_nothing_durable() -> None:
 
 
 def test_survey_has_the_chain_value_at_a_durable_offset(tmp_path: Path) -> None:
-    with on_disk(tmp_path, publications(1500)) as archive:
-        replica = replica_over(archive)
+    with on_disk(tmp_path, publications(1500)) as log:
+        replica = replica_over(log)
         for offset in (0, 1, 64, 999, 1000):
             seen = extent(replica, GetLogInfo(7, None, offset))
-            assert seen.chain == archive.chain_at(offset)
-        assert extent(replica, GetLogInfo(7, None, None)).chain == archive.chain_at(1000)
+            assert seen.chain == log.chain_at(offset)
+        assert extent(replica, GetLogInfo(7, None, None)).chain == log.chain_at(1000)
         for beyond in (1001, 1500, END):
             assert extent(replica, GetLogInfo(7, None, beyond)).chain == b""
 

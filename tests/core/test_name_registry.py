@@ -1,4 +1,4 @@
-"""Name registry: one process holds each name, also after corruption of all its variables."""
+"""Name registry: one process per name, even after corruption of all its variables."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_parsing_and_writing_bits_are_inverse(bits: str) -> None:
 
 @pytest.mark.parametrize("bits", ["2", "0x", " 1", "-1", "0 1", "1_0"])
 def test_text_other_than_0_and_1_is_not_a_prefix(bits: str) -> None:
-    with pytest.raises(ValueError, match="no prefix"):
+    with pytest.raises(ValueError, match="not a prefix"):
         Prefix.parse(bits)
 
 
@@ -43,7 +43,7 @@ def test_text_other_than_0_and_1_is_not_a_prefix(bits: str) -> None:
     ("length", "value"), [(0, 1), (1, 2), (1, -1), (-1, 0), (ID_BITS + 1, 0), (8, 256)]
 )
 def test_T9_length_or_value_out_of_range_is_not_a_prefix(length: int, value: int) -> None:
-    with pytest.raises(ValueError, match="no prefix of an id"):
+    with pytest.raises(ValueError, match="not a prefix of an id"):
         Prefix(length, value)
 
 
@@ -78,7 +78,7 @@ def test_child_has_one_more_bit(prefix: Prefix, bit: int) -> None:
 
 
 def test_T9_full_id_has_no_children() -> None:
-    with pytest.raises(ValueError, match="no prefix of an id"):
+    with pytest.raises(ValueError, match="not a prefix of an id"):
         Prefix.parse("1" * ID_BITS).child(0)
 
 
@@ -92,7 +92,7 @@ def test_extension_of_a_prefix_is_recovered_by_beyond(one: Prefix, more: Prefix)
 
 def test_T9_prefix_cannot_be_extended_beyond_an_id() -> None:
     half = Prefix(ID_BITS // 2, 0)
-    with pytest.raises(ValueError, match="no prefix of an id"):
+    with pytest.raises(ValueError, match="not a prefix of an id"):
         half.extended(half.child(0))
 
 
@@ -128,7 +128,7 @@ def test_different_prefixes_have_different_encodings(one: Prefix, other: Prefix)
     ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_T9_invalid_packed_prefix_is_refused(data: bytes, why: str) -> None:
-    with pytest.raises(ValueError, match="no prefix of an id"):
+    with pytest.raises(ValueError, match="not a prefix of an id"):
         Prefix.unpack(data)
 
 

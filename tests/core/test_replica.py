@@ -80,11 +80,11 @@ class Noting(MemoryLog):
 
 def test_publications_are_read_in_order_of_offsets_and_returned_in_order_of_ids() -> None:
     rows = [settled(seq) for seq in range(40)]
-    archive = Noting(rows)
-    replica, offsets = Replica(TOPIC, archive), archive.offsets
+    log = Noting(rows)
+    replica, offsets = Replica(TOPIC, log), log.offsets
     replica.recover({})
     offsets.clear()
-    archive.discard(7)
+    log.discard(7)
     got = list(replica.read_many(replica.index().entries(), Outbox()))
     assert got == sorted((row for row in rows if row != rows[7]), key=lambda row: row.id)
     assert sorted(offsets) == list(range(40))
@@ -235,21 +235,21 @@ def test_recovery_indexes_the_log_without_reading_the_rows() -> None:
 
 
 def test_T10_recovery_loads_exactly_the_given_corrupted_digests() -> None:
-    archive = MemoryLog([settled(seq) for seq in range(3)])
-    replica = Replica(TOPIC, archive)
+    log = MemoryLog([settled(seq) for seq in range(3)])
+    replica = Replica(TOPIC, log)
     replica.recover({ALL: WRONG_DIGEST})
     assert replica.index().wrong_digests() == {ALL: WRONG_DIGEST}
     replica.recover({})
     assert replica.index().wrong_digests() == {}
 
 
-@pytest.mark.parametrize("archive", [None, MemoryLog()], ids=["none", "empty"])
-def test_T2_replica_without_publications_has_an_empty_trie(archive: MemoryLog | None) -> None:
-    replica = Replica(TOPIC, archive)
+@pytest.mark.parametrize("log", [None, MemoryLog()], ids=["none", "empty"])
+def test_T2_replica_without_publications_has_an_empty_trie(log: MemoryLog | None) -> None:
+    replica = Replica(TOPIC, log)
     assert replica.index().root() == EMPTY_ROOT == PublicationTrie().root()
     replica.recover({})
     assert replica.index().root() == EMPTY_ROOT
-    assert list(replica.archive.publications()) == []
+    assert list(replica.log.publications()) == []
 
 
 def test_wrong_numbers_of_two_sequences_of_one_publisher_survive_state_and_load() -> None:
@@ -302,8 +302,8 @@ def take(replica: Replica, publications: tuple[Publication, ...]) -> list[Effect
     replica.add(publications, out, origin=Origin.REPAIR)
     for effect in out.effects:
         if isinstance(effect, Store):
-            assert isinstance(replica.archive, MemoryLog)
-            replica.archive.write(effect.offset, *effect.publications)
+            assert isinstance(replica.log, MemoryLog)
+            replica.log.write(effect.offset, *effect.publications)
     return out.effects
 
 
@@ -452,6 +452,6 @@ def test_digest_does_not_depend_on_the_slices_of_indexing(
                 replica.index_some(ids)
     turns(replica, 7)
     every = tuple(taken.values())
-    assert tuple(replica.archive.publications()) == every
+    assert tuple(replica.log.publications()) == every
     assert sorted(replica.index().entries()) == sorted(eager(every).entries())
     assert replica.index().root() == eager(every).root()

@@ -1,4 +1,4 @@
-"""Replication half of a subscriber: storage before any answer, indexing and backfill."""
+"""Replication at a subscriber: storage before any answer, indexing and backfill."""
 
 from __future__ import annotations
 
@@ -397,7 +397,7 @@ def test_T8_tries_are_compared_from_the_tick_after_a_backfill_on() -> None:
     host = deferring(repairs=True, history_ticks=8, quiet_ticks_max=64)
     feed(host, page(made_many(3)))
     end(host)
-    assert not is_answered(host)  # enough to do
+    assert not is_answered(host)  # from the next tick on
     assert asks(host)
     assert is_answered(host)
 

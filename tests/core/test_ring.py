@@ -408,7 +408,7 @@ def test_R2_second_hand_introduction_changes_no_edge(
     hear(ring, Introduce(subject, link, first_hand=False))
     assert edges(ring) == before
     assert ring.me is not None
-    if subject.label != ring.me.label:  # a sender with a wrong label for us does not count
+    if subject.label != ring.me.label:  # ignore senders with a wrong label for this node
         hear(ring, CheckLabel(subject, subject.label, link))
         assert edges(ring) == before
 
@@ -444,7 +444,7 @@ def test_R2_third_party_beyond_the_neighbour_is_forwarded_in_fixed_mode() -> Non
     assert sent == [("b", Introduce(peer("0", "a"), LINE, first_hand=False))]
 
 
-# -- R8: another node with our label -----------------------------------------------------------
+# -- R8: another node with this node's label ---------------------------------------------------
 
 
 @every_link

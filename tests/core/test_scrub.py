@@ -73,25 +73,25 @@ def test_T10_scrub_reads_one_slice_only() -> None:
 
 
 def test_T12_scrub_reads_consecutive_rows_and_each_in_turn() -> None:
-    archive = Noting([settled(seq) for seq in range(100)])
-    kept = Scrubbed(archive)
+    log = Noting([settled(seq) for seq in range(100)])
+    kept = Scrubbed(log)
     for _ in range(20):
-        before = len(archive.offsets)
+        before = len(log.offsets)
         assert kept.scrub(16) == []
-        first, count = archive.offsets[before], len(archive.offsets) - before
-        assert archive.offsets[before:] == list(range(first, first + count))
+        first, count = log.offsets[before], len(log.offsets) - before
+        assert log.offsets[before:] == list(range(first, first + count))
         assert 0 < count <= 16
-    assert archive.offsets[:100] == archive.offsets[100:200] == list(range(100))
+    assert log.offsets[:100] == log.offsets[100:200] == list(range(100))
 
 
 def test_T12_scrub_reads_fewer_large_rows() -> None:
-    archive = Noting([settled(seq, payload=bytes(ROWS_BYTES // 4)) for seq in range(20)])
-    kept = Scrubbed(archive)
+    log = Noting([settled(seq, payload=bytes(ROWS_BYTES // 4)) for seq in range(20)])
+    kept = Scrubbed(log)
     assert kept.scrub(16) == []
-    assert archive.offsets == [0, 1, 2, 3]
+    assert log.offsets == [0, 1, 2, 3]
     for _ in range(4):
         kept.scrub(16)
-    assert archive.offsets == list(range(20))
+    assert log.offsets == list(range(20))
 
 
 def test_T12_id_without_a_row_is_found_by_the_second_pass() -> None:

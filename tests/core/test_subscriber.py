@@ -437,7 +437,7 @@ def test_subscriber_ignores_suspicions() -> None:
 
 NODES = ("a", "b", ME, "y", "z", SUPERVISOR)
 # Largest number of messages of one event, counted by hand for any set of rules: two for a
-# reference that goes to the supervisor with ourselves, one for every other.
+# reference that is reported to the supervisor together with this node, one for every other.
 RING_MESSAGE_MAX = 4  # two candidates for the wrap edge that both belong to the line
 CONFIGURATION_MAX = 7  # three displaced references, two new ones
 TIMEOUT_MAX = 15
@@ -496,7 +496,7 @@ def bound(message: Message, state: SubscriberState) -> int:
             return bound_about_publications(message, state)
 
 
-def bound_about_publications(  # noqa: PLR0911  (one a type)
+def bound_about_publications(  # noqa: PLR0911  (one per type)
     message: Message, state: SubscriberState
 ) -> int:
     """Return the same bound for publications; a looked-up publication may be gone."""

@@ -205,7 +205,7 @@ def test_topics_of_all_names_together_are_bounded(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(topics_module, "TOPICS_MAX", 3)
     quotas = Quotas()
     answers = [quotas.refuse_topic(name) for name in "abcd"]
-    assert answers == [None, None, None, "this supervisor has 3 topics and serves no more"]
+    assert answers == [None, None, None, "this supervisor has 3 topics, which is the limit"]
 
 
 def test_subjects_of_one_interval_are_bounded_and_one_refusal_is_sent() -> None:

@@ -265,7 +265,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "is_complete": (FILE, "CompletenessState.complete"),
         },
         "Replica": {
-            "archive": (PART, "MemoryLog"),
+            "log": (PART, "MemoryLog"),
             "_end": (DERIVED, "test_end_of_the_log_is_current_at_every_event"),
             "_buffer": (DERIVED, "test_end_of_the_log_is_current_at_every_event"),
             "_newest": (FILE, "ReplicaState.numbers"),
@@ -296,7 +296,7 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_left": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),
             "_machines": (PART, "Subscriber"),
             "_node": (FIXED, "the node's name"),
-            "_open_archive": (FIXED, "given by the host"),
+            "_open_log": (FIXED, "given by the host"),
             "_rng": (FIXED, "chance is no state: any outcome is possible at any time"),
         },
         "NameRegistry": {
@@ -348,7 +348,7 @@ def modules() -> list[str]:
 
 
 def classes_with_state(name: str) -> Iterator[type]:
-    """Return the classes of a module that are no values, protocols or enumerations."""
+    """Return the classes of a module, except values, protocols and enumerations."""
     module = import_module(f"skipring.core.{name}")
     for found in vars(module).values():
         if isclass(found) and found.__module__ == module.__name__ and has_state(found):

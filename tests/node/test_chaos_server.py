@@ -168,14 +168,14 @@ async def test_received_publications_are_stored_before_an_overwrite_and_delivere
         node.attach(TOPIC, deliver)
         made = [Publication(publisher="z", seq=seq, payload=b"x") for seq in range(3)]
         node.dispatch(TOPIC, Received(PublishMany((made[0], made[1]))))
-        assert machine_of(node).replica.archive.end == 0  # received, but not stored
+        assert machine_of(node).replica.log.end == 0  # received, but not stored
         damage = Overwrite(1, None, None, None, None, (), {}, {})
         assert node.chaos.handle(TOPIC, damage) == ChaosAck(1)
         for each in (made[1], made[0], made[2]):
             node.dispatch(TOPIC, Received(PublishNew(each)))
         node.dispatch(TOPIC, Shutdown())
         assert delivered == [0, 1, 2]
-        stored = machine_of(node).replica.archive.publications()
+        stored = machine_of(node).replica.log.publications()
         assert [each.seq for each in stored] == [0, 1, 2]
     finally:
         await node.close()

@@ -45,7 +45,7 @@ async def test_publication_is_on_the_disks_of_other_members(tmp_path: Path, repl
             for name in cluster.nodes
             if (machine := cluster.node(name).machine(cluster.topic)) is not None
             and (offset := machine.replica.offset_of(made)) is not None
-            and offset < machine.replica.archive.written_end  # type: ignore[attr-defined]
+            and offset < machine.replica.log.written_end  # type: ignore[attr-defined]
         ]
         assert len(durable) >= replicas
         names = cluster.nodes

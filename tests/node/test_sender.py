@@ -173,7 +173,7 @@ def test_unencodable_message_is_counted_and_the_rest_is_sent(host: Host) -> None
         Publication(publisher="a", seq=1, payload=b"", headers={"half": "\ud800"}),
         Publication(publisher="a", seq=1 << 70, payload=b""),
     ],
-    ids=["no payload", "half a character", "a number too large"],
+    ids=["no payload", "lone surrogate", "a number too large"],
 )
 def test_unencodable_publication_does_not_stop_the_sender(
     host: Host, publication: Publication

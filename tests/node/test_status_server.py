@@ -152,7 +152,7 @@ def test_inspection_changes_nothing_at_a_supervisor() -> None:
 
 
 def subscriber(archive: Log | None = None) -> Subscriber:
-    return Subscriber("a", topic=TOPIC, rng=Random(0), config=ProtocolConfig(), archive=archive)
+    return Subscriber("a", topic=TOPIC, rng=Random(0), config=ProtocolConfig(), log=archive)
 
 
 def journals() -> ChangeLog:

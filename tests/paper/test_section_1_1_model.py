@@ -60,7 +60,7 @@ def test_processed_message_is_removed_from_the_channel() -> None:
     assert len(checks) == len(set(checks))
 
 
-def renamed(value: Any) -> Any:  # noqa: ANN401 - whatever a snapshot consists of
+def renamed(value: Any) -> Any:  # noqa: ANN401 - any part of a snapshot
     """Return the same value with other names of nodes, in the same order.
 
     The publisher is part of a publication, not a reference: it stays, as the id does.

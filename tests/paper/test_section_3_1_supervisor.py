@@ -99,17 +99,17 @@ CORRUPTED: dict[str, tuple[Database, str, str]] = {
     ),
     "iii: a label is missing": (
         (("0", "a"), ("01", "b"), ("11", "c")),
-        "database: label '11' is none of the first 3",
+        "database: label '11' is not among the first 3",
         "acb",  # the largest label moves into the gap
     ),
     "iv: a label too large": (
         (("0", "a"), ("1", "b"), ("111", "c")),
-        "database: label '111' is none of the first 3",
+        "database: label '111' is not among the first 3",
         "abc",
     ),
     "iv: a label that l never produces": (
         (("0", "a"), ("1", "b"), ("010", "c")),
-        "database: label '010' is none of the first 3",
+        "database: label '010' is not among the first 3",
         "abc",
     ),
 }

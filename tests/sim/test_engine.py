@@ -1,4 +1,4 @@
-"""The world: machines, channels, and events from outside."""
+"""World of a simulation: machines, channels, and events from outside."""
 
 from random import Random
 

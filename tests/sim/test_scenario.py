@@ -94,9 +94,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"publish": {"per_round": 1}}, "publish: object missing required field rounds"),
     ({"publish": {"rounds": 1, "share": 1}}, "publish: unknown key share"),
     # unknown names
-    ({"adversary": "A99"}, "adversary: 'A99' is none of A00, A01,"),
-    ({"adversary": "a00"}, "adversary: 'a00' is none of A00, A01,"),
-    ({"scheduler": "fair"}, "scheduler: 'fair' is none of random, sync, delay, swizzle"),
+    ({"adversary": "A99"}, "adversary: 'A99' is not one of A00, A01,"),
+    ({"adversary": "a00"}, "adversary: 'a00' is not one of A00, A01,"),
+    ({"scheduler": "fair"}, "scheduler: 'fair' is not one of random, sync, delay, swizzle"),
     ({"spread": "gossip"}, "spread: expected one of adaptive, tree, flood, got 'gossip'"),
     ({"mode": "slow"}, "mode: expected one of paper, fixed, fast, got 'slow'"),
     ({"without": ["R9", "R99"]}, "without[1]: expected one of R1, R2,"),

@@ -1,4 +1,4 @@
-"""Rounds under each scheduler; none omits a process (section 1.1)."""
+"""Rounds under each scheduler: every process takes part (section 1.1)."""
 
 from collections import Counter
 from collections.abc import Callable

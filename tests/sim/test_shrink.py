@@ -1,4 +1,4 @@
-"""Shrinking: failing worlds are made smaller while they still fail."""
+"""Shrinking: reduction of failing worlds that still fail."""
 
 import shlex
 import sys

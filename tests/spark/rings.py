@@ -61,8 +61,8 @@ class Ring:
         """Return the log of a node."""
         machine = self.cluster.node(node).machine(TOPIC)
         assert machine is not None
-        assert isinstance(machine.replica.archive, TopicLog)
-        return machine.replica.archive
+        assert isinstance(machine.replica.log, TopicLog)
+        return machine.replica.log
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine in the loop of the cluster, and wait for its result."""

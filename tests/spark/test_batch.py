@@ -59,7 +59,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], None]:
 
     def install(change: Answer) -> None:
         def handle(replica: Replica, question: GetLogInfo | FetchLog) -> Any:  # noqa: ANN401
-            return change(replica.archive.store, true_answer(replica, question))
+            return change(replica.log.store, true_answer(replica, question))
 
         monkeypatch.setattr(log_pages, "answer", handle)
 
@@ -72,7 +72,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counts: Counter[str] = Counter()
 
     def counted(replica: Replica, question: GetLogInfo | FetchLog) -> Any:  # noqa: ANN401
-        counts[replica.archive.store] += isinstance(question, FetchLog)
+        counts[replica.log.store] += isinstance(question, FetchLog)
         return true_answer(replica, question)
 
     monkeypatch.setattr(log_pages, "answer", counted)

@@ -50,7 +50,7 @@ class FakeHost(Generic[MachineT]):
     def __init__(self, machine: MachineT, log: Log | None = None) -> None:
         self.machine = machine
         replica = getattr(machine, "replica", machine)
-        self.log: Log = log or getattr(replica, "archive", None) or MemoryLog()
+        self.log: Log = log or getattr(replica, "log", None) or MemoryLog()
         self.effects: list[Effect] = []
         self.delivered: list[tuple[int, Publication]] = []
         self.in_sync: list[NodeId] = []

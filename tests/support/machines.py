@@ -168,7 +168,7 @@ def subscriber(
         topic=TOPIC,
         rng=rng if rng is not None else Scripted(1),
         config=config if config is not None else ProtocolConfig(rules=rules),
-        archive=log if log is not None else MemoryLog(state.publications),
+        log=log if log is not None else MemoryLog(state.publications),
     )
     machine.handle(Overwritten(state))
     return FakeHost(machine)

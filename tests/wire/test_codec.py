@@ -1,4 +1,4 @@
-"""The codec: frames to messages and back; all other input is refused."""
+"""Codec: frames to messages and back, and refusal of all other input."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -305,7 +305,7 @@ OUTSIDE: dict[str, WireMessage] = {
     "half an id": PublishAck(0, bytes(16), 0),
     "an offset of 2^40": PublishAck(0, bytes(32), 2**40),
     "a long reason": Refused(0, "x" * 501),
-    "half a character": Refused(0, "\ud800"),
+    "lone surrogate": Refused(0, "\ud800"),
     "more entries than a page has": page(*(("0", "a"),) * 257),
     "more who wait than a page has": page(queue=("a",) * 257),
     "a label of other characters": page(("012", "a")),
@@ -377,7 +377,10 @@ def test_value_outside_the_limits_is_refused(message: WireMessage) -> None:
 def test_publication_with_an_id_is_refused() -> None:
     named = PublishNew(PUBLICATION.with_id(TOPIC), 1)
     body = msgspec.msgpack.encode(Envelope(named, TOPIC))
-    assert refusal(lambda: decode(Frame(DATA, body))) == "a publication travels without its id"
+    assert (
+        refusal(lambda: decode(Frame(DATA, body)))
+        == "a publication in a message must not have an id"
+    )
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 256, "a\nb"])
@@ -504,7 +507,7 @@ def test_ten_thousand_damaged_messages_are_messages_or_refused() -> None:
     ids=name_of,
 )
 def test_message_above_the_limit_of_its_type_is_not_written(message: WireMessage) -> None:
-    assert " is the limit" in refusal(lambda: encode(TOPIC, message))
+    assert " exceeds the limit of " in refusal(lambda: encode(TOPIC, message))
 
 
 @pytest.mark.parametrize("carrier", [PublishNew, lambda each: Publications((each,))])

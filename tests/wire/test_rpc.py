@@ -1,4 +1,4 @@
-"""Messages of the hosts: tags, sizes of the longest ones, and their table in docs/wire.md."""
+"""RPC messages: tags, sizes of the longest messages, and their table in docs/wire.md."""
 
 from pathlib import Path
 

@@ -706,7 +706,7 @@ REFUSED: list[tuple[object, str]] = [
         ),
         (
             {"cover": "", "nodes": [["0", "ab" * 8], ["1", "ab" * 16]]},
-            ".nodes[1][1]: the digest is not as long as th",
+            ".nodes[1][1]: the digest and the previous one differ",
         ),
         ({"cover": "", "leaves": ["ab"]}, ".leaves[0]: Expected `str` matching regex '\\\\"),
         ({"cover": "", "leaves": "ab"}, ".leaves: Expected `array`, got `str`"),

@@ -1,4 +1,4 @@
-"""Legitimacy: every violation is found, in its layer, with a description."""
+"""Legitimacy: detection of every violation, with its layer and description."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -107,20 +107,20 @@ def test_undamaged_ring_is_legitimate() -> None:
 DATABASES = [
     (
         database(*DATABASE, ("01", None)),
-        ["database: label '01' has no subscriber", "database: label '01' is given 2 times"],
+        ["database: label '01' has no subscriber", "database: label '01' occurs 2 times"],
     ),
     (
         database(*DATABASE, ("001", "a")),
-        ["database: label '001' is none of the first 4", "database: a is recorded 2 times"],
+        ["database: label '001' is not among the first 4", "database: a is recorded 2 times"],
     ),
-    (database(*DATABASE[:3], ("111", "d")), ["database: label '111' is none of the first 4"]),
-    (database(*DATABASE[:3], ("110", "d")), ["database: label '110' is none of the first 4"]),
-    (database(*DATABASE[:3], ("", "d")), ["database: label '' is none of the first 4"]),
+    (database(*DATABASE[:3], ("111", "d")), ["database: label '111' is not among the first 4"]),
+    (database(*DATABASE[:3], ("110", "d")), ["database: label '110' is not among the first 4"]),
+    (database(*DATABASE[:3], ("", "d")), ["database: label '' is not among the first 4"]),
     (
         database(*DATABASE, ("001", SUPERVISOR)),
         [
-            "database: supervisor under label '001' is no live subscriber",
-            "database: label '001' is none of the first 4",
+            "database: supervisor under label '001' is not a live subscriber",
+            "database: label '001' is not among the first 4",
         ],
     ),
 ]
@@ -156,13 +156,13 @@ SHORTCUTS = [
     ),
 ]
 LEAVERS = [
-    (changed("z", label=label("0")), ["z is no member and still has label 0"]),
-    (changed("z", left=at("a@0")), ["z is no member and still has references"]),
-    (changed("z", right=at("a@0")), ["z is no member and still has references"]),
-    (changed("z", ring=at("a@0")), ["z is no member and still has references"]),
+    (changed("z", label=label("0")), ["z is not a member and still has label 0"]),
+    (changed("z", left=at("a@0")), ["z is not a member and still has references"]),
+    (changed("z", right=at("a@0")), ["z is not a member and still has references"]),
+    (changed("z", ring=at("a@0")), ["z is not a member and still has references"]),
     (
         changed("z", shortcuts={label("0"): None, label("1"): "b"}),
-        ["z is no member and still has references"],
+        ["z is not a member and still has references"],
     ),
 ]
 ONE_THING = [
@@ -190,7 +190,7 @@ def test_empty_slots_of_a_leaver_are_not_references() -> None:
 def test_dead_node_in_the_database_is_found() -> None:
     world = with_database(standing_ring("abcd"), [*DATABASE[:3], ("11", "x")])
     assert sentences(world)[:3] == [
-        "L0: database: x under label '11' is no live subscriber",
+        "L0: database: x under label '11' is not a live subscriber",
         "L0: database: d is not recorded",
         "L1: d has label 11 and is not recorded",
     ]
@@ -222,7 +222,7 @@ def test_database_without_members_must_be_empty() -> None:
     assert is_strictly_legitimate(world)
     assert sentences(with_database(world, [("0", None)])) == [
         "L0: database: label '0' has no subscriber",
-        "L0: database: label '0' is none of the first 0",
+        "L0: database: label '0' is not among the first 0",
     ]
 
 
@@ -230,9 +230,9 @@ def test_violations_of_the_example_of_the_design_are_described() -> None:
     example = parse_world(EXAMPLE)
     assert sentences(example) == [
         "L0: database: label '1' has no subscriber",
-        "L0: database: label '01' is none of the first 2",
+        "L0: database: label '01' is not among the first 2",
         "L0: database: c under label '00' does not want to be a member",
-        "L0: database: label '00' is none of the first 2",
+        "L0: database: label '00' is not among the first 2",
         "L0: database: a is recorded 2 times",
         "L0: database: b is not recorded",
         "L1: b has label 01 and is not recorded",
@@ -319,15 +319,19 @@ DISTURBING = [
     ("a", RemoveConnections("x"), "RemoveConnections of x"),
     (SUPERVISOR, Unsubscribe("a"), "Unsubscribe of a"),
     (SUPERVISOR, Unsubscribe("z"), "Unsubscribe of z"),
-    (SUPERVISOR, Subscribe("z"), "Subscribe of z, which is no member"),
-    (SUPERVISOR, Subscribe("x"), "Subscribe of x, which is no member"),
+    (SUPERVISOR, Subscribe("z"), "Subscribe of z, which is not a member"),
+    (SUPERVISOR, Subscribe("x"), "Subscribe of x, which is not a member"),
     (
         "a",
         CheckLabel(TRUE, label("01"), EdgeKind.LINE),
-        "CheckLabel that takes the receiver for 01",
+        "CheckLabel with the wrong receiver label 01",
     ),
-    ("a", CheckLabel(TRUE, None, EdgeKind.WRAP), "CheckLabel that takes the receiver for none"),
-    ("z", CheckLabel(TRUE, label("0"), EdgeKind.LINE), "CheckLabel that takes the receiver for 0"),
+    ("a", CheckLabel(TRUE, None, EdgeKind.WRAP), "CheckLabel with the wrong receiver label none"),
+    (
+        "z",
+        CheckLabel(TRUE, label("0"), EdgeKind.LINE),
+        "CheckLabel with the wrong receiver label 0",
+    ),
     ("a", CheckLabel(FALSE, label("0"), EdgeKind.LINE), "CheckLabel with the wrong pair (11, c)"),
     (
         "a",
@@ -550,7 +554,7 @@ def test_wrong_chains_are_found_if_they_are_for_the_right_labels() -> None:
     elsewhere = chains_around(state.label, None, None)
     for remembered, texts in (
         (chains, []),
-        (replace(chains, slots=()), ["L3: a remembers wrong chains"]),
+        (replace(chains, slots=()), ["L3: a has wrong shortcut chains"]),
         (replace(elsewhere, slots=chains.slots), []),
     ):
         wrong = replace(state, memory=SubscriberMemory(chains=remembered))

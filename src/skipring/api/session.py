@@ -154,7 +154,7 @@ class Session:
         self._leaves[topic] = leave
         machine = self.host.machine(topic)
         assert machine is not None, "a node that has subscribed has a machine"
-        return machine.replica.archive
+        return machine.replica.log
 
     def count_unconfirmed(self, departure: Departure, *, is_alone: bool) -> None:
         """Count the publications of a topic that no other member has confirmed."""

@@ -29,8 +29,8 @@ from skipring.core.state import RepairState, ScrubState, TransferState
 from skipring.core.summaries import EMPTY_ROOT, RangeSummary, Summary
 from skipring.core.trie import BUCKET_IDS, PublicationTrie
 
-# Guess: usually enough to distinguish a node's session from another that crosses it; a mistake
-# costs a tick or two.
+# Guess: usually distinguishes a node's own session from a concurrent one; a collision costs a
+# tick or two.
 SESSIONS: Final = 1 << 8
 NO_SESSION: Final = 0
 
@@ -59,7 +59,7 @@ class TransferTracker:
         self._source_ticks = 0  # ticks left to wait for the next part
         self._received_ticks = 0  # ticks in a row with a history under way
         self._rest_ticks = 0  # ticks left in which histories block no session
-        # Receiver -> session in which it is sent a history, and ticks until that is forgotten.
+        # Receiver -> session of the history that it is sent, and ticks until the entry expires.
         self._served: dict[NodeId, tuple[int, int]] = {}
 
     @property
@@ -89,12 +89,12 @@ class TransferTracker:
         }
 
     def on_sent(self, to: NodeId, session: int, count: int) -> None:
-        """Record the number of publications sent in one reply; many of them are a history."""
+        """Record the number of publications sent in one reply; above the limit it is a history."""
         if count > self._config.repair_announce_max:
             self._served[to] = session, self._config.history_ticks
 
     def on_received(self, sender: NodeId | None, count: int, *, is_last: bool) -> None:
-        """Record the number of new publications in one message; many of them are a history."""
+        """Record the number of new publications in one message; above the limit it is a history."""
         if (
             count > self._config.repair_announce_max
             and sender is not None
@@ -170,7 +170,7 @@ class AntiEntropy:
         self._period = 1
         self._claims: tuple[RangeSummary, ...] = ()  # cached, about the root
         self._transfers = transfers
-        self._scrubber: Scrubber | None = None  # None until there is something to scrub
+        self._scrubber: Scrubber | None = None  # None until the replica is first used
 
     # -- periodic actions ------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class AntiEntropy:
             self._period = 1
         if self._open_ticks > 0:
             self._open_ticks -= 1
-            if self._open_ticks == 0:  # an overloaded partner gets fewer questions
+            if self._open_ticks == 0:  # ask an overloaded partner less often
                 self._patience *= 2
             return
         if self._quiet_ticks > 0:
@@ -207,7 +207,7 @@ class AntiEntropy:
         if not claims:
             return
         self._session = 1 + int(rng.random() * (SESSIONS - 1))
-        # T18: the longer nothing differs, the less often a member asks.
+        # T18: the interval doubles while no session finds a difference.
         self._quiet_ticks = self._period - 1
         self._period = min(2 * self._period, config.quiet_ticks_max)
         partner = partners[int(rng.random() * len(partners))]
@@ -223,7 +223,7 @@ class AntiEntropy:
     def _question(self, rng: Random) -> tuple[RangeSummary, ...]:
         """Return a claim about the whole trie, or about a random prefix while digests are missing.
 
-        Return nothing if even the digest of that prefix would take too long.
+        Return an empty tuple if even the digest of that prefix would take too long to compute.
         """
         trie, ids = self._replica.index(), self._config.hashed_ids
         if trie.hash_some(ids):
@@ -368,7 +368,7 @@ class AntiEntropy:
         return added
 
     def _end(self) -> None:
-        """End this node's session; wait for a shorter time in the next one."""
+        """End this node's session; halve the wait for a reply in the next one."""
         self._open_ticks = 0
         self._patience //= 2
 

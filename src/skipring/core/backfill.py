@@ -1,4 +1,4 @@
-"""Backfill of a new member: pages from the logs of several neighbours, each of other prefixes.
+"""Backfill of a new member: pages from the logs of several neighbours, one prefix at a time.
 
 Anti-entropy finds every missing publication, but if nearly all are missing there is nothing to
 compare. A node that has joined a topic asks its neighbours for the size of their logs. If a log is
@@ -8,9 +8,9 @@ missed.
 
 The node rates each source (``SourceProgress``). A source earns credit with each page and pays one
 tick of credit for each tick in which a request is open. It is too slow once its credit is below 0.
-Only publications count: new ones, and known ones up to the number that the node holds. So a source
-earns nothing with offsets or with repeated rows. A share of the count that it claims is progress
-too, for at most ``SHARES`` ticks per prefix.
+Only publications count: new ones, and known ones up to the number that the node holds. A source
+therefore earns nothing for skipped offsets or repeated rows. A share of the count that it claims is
+progress too, for at most ``SHARES`` ticks per prefix.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from skipring.core.trie import OFFSET_MAX
 
 SOURCES_MAX: Final = 4  # Guess: more sources do not fill a link faster.
 SHARE: Final = 2  # A node with less than 1/SHARE of a log needs a backfill.
-PAGES_MAX: Final = 1 << 16  # Limit for one neighbour: some gigabytes.
+PAGES_MAX: Final = 1 << 16  # Limit for one neighbour: a few gigabytes.
 TICK_BYTES_MIN: Final = 64 * 1024  # Guess: a slower link is useless for a history.
 SHARES: Final = 256  # Guess: 1/256 of the log is progress too, however small its rows are.
 READ_TICKS_MAX: Final = 64  # Guess: after that, a node asks for handovers during the backfill.
@@ -101,15 +101,15 @@ class BackfillClient:
 
     @property
     def is_first(self) -> bool:
-        """Return True during a backfill of a node without publications of an earlier run."""
+        """Return True during a backfill if the node has no publications of an earlier run."""
         return self.run is not None and not self.run.held
 
     def expect(self) -> None:
-        """Start a backfill as soon as the node has neighbours: it has joined the topic."""
+        """Start a backfill once the node has neighbours; call this after joining the topic."""
         self.is_expected = self._config.backfills
 
     def forget(self) -> None:
-        """Drop the backfill: the node leaves the topic."""
+        """Drop the backfill; call this when the node leaves the topic."""
         self.is_expected, self.run = False, None
 
     def maybe_start(self, neighbours: Sequence[NodeId], out: Outbox) -> None:

@@ -1,9 +1,9 @@
 """Broadcast of new publications (section 4.3): flood, tree, and the choice between them.
 
 The flood sends a publication over every edge. The labels also define a tree with one message for
-each member, but a lost tree edge cuts off everything behind it. So the other edges carry short ids
-at the next Flush (lazy push), and a node floods if its view of the ring changed recently or lacks a
-tree edge. Anti-entropy repairs the rest.
+each member, but a lost tree edge cuts off the subtree behind it. The other edges therefore carry
+short ids at the next Flush (lazy push), and a node floods if its view of the ring changed recently
+or lacks a tree edge. Anti-entropy repairs the rest.
 
 A node forwards and delivers a new publication first, and stores and indexes it later, many at once
 (``defers_storage``). This is safe if the publisher's sequence number shows that the publication is
@@ -184,7 +184,7 @@ class Broadcast:
         return max((each.label.length for each in known if each is not None), default=0)
 
     def _is_calm(self) -> bool:
-        """Return True if the view is unchanged for log n + 4 ticks; log n is a local estimate."""
+        """Return True if the view last changed log n + 4 or more ticks ago (log n: an estimate)."""
         return self._calm_ticks >= self._levels + self._config.calm_ticks
 
     # -- new publications ------------------------------------------------------------------
@@ -322,7 +322,7 @@ class Broadcast:
             self._queue_announcements(arrival.publications, arrival.news)
 
     @property
-    def unkept(self) -> tuple[Publication, ...]:
+    def unstored(self) -> tuple[Publication, ...]:
         """Return the publications that are delivered but not stored yet."""
         arrivals = self._arrivals or ()
         return tuple(chain.from_iterable([arrival.publications for arrival in arrivals]))

@@ -73,7 +73,7 @@ MODE_RULES: Final[Mapping[Mode, frozenset[Rule]]] = MappingProxyType(
 class Preset(StrEnum):
     """Named set of constants."""
 
-    LIVE = "live"  # of live processes
+    LIVE = "live"  # for live processes
     EAGER = "eager"  # without deferral, for proofs and transcripts
 
 
@@ -134,7 +134,7 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     # member can get one in 8 ticks, so a member answered less than 8 ticks ago comes last.
     answers_min: int = 64
     answers_share: int = 8
-    waiting_max: int = 1 << 20  # Limit: nodes that wait for an answer of the supervisor.
+    waiting_max: int = 1 << 20  # Limit: nodes that wait for an answer from the supervisor.
     # R14. Measured: after a change the sum needs one tick per tree level, up and down, to settle.
     digest_settle_ticks: int = 4  # added to 2 ceil(log2 n)
     digest_mismatches: int = 2
@@ -177,22 +177,22 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     hashed_ids: int = 4096
     answer_ids: int = 16384  # hashed for the claims of one message: at most 25 ms
     # T10. Guess: at one tick per second a pass over 10^6 publications takes 17 hours. If it misses
-    # records, the next pass reads the record of each id, and finds the unreadable ones in 17 hours
-    # more. Measured: 0.17 ms per tick with a store on disk, 0.3 ms with payloads of 16 KiB.
+    # records, the next pass reads the record of each id and finds the unreadable ones, in another
+    # 17 hours. Measured: 0.17 ms per tick with a store on disk, 0.3 ms with payloads of 16 KiB.
     scrubbed_ids: int = 16
-    # Use the tree after this many ticks, and one per level, without a change of the view.
+    # Use the tree once the view has not changed for this many ticks plus one per level.
     calm_ticks: int = 4
     # Guess: announcements are for new publications; anti-entropy transfers the rest.
     announced_max: int = 1024
     # Forward and deliver a new publication first, and store it later. On for live nodes. Off where
     # the order of effects is compared event by event.
     defers_storage: bool = False
-    # Limits: a crash loses publications that are not stored yet. Measured: storing takes 2
-    # microseconds per publication and 2 per KiB without a break: about 35 ms at either limit.
+    # Limits: a crash loses publications that are not stored yet. Measured: storing blocks
+    # for 2 microseconds per publication and 2 per KiB: about 35 ms at either limit.
     deferred_max: int = 16384
     deferred_bytes_max: int = 16 << 20
     # Guess: defer the k-th Flush if busy_arrivals * k^2 publications have arrived: for half a
-    # second at 200 publications per second, for the full three seconds at some thousand.
+    # second at 200 publications per second, for the full three seconds at a few thousand.
     busy_arrivals: int = 4
     flush_deferrals_max: int = 30  # Guess: three seconds, at ten Flush events per second.
     want_flushes: int = 1  # Flush events until a missing publication is requested
@@ -206,8 +206,8 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     backfill_min: int = 2048  # Guess: anti-entropy transfers fewer publications as quickly.
     requests_handover: bool = False
     confirms_sync: bool = False
-    # Section 3.3: report neighbours that are not heard, ping and evict members. Off where an oracle
-    # suspects crashed nodes.
+    # Section 3.3: report silent neighbours, ping and evict members. Off where an oracle suspects
+    # crashed nodes.
     detects_failures: bool = False
 
     @classmethod
@@ -219,8 +219,8 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     def live(cls) -> Self:
         """Return the configuration of live processes.
 
-        T18: a live ring is mostly in sync, so members compare tries ever more rarely, and only now
-        and then while publications are in flight.
+        T18: a live ring is mostly in sync, so members compare tries less and less often, and only
+        occasionally while publications are in flight.
         """
         return cls(
             quiet_ticks_max=64,

@@ -3,8 +3,8 @@
 Completeness (decision 0049): a new member asks its ring neighbours, one after the other, to hand
 everything over. It is complete once a complete neighbour has done so, or all its ring neighbours
 have. A member without neighbours is complete: no other member has publications. A complete member
-asks again after CONFIRMED_TICKS requests, because the value may be corrupted; equal tries need one
-question.
+asks again after CONFIRMED_TICKS requests, because the value may be corrupted; equal tries make this
+a single question.
 
 T19: a member also asks its ring neighbours whether their tries equal its own.
 """
@@ -46,7 +46,10 @@ class Completeness:
         leaving: frozenset[NodeId],
         out: Outbox,
     ) -> None:
-        """Request a handover from a ring neighbour that stays, unless completeness is recent."""
+        """Request a handover from a ring neighbour that is not leaving.
+
+        Do nothing if this node became complete, or was confirmed to be complete, recently.
+        """
         # Memory may be corrupted: a counter below 0 counts as 0.
         self._age = min(max(self._age, 0) + 1, CONFIRMED_TICKS)
         if self._is_sure():
@@ -115,7 +118,7 @@ class Completeness:
 
 
 class SyncConfirmations:
-    """Ring neighbours of one subscriber that have confirmed since the last repair."""
+    """Ring neighbours of one subscriber that have confirmed being in sync since the last repair."""
 
     __slots__ = ("_ask_ticks", "_config", "_period", "nodes")
 

@@ -1,10 +1,11 @@
 """Drain: handover of a subscriber's publications to one remaining member before it leaves.
 
-A leaver announces that it leaves, so two leavers do not wait for each other. It also names its
-neighbours that remain, so a member whose neighbours all leave finds a receiver; it informs other
-leavers when one of these leaves too. The leaver replaces a receiver that leaves too, cannot be
-reached or does not answer, and prefers receivers with a disk if it has one. The drain ends when one
-receiver has confirmed everything, or when no reachable receiver remains (decision 0049).
+A leaver announces its departure, so two leavers do not wait for each other. It also names its
+remaining neighbours, so a member whose neighbours all leave finds a receiver. When one of the
+named neighbours leaves too, it informs the other leavers. The leaver replaces a receiver that
+leaves, cannot be reached or does not answer, and prefers receivers with a disk if it has one
+itself. The drain ends when one receiver has confirmed everything, or when no reachable receiver
+remains (decision 0049).
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Drain:
         self.stay()
         self.leave()
         self._ids, self._everything = event.ids, event.everything
-        self._accepts_volatile = not self._replica.archive.is_durable
+        self._accepts_volatile = not self._replica.log.is_durable
         self.announce(neighbours, neighbours, out)
         self._choose(neighbours, out)
 
@@ -163,7 +164,7 @@ class Drain:
             self._leaving = {}
         self._leaving[message.sender] = LEAVING_TICKS
         if self.is_leaving:
-            if message.sender in named:  # withdraw its name
+            if message.sender in named:  # withdraw it from the named nodes
                 self.announce(self._leavers(message.sender), neighbours, out)
             self._record_named(message, neighbours, out)
         if message.sender != self._receiver:

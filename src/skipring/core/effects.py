@@ -91,7 +91,7 @@ class Drained(Struct, frozen=True, gc=False):
 
 
 class Backfilled(Struct, frozen=True, gc=False):
-    """End of a backfill: the host commits early what it has stored."""
+    """End of a backfill: the host commits the stored publications early."""
 
 
 class Evicted(Struct, frozen=True, gc=False):

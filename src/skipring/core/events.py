@@ -15,7 +15,7 @@ from skipring.core.state import SubscriberState, SupervisorState
 class Tick(Struct, frozen=True, gc=False):
     """The paper's Timeout: the machine runs its periodic actions once.
 
-    ``late``: the host was paused for some ticks, so it has received nothing from its neighbours.
+    ``late``: the host was paused for several ticks, so it received nothing from its neighbours.
     """
 
     late: bool = False
@@ -40,7 +40,7 @@ class UnsubscribeRequested(Struct, frozen=True, gc=False):
 
 
 class NodeSuspected(Struct, frozen=True, gc=False):
-    """Suspicion of the supervisor's failure detector that ``node`` has crashed (section 3.3).
+    """Suspicion by the supervisor's failure detector that ``node`` has crashed (section 3.3).
 
     For a subscriber that drains: its host cannot reach ``node``.
     """
@@ -49,7 +49,7 @@ class NodeSuspected(Struct, frozen=True, gc=False):
 
 
 class PublishRequested(Struct, frozen=True, kw_only=True, gc=False):
-    """Request to publish; ``publisher`` and ``seq`` together identify another publisher."""
+    """Request to publish; ``publisher`` and ``seq`` are set if a client is the publisher."""
 
     payload: bytes
     time: int = 0
@@ -80,7 +80,7 @@ class Shutdown(Struct, frozen=True, gc=False):
 
 
 class Overwritten(Struct, frozen=True, gc=False):
-    """Replacement of the state by an arbitrary one (fault injection)."""
+    """Replacement of the state with an arbitrary one (fault injection)."""
 
     state: SubscriberState | SupervisorState
 
@@ -92,7 +92,7 @@ class IndexRequested(Struct, frozen=True, gc=False):
 
 
 class Corrupted(Struct, frozen=True, gc=False):
-    """Replacement of some digests of the trie by wrong ones (fault injection)."""
+    """Corruption of some digests of the trie (fault injection)."""
 
     digests: dict[Prefix, bytes]
 

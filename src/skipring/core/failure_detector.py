@@ -1,7 +1,7 @@
 """Failure detector of a supervisor (section 3.3): neighbours report, the supervisor decides.
 
 In a legitimate ring it costs nothing, because neighbours exchange messages every interval. A node
-reports a neighbour that it has not heard for some ticks. The supervisor pings the accused member
+reports a neighbour after several ticks without a message. The supervisor pings the accused member
 and evicts it if it does not answer; with two accusers it evicts sooner. A mistake does no harm: an
 evicted node subscribes again. The supervisor also expects an acknowledgement of each label that it
 assigns, for members that have no neighbour left to report them. Time is counted in ticks.
@@ -22,7 +22,7 @@ from skipring.core.state import CaseState, DetectorState
 UNHEARD_TICKS: Final = 3
 EVICTION_TICKS: Final = 9  # with two accusers
 LONE_EVICTION_TICKS: Final = 18  # with one
-FORGET_TICKS: Final = 6  # an accusation ends after this many ticks without another report
+FORGET_TICKS: Final = 6  # an accusation expires after this many ticks without another report
 PINGS_PER_TICK: Final = 8
 REPORTS_PER_TICK: Final = 64
 ACCUSERS_MAX: Final = 2  # more make no difference
@@ -80,7 +80,7 @@ class FailureDetector:
         self._unanswered.setdefault(node, now)
 
     def report(self, node: NodeId, accuser: NodeId, now: int) -> None:
-        """Record that a member has not heard another one for UNHEARD_TICKS."""
+        """Record a report that a member has not heard from another one for UNHEARD_TICKS."""
         if node != accuser and self._budget.use_report():
             self._accuse(node, accuser, now)
 

@@ -287,7 +287,7 @@ class Handovers:
             answer = Held(
                 self._node,
                 message.session,
-                self._replica.archive.is_durable,
+                self._replica.log.is_durable,
                 tuple(claims),
                 b"".join(held),
                 b"".join(missing),

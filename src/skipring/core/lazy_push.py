@@ -96,7 +96,7 @@ class LazyPush:
     # -- announcements from neighbours -------------------------------------------------------
 
     def on_ihave(self, message: IHave, *, is_all_stored: bool) -> None:
-        """Record missing ids until the next Flush; they may arrive over the tree before."""
+        """Record missing ids until the next Flush; they may arrive over the tree before then."""
         if is_all_stored:
             self._record_missing(message)
         # Publications with deferred storage are not in the trie before the Flush.
@@ -106,7 +106,7 @@ class LazyPush:
 
     def _record_missing(self, message: IHave) -> None:
         """Record the announced ids that are missing here."""
-        # Usually all arrived recently; then no single id has to be looked up.
+        # Usually all arrived recently; then no id has to be looked up.
         unknown = message.shorts().difference(self._recent, self._recent_before)
         missing, flushes = self._missing, self._config.want_flushes
         for short, hops in message.short_ids() if unknown else ():

@@ -1,6 +1,6 @@
 """Limits of names, publications and log pages that a node accepts.
 
-Each check raises a MessageError of one short sentence.
+Each check raises a MessageError with one short sentence.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SURVEY_PREFIX_MAX: Final = (1 << SURVEY_BITS_MAX) - 1
 STORED_MAX: Final = 16_384  # publications, ids or deliveries in one page
 STORED_BYTES_MAX: Final = 960 * 1024  # of contents in one page
 STORE_CHARACTERS_MAX: Final = 64
-CHAIN_BYTES: Final = 8  # of a log's running digest: 2^32 logs of one store until two are alike
+CHAIN_BYTES: Final = 8  # of a log's running digest: two of 2^32 logs of one store may collide
 SHOWN_CHARACTERS_MAX: Final = 40  # Guess: enough to recognise a value in a sentence.
 
 # A cached method of a compiled pattern: the same few names are in every frame.
@@ -45,7 +45,7 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def shown(text: str) -> str:
-    """Return a text from outside in few printable characters, on one line."""
+    """Return received text as one short line of printable characters."""
     short = ascii(text[:SHOWN_CHARACTERS_MAX])
     return short if len(text) <= SHOWN_CHARACTERS_MAX else short + "..."
 
@@ -61,7 +61,7 @@ def check_text(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise MessageError(f"half a character in a text: {shown(text)}") from None
+        raise MessageError(f"a lone surrogate in a text: {shown(text)}") from None
 
 
 def check_publication(publication: Publication) -> None:
@@ -75,36 +75,36 @@ def check_publication(publication: Publication) -> None:
         raise MessageError("a publication without a payload")
     if len(payload) > PAYLOAD_BYTES_MAX:
         size = len(payload)
-        raise MessageError(f"a payload of {size} bytes, and {PAYLOAD_BYTES_MAX} is the limit")
+        raise MessageError(f"a payload of {size} bytes exceeds the limit of {PAYLOAD_BYTES_MAX}")
     if key is not None and len(key) > KEY_BYTES_MAX:
-        raise MessageError(f"a key of {len(key)} bytes, and {KEY_BYTES_MAX} is the limit")
+        raise MessageError(f"a key of {len(key)} bytes exceeds the limit of {KEY_BYTES_MAX}")
     if not (0 <= publication.seq <= NUMBER_MAX and 0 <= publication.time <= NUMBER_MAX):
-        raise MessageError("a seq or time that is not from 0 to 2^63-1")
+        raise MessageError("a seq or time outside 0 to 2^63-1")
     if publication.headers:
         _check_headers(publication.headers)
 
 
 def _check_headers(headers: dict[str, str]) -> None:
     if len(headers) > HEADERS_MAX:
-        raise MessageError(f"{len(headers)} headers, and {HEADERS_MAX} is the limit")
+        raise MessageError(f"{len(headers)} headers exceed the limit of {HEADERS_MAX}")
     size = 0
     for item in headers.items():
         for text in item:
             check_text(text)
             size += len(text.encode())
     if size > HEADERS_BYTES_MAX:
-        raise MessageError(f"headers of {size} bytes, and {HEADERS_BYTES_MAX} is the limit")
+        raise MessageError(f"headers of {size} bytes exceed the limit of {HEADERS_BYTES_MAX}")
 
 
 def check_publications(publications: Sequence[Publication]) -> None:
     """Check publications of one message: their number, their fields, and that they have no ids."""
     if len(publications) > PUBLICATIONS_MAX:
         count = len(publications)
-        raise MessageError(f"{count} publications, and {PUBLICATIONS_MAX} is the limit")
+        raise MessageError(f"{count} publications exceed the limit of {PUBLICATIONS_MAX}")
     checked = None
     for each in publications:
         payload = each.payload
-        # Most publications have the publisher of the one before, and neither key nor headers.
+        # Most publications have the publisher of the previous one, and neither key nor headers.
         if (
             payload is None
             or each.key
@@ -122,5 +122,5 @@ def check_publications(publications: Sequence[Publication]) -> None:
 def check_bare(publication: Publication) -> None:
     """Check a publication of a message, which has no id."""
     if publication.id:
-        raise MessageError("a publication travels without its id")
+        raise MessageError("a publication in a message must not have an id")
     check_publication(publication)

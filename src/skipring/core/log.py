@@ -15,7 +15,7 @@ from skipring.core.publications import Encoded, Publication, SequenceId, encoded
 from skipring.core.trie import PublicationTrie
 
 MEMORY_SEGMENT_RECORDS: Final = 1024  # Guess: as many as a segment on disk has.
-MEMORY_SEGMENT_BYTES: Final = 4 << 20  # Guess: a page contains less.
+MEMORY_SEGMENT_BYTES: Final = 4 << 20  # Guess: more than a page contains.
 
 
 class EncodedRecords(NamedTuple):
@@ -31,7 +31,7 @@ class EncodedRecords(NamedTuple):
         return EncodedRecords(offsets[:count], ids[:count], data[:count])
 
     def chosen(self, marks: Iterable[object]) -> EncodedRecords:
-        """Return the records whose mark is true."""
+        """Return the records whose flag is True."""
         marks = list(marks)
         offsets, ids, data = self
         return EncodedRecords(
@@ -121,16 +121,16 @@ class Log(Protocol):
         count_max: int | None = None,
         is_checked: bool = True,
     ) -> Iterator[StoredSegment]:
-        """Yield encoded records between two offsets, by first byte of the id, per segment.
+        """Yield encoded records between two offsets, with the given first bytes of ids, by segment.
 
-        With ``count_max`` only the first ones; the last segment may contain more. With
-        ``is_checked`` only intact records; otherwise the caller verifies them.
+        ``count_max`` limits their number, rounded up to a whole segment. With ``is_checked``,
+        yield only intact records; otherwise the caller verifies them.
         """
 
     def contiguous_ranges(
         self, start: int, end: int, count_max: int, bytes_max: int
     ) -> list[RecordRun]:
-        """Return contiguous ranges of stored records from an offset on; none in memory."""
+        """Return contiguous ranges of stored records from an offset on; empty in memory."""
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
         """Yield the id of each publication, as it was stored, and its offset."""
@@ -168,7 +168,7 @@ class MemoryLog:
         return self._rows[offset] if self._rows is not None and offset < len(self._rows) else None
 
     def chain_at(self, offset: int) -> bytes:
-        """Return nothing: positions in memory are not kept."""
+        """Return empty bytes: a log in memory has no running digest."""
         del offset
         return b""
 
@@ -216,7 +216,7 @@ class MemoryLog:
     def contiguous_ranges(
         self, start: int, end: int, count_max: int, bytes_max: int
     ) -> list[RecordRun]:
-        """Return none: a log in memory has no segments."""
+        """Return an empty list: a log in memory has no segments."""
         del start, end, count_max, bytes_max
         return []
 

@@ -100,10 +100,10 @@ class LogInfo(Struct, frozen=True, array_like=True, gc=False, tag=82):
     def __post_init__(self) -> None:
         """Raise ValueError for a digest or a chain value that is neither empty nor complete."""
         if any(len(digest) not in (0, DIGEST_BYTES) for digest in self.digests):
-            message = f"a digest that has neither {DIGEST_BYTES} bytes nor none"
+            message = f"a digest must be empty or have {DIGEST_BYTES} bytes"
             raise ValueError(message)
         if len(self.chain) not in (0, CHAIN_BYTES):
-            message = f"a chain value that has neither {CHAIN_BYTES} bytes nor none"
+            message = f"a chain value must be empty or have {CHAIN_BYTES} bytes"
             raise ValueError(message)
 
 

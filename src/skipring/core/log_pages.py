@@ -1,7 +1,7 @@
 """Pages of a log: its extent and stored records at the source, their check at the reader.
 
-Records leave as they are stored, so a page costs little. The work for one page is bounded: by the
-records and bytes that it contains, and by those that the server scans for it.
+Records are sent as stored, so a page costs little. The work for one page is bounded: by the records
+and bytes that it contains, and by those that the server scans for it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Piece = bytes | memoryview  # of one publication or many
 
 def answer(replica: Replica, question: GetLogInfo | FetchLog) -> LogInfo | LogPage | Refused:
     """Return the response of a member to a request for its log."""
-    log = replica.archive
+    log = replica.log
     if isinstance(question, GetLogInfo):
         return _log_info(replica, log, question)
     if (question.store, question.epoch) != (log.store, log.epoch):
@@ -160,7 +160,7 @@ def _page(
 
 
 def _firsts(question: FetchLog) -> range:
-    """Return the first bytes of ids under a prefix; outside 0 to 255 for an invalid prefix."""
+    """Return the possible first bytes of ids under a prefix; none below 256 if it is invalid."""
     width = 1 << (BYTE_BITS - question.bits)
     return range(question.prefix * width, (question.prefix + 1) * width)
 

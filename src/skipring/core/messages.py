@@ -45,13 +45,13 @@ RemainingNodes: TypeAlias = Annotated[
 
 
 class Subscribe(Struct, frozen=True, array_like=True, gc=False, tag=1):
-    """Request of ``node`` to join the ring (section 4.1)."""
+    """Request from ``node`` to join the ring (section 4.1)."""
 
     node: NodeId | None
 
 
 class Unsubscribe(Struct, frozen=True, array_like=True, gc=False, tag=2):
-    """Request of ``node`` to leave the ring (section 4.1)."""
+    """Request from ``node`` to leave the ring (section 4.1)."""
 
     node: NodeId | None
 
@@ -206,7 +206,7 @@ class IHave(_ShortIds, frozen=True, array_like=True, gc=False, tag=15):
 
 
 class Want(_ShortIds, frozen=True, array_like=True, gc=False, tag=16):
-    """Request of ``sender`` for publications that the receiver announced (lazy push)."""
+    """Request from ``sender`` for publications that the receiver announced (lazy push)."""
 
 
 def _check_ids(ids: bytes) -> None:
@@ -259,7 +259,7 @@ class Held(Struct, frozen=True, array_like=True, gc=False, tag=19):
 class Draining(Struct, frozen=True, array_like=True, gc=False, tag=20):
     """Announcement that ``sender`` leaves: hand nothing over to it (decision 0049).
 
-    ``remaining`` names some of its neighbours that have not announced to leave.
+    ``remaining`` names some of its neighbours that have not announced their departure.
     """
 
     sender: NodeId
@@ -292,13 +292,13 @@ class ReportUnresponsive(Struct, frozen=True, array_like=True, gc=False, tag=66)
 
 
 class Ping(Struct, frozen=True, array_like=True, gc=False, tag=67):
-    """Request of the supervisor for a sign of life, to a member that was reported unresponsive."""
+    """Request from the supervisor to a member that was reported unresponsive; answered by Pong."""
 
     nonce: Number
 
 
 class Pong(Struct, frozen=True, array_like=True, gc=False, tag=68):
-    """Sign of life: the answer to a Ping."""
+    """Answer to a Ping, which shows that the sender is alive."""
 
     nonce: Number
 

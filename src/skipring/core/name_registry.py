@@ -5,9 +5,9 @@ old connection is not closed yet, or to another process, such as a clone of a da
 value in a handshake can decide, because other processes may know it. The registry asks the process
 on the connection in use whether it has opened the other connection as well. If this process
 answers, the registry admits or refuses the connection accordingly; if it does not answer or its
-connection ends, the registry admits the claim. So a corrupted value locks out no process. An audit
-finds two processes that were both admitted because of a corrupted value, and connections that do
-not answer.
+connection ends, the registry admits the claim. A corrupted value therefore locks out no process. An
+audit finds two processes that were both admitted because of a corrupted value, and connections that
+do not answer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Conflict(Struct, frozen=True, gc=False):
 
 
 class NameClaimed(Struct, frozen=True, gc=False):
-    """Claim of a process to a name, in its handshake."""
+    """Claim to a name by a process, in its handshake."""
 
     name: NodeId
     connection: ConnectionId
@@ -82,7 +82,7 @@ class ConnectionEnded(Struct, frozen=True, gc=False):
 
 
 class RegistryTick(Struct, frozen=True, gc=False):
-    """Periodic expiry; also an audit if ``connections`` lists all admitted ones by name."""
+    """Periodic expiry; also an audit if ``connections`` lists the admitted connections by name."""
 
     connections: Mapping[NodeId, Mapping[ConnectionId, ProcessId]] | None = None
 

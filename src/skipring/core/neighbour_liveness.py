@@ -30,7 +30,7 @@ class Watch(Struct, gc=False):
 
 
 class NeighbourLiveness:
-    """Watches over the ring neighbours of one subscriber: two or three, so a list is enough."""
+    """Timeouts of the ring neighbours of one subscriber, in a list: there are two or three."""
 
     __slots__ = ("_config", "_unheard", "_watches")
 

@@ -21,7 +21,7 @@ class Prefix(Struct, frozen=True, order=True, gc=False):
     def __post_init__(self) -> None:
         """Raise ValueError if no id can begin with this prefix (T9)."""
         if not 0 <= self.length <= ID_BITS or self.value >> self.length:
-            message = f"no prefix of an id: {self.length} bits"
+            message = f"not a prefix of an id: {self.length} bits"
             raise ValueError(message)
 
     @classmethod
@@ -33,7 +33,7 @@ class Prefix(Struct, frozen=True, order=True, gc=False):
     def parse(cls, bits: str) -> Self:
         """Read a prefix written as 0 and 1; raise ValueError for other characters."""
         if bits.strip("01"):
-            message = f"no prefix: {bits[:40]!r}"
+            message = f"not a prefix: {bits[:40]!r}"
             raise ValueError(message)
         return cls(len(bits), int(bits or "0", 2))
 
@@ -85,7 +85,7 @@ class Prefix(Struct, frozen=True, order=True, gc=False):
     def unpack(cls, data: bytes) -> Self:
         """Read a prefix; raise ValueError if the bytes are malformed or too long."""
         if not data or not data[-1] or len(data) > PACKED_BYTES_MAX:
-            message = f"no prefix of an id: {len(data)} bytes"
+            message = f"not a prefix of an id: {len(data)} bytes"
             raise ValueError(message)
         number = int.from_bytes(data, "big")
         padding = (number & -number).bit_length() - 1

@@ -198,7 +198,7 @@ def _plain(payload_bytes: int) -> bytes:
 
 
 class _Form(NamedTuple):
-    """Hash input of two numbers of given sizes, in the format of ``_number``."""
+    """Byte layout of two numbers of given sizes as hash input, in the format of ``_number``."""
 
     seq_min: int
     seq_max: int
@@ -217,7 +217,7 @@ _NO_FORM: Final = _Form(1, 0, 1, 0, 0, 0, b"", None)  # for numbers that are lon
 
 
 def _form_of(seq: int, time: int) -> _Form:
-    """Return the form of two numbers."""
+    """Return the byte layout for two numbers."""
     seq_size, time_size = (seq.bit_length() + 7) // 8, (time.bit_length() + 7) // 8
     if min(seq, time) < 0 or seq_size > _LONGEST or time_size >= _LONGEST:
         return _NO_FORM
@@ -226,7 +226,7 @@ def _form_of(seq: int, time: int) -> _Form:
 
 @lru_cache(maxsize=_LONGEST * (_LONGEST + 1))
 def _form(seq_size: int, time_size: int) -> _Form:
-    """Return the form of two numbers with these sizes in bytes."""
+    """Return the byte layout for two numbers of these sizes in bytes."""
     is_long = seq_size == _LONGEST
     seq_layout = "Q" if is_long else _SIZED[seq_size]
     layout = Layout(f">{seq_layout}{_SIZED[time_size]}{len(_plain(0))}s")
@@ -248,7 +248,7 @@ def _text(value: str) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-@lru_cache(maxsize=256)  # most publications of a publisher have equal headers; some kilobytes each
+@lru_cache(maxsize=256)  # most publications of a publisher have equal headers, of a few KiB
 def _texts(*headers: tuple[str, str]) -> bytes:
     texts = (_text(text) for item in sorted(headers) for text in item)
     return _number(len(headers)) + b"".join(texts)

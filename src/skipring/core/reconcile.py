@@ -26,7 +26,7 @@ class Finding(Struct, frozen=True):
 
     @property
     def cost_bytes(self) -> int:
-        """Return the cost of a reply to it, as a size."""
+        """Return the cost of replying to this finding, as a number of bytes."""
         return sum(claim.cost_bytes for claim in (*self.claims, *self.wanted))
 
 

@@ -47,16 +47,16 @@ class Replica:
         "_spent",
         "_trie",
         "_unindexed",
-        "archive",
+        "log",
         "own",
         "topic",
     )
 
     def __init__(
-        self, topic: TopicId, archive: Log | None, *, node: NodeId = "", incarnation: int = 0
+        self, topic: TopicId, log: Log | None, *, node: NodeId = "", incarnation: int = 0
     ) -> None:
         self.topic = topic
-        self.archive: Log = archive if archive is not None else MemoryLog()
+        self.log: Log = log if log is not None else MemoryLog()
         self._trie = _NO_PUBLICATIONS
         # Ids that are not in the trie yet, with offsets: indexing many at once later costs less.
         self._unindexed: dict[bytes, int] | None = None
@@ -92,7 +92,7 @@ class Replica:
         """Return the offset after the last publication."""
         if self._end is not None:
             return self._end
-        return self.archive.end
+        return self.log.end
 
     @property
     def count(self) -> int:
@@ -104,8 +104,8 @@ class Replica:
         self._trie = _NO_PUBLICATIONS
         self._unindexed = None
         self._end = self._newest = None
-        if self.archive.end:
-            self._trie, self._newest = self.archive.index()
+        if self.log.end:
+            self._trie, self._newest = self.log.index()
         self.corrupt(wrong_digests)
 
     def corrupt(self, digests: Mapping[Prefix, bytes]) -> None:
@@ -137,7 +137,7 @@ class Replica:
             self._trie.hash_some(ids)
 
     def adopt(self, trie: PublicationTrie) -> None:
-        """Replace the trie by another one of the same log."""
+        """Replace the trie with another one over the same log."""
         self._trie, self._unindexed = trie, None
 
     def next_seq(self, time_us: int) -> int:
@@ -147,7 +147,7 @@ class Replica:
     def _numbers(self) -> dict[SequenceId, int]:
         """Return the last number of each sequence; read the log at the first call."""
         if self._newest is None:
-            self._newest = self.archive.newest()
+            self._newest = self.log.newest()
         return self._newest
 
     def add(
@@ -230,7 +230,7 @@ class Replica:
     def misplaced(self) -> int:
         """Return the number of ids in the trie whose offset has no such record in the log."""
         start, buffer = self._buffer
-        stored = {offset: key for key, offset in self.archive.entries()}
+        stored = {offset: key for key, offset in self.log.entries()}
         stored |= {start + at: each.id for at, each in enumerate(buffer)}
         return sum(stored.get(offset) != key for key, offset in self._trie.entries())
 
@@ -353,14 +353,14 @@ class Replica:
         first, buffer = self._buffer
         skipped = max(start - first, 0)
         buffered = enumerate(buffer[skipped : max(end - first, 0)], first + skipped)
-        return chain(self.archive.read_range(start, end), buffered)
+        return chain(self.log.read_range(start, end), buffered)
 
     def row(self, offset: int) -> Publication | None:
         """Return the publication at an offset, from the buffer or the log, or None."""
         start, buffer = self._buffer
         if 0 <= offset - start < len(buffer):
             return buffer[offset - start]
-        return self.archive.read(offset)
+        return self.log.read(offset)
 
     def read(self, key: bytes, offset: int, out: Outbox) -> Publication | None:
         """Return the publication of an id, or drop the id and quarantine a corrupt record (T12)."""
@@ -410,8 +410,8 @@ class Replica:
     # -- state as a value --------------------------------------------------------------------
 
     def state(self) -> ReplicaState:
-        """Return the variables besides the log as a value; of derived values the wrong ones."""
-        stored = dict(self.archive.entries())
+        """Return the variables besides the log as a value; include derived values only if wrong."""
+        stored = dict(self.log.entries())
         right, indexed = stored | (self._unindexed or {}), dict(self._trie.entries())
         wrong = {key: offset for key, offset in indexed.items() if right.get(key) != offset}
         waiting = self._unindexed or {}
@@ -429,7 +429,7 @@ class Replica:
         """Return the last number of each sequence for which the log has another one."""
         if self._newest is None:
             return ()
-        right = self.archive.newest()
+        right = self.log.newest()
         return tuple(
             NumberState(*sequence, self._newest.get(sequence))
             for sequence in self._newest | right
@@ -442,7 +442,7 @@ class Replica:
         self._unindexed = dict(state.unindexed) or None
         if state.numbers:
             wrong = {(each.publisher, each.incarnation): each.seq for each in state.numbers}
-            numbers = (self.archive.newest() | wrong).items()
+            numbers = (self.log.newest() | wrong).items()
             self._newest = {sequence: seq for sequence, seq in numbers if seq is not None}
         changed = dict.fromkeys(state.unindexed) | state.index
         if changed or state.count is not None or state.scrubbed:

@@ -89,7 +89,7 @@ class Replication:
 
     @property
     def in_sync(self) -> frozenset[NodeId]:
-        """Return the ring neighbours that have confirmed to be in sync since the last repair."""
+        """Return the ring neighbours that have confirmed being in sync since the last repair."""
         return self._sync.nodes
 
     @property
@@ -99,7 +99,7 @@ class Replication:
 
     @property
     def is_first_backfill(self) -> bool:
-        """Return True during a backfill of a node without publications of an earlier run."""
+        """Return True during a backfill if the node has no publications of an earlier run."""
         run = self._backfill.run
         return run is not None and not run.held
 
@@ -115,7 +115,7 @@ class Replication:
 
     @property
     def unconfirmed(self) -> int:
-        """Return an upper bound of the publications that a drain's receiver has not confirmed."""
+        """Return an upper bound on the publications that a drain's receiver has not confirmed."""
         return self._drain.unconfirmed if self._drain is not None else 0
 
     # -- requests of the application -----------------------------------------------------------
@@ -132,11 +132,11 @@ class Replication:
         self._backfill.forget()
 
     def on_configured(self, out: Outbox) -> None:
-        """Start an expected backfill: a configuration has named neighbours."""
+        """Start an expected backfill, because a configuration has named neighbours."""
         self._backfill.maybe_start(self._broadcast.neighbours(), out)
 
     def on_unrecorded(self) -> None:
-        """Count as incomplete: the supervisor does not record this node."""
+        """Mark this node as incomplete: the supervisor does not record it."""
         self._completeness.reset()
 
     def ask_to_confirm(self, partners: Iterable[NodeId], out: Outbox) -> None:
@@ -305,7 +305,7 @@ class Replication:
             self._on_message_after_leaving(message, out)
 
     def _on_message_after_leaving(self, message: Message, out: Outbox) -> None:
-        """Ask a node that takes this one for a member to forget it (as B7)."""
+        """Ask a node that still considers this one a member to forget it (as B7)."""
         kinds = CheckTrie | CheckAndPublish | CheckHeld | RequestHandover
         if isinstance(message, kinds) and message.sender not in (self._ring.node, SUPERVISOR):
             out.send(message.sender, RemoveConnections(self._ring.node))

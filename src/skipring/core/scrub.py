@@ -22,7 +22,7 @@ class Scrubber:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._has_doubts = False  # the last walk found another number of records than ids
+        self._has_doubts = False  # the last walk found different numbers of records and ids
         self._begin()
 
     def state(self) -> ScrubState:
@@ -50,8 +50,8 @@ class Scrubber:
         """Derive the digests of the next ids again, and compare as many records with the trie.
 
         The records of these ids are anywhere in the log, so reading each of them costs more than
-        the rest of a step. The scrubber reads them only if the last walk found another number of
-        records than ids. It skips ids that wait to be indexed: no digest contains them yet.
+        the rest of a step. The scrubber reads them only if the last walk found different numbers
+        of records and ids. It skips ids that wait to be indexed: no digest contains them yet.
         """
         entries = self._replica.scrub_index(ids)
         if self._has_doubts:
@@ -88,7 +88,7 @@ class Scrubber:
         return found
 
     def _is_in_order(self, key: bytes, offset: int, out: Outbox, *, is_genuine: bool) -> bool:
-        """Index a sound record, or quarantine a corrupt or second one; return True if sound."""
+        """Index a sound record, quarantine a corrupt or duplicate one; return True if sound."""
         replica = self._replica
         known = replica.offset_of(key)
         if is_genuine:

@@ -108,7 +108,7 @@ class SourceProgress(Struct, frozen=True, gc=False):
 
     credit: float = float(PATIENCE_TICKS)
     rows: int = 0  # publications that have counted
-    known: int = 0  # of these, the ones that the node held already
+    known: int = 0  # of these, publications that the node already held
 
 
 class LogExtent(Struct, frozen=True, array_like=True, gc=False):
@@ -157,7 +157,7 @@ class BackfillState(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SyncState(Struct, frozen=True, kw_only=True, gc=False):
-    """Ring neighbours that have confirmed to be in sync (T19)."""
+    """Ring neighbours that have confirmed being in sync (T19)."""
 
     confirmed: tuple[NodeId, ...] = ()
     ask_ticks: int = 0
@@ -317,7 +317,7 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
         return self.memory.chains if self.memory is not None else None
 
     @property
-    def unkept(self) -> tuple[Publication, ...]:
+    def unstored(self) -> tuple[Publication, ...]:
         """Return the publications that are delivered and not stored yet."""
         arrivals = self.memory.spreading.arrivals if self.memory is not None else ()
         return tuple(each for arrival in arrivals for each in arrival.publications)

@@ -83,12 +83,12 @@ class Subscriber:
         topic: TopicId,
         rng: Random,
         config: ProtocolConfig,
-        archive: Log | None = None,
+        log: Log | None = None,
         state: SubscriberState | None = None,
         wants: bool = True,
         incarnation: int = 0,
     ) -> None:
-        """Create a machine in a given state, or in that of a node that has just started."""
+        """Create a machine in a given state, or in the initial state of a node."""
         self.node = node
         self.wants = wants  # S2: the wish of the application is input, not protocol state
         self._rng = rng
@@ -97,13 +97,13 @@ class Subscriber:
         self._shortcuts = Shortcuts(self._ring)
         self._liveness = NeighbourLiveness(config)
         self._digest = RingDigest(config)
-        self.replica = Replica(topic, archive, node=node, incarnation=incarnation)
+        self.replica = Replica(topic, log, node=node, incarnation=incarnation)
         self._broadcast = Broadcast(self._ring, self._shortcuts, self.replica, config)
         self.replication = Replication(self._ring, self._broadcast, self.replica, config)
         self._audit_ticks = 0  # since the last drop of derived values
         if state is not None:
             self._load(state)
-        elif archive is not None:
+        elif log is not None:
             self.replica.recover({})
 
     def handle(self, event: Event) -> list[Effect]:
@@ -186,7 +186,7 @@ class Subscriber:
                 out.send(SUPERVISOR, ReportUnresponsive(node))
 
     def _drop_derived(self) -> None:
-        """Drop all derived values, at every 16th tick, so that wrong ones do not stay.
+        """Drop all derived values, at every 16th tick, so that wrong values do not persist.
 
         The next use derives them again, at the cost of a change of label. So a wrong value is gone
         after ``audit_ticks`` ticks (``test_wrong_derived_values_are_corrected_within_16_ticks``).
@@ -354,9 +354,9 @@ class Subscriber:
         return self._shortcuts.remembered
 
     @property
-    def unkept(self) -> tuple[Publication, ...]:
+    def unstored(self) -> tuple[Publication, ...]:
         """Return the publications that are delivered and not stored yet."""
-        return self._broadcast.unkept
+        return self._broadcast.unstored
 
     @property
     def misplaced(self) -> int:
@@ -365,7 +365,7 @@ class Subscriber:
 
     @property
     def silence(self) -> dict[NodeId, LivenessState]:
-        """Return the silence of ring neighbours (R9)."""
+        """Return the silence counters of the ring neighbours (R9)."""
         return self._liveness.states()
 
     @property
@@ -390,7 +390,7 @@ class Subscriber:
     @property
     def publications(self) -> tuple[Publication, ...]:
         """Return the stored publications, in log order."""
-        return tuple(self.replica.archive.publications())
+        return tuple(self.replica.log.publications())
 
     @property
     def has_to_flush(self) -> bool:

@@ -99,12 +99,12 @@ class Truncation(Struct, frozen=True, gc=False):
     session: int
 
     def short_id(self, key: bytes) -> bytes:
-        """Return the part of an id: one of four, by session."""
+        """Return the 8 bytes of an id that the session compares: one of four parts."""
         start = SHORT_BYTES * (self.session % 4)
         return key[start : start + SHORT_BYTES]
 
     def short_digest(self, digest: bytes) -> bytes:
-        """Return the part of a digest: one of two, by session."""
+        """Return the 8 bytes of a digest that the session compares: one of two halves."""
         start = SHORT_BYTES * (self.session & 1)
         return digest[start : start + SHORT_BYTES]
 
@@ -164,7 +164,7 @@ class RangeSummary(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def cost_bytes(self) -> int:
-        """Return the size of as many leaves as the same work: a digest takes longer than an id."""
+        """Return the size of the leaves that cost the same work: a digest costs more than an id."""
         return self.size_bytes + (DIGEST_COST - 1) * len(self.digests)
 
     def summaries(self) -> list[Summary]:
@@ -194,7 +194,7 @@ def _unpack_labels(cover: Prefix, data: bytes) -> Iterator[Prefix]:
     while at < len(data):
         size, at = (1, at) if data[at] != _LONG_LABEL else (_size_at(data, at + 1), at + 2)
         if at + size > len(data):
-            message = "a label ends too early"
+            message = "a truncated label"
             raise ValueError(message)
         yield cover.extended(Prefix.unpack(data[at : at + size]))
         at += size

@@ -216,7 +216,7 @@ class Supervisor:
             self._queue.setdefault(node)
 
     def _record_change(self, changed: Iterable[NodeId], out: Outbox) -> None:
-        """Send new configurations to the nodes that a change of the roster concerns (S11)."""
+        """Queue new configurations for the members that a change of the roster affects (S11)."""
         for node in changed:
             self._calm_ticks = self._mismatches = 0
             if self._config.rules.push:
@@ -270,7 +270,7 @@ class Supervisor:
             self._answer(mover, out)
 
     def _on_get_configuration(self, message: GetConfiguration, out: Outbox) -> None:
-        """Send a node its configuration, or that it has none (GetConfiguration, S1)."""
+        """Send a node its configuration, without a label if unrecorded (GetConfiguration, S1)."""
         node = message.node
         assert node is not None
         if message.digest is not None and self._config.rules.digest and node == self.roster.first:
@@ -366,7 +366,7 @@ class Supervisor:
         )
 
     def _load(self, state: SupervisorState) -> None:
-        """Replace the state, which may be corrupted; without a memory, keep the others."""
+        """Replace the state, which may be corrupted; without a memory, keep the other variables."""
         self.roster.load(state.database, state.next)
         self._queue = dict.fromkeys(state.queue)
         if state.memory is not None:

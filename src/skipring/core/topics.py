@@ -40,7 +40,7 @@ class SubscriberTopics:
         *,
         rng: Random,
         config: ProtocolConfig,
-        open_archive: Callable[[TopicId], Log] = lambda _: MemoryLog(),
+        open_log: Callable[[TopicId], Log] = lambda _: MemoryLog(),
         incarnation: int = 0,
     ) -> None:
         self._node = node
@@ -49,7 +49,7 @@ class SubscriberTopics:
         self._left: dict[TopicId, int] = {}
         self._rng = rng
         self._config = config
-        self._open_archive = open_archive
+        self._open_log = open_log
         self._machines: dict[TopicId, Subscriber] = {}
 
     def __contains__(self, topic: TopicId) -> bool:
@@ -84,7 +84,7 @@ class SubscriberTopics:
             topic=topic,
             rng=self._rng,
             config=self._config,
-            archive=self._open_archive(topic) if joins else None,
+            log=self._open_log(topic) if joins else None,
             wants=False,
             incarnation=max(self._incarnation, self._left.get(topic, 0)),
         )
@@ -205,7 +205,7 @@ class Quotas:
                 "of one name; leave some, or use another supervisor"
             )
         if self._total >= TOPICS_MAX:
-            return f"this supervisor has {TOPICS_MAX} topics and serves no more"
+            return f"this supervisor has {TOPICS_MAX} topics, which is the limit"
         self._topics[name] += 1
         self._total += 1
         return None

@@ -155,7 +155,7 @@ def handle_deliveries_request(
     """Return a page of the delivery log; a node outside the topic refuses."""
     if machine is None:
         return Refused(question.request, NOT_A_MEMBER)
-    return delivery_page(trace, topic, machine.replica.archive, question, is_spent)
+    return delivery_page(trace, topic, machine.replica.log, question, is_spent)
 
 
 def delivery_page(

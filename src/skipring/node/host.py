@@ -120,7 +120,7 @@ class NodeHost:
             name,
             rng=rng,
             config=settings.config,
-            open_archive=self.logs.open,
+            open_log=self.logs.open,
             incarnation=incarnation,
         )
         self.machine, self.states = self._topics.machine, self._topics.states  # for queries

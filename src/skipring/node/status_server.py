@@ -165,7 +165,7 @@ def handle_status_request(
         return Refused(question.request, NOT_A_MEMBER)
     match question:
         case FetchPublications():
-            return publication_page(machine.replica.archive, question, is_spent)
+            return publication_page(machine.replica.log, question, is_spent)
         case FetchChanges(request=request):
             return ChangePage(request, journals.ticks, journals.entries(topic))
 
@@ -188,7 +188,7 @@ def node_status(machine: Subscriber, request: int, health: NodeHealth | None = N
         silence={node: _clamped(silence[node]) for node in islice(silence, SHORTCUTS_MAX)},
         digests={node: heard[node] for node in islice(heard, SHORTCUTS_MAX)},
         count=machine.count,
-        end=machine.replica.archive.end,
+        end=machine.replica.log.end,
         root=machine.index().root() if is_known else EMPTY_ROOT,
         health=health or NodeHealth(),
     )

@@ -297,9 +297,9 @@ class World:
             self.held_by.setdefault(key, set()).add(effect.node)
 
     def _log_of(self, node: NodeId) -> MemoryLog:
-        archive = self.subscribers[node].replica.archive
-        assert isinstance(archive, MemoryLog)
-        return archive
+        log = self.subscribers[node].replica.log
+        assert isinstance(log, MemoryLog)
+        return log
 
     def _post(self, parcel: Parcel) -> None:
         """Apply the faults to a message: enqueue its copies, each with its delay."""
@@ -320,9 +320,9 @@ class World:
 
     def add(self, node: NodeId, state: SubscriberState) -> None:
         """Start a subscriber in a given state."""
-        archive = MemoryLog(state.publications) if state.publications else None
+        log = MemoryLog(state.publications) if state.publications else None
         self.subscribers[node] = Subscriber(
-            node, topic=self.topic, rng=self.rng, config=self.config, archive=archive, state=state
+            node, topic=self.topic, rng=self.rng, config=self.config, log=log, state=state
         )
 
     def crash(self, node: NodeId) -> None:

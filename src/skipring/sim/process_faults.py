@@ -1,6 +1,6 @@
 """Faults of processes: crashes, churn, wrong suspicion, a supervisor that loses its state.
 
-The simulation asks each fault at the start of every round.
+The simulation applies each fault at the start of every round.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Incident(Protocol):
 
     @property
     def last_round(self) -> int:
-        """Return the last round in which it strikes; convergence is not judged earlier."""
+        """Return the last round with this fault; convergence is not judged earlier."""
 
     def strike(self, world: World) -> None:
         """Apply the fault if it is due at the start of this round."""
@@ -34,7 +34,7 @@ class CrashWave(Struct, frozen=True):
 
     @property
     def last_round(self) -> int:
-        """Return the last round in which it strikes."""
+        """Return the last round with this fault."""
         return max(self.rounds, default=-1)
 
     def strike(self, world: World) -> None:
@@ -48,14 +48,14 @@ class CrashWave(Struct, frozen=True):
 
 
 class Churn(Struct, frozen=True):
-    """Crashes and joins: each round, each member crashes and brings a newcomer at a given rate."""
+    """Crashes and joins: in each of the first rounds, both at a given rate per member."""
 
     rate: float
     rounds: int = 100
 
     @property
     def last_round(self) -> int:
-        """Return the last round in which it strikes."""
+        """Return the last round with this fault."""
         return self.rounds - 1 if self.rate > 0 else -1
 
     def strike(self, world: World) -> None:
@@ -86,7 +86,7 @@ class SupervisorRestart(Struct, frozen=True):
 
     @property
     def last_round(self) -> int:
-        """Return the last round in which it strikes."""
+        """Return the last round with this fault."""
         return max(self.rounds, default=-1)
 
     def strike(self, world: World) -> None:
@@ -103,7 +103,7 @@ class WrongSuspicion(Struct, frozen=True):
 
     @property
     def last_round(self) -> int:
-        """Return the last round in which it strikes."""
+        """Return the last round with this fault."""
         return self.rounds - 1
 
     def strike(self, world: World) -> None:
@@ -122,7 +122,7 @@ class PublishLoad(Struct, frozen=True):
 
     @property
     def last_round(self) -> int:
-        """Return the last round in which it strikes."""
+        """Return the last round with this fault."""
         return self.rounds - 1
 
     def strike(self, world: World) -> None:
@@ -141,7 +141,7 @@ class PublisherCrash(Struct, frozen=True):
 
     @property
     def last_round(self) -> int:
-        """Return the last round in which it strikes."""
+        """Return the last round with this fault."""
         return max(self.rounds, default=-1)
 
     def strike(self, world: World) -> None:

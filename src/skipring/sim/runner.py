@@ -79,7 +79,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 class Since(Struct, frozen=True):
-    """Round since which each predicate holds without a break, or None."""
+    """Round since which each predicate has held without interruption, or None."""
 
     explicit: int | None = None
     strict: int | None = None

@@ -89,7 +89,7 @@ class PublishSpan(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of a run: the options of ``skipring simulate``, and options of files only."""
+    """Parameters of a run: options of ``skipring simulate``, and options that only files have."""
 
     n: Annotated[int, Meta(ge=1, le=N_MAX)] = 16
     adversary: str = "A00"
@@ -210,7 +210,7 @@ def _reason(error: OSError | UnicodeDecodeError) -> str:
 
 def _require(name: str, value: str, choices: Mapping[str, object] | tuple[str, ...]) -> None:
     if value not in choices:
-        message = f"{name}: {value[:40]!r} is none of {', '.join(choices)}"
+        message = f"{name}: {value[:40]!r} is not one of {', '.join(choices)}"
         raise ScenarioError(message)
 
 

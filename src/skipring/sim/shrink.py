@@ -1,8 +1,8 @@
 """Shrinking of a failing world while it still fails (delta debugging).
 
-The search reduces a world in one respect after the other: everything at once, then halves, then
-quarters, down to single parts, and repeats until no reduction fails. A reduction also removes every
-reference to the removed parts, so each candidate is a valid world file.
+The search applies one kind of reduction after another: to everything at once, then to halves and
+quarters, down to single parts. It repeats until no smaller candidate fails. A reduction also
+removes every reference to the removed parts, so each candidate is a valid world file.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ Field: TypeAlias = tuple[NodeId, str]  # a variable of a subscriber
 
 
 class Reduction(Struct, Generic[T], frozen=True):
-    """One respect in which a world can be smaller."""
+    """Kind of reduction: a search for removable parts, and their removal."""
 
     find: Callable[[Snapshot], Sequence[T]]  # the removable parts, in a fixed order
     reduce: Callable[[Snapshot, Collection[T]], Snapshot]  # the world without the given parts
 
 
 def fails_to_converge(scenario: Scenario) -> Predicate:
-    """Return a predicate: a world, run as the scenario says, fails to converge or to stay so."""
+    """Return a predicate: a run of the scenario from a world fails in convergence or closure."""
     return lambda candidate: not Simulation(scenario, candidate).run().is_good
 
 
@@ -80,7 +80,7 @@ class _Search:
         self._tried: set[bytes] = set()
 
     def smallest(self, world: Snapshot, reduction: Reduction[Any]) -> Snapshot:
-        """Reduce a world in one respect, with ever smaller steps, as long as it still fails."""
+        """Apply one reduction in ever smaller steps, as long as the world still fails."""
         items = reduction.find(world)
         step = len(items)
         while step > 0:

@@ -23,9 +23,9 @@ from skipring.wire.limits import (
 
 
 class ChaosPing(Struct, frozen=True, array_like=True, gc=False, tag=96):
-    """Question whether a process allows damage; answered by ChaosAck or Refused.
+    """Request to confirm that a process allows fault injection; answered by ChaosAck or Refused.
 
-    Only a process with chaos enabled allows it; all others refuse the following requests.
+    A process without chaos enabled refuses this and all other requests of this module.
     """
 
     request: Number
@@ -100,7 +100,7 @@ class Crash(Struct, frozen=True, array_like=True, gc=False, tag=102):
 
 
 class ChaosAck(Struct, frozen=True, array_like=True, gc=False, tag=103):
-    """Confirmation that the damage was applied."""
+    """Confirmation that the fault was injected."""
 
     request: Number
 

@@ -97,8 +97,8 @@ _REASON_CHARACTERS_MAX: Final = 3 * SHOWN_CHARACTERS_MAX
 class Envelope(Struct, Generic[AnyMessage], frozen=True, array_like=True, gc=False):
     """Content of a frame.
 
-    A hint is the address of a node as far as the sender knows it. It is no part of the protocol's
-    state, and the address in a node's own greeting is newer.
+    A hint is the address of a node as far as the sender knows it. It is not part of the protocol's
+    state, and the address in a node's own greeting takes precedence.
     """
 
     message: AnyMessage
@@ -236,7 +236,7 @@ def _check_page(message: PublicationPage) -> None:
 def _check_watches(message: NodeStatus | Overwrite) -> None:
     for state in message.silence.values():
         if max(abs(state.ticks), abs(state.threshold)) > NUMBER_MAX:
-            raise MessageError("a watch that counts beyond 2^63-1")
+            raise MessageError("a silence counter above 2^63-1")
 
 
 def _check_topics(message: SupervisorStatus) -> None:
@@ -354,7 +354,7 @@ def _on_one_line(error: Exception) -> str:
 
 
 def _too_long(form: MessageFormat, size: int) -> str:
-    return f"{form.name} of {size} bytes, and {form.body_bytes_max} is the limit"
+    return f"{form.name} of {size} bytes exceeds the limit of {form.body_bytes_max}"
 
 
 # -- writing ---------------------------------------------------------------------------------

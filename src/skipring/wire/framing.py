@@ -1,4 +1,4 @@
-"""Framing: cuts a stream of bytes into frames of limited size.
+"""Framing: division of a byte stream into frames of limited size.
 
 A frame is the length of its body in 4 bytes, big-endian, and the body; the first byte of the body
 is the kind of the frame. The reader refuses an oversized frame at its first bytes, so a stream uses
@@ -59,7 +59,7 @@ def frame(body: bytes, kind: FrameKind) -> bytes:
 
 def _too_long(size: int, kind: FrameKind) -> str:
     limit = _BYTES_MAX[kind]
-    return f"a {kind.name.lower()} frame of {size} bytes, and {limit} is the limit"
+    return f"a {kind.name.lower()} frame of {size} bytes exceeds the limit of {limit}"
 
 
 class FrameReader:
@@ -176,7 +176,7 @@ def _size(data: bytes, at: int) -> int:
         length, kind = _HEADER.unpack_from(data, at)
         _check_length(length)
         if kind >= len(_KINDS):
-            raise FramingError(f"a frame of kind {kind}, and there are 0 and 1")
+            raise FramingError(f"a frame of unknown kind {kind}")
         if length > _BYTES_MAX[kind] + 1:
             raise FramingError(_too_long(length - 1, _KINDS[kind]))
         return _LENGTH.size + int(length)
@@ -187,4 +187,4 @@ def _size(data: bytes, at: int) -> int:
 
 def _check_length(length: int) -> None:
     if not 1 <= length <= _LENGTH_MAX:
-        raise FramingError(f"a frame of {length} bytes, and 1 to {_LENGTH_MAX} are allowed")
+        raise FramingError(f"a frame of {length} bytes; 1 to {_LENGTH_MAX} are allowed")

@@ -1,7 +1,7 @@
 """Handshake: the first frame that each side sends on a connection.
 
 Magic and version come first in every version, so two sides of different versions can report the
-reason. A reader ignores fields that a later revision adds behind the others.
+reason. A reader ignores fields that a later revision appends.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ def encode_greeting(greeting: Hello, *, is_opening: bool = False) -> bytes:
 def check_greeting(given: Frame) -> Hello:
     """Decode the first frame of a connection; raise HandshakeError for another version."""
     if given.kind is not CONTROL:
-        raise HandshakeError("the first frame is no greeting: it is a data frame")
+        raise HandshakeError("the first frame is a data frame, not a greeting")
     try:
         opening = _OPENING.decode(given.body)
     except (MsgspecError, ValueError, RecursionError):  # ValueError: not UTF-8
-        raise HandshakeError("the first frame is no greeting of skipring") from None
+        raise HandshakeError("the first frame is not a skipring greeting") from None
     if opening.magic != MAGIC:
-        raise HandshakeError("the first frame is a greeting, but not one of skipring")
+        raise HandshakeError("the first frame is a greeting of another protocol")
     if opening.version != VERSION:
-        theirs = f"the other side speaks version {opening.version}"
-        raise HandshakeError(f"{theirs} of the protocol, and we speak version {VERSION}")
+        theirs = f"the peer speaks version {opening.version}"
+        raise HandshakeError(f"{theirs} of the protocol, this process version {VERSION}")
     try:
         greeting = _GREETING.decode(given.body)
     except (MsgspecError, ValueError, RecursionError):
-        raise HandshakeError(f"a greeting of version {VERSION} that cannot be read") from None
+        raise HandshakeError(f"an unreadable greeting of version {VERSION}") from None
     _check_values(greeting)
     return greeting
 
@@ -115,7 +115,7 @@ NO_TOPIC: Final = "-"  # every envelope needs a topic; the following messages ha
 
 
 class AskHolder(Struct, frozen=True, array_like=True, gc=False, tag=91):
-    """Question to the process that holds a name: whether it has greeted with a nonce as well.
+    """Question to the process that holds a name: whether it also sent a greeting with a nonce.
 
     ``connection`` is the sender's number of the connection with the nonce, which the answer
     repeats. Without certificates ``address`` is the other end of that connection, as the sender

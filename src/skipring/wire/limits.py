@@ -1,7 +1,7 @@
 """Limits of names, publications and pages: every size, the constrained types, and their checks.
 
 msgspec checks the constrained types when it decodes a message. The functions check what it cannot
-express, or only slowly; each raises a MessageError of one short sentence.
+express, or only slowly; each raises a MessageError with one short sentence.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def check_address(address: str) -> None:
 
 
 def check_entry(label: str, node: NodeId | None) -> None:
-    """Check that an entry of a database has any string of 0 and 1, and a node or None."""
+    """Check that a database entry has a label of any 0 and 1 digits, and a node or None."""
     if len(label) > LABEL_CHARACTERS_MAX or label.strip("01"):
         raise MessageError(f"a label is a string of 0 and 1, not {shown(label)}")
     if node is not None:
@@ -132,7 +132,7 @@ def check_entry(label: str, node: NodeId | None) -> None:
 def check_listed(publication: Publication) -> None:
     """Check a publication of a page for monitors: with its id, perhaps without contents."""
     if len(publication.id) != ID_BYTES:
-        raise MessageError(f"an id of {len(publication.id)} bytes, and it has {ID_BYTES}")
+        raise MessageError(f"an id of {len(publication.id)} bytes instead of {ID_BYTES}")
     if publication.payload is not None:
         check_publication(publication)
     elif publication.key is not None or publication.headers:

@@ -1,4 +1,4 @@
-"""Requests and responses between processes, beside the paper's messages.
+"""Requests and responses between processes, in addition to the paper's messages.
 
 They find members, detect crashes, publish on behalf of clients, read logs and report status. The
 tags start at 64 and are part of the wire format: never reuse one. The sender of a request chooses
@@ -50,7 +50,7 @@ class MemberList(Struct, frozen=True, array_like=True, gc=False, tag=65):
 
 
 class Publish(Struct, frozen=True, array_like=True, gc=False, tag=70):
-    """Request of a client to a member to publish; answered by PublishAck or Refused.
+    """Request from a client to a member to publish; answered by PublishAck or Refused.
 
     A client that repeats a request after a lost answer gives the same publisher, seq and time: the
     id is then the same, and the member publishes it once. A member without a disk refuses, unless
@@ -204,7 +204,7 @@ class ChangePage(Struct, frozen=True, array_like=True, gc=False, tag=80):
 
 
 class FetchDeliveries(Struct, frozen=True, array_like=True, gc=False, tag=85):
-    """Request for how publications reached a node, from offset ``start`` to before ``end``.
+    """Request for a node's deliveries of publications from offset ``start`` to before ``end``.
 
     Answered by DeliveryPage or Refused.
     """
@@ -215,10 +215,10 @@ class FetchDeliveries(Struct, frozen=True, array_like=True, gc=False, tag=85):
 
 
 class DeliveryPage(Struct, frozen=True, array_like=True, gc=False, tag=86):
-    """How publications reached the sender, in the order of their offsets; the rest from ``next``.
+    """Page of deliveries at the sender, in the order of offsets; ``next`` is where to continue.
 
-    For each: its offset, its id, its time of arrival (microseconds since the epoch, by the sender's
-    clock), the number of hops, and its origin (one byte: the place in ``Origin``).
+    Each publication has its offset, its id, its time of arrival (microseconds since the epoch, by
+    the sender's clock), its number of hops, and its origin (one byte: the place in ``Origin``).
     """
 
     request: Number

@@ -133,7 +133,7 @@ def _ids_to_store(view: View) -> frozenset[bytes]:
         publication.with_id(view.topic).id
         for seen in view.subscribers.values()
         if seen.member
-        for publication in seen.unkept
+        for publication in seen.unstored
     )
 
 
@@ -207,7 +207,7 @@ def _database_violations(view: View) -> Iterator[Violation]:
         yield from _entry_violations(label, node, view, len(members))
     for label, count in Counter(label for label, _ in database).items():
         if count > 1:
-            yield _database(f"label {label!r} is given {count} times")
+            yield _database(f"label {label!r} occurs {count} times")
     places = Counter(node for _, node in database)
     for node, count in places.items():
         if node is not None and count > 1:
@@ -224,12 +224,12 @@ def _entry_violations(
     if node is None:
         yield _database(f"label {label!r} has no subscriber")
     elif node not in view.subscribers:
-        yield _database(f"{node} under label {label!r} is no live subscriber")
+        yield _database(f"{node} under label {label!r} is not a live subscriber")
     elif not view.subscribers[node].member:
         yield _database(f"{node} under label {label!r} does not want to be a member")
     index = index_of(label)
     if index is None or index >= members:
-        yield _database(f"label {label!r} is none of the first {members}")
+        yield _database(f"label {label!r} is not among the first {members}")
 
 
 def _repaired(roster: Roster) -> Roster:
@@ -307,15 +307,15 @@ def _chain_violations(node: NodeId, has: Chains | None, should: Chains) -> Itera
         should.succ,
     )
     if is_used and has != should:
-        yield Violation(Layer.SHORTCUTS, f"{node} remembers wrong chains")
+        yield Violation(Layer.SHORTCUTS, f"{node} has wrong shortcut chains")
 
 
 def _leaver_violations(node: NodeId, seen: SubscriberView) -> Iterator[Violation]:
     """Check L4: a node that does not want to be a member has no label and no references."""
     if seen.label is not None:
-        yield Violation(Layer.LEAVERS, f"{node} is no member and still has label {seen.label}")
+        yield Violation(Layer.LEAVERS, f"{node} is not a member and still has label {seen.label}")
     if any((seen.left, seen.right, seen.ring, *seen.shortcuts.values())):
-        yield Violation(Layer.LEAVERS, f"{node} is no member and still has references")
+        yield Violation(Layer.LEAVERS, f"{node} is not a member and still has references")
 
 
 def _disturbance(parcel: Parcel, roster: Roster, view: View) -> str | None:
@@ -329,9 +329,9 @@ def _disturbance(parcel: Parcel, roster: Roster, view: View) -> str | None:
             return f"{name} of {message.node}"
         case Subscribe(node=node) if node is not None and not _is_member(node, view):
             # The supervisor would record a node that has to leave again, which breaks closure.
-            return f"Subscribe of {node}, which is no member"
+            return f"Subscribe of {node}, which is not a member"
         case CheckLabel(believed=believed) if roster.label_of(parcel.to) != believed:
-            return f"CheckLabel that takes the receiver for {_text(believed)}"
+            return f"CheckLabel with the wrong receiver label {_text(believed)}"
     wrong = [peer for peer in peers_in(message) if roster.label_of(peer.node) != peer.label]
     return f"{name} with the wrong pair {_text(wrong[0])}" if wrong else None
 

@@ -213,7 +213,7 @@ def test_paused_node_is_named_and_the_demo_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "deadline", "fault"),
     [
-        (NO_DETECTOR, "15", r"step 3: L0: database: n\d\d under label '\d+' is no live"),
+        (NO_DETECTOR, "15", r"step 3: L0: database: n\d\d under label '\d+' is not a live"),
         pytest.param(NO_REPAIR, "30", r"PUB: n\d\d lacks \d+ of \d+", marks=pytest.mark.slow),
     ],
     ids=["crashes are not detected", "missing publications are not repaired"],

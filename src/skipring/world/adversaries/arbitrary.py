@@ -61,7 +61,7 @@ from skipring.world.snapshot import Parcel, Snapshot
 
 T = TypeVar("T")
 
-# Guesses, all of them: enough to matter at every node without flooding it.
+# All are guesses: enough to matter at every node without flooding it.
 _ENTRIES_MAX: Final = 5  # in each map of a subscriber
 _PUBLICATIONS: Final = 8  # available to forged messages
 _PREFIX_BITS: Final = 12

@@ -1,7 +1,7 @@
 """Reader of world files: a snapshot, or an error with the path of the invalid value.
 
 msgspec converts the JSON to structs whose fields are those of the core's states and messages. A
-``_Form`` stands for each core type with another form in JSON: labels and prefixes are strings
+``_Form`` describes each core type whose JSON form differs: labels and prefixes are strings
 of 0 and 1, ids are hex, payloads base64. An error is one sentence that starts with the path of the
 value.
 """
@@ -217,7 +217,9 @@ def _claim(fields: Any, _: _Reader) -> RangeSummary:  # noqa: ANN401  (a derived
             message = f"the label does not begin with the cover - at `$.nodes[{number}][0]`"
             raise ValueError(message)
         if len(digest) != len(fields.nodes[0][1]):
-            message = f"the digest is not as long as the one before - at `$.nodes[{number}][1]`"
+            message = (
+                f"the digest and the previous one differ in length - at `$.nodes[{number}][1]`"
+            )
             raise ValueError(message)
     nodes = [Summary(label, digest) for label, digest in fields.nodes]
     return RangeSummary.make(fields.cover, nodes, fields.leaves)
@@ -249,7 +251,7 @@ _CLAIM: Final = _form(
 
 
 def _map(hint: Any, key: Any, value: Any) -> Any:  # noqa: ANN401  (types)
-    """Return the form of an object; an unusable label is no key."""
+    """Return the form of an object; skip keys that are unusable labels."""
 
     def make(entries: dict[str, Any], reader: _Reader) -> dict[Any, Any]:
         made = {}

@@ -96,7 +96,7 @@ class TopicMember:
     @property
     def is_read(self) -> bool:
         """Return True if the application has read all deliveries."""
-        return self._session.reader.end == self._machine.replica.archive.end
+        return self._session.reader.end == self._machine.replica.log.end
 
 
 class BenchMember:
