@@ -303,7 +303,7 @@ def test_timeout_names_the_missing_part() -> None:
     with (
         skipring.blocking.connect(UNUSED_URL, tick_s=TICK_S, drain_s=0) as node,
         node.subscribe("orders") as orders,
-        pytest.raises(TimeoutError, match=r"supervisor at|nothing listens at"),
+        pytest.raises(TimeoutError, match=r"supervisor at|nothing listens on"),
     ):
         orders.synced(timeout=0.01)
 
@@ -347,7 +347,7 @@ def test_calls_after_the_block_do_not_hang() -> None:
                     orders.publish(b"one")
                 assert orders.read() is not None
             assert list(orders) == []
-            with pytest.raises(SkipringError, match="not subscribed"):
+            with pytest.raises(SkipringError, match="no longer subscribed"):
                 orders.publish(b"two")
         for use in (
             lambda: orders.publish(b"two"),
@@ -390,9 +390,9 @@ def test_callers_get_an_error_when_the_thread_dies() -> None:
         result = reading.get(timeout=DEADLINE_S)
         assert result is None or isinstance(result, SkipringError)
         node._thread._thread.join(DEADLINE_S)
-        with pytest.raises(SkipringError, match="ended by itself: SystemExit"):
+        with pytest.raises(SkipringError, match="ended unexpectedly: SystemExit"):
             orders.publish(b"one")
-        with pytest.raises(SkipringError, match="ended by itself"):
+        with pytest.raises(SkipringError, match="ended unexpectedly"):
             node.close()
 
 

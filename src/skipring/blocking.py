@@ -264,7 +264,7 @@ class Subscription:
     # -- health ------------------------------------------------------------------------------
 
     def synced(self, timeout: float = 30.0) -> None:
-        """Wait until every ring neighbour has confirmed to be in sync.
+        """Wait until every ring neighbour has confirmed that it is in sync.
 
         Raise TimeoutError, which names the missing neighbours, if that takes longer.
         """
@@ -328,7 +328,7 @@ class _LoopThread:
         try:
             return call.result()
         except CancelledError:
-            raise SkipringError("the connection was closed meanwhile") from None
+            raise SkipringError("the connection was closed during the call") from None
         finally:
             call.cancel()  # if the caller was interrupted; a finished call does not change
             with self._lock:
@@ -354,7 +354,7 @@ class _LoopThread:
 
     def _why_not(self) -> str:
         if self._error is not None:
-            return f"the connection has ended by itself: {self._error!r}"
+            return f"the connection ended unexpectedly: {self._error!r}"
         return "not connected; use it inside `with skipring.blocking.connect(...)`"
 
     # -- in the thread -----------------------------------------------------------------------

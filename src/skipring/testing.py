@@ -1,6 +1,6 @@
 """Real cluster in one process, for tests: supervisors and nodes on loopback.
 
-It damages its nodes as ``skipring chaos`` damages processes, without sockets between.
+It injects the faults of ``skipring chaos`` with direct calls instead of requests over sockets.
 """
 
 from __future__ import annotations
@@ -161,11 +161,11 @@ class Cluster:
         return tuple(sorted(self._nodes))
 
     def node(self, name: NodeId) -> NodeHost:
-        """Return a live node, for uses that the cluster has no method for."""
+        """Return a live node, for operations that the cluster does not offer."""
         return self._nodes[self._known(name)]
 
     def supervisor(self, number: int = 0) -> SupervisorHost:
-        """Return a live supervisor, for uses that the cluster has no method for."""
+        """Return a live supervisor, for operations that the cluster does not offer."""
         server = self._seats[number].server
         if server is None:
             raise InputError(f"supervisor {number} is stopped; start it first")
@@ -222,14 +222,14 @@ class Cluster:
     async def leave(self, name: NodeId, timeout: float = 30.0) -> bool:  # noqa: ASYNC109
         """Make a node leave the topic and stop; return True if the supervisor confirms in time.
 
-        The node first hands over what it holds to a remaining member.
+        The node first hands over its publications to a remaining member.
         """
         node = self.node(name)
         await node.drain(self.topic, timeout)
-        is_let_go = await node.unsubscribe(self.topic, timeout)
+        is_released = await node.unsubscribe(self.topic, timeout)
         self.kill(name)
         await self._killed[name]
-        return is_let_go
+        return is_released
 
     async def publish(self, name: NodeId, payload: bytes) -> bytes:
         """Publish at a node; return the id."""
@@ -292,7 +292,7 @@ class Cluster:
     def _statuses(self) -> dict[NodeId, NodeStatus]:
         machines = self._machines(self.topic)
         if not machines:
-            raise InputError("there is no node that could be damaged; let one join first")
+            raise InputError("no node can be damaged; start one with join first")
         return {name: node_status(machine, 0) for name, machine in machines.items()}
 
     def _inflict(self, damages: sabotage.Damages) -> None:
@@ -345,7 +345,7 @@ class Cluster:
     def _violations(
         self, topic: TopicId, statuses: Mapping[NodeId, NodeStatus] | None = None
     ) -> Iterator[str]:
-        """Judge the own nodes, and other members by their statuses; without these, trust them."""
+        """Check the own nodes, and other members by their statuses, if these are given."""
         machines = self._machines(topic)
         trusted = self._foreign(topic) if statuses is None else {}
         others = {name: ring_state(status) for name, status in (statuses or {}).items()}
@@ -399,7 +399,7 @@ class Cluster:
                 if not wrong:
                     return
                 if asyncio.get_running_loop().time() >= deadline:
-                    raise TimeoutError(f"not in {timeout:g} s: {'; '.join(wrong)}")
+                    raise TimeoutError(f"not healthy after {timeout:g} s: {'; '.join(wrong)}")
                 await asyncio.sleep(POLL_S)
 
     def _is_healthy(self) -> bool:
@@ -421,12 +421,12 @@ class Cluster:
             if now >= deadline:
                 found = islice(self._violations(self.topic), NAMED_MAX)
                 wrong = "; ".join(found) or "nothing is wrong with the ring"
-                raise TimeoutError(f"not in {timeout_s:g} s: {wrong}")
+                raise TimeoutError(f"not true after {timeout_s:g} s: {wrong}")
             await asyncio.sleep(min(max(POLL_S, JUDGING_SHARE * (now - began)), deadline - now))
 
     def _known(self, name: NodeId) -> NodeId:
         if name not in self._nodes:
-            raise InputError(f"no live node {name}; there are {', '.join(self.nodes)}")
+            raise InputError(f"no live node {name}; the live nodes are {', '.join(self.nodes)}")
         return name
 
 
@@ -437,7 +437,7 @@ def _allow_files(n: int) -> None:
     if allowed < needed:
         raise InputError(
             f"a cluster of {n} nodes opens about {needed} files, and {allowed} are allowed; raise "
-            "the limit (ulimit -Hn), or take fewer nodes"
+            "the limit (ulimit -Hn), or use fewer nodes"
         )
 
 

@@ -207,7 +207,7 @@ async def test_topic_without_supervisor_or_members_cannot_be_damaged(
             await apply_plan(addresses, "other", plans.killed)
         await cluster.stop_supervisor()
         async with RpcClient(addresses, rng=Random(0)) as rpc:
-            with pytest.raises(UnreachableError, match="nothing listens at"):
+            with pytest.raises(UnreachableError, match="nothing listens on"):
                 await ChaosClient(rpc, TOPIC).members()
 
 

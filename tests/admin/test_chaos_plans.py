@@ -96,7 +96,9 @@ def test_plan_depends_on_the_seed() -> None:
 
 
 def test_unknown_adversary_is_refused_and_known_ones_are_listed() -> None:
-    with pytest.raises(InputError, match=r"no adversary A99; there are A00, A01.*A15.*A47"):
+    with pytest.raises(
+        InputError, match=r"unknown adversary A99; the adversaries are A00, A01.*A15.*A47"
+    ):
         adversarial("A99", TOPIC, statuses("a"), 0)
 
 

@@ -177,7 +177,7 @@ def test_every_standing_of_a_node_has_a_description() -> None:
 
 @pytest.mark.parametrize("name", ["z", "", "x" * 1000, "b.left"])
 def test_unknown_node_is_refused_with_the_known_names(name: str) -> None:
-    with pytest.raises(InputError, match="there are a, b, c, d") as refused:
+    with pytest.raises(InputError, match="its nodes are a, b, c, d") as refused:
         explain(seen(), name, None)
     assert len(str(refused.value)) < 200
 

@@ -278,7 +278,7 @@ async def test_topic_without_members_is_unknown() -> None:
 async def test_missing_supervisor_raises_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SUPERVISOR_S", 0.1)
     async with open_inspector(["127.0.0.1:1"], TOPIC) as inspector:
-        with pytest.raises(UnreachableError, match=r"nothing listens at 127\.0\.0\.1:1;"):
+        with pytest.raises(UnreachableError, match=r"nothing listens on 127\.0\.0\.1:1;"):
             await inspector.inspect(TopicContents.NOTHING)
 
 

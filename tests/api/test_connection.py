@@ -82,8 +82,8 @@ async def test_publishing_works_without_supervisor(monkeypatch: pytest.MonkeyPat
         made = [await orders.publish(b"%d" % number) for number in range(3)]
         assert [publication.id for publication in await read_some(orders, 3)] == made
         assert orders.health().state is HealthState.JOINING
-        await until(lambda: "nothing listens at 127.0.0.1:9;" in orders.health().reasons[0])
-        with pytest.raises(TimeoutError, match="nothing listens at"):
+        await until(lambda: "nothing listens on 127.0.0.1:9;" in orders.health().reasons[0])
+        with pytest.raises(TimeoutError, match="nothing listens on"):
             await orders.synced(timeout=0.01)
 
 
@@ -132,7 +132,7 @@ async def test_reading_ends_when_block_is_left() -> None:
             await cluster.until(lambda: orders.lag == 0)
         async with asyncio.timeout(DEADLINE_S):
             assert payloads(await reading) == [b"one"]
-        with pytest.raises(SkipringError, match="not subscribed"):
+        with pytest.raises(SkipringError, match="no longer subscribed"):
             await orders.publish(b"two")
         assert orders.health().reasons == ("not subscribed",)
 

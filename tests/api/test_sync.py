@@ -47,7 +47,7 @@ def test_single_member_is_complete_and_node_without_label_is_not() -> None:
 
 def test_waiting_caller_asks_the_neighbours_every_tick() -> None:
     scene = Scene(["a"])
-    assert asyncio.run(scene.confirmations.all_equal(0.05)) == "a did not confirm to be in sync"
+    assert asyncio.run(scene.confirmations.all_equal(0.05)) == "a did not confirm in time"
     assert scene.asked > 1
 
 

@@ -141,7 +141,7 @@ async def test_mismatched_cursor_is_refused_without_joining(tmp_path: Path) -> N
         async with to(cluster, tmp_path / "one") as node, node.subscribe("t") as topic:
             await topic.publish(b"x")
             kept = topic.cursor()
-            with pytest.raises(CursorError, match=r"one of topic 't', not of 'u'.*start=.all."):
+            with pytest.raises(CursorError, match=r"belongs to topic 't', not to 'u'.*start=.all."):
                 await node.subscribe("u", kept).__aenter__()
         wrong = [
             replace(kept, epoch=kept.epoch + 1, offset=1),

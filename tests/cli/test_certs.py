@@ -81,7 +81,7 @@ def test_terminal_output_names_the_next_step(tmp_path: Path) -> None:
     assert "my certs/ca.pem" in told
     assert "skipring certs issue supervisor node-1 --dir 'my certs'\n" in told
     told = on_a_terminal("issue", "ann", "supervisor.2", "--dir", "my certs")
-    assert "They end with their authority, earlier than requested.\n" in told
+    assert "They expire with their authority, earlier than requested.\n" in told
     files = "--tls-ca 'my certs/ca.pem' --tls-cert 'my certs/{0}.pem' --tls-key 'my certs/{0}.key'"
     assert f"  skipring node --name ann {files.format('ann')} " in told
     assert f"  skipring supervisor {files.format('supervisor.2')} " in told

@@ -121,7 +121,9 @@ def refusal(*words: str) -> str:
 
 
 def test_unknown_adversary_is_refused_and_known_ones_are_listed() -> None:
-    assert refusal("adversary", "A99").startswith("there is no adversary A99; there are A00, A01")
+    assert refusal("adversary", "A99").startswith(
+        "unknown adversary A99; the adversaries are A00, A01"
+    )
 
 
 @pytest.mark.parametrize("words", [(), ("n00", "--share", "0.5")])

@@ -113,7 +113,7 @@ def test_publishing_without_member_or_supervisor_fails_with_advice() -> None:
     with unused_address() as address:
         result = ran("pub", "news", "hello", "--supervisor", address, "--wait", "0")
     assert result.returncode == 4
-    assert "nothing listens at" in result.stderr
+    assert "nothing listens on" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def run(lake: Path, *words: str, supervisor: str = UNUSED_ADDRESS) -> Result:
 def test_unreachable_supervisor_is_reported_and_nothing_is_written(tmp_path: Path) -> None:
     result = run(tmp_path / "lake")
     assert isinstance(result.exception, UnreachableError)
-    assert "nothing listens at 127.0.0.1:1" in str(result.exception)
+    assert "nothing listens on 127.0.0.1:1" in str(result.exception)
     assert not (tmp_path / "lake").exists()
 
 
@@ -116,5 +116,5 @@ def test_error_is_one_sentence_with_an_exit_status(tmp_path: Path) -> None:
     command += ["--supervisor", UNUSED_ADDRESS, "--lake", str(tmp_path / "lake")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 4
-    assert done.stderr.startswith("Error: nothing listens at")
+    assert done.stderr.startswith("Error: nothing listens on")
     assert len(done.stderr.splitlines()) == 1

@@ -210,7 +210,7 @@ def test_watch_continues_without_supervisor_and_reports_it() -> None:
         with on_terminal("ring", TOPIC, "--watch", "--supervisor", running.address) as screen:
             screen.read_until("4 members")
             running.do(running.ring.stop_supervisor)
-            screen.read_until(f"nothing listens at {running.address}")
+            screen.read_until(f"nothing listens on {running.address}")
 
             async def publish() -> None:
                 await running.ring.publish("n01", b"without a supervisor")
@@ -370,7 +370,7 @@ def test_missing_supervisor_exits_with_4_and_advice() -> None:
     with unused_address() as address:
         status, out, err = outcome("doctor", TOPIC, "--supervisor", address)
     assert (status, out) == (4, "")
-    assert f"nothing listens at {address}; start one with: skipring supervisor" in err
+    assert f"nothing listens on {address}; start one with: skipring supervisor" in err
 
 
 # -- doctor ----------------------------------------------------------------------------------
@@ -500,4 +500,6 @@ def test_explain_names_the_repair_of_each_violation(broken: Running[LiveRing]) -
 def test_explain_refuses_unknown_node_with_the_known_names(calm: Running[Cluster]) -> None:
     status, out, err = outcome("explain", TOPIC, "n99", "--supervisor", calm.address)
     assert (status, out) == (2, "")
-    assert err == ("Error: no node 'n99' is known in 'news'; there are n00, n01, n02, n03, n04\n")
+    assert err == (
+        "Error: no node 'n99' is known in 'news'; its nodes are n00, n01, n02, n03, n04\n"
+    )

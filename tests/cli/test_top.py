@@ -181,7 +181,7 @@ def test_missing_supervisor_exits_with_4_and_one_sentence() -> None:
         for more in ([], ["--json"]):
             status, printed, said = outcome("top", "--supervisor", address, *more)
             assert (status, printed) == (4, "")
-            assert said.startswith(f"Error: nothing listens at {address}")
+            assert said.startswith(f"Error: nothing listens on {address}")
             assert said.count("\n") == 1
 
 
@@ -324,9 +324,9 @@ async def test_missing_supervisor_is_shown_while_nodes_are_still_updated(
     await cluster.publish("n02", b"without a supervisor")
     await viewer.until(lambda: viewer.row("news")[2] == "2")
     viewer.press("enter")
-    await viewer.until(lambda: "nothing listens at" in viewer.text)
+    await viewer.until(lambda: "nothing listens on" in viewer.text)
     await cluster.start_supervisor()
-    await viewer.until(lambda: "nothing listens at" not in viewer.text)
+    await viewer.until(lambda: "nothing listens on" not in viewer.text)
     viewer.press("escape")
     await viewer.until(lambda: "no answer" not in viewer.text)
 

@@ -34,14 +34,14 @@ async def start_clone(ring: LiveRing, name: str) -> NodeHost:
 
 async def test_handshake_under_the_name_of_a_live_member_keeps_its_address() -> None:
     async with live_ring("a", "b") as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         supervisor, b = ring.supervisor, ring.nodes["b"]
         intruder = Host("b")
         async with running(intruder):
             intruder.links.send_to_supervisor(supervisor.address, note(1))
             await until(lambda: supervisor.links.counts["name in use"] > 0)
             assert supervisor.links.book.find("b") == b.address
-            await ring.settle()
+            await ring.wait_healthy()
         async with open_inspector([supervisor.address], TOPIC) as inspector:
             inspection = await inspector.inspect(TopicContents.DIFFERENCES)
         assert "b" in inspection.statuses
@@ -50,7 +50,7 @@ async def test_handshake_under_the_name_of_a_live_member_keeps_its_address() -> 
 async def test_refusal_of_a_clone_names_each_process_to_the_other_and_both_log_it() -> None:
     with logged() as lines:
         async with live_ring("a", "b") as ring:
-            await ring.settle()
+            await ring.wait_healthy()
             original = ring.nodes["b"]
             clone = await start_clone(ring, "b")
             try:
@@ -64,7 +64,7 @@ async def test_refusal_of_a_clone_names_each_process_to_the_other_and_both_log_i
                 assert any(original.address in each for each in said)
                 await ring.publish("a", b"still delivered to the original")
                 await until(lambda: ring.delivered["b"] == [b"still delivered to the original"])
-                await ring.settle()
+                await ring.wait_healthy()
             finally:
                 await clone.close()
 
@@ -75,7 +75,7 @@ def conflicts(lines: Callable[[], list[dict[str, str]]]) -> list[dict[str, str]]
 
 async def test_doctor_reports_a_clone_until_some_time_after_it_ends() -> None:
     async with live_ring("a", "b", tick_s=0.02) as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         clone = await start_clone(ring, "b")
         async with open_inspector([ring.supervisor.address], TOPIC) as inspector:
             try:
@@ -90,13 +90,13 @@ async def test_doctor_reports_a_clone_until_some_time_after_it_ends() -> None:
             finally:
                 await clone.close()
             await until(lambda: not ring.supervisor.links.conflicts())
-            await ring.settle()
+            await ring.wait_healthy()
             assert diagnose(await inspector.inspect(TopicContents.DIFFERENCES)).is_healthy
 
 
 async def test_doctor_reports_a_clone_that_only_a_member_has_refused() -> None:
     async with live_ring("a", "b", tick_s=0.02) as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         clone = Host("b")
         async with running(clone), open_inspector([ring.supervisor.address], TOPIC) as inspector:
             clone.book.learn({"a": ring.nodes["a"].address})
@@ -112,11 +112,11 @@ async def test_doctor_reports_a_clone_that_only_a_member_has_refused() -> None:
 
 async def test_killed_and_immediately_restarted_member_is_not_refused() -> None:
     async with live_ring("a", "b", "c") as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         for _ in range(3):
             await ring.kill("b")
             again = await ring.join("b")
-            await ring.settle()
+            await ring.wait_healthy()
             assert not again.refusals
         assert not ring.supervisor.links.conflicts()
 

@@ -165,7 +165,7 @@ def test_unusable_files_change_nothing_and_are_logged_once(
 
 def test_process_does_not_start_with_an_unreadable_deny_list(a: Machine) -> None:
     deny_nonsense(a)
-    with pytest.raises(InputError, match="line 1 is no serial number"):
+    with pytest.raises(InputError, match="line 1 is not a serial number"):
         a.credentials()
 
 
@@ -264,7 +264,7 @@ def test_certificate_is_reloaded_although_the_deny_list_is_unusable(a: Machine, 
             credentials.refresh()
     (line,) = lines()
     assert (line["level"], line["event"]) == ("error", "credentials_rejected")
-    assert "line 1 is no serial number" in line["reason"]
+    assert "line 1 is not a serial number" in line["reason"]
     assert credentials.client_context() is not before
     assert credentials.distrust(theirs, 0.0) is not None, "the old list stays"
 
@@ -317,7 +317,7 @@ async def test_supervisor_reloads_certificates_and_closes_the_link_of_a_denied_n
 ) -> None:
     machine = Machine(authority, tmp_path / "supervisor", "supervisor")
     async with process(machine, "supervisor") as supervisor:
-        address = await supervisor.listens_at()
+        address = await supervisor.listen_address()
         supervisor.hang_up()
         assert (await supervisor.logged("credentials_reloaded"))["denied"] == 0
         machine.renew(days=20)

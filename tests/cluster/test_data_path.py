@@ -77,7 +77,7 @@ def test_forwarded_publication_creates_no_task_no_future_and_no_log_line(
         with PublicationStore.open(tmp_path) as store, logged("debug") as lines:
             async with live_ring("first", "last") as ring:
                 await ring.join("middle", store)
-                await ring.settle()
+                await ring.wait_healthy()
                 stop_time(ring)
                 sender, got = ring.nodes["first"], ring.delivered
                 peer = sender.links.peer("middle")

@@ -22,7 +22,7 @@ from tests.support.exchanges import (
     call,
     hosts,
     is_dialling,
-    is_refused_as_a_stranger_by,
+    is_refused_as_wrong_peer_by,
     link_of,
     note,
     nowhere,
@@ -83,7 +83,7 @@ async def test_address_of_another_node_is_dialled_with_backoff() -> None:
     async with hosts("a", "c") as (a, c):
         a.book.learn({"b": c.address})
         a.links.send("b", note(1))
-        await until(lambda: is_refused_as_a_stranger_by(a))
+        await until(lambda: is_refused_as_wrong_peer_by(a))
         assert a.links.peer("b")._failures == 1
 
 
@@ -178,7 +178,7 @@ async def test_only_loopback_is_dialled_without_certificates() -> None:
 
 
 async def test_failed_dial_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partner_module, "GRUDGE_S", 5.0)
+    monkeypatch.setattr(partner_module, "DIAL_FAILURE_S", 5.0)
     async with hosts("a") as (a,):
         a.book.learn({"b": nowhere()})
         a.links.send("b", note(1))

@@ -85,11 +85,11 @@ async def attacked_ring() -> AsyncIterator[LiveRing]:
     """Yield a healthy ring; assert that it is healthy again afterwards."""
     async with live_ring(*NAMES) as ring:
         await ring.publish("n1", b"before")
-        await ring.settle()
+        await ring.wait_healthy()
         yield ring
         await until(lambda: not any(link.sender is None for link in open_links(ring)))
         await ring.publish("n2", b"after")
-        await ring.settle()
+        await ring.wait_healthy()
         assert all({b"before", b"after"} <= set(got) for got in ring.delivered.values())
         gc.collect()  # the loop reports unretrieved exceptions now
         await asyncio.sleep(0)
@@ -129,7 +129,7 @@ async def test_malformed_frames_leave_nothing_behind(count: int) -> None:
 
 
 async def assert_nothing_is_kept(ring: LiveRing) -> None:
-    """Assert that no link and no queue of a stranger is left."""
+    """Assert that no link and no queue of an attacker is left."""
     expected = {*NAMES, f"{SUPERVISOR}@{ring.supervisor.address}"}
     await until(lambda: all(set(each.peers) <= expected for each in links(ring)))
     await until(lambda: all(len(each.connections) <= 2 * len(NAMES) for each in links(ring)))
@@ -206,7 +206,7 @@ async def test_non_member_cannot_cause_an_eviction(name: str, role: Role) -> Non
 async def test_client_may_only_send_requests() -> None:
     """Send every message as a client: a message for nodes only closes the connection."""
     async with live_ring("n0", "n1") as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         for sample in SAMPLES:
             before = refusals(ring)
             said = greeting_of("n1", Role.CLIENT) + encode("other", sample)
@@ -256,19 +256,19 @@ async def test_no_message_changes_an_epoch_or_the_log_before_a_position(tmp_path
 
 
 async def test_only_the_supervisor_gets_a_reply_to_a_probe() -> None:
-    """Send a probe as a stranger; the node replies only to the supervisor of the topic."""
+    """Send a ping as an outsider; the node replies only to the supervisor of the topic."""
     async with attacked_ring() as ring:
         replies = ring.supervisor.counts["Pong"]
         said = greeting_of("stranger") + encode(TOPIC, Ping(1))
         await send_stream(ports(ring)[0], said)
         await ring.publish("n0", b"meanwhile")
-        await ring.settle()
+        await ring.wait_healthy()
         assert ring.supervisor.counts["Pong"] == replies
 
 
 async def test_only_the_supervisor_sets_a_configuration() -> None:
     async with live_ring(*NAMES) as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         for node in ring.nodes.values():
             node.ticker.stop()
         ring.supervisor.ticker.stop()
@@ -280,7 +280,7 @@ async def test_only_the_supervisor_sets_a_configuration() -> None:
 
 async def test_member_is_not_unsubscribed_by_others() -> None:
     async with live_ring(*NAMES) as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         for node in ring.nodes.values():
             node.ticker.stop()
         said = greeting_of("stranger") + encode(TOPIC, Unsubscribe("n1"))

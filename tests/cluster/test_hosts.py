@@ -32,7 +32,7 @@ async def test_node_limits_publications_on_behalf_of_clients(
             await outsider.publish(cluster.topic, publications(4))
             with pytest.raises(UnreachableError) as caught:
                 await outsider.publish(cluster.topic, publications(64)[4:])
-    assert "too much waits to be stored" in str(caught.value)
+    assert "too many publications wait for the disk" in str(caught.value)
 
 
 async def test_left_topic_keeps_nothing_in_memory() -> None:

@@ -52,7 +52,7 @@ async def stored_ring(directory: Path, tick_s: float) -> AsyncIterator[ProxiedRi
         for name, store in stores.items():
             ring.delivered[name] = Forgetful()
             await ring.join(name, store)
-        await ring.settle()
+        await ring.wait_healthy()
         yield ring
 
 

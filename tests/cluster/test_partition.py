@@ -70,17 +70,17 @@ async def test_two_sides_merge_with_the_publications_of_both(
     is_cut: Callable[[NodeId, NodeId], bool], kind: Cut
 ) -> None:
     async with proxied_ring(*NAMES) as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         sent = await publish(ring, "before")
-        await ring.settle()
+        await ring.wait_healthy()
         ring.network.cut(is_cut, kind)
         sent += await publish(ring, "apart")
         await ticks(ring, CUT_TICKS)
         assert_apart(ring)
         ring.network.heal()
-        await ring.settle()
+        await ring.wait_healthy()
         sent += await publish(ring, "after")
-        await ring.settle()
+        await ring.wait_healthy()
         assert len(roots(ring)) == 1
         for name in NAMES:
             assert sorted(ring.delivered[name]) == sorted(sent), name
@@ -99,23 +99,23 @@ def assert_apart(ring: ProxiedRing) -> None:
 
 async def test_members_cut_off_only_from_each_other_are_not_evicted() -> None:
     async with proxied_ring(*NAMES) as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         ring.network.cut(with_supervisor_for_both, Cut.RESET)
         await ticks(ring, 2 * CUT_TICKS)
         assert ring.supervisor.counts["evictions"] == 0
         assert ring.supervisor.counts["ReportUnresponsive"] > 0
         assert ring.supervisor.members() == {TOPIC: len(NAMES)}
         ring.network.heal()
-        await ring.settle()
+        await ring.wait_healthy()
 
 
 async def test_members_cut_off_from_the_supervisor_are_evicted_and_return() -> None:
     async with proxied_ring(*NAMES) as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         ring.network.cut(with_supervisor_for_one_side, Cut.BLACKHOLE)
         await until(lambda: ring.supervisor.members() == {TOPIC: len(NAMES) - len(OTHERS)})
         ring.network.heal()
-        await ring.settle()
+        await ring.wait_healthy()
         assert ring.supervisor.members() == {TOPIC: len(NAMES)}
 
 
@@ -124,7 +124,7 @@ async def test_member_reachable_only_indirectly_gets_every_publication() -> None
         return {one, other} in ({"n0", "n1"}, {"n0", "n2"})
 
     async with proxied_ring(*NAMES) as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         ring.network.cut(is_cut, Cut.RESET)
         sent = await publish(ring, "around")
         await until(lambda: all(len(got) == len(sent) for got in ring.delivered.values()))

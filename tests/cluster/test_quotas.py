@@ -29,7 +29,7 @@ async def test_one_member_cannot_use_up_the_topics_of_a_supervisor(
     monkeypatch.setattr(topics, "TOPICS_PER_NAME_MAX", 5)
     monkeypatch.setattr(topics, "TOPICS_MAX", 20)
     async with live_ring("n0") as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         greedy = NodeHost("greedy", ring.settings, rng=Random(1))
         await greedy.start(LOOPBACK, 0)
         try:
@@ -100,7 +100,7 @@ async def test_invented_names_wait_within_a_quota_and_release_their_memory(
     monkeypatch.setattr(topics, "SUBJECTS_PER_NAME_MAX", 1_000)
     said = [encode(TOPIC, GetConfiguration(f"invented{number}")) for number in range(20_000)]
     async with live_ring("n0", tick_s=0.2) as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         supervisor = ring.supervisor
         machine = supervisor._topics.machine(TOPIC)
         assert machine is not None
@@ -112,7 +112,7 @@ async def test_invented_names_wait_within_a_quota_and_release_their_memory(
         assert waiting <= 20_000 - supervisor.links.counts["too many subjects"]
         await until(lambda: not machine.queue)
         assert sys.getsizeof(machine._queue) < 1_000
-        await ring.settle()
+        await ring.wait_healthy()
 
 
 async def exchange(port: int, greeting: bytes, frames: list[bytes]) -> list[object]:

@@ -393,7 +393,7 @@ async def test_publishing_no_payloads_does_nothing() -> None:
         async with node.subscribe(TOPIC) as news:
             assert await news.publish_many([]) == []
             assert news.lag == 0
-        with pytest.raises(SkipringError, match="not subscribed"):
+        with pytest.raises(SkipringError, match="no longer subscribed"):
             await news.publish_many([])
 
 

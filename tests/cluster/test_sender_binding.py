@@ -25,7 +25,7 @@ from tests.support.exchanges import greeting_of
 from tests.support.rings import DEADLINE_S, TOPIC, LiveRing, live_ring, until
 from tests.wire.samples import SAMPLES
 
-REASON = "speaks for another"
+REASON = "sender mismatch"
 FORGED = [each for each in SAMPLES if names_another(each, "stranger")]
 EVERYTHING = (RangeSummary.make(ALL),)
 
@@ -35,7 +35,7 @@ def port_of(address: str) -> int:
 
 
 def forged(*messages: WireMessage) -> bytes:
-    """Return the bytes of a stranger that acts for other nodes."""
+    """Return the bytes of an outsider that acts for other nodes."""
     return greeting_of("stranger") + b"".join(encode(TOPIC, each) for each in messages)
 
 
@@ -48,12 +48,12 @@ async def test_message_that_names_another_sender_is_dropped_and_counted(
     sample: WireMessage,
 ) -> None:
     async with live_ring("n0", "n1") as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         hosts = (ring.nodes["n0"], ring.supervisor)
         for number, host in enumerate(hosts, start=1):
             await send_stream(port_of(host.address), forged(sample))
             await until(lambda: dropped(ring) == number)  # noqa: B023
-        await ring.settle()
+        await ring.wait_healthy()
 
 
 def dropped(ring: LiveRing) -> int:
@@ -64,11 +64,11 @@ async def test_members_never_name_another_sender() -> None:
     async with live_ring("n0", "n1", "n2", "n3", "n4") as ring:
         for name in ring.nodes:
             await ring.publish(name, name.encode())
-        await ring.settle()
+        await ring.wait_healthy()
         await ring.kill("n3")
         assert await ring.leave("n1")
         await ring.join("n5")
-        await ring.settle()
+        await ring.wait_healthy()
         assert dropped(ring) == 0
 
 
@@ -100,7 +100,7 @@ async def test_forged_request_sends_nothing_to_the_named_member() -> None:
     async with live_ring("n0", "n1", tick_s=0.2) as ring:
         for _ in range(16):
             await ring.publish("n0", bytes(64 * 1024))
-        await ring.settle()
+        await ring.wait_healthy()
         links = ring.nodes["n0"].links
         before = links.traffic["bytes_sent"]
         await send_stream(port_of(ring.nodes["n0"].address), forged(*questions))
@@ -119,7 +119,7 @@ async def test_invented_senders_get_no_queue_and_no_credit() -> None:
     said = [message for number in range(200) for message in questions(f"ghost{number}")]
     async with live_ring("n0", "n1", tick_s=0.2) as ring:
         await ring.publish("n0", bytes(64 * 1024))
-        await ring.settle()
+        await ring.wait_healthy()
         links = ring.nodes["n0"].links
         await send_stream(port_of(ring.nodes["n0"].address), forged(*said))
         await until(lambda: links.counts[REASON] == len(said))

@@ -101,7 +101,7 @@ async def test_certificate_covers_the_names_below_its_own(papers: Papers) -> Non
 
 Showing = Callable[[Papers, int], ssl.SSLContext]
 UNWELCOME: dict[str, tuple[Showing, str, str]] = {
-    "no certificate": (Papers.none, "no certificate", "the other side has shown none"),
+    "no certificate": (Papers.none, "no certificate", "the peer has presented none"),
     "another authority": (Papers.of_another_authority, "bad certificate", "issuer certificate"),
     "expired": (Papers.expired, "bad certificate", "certificate has expired"),
 }
@@ -278,7 +278,7 @@ async def secured_ring(papers: Papers) -> AsyncIterator[SecuredRing]:
     try:
         for name in NAMES:
             await ring.join(name)
-        await ring.settle()
+        await ring.wait_healthy()
         yield ring
     finally:
         await ring.stop()
@@ -291,7 +291,7 @@ async def test_tls_ring_is_legitimate_and_every_member_gets_all_publications(
     async with secured_ring(papers) as ring:
         for name in NAMES:
             await ring.publish(name, name.encode())
-        await ring.settle()
+        await ring.wait_healthy()
         sent = sorted(name.encode() for name in NAMES)
         assert all(sorted(got) == sent for got in ring.delivered.values())
         assert not any(node.links.counts["handshake failed"] for node in ring.nodes.values())
@@ -303,7 +303,7 @@ async def test_tls_ring_heals_after_a_crash_and_the_loss_of_its_supervisor(paper
         await ring.restart_supervisor()
         await ring.kill("n1")
         await ring.publish("n3", b"after")
-        await ring.settle()
+        await ring.wait_healthy()
         assert all(ring.delivered[name] == [b"after"] for name in ring.nodes)
 
 
@@ -322,5 +322,5 @@ async def test_publishing_through_a_member_needs_a_certificate(papers: Papers) -
             where, rng=Random(1), credentials=papers.of("writer"), is_volatile=True
         ) as writer:
             await writer.publish(TOPIC, [made])
-        await ring.settle()
+        await ring.wait_healthy()
         assert all(got == [b"from outside"] for got in ring.delivered.values())

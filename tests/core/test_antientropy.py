@@ -313,7 +313,7 @@ def test_T14_newcomer_receives_all_3000_publications(rules: Rules, start: NodeId
     for _ in range(20):
         for node in (start, talk.other(start).node):
             talk.ask(node)
-        talk.settle()
+        talk.deliver_all()
     assert len(talk.u.ids) == 3000
     chunks = talk.messages(Publications)
     assert all(sum(p.size_bytes for p in m.publications) <= 4096 for m in chunks)
@@ -506,7 +506,7 @@ def test_T18_equal_roots_and_known_publications_do_not_reset_the_period() -> Non
 def test_T19_equal_tries_are_confirmed(rules: Rules, held: Sequence[Publication]) -> None:
     talk = Talk(held, held, limited(rules))
     talk.post("u", talk.u.confirm("v"))
-    talk.settle()
+    talk.deliver_all()
     assert talk.messages(TrieEqual) == [TrieEqual("v", talk.u.root)]
     assert talk.u.in_sync == ["v"]
 
@@ -523,7 +523,7 @@ def test_T19_different_tries_are_not_confirmed(rules: Rules) -> None:
             if u != v:
                 talk = Talk(u, v, limited(rules))
                 talk.post("u", talk.u.confirm("v"))
-                talk.settle()
+                talk.deliver_all()
                 assert talk.messages(TrieEqual) == []
                 assert talk.u.in_sync == []
 

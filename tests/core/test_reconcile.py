@@ -261,7 +261,7 @@ def test_T9_any_exchange_terminates_even_from_forged_summaries(
 ) -> None:
     talk = Talk(opaque(others), opaque(held), limited(rules, **limits))
     talk.post("u", [("v", message)])
-    talk.settle(messages_max=1000)
+    talk.deliver_all(messages_max=1000)
     assert talk.u.ids | talk.v.ids == {*held, *others}, "a claim brings no publication about"
 
 
@@ -291,7 +291,7 @@ def test_T9_forged_root_causes_no_more_messages_than_the_tries_have_nodes(
     for held in (ids, ids[::2], ids[40:]):
         talk = Talk(opaque(ids), opaque(held), config)
         talk.post("u", [("v", CheckTrie("u", (RangeSummary.make(ALL, [Summary(ALL, JUNK)]),)))])
-        talk.settle(messages_max=300)
+        talk.deliver_all(messages_max=300)
         assert len([m for m in talk.messages() if labels_of(m)]) <= 2 * 64
 
 

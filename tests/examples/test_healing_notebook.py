@@ -56,7 +56,7 @@ def test_notebook_stores_no_outputs_and_is_plain_python() -> None:
         assert cell["metadata"] == {}
         if cell["cell_type"] == "code":
             assert (cell["outputs"], cell["execution_count"]) == ([], None), cell["id"]
-            compile("".join(cell["source"]), cell["id"], "exec")  # a magic is no Python
+            compile("".join(cell["source"]), cell["id"], "exec")  # a magic is not Python
 
 
 def test_links_of_the_notebook_have_targets() -> None:

@@ -63,7 +63,7 @@ class Mistake(Struct, frozen=True, kw_only=True):
     program: str = ""
     background: str = ""  # a process that runs meanwhile, and what it prints when it is up
     is_up: str = ""
-    has_ring: bool = True  # False: nothing listens at 127.0.0.1:7400
+    has_ring: bool = True  # False: nothing listens on 127.0.0.1:7400
     lacks: str = ""  # a package that is not installed
     is_waiting: bool = False  # it takes seconds: the test starts it first
     until: str = ""  # output after which the test interrupts a command that waits

@@ -16,7 +16,7 @@ TICKS_MAX = 6  # below the 8 after which the silence of a neighbour makes a node
 @pytest.mark.heavy
 async def test_node_with_the_last_label_rejoins_a_few_ticks_after_a_wrong_eviction() -> None:
     async with live_ring(*numbered(16), tick_s=TICK_S) as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         ticks = [await ticks_until_back(ring) for _ in range(3)]
     assert max(ticks) <= TICKS_MAX
 
@@ -27,5 +27,5 @@ async def ticks_until_back(ring: LiveRing) -> int:
     evicted = ring.supervisor.ticker.calls
     ring.supervisor.dispatch(TOPIC, NodeSuspected(last))
     ring.supervisor._sender.send_message(TOPIC, last, UNRECORDED)
-    await ring.settle()
+    await ring.wait_healthy()
     return ring.supervisor.ticker.calls - evicted

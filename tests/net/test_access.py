@@ -53,7 +53,7 @@ def test_environment_certificates_belong_to_environment(monkeypatch: pytest.Monk
 def test_variable_selects_another_context(monkeypatch: pytest.MonkeyPatch) -> None:
     save_context()
     monkeypatch.setenv("SKIPRING_CONTEXT", "missing")
-    with pytest.raises(InputError, match="no context 'missing'; there are: prod"):
+    with pytest.raises(InputError, match="no context 'missing'; saved contexts: prod"):
         Access.resolve()
 
 

@@ -22,7 +22,7 @@ from tests.support.exchanges import (
     call,
     greeting_of,
     hosts,
-    is_refused_as_a_stranger_by,
+    is_refused_as_wrong_peer_by,
     link_of,
     note,
     parcel,
@@ -189,7 +189,7 @@ async def test_another_node_behind_an_address_receives_nothing() -> None:
     async with hosts("a", "b", "c") as (a, b, c):
         a.book.learn({"b": c.address})
         a.links.send("b", note(1))
-        await until(lambda: is_refused_as_a_stranger_by(a))
+        await until(lambda: is_refused_as_wrong_peer_by(a))
         assert not c.got
         a.knows(b)
         a.links.send("b", note(2))
@@ -200,7 +200,7 @@ async def test_another_node_behind_an_address_receives_nothing() -> None:
 async def test_node_at_the_address_of_a_supervisor_receives_nothing() -> None:
     async with hosts("a", "b") as (a, b):
         a.links.send_to_supervisor(b.address, note(1))
-        await until(lambda: is_refused_as_a_stranger_by(a))
+        await until(lambda: is_refused_as_wrong_peer_by(a))
         assert not b.got
 
 
@@ -225,7 +225,7 @@ async def test_nothing_is_accepted_from_another_node_behind_an_address() -> None
     async with hosts("a") as (a,), answering(greeting_of("c") + note(1)) as (address, _):
         a.book.learn({"b": address})
         a.links.send("b", note(1))
-        await until(lambda: is_refused_as_a_stranger_by(a))
+        await until(lambda: is_refused_as_wrong_peer_by(a))
         assert a.got == []
 
 
@@ -233,8 +233,8 @@ async def test_frame_for_another_node_is_counted_once() -> None:
     async with hosts("a", "c") as (a, c):
         a.book.learn({"b": c.address})
         a.links.send("b", note(1))
-        await until(lambda: is_refused_as_a_stranger_by(a))
-        assert a.links.counts["stranger"] == 1
+        await until(lambda: is_refused_as_wrong_peer_by(a))
+        assert a.links.counts["wrong peer"] == 1
 
 
 # -- supervisors and clients -----------------------------------------------------------------

@@ -75,19 +75,19 @@ async def test_many_nodes_at_one_address_cause_few_dials() -> None:
 
 async def test_member_cannot_cause_repeated_dials_of_an_address() -> None:
     async with victim() as (address, accepted), live_ring("n0", "n1") as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         node = ring.nodes["n0"]
         lies = introductions(address, 300)
         await send_stream(int(node.address.rpartition(":")[2]), greeting_of("m") + lies)
         ticks = node.ticker.calls
         await until(lambda: node.ticker.calls > ticks + 10)
-        await ring.settle()
+        await ring.wait_healthy()
         assert len(accepted) <= MEMBER_BURST + 10
 
 
 async def test_supervisor_forwards_no_address_that_one_member_claims_for_another() -> None:
     async with victim() as (address, _), live_ring("n0", "n1") as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         supervisor = ring.supervisor
         lies = encode(TOPIC, GetConfiguration("ghost"), {"ghost": address})
         before = supervisor.counts["GetConfiguration"]
@@ -132,7 +132,7 @@ async def test_dial_that_finds_another_incarnation_than_claimed_proves_nothing()
         await until(lambda: not a.links.connections)
         a.links.send("b", note(2))
         await until(lambda: a.links.dial_backs.counts[DialBackResult.FAILED] == 1)
-        assert (a.counts["stranger"], b.numbers("a")) == (1, [])
+        assert (a.counts["wrong peer"], b.numbers("a")) == (1, [])
         assert a.book.find("b") is None
         # The expectation ends with the claim: a restarted process is found by another one.
         await a.reach(b, 3)

@@ -128,7 +128,7 @@ def greeting_of_version(version: int) -> bytes:
 
 
 FOREIGN = {
-    "nothing": (nothing, "nothing listens at {}; start one with: skipring supervisor"),
+    "nothing": (nothing, "nothing listens on {}; start one with: skipring supervisor"),
     "http": (http(ThreadingHTTPServer), f"{{}} {SUPERVISOR_SENTENCE} HTTP"),
     "http, one at a time": (http(HTTPServer), f"{{}} {SUPERVISOR_SENTENCE} HTTP"),
     "ssh": (saying(b"SSH-2.0-OpenSSH_9.2\r\n"), f"{{}} {SUPERVISOR_SENTENCE} SSH"),
@@ -138,7 +138,7 @@ FOREIGN = {
     "silent": (saying(b""), "{} accepts connections but has not answered as skipring"),
     "version 3": (
         saying(greeting_of_version(3)),
-        f"{{}} speaks wire version 3, this is version {VERSION}",
+        f"{{}} uses wire version 3, this process uses {VERSION}",
     ),
     "node": (
         skipring(lambda: Host("b")),
@@ -217,7 +217,7 @@ async def test_sentence_about_a_node_names_the_node() -> None:
         assert a.links.why_unreachable("b") == (
             f"{c.address} is not the skipring node b: it is the skipring node c"
         )
-        assert a.links.why_unreachable("d") == f"nothing listens at {a.book.find('d')}"
+        assert a.links.why_unreachable("d") == f"nothing listens on {a.book.find('d')}"
         assert a.links.why_unreachable("never dialled") is None
 
 
@@ -277,7 +277,7 @@ async def test_known_supervisor_is_not_probed_for_tls() -> None:
 
 
 WITH_TLS = {
-    "nothing": (nothing, "nothing listens at {}; start one with: skipring supervisor"),
+    "nothing": (nothing, "nothing listens on {}; start one with: skipring supervisor"),
     "http": (saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "{} does not speak TLS; "),
     "ssh": (saying(b"SSH-2.0-OpenSSH_9.2\r\n"), "{} does not speak TLS; "),
     "plain supervisor": (
@@ -376,7 +376,7 @@ def test_node_logs_each_reason_once_and_the_reconnection() -> None:
             lost = [each for each in lines() if each["event"] == "supervisor_unreachable"]
             reasons = [each["reason"] for each in lost]
             assert len(reasons) == len(set(reasons))  # a broken connection may yield another reason
-            assert f"nothing listens at {address}; start one with: skipring supervisor" in reasons
+            assert f"nothing listens on {address}; start one with: skipring supervisor" in reasons
             assert {each["address"] for each in lost} == {address}
 
     with logged() as lines:

@@ -48,7 +48,7 @@ def test_handshake_of_a_calm_source_begins_immediately() -> None:
     handshakes: Handshakes[str] = Handshakes(SECURED, 0.0)
     assert handshakes.add("a1", A, 0.0) is None
     assert handshakes.begin(0.0) == ["a1"]
-    assert not handshakes.is_waited_for
+    assert not handshakes.has_waiting
     assert len(handshakes) == 1
     handshakes.remove("a1")
     assert len(handshakes) == 0
@@ -151,7 +151,7 @@ def test_random_connections_leave_nothing_behind() -> None:
     for gone in open_ones:
         handshakes.remove(gone)
     assert len(handshakes) == 0
-    assert not handshakes.is_waited_for
+    assert not handshakes.has_waiting
 
 
 def test_ipv6_network_is_one_source() -> None:

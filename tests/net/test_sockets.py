@@ -1,4 +1,4 @@
-"""Opening connections: slow peers, many peers, and peers with or without TLS."""
+"""Dialled and accepted connections: slow peers, many peers, and peers with or without TLS."""
 
 from __future__ import annotations
 

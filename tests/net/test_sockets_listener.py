@@ -67,7 +67,7 @@ def test_port_in_use_names_the_process(host: str) -> None:
     with server:
         address = f"[{host}]:{server.getsockname()[1]}"
         text = why_not_listening(address, OSError(EADDRINUSE, "Address already in use"))
-    assert text.startswith(f"cannot listen at {address}: process {os.getpid()} (")
+    assert text.startswith(f"cannot listen on {address}: process {os.getpid()} (")
     assert text.endswith(" listens there; stop it, or choose another port")
     assert text.isprintable()
 
@@ -76,7 +76,7 @@ def test_port_in_use_by_an_unknown_process_is_reported(monkeypatch: pytest.Monke
     monkeypatch.setattr(listener, "listening_process", lambda _: None)
     text = why_not_listening("127.0.0.1:7400", OSError(EADDRINUSE, "Address already in use"))
     assert text == (
-        "cannot listen at 127.0.0.1:7400: another process listens there; "
+        "cannot listen on 127.0.0.1:7400: another process listens there; "
         "stop it, or choose another port"
     )
 
@@ -91,7 +91,7 @@ def test_port_in_use_by_an_unknown_process_is_reported(monkeypatch: pytest.Monke
 )
 def test_every_reason_has_a_remedy(number: int, remedy: str) -> None:
     error = OSError(number, os.strerror(number))
-    expected = f"cannot listen at 127.0.0.1:80: {os.strerror(number).lower()}; {remedy}"
+    expected = f"cannot listen on 127.0.0.1:80: {os.strerror(number).lower()}; {remedy}"
     assert why_not_listening("127.0.0.1:80", error) == expected
 
 

@@ -316,7 +316,7 @@ async def test_burst_of_requests_delays_neither_ticks_nor_other_clients(
             assert await status_of(ring) is not None
             writer.transport.abort()
             await drained
-        await ring.settle()
+        await ring.wait_healthy()
         assert ring.supervisor.counts["evictions"] == 0
 
 
@@ -343,7 +343,7 @@ class FilledRing:
         ring = await self._ring.__aenter__()
         made = (PublishRequested(payload=b"%d" % number) for number in range(self._count))
         await ring.nodes["n0"].publish(TOPIC, *made)
-        await ring.settle()
+        await ring.wait_healthy()
         return ring
 
     async def __aexit__(self, *_: object) -> None:
@@ -433,7 +433,7 @@ async def test_status_after_a_backfill_follows_slices_of_the_index(
 ) -> None:
     count = 30_000
     async with live_ring("n0") as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         node = ring.nodes["n0"]
         node.ticker.stop()
         made = (PublishRequested(payload=b"%d" % number) for number in range(count))

@@ -326,7 +326,7 @@ async def test_publication_is_sent_once_written_and_acknowledged_once_durable(
     with PublicationStore.open(tmp_path) as store:
         async with live_ring("other") as ring:
             node = await ring.join("publisher", store)
-            await ring.settle()
+            await ring.wait_healthy()
             for each in ring.nodes.values():
                 each.ticker.stop()  # nothing arrives by anti-entropy
             gate, promise = threading.Event(), store._promise
@@ -377,9 +377,9 @@ async def test_full_disk_is_reported_and_the_node_keeps_serving(tmp_path: Path) 
         async with live_ring("other") as ring:
             node = await ring.join("full", store)
             await publish(node, 1)
-            await ring.settle()
+            await ring.wait_healthy()
             fill(store)
-            with pytest.raises(StoreFullError, match="room"):
+            with pytest.raises(StoreFullError, match="disk is full"):
                 await publish(node, 2)
             kept = held(ring, "full")
             for number in (3, 4):
@@ -389,12 +389,12 @@ async def test_full_disk_is_reported_and_the_node_keeps_serving(tmp_path: Path) 
             await publish(ring.nodes["other"], 5)
             await until(lambda: held(ring, "full") >= 3)
             await ring.join("late")  # it gets everything, also from the full member
-            await ring.settle()
+            await ring.wait_healthy()
             make_room(store)
             await until(lambda: node.durability.error is None)
             await until(lambda: node.durability.unwritten == 0)
             made = await publish(node, 6)
-            await ring.settle()
+            await ring.wait_healthy()
             assert held(ring, "late") == 4
     with PublicationStore.open(tmp_path) as again:
         ids = [key for key, _ in again.archive(TOPIC).entries()]
@@ -411,7 +411,7 @@ async def test_backlog_from_others_is_bounded_while_the_disk_is_full(
         async with live_ring("other") as ring:
             node = await ring.join("full", store)
             await publish(node, 0)
-            await ring.settle()
+            await ring.wait_healthy()
             fill(store)
             for number in range(1, 60):
                 await publish(ring.nodes["other"], number, size)
@@ -422,7 +422,7 @@ async def test_backlog_from_others_is_bounded_while_the_disk_is_full(
             assert bound < waiting < bound + 2 * ring.settings.config.chunk_bytes
             assert held(ring, "full") < 60
             make_room(store)
-            await ring.settle()
+            await ring.wait_healthy()
             assert held(ring, "full") == 60
             await until(lambda: node.durability.unwritten == 0)
     with PublicationStore.open(tmp_path) as again:
@@ -446,7 +446,7 @@ async def test_publishing_for_clients_is_refused_with_a_reason_while_the_disk_is
                     TOPIC, "full", lambda number: Publish(number, made), PublishAck
                 )
             assert isinstance(answer, Refused)
-            assert "room" in answer.reason
+            assert "disk is full" in answer.reason
 
 
 async def test_node_that_leaves_while_publishing_for_a_client_refuses(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ async def test_requests_are_not_logged(capfd: pytest.CaptureFixture[str]) -> Non
 async def test_port_in_use_is_one_sentence() -> None:
     async with showing(Shown()) as address:
         second = Telemetry(Shown(), asyncio.get_running_loop())
-        with pytest.raises(InputError, match=f"cannot show metrics at {address}: .*in use"):
+        with pytest.raises(InputError, match=f"cannot serve metrics on {address}: .*in use"):
             second.start(LOOPBACK, int(address.rpartition(":")[2]))
         second.close()
 

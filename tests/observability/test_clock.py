@@ -61,7 +61,7 @@ async def test_client_publishing_with_a_clock_before_1970_gets_the_remedy(
     before_1970: None,
 ) -> None:
     async with live_ring("n0") as ring:
-        await ring.settle()
+        await ring.wait_healthy()
         access = Access(supervisors=(ring.supervisor.address,))
         plan = PublishPlan(topic=TOPIC, is_volatile=True)
         with pytest.raises(SkipringError) as caught:
@@ -75,7 +75,7 @@ async def test_member_with_a_clock_before_1970_receives_and_answers(before_1970:
         RpcClient([ring.supervisor.address], rng=Random(1)) as client,
     ):
         await ring.publish("n0", b"one")  # by a host with its own clock
-        await ring.settle()
+        await ring.wait_healthy()
         for node in await client.locate(TOPIC):
             assert isinstance(
                 await client.request(TOPIC, node, FetchChanges, ChangePage), ChangePage

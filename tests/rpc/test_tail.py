@@ -90,7 +90,7 @@ def test_tail_reads_a_restarted_member_from_the_start_of_its_log() -> None:
         async with live_ring() as ring:
             client = RpcClient(ring.settings.supervisors, rng=Random(0))
             first = await ring.join("a")
-            await ring.settle()
+            await ring.wait_healthy()
             for number in range(4):
                 await ring.publish("a", b"%d" % number)
             async with client:
@@ -99,7 +99,7 @@ def test_tail_reads_a_restarted_member_from_the_start_of_its_log() -> None:
                 port = int(first.address.rpartition(":")[2])
                 await ring.kill("a")
                 await ring.join("a", port=port)
-                await ring.settle()
+                await ring.wait_healthy()
                 for number in range(10, 16):
                     await ring.publish("a", b"%d" % number)
                 found = await read_until(tail, 6)

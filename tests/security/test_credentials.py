@@ -1,4 +1,4 @@
-"""Credentials: unusable files are refused when loaded, and contexts refuse strangers."""
+"""Credentials: unusable files are refused when loaded, and contexts refuse foreign certificates."""
 
 from __future__ import annotations
 

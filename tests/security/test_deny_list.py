@@ -30,7 +30,7 @@ def test_serial_numbers_are_read_in_all_usual_forms(tmp_path: Path) -> None:
 def test_invalid_serial_number_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "list"
     path.write_text(f"BEEF\n{text}\n", encoding="latin-1")
-    with pytest.raises(InputError, match=r"line 2 is no serial number: .*; give hexadecimal"):
+    with pytest.raises(InputError, match=r"line 2 is not a serial number: .*; give hexadecimal"):
         read_deny_list(path)
     assert parse_serial(text) is None
 

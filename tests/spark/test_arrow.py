@@ -49,5 +49,5 @@ def test_publication_without_contents_is_omitted_and_a_page_with_too_few_ids_ref
     opaque = replace(MADE[0], payload=None)
     rows = ArrowRows.of(TOPIC, page([opaque, MADE[1]], [MADE[0].id, MADE[1].id]))
     assert list(rows.ids) == [MADE[1].id]
-    with pytest.raises(MessageError, match="other offsets or ids than publications"):
+    with pytest.raises(MessageError, match="another number of offsets or ids"):
         ArrowRows.of(TOPIC, page([opaque, MADE[1]], [MADE[1].id]))

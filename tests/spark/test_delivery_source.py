@@ -139,7 +139,7 @@ def test_spark_reads_deliveries_as_a_table(spark: SparkSession, ring: Ring) -> N
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"includeHeaders": "true"}, "unknown option 'includeheaders'; there are supervisor"),
+        ({"includeHeaders": "true"}, "unknown option 'includeheaders'; the options are supervisor"),
         ({"startingOffsets": '{"orders": {"store": "s", "epoch": 0, "offset": 1}}'}, "earliest"),
         ({"startingOffsets": "yesterday"}, "startingOffsets"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),

@@ -53,7 +53,7 @@ session.stop(spark)
 """
 PATIENCE_S = 120.0
 KILLS = 5
-TICK_S = 0.25  # Measured: where it lives for minutes, a quicker ring takes a sixth of a core
+TICK_S = 0.25  # Measured: a ring with a shorter tick takes a sixth of a core for minutes
 
 
 @contextmanager

@@ -111,7 +111,7 @@ def test_notebook_is_plain_python_in_format_4_without_outputs() -> None:
         assert cell["metadata"] == {}
         if cell["cell_type"] == "code":
             assert (cell["outputs"], cell["execution_count"]) == ([], None), cell["id"]
-            compile("".join(cell["source"]), "cell", "exec")  # a magic is no Python
+            compile("".join(cell["source"]), "cell", "exec")  # a magic is not Python
 
 
 def test_links_of_the_notebook_have_targets_and_no_path_of_a_machine() -> None:

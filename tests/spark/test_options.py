@@ -70,7 +70,7 @@ def test_numeric_and_boolean_options_are_parsed() -> None:
 
 INVALID = {
     "unknown option 'suscribe'; did you mean \"subscribe\"": {"suscribe": "x"},
-    "unknown option 'zzz'; there are supervisor, ca": {"zzz": "x"},
+    "unknown option 'zzz'; the options are supervisor, ca": {"zzz": "x"},
     'option "subscribe" is missing': {"subscribe": " , "},
     "supervisor: no address given": {"supervisor": ""},
     "supervisor: expected HOST:PORT": {"supervisor": "nowhere"},
@@ -87,7 +87,7 @@ INVALID = {
     'startingOffsets is "earliest", "latest" or JSON': {"startingOffsets": "5"},
     'cannot be "latest"': {"startingOffsets": "latest"},
     'cannot be "earliest"': {"endingOffsets": "earliest"},
-    "give a position for each topic, and no other": {
+    "give one position for each of these topics": {
         "endingOffsets": json.dumps({"invoices": POSITION})
     },
     "the position of topic 'orders' is not {store, epoch, offset, chain}": {

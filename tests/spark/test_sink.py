@@ -122,7 +122,7 @@ NOT_TEXT = pa.array([[("name", b"\xff")]], pa.map_(pa.string(), pa.binary()))
         ("a key of 1025 bytes", {"value": [b""], "key": [bytes(1025)]}),
         ("a topic has 1 to 255 bytes", {"value": [b""], "topic": pa.array([None], pa.string())}),
         ("before 1970", {"value": [b""], "timestamp": EARLY}),
-        ("headers are texts", {"value": [b""], "headers": NOT_TEXT}),
+        ("is not UTF-8 text", {"value": [b""], "headers": NOT_TEXT}),
     ],
 )
 def test_row_that_cannot_be_published_is_refused(
@@ -149,7 +149,7 @@ def struct(columns: dict[str, DataType]) -> StructType:
         ("column value is bigint, not binary or string", {"value": LongType()}, TOPIC),
         ("column key is bigint, not binary", {"value": StringType(), "key": LongType()}, TOPIC),
         ("column timestamp is string, not", {"value": StringType(), "timestamp": StringType()}, ""),
-        ('option "topic", or a column topic', {"value": StringType()}, ""),
+        ('option "topic", or add a column topic', {"value": StringType()}, ""),
         (
             "column headers is map<string,int>, not",
             {"value": StringType(), "headers": NUMBERS},

@@ -52,7 +52,7 @@ def closed_port() -> str:
     ("sentence", "options"),
     [
         ("unknown option 'suscribe'; did you mean", {"suscribe": TOPIC}),
-        ("nothing listens at", {"supervisor": closed_port()}),
+        ("nothing listens on", {"supervisor": closed_port()}),
     ],
     ids=["option", "address"],
 )

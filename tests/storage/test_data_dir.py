@@ -59,14 +59,14 @@ def test_lock_names_the_process_that_holds_it(path: Path) -> None:
     if Path("/proc/self/cmdline").exists():
         program = Path(sys.executable).name
         assert f"process {other.pid} ({program} -c" in text
-    assert text.endswith("; stop it, or take another data directory")
+    assert text.endswith("; stop it, or use another data directory")
     assert text.isprintable()
 
 
 def test_lock_reports_that_this_process_holds_it(path: Path) -> None:
     lock = Lock(path)
     assert refusal(path) == (
-        f"{path.parent}: already open in this process; close it first, or take another data "
+        f"{path.parent}: already open in this process; close it first, or use another data "
         "directory"
     )
     lock.release()
@@ -109,7 +109,7 @@ def test_random_name_is_created_once_in_a_private_file(tmp_path: Path) -> None:
 def test_given_name_is_kept_and_not_changed(tmp_path: Path) -> None:
     assert node_id(tmp_path, "Ann.1_b-c") == "Ann.1_b-c"
     assert (tmp_path / "node-id").read_text() == "Ann.1_b-c\n"
-    with pytest.raises(IdentityError, match=r"called Ann\.1_b-c, not bob; leave the name out"):
+    with pytest.raises(IdentityError, match=r"called Ann\.1_b-c, not bob; omit the name"):
         node_id(tmp_path, "bob")
     assert node_id(tmp_path) == node_id(tmp_path, "Ann.1_b-c") == "Ann.1_b-c"
 
@@ -126,7 +126,7 @@ def test_invalid_name_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_binary_file_and_a_file_in_place_of_the_directory_are_refused(tmp_path: Path) -> None:
     (tmp_path / "node-id").write_bytes(b"\xff\xfe" * 5000)
-    with pytest.raises(IdentityError, match="is no name for a node"):
+    with pytest.raises(IdentityError, match="is not a valid node name"):
         node_id(tmp_path)
     with pytest.raises(StorageError):
         node_id(tmp_path / "node-id")

@@ -330,7 +330,7 @@ def test_full_disk_loses_nothing_and_the_commit_is_retried(
         archive.discard(2)
         monkeypatch.setattr(store_module, "insert_pack", insert_until_full)
         for _ in range(2):
-            with pytest.raises(StoreFullError, match="make room"):
+            with pytest.raises(StoreFullError, match="free some space"):
                 store.commit()
             assert (archive.end, archive.durable_end, store.unwritten) == (105, 5, 100)
             assert len(offsets(store)) == 104
@@ -372,7 +372,7 @@ def test_two_processes_cannot_share_a_directory(directory: Path) -> None:
         "except Exception as error: print(type(error).__name__, error)\n"
     )
     with PublicationStore.open(directory) as store:
-        with pytest.raises(StoreBusyError, match="take another data directory"):
+        with pytest.raises(StoreBusyError, match="use another data directory"):
             PublicationStore.open(directory)
         other = subprocess.run(
             [sys.executable, "-c", program, directory],

@@ -152,7 +152,7 @@ class Caller:
         reader = FrameReader()
         while True:
             for frame in reader.feed(await self.read()):
-                with suppress(MessageError):  # a greeting is no message
+                with suppress(MessageError):  # a greeting is not a message
                     question = decode(frame).message
                     if isinstance(question, AskHolder):
                         reply = HolderReply(question.connection, is_own=True)
@@ -210,10 +210,10 @@ def link_of(host: Host, name: NodeId) -> Any:  # noqa: ANN401  (a link or none, 
     return host.links.peer(name).link
 
 
-def is_refused_as_a_stranger_by(host: Host) -> bool:
-    """Return True once the dialled process is refused as a stranger and disconnected."""
+def is_refused_as_wrong_peer_by(host: Host) -> bool:
+    """Return True once the dialled process is refused as the wrong peer and disconnected."""
     is_over = not host.links.connections and not is_dialling(host)
-    return is_over and host.links.counts["stranger"] > 0
+    return is_over and host.links.counts["wrong peer"] > 0
 
 
 def is_dialling(host: Host) -> bool:

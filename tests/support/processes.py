@@ -70,7 +70,7 @@ class LoggingProcess:
         """Send SIGHUP."""
         self._process.send_signal(signal.SIGHUP)
 
-    async def listens_at(self) -> str:
+    async def listen_address(self) -> str:
         """Return the address in the first line of output."""
         assert self._process.stdout is not None
         async with asyncio.timeout(DEADLINE_S):

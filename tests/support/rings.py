@@ -77,9 +77,9 @@ class LiveRing:
     async def leave(self, name: NodeId) -> bool:
         """Let a node leave the topic and stop; return True if the supervisor permitted it."""
         node = self.nodes.pop(name)
-        is_let_go = await node.unsubscribe(TOPIC, DEADLINE_S)
+        is_released = await node.unsubscribe(TOPIC, DEADLINE_S)
         await node.close()
-        return is_let_go
+        return is_released
 
     async def kill(self, name: NodeId) -> None:
         """Stop a node without notice."""
@@ -104,7 +104,7 @@ class LiveRing:
             str(fault) for judge in (violations, publication_violations) for fault in judge(seen)
         ]
 
-    async def settle(self) -> None:
+    async def wait_healthy(self) -> None:
         """Wait until the ring is legitimate and in sync."""
         await until(lambda: not self.faults(), lambda: "\n".join(self.faults()))
 

@@ -222,7 +222,7 @@ class Talk:
         sender = self.v.node if to == self.u.node else self.u.node
         self.post(to, self.party(to).receive(message, sender))
 
-    def settle(self, messages_max: int = MESSAGES_MAX) -> Talk:
+    def deliver_all(self, messages_max: int = MESSAGES_MAX) -> Talk:
         """Deliver all messages, and all that are sent in answer."""
         for _ in range(messages_max):
             if not self.waiting:
@@ -233,7 +233,7 @@ class Talk:
     def session(self, start: NodeId, rng: Random | None = None) -> Talk:
         """Let a party ask, and run the session to its end."""
         self.ask(start, rng)
-        return self.settle()
+        return self.deliver_all()
 
 
 def sessions_until_equal(talk: Talk, sessions_max: int, rng: Random) -> int:

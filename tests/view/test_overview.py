@@ -154,7 +154,7 @@ async def test_last_overview_stays_while_the_supervisor_is_away_and_after_its_da
 @in_loop
 async def test_missing_supervisor_is_reported() -> None:
     async with Observer(["127.0.0.1:9"]) as observer:
-        with pytest.raises(UnreachableError, match=r"nothing listens at 127\.0\.0\.1:9"):
+        with pytest.raises(UnreachableError, match=r"nothing listens on 127\.0\.0\.1:9"):
             await observer.overview()
 
 

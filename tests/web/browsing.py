@@ -92,7 +92,7 @@ REMEMBERING = """() => {
 
 
 class Reader:
-    """A page of the dashboard and the complaints of its console."""
+    """A page of the dashboard and the errors on its console."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -197,7 +197,7 @@ class Reader:
 
 @contextmanager
 def reading(browser: Browser, url: str, **options: Any) -> Iterator[Reader]:  # noqa: ANN401
-    """Open a page with its own cookies; assert that it ends without complaints."""
+    """Open a page with its own cookies; assert that its console shows no errors."""
     context = browser.new_context(**{"viewport": WIDE, "color_scheme": "light", **options})
     try:
         reader = Reader(context.new_page())
@@ -286,10 +286,10 @@ class Stage:
 
         return asyncio.run_coroutine_threadsafe(act(), self._loop).result(DEADLINE_S)
 
-    def settle(self) -> None:
+    def wait_healthy(self) -> None:
         """Wait until the ring is legitimate and in sync."""
-        settled = self.cluster.wait_healthy(DEADLINE_S)
-        asyncio.run_coroutine_threadsafe(settled, self._loop).result(DEADLINE_S + 1)
+        healthy = self.cluster.wait_healthy(DEADLINE_S)
+        asyncio.run_coroutine_threadsafe(healthy, self._loop).result(DEADLINE_S + 1)
 
     def labels(self) -> dict[NodeId, Label]:
         """Return the labels of the live nodes."""
@@ -300,7 +300,7 @@ class Stage:
 @contextmanager
 def whole(browser: Browser, stage: Stage, **options: Any) -> Iterator[Reader]:  # noqa: ANN401
     """Open a page that shows a legitimate ring."""
-    stage.settle()
+    stage.wait_healthy()
     with reading(browser, stage.dashboard.url, **options) as reader:
         reader.expect_verdict("healthy")
         await_drawn(reader, stage)

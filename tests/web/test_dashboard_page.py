@@ -170,7 +170,7 @@ def test_lost_connection_is_reported_until_it_returns(browser: Browser, calm: St
         page.unroute("**/api/events**")
         expect(page.locator("#connection-text")).to_have_text("live")
         expect(page.locator("#lost")).to_be_hidden()
-        reader.complaints.clear()  # the browser complains about the aborted request
+        reader.complaints.clear()  # the browser logs an error for the aborted request
 
 
 def test_refused_stream_shows_the_reason_of_the_server(browser: Browser, calm: Stage) -> None:
@@ -187,7 +187,7 @@ def test_refused_stream_shows_the_reason_of_the_server(browser: Browser, calm: S
         page.unroute("**/api/events**")
         expect(page.locator("#connection-text")).to_have_text("live")
         expect(page.locator("#lost")).to_be_hidden()
-        reader.complaints.clear()  # the browser complains about the 503
+        reader.complaints.clear()  # the browser logs an error for the 503
 
 
 def test_uninspected_topics_are_counted(browser: Browser, calm: Stage) -> None:

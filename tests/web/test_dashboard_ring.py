@@ -223,7 +223,7 @@ def test_refused_publication_is_reported_beside_its_input(browser: Browser, calm
         page.click("#publish-send")
         expect(page.locator("#publish-outcome")).to_contain_text("does not answer")
         assert page.input_value("#publish-text") == "not delivered"
-        reader.complaints.clear()  # the browser complains about the aborted request
+        reader.complaints.clear()  # the browser logs an error for the aborted request
 
 
 # --- chaos -------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_page_without_chaos_has_no_chaos_buttons(browser: Browser, calm: Stage) 
                  .then(({ status }) => status)"""
         )
         assert status == 404
-        reader.complaints.clear()  # the browser complains about the 404
+        reader.complaints.clear()  # the browser logs an error for the 404
 
 
 def test_damage_of_each_chaos_button_is_shown_and_heals(browser: Browser, torn: Stage) -> None:

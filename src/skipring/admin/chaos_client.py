@@ -111,7 +111,7 @@ class ChaosClient:
             answer = await self._ask(node, damage)
             if isinstance(damage, Crash):
                 answer = await self._ask(node, ChaosPing(0), CRASH_S)
-                return None if answer is None else f"{node} lives on"
+                return None if answer is None else f"{node} is still running"
             if not isinstance(answer, ChaosAck):
                 reason = answer.reason if isinstance(answer, Refused) else "no answer"
                 return f"{node}: {reason}"
@@ -129,5 +129,5 @@ class ChaosClient:
 
 
 def _named(nodes: Sequence[NodeId]) -> str:
-    """Format some nodes for a sentence; the supervisor gets an article."""
+    """Format node names for a sentence; the supervisor gets an article."""
     return listed([f"the {n}" if n == SUPERVISOR else n for n in nodes], NAMED_MAX)

@@ -1,4 +1,4 @@
-"""Plans of fault injection: the damage to each process that makes a live topic wrong.
+"""Plans of fault injection: the damage to each process that puts a live topic into a wrong state.
 
 The nodes of an adversary's world get the names of live nodes, and each live node gets its state. A
 crashed node of that world becomes a name without a process. A plan only describes the damage; the
@@ -35,7 +35,7 @@ from skipring.world.adversaries import ADVERSARIES, Adversary
 from skipring.world.adversaries.arbitrary import Arbitrary
 from skipring.world.snapshot import CARRIERS, Snapshot
 
-SHARE: Final = 0.5  # of publications that are lost, by default
+SHARE: Final = 0.5  # default share of lost publications
 IDS_PER_DIGEST: Final = 8  # a trie has a digest for about this number of publications
 
 Damages: TypeAlias = dict[NodeId, list[Damage]]  # in this order; the supervisor under its name
@@ -49,7 +49,7 @@ Renamed = TypeVar("Renamed", bound=Damage | Message)
 def check_adversary(code: str) -> None:
     """Raise InputError for a code that is not in the catalog."""
     if code not in ADVERSARIES:
-        raise InputError(f"there is no adversary {code}; there are {', '.join(ADVERSARIES)}")
+        raise InputError(f"unknown adversary {code}; the adversaries are {', '.join(ADVERSARIES)}")
 
 
 def check_names(names: Iterable[NodeId], members: Iterable[NodeId]) -> None:
@@ -67,8 +67,8 @@ def adversarial(code: str, topic: TopicId, members: Statuses, seed: int) -> Dama
     """Put a topic into an initial state of the catalog.
 
     The plan does not use the publications of that world, because it must not invent any: instead
-    existing publications are lost and their hashes become wrong. It ignores which nodes want to
-    leave, too.
+    existing publications are lost and their hashes become wrong. It also ignores which nodes want
+    to leave.
     """
     check_adversary(code)
     world = _world(ADVERSARIES[code], len(members), Random(f"{code}/{seed}"))
@@ -186,7 +186,7 @@ def words(damage: Damage) -> str:
 
 
 def _world(adversary: Adversary, count: int, rng: Random) -> Snapshot:
-    """Return a world with ``count`` live subscribers; if some have crashed, it has more nodes."""
+    """Return a world with ``count`` live subscribers; crashed nodes come in addition."""
     state = rng.getstate()
     for n in range(count, 2 * count + 2):
         rng.setstate(state)

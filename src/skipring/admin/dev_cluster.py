@@ -1,7 +1,7 @@
 """Cluster for development: a supervisor and nodes, forked from one process.
 
 The interpreter starts once and forks, so the cluster is ready in a second. The children end when
-the parent ends in any way: each of them watches a pipe that only the parent holds open.
+the parent ends, for whatever reason: each of them watches a pipe that only the parent holds open.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Diagnosis of a live topic or of one node: findings and advice.
 
-The judge is that of the simulator (``world/legitimacy.py``). A ring can be legitimate while its
+The checks are those of the simulator (``world/legitimacy.py``). A ring can be legitimate while its
 members cannot exchange messages, so this module also judges links, backfill, clones, clocks and
 disks by the report of each node about its process (``NodeHealth``), and adds the advice.
 """
@@ -84,14 +84,14 @@ BEYOND_THE_RING: Final = LIVE_LAYERS | {Layer.PUBLICATIONS}
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """Health of a topic: its violations and what to do."""
+    """Health of a topic: its violations, and advice."""
 
     members: int
     publications: int  # the largest count of any member
     silent: tuple[NodeId, ...]  # referred to, but without an answer
     violations: tuple[Violation, ...]
     advice: tuple[str, ...]
-    warnings: tuple[str, ...] = ()  # of a topic that may be healthy
+    warnings: tuple[str, ...] = ()  # a healthy topic can have warnings
     clones: tuple[Conflict, ...] = ()  # names that two live processes have
 
     @property
@@ -173,7 +173,7 @@ def explain(inspection: Inspection, node: NodeId, journal: ChangePage | None) ->
     snapshot = inspection.snapshot
     known = snapshot.subscribers.keys() | set(snapshot.crashed)
     if node not in known:
-        there = f"there are {listed(sorted(known))}" if known else "the topic has no nodes"
+        there = f"its nodes are {listed(sorted(known))}" if known else "the topic has no nodes"
         raise InputError(f"no node {node[:64]!r} is known in {snapshot.topic!r}; {there}")
     found = (*live_violations(inspection), *publication_violations(snapshot))
     return Explanation(
@@ -296,7 +296,7 @@ _LAYER_ADVICE: Final[Mapping[frozenset[Layer], str]] = {
 def _advice(
     inspection: Inspection, members: Sequence[NodeId], found: Sequence[Violation]
 ) -> Iterator[str]:
-    """Yield what to do about the violations, the most urgent first."""
+    """Yield advice about the violations, the most urgent first."""
     yield from map(_clone_advice, inspection.clones)
     yield from _member_advice(inspection.snapshot, members)
     layers = {each.layer for each in found}

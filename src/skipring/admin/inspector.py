@@ -1,6 +1,6 @@
-"""Inspector of a live topic: its database, then every node that any of them refers to.
+"""Inspector of a live topic: reads the database, then every node that is referred to.
 
-So it finds a ring that the supervisor does not know if one reference leads to it. The result is a
+It also finds a ring that the supervisor does not know if one reference leads there. The result is a
 snapshot, the same value that a simulated world returns, without messages in flight. The nodes
 answer one after the other while the ring works, so a change may be seen in part.
 """
@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # reads certificates, which few processes need
 # Guesses: a process on a busy machine answers within this time, and an operator waits no longer.
 SUPERVISOR_S: Final = 3.0
 NODE_S: Final = 2.5
-READINGS: Final = 5  # of a database that changes during the read; then the last reading is used
+READINGS: Final = 5  # attempts, if the database changes during a read; then the last is used
 AT_ONCE: Final = 256  # nodes that are asked concurrently
 LISTINGS_AT_ONCE: Final = 8
 # Chosen limits: the result fits into memory, whatever the peers send.
@@ -67,8 +67,8 @@ class Inspection(Struct, frozen=True, kw_only=True):
     """Result of the inspection of a topic."""
 
     snapshot: Snapshot
-    statuses: dict[NodeId, NodeStatus]  # of nodes that are in the topic
-    clock_offsets_us: dict[NodeId, int] = {}  # of members, relative to the clock of this process
+    statuses: dict[NodeId, NodeStatus]  # statuses of the nodes in the topic
+    clock_offsets_us: dict[NodeId, int] = {}  # by member, relative to this clock
     clones: tuple[Conflict, ...] = ()  # names of members that two live processes have
 
     @property
@@ -123,7 +123,7 @@ class Inspector:
         self._client = client
         self._topic = topic
         self._seen: dict[NodeId, NodeStatus | Refused | None] = {}  # None: has not answered
-        self._unaddressed: set[NodeId] = set()  # their address is not known
+        self._unaddressed: set[NodeId] = set()  # nodes with an unknown address
         self._listed_bytes = 0
         self._clock_offsets_us: dict[NodeId, int] = {}
         self._clones: dict[NodeId, Conflict] = {}

@@ -103,8 +103,8 @@ def connect(  # noqa: PLR0913  (each is named, and all but the first are optiona
     127.0.0.1:7400. With a data directory the node stores its name and all publications there;
     without one they are in memory. ``ca``, ``cert`` and ``key`` are files of ``skipring certs``;
     without them the node is restricted to loopback. When a subscription ends it waits, at most
-    ``drain_s``, until another member has its publications; 0 disables the wait. Raise InputError,
-    which names the argument, for an argument that cannot be used.
+    ``drain_s``, until another member has its publications; 0 disables the wait. Raise InputError
+    for an invalid argument; the error names it.
     """
     session = new_session(
         url,

@@ -22,7 +22,7 @@ from skipring.storage.topic_log import TopicLog
 READ_AT_ONCE: Final = 64  # Guess: afterwards a reader yields to other tasks of its loop.
 # Guesses: unread publications up to this limit stay in memory; older ones are read from the log.
 # Measured: with a quarter of it, part of a history was read and hashed a second time, which was a
-# fourteenth of the work of a newcomer's loop.
+# fourteenth of the work of a new member's event loop.
 FRESH_MAX: Final = 16384
 FRESH_BYTES_MAX: Final = 1 << 22
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,7 +33,7 @@ _CURSOR: Final = re.compile(
     rf"\.(?P<chain>[0-9a-f]{{{2 * CHAIN_BYTES}}})\.(?P<topic>.+)"
 )
 _CURSOR_OF_ANY_VERSION: Final = re.compile(r"c[0-9]+\.")
-_INSTEAD: Final = 'use start="all" and skip by id what you have'
+_INSTEAD: Final = 'use start="all" and skip the ids that you already have'
 
 
 class DeliveredPublication(Struct, frozen=True, gc=False):
@@ -94,7 +94,7 @@ class Cursor(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the cursor of a text; raise CursorError if the text is no cursor."""
+        """Return the cursor of a text; raise CursorError if the text is not a cursor."""
         match = _CURSOR.fullmatch(text)
         if match is None and text.startswith("c1."):
             raise CursorError(
@@ -117,12 +117,12 @@ class Cursor(Struct, frozen=True):
             )
         if self.topic != topic:
             raise CursorError(
-                f"the cursor is one of topic {shown(self.topic)}, not of {shown(topic)}; "
+                f"the cursor belongs to topic {shown(self.topic)}, not to {shown(topic)}; "
                 f"use the cursor of this topic, or {_INSTEAD}"
             )
         if self.store != store.id:
             raise CursorError(
-                "the cursor came from another data directory, where publications lie in another "
+                "the cursor came from another data directory, where publications are in another "
                 f"order; connect with that data_dir, or {_INSTEAD}"
             )
         if not self._fits(store.archive(topic)):
@@ -155,7 +155,7 @@ def checked_start(start: object) -> Start:
         return Cursor.parse(start)
     if isinstance(start, datetime) and start.utcoffset() is None:
         raise InputError(
-            f"start={start.isoformat()} has no time zone, so it could be any of many moments; "
+            f"start={start.isoformat()} has no time zone, so it is ambiguous; "
             "give it one, such as datetime.now(UTC)"
         )
     if start in ("all", "new") or isinstance(start, datetime | Cursor):
@@ -326,7 +326,7 @@ class Reader:
         *,
         replayed: bool,
     ) -> list[DeliveredPublication]:
-        """Convert publications from an offset on to the form for the application.
+        """Convert publications, starting at an offset, to the type that the application gets.
 
         Arguments are positional: this runs for every publication, and keywords would double its
         cost.

@@ -45,7 +45,7 @@ Leave = Callable[[], Awaitable[bool]]
 
 
 class Session:
-    """State behind one connection; the public classes of both twins share it."""
+    """State of one connection, shared by the asynchronous and the blocking API."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Session:
         self._data_dir = data_dir
         self._host: NodeHost | None = None
         self._store: PublicationStore | None = None
-        self._leaves: dict[TopicId, Leave] = {}  # of the joined topics
+        self._leaves: dict[TopicId, Leave] = {}  # how to leave each joined topic
         self._resources = AsyncExitStack()
         self._is_connected = False
         self._unconfirmed = 0  # own publications that no other member has confirmed
@@ -86,7 +86,7 @@ class Session:
 
     @property
     def store(self) -> PublicationStore | None:
-        """Return the store, None if publications are in memory; raise SkipringError as ``host``."""
+        """Return the store, None if publications are in memory; raise as ``host`` does."""
         if not self._is_connected:
             raise SkipringError(NOT_CONNECTED)
         return self._store
@@ -190,7 +190,7 @@ def new_session(  # noqa: PLR0913  (the parameters of skipring.connect)
     key: str | Path | None = None,
     drain_s: float = DRAIN_S,
 ) -> Session:
-    """Return a session for the arguments of ``skipring.connect``; raise InputError as it does."""
+    """Return a session for the arguments of ``skipring.connect``; raise the same InputError."""
     _check_seconds(tick_s, "tick_s", " above 0", is_allowed=False)
     _check_seconds(drain_s, "drain_s", ", 0 or more", is_allowed=drain_s == 0)
     if url is not None and not isinstance(url, str):
@@ -228,7 +228,7 @@ def _check_seconds(value: object, parameter: str, what: str, *, is_allowed: bool
 def _listen_address(
     listen: str | None, supervisor: Address, *, is_secured: bool
 ) -> tuple[str, int]:
-    """Return the address to listen at: by default any port of the interface to the supervisor."""
+    """Return the address to listen on: by default any port of the interface to the supervisor."""
     if listen is None:
         return local_host_towards(supervisor), 0
     return split_address(listen, "listen", is_secured=is_secured)

@@ -20,8 +20,8 @@ from skipring.errors import InputError, MessageError, SkipringError, StorageErro
 from skipring.node.publisher import REPLICAS_TIMEOUT_S
 from skipring.observability.clock import BEFORE_1970, publication_time_us
 
-# Guess: after this many bytes a publisher lets connections write; their queues hold 64 times as
-# many bytes.
+# Guess: after this many bytes a publisher yields, so that connections can write; their queues hold
+# 64 times as much.
 PUBLISHED_AT_ONCE_BYTES: Final = 1 << 18
 PUBLICATION_BYTES_MIN: Final = 1 << 12  # Guess: the overhead of a small publication.
 PUBLISHED_TOGETHER: Final = 256  # Guess: this number of publications shares a commit and a message.
@@ -279,7 +279,7 @@ class Subscription:
     # -- health ------------------------------------------------------------------------------
 
     async def synced(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109  (the error has a reason)
-        """Wait until every ring neighbour has confirmed to be in sync.
+        """Wait until every ring neighbour has confirmed that it is in sync.
 
         Raise TimeoutError, which names the missing neighbours, if that takes longer.
         """

@@ -37,7 +37,7 @@ class HealthState(StrEnum):
     """State of a subscription."""
 
     JOINING = "joining"  # the supervisor has not assigned a label yet
-    SYNCING = "syncing"  # a ring neighbour has not confirmed yet to be in sync
+    SYNCING = "syncing"  # a ring neighbour has not confirmed yet that it is in sync
     STABLE = "stable"
     DEGRADED = "degraded"  # a condition that held before does not hold now
 
@@ -55,10 +55,10 @@ def _nothing_unread() -> int | None:
 
 
 class TopicSession:
-    """State behind one subscription; the public classes of both twins share it.
+    """State of one subscription, shared by the asynchronous and the blocking API.
 
     A caller that buffers publications it has read passes ``unread``: cursors stay before the first
-    of them. Error texts show the form of the twin: ``prefix`` is the text before "with" and "for".
+    of them. Error texts show the syntax of the caller's API: ``prefix`` precedes "with" and "for".
     """
 
     def __init__(
@@ -97,8 +97,7 @@ class TopicSession:
         self.check_opened()
         if not self.is_open:
             raise SkipringError(
-                f"not subscribed to {shown(self.topic)} any more: its block was left; "
-                "subscribe again"
+                f"no longer subscribed to {shown(self.topic)}: its block was left; subscribe again"
             )
 
     def check_opened(self) -> None:
@@ -198,7 +197,7 @@ class TopicSession:
             self.reader.end_history()
 
     async def synced(self, timeout_s: float) -> None:
-        """Wait until every ring neighbour has confirmed to be in sync.
+        """Wait until every ring neighbour has confirmed that it is in sync.
 
         Raise TimeoutError, which names the missing neighbours, if that takes longer.
         """
@@ -225,7 +224,7 @@ class TopicSession:
         if reasons:
             return self._health(HealthState.DEGRADED, reasons)
         reasons = [
-            f"{node}, a ring neighbour, has not confirmed yet to be in sync"
+            f"{node}, a ring neighbour, has not confirmed yet that it is in sync"
             for node in neighbours
             if node not in self._sync
         ]
@@ -239,7 +238,9 @@ class TopicSession:
             return ["not subscribed"]
         address, host = self._session.supervisor_of(self.topic), self.host
         if self.topic in host.refusals:
-            return [f"the supervisor at {address} says: {shown(host.refusals[self.topic])}"]
+            return [
+                f"the supervisor at {address} refused the join: {shown(host.refusals[self.topic])}"
+            ]
         supervisor = supervisor_at(address)
         if (why := host.links.why_unreachable(supervisor)) is not None:
             return [why]
@@ -353,4 +354,4 @@ class _Round:
         silent = [node for node in neighbours if node not in self.roots]
         if not silent:
             return "publications keep arriving, so the neighbours confirmed different states"
-        return f"{' and '.join(silent)} did not confirm to be in sync"
+        return f"{' and '.join(silent)} did not confirm in time"

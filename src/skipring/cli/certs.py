@@ -166,7 +166,7 @@ def _print_issued(ca: Path, issued: list[Issued]) -> None:
     for each in issued:
         click.echo(f"{each.certificate}  {each.key}  until {each.ends:%Y-%m-%d}")
     if any(each.is_cut for each in issued):
-        click.echo("They end with their authority, earlier than requested.")
+        click.echo("They expire with their authority, earlier than requested.")
     click.echo(
         "\nNext, copy the files to their machines, the keys over a secure channel, and start with:"
     )

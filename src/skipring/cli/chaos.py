@@ -27,7 +27,7 @@ _seed = option("--seed", "Random seed.", type=click.IntRange(0), default=0)
 
 
 def _damaging(command: Callable[..., Plan], *, is_gentle: bool = False) -> Command:
-    """Make a command that applies a plan out of a function that returns the plan.
+    """Return a command that applies the plan which a function returns.
 
     The command also has the parameters that all share: topic, access, output format.
     """

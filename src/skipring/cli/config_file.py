@@ -1,6 +1,6 @@
-"""Settings in a TOML file: at the top for all commands, in a table for one.
+"""Settings in a TOML file: top-level keys apply to all commands, a table to one command.
 
-A name is that of the option without its dashes: ``supervisor = ["10.0.0.1:7400"]`` at the top, and
+A key is an option without its dashes: ``supervisor = ["10.0.0.1:7400"]`` at the top, and
 ``topic = ["orders"]`` in the table ``[node]``.
 """
 
@@ -50,7 +50,9 @@ def read_settings(context: click.Context, path: Path) -> dict[str, Any]:
     for name, table in tree.items():
         if isinstance(table, dict):
             if name not in commands:
-                raise InputError(f"{path}: no command {name!r}; there are {_listed(commands)}")
+                raise InputError(
+                    f"{path}: no command {name!r}; the commands are {_listed(commands)}"
+                )
             _check_names(table, set(commands[name]), path, f"[{name}] ")
     own = context.command.name or ""
     given = {**general, **tree.get(own, {})}
@@ -93,7 +95,9 @@ def _options_of(command: click.Command) -> dict[str, Option]:
 def _check_names(given: Mapping[str, Any], known: set[str], path: Path, where: str) -> None:
     for name in given:
         if name not in known:
-            raise InputError(f"{path}: {where}no setting {name!r}; there are {_listed(known)}")
+            raise InputError(
+                f"{path}: {where}no setting {name!r}; the settings are {_listed(known)}"
+            )
 
 
 def _listed(names: set[str] | Mapping[str, Any]) -> str:

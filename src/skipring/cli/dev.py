@@ -161,7 +161,7 @@ def _print_summary(cluster: DevCluster, url: str | None, *, is_temporary: bool) 
     where = "" if found == (cluster.supervisor,) else f" --supervisor {cluster.supervisor}"
     topic = shlex.quote(settings.topics[0])
     click.echo(f"\nready; in another terminal:\n  skipring sub {topic}{where}")
-    click.echo(f'  skipring pub {topic} "hello"{where}\nCtrl-C ends everything.')
+    click.echo(f'  skipring pub {topic} "hello"{where}\nCtrl-C stops everything.')
 
 
 def _report_end(cluster: DevCluster, child: Child) -> None:

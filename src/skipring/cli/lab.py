@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from skipring.lab.demo.output import DemoOutput
     from skipring.lab.experiments.runner import RunSummary
 
-FAILED_SHOWN: Final = 5  # of the failed runs; the table has all
+FAILED_SHOWN: Final = 5  # failed runs to print; the table has all
 SIZE: Final = click.IntRange(1, 100_000_000)
 SEED: Final = click.IntRange(0, 2**32 - 1)
 PROFILES: Final = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
@@ -50,7 +50,7 @@ def lab() -> None:
 @option("--partitions", "Spark tasks per chunk of work.", type=click.IntRange(1, 100_000))
 @json_option()
 def run(matrix: Path, out: Path, spark: SparkChoice, partitions: int | None, as_json: bool) -> int:
-    """Run all experiments of MATRIX that the tables do not have yet.
+    """Run all experiments of MATRIX that are not in the tables yet.
 
     Exit status: 0 all done, 1 some failed, 2 bad input, 130 interrupted.
     """
@@ -228,7 +228,7 @@ def reconcile(sizes: list[int], seed: int, as_json: bool) -> None:
 @_repeats(7)
 @json_option()
 def spark(rows: int, runs: int, repeats: int, as_json: bool) -> None:
-    """Measure reading N publications with Spark, reading Parquet, and the runs of the lab."""
+    """Compare reading N publications with reading Parquet; run simulations as tasks."""
     require_extra("spark")
     from skipring.lab.bench.spark import measure
 

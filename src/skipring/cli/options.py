@@ -180,7 +180,7 @@ def identity_options(command: Command) -> Command:
 def open_inspector(
     topic: str, access: Access, **limits: float
 ) -> AbstractAsyncContextManager[Inspector]:
-    """Open an inspector of a topic that prints on stderr what it waits for."""
+    """Open an inspector of a topic; print on stderr what it is waiting for."""
     from skipring.admin.inspector import open_inspector as open_live_inspector
     from skipring.rpc.client import WaitReport
 

@@ -106,7 +106,7 @@ def print_explanation(explanation: Explanation) -> None:
 
 
 def changes_in(rows: int) -> int:
-    """Return the number of changes that fit into some rows."""
+    """Return the number of changes that fit into this number of rows."""
     return max((rows - ROWS_AROUND) // ROWS_OF_A_CHANGE, CHANGES_MIN)
 
 

@@ -224,7 +224,7 @@ def _is_stdout_closed() -> bool:
 
 
 def _since(text: str | None) -> int:
-    """Return microseconds since the epoch for a duration before now, or a moment."""
+    """Return microseconds since the epoch for a point in time, or for a duration before now."""
     if text is None:
         return 0
     with suppress(click.BadParameter):
@@ -297,7 +297,7 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "\\": "\\", "0": "\0", "r": "\r"}
 
 
 def _formatted(form: str, topic: str, publication: Publication) -> str:
-    """Replace the tokens of kcat's format, and the additional ones, by fields of a publication."""
+    """Replace the tokens of kcat's format, and additional tokens, by fields of a publication."""
     key, payload = publication.key, publication.payload or b""
     tokens = {
         "%": "%",

@@ -31,12 +31,12 @@ from skipring.world.legitimacy import Layer
 
 INSPECTION_S: Final = 1.0  # Guess: often enough to see a ring heal.
 PATIENCE_S: Final = 1.0  # Guess: an inspection does not wait long for absent nodes.
-PICTURE_ROWS: Final = 21  # of the picture, if there is room
-TABLE_ROWS_MIN: Final = 4  # with its heading and a blank line before it
+PICTURE_ROWS: Final = 21  # height of the picture, if there is room
+TABLE_ROWS_MIN: Final = 4  # including its heading and a blank line
 TOPIC_SHOWN: Final = 30  # characters of a topic; it may have 255
 HISTORY_MAX: Final = 64  # inspections; more than there is room for bars
 CHANGES_MAX: Final = 64  # stored changes; more than there is room for
-CHANGE_ROWS_MIN: Final = 5  # with their heading
+CHANGE_ROWS_MIN: Final = 5  # including their heading
 NAMED_MAX: Final = 3  # Guess: nodes named in a line, before "and 7 more".
 CHANGED_STYLE: Final = "reverse"
 LEAVING: Final = "leaving"
@@ -127,7 +127,7 @@ def changes(before: Inspection, after: Inspection) -> list[RingChange]:
     old, new = _rows(before), _rows(after)
     for node in sorted(old.keys() | new.keys()):
         was, now = (rows.get(node, {"standing": "unknown"}) for rows in (old, new))
-        # Only the standing of a node that came or went; the root follows from "stored".
+        # Of a node that joined or left, only the standing; the root follows from "stored".
         is_same = was["standing"] == now["standing"]
         for field in now if is_same else ("standing",):
             if was[field] != now[field] and field != "root":

@@ -146,7 +146,7 @@ def _run_quietly(simulation: Simulation) -> Report:
 def shrink(
     world: Path, out: Path, scenario: Path | None, attempts: int, as_json: bool, **options: object
 ) -> int:
-    """Reduce a failing WORLD to a smaller world that fails, too.
+    """Reduce a failing WORLD to a smaller world that also fails.
 
     Exit status: 0 written, 1 it does not fail, 2 bad input.
     """

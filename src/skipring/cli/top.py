@@ -137,7 +137,7 @@ def parse_keys(text: str) -> list[str]:
 
 @contextmanager
 def _keys(press: Callable[[str], None], pressed: asyncio.Event) -> Iterator[None]:
-    """Read single keys from stdin, without echo; Ctrl-C is a key too, so that it is not lost."""
+    """Read single keys from stdin, without echo; Ctrl-C is read as a key, so it is not lost."""
     import asyncio
 
     stdin, loop = sys.stdin.fileno(), asyncio.get_running_loop()

@@ -52,7 +52,7 @@ lag       publications that the slowest member is missing
 roots     equal roots mean that all members are in sync; else the nodes that differ
 state     healthy, or degraded with the number of faults in the ring
 requests  requests to the supervisor in an interval; the mean of a healthy
-          topic is below 0.912, and a warning means more than chance"""
+          topic is below 0.912, and a warning means more than chance explains"""
 
 # --- rows ------------------------------------------------------------------------------
 

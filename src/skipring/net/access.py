@@ -114,7 +114,7 @@ class Access(Struct, frozen=True, kw_only=True):
 def _first(
     given: Mapping[str, StrPath | None], others: Mapping[str, StrPath | None]
 ) -> dict[str, StrPath | None]:
-    """Return the given files, or the others if none is given."""
+    """Return the given files, or the other files if none is given."""
     return dict(given if any(given.values()) else others)
 
 
@@ -169,11 +169,11 @@ class Contexts(Struct, kw_only=True, omit_defaults=True):
         return os.environ.get(SELECTED) or self.current
 
     def find(self, name: str) -> Context:
-        """Return the context of a name; otherwise raise InputError with the names that exist."""
+        """Return the context with this name; raise InputError, which lists the names, if none."""
         found = self.contexts.get(name)
         if found is None:
             names = ", ".join(sorted(self.contexts))
-            known = f"there are: {names}" if names else "no contexts are saved"
+            known = f"saved contexts: {names}" if names else "no contexts are saved"
             raise InputError(f"no context {shown(name)}; {known}")
         return found
 

@@ -1,4 +1,4 @@
-"""Addresses of nodes, proven or claimed; hints outside the protocol's state."""
+"""Addresses of nodes, proven or claimed. They are hints, not part of the protocol state."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ Value = TypeVar("Value")
 
 
 class AddressBook:
-    """Addresses of nodes; proven ones take precedence over claims (decision 48).
+    """Addresses of nodes; proven addresses take precedence over claims (decision 48).
 
-    A dial by this process that finds the node proves an address. All other addresses are claims.
-    They are tried in this order: by the node itself over its connection, by supervisors, by
-    members. A claim of one kind does not replace a claim of another kind.
+    An address is proven once a dial by this process finds the node there. All other
+    addresses are claims, tried in this order: by the node itself over its connection, by
+    supervisors, by members. A claim of one kind does not replace a claim of another kind.
     """
 
     def __init__(self) -> None:
         self._proven: dict[NodeId, Address] = {}
-        self._own: dict[NodeId, Address] = {}  # by the node itself, over the connection in use
-        self._incarnations: dict[NodeId, int] = {}  # of the processes that claimed these
-        self._from_supervisors: dict[NodeId, Address] = {}  # by a supervisor, or by this process
-        self._from_members: dict[NodeId, tuple[Address, NodeId]] = {}  # by a member, with its name
+        self._own: dict[NodeId, Address] = {}  # claimed by the node itself, over its connection
+        self._incarnations: dict[NodeId, int] = {}  # of the processes that made these claims
+        self._from_supervisors: dict[NodeId, Address] = {}  # claimed there or by this process
+        self._from_members: dict[NodeId, tuple[Address, NodeId]] = {}  # with the claimant
         self._doubted: dict[NodeId, Address] = {}  # claims of supervisors that a dial disproved
 
     def find(self, node: NodeId) -> Address | None:
@@ -66,7 +66,7 @@ class AddressBook:
         return self._proven.get(node) == address
 
     def incarnation_at(self, node: NodeId, address: Address) -> int | None:
-        """Return the incarnation of the process that claims its own address; None if none does."""
+        """Return the incarnation of the process that claimed its own address; None if unknown."""
         return self._incarnations.get(node) if self._own.get(node) == address else None
 
     def greet(self, node: NodeId, address: Address, incarnation: int = 0) -> None:
@@ -77,7 +77,7 @@ class AddressBook:
             self._proven.pop(node, None)
 
     def learn(self, hints: Mapping[NodeId, Address], member: NodeId | None = None) -> None:
-        """Set claims about other nodes, of a member; None: of a supervisor or this process."""
+        """Record claims about other nodes; ``member`` is None for a supervisor or this process."""
         for node, address in hints.items():
             if member is None:
                 _put(self._from_supervisors, node, address)
@@ -92,7 +92,7 @@ class AddressBook:
     def doubt(self, node: NodeId, address: Address) -> None:
         """Drop an address at which a dial did not find the node.
 
-        A supervisor repeats its claim much later, so the claim stays, as the last choice; a member
+        A supervisor repeats its claims rarely, so its claim remains as the last choice; a member
         cannot replace it.
         """
         for slot in (self._proven, self._own):
@@ -104,7 +104,7 @@ class AddressBook:
             _put(self._doubted, node, address)
 
     def hints(self, nodes: Iterable[NodeId]) -> dict[NodeId, Address]:
-        """Return the known addresses of some nodes."""
+        """Return the known addresses of the given nodes."""
         found = {node: self.find(node) for node in nodes}
         return {node: address for node, address in found.items() if address}
 
@@ -191,7 +191,7 @@ def parse_supervisors(supervisors: str | Iterable[str], *, is_secured: bool) -> 
 
 
 def local_host_towards(address: Address) -> str:
-    """Return the local address that routes to an address; loopback if there is no route."""
+    """Return the local address that is used to reach an address; loopback if there is no route."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if is_loopback(host):
@@ -206,7 +206,7 @@ def local_host_towards(address: Address) -> str:
 
 
 def is_anywhere(host: str) -> bool:
-    """Return True if a host means all addresses of this machine, which no peer can dial."""
+    """Return True for a wildcard host such as 0.0.0.0, which no peer can dial."""
     with suppress(ValueError):
         return ip_address(host).is_unspecified
     return False

@@ -1,6 +1,6 @@
 """One TCP or TLS connection: the peer at the other end, and frames in both directions.
 
-A peer that connects has to present a certificate, if this process has one, and to complete the
+A peer that connects must present a certificate if this process has one, and must complete the
 handshake within a few seconds.
 """
 
@@ -26,7 +26,7 @@ from skipring.net.dial_failure import (
     classify_tls_error,
     failure_in,
     failure_of,
-    stranger,
+    wrong_peer,
 )
 from skipring.net.work_budget import REQUEST_WAIT_S, WAITING_BYTES_MAX
 from skipring.security.credentials import PeerCertificate, may_act_as
@@ -63,7 +63,7 @@ class PeerConnection(asyncio.Protocol):
         self._budget = board.budget
         self._traffic = board.traffic
         self._partial_frames = board.partial_frames
-        self._partial_bytes = 0  # of the unfinished frame
+        self._partial_bytes = 0  # size of the unfinished frame
         self._owner = dialled_for
         self._reader = FrameReader()
         # Frames that have arrived and are not handled yet, each with its time of arrival.
@@ -73,13 +73,13 @@ class PeerConnection(asyncio.Protocol):
         self.is_read = True  # False until the waiting frames are handled
         self.transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self.address = "unknown"  # of the other end, for logs
+        self.address = "unknown"  # address of the peer, for logs
         self.nonce = secrets.randbelow(NONCE_END - 1) + 1  # in this side's greeting
         self.account = self.address  # limits count by account: name, or host before the greeting
         self._is_refused = False
-        self._claim: Hello | None = None  # of a node that waits for its name
+        self._claim: Hello | None = None  # greeting of a node that waits for its name
         self._first = b""  # bytes received before the greeting, to diagnose a failure
-        self.failure: DialFailure | None = None  # of a connection lost before its greeting
+        self.failure: DialFailure | None = None  # set if the connection is lost before its greeting
         self.certificate: PeerCertificate | None = None
         self.sender: NodeId | None = None  # known from the greeting on
         self.role = Role.NODE
@@ -90,7 +90,7 @@ class PeerConnection(asyncio.Protocol):
         self.began_s = 0.0
         self.is_used = False  # since the last ``check_deadlines``
         self.used_s = 0.0  # time of last use, as of the last ``check_deadlines``
-        self.settled = asyncio.Event()  # greeted or lost
+        self.handshake_over = asyncio.Event()  # greeted or lost
 
     # -- callbacks of the transport ----------------------------------------------------------
 
@@ -209,7 +209,7 @@ class PeerConnection(asyncio.Protocol):
             self.is_read = False
 
     def handle_some(self, end_s: float) -> bool:
-        """Handle one waiting frame, and more until ``end_s``; return True if some are left."""
+        """Handle one waiting frame, and more until ``end_s``; return True if frames are left."""
         clock, waiting = self._budget.clock, self._waiting
         self._budget.begin()
         try:
@@ -233,7 +233,7 @@ class PeerConnection(asyncio.Protocol):
         transport = self.transport
         if not self.is_read and transport is not None and not transport.is_closing():
             transport.resume_reading()
-            if self._partial_bytes:  # paused, it could not send the rest: restart its deadline
+            if self._partial_bytes:  # reading was paused: restart the deadline
                 self._partial_frames.update(self, self._partial_bytes, is_new=True)
         self.is_read = True
         self.waiting_bytes = 0
@@ -247,7 +247,7 @@ class PeerConnection(asyncio.Protocol):
         return self._is_ended
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release the connection; the next frame dials again."""
+        """Release the connection; the next queued frame causes a new dial."""
         if self._waiting:
             self._board.counts["connection lost"] += len(self._waiting)
         error = exc if not self.is_greeted else None
@@ -258,7 +258,7 @@ class PeerConnection(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._forget_bytes()
-        self.settled.set()
+        self.handshake_over.set()
         self._board.on_lost(self)
         if self._owner is not None:
             self._owner.on_lost(self)
@@ -277,7 +277,7 @@ class PeerConnection(asyncio.Protocol):
     # -- input -------------------------------------------------------------------------------
 
     def _on_late_frame(self, frame: Frame) -> None:
-        """Refuse a late request without work: its sender has given up, or sends too many."""
+        """Refuse a late request without serving it: its sender gave up, or sends too many."""
         if self.sender is not None and self._owner is not None:
             envelope = decode(frame)
             message = envelope.message
@@ -324,7 +324,7 @@ class PeerConnection(asyncio.Protocol):
             failure = DialFailure(Cause.UNTRUSTED, shown_name)
             self.refuse("name not in certificate", shown_name, failure)
         elif self._owner is not None and not self._owner.matches(greeting):
-            self.refuse("stranger", greeting.node, stranger(greeting))
+            self.refuse("wrong peer", greeting.node, wrong_peer(greeting))
         elif self._owner is None and greeting.role is Role.SUPERVISOR:
             self.refuse("supervisors do not dial")  # a process dials its supervisors itself
         elif greeting.role is Role.NODE:
@@ -343,7 +343,7 @@ class PeerConnection(asyncio.Protocol):
         if name is None:
             return False
         if greeting.role is Role.SUPERVISOR:
-            return may_act_as(SUPERVISOR, name)  # certificates of supervisors have names below it
+            return may_act_as(SUPERVISOR, name)  # the name in its certificate is below SUPERVISOR
         return may_act_as(name, greeting.node)
 
     def admit_name(self) -> None:
@@ -371,7 +371,7 @@ class PeerConnection(asyncio.Protocol):
         self.abort()
 
     def _restart_waiting(self) -> None:
-        """Schedule waiting frames with a new arrival time: their delay was not the loop's."""
+        """Schedule waiting frames with a new arrival time: the loop did not cause their delay."""
         now_s = self._budget.clock()
         self._waiting = deque((now_s, frame) for _, frame in self._waiting)
         if self._waiting:
@@ -392,7 +392,7 @@ class PeerConnection(asyncio.Protocol):
         if self._owner is None:
             self._owner = self._board.register(greeting)
         self.sender = self._owner.name
-        self.settled.set()
+        self.handshake_over.set()
         self._owner.on_link(self)
 
     # -- output ------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ class PeerConnection(asyncio.Protocol):
         )
 
     def _forget_bytes(self) -> None:
-        """Free unhandled input: reference cycles keep the connection itself alive for longer."""
+        """Free unhandled input now: reference cycles keep the connection object alive longer."""
         self._waiting.clear()
         self._reader = FrameReader()
         self._partial_frames.forget(self)

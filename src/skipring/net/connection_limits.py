@@ -1,11 +1,10 @@
 """Limits of the connections that peers open (decision 0047).
 
-Handshakes: source addresses share two limits, connections at once and handshakes that begin in a
+Handshakes: source addresses share two limits, on open connections and on handshakes begun per
 second. An accepted connection waits, without a handshake, until its source may begin another one.
 
-Places, from the greeting on: clients share a part of the places, so the rest is reserved for nodes,
-and each name has a limit. A process dials the supervisors itself: connections that it dials need no
-place.
+Places, from the greeting on: clients can occupy only some places, the others are reserved for
+nodes, and each name has a limit. Connections that this process dials need no place.
 
 Unfinished frames: all of them share a limit, so connections cannot fill the memory, and each frame
 has a deadline. At the limit, the name that holds most bytes loses its oldest connection.
@@ -25,7 +24,7 @@ from skipring.core.peers import NodeId
 # Guess: a handshake takes some milliseconds and two round trips.
 OLD_S: Final = 1.0
 SOURCES_MAX: Final = 2048  # Limit: source addresses with a remembered rate.
-_PREFIX_BITS: Final = 64  # of an IPv6 address: one machine can choose the other bits
+_PREFIX_BITS: Final = 64  # prefix of an IPv6 address; a machine chooses the other bits
 BURST_S: Final = 2.0  # Guess: all nodes of a machine start together.
 
 LINKS_MAX: Final = 4096  # Limit: connections that peers have opened.
@@ -36,7 +35,7 @@ IDLE_CLIENT_S: Final = 10.0  # Guess: an active client sends a request every sec
 
 PARTIAL_BYTES_MAX: Final = 32 << 20  # Limit: 32 of the longest frames at once.
 FRAME_S: Final = 30.0  # Guess: the longest frame over a line of 300 kbit/s.
-LATE_S: Final = 1.0  # Guess: a later loop was blocked and has unread input.
+LATE_S: Final = 1.0  # Guess: if the timer is later, the loop was blocked and has unread input.
 
 Connection = TypeVar("Connection")
 
@@ -105,7 +104,7 @@ class _SourceAddress(Generic[Connection]):
     def __init__(self, rate: _Rate) -> None:
         self.rate = rate
         self.open: OrderedDict[Connection, None] = OrderedDict()  # oldest first
-        self.waiting: deque[Connection] = deque()  # of these, connections without a handshake
+        self.waiting: deque[Connection] = deque()  # subset whose handshake has not begun
 
 
 class Handshakes(Generic[Connection]):
@@ -115,7 +114,7 @@ class Handshakes(Generic[Connection]):
         self._limits = limits
         self._rate = _Rate(limits.total_rate, now_s)
         self.sources: OrderedDict[str, _SourceAddress[Connection]] = OrderedDict()
-        self._busy: dict[str, _SourceAddress[Connection]] = {}  # of these, sources with connections
+        self._busy: dict[str, _SourceAddress[Connection]] = {}  # sources with connections
         self._open: OrderedDict[Connection, tuple[str, float]] = OrderedDict()  # source, since when
         self._turns: OrderedDict[str, None] = OrderedDict()  # sources with waiting connections
 
@@ -124,7 +123,7 @@ class Handshakes(Generic[Connection]):
         return len(self._open)
 
     @property
-    def is_waited_for(self) -> bool:
+    def has_waiting(self) -> bool:
         """Return True if connections wait for a handshake."""
         return bool(self._turns)
 
@@ -156,7 +155,7 @@ class Handshakes(Generic[Connection]):
     def _dispensable(self, own: _SourceAddress[Connection], now_s: float) -> Connection | None:
         """Return the oldest connection of the largest source, or the oldest of all after OLD_S.
 
-        The source with most connections does not get the place of another source.
+        The source with the most connections does not get the place of another source.
         """
         largest = max(self._busy.values(), key=lambda each: len(each.open))
         if len(largest.open) > len(own.open) + 1:
@@ -342,8 +341,8 @@ class PartialFrames:
         largest = max(sizes, key=lambda name: sizes[name])
         oldest = next(link for link in self._held if link.account == largest)
         detail = (
-            f"unfinished frames hold {self.size_bytes >> 20} MiB, which is the limit, "
-            f"and those of {largest} {sizes[largest] >> 20} MiB"
+            f"unfinished frames hold {self.size_bytes >> 20} MiB, which is the limit; "
+            f"{largest} holds {sizes[largest] >> 20} MiB of them"
         )
         self.forget(oldest)
         oldest.refuse("too many unfinished frames", detail)

@@ -1,4 +1,4 @@
-"""Failed dials: the cause, and a sentence that names it and what to do."""
+"""Failed dials: the cause, and a sentence with the cause and a remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TLS_MAJOR: Final = 3
 # A server that takes the greeting for HTTP/0.9 answers with a page and no status line.
 _HTTP: Final = (b"http/", b"<!doctype html", b"<html")
 
-# Reasons of failed TLS handshakes; details are words of OpenSSL or this process, never of a peer.
+# Reasons of failed TLS handshakes. Details come from OpenSSL or this process, never from a peer.
 HANDSHAKE_REASONS: Final = frozenset({"bad certificate", "no certificate", "handshake failed"})
 
 
@@ -33,10 +33,10 @@ class Cause(StrEnum):
     REFUSED = "refused"  # nothing listens there
     UNREACHABLE = "unreachable"  # no such host, no route, or no answer to TCP
     SILENT = "silent"  # connected, but no greeting yet
-    CLOSED = "closed"  # by the peer, before its greeting
+    CLOSED = "closed"  # the peer closed before its greeting
     FOREIGN = "foreign"  # the answer is not a greeting
     VERSION = "version"  # the peer has another wire version
-    STRANGER = "stranger"  # another skipring process answers
+    WRONG_PEER = "wrong peer"  # another skipring process answers
     SECURED = "secured"  # the peer uses TLS, this process does not
     PLAIN = "plain"  # this process uses TLS, the peer does not
     UNTRUSTED = "untrusted"  # one side refuses the other's certificate
@@ -45,13 +45,13 @@ class Cause(StrEnum):
 
 
 _SENTENCES: Final = {
-    Cause.REFUSED: "nothing listens at {address}{remedy}",
+    Cause.REFUSED: "nothing listens on {address}{remedy}",
     Cause.UNREACHABLE: "{address} cannot be reached: {detail}",
     Cause.SILENT: "{address} accepts connections but has not answered as skipring",
     Cause.CLOSED: "{address} closed the connection during the handshake",
     Cause.FOREIGN: "{address} is not {what}: it answered with {detail}",
-    Cause.VERSION: f"{{address}} speaks wire version {{detail}}, this is version {VERSION}",
-    Cause.STRANGER: "{address} is not {what}: it is {detail}",
+    Cause.VERSION: f"{{address}} uses wire version {{detail}}, this process uses {VERSION}",
+    Cause.WRONG_PEER: "{address} is not {what}: it is {detail}",
     Cause.SECURED: (
         "{address} speaks TLS, and this process has no certificate; set the CA, the certificate "
         "and its key (`skipring certs` creates them)"
@@ -95,7 +95,7 @@ NO_ANSWER: Final = DialFailure(Cause.UNREACHABLE, "no answer")
 
 
 def failure_of(error: Exception) -> DialFailure:
-    """Return the failure that an error of a connection or a TLS handshake stands for."""
+    """Return the failure that corresponds to an error of a connection or a TLS handshake."""
     match error:
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError() | ConnectionResetError():
             return CLOSED
@@ -128,7 +128,7 @@ def _reason(error: Exception) -> str:
 
 
 def failure_in(first: bytes) -> DialFailure:
-    """Return the failure that the first bytes of a server mean if they are no valid greeting."""
+    """Return the failure for the first bytes of a server that sent no valid greeting."""
     version = version_in(first)
     if version not in (None, VERSION):
         return DialFailure(Cause.VERSION, str(version))
@@ -148,15 +148,15 @@ def classify_tls_error(error: Exception) -> tuple[str | None, str]:
     if isinstance(error, ssl.SSLError):
         reason = (error.reason or "").replace("_", " ").lower()
         if "did not return a certificate" in reason:
-            return "no certificate", "the other side has shown none"
+            return "no certificate", "the peer has presented none"
         if reason in NOT_TLS:
-            return "handshake failed", "the other side does not speak TLS"
+            return "handshake failed", "the peer does not speak TLS"
         return "handshake failed", reason or str(error)
     return None, str(error)
 
 
-def stranger(greeting: Hello) -> DialFailure:
+def wrong_peer(greeting: Hello) -> DialFailure:
     """Return the failure of a dial that another skipring process answered."""
     is_supervisor = greeting.role is Role.SUPERVISOR
     who = "a skipring supervisor" if is_supervisor else f"the skipring node {greeting.node}"
-    return DialFailure(Cause.STRANGER, who)
+    return DialFailure(Cause.WRONG_PEER, who)

@@ -30,7 +30,7 @@ class Timer:
         self._due_s = 0.0
         self.calls = 0
         self.late_calls = 0  # late by more than a period
-        self.lag_s = 0.0  # of the last call
+        self.lag_s = 0.0  # delay of the last call
 
     def start(self, period_s: float | None = None) -> None:
         """Start the timer, with another period if it is given.

@@ -86,7 +86,7 @@ class NameGuard:
         self._connections: dict[NamedLink, ConnectionId] = {}
 
     def claim(self, link: NamedLink, greeting: Hello, address: str | None) -> None:
-        """Admit or refuse a connection under a name, now or after its holder was asked.
+        """Admit or refuse a connection under a name, now or once the current holder has answered.
 
         ``address`` is the other end of the connection, or None if it is not compared.
         """

@@ -41,14 +41,14 @@ BACK_OFF_MAX_S: Final = 5.0
 # The CLI reports a listener that does not answer within 1 s. Measured: on two cores with eight busy
 # processes a supervisor greets within 20 ms.
 SILENT_S: Final = 0.7
-CROSSING_S: Final = 1.0  # Guess: two peers that dial each other at the same time do so within it.
+CROSSING_S: Final = 1.0  # Guess: simultaneous dials of two peers begin within this time.
 DIALLING_MAX: Final = 256  # Limit: peers can name any number of nodes.
 REFUSED_S: Final = (
     1.0  # Guess: a server that refuses a connection after the greeting does so within this time.
 )
 SPARE_S: Final = 10.0  # Guess: a second connection that is unused for this time can be closed.
-IDLE_S: Final = 60.0  # Guess: neighbours send once a tick, so an idle peer is no longer one.
-GRUDGE_S: Final = 60.0  # Guess: a failed dial is forgotten after this time.
+IDLE_S: Final = 60.0  # Guess: neighbours send every tick, so an idle peer is no longer a neighbour.
+DIAL_FAILURE_S: Final = 60.0  # Guess: a failed dial is forgotten after this time.
 # Guess: a member in a ring of 1,000 has at most 20 neighbours, and supervisors name most of them.
 MEMBER_BURST: Final = 16
 MEMBER_PER_S: Final = 1.0
@@ -64,17 +64,17 @@ class RemotePeer:
         self.name = name
         self.link: PeerConnection | None = None
         self._links = links
-        self._address = address  # of a supervisor; the address of a node comes from the book
+        self._address = address  # set for a supervisor; a node's address comes from the book
         self._spare: list[PeerConnection] = []  # also greeted, but not used to send
         self._waiting: list[bytes] = []
         self._size = 0
         self._is_scheduled = False
         self._dialling: asyncio.Task[None] | None = None
         self._failures = 0
-        self._refusals = 0  # of this process's name, after a greeting
+        self._refusals = 0  # number of times the peer refused this process's name
         self._failed_s = 0.0
         self._dialled: Address = ""  # the last address
-        self._failure: DialFailure | None = None  # of the last dial; None once connected
+        self._failure: DialFailure | None = None  # failure of the last dial; None once connected
         self._is_connected = False  # TCP, during a dial
 
     def send(self, frame: bytes) -> None:
@@ -92,7 +92,7 @@ class RemotePeer:
             gathered = self._links.budget.gathered
             if gathered is None:
                 asyncio.get_running_loop().call_soon(self.flush)
-            else:  # the end of the batch of received frames flushes it
+            else:  # flushed at the end of the batch of received frames
                 gathered.append(self)
 
     def refuse_request(self, frame: bytes) -> None:
@@ -157,7 +157,7 @@ class RemotePeer:
     async def _dial(self, address: Address) -> None:
         links = self._links
         try:
-            if self._failures:  # full jitter: peers that lost the same peer do not dial it at once
+            if self._failures:  # full jitter: peers that lost the same peer dial at different times
                 limit = min(BACK_OFF_S * 2**self._failures, links.back_off_max_s)
                 await asyncio.sleep(links.rng.uniform(0, limit))
             failure = await self._connect(address)
@@ -185,7 +185,7 @@ class RemotePeer:
         slow = asyncio.get_running_loop().call_later(SILENT_S, self._on_slow)
         try:
             link = await dial(self._links, self, address, self._on_connected)
-            await link.settled.wait()
+            await link.handshake_over.wait()
             failure = None if link.is_greeted else link.failure or CLOSED
         except TROUBLES as error:
             self._on_trouble(address, error)
@@ -197,7 +197,7 @@ class RemotePeer:
     async def _identified(
         self, address: Address, failure: DialFailure | None
     ) -> DialFailure | None:
-        """Probe once whether a supervisor that hangs up uses TLS, unless it has greeted before."""
+        """Test once whether a supervisor that hangs up before its greeting uses TLS."""
         links = self._links
         is_known = self._address is None or self._address in links.supervisors
         if failure is not CLOSED or is_known or links.is_secured:
@@ -240,8 +240,8 @@ class RemotePeer:
     def on_link(self, link: PeerConnection) -> None:
         """Use a connection that has greeted: the newest, unless both sides dialled at once.
 
-        Then both sides use the connection that the side with the smaller name dialled; the other is
-        spare.
+        If both dialled, both use the connection that the side with the smaller name dialled; the
+        other connection is spare.
         """
         old, self.link = self.link, link
         if old is not None:
@@ -254,7 +254,7 @@ class RemotePeer:
         self.flush()
 
     def _prefer_existing(self, old: PeerConnection, new: PeerConnection) -> bool:
-        """Return True if both sides dialled at once, and the older connection is the one to use."""
+        """Return True if both sides dialled at once and should use the older connection."""
         is_by_both = old.is_dialled != new.is_dialled and new.began_s - old.began_s < CROSSING_S
         return is_by_both and old.is_dialled == (self._links.node < self.name)
 
@@ -285,7 +285,7 @@ class RemotePeer:
         self._forget_if_idle()
 
     def _count_loss(self, link: PeerConnection) -> None:
-        """Dial later after a connection that was closed at once: the peer refuses it."""
+        """Delay the next dial if the peer closed the connection at once, which is a refusal."""
         now_s = asyncio.get_running_loop().time()
         if now_s - link.began_s > REFUSED_S:
             self._failures = self._refusals
@@ -311,7 +311,7 @@ class RemotePeer:
             self.link.check_deadlines(now)
             if self._is_idle(self.link, now):
                 self.link.close()
-        if now - self._failed_s > GRUDGE_S:
+        if now - self._failed_s > DIAL_FAILURE_S:
             self.reset_backoff()
         self._forget_if_idle()
 

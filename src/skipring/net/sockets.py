@@ -32,18 +32,18 @@ _REMEDIES: Final = {
 
 
 def why_not_listening(address: Address, error: OSError) -> str:
-    """Return why a process cannot listen at an address, with a remedy, as a sentence."""
+    """Return why a process cannot listen on an address, with a remedy, as a sentence."""
     reason = (error.strerror or str(error)).lower()
     if error.errno == EADDRINUSE:
         pid = listening_process(int(address.rpartition(":")[2]))
         holder = process_text(pid) if pid is not None else None
         reason = f"{holder or 'another process'} listens there"
     remedy = _REMEDIES.get(error.errno or 0, "choose another address")
-    return f"cannot listen at {address}: {reason}; {remedy}"
+    return f"cannot listen on {address}: {reason}; {remedy}"
 
 
 def listening_process(port: int) -> int | None:
-    """Return the process that listens at a TCP port; None if /proc does not show it.
+    """Return the process that listens on a TCP port; None if /proc does not show it.
 
     /proc does not show processes of other users, and exists on Linux only.
     """
@@ -69,10 +69,10 @@ DIAL_S: Final = 5.0  # Guess: a listening peer answers sooner.
 HANDSHAKE_S: Final = 5.0  # Guess: the same as for a greeting.
 IDENTIFY_S: Final = 0.5  # Guess: a TLS server on this machine answers sooner.
 BACKLOG: Final = 1024  # Limit: connections to accept; all members of a ring may dial at once.
-# In one turn of the loop. Measured: a refusal takes 20 microseconds, and a full queue of the system
-# delays others by seconds.
+# Per turn of the loop. Measured: a refusal takes 20 microseconds, and a full accept queue delays
+# other peers by seconds.
 ACCEPTED_MAX: Final = 512
-# Guess: after a shorter pause many connections may be pending; else a second accept finds none.
+# Guess: after a shorter pause several connections may be pending, after a longer one only one is.
 BUSY_S: Final = 0.01
 TURNS_S: Final = 0.02  # Guess: the interval at which waiting handshakes can begin.
 ACCEPT_AGAIN_S: Final = 1.0  # Guess: by then some files may have been closed.
@@ -170,20 +170,20 @@ async def _opened(opening: Opening, made: socket.socket) -> None:
         if is_open and not task.result()[0].is_closing():
             task.result()[1].abort()
         else:
-            _let_go(made)
+            _detach(made)
         raise
     except TROUBLES:
-        _let_go(made)
+        _detach(made)
         raise
     if transport.is_closing():
-        _let_go(made)
+        _detach(made)
 
 
-def _let_go(made: socket.socket) -> None:
-    """Release a socket that the loop has taken over and closes.
+def _detach(made: socket.socket) -> None:
+    """Detach a socket whose file descriptor the event loop owns and closes.
 
-    uvloop closes the file descriptor, and does not inform the socket object if that happens early.
-    The socket would close the descriptor again, which may belong to another file by then.
+    If uvloop closes the descriptor early, the socket object does not notice and would close it
+    again later, when it may belong to another file.
     """
     if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
         made.close()
@@ -208,7 +208,7 @@ class _Visitor:
     def __init__(self, came: socket.socket, address: Address) -> None:
         self.came = came
         self.address = address
-        self.task: asyncio.Task[None] | None = None  # its handshake, once begun
+        self.task: asyncio.Task[None] | None = None  # the handshake, once begun
 
 
 class Listener:
@@ -219,10 +219,10 @@ class Listener:
         self._listening: socket.socket | None = None
         self._again: asyncio.TimerHandle | None = None
         self._handshakes: Handshakes[_Visitor] | None = None
-        self._next_turn: asyncio.TimerHandle | None = None  # for waiting handshakes
+        self._next_turn: asyncio.TimerHandle | None = None  # timer for waiting handshakes
         self._accepted_s = 0.0  # time of the last callback
         self._entering: dict[asyncio.Task[None], _Visitor] = {}
-        self._waiting: set[_Visitor] = set()  # for their handshakes to begin
+        self._waiting: set[_Visitor] = set()  # connections whose handshake has not begun
 
     def __len__(self) -> int:
         """Return the number of connections whose handshakes are in progress."""
@@ -270,11 +270,11 @@ class Listener:
         self._begin_due_handshakes(handshakes)
 
     def _refuse(self, visitor: _Visitor) -> None:
-        """Close a connection: its source address has too many that have not greeted."""
-        detail = "its address opens connections more quickly than they are served"
+        """Close a connection: its source address has too many without a greeting."""
+        detail = "its address opens connections faster than they are served"
         if visitor.task is not None:
             visitor.task.cancel()
-            detail = "it has not greeted, and gives way to another address"
+            detail = "it has not greeted, and another address needs its place"
         else:
             self._waiting.discard(visitor)
             visitor.came.close()
@@ -291,7 +291,7 @@ class Listener:
             visitor.task = loop.create_task(self._shake_hands(visitor))
             self._entering[visitor.task] = visitor
             visitor.task.add_done_callback(self._on_entered)
-        if handshakes.is_waited_for:
+        if handshakes.has_waiting:
             self._next_turn = loop.call_later(TURNS_S, self._begin_due_handshakes, handshakes)
 
     def _on_entered(self, task: asyncio.Task[None]) -> None:
@@ -317,7 +317,7 @@ class Listener:
             )
         try:
             await _opened(opening, came)
-            await link.settled.wait()
+            await link.handshake_over.wait()
         except asyncio.CancelledError:
             link.abort()
             raise

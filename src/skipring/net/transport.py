@@ -51,7 +51,7 @@ CLOSE_S: Final = 0.5  # Guess: enough for a peer to read the written data.
 CLIENTS: Final = "client/"  # prefix of the names of all clients
 CHECK_S: Final = 1.0  # Guess: the interval at which certificates of open connections are checked.
 SUPERVISORS: Final = supervisor_at("")  # prefix of the names of all supervisors
-GRUDGES_MAX: Final = 1024  # Limit: remembered peers with failed dials.
+DIAL_FAILURES_MAX: Final = 1024  # Limit: remembered peers with failed dials.
 
 Receiver = Callable[[NodeId, Envelope[WireMessage], Frame], None]
 
@@ -89,7 +89,7 @@ class Transport:
         self.receive = receive
         self.rng = rng
         self.credentials = credentials
-        self.dials = dials  # False for a supervisor: nodes keep connections to it
+        self.dials = dials  # False for a supervisor: nodes dial it
         self.back_off_max_s = back_off_max_s
         self.connections: set[PeerConnection] = set()
         self.supervisors: set[Address] = set()  # configured supervisors that have greeted
@@ -99,10 +99,10 @@ class Transport:
         self.partial_frames = PartialFrames()
         self.dial_backs = DialBacks()
         self.places = ConnectionLimits()
-        self._checking: asyncio.TimerHandle | None = None  # of certificates, while connected
+        self._checking: asyncio.TimerHandle | None = None  # timer of certificate checks
         self._greeting = greeting
         self.peers: dict[NodeId, RemotePeer] = {}
-        self._grudges: dict[NodeId, RemotePeer] = {}
+        self._dial_failures: dict[NodeId, RemotePeer] = {}
         self._client_numbers = count(1)
         self.listener = Listener(self)
         self._emptied: asyncio.Future[None] | None = None
@@ -113,8 +113,8 @@ class Transport:
     async def listen(self, host: str, port: int, advertised: Address | None = None) -> Address:
         """Accept connections; return the bound address.
 
-        Greetings from now on name the advertised address, or the bound one if none is given: peers
-        may have to dial another address than this process listens at.
+        Greetings from now on contain the advertised address, or the bound one if none is given:
+        peers may have to dial a different address than this process listens on.
         """
         bound = await self.listener.open(host, port)
         address = join_address(*bound)
@@ -194,11 +194,11 @@ class Transport:
             await asyncio.wait([self._emptied], timeout=CLOSE_S)
 
     def record_dial_failure(self, peer: RemotePeer) -> None:
-        """Record a failed dial; forget the oldest record beyond GRUDGES_MAX."""
-        self._grudges.pop(peer.name, None)
-        self._grudges[peer.name] = peer
-        if len(self._grudges) > GRUDGES_MAX:
-            self._grudges.pop(next(iter(self._grudges))).reset_backoff()
+        """Record a failed dial; forget the oldest record beyond DIAL_FAILURES_MAX."""
+        self._dial_failures.pop(peer.name, None)
+        self._dial_failures[peer.name] = peer
+        if len(self._dial_failures) > DIAL_FAILURES_MAX:
+            self._dial_failures.pop(next(iter(self._dial_failures))).reset_backoff()
 
     def may_dial(self, name: NodeId, address: Address) -> bool:
         """Return True if the address of a node is trusted, or a dial-back is within its budget."""
@@ -219,8 +219,8 @@ class Transport:
         """Forget a peer without connection, queued frames or failed dials."""
         if self.peers.get(name) is peer:
             del self.peers[name]
-        if self._grudges.get(name) is peer:
-            del self._grudges[name]
+        if self._dial_failures.get(name) is peer:
+            del self._dial_failures[name]
 
     def peer(self, name: NodeId, address: Address | None = None) -> RemotePeer:
         """Return the outbound queue of a node; create it on first use."""
@@ -263,7 +263,7 @@ class Transport:
         return self.credentials.distrust(certificate, now_s) if self.credentials else None
 
     def _check_later(self) -> None:
-        """Reload the credentials and check all connections every CHECK_S, while some are open."""
+        """Reload the credentials and check all connections every CHECK_S, while any is open."""
         self._checking = None
         if self.credentials is not None and self.connections:
             self.credentials.refresh()
@@ -321,7 +321,7 @@ class Transport:
         )
 
     def _on_name_taken(self, link: PeerConnection, message: NameTaken) -> None:
-        """Record that another process has this process's name; the peer refused it, or this one."""
+        """Record a name conflict: a peer refused this process, or another one with its name."""
         other = ProcessId(message.incarnation, message.address)
         why = name_taken_text(self.node, other, is_refused=message.refused)
         self._rarely.warn("name_conflict", reason=why, address=link.address)

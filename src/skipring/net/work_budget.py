@@ -41,7 +41,7 @@ class WorkBudget:
         # SLICE_S of it. 0 while connections wait: further connections queue behind them.
         self.left_s = TURN_S
         self.gathered: list[RemotePeer] | None = None  # peers with frames to send, during a batch
-        self._is_scheduled = False  # for the next turn
+        self._is_scheduled = False  # True if the next turn is scheduled
         self._waiting: OrderedDict[PeerConnection, None] = OrderedDict()
 
     @property

@@ -291,13 +291,13 @@ WHY: Final[Mapping[tuple[str, str, NodeChange], str]] = {
     ("RemoveConnections", "neighbour", NodeChange.LOST): _REMOVED,
     ("RemoveConnections", "ring", NodeChange.LOST): _REMOVED,
     ("RemoveConnections", "shortcut", NodeChange.LOST): (
-        "the other node has no label any more; the shortcut waits for another holder (B9)"
+        "the other node no longer has a label; the shortcut waits for another holder (B9)"
     ),
     ("Tick", "shortcut", NodeChange.OPENED): (
         "the chain from the ring neighbours contains this label (section 3.2.2)"
     ),
     ("Tick", "shortcut", NodeChange.CLOSED): (
-        "no chain from the ring neighbours contains this label any more; "
+        "no chain from the ring neighbours contains this label now; "
         "its holder is asked for its label (section 3.2.2; C5, R1)"
     ),
     **{

@@ -1,7 +1,7 @@
 """Server side of fault injection: apply a chaos request to a live process.
 
-A request can put the process into any state, because it has to recover from any state. No request
-brings a new publication into a topic.
+A request can put the process into any state, because the protocol recovers from any state. No
+request adds a publication to a topic.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ if TYPE_CHECKING:  # it reads certificates, which few processes need
     from skipring.security.credentials import Credentials
 
 NO_CHAOS: Final = "not started with chaos enabled"
-NOT_HERE: Final = "this process has nothing that could be damaged so"
-NOT_FRAMES: Final = "these are no messages that could be forged"
-REFUSALS: Final = "chaos refused"  # as what they are counted
+NOT_HERE: Final = "this process does not support this damage"
+NOT_FRAMES: Final = "these messages cannot be forged"
+REFUSALS: Final = "chaos refused"  # the reason under which they are counted
 SEVERED: Final = "severed"
 
 DAMAGES: Final[tuple[type[Damage], ...]] = (
@@ -160,7 +160,7 @@ class NodeChaos(ChaosServer):
         return None
 
     def _corrupt(self, topic: TopicId, machine: Subscriber, damage: CorruptTrie) -> None:
-        """Set wrong digests, and delete records without any notice."""
+        """Set wrong digests, and delete records silently."""
         for _ in range(2):  # index everything, then hash everything
             self._dispatch(topic, IndexRequested(machine.replica.count))
         trie = machine.replica.indexed_trie
@@ -199,9 +199,9 @@ def _state(damage: Overwrite, *, is_member: bool) -> SubscriberState:
 
 
 def _wrong_digests(trie: PublicationTrie, count: int, rng: Random) -> dict[Prefix, bytes]:
-    """Return ``count`` wrong digests, the root's first, because others compare it."""
+    """Return ``count`` wrong digests, the root first, because other members compare it."""
     wrong = {ALL: rng.randbytes(DIGEST_BYTES)}
-    end = 2 << trie.bucket_bits  # digests are numbered like the places of a heap, the root is 1
+    end = 2 << trie.bucket_bits  # digests are numbered as in a binary heap, the root is 1
     for index in rng.sample(range(2, end), min(count, end - 1) - 1 if count else 0):
         length = index.bit_length() - 1
         wrong[Prefix(length, index - (1 << length))] = rng.randbytes(DIGEST_BYTES)
@@ -209,7 +209,7 @@ def _wrong_digests(trie: PublicationTrie, count: int, rng: Random) -> dict[Prefi
 
 
 def _forged(topic: TopicId, frames: bytes) -> list[Message]:
-    """Return the messages in some bytes that may be forged."""
+    """Return the messages in these bytes that may be forged."""
     envelopes = map(decode, FrameReader().feed(frames))
     return [
         cast("Message", envelope.message)
@@ -222,7 +222,7 @@ def _forged(topic: TopicId, frames: bytes) -> list[Message]:
 
 
 class PartitionableTransport(Transport):
-    """Transport that can drop all traffic with some nodes; one name stands for all supervisors."""
+    """Transport that can drop all traffic with given nodes; one name denotes all supervisors."""
 
     def __init__(
         self,

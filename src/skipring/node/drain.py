@@ -22,7 +22,7 @@ from skipring.core.topics import SubscriberTopics
 
 DRAIN_S: Final = 10.0  # Guess: the wait of a program at its end; ``drain_s`` of connect.
 UNLINKED_S: Final = 0.3  # Guess: a live process accepts a connection sooner.
-POLL_S: Final = 0.05  # Guess: short beside UNLINKED_S.
+POLL_S: Final = 0.05  # Guess: short compared with UNLINKED_S.
 OWN_MAX: Final = 4096  # Limit: a node that has published more hands over everything.
 
 Dispatch = Callable[[TopicId, Event], list[Effect]]
@@ -33,7 +33,7 @@ class Departure(Struct, frozen=True):
 
     receiver: NodeId | None = None  # the member that has confirmed everything
     unconfirmed: int = 0  # publications that were not handed over, at most
-    own_unconfirmed: int = 0  # of those published here, without any confirmation
+    own_unconfirmed: int = 0  # own publications without any confirmation
     on_disk: int = 0  # publications on this disk only: no member remains
 
 
@@ -115,9 +115,9 @@ class Departures:
             del self.own_counts[topic]
 
     def not_handed_over(self, topic: TopicId) -> int:
-        """Return how many publications no remaining member has confirmed yet, at most.
+        """Return an upper bound of the publications that no remaining member has confirmed.
 
-        Before the machine drains, these are all that it holds.
+        Before the drain these are all publications that the machine holds.
         """
         machine, end = self._topics.machine(topic), self._ends.get(topic)
         if machine is None:
@@ -130,7 +130,7 @@ class Departures:
         """Return the result of a drain without a receiver; ``has_members`` None: ask the machine.
 
         If no other member is recorded, or all others leave as well, publications on a disk stay
-        there. Else, or in memory, they were not handed over. Without a place in the ring the node
+        there. Otherwise they were not handed over. Without a place in the ring the node
         does not know the other members.
         """
         machine, own = self._topics.machine(topic), self.own_counts[topic]

@@ -18,7 +18,7 @@ from skipring.storage.store import PublicationStore
 from skipring.storage.supervisor_store import SupervisorStore
 from skipring.storage.topic_log import TopicLog
 
-# Limit: uncommitted data. Anti-entropy repeats publications that were refused beyond it.
+# Limit: uncommitted data. Anti-entropy repeats publications that were refused at the limit.
 WAITING_BYTES_MAX: Final = 32 << 20
 
 EAGER_BYTES: Final = 1 << 20  # Guess: a few segments, for one sync of the disk.
@@ -29,7 +29,7 @@ Store = TypeVar("Store", PublicationStore, SupervisorStore)
 
 
 async def opened(open_store: Callable[[Path], Store], directory: Path) -> Store:
-    """Open a store in a thread, because it may read much; close it if the caller is cancelled."""
+    """Open a store in a thread: it may read a large file. Close it if the caller is cancelled."""
     opening = asyncio.ensure_future(asyncio.to_thread(open_store, directory))
     try:
         return await asyncio.shield(opening)
@@ -58,9 +58,9 @@ class GroupCommit:
         self._succeeded = 0
         self._needed = 0  # the last commit that a caller waits for
         self._running: asyncio.Task[StorageError | None] | None = None
-        self._is_requested = False  # again, while a commit was running
+        self._is_requested = False  # a commit was requested while one was running
         self.waiting_bytes = 0
-        self._covered_bytes = 0  # of them, by the running commit
+        self._covered_bytes = 0  # part that the running commit covers
         # True while the node refuses publications of others until the disk catches up.
         self.is_backpressured = False
 
@@ -102,7 +102,7 @@ class GroupCommit:
         self._call_if_durable()
 
     def on_tick(self) -> None:
-        """Commit publications of others: their publishers have them on disk."""
+        """Commit publications of other nodes; they can wait, because their publishers have them."""
         self.request_commit()
         self._on_durable(self._succeeded)
         self._call_if_durable()  # a commit may include data written after it began
@@ -138,7 +138,7 @@ class GroupCommit:
         loop, number = asyncio.get_running_loop(), self._begun
 
         def report() -> None:
-            """Report data on disk; only the publisher waits for the durable mark as well."""
+            """Report that data is on disk; only the publisher also waits for the durable mark."""
             if self._needed >= number:
                 with suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(self._on_durable, number)

@@ -111,7 +111,7 @@ class NodeHost:
         self._settings = settings
         self._has_disk = store is not None
         self._last_tick_s: float | None = None
-        self._receivers: dict[TopicId, tuple[Deliverer, SyncObserver]] = {}  # of applications
+        self._receivers: dict[TopicId, tuple[Deliverer, SyncObserver]] = {}  # applications
         self._batches: dict[TopicId, Batch] = {}  # publish calls of this loop iteration
         self.logs = TopicLogs(store, trace)
         self._trace_writes = DeliveryLogFlusher(self.logs.trace)
@@ -192,14 +192,14 @@ class NodeHost:
         return self
 
     async def close(self) -> None:
-        """Stop at once, as a crash would, but commit what is stored."""
+        """Stop at once, as a crash would, but commit the stored publications."""
         for timer in (self.ticker, self._flusher):
             timer.stop()
         self._requests.close()
         await self.links.close()
         for topic in self._topics.names():
             self.dispatch(topic, Shutdown())
-        with suppress(StorageError):  # anti-entropy repeats what is not durable
+        with suppress(StorageError):  # anti-entropy fetches lost publications again
             await self.durability.wait_durable()
         await self._trace_writes.close()
 
@@ -281,7 +281,7 @@ class NodeHost:
             self._trace_writes.request_write()
 
     def _flush(self) -> None:
-        """Run the deferred work of every topic that has some."""
+        """Run the deferred work of every topic."""
         for topic in self._topics.to_flush():
             self.dispatch(topic, Flush())
 
@@ -302,7 +302,7 @@ class NodeHost:
             return
         claim = CLAIMS.get(kind)
         if claim is not None and not claim(message, sender):  # decision 0045
-            self.links.counts["speaks for another"] += 1
+            self.links.counts["sender mismatch"] += 1
             return
         if kind in RUNTIME_TYPES:
             self._on_runtime_message(sender, topic, cast("RuntimeMessage", message))
@@ -323,7 +323,7 @@ class NodeHost:
                 return "store full"
         elif kind in REQUESTS:
             if self.links.is_behind(sender):
-                return "partner behind"  # it must first read the responses that it has
+                return "unread responses"  # it must first read the responses that it has
         elif kind is SetConfiguration:
             return "not the supervisor"
         return None
@@ -358,7 +358,7 @@ class NodeHost:
         self._receivers[topic] = deliver, on_in_sync
 
     def detach(self, topic: TopicId) -> None:
-        """Pass nothing of a topic to the application any more."""
+        """Stop passing deliveries and confirmations of a topic to the application."""
         self._receivers.pop(topic, None)
 
     async def publish(self, topic: TopicId, *requests: PublishRequested) -> list[bytes]:
@@ -413,7 +413,7 @@ class NodeHost:
 
     def _publish_now(self, topic: TopicId, requests: Sequence[PublishRequested]) -> list[bytes]:
         if topic not in self.logs.by_topic:
-            raise SkipringError(f"not subscribed to {shown(topic)}: it was left meanwhile")
+            raise SkipringError(f"not subscribed to {shown(topic)}: it was left during the call")
         effects = self.dispatch(topic, PublishManyRequested(tuple(requests)))
         deliveries = [effect for effect in effects if type(effect) is Deliver]
         ids = [each.id for deliver in deliveries for each in deliver.publications]
@@ -424,9 +424,9 @@ class NodeHost:
         return ids
 
     async def resend(self, topic: TopicId, ids: Sequence[bytes]) -> None:
-        """Commit and broadcast publications again whose commit has failed before."""
+        """Commit and broadcast again the publications whose commit failed."""
         if topic not in self.logs.by_topic:
-            raise SkipringError(f"not subscribed to {shown(topic)}: it was left meanwhile")
+            raise SkipringError(f"not subscribed to {shown(topic)}: it was left during the call")
         self.dispatch(topic, ResendRequested(tuple(ids)))
         try:
             await self.durability.wait_durable()

@@ -1,6 +1,7 @@
 """Membership: the supervisor of each topic, and the connection to it.
 
-A node obeys only the supervisor of the topic, and only over a connection that the node has dialled.
+A node accepts configurations from the supervisor of the topic only, over a connection that the node
+has dialled.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from skipring.observability.logs import RateLimitedLogger, logger
 from skipring.wire.codec import encode
 from skipring.wire.rpc import REQUEST_TYPES, Address, WireMessage
 
-# Refused under back-pressure: messages that bring publications, and requests for much data.
+# Refused under back-pressure: messages with publications, and requests for large answers.
 CARRIERS: Final = frozenset({PublishNew, PublishMany, Publications})
 REQUESTS: Final = frozenset(
     {CheckTrie, CheckAndPublish, CheckHeld, RequestHandover, *REQUEST_TYPES}
@@ -55,7 +56,7 @@ class Membership:
         self._supervisors = tuple(supervisors)
         self._joined: set[TopicId] = set()
         self._away: set[Address] = set()  # supervisors without a connection at the last tick
-        self._reported: dict[Address, str] = {}  # of these, the last logged reason
+        self._reported: dict[Address, str] = {}  # last logged reason for each of them
         self._rate_limited = RateLimitedLogger(_LOG)
 
     def supervisor_of(self, topic: TopicId) -> Address | None:

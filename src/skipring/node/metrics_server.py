@@ -44,7 +44,7 @@ CLOSE_S: Final = 1.0  # Guess: wait for the thread of the server when it closes.
 T = TypeVar("T")
 Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily
 TEXT: Final = "text/plain; charset=utf-8"
-METRICS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"  # every collector reads it
+METRICS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"  # every collector supports it
 
 _LOG: Final = logger("telemetry")
 
@@ -82,13 +82,13 @@ class Telemetry(Collector):
         self._stop: Callable[[], object] | None = None
         self._thread: threading.Thread | None = None
         self._limited = RateLimitedLogger(_LOG)
-        self._last = HostReadings()  # as of the last request for metrics
+        self._last = HostReadings()  # readings at the last request for metrics
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)  # memory, CPU and open files of the process
 
     def start(self, host: str, port: int, credentials: ServerCredentials | None = None) -> Address:
-        """Serve from now on, under TLS with credentials; return the address. Port 0: a free one.
+        """Start serving, with TLS given credentials; return the address. Port 0 picks a port.
 
         Raise InputError if the address cannot be used.
         """
@@ -98,7 +98,9 @@ class Telemetry(Collector):
             listener = socket.create_server((host, port), family=family, backlog=2 * REQUESTS_MAX)
         except OSError as error:
             where, why = join_address(host, port), error.strerror or error
-            raise InputError(f"cannot show metrics at {where}: {why}; take another one") from None
+            raise InputError(
+                f"cannot serve metrics on {where}: {why}; use another address"
+            ) from None
         listener.setblocking(False)
         started = threading.Event()
         self._thread = threading.Thread(
@@ -243,7 +245,7 @@ class Telemetry(Collector):
             return await pages[path]()
         except TimeoutError:
             return HttpPage(HTTPStatus.SERVICE_UNAVAILABLE, b"the event loop does not answer\n")
-        except Exception as error:  # noqa: BLE001  (a bug ends nothing but this response)
+        except Exception as error:  # noqa: BLE001  (a bug affects this response only)
             _LOG.error("page_failed", path=path, error=repr(error))
             return HttpPage(HTTPStatus.INTERNAL_SERVER_ERROR, b"this is a mistake in skipring\n")
 

@@ -99,8 +99,8 @@ async def serve_supervisor(
     host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
     if settings.credentials is not None and not may_act_as("supervisor", settings.credentials.name):
         raise IdentityError(
-            f"the certificate has the name {settings.credentials.name}; that of a supervisor must "
-            "be supervisor; create it with skipring certs issue supervisor"
+            f"the certificate has the name {settings.credentials.name}; a supervisor "
+            "needs the name supervisor; create a certificate with skipring certs issue supervisor"
         )
     stop = stop_signal()
     async with AsyncExitStack() as stack:
@@ -130,7 +130,7 @@ async def serve_node(
     announce: Announce,
     supervisors_again: Callable[[], Sequence[Address]] | None = None,
 ) -> Stop:
-    """Run a subscriber of some topics until a signal stops it; leave the topics.
+    """Run a subscriber of the given topics until a signal stops it; leave the topics.
 
     Before it leaves, it hands over its publications, within ``settings.drain_s`` or until a second
     signal. SIGHUP reloads the certificates and the list of supervisors: topics move if the list
@@ -163,7 +163,7 @@ async def serve_node(
 def _checked(
     settings: NodeSettings, place: ProcessPaths, topics: tuple[TopicId, ...]
 ) -> tuple[str, int]:
-    """Check the arguments of a node; return the host and port to listen at."""
+    """Check the arguments of a node; return the host and port to listen on."""
     host, port = split_address(place.listen, "listen", is_secured=_is_secured(settings))
     parse_supervisors(settings.supervisors, is_secured=_is_secured(settings))
     if is_anywhere(host) and settings.advertised is None:

@@ -97,7 +97,7 @@ class Replications:
             )
 
     async def _all(self, topic: TopicId, replicas: _Replicas, count: int) -> str | None:
-        """Ask once a tick until enough members confirm; return a reason if too few can."""
+        """Ask once a tick until enough members confirm; return a reason if too few members can."""
         loop, enough_s, extra = asyncio.get_running_loop(), asyncio.get_running_loop().time(), 0
         while len(replicas.durable) < count:
             machine = self._topics.machine(topic)
@@ -212,5 +212,5 @@ class PublishProxy:
         if not self._has_disk and not message.volatile:
             return NO_DISK
         if self._durability.is_backpressured or len(self._tasks) >= PUBLISHING_MAX:
-            return "too much waits to be stored; try again"
+            return "too many publications wait for the disk; try again"
         return None

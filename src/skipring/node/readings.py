@@ -47,7 +47,7 @@ def node_readings(node: NodeHost, pause: LoopPause | None = None) -> HostReading
         skipring_commits_total=node.durability.commits,
         skipring_commit_failures_total=node.durability.failures,
         skipring_unwritten_publications=node.durability.unwritten,
-        skipring_put_aside_total=node.quarantined,
+        skipring_quarantined_total=node.quarantined,
     )
     return HostReadings(unready, samples)
 
@@ -71,7 +71,7 @@ def supervisor_readings(server: SupervisorHost, pause: LoopPause | None = None) 
 
 def member_samples(members: Mapping[TopicId, int]) -> dict[str, Samples]:
     """Return the samples of the members of each topic; TOPICS_MAX topics, largest first."""
-    # The largest: topics that a stranger invents do not displace those in use.
+    # Largest first: topics that an outsider invents do not displace those in use.
     largest = sorted(members, key=lambda topic: (-members[topic], topic))[:TOPICS_MAX]
     return {
         "skipring_supervisor_topic_members": {(topic,): members[topic] for topic in largest},
@@ -96,7 +96,7 @@ def _node_unready(node: NodeHost) -> tuple[str, ...]:
                 f"no place in the ring of {shown(topic)}: {_why_not_joined(node, topic)}"
             )
         elif (missing := node.incompleteness(topic)) is not None:
-            reasons.append(f"not all of {shown(topic)} is here yet: {missing}")
+            reasons.append(f"{shown(topic)} may be incomplete here: {missing}")
     if node.durability.error is not None:
         reasons.append(f"the newest publications are not on disk: {node.durability.error}")
     return tuple(reasons)
@@ -107,7 +107,7 @@ def _why_not_joined(node: NodeHost, topic: TopicId) -> str:
     if address is None:
         return "no supervisor is known"
     if topic in node.refusals:
-        return f"the supervisor at {address} says: {shown(node.refusals[topic])}"
+        return f"the supervisor at {address} refused the join: {shown(node.refusals[topic])}"
     if not node.links.is_linked(supervisor_at(address)):
         return f"there is no connection to the supervisor at {address}"
     return f"the supervisor at {address} has not answered yet"

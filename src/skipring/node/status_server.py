@@ -114,7 +114,7 @@ def database_page(
 
 
 def _entries(roster: Roster, start: int) -> Iterator[tuple[str, NodeId | None]]:
-    """Yield the entries of one page in the paper's form; only these are created."""
+    """Yield the entries of one page in the paper's form, without creating other entries."""
     if roster.is_loaded:
         yield from roster.database()[start : start + ENTRIES_MAX]
         return
@@ -221,7 +221,7 @@ def incompleteness(machine: Subscriber) -> str | None:
 
 
 def _clamped(state: LivenessState) -> LivenessState:
-    """Return the counters, limited to the range of the wire; corrupt ones may have any value."""
+    """Return the counters, clamped to the range of the wire; corrupt memory may exceed it."""
     ticks, threshold = (
         min(max(number, -NUMBER_MAX), NUMBER_MAX) for number in (state.ticks, state.threshold)
     )
@@ -315,7 +315,7 @@ class RequestServer:
                 pass
 
     def _page(self, topic: TopicId, question: PageQuestion) -> WireMessage:
-        """Return a page; a scan stops at its time limit, and the page says where to continue."""
+        """Return a page; a scan stops at its time limit, and ``next`` is where to continue."""
         machine, is_spent = self._topics.machine(topic), time_limit()
         match question:
             case FetchDeliveries():

@@ -127,7 +127,7 @@ class SupervisorHost:
             return
         claim = CLAIMS.get(type(message))
         if claim is not None and not claim(message, sender):  # decision 0045
-            self.links.counts["speaks for another"] += 1
+            self.links.counts["sender mismatch"] += 1
             return
         if type(message) in RUNTIME_TYPES:
             self._on_runtime_message(sender, envelope.topic, cast("RuntimeMessage", message))

@@ -17,7 +17,7 @@ BEFORE_1970: Final = (
 )
 
 # Beats in a tick. Measured: a wake-up of an idle process takes 0.1 ms of CPU; 50 a second made the
-# supervisor's part of a join half as expensive again.
+# supervisor's part of a join 50 % more expensive.
 BEATS: Final = 4
 SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
 _BYTES_MAX: Final = 96  # three numbers
@@ -50,7 +50,7 @@ class LoopPause:
     def __init__(self, tick_s: float, waited_s: Callable[[], float] | None = None) -> None:
         self.longest_s = 0.0
         self._period_s = tick_s / BEATS
-        self._waited_s = waited_s  # for a processor, since the start of the thread
+        self._waited_s = waited_s  # wait for a processor since the thread started
         self._file = -1
         self._timer: asyncio.TimerHandle | None = None
         self._beat_s = self._waited_before_s = 0.0

@@ -87,7 +87,7 @@ class RateLimitedLogger:
             self._log.warning(event, reason=reason, **fields)
 
     def _left_out(self, event: str, reason: str) -> int | None:
-        """Return how many such lines were left out before; None if this one is left out too."""
+        """Return how many lines were suppressed before; None to suppress this line, too."""
         key = (event, reason)
         with self._lock:
             if key not in self._lines and len(self._lines) >= REASONS_MAX:

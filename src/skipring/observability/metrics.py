@@ -74,16 +74,15 @@ OF_ALL: Final = (
     Metric(
         "skipring_loop_pause_seconds_max",
         MetricKind.GAUGE,
-        "Longest time for which the event loop was busy or blocked since the start, at most a "
-        "quarter of a tick less; waiting for a processor does not count, where the system reports "
-        "it.",
+        "Longest time since the start for which the event loop was busy or blocked, accurate to a "
+        "quarter of a tick; waiting for a processor does not count if the system reports it.",
         alarm="above 1: requests and ticks wait",
     ),
     Metric(
         "skipring_links",
         MetricKind.GAUGE,
         "Connections open to other processes, in either direction.",
-        alarm="near 4096: others are refused",
+        alarm="near 4096: further connections are refused",
     ),
     Metric(
         "skipring_received_bytes_total",
@@ -111,20 +110,21 @@ OF_ALL: Final = (
         "Messages dropped and connections refused, by reason; repair delivers lost publications.",
         ("reason",),
         alarm="FramingError, HandshakeError, MessageError, no certificate or bad certificate "
-        "grows: strangers, or another version; queue full grows for 5 minutes: a peer is too slow",
+        "grows: other programs or versions connect; queue full grows for 5 minutes: a peer is too "
+        "slow",
     ),
     Metric(
         "skipring_dial_backs_total",
         MetricKind.COUNTER,
         "Dials to addresses that were not proven, by result: proven, failed or limited.",
         ("result",),
-        alarm="failed or limited grows for 5 minutes: a member claims addresses that are not there",
+        alarm="failed or limited grows for 5 minutes: a member claims wrong addresses",
     ),
     Metric(
         "skipring_name_conflicts",
         MetricKind.GAUGE,
         "Names that two live processes have claimed recently, as seen by this process.",
-        alarm="above 0: a data directory was copied, or two processes were given one name",
+        alarm="above 0: a data directory was copied, or two processes have the same name",
     ),
     Metric(
         "skipring_certificate_expires_timestamp_seconds",
@@ -135,7 +135,7 @@ OF_ALL: Final = (
     Metric(
         "skipring_topics_left_out",
         MetricKind.GAUGE,
-        "Topics without values of their own, because the process has too many.",
+        "Topics that are not exported separately, because the process has too many.",
     ),
 )
 
@@ -173,7 +173,7 @@ OF_NODES: Final = (
         MetricKind.GAUGE,
         "Ring neighbours in the topic: 2, or 1 in a ring of two, or 0 alone.",
         ("topic",),
-        alarm="0 for 5 minutes where there should be others",
+        alarm="0 for 5 minutes although the topic has other members",
     ),
     Metric(
         "skipring_ring_neighbours_linked",
@@ -207,10 +207,10 @@ OF_NODES: Final = (
         alarm="above 0 for 1 minute: the disk is too slow, or full",
     ),
     Metric(
-        "skipring_put_aside_total",
+        "skipring_quarantined_total",
         MetricKind.COUNTER,
         "Stored publications that were corrupt; they are quarantined and fetched from a neighbour.",
-        alarm="grows: the disk or the memory of this machine flips bits",
+        alarm="grows: the disk or the memory of this machine is failing",
     ),
 )
 
@@ -218,7 +218,7 @@ OF_SUPERVISORS: Final = (
     Metric(
         "skipring_supervisor_topics",
         MetricKind.GAUGE,
-        "Topics that have members here.",
+        "Topics with members at this supervisor.",
     ),
     Metric(
         "skipring_supervisor_members",
@@ -229,7 +229,7 @@ OF_SUPERVISORS: Final = (
     Metric(
         "skipring_supervisor_topic_members",
         MetricKind.GAUGE,
-        "Members of the topic; given for the largest topics.",
+        "Members of the topic; exported for the largest topics only.",
         ("topic",),
         alarm="below the number of nodes you run for 5 minutes",
     ),

@@ -36,9 +36,9 @@ if TYPE_CHECKING:  # reads certificates, which few processes need
     from skipring.security.credentials import Credentials
 
 REPORT_S: Final = 0.05  # Guess: a failed dial has ended the requests by then.
-LOCATE_MIN_S: Final = 1.0  # Guess: a supervisor on a loaded machine answers within.
+LOCATE_MIN_S: Final = 1.0  # Guess: a supervisor on a loaded machine answers within this time.
 BACK_OFF_MAX_S: Final = 1.0  # Guess: a client waits for its supervisor, and few dial at once.
-ATTEMPTS: Final = 2  # of a request whose answer may be lost
+ATTEMPTS: Final = 2  # attempts at a request whose answer may be lost
 ANSWER_S: Final = 5.0  # Guess: a peer that has not answered by then will not answer.
 MEMBERS: Final = 16  # candidates: the first may just have crashed, or have no disk
 LOCATIONS_MAX: Final = 8  # Guess: lookups after which publishing gives up.
@@ -50,7 +50,7 @@ _ANSWERS: Final = get_args(Answer)
 
 
 class WaitReport:
-    """Reports of why a client waits, each reason once until something succeeds."""
+    """Reports of why a client waits, each reason once until a request succeeds."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
@@ -156,7 +156,7 @@ class RpcClient:
         return list(await asyncio.gather(*asked))
 
     async def _members(self, topic: TopicId) -> dict[NodeId, Address]:
-        """Return some members of a topic, from the supervisor or as it listed them before."""
+        """Return members of a topic from the cache, or else from the supervisor."""
         if not self._located.get(topic):  # a topic without members may have some now
             self._located[topic] = await self.locate(topic)
         return self._located[topic]
@@ -173,11 +173,11 @@ class RpcClient:
         return answer.members
 
     def no_supervisor_of(self, topic: TopicId) -> str:
-        """Return why the supervisor of a topic does not answer, and what to do."""
+        """Return why the supervisor of a topic does not answer, with a remedy."""
         return self.no_supervisor_at(self.supervisor_of(topic))
 
     def no_supervisor_at(self, address: Address) -> str:
-        """Return why the supervisor at an address does not answer, and what to do."""
+        """Return why the supervisor at an address does not answer, with a remedy."""
         why = self._links.why_unreachable(supervisor_at(address))
         return why or f"no supervisor answers at {address}; is it running?"
 
@@ -194,7 +194,7 @@ class RpcClient:
         timeout_s: float = ANSWER_S,
         attempts: int = 1,
     ) -> Wanted | Refused | None:
-        """Send a request and return its answer; None if none of the kind arrives in time.
+        """Send a request and return its answer; None if no answer of this type arrives in time.
 
         Also return None if the peer is unreachable or the connection to it is lost. With several
         ``attempts``, send it again while no answer arrives: an answer may be lost.
@@ -262,8 +262,8 @@ class RpcClient:
     def _report_if_waiting(self, name: NodeId) -> None:
         """Report an unreachable supervisor if a request to it waits; other requests have failed."""
         why = self._links.why_unreachable(name)
-        is_waited_for = any(asked == name for asked, _ in self._waiting.values())
-        if self._report is not None and why is not None and is_waited_for:
+        is_awaited = any(asked == name for asked, _ in self._waiting.values())
+        if self._report is not None and why is not None and is_awaited:
             self._report(why)
 
     def _abandon(self, node: NodeId) -> None:
@@ -304,7 +304,7 @@ async def open_client(
 
 
 def require(check: Callable[[Checked], object], value: Checked) -> None:
-    """Check a value of a user; raise InputError with the reason if it cannot be sent."""
+    """Check a value from the user; raise InputError with the reason if it cannot be sent."""
     try:
         check(value)
     except MessageError as error:
@@ -312,7 +312,7 @@ def require(check: Callable[[Checked], object], value: Checked) -> None:
 
 
 def locate_s(wait_s: float) -> float:
-    """Return how long a client that waits ``wait_s`` gives a supervisor for one answer."""
+    """Return how long a client that waits ``wait_s`` in total waits for one answer."""
     return min(max(wait_s, LOCATE_MIN_S), ANSWER_S)
 
 

@@ -122,7 +122,7 @@ def pages(
 def delivery_pages(
     client: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: range
 ) -> AsyncGenerator[DeliveryPage, None]:
-    """Yield how the publications at these offsets reached a member."""
+    """Yield the delivery records of a member for these offsets."""
     question = partial(FetchDeliveries, end=wanted.stop)
     return _in_pages(client, topic, (node, address), DeliveryPage, question, wanted.start)
 

@@ -27,7 +27,7 @@ from skipring.rpc.log_reader import LogRange, MemberLog, pages, survey_of
 from skipring.wire.limits import LOCATED_MAX
 
 POLL_S: Final = 0.1  # Guess: fast enough for a reader; a poll is one small request to one member.
-SEEN_BYTES: Final = 16  # of an id: enough that two of 2^40 publications do not collide
+SEEN_BYTES: Final = 16  # stored part of an id; no collision among 2^40 publications
 
 
 class Until(Enum):

@@ -40,7 +40,7 @@ _AUTHORITY: Final = "ca"
 _SECRET_MODE: Final = 0o600
 _PUBLIC_MODE: Final = 0o644
 _DIRECTORY_MODE: Final = 0o700
-# The last part of a host name is no number: that would be a mistyped address.
+# The last part of a host name is not a number: that would be a mistyped address.
 _HOST: Final = re.compile(r"(?=.{1,253}\Z)(?:\w[\w-]{0,62}\.)*(?![0-9]+\Z)\w[\w-]{0,62}", re.ASCII)
 
 
@@ -63,7 +63,7 @@ class Issued(Struct, frozen=True):
 
 
 def make_authority(directory: Path, *, days: int) -> Path:
-    """Make the authority of a cluster, ``ca.pem`` and ``ca.key``; return its directory."""
+    """Create the authority of a cluster, ``ca.pem`` and ``ca.key``; return its directory."""
     _check_days(days)
     files = authority_files(directory)
     _check_absent(files)
@@ -163,7 +163,7 @@ class _Signer(Struct, frozen=True):
     def issue(
         self, name: NodeId, files: Files, days: int, places: Sequence[x509.GeneralName]
     ) -> Issued:
-        """Make a key and a certificate for it, and write them."""
+        """Create a key and a certificate for it, and write both."""
         key = ec.generate_private_key(ec.SECP256R1())
         wanted = _now() + timedelta(days=days)
         ends = min(wanted, self.certificate.ends)
@@ -201,7 +201,7 @@ def _check_names(names: Sequence[NodeId]) -> None:
 
 
 def _place(host: str) -> x509.GeneralName:
-    """Return a host in the form of certificates."""
+    """Return a host in the form that certificates use."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -225,7 +225,7 @@ def _named(name: str) -> x509.Name:
 def _builder(
     subject: x509.Name, key: ec.EllipticCurvePublicKey, ends: datetime, *, is_authority: bool
 ) -> x509.CertificateBuilder:
-    """Return a certificate without an issuer; one signed by an authority cannot sign others."""
+    """Return a certificate without an issuer; only an authority's certificate can sign others."""
     length = 0 if is_authority else None
     return (
         x509.CertificateBuilder()

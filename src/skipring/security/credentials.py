@@ -70,7 +70,7 @@ class PeerCertificate(Struct, frozen=True):
 
 PURPOSES: Final = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
-CHECK_S: Final = 1.0  # Guess: files change rarely, and an operator waits for it.
+CHECK_S: Final = 1.0  # Guess: files change rarely, and an operator waits for the change to apply.
 FRESH_NS: Final = 1_000_000_000  # Guess: a certificate and its key are replaced within a second.
 
 _LOG: Final = logger("credentials")
@@ -108,7 +108,7 @@ class Credentials:
     def __init__(self, ca: Path, cert: Path, key: Path) -> None:
         self._files = ca, cert, key
         self._deny_list = deny_list_beside(ca)
-        self._stamps = self._stamp()  # of the files last read, usable or not
+        self._stamps = self._stamp()  # stamps of the files last read, usable or not
         self._loaded = self._load()
         self._denied = read_deny_list(self._deny_list)
         self._check_s = 0.0  # time of the next check of the files
@@ -160,7 +160,7 @@ class Credentials:
         self.reload()
 
     def reload(self) -> None:
-        """Read the files again; log why one cannot be used, and keep what was read before.
+        """Read the files again; if one cannot be used, log the reason and keep the earlier content.
 
         The deny list does not depend on the other files: it is read even if they cannot be used.
         """
@@ -221,7 +221,7 @@ def _stamp_of(path: Path) -> tuple[int, int, int] | None:
 
 
 def _is_fresh(stamps: tuple[tuple[int, int, int] | None, ...]) -> bool:
-    """Return True if a file has just changed: the change of the others may follow."""
+    """Return True if a file has just changed: changes of the other files may follow."""
     now_ns = time_ns()
     return any(each is not None and 0 <= now_ns - each[0] < FRESH_NS for each in stamps)
 

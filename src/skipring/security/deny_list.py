@@ -65,7 +65,7 @@ def read_deny_list(path: Path) -> frozenset[int]:
             serials.add(serial)
         elif text:
             raise InputError(
-                f"{path}: line {number} is no serial number: {shown(text)}; give hexadecimal "
+                f"{path}: line {number} is not a serial number: {shown(text)}; give hexadecimal "
                 "digits, and comments after #"
             )
     return frozenset(serials)

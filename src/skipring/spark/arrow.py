@@ -90,7 +90,9 @@ class ArrowRows:
         publications = decoded_page(page.publications)
         count = len(publications)
         if (len(page.offsets), len(page.ids)) != (count, ID_BYTES * count):
-            raise MessageError(f"a page of {topic!r} has other offsets or ids than publications")
+            raise MessageError(
+                f"a page of {topic!r} has another number of offsets or ids than of publications"
+            )
         ids = ids_of(publications, topic)
         rows = cls(topic, page.offsets, publications, ids)
         return rows if b"".join(ids) == page.ids else rows._believed(page.ids)
@@ -160,5 +162,5 @@ def entries(page: LogPage) -> list[Entry]:
     """Return offsets and ids of a page without contents."""
     ids = [page.ids[at : at + ID_BYTES] for at in range(0, len(page.ids), ID_BYTES)]
     if len(page.ids) % ID_BYTES or len(ids) != len(page.offsets):
-        raise MessageError("a page has other offsets than ids")
+        raise MessageError("a page has another number of offsets than of ids")
     return list(zip(page.offsets, ids, strict=True))

@@ -21,11 +21,11 @@ from skipring.spark.partitions import RangePartition, range_partitions, read_ran
 from skipring.spark.ring_client import RingClient, freeze_gc
 from skipring.spark.snapshot import Part, SnapshotSource, agreed_parts, is_shared
 
-# Measured: on two cores four of 25,000 take a quarter more processor time than two of 50,000. Each
-# partition costs a task, and a scan of the whole log at a member.
+# Measured: on two cores, four partitions of 25,000 rows take 25 % more processor time than two of
+# 50,000. Each partition costs a task, and a scan of the whole log at a member.
 PARTITIONS_DEFAULT: Final = 2
 ROWS_PER_PARTITION: Final = 50_000  # Guess: a few seconds of work at most.
-# Guess: publications in flight to most members arrive within. After that, the read starts anyway.
+# Guess: publications in flight reach most members within this time; then the read starts anyway.
 AGREEMENT_S: Final = 1.0
 AGAIN_S: Final = 0.05
 

@@ -43,7 +43,7 @@ from skipring.wire.rpc import Address, DeliveryPage
 NAME: Final = "skipring_deliveries"
 DELIVERY_OPTIONS: Final = (*ACCESS_OPTIONS, "subscribe", "startingOffsets", "maxOffsetsPerTrigger")
 STORES_MAX: Final = 1024  # Limit: stores of a topic that a stream remembers.
-ROWS_PER_PARTITION: Final = 100_000  # Guess: a second of work; the node reads its disk for it.
+ROWS_PER_PARTITION: Final = 100_000  # Guess: a second of work, with the reads from disk.
 _ORIGINS: Final = tuple(origin.value for origin in Origin)
 _LOG: Final = getLogger(__name__)
 
@@ -105,7 +105,7 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions
 
 
 class TraceMembers:
-    """Members of topics that have disks; the known ones are asked again."""
+    """Members of topics that have disks; known members are asked again."""
 
     def __init__(self, client: RingClient) -> None:
         self._client = client
@@ -267,7 +267,7 @@ def to_arrow(topic: TopicId, node: NodeId, page: DeliveryPage) -> pa.RecordBatch
     if sizes != {count} or len(page.ids) != count * ID_BYTES:
         raise MessageError(f"a page of deliveries from {node} has columns of different lengths")
     if any(place >= len(_ORIGINS) for place in page.origins):
-        raise MessageError(f"a page of deliveries from {node} has an origin we do not know")
+        raise MessageError(f"a page of deliveries from {node} has an unknown origin")
     ids = pa.Array.from_buffers(pa.binary(ID_BYTES), count, [None, pa.py_buffer(page.ids)])
     columns = [
         pa.repeat(pa.scalar(topic), count),

@@ -1,6 +1,6 @@
 """Translation of Spark's exceptions into errors of skipring.
 
-Readers and writers run in other processes. Their errors return as text inside of Spark's errors.
+Readers and writers run in other processes. Their errors return as text inside Spark's errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RAISED: Final = re.compile(
 
 
 def require_spark() -> None:
-    """Raise an InputError that says what to install, if the extra ``spark`` is missing."""
+    """Raise an InputError that states what to install, if the extra ``spark`` is missing."""
     if not all(find_spec(name) for name in _NEEDED):
         raise InputError("Spark is not installed; run: pip install 'skipring[spark]'")
 

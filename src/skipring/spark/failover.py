@@ -57,7 +57,7 @@ def _moved(
 
 
 def _at_the_start(stores: MemberStores, topic: TopicId, before: Position) -> Standby | None:
-    """Return offset 0 of another store if ``before`` is at 0: it has read nothing of any store."""
+    """Return offset 0 of another store if ``before`` is at 0: nothing was read yet."""
     if before.offset:
         return None
     for other in stores.durable(topic):
@@ -72,20 +72,20 @@ def _begun(
     """Return a standby at the end of an equal store, if the whole log has been read."""
     holders = stores.durable(topic, bits=0)
     ours = [each for each in holders if each.survey.store == holder.survey.store]
-    if not ours or not _is_settled(ours[0]):
+    if not ours or not _is_all_durable(ours[0]):
         return None
     if (after.offset, after.chain) != (ours[0].survey.end, ours[0].survey.chain):
         return None
     for other in holders:
         survey = other.survey
         is_equal = (survey.digests, survey.count) == (ours[0].survey.digests, ours[0].survey.count)
-        if other is not ours[0] and is_equal and _is_settled(other):
+        if other is not ours[0] and is_equal and _is_all_durable(other):
             end, chain = survey.durable_end, survey.chain
             return Standby(store=survey.store, epoch=survey.epoch, offset=end, chain=chain)
     return None
 
 
-def _is_settled(holder: MemberLog) -> bool:
+def _is_all_durable(holder: MemberLog) -> bool:
     """Return True if a member has everything on disk."""
     return holder.survey.end == holder.survey.durable_end
 

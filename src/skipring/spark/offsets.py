@@ -58,7 +58,7 @@ class Standby(LogPlace, frozen=True, kw_only=True):
     seen: frozenset[bytes] = frozenset()  # read, but not before the offset
 
     def moved(self, read: Iterable[bytes], arrived: Iterable[Entry], end: LogPlace) -> Self | None:
-        """Return the standby after more reads and arrivals; None if they differ too much."""
+        """Return the standby after more reads and arrivals; None if the stores differ too much."""
         missing = {key: offset for offset, key in self.missing}
         seen = set(self.seen)
         for key in read:

@@ -63,7 +63,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
         if is_stream and given.text("endingOffsets") is not None:
             raise InputError('"endingOffsets" is for batch reads; a stream has no end')
         if not is_stream and given.text("maxOffsetsPerTrigger") is not None:
-            raise InputError('"maxOffsetsPerTrigger" is for streams; a batch reads all there is')
+            raise InputError('"maxOffsetsPerTrigger" is for streams; a batch reads everything')
         topics = _topics(given)
         starting = _offsets(given, "startingOffsets", LATEST if is_stream else EARLIEST, topics)
         ending = _offsets(given, "endingOffsets", LATEST, topics)
@@ -119,12 +119,14 @@ def check_names(options: Iterable[str], known: Iterable[str]) -> None:
     names = {name.lower(): name for name in known}
     for name in {name.lower() for name in options} - names.keys() - _OF_SPARK:
         near = get_close_matches(name, names, n=1)
-        hint = f'did you mean "{names[near[0]]}"?' if near else f"there are {', '.join(known)}"
+        hint = (
+            f'did you mean "{names[near[0]]}"?' if near else f"the options are {', '.join(known)}"
+        )
         raise InputError(f"unknown option {shown(name)}; {hint}")
 
 
 class _Given:
-    """Options by lower-case name; raises InputError for unknown ones."""
+    """Options by lower-case name; an unknown option raises InputError."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
         check_names(options, known)
@@ -187,7 +189,7 @@ def _offsets(given: _Given, name: str, default: str, topics: tuple[TopicId, ...]
     positions = parse_positions(text, name)
     if positions.keys() != set(topics):
         raise InputError(
-            f'"{name}" is about {", ".join(sorted(positions))}, and "subscribe" about '
-            f"{', '.join(topics)}; give a position for each topic, and no other"
+            f'"{name}" has positions of {", ".join(sorted(positions))}, but "subscribe" names '
+            f"{', '.join(topics)}; give one position for each of these topics"
         )
     return positions

@@ -27,7 +27,7 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """Ranges of a store that one task reads, except ``without``; only ``only`` if it is set."""
+    """Ranges of a store that one task reads; ``without`` excludes ids, ``only`` selects ids."""
 
     topic: TopicId
     node: NodeId

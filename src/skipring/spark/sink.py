@@ -61,7 +61,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
             "string, as in to_json(struct(*))"
         )
     if "topic" not in columns and options.topic is None:
-        raise InputError('say where to publish: option "topic", or a column topic')
+        raise InputError('no topic: set the option "topic", or add a column topic')
     for name, kinds in COLUMNS.items():
         if name in columns and columns[name].simpleString() not in kinds:
             known = " or ".join(kinds)
@@ -140,7 +140,7 @@ def _headers(given: list[tuple[str, str | bytes | None]] | None) -> dict[str, st
     try:
         return {name: _bytes(text or b"").decode() for name, text in given or ()}
     except UnicodeDecodeError:
-        raise InputError("a header that is no text in UTF-8; headers are texts") from None
+        raise InputError("a header is not UTF-8 text") from None
 
 
 def _portions(

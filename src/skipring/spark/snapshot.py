@@ -62,13 +62,13 @@ class MemberStores:
         found = self.durable(topic)
         if not found:
             raise UnreachableError(
-                f"no member of {topic!r} keeps its publications on a disk, so there are no "
-                "offsets that a stream could go on from; start a node with a data directory"
+                f"no member of {topic!r} keeps its publications on a disk, so a "
+                "stream has no offsets to continue from; start a node with a data directory"
             )
         return found[0]
 
     def place_at(self, topic: TopicId, holder: MemberLog, offset: int) -> LogPlace:
-        """Return a place in a member's log with its chain value; raise errors of ``verified``."""
+        """Return a place in a member's log with its chain value; raise as ``verified`` does."""
         place = LogPlace(store=holder.survey.store, epoch=holder.survey.epoch, offset=offset)
         survey = verified(self._client, topic, holder.node, holder.address, place)
         return replace(place, chain=survey.chain)

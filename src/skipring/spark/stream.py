@@ -1,7 +1,7 @@
 """Stream reads of the log of one member, from offset to offset.
 
-The planner lives as long as the query, a task as long as a micro-batch. A restarted query needs its
-offsets only.
+The planner exists as long as the query, a task as long as a micro-batch. A restarted query needs
+only its offsets.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._ends())
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """Return the partitions of a micro-batch, also if it runs again."""
+        """Return the partitions of a micro-batch, even if it runs again."""
         before, after = from_json(start), from_json(end)
         found: list[InputPartition] = []
         for topic, last in after.items():

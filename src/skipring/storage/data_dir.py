@@ -90,18 +90,20 @@ def translate_os_errors(place: Path) -> Iterator[None]:
 
 
 def _full(place: Path) -> StoreFullError:
-    return StoreFullError(f"{place}: no room left; make room, and the next commit retries")
+    return StoreFullError(
+        f"{place}: the disk is full; free some space, and the next commit retries"
+    )
 
 
 def _busy(place: Path, holder: int | None = None) -> StoreBusyError:
     """Return the error for a directory in use; ``holder`` is the process that claims to use it."""
     if holder == os.getpid():
         return StoreBusyError(
-            f"{place}: already open in this process; close it first, or take another data directory"
+            f"{place}: already open in this process; close it first, or use another data directory"
         )
     user = process_text(holder) if holder is not None else None
     return StoreBusyError(
-        f"{place}: used by {user or 'another process'}; stop it, or take another data directory"
+        f"{place}: used by {user or 'another process'}; stop it, or use another data directory"
     )
 
 
@@ -256,7 +258,7 @@ def node_id(directory: Path, name: str | None = None) -> NodeId:
     if name not in (None, kept):
         raise IdentityError(
             f"{path}: this node is called {kept}, not {name}; "
-            "leave the name out, or take another data directory"
+            "omit the name, or use another data directory"
         )
     return kept
 
@@ -273,8 +275,8 @@ def check_name(name: str, *, parameter: str) -> None:
     """Raise IdentityError for an invalid node name; ``parameter`` states its source."""
     if not _FORM.fullmatch(name):
         raise IdentityError(
-            f"{name[:80]!r} is no name for a node; "
-            "it has 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'",
+            f"{name[:80]!r} is not a valid node name; "
+            "a name has 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'",
             parameter=parameter,
         )
     if name == SUPERVISOR:

@@ -70,7 +70,7 @@ def parsed(data: object) -> Body | None:
     try:
         body = _DECODER.decode(content)
     except (DecodeError, ValidationError, ValueError):
-        return None  # of another version
+        return None  # another version
     count = len(body.hops)
     is_even = len(body.times) == _TIME_BYTES * count and len(body.origins) == count > 0
     return body if is_even and body.start >= 0 else None
@@ -110,7 +110,7 @@ class DeliveryFile:
     def write(
         self, bodies: Iterable[tuple[int | None, bytes]], obsolete: Iterable[int]
     ) -> list[int]:
-        """Write and delete chunks in one transaction; return the rows of the written ones."""
+        """Write and delete chunks in one transaction; return the rows of the written chunks."""
         with self._writing, transaction(db := self._connected()):
             db.executemany("DELETE FROM chunks WHERE chunk = ?", ((row,) for row in obsolete))
             return [_replaced(db, row, body) for row, body in bodies]

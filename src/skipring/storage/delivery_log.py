@@ -59,7 +59,7 @@ class DeliveryLog:
         self._topics: dict[TopicId, list[_Chunk]] = {}  # in the order of their offsets
         self._latest: dict[TopicId, _Chunk] = {}  # the chunk that gets the next delivery
         self._obsolete: list[int] = []  # rows to delete
-        self._lock = Lock()  # for state that a write in another thread changes
+        self._lock = Lock()  # guards state that a write in another thread changes
 
     @classmethod
     def open(cls, directory: Path, store: PublicationStore) -> Self:
@@ -77,7 +77,7 @@ class DeliveryLog:
     def record(
         self, topic: TopicId, offset: int, time_us: int, hops: int, origin: Origin, count: int = 1
     ) -> None:
-        """Record deliveries; earlier records of these offsets and of later ones become obsolete."""
+        """Record deliveries; earlier records of these and of later offsets become obsolete."""
         end = offset + count
         while offset < end:
             chunk = self._latest.get(topic)
@@ -173,7 +173,7 @@ class DeliveryLog:
 
     @property
     def is_behind(self) -> bool:
-        """Return True if there is a file that lacks some deliveries."""
+        """Return True if there is a file that lacks deliveries."""
         unwritten = (chunk.written < chunk.end for chunk in self._latest.values())
         return self._file is not None and any(unwritten)
 

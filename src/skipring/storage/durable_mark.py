@@ -27,7 +27,7 @@ _sync: Final = getattr(os, "fdatasync", os.fsync)  # not on every platform
 _BYTES_MAX: Final = 1 << 26  # Limit: about a million topics.
 
 
-_RANDOM_BITS: Final = 32  # of an epoch. Guess: two epochs of one topic do not collide.
+_RANDOM_BITS: Final = 32  # random bits of an epoch. Guess: two epochs of a topic do not collide.
 
 
 def new_epoch(before: int | None = None) -> int:
@@ -56,7 +56,7 @@ class DurableMarks(Struct, frozen=True, array_like=True):
     """Durable marks of all topics of a store."""
 
     store: str
-    number: int  # of the write; the file with the larger number is valid
+    number: int  # number of the write; the file with the larger number is valid
     topics: dict[TopicId, DurableMark]
 
 

@@ -133,7 +133,7 @@ class _Remembered(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> _Remembered:
-        """Read the tables of a file; unreadable or missing ones are empty."""
+        """Read the tables of a file; unreadable or missing tables are empty."""
         if not path.is_file():
             return cls(None, {}, [])
         try:

@@ -202,7 +202,7 @@ class SegmentBuilder:
         count_max: int | None = None,
         is_checked: bool = True,
     ) -> EncodedRecords:
-        """Return the first ``count_max`` records between two offsets, by first byte of the id."""
+        """Return up to ``count_max`` records between two offsets, by the first byte of the ids."""
         del is_checked  # records in memory are intact
         offsets = range(max(start, self.start), min(end, self.end))
         chosen = [o for o in offsets if self._ids[ID_BYTES * (o - self.start)] in firsts]
@@ -316,9 +316,9 @@ class Segment:
         count_max: int | None = None,
         is_checked: bool = True,
     ) -> EncodedRecords:
-        """Return the first ``count_max`` records between two offsets, by first byte of the id.
+        """Return up to ``count_max`` records between two offsets, by the first byte of the ids.
 
-        With ``is_checked`` only intact records; otherwise the caller verifies them.
+        With ``is_checked`` only intact records are returned; otherwise the caller verifies them.
         """
         first, count = max(start, self.start) - self.start, min(end, self.end) - self.start
         begin, stop = self._ids + ID_BYTES * first, self._ids + ID_BYTES * max(count, first)

@@ -152,7 +152,7 @@ def _is_intact(topic: object, body: object, seal: object) -> bool:
         for node in state.queue:
             check_node(node)
     except (DecodeError, ValidationError, ValueError, MessageError):
-        return False  # of another version, or with a name that every member would refuse
+        return False  # another version, or a name that every member would refuse
     return True
 
 

@@ -49,7 +49,7 @@ class TopicLog:
         "_marks",
         "_on_the_way",
         "_places",
-        "_put_aside",
+        "_quarantined",
         "durable_end",
         "end",
         "epoch",
@@ -78,15 +78,15 @@ class TopicLog:
         self._fetch = fetch
         self._places = places
         self._lost_ids = lost_ids(topic, marks)
-        self._put_aside: set[int] = set()
+        self._quarantined: set[int] = set()
         for mark in marks:
             if places.covers(mark.start):  # otherwise the offset is a gap
-                self._put_aside.update(range(mark.start, mark.start + mark.length))
+                self._quarantined.update(range(mark.start, mark.start + mark.length))
         self._drafts: list[SegmentBuilder] = []
         self._marks: list[QuarantineEntry] = []
         self._on_the_way = Batch([], [])
         self._index: LogIndex | None = None  # prepared, and not used yet
-        self._lock = Lock()  # for state that a commit in another thread changes
+        self._lock = Lock()  # guards state that a commit in another thread changes
 
     # -- log interface of core -------------------------------------------------------------
 
@@ -97,17 +97,17 @@ class TopicLog:
 
     def read(self, offset: int) -> Publication | None:
         """Return the publication at an offset; None if it is unreadable."""
-        if offset in self._put_aside:
+        if offset in self._quarantined:
             return None
         segment = self._segment(offset)
         return segment.publication(offset) if segment is not None else None
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
         """Yield the stored id and the offset of each publication."""
-        aside = self._put_aside
+        quarantined = self._quarantined
         for segment in self._segments(0):
             entries = segment.entries()
-            yield from (entry for entry in entries if entry[1] not in aside) if aside else entries
+            yield from (e for e in entries if e[1] not in quarantined) if quarantined else entries
 
     def publications(self) -> Iterator[Publication]:
         """Return all readable publications in the order of arrival."""
@@ -135,7 +135,7 @@ class TopicLog:
         """Yield the readable publications between two offsets, each with its offset."""
         for segment in self._segments(start):
             for offset in range(max(start, segment.start), min(end, segment.end)):
-                publication = None if offset in self._put_aside else segment.publication(offset)
+                publication = None if offset in self._quarantined else segment.publication(offset)
                 if publication is not None:
                     yield offset, publication
             if segment.end >= end:
@@ -150,20 +150,20 @@ class TopicLog:
         count_max: int | None = None,
         is_checked: bool = True,
     ) -> Iterator[StoredSegment]:
-        """Yield encoded records between two offsets, by first byte of the id, per segment.
+        """Yield encoded records between two offsets, by the first byte of the ids, per segment.
 
-        With ``count_max`` only the first ones; the last segment may contain more. With
-        ``is_checked`` only intact records; otherwise the caller verifies them.
+        ``count_max`` limits their number, rounded up to a segment. With ``is_checked`` only intact
+        records are yielded; otherwise the caller verifies them.
         """
-        aside = self._put_aside
+        quarantined = self._quarantined
         for segment in self._segments(start):
             if segment.start >= end or count_max == 0:
                 return
             # Quarantined records do not count, so the segment returns all records.
-            wanted = None if aside else count_max
+            wanted = None if quarantined else count_max
             rows = segment.stored(start, end, firsts, count_max=wanted, is_checked=is_checked)
-            if aside:
-                rows = rows.chosen(offset not in aside for offset in rows.offsets).first(count_max)
+            if quarantined:
+                rows = rows.chosen(o not in quarantined for o in rows.offsets).first(count_max)
             if count_max is not None:
                 count_max -= len(rows.ids)
             yield StoredSegment(segment.end, segment.size_bytes, rows)
@@ -177,7 +177,7 @@ class TopicLog:
         there are none.
         """
         found: list[RecordRun] = []
-        for segment in self._segments(start) if not self._put_aside else ():
+        for segment in self._segments(start) if not self._quarantined else ():
             stop = min(end, segment.end, start + count_max)
             if (
                 isinstance(segment, SegmentBuilder)
@@ -234,11 +234,11 @@ class TopicLog:
     def discard(self, offset: int, reason: str = SPOILT) -> None:
         """Apply a Discard effect: quarantine the record at an offset."""
         place = self._located(offset)
-        if offset in self._put_aside or place is None or offset < place[0]:
+        if offset in self._quarantined or place is None or offset < place[0]:
             return  # no record at this offset
         segment = self._opened(*place)
         data = segment.data(offset) if segment is not None else b""
-        self._put_aside.add(offset)
+        self._quarantined.add(offset)
         with self._lock:
             self._marks.append(QuarantineEntry(self.topic, offset, 1, reason, data))
 
@@ -279,13 +279,13 @@ class TopicLog:
 
     @property
     def is_known(self) -> bool:
-        """Return True if the topic has written publications or has lost some."""
+        """Return True if the topic has written or lost publications."""
         return self.written_end > 0 or losses_of(self.epoch) > 0
 
     # -- lookup ----------------------------------------------------------------------------
 
     def _located(self, offset: int) -> tuple[int, int, int | SegmentBuilder] | None:
-        """Return start, end and source (row or draft) of the first segment after an offset."""
+        """Return start, end and source (row or builder) of the first segment after an offset."""
         with self._lock:
             place = self._places.after(offset)
             if place is not None:
@@ -296,7 +296,7 @@ class TopicLog:
             return None
 
     def _opened(self, start: int, end: int, source: int | SegmentBuilder) -> AnySegment | None:
-        """Return a draft, or the segment in a row if it has the expected topic and offsets."""
+        """Return a builder, or the segment in a row if it has the expected topic and offsets."""
         if isinstance(source, SegmentBuilder):
             return source
         pack = self._fetch(source)

@@ -97,7 +97,7 @@ class DeliveryPaths:
 
     def __init__(self) -> None:
         self._steps: OrderedDict[tuple[NodeId, int], dict[NodeId, HopStep]] = OrderedDict()
-        self._count = 0  # of all steps
+        self._count = 0  # number of steps in all paths
 
     def add(self, pulses: Iterable[HopEvent]) -> None:
         """Record arrivals at nodes."""
@@ -149,7 +149,7 @@ class DeliveryPaths:
 SAMPLES_MAX: Final = 600  # Guess: ten minutes of a ring that changes every second.
 SCENES_BYTES_MAX: Final = 64 << 20  # Limit, compressed: a scene of 1,000 nodes has about 30 KB.
 MESSAGES_MAX: Final = 200  # Guess: a reader does not read more on a page.
-SHOWN_BYTES_MAX: Final = 4096  # of a payload
+SHOWN_BYTES_MAX: Final = 4096  # shown bytes of a payload
 ANSWER_S: Final = 1.0  # Guess: a monitor polls often, so it does not wait long.
 ASKED_AT_ONCE: Final = 128
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # Importing it loads cryptography, which few processes need.
 
 ANSWER_S: Final = 1.0  # Guess: polls repeat often, so they do not wait long for absent peers.
 TOPICS_MAX: Final = 64  # Limit: of more topics, only the largest are inspected.
-PAGES_MAX: Final = 64  # of topics: a supervisor has 10,000 at most
+PAGES_MAX: Final = 64  # pages of topics: a supervisor has at most 10,000 topics
 DIFFERING_MAX: Final = 8  # Guess: an operator does not read more names in a table.
 # Guess: long enough to distinguish one request per interval from two.
 WINDOW_TICKS: Final = 30
@@ -114,7 +114,7 @@ RATE_WINDOW_S: Final = 5.0  # Guess: steady enough to read, and quick to show a 
 
 
 class Observer:
-    """Poller of all topics of some supervisors."""
+    """Poller of all topics of the given supervisors."""
 
     def __init__(
         self, supervisors: Sequence[Address], credentials: Credentials | None = None

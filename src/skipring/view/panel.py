@@ -47,7 +47,7 @@ class RingPanel(Struct, frozen=True):
         return cls(console.width, console.height - 1, glyphs_for(console.encoding))
 
     def draw(self, content: RingContent, rows: int) -> RenderableType:
-        """Return the ring beside its lights in some rows; only the lights if there is no room."""
+        """Return the ring with its lights next to it; only the lights if there is no room."""
         size = self._picture_size(rows)
         if size.rows < PICTURE_ROWS_MIN:
             return _lights(content.wrong, self.glyphs)

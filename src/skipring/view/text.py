@@ -109,7 +109,7 @@ def _judge(
 
 
 def _sound_edges(view: View, nodes: Sequence[NodeId]) -> Iterator[Edge]:
-    """Yield edges between nodes with correct labels that have each other under these labels."""
+    """Yield edges between nodes with correct labels that refer to each other by these labels."""
     right: dict[Label, NodeId] = {}
     for index, node in enumerate(nodes):
         if node in view.subscribers and view.subscribers[node].label == Label.nth(index):
@@ -218,7 +218,7 @@ def _point(turn: float, size: Size) -> Point:
 def draw_ring(
     ring: RingLayout, size: Size, glyphs: Glyphs = UNICODE, centre: Sequence[Text] = ()
 ) -> list[Text]:
-    """Draw the nodes on an ellipse, with some lines of text in its middle."""
+    """Draw the nodes on an ellipse, with lines of text in its middle."""
     canvas = Canvas(size)
     if glyphs.has_dots and ring.members > 1:
         _put_edges(canvas, ring)

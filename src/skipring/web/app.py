@@ -56,7 +56,7 @@ class ChaosRequest(Struct, frozen=True):
 
     @property
     def is_gentle(self) -> bool:
-        """Return True if a member that refuses does not stop the damage to others."""
+        """Return True if the refusal of one member does not prevent damage to other members."""
         return self.damage == "heal"
 
 
@@ -122,7 +122,7 @@ class App:
         self._seqs = count()
 
     def behind(self, auth: TokenAuth) -> ASGIApp:
-        """Return the ASGI application behind an authentication auth."""
+        """Return the ASGI application, protected by ``auth``."""
         routes = [
             Route("/", self._index),
             Route("/api/settings", self._show_settings),
@@ -204,7 +204,7 @@ class App:
         journey = self._feed.watcher(_topic(request)).journey(publisher, seq)
         if journey is None:
             return refused(
-                "no arrival was observed: it was published before the dashboard watched", 404
+                "no arrival was observed: it was published before the dashboard watched it", 404
             )
         return _json(journey)
 
@@ -258,7 +258,7 @@ class App:
         words, plan = plan_of(wish, topic, await client.members())
         apply = client.apply_to_consenting if wish.is_gentle else client.apply
         done = await apply(plan)
-        hit = "one process was hit" if len(done) == 1 else f"{len(done)} processes were hit"
+        hit = "1 process was damaged" if len(done) == 1 else f"{len(done)} processes were damaged"
         return _json({"done": f"{words}: {hit}"})
 
 

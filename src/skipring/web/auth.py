@@ -1,9 +1,9 @@
 """Authentication of the dashboard: a one-time address, then a cookie, from its own page only.
 
 A page in another tab, or a name that resolves to this address, must not read a ring or publish in
-it. So every request has to name this host, requests of other origins are refused, and all requests
-after the first need a cookie that only the one-time address sets. Browsers send the cookies of a
-host to all its ports, so the name of the cookie contains the port.
+it. Every request must therefore name this host, requests of other origins are refused, and all
+requests after the first need a cookie that only the one-time address sets. Browsers send the
+cookies of a host to all its ports, so the name of the cookie contains the port.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 
-NOT_OUR_HOST: Final = "this address is not one of the dashboard's; use the one it printed"
+NOT_OUR_HOST: Final = "the dashboard does not serve this address; use the address that it printed"
 FOREIGN: Final = "the request comes from a page that is not the dashboard's"
 NO_COOKIE: Final = "this browser has no access; open the address that skipring printed last"
 USED: Final = "this address was used already or is invalid; skipring printed a new one"
@@ -96,7 +96,7 @@ class TokenAuth:
 
 
 class Guarded:
-    """Application behind a gate; every response has the headers above."""
+    """Application behind the authentication; every response has the headers above."""
 
     def __init__(self, app: ASGIApp, gate: TokenAuth) -> None:
         self._app = app
@@ -116,7 +116,7 @@ class Guarded:
         await answer(scope, receive, send_with_headers)
 
     def _answer(self, scope: Scope) -> Response | None:
-        """Return the response of the gate; None if the application may respond."""
+        """Return a login or refusal; None if the application should respond."""
         headers = Headers(scope=scope)
         why = self._gate.refusal(scope["method"], headers)
         if why is not None:

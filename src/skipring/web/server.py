@@ -1,4 +1,4 @@
-"""Server of the dashboard, beside other tasks of the event loop."""
+"""Server of the dashboard, in an event loop with other tasks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Dashboard:
     ) -> None:
         if not is_loopback(host):
             raise InputError(
-                f"the dashboard serves this machine only and listens at {LOOPBACK}, not at "
+                f"the dashboard serves this machine only and listens on {LOOPBACK}, not on "
                 f"{host}; to see it from elsewhere, forward its port over SSH"
             )
         if topic is not None:

@@ -74,7 +74,7 @@ def test_cluster_gets_few_settings_and_loopback_only_on_this_machine(
     "master", ["lokal", "http://x:1", "spark://x", "spark://x:99999", "spark://:1"]
 )
 def test_invalid_master_is_refused(master: str) -> None:
-    with pytest.raises(InputError, match="no Spark master"):
+    with pytest.raises(InputError, match="not a Spark master"):
         require_usable(master)
 
 

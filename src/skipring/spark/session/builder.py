@@ -49,7 +49,7 @@ _LOCAL_MASTER: Final = re.compile(
 _STANDALONE: Final = "spark://"
 _KINDS: Final = (_STANDALONE, "yarn", "k8s://", "local[", "local-cluster[")
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has started a JVM
-_LINE: Final = re.compile(r"\s*([^#!\s=:]+)\s*[\s=:]\s*(.*?)\s*")  # of a Java properties file
+_LINE: Final = re.compile(r"\s*([^#!\s=:]+)\s*[\s=:]\s*(.*?)\s*")  # Java properties
 _EVERYWHERE: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -209,7 +209,7 @@ def require_usable(master: str) -> None:
     """Raise an error with a remedy if a master is invalid or does not answer."""
     if master != "local" and not master.startswith(_KINDS):
         raise InputError(
-            f"no Spark master: {master!r}; use local[2], local[*], spark://HOST:PORT, yarn or "
+            f"not a Spark master: {master!r}; use local[2], local[*], spark://HOST:PORT, yarn or "
             "k8s://https://HOST:PORT"
         )
     if not master.startswith(_STANDALONE):
@@ -227,7 +227,7 @@ def _address(text: str, master: str) -> tuple[str, int]:
         parts = urlsplit(f"//{text}")
         if parts.hostname and parts.port is not None:
             return parts.hostname, parts.port
-    raise InputError(f"no Spark master: {master!r}; its form is spark://HOST:PORT[,HOST:PORT]")
+    raise InputError(f"not a Spark master: {master!r}; its form is spark://HOST:PORT[,HOST:PORT]")
 
 
 def _answers(address: tuple[str, int]) -> bool:

@@ -47,7 +47,7 @@ def missing(_: object) -> list[str]:
 
 
 def ship(spark: SparkSession) -> None:
-    """Send the code to all executors, also later ones; it precedes an installed version."""
+    """Send the code to all present and later executors; it overrides an installed version."""
     spark.sparkContext.addPyFile(str(kept_zip()))
 
 

@@ -118,7 +118,7 @@ def _forged_senders(trial: FaultTrial) -> None:
         with ring.load(), bounded_growth(ring, *names):
             asyncio.run(send_streams(addresses_of(ring, *names), [stream] * len(names)))
         for name in names:
-            dropped = ring.metric(name, "skipring_dropped_total", reason="speaks for another")
+            dropped = ring.metric(name, "skipring_dropped_total", reason="sender mismatch")
             assert dropped >= trial.repeats, f"{name} dropped {dropped:.0f} of {trial.repeats}"
 
 
