@@ -46,7 +46,7 @@ class Connection:
 
     @property
     def name(self) -> NodeId:
-        """Return the node's name; empty until it is open, if only its directory knows the name."""
+        """Return the name of the node; empty until opened if it has to be read from the directory."""
         return self._session.name
 
     def open(self) -> Self:

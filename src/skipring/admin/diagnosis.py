@@ -134,7 +134,7 @@ def diagnose(inspection: Inspection) -> Diagnosis:
 
 
 async def wait_healthy(inspector: Inspector, timeout_s: float, members_min: int = 1) -> Diagnosis:
-    """Diagnose a topic until it is healthy or the time is over; return the last diagnosis.
+    """Diagnose a topic until it is healthy or the timeout expires; return the last diagnosis.
 
     Raise UnreachableError if no supervisor has answered by then.
     """

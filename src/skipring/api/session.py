@@ -69,7 +69,7 @@ class Session:
 
     @property
     def name(self) -> NodeId:
-        """Return the name of the node; empty until connected, if only its directory knows it."""
+        """Return the name of the node; empty until connected if it has to be read from the directory."""
         return self._name
 
     @property

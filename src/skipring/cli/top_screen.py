@@ -251,7 +251,7 @@ class TopPage:
     """Page that covers the tables until it is closed; this one explains keys and columns."""
 
     async def refresh(self) -> None:
-        """Request current values; this page has none."""
+        """Do nothing: the help page has no values to refresh."""
 
     def painted(self, _: RingPanel) -> RenderableType:
         """Return the page for a terminal of some size."""

@@ -313,7 +313,7 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def chains(self) -> Chains | None:
-        """Return the remembered shortcut chains if they are wrong, else None."""
+        """Return the cached shortcut chains if they are wrong, else None."""
         return self.memory.chains if self.memory is not None else None
 
     @property
@@ -324,7 +324,7 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def misplaced(self) -> int:
-        """Return the number of ids in the trie whose offset has no such record in the log."""
+        """Return the number of ids in the trie whose offset in the log holds another record or none."""
         index = self.memory.holdings.index if self.memory is not None else {}
         return sum(offset is not None for offset in index.values())
 

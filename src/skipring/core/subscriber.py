@@ -188,7 +188,7 @@ class Subscriber:
     def _drop_derived(self) -> None:
         """Drop all derived values, at every 16th tick, so that wrong values do not persist.
 
-        The next use derives them again, at the cost of a change of label. So a wrong value is gone
+        The next use derives them again, which costs as much as a label change. A wrong value is gone
         after ``audit_ticks`` ticks (``test_wrong_derived_values_are_corrected_within_16_ticks``).
         """
         self._shortcuts.drop_derived()
@@ -350,7 +350,7 @@ class Subscriber:
 
     @property
     def chains(self) -> Chains | None:
-        """Return the shortcut chains as remembered."""
+        """Return the cached shortcut chains."""
         return self._shortcuts.remembered
 
     @property
@@ -360,7 +360,7 @@ class Subscriber:
 
     @property
     def misplaced(self) -> int:
-        """Return the number of ids in the trie whose offset has no such record in the log."""
+        """Return the number of ids in the trie whose offset in the log holds another record or none."""
         return self.replica.misplaced
 
     @property

@@ -117,7 +117,7 @@ class Processes:
         supervisor: Address | None = None,
         options: Sequence[str] = (),
     ) -> None:
-        """Start a node that joins a topic and stores its data, at a free port."""
+        """Start a node that listens on a free port, joins a topic and stores its data."""
         address = supervisor or self.running[SUPERVISOR].address
         ring = ["--supervisor", address, "--topic", topic, "--name", name]
         self.fork(name, ["node", *ring, *self._place(name), *options])

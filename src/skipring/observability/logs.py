@@ -63,7 +63,7 @@ def logger(part: str) -> EventLogger:
 class RateLimitedLogger:
     """Logger that writes one warning per event and reason in a period, and counts the others.
 
-    It serves events that a peer can cause at any rate: they must not fill the disk.
+    Use it for events that a peer can cause at any rate, so that they cannot fill the disk.
     """
 
     def __init__(

@@ -121,7 +121,7 @@ def replayed(
 
 
 def _place_of(after: Position, before: Position) -> Standby | None:
-    """Return the place of the end in a store other than that of the beginning."""
+    """Return the end as a position in another store than that of ``before``; None if unknown."""
     if (after.store, after.epoch) == (before.store, before.epoch):
         return after.standby
     return Standby(store=after.store, epoch=after.epoch, offset=after.offset, chain=after.chain)

@@ -195,7 +195,7 @@ def named_nodes(message: WireMessage) -> tuple[NodeId, ...]:
 
 
 def _check_of(find: Finder) -> Check:
-    """Return a check of the names of nodes in a message."""
+    """Return a function that checks the node names in a message."""
 
     def check(message: object) -> None:
         for node in find(message):

@@ -54,7 +54,7 @@ GROWTH: Final = "growth"
 LOSS: Final = "loss"
 JOBS: Final = (THROUGHPUT, SUSTAINED, LATENCY, HOTTEST, GROWTH, LOSS)
 
-# Goals: CPU time and latency of another system over that of skipring, at least.
+# Goals: lower bounds on another system's CPU time and latency relative to skipring's.
 CPU_GOALS: Final[Mapping[str, float]] = {"nats": 2.5, "zenoh": 1.0, "zeromq": 1 / 3}
 P50_GOALS: Final[Mapping[str, float]] = {"nats": 1.5}
 MESSAGES_GOAL: Final = 1.2  # per delivery, at most
@@ -244,7 +244,7 @@ def measure_loss(
     share: float = LOSS_SHARE,
     deadline_s: float = 120.0,
 ) -> Row:
-    """Publish while frames are lost, kill a tenth, and wait until the others have everything."""
+    """Publish under frame loss, kill a tenth of the nodes, and wait until the rest are in sync."""
     with run_directory() as directory, BenchProcesses(directory) as processes:
         board = Board(directory)
         run = BenchRun(

@@ -217,7 +217,7 @@ def ratios(rows: Iterable[Row]) -> dict[str, float]:
 
 
 def _length_ratios(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the cost of a publication over that in the shortest history."""
+    """Return the cost per publication relative to that of the shortest history."""
     shortest, key = min((row["count"] for row in rows), default=0), "cpu_us_per_publication"
     costs = {row["system"]: row[key] for row in rows if row["count"] == shortest}
     return {

@@ -235,7 +235,7 @@ class _Pair:
         return left.root == right.root
 
     def reconcile(self, rng: Random) -> None:
-        """Tick both in turns and deliver all messages, until their tries are equal."""
+        """Tick both parties alternately and deliver all messages, until their tries are equal."""
         for asks, answers in islice(cycle([(_LEFT, _RIGHT), (_RIGHT, _LEFT)]), TICKS_MAX):
             self._ticks += 1
             question = self._parties[asks].tick(answers, rng)

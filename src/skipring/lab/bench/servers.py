@@ -141,7 +141,7 @@ class BenchProcesses(Processes):
             self.fork(role, [WORKER, role, str(run.directory)])
 
     def wait(self, condition: Callable[[], object]) -> None:
-        """Wait for a condition; raise SkipringError if a process ends or time is up."""
+        """Wait for a condition; raise SkipringError if a process ends or the deadline passes."""
         while not condition():
             self.pass_time()
 

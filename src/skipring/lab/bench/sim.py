@@ -192,7 +192,7 @@ def _recovery_row(n: int, adversary: str, rounds: Sequence[int | None]) -> Row:
 
 
 def _rounds(n: int, seeds: Iterable[int], adversary: str) -> list[int | None]:
-    """Return the rounds with each seed; None if a run did not converge."""
+    """Return the rounds to convergence for each seed; None if a run did not converge."""
     chosen = {"n": n, "adversary": adversary, "closure": 0}
     return [
         Simulation(make_scenario(chosen | {"seed": seed})).run().rounds_strict for seed in seeds

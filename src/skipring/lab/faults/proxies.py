@@ -43,7 +43,7 @@ class ProxyNetwork:
             self._apply(line)
 
     def heal(self) -> None:
-        """Remove all cuts and deliver the bytes that waited."""
+        """Remove all cuts and deliver the bytes that were held back."""
         self._is_cut = lambda _, __: False
         for line in self._lines:
             line.forth.set()

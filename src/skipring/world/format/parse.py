@@ -124,7 +124,7 @@ class _Reader:
         self.known = frozenset(known)
 
     def read(self, value: object, kind: type[Value], place: str) -> Value:
-        """Return the value at a place; raise WorldFormatError."""
+        """Return the value at a place; raise WorldFormatError if it is invalid."""
         try:
             return convert(value, kind, dec_hook=self.parse)
         except (ValidationError, ValueError) as error:
@@ -418,7 +418,7 @@ _WORLD: Final = defstruct(
 
 
 class _Header(Struct):
-    """Format of a file; another format may have other keys."""
+    """Header of a file, checked before the keys, which depend on the format."""
 
     format: Literal["skipring-world/1"]
 
