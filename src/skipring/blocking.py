@@ -46,7 +46,7 @@ class Connection:
 
     @property
     def name(self) -> NodeId:
-        """Return the name of the node; empty until opened if it has to be read from the directory."""
+        """Return the name of the node; empty until opened if it is stored in the directory."""
         return self._session.name
 
     def open(self) -> Self:

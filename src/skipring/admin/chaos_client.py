@@ -60,7 +60,7 @@ class ChaosClient:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def members(self) -> dict[NodeId, NodeStatus]:
-        """Return the live members; raise UnreachableError if there are none or no supervisor answers."""
+        """Return the live members; raise UnreachableError if there is none or no supervisor."""
         inspection = await Inspector(self._client, self._topic).inspect(TopicContents.NOTHING)
         members = {node: each for node, each in inspection.statuses.items() if each.member}
         if not members:

@@ -149,7 +149,7 @@ def _supervisor_row(row: SupervisorRow, glyphs: Glyphs) -> TopRow:
     if not row.answers:
         none, silent = (NONE, ""), (f"{glyphs.dead} does not answer", DEAD_STYLE)
         return TopRow(row.address, ((row.address, "bold"), none, none, silent, none, none), ())
-    # A warning appears only above the maximum that chance explains.
+    # Warn only above the maximum that random variation explains.
     sign, style = (
         (glyphs.right, RIGHT_STYLE)
         if row.requests <= row.requests_max

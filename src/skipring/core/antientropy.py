@@ -89,12 +89,12 @@ class TransferTracker:
         }
 
     def on_sent(self, to: NodeId, session: int, count: int) -> None:
-        """Record the number of publications sent in one reply; more than the limit is a history."""
+        """Record the number of publications sent in a reply; more than the limit is a history."""
         if count > self._config.repair_announce_max:
             self._served[to] = session, self._config.history_ticks
 
     def on_received(self, sender: NodeId | None, count: int, *, is_last: bool) -> None:
-        """Record the number of new publications in one message; more than the limit is a history."""
+        """Record the number of new publications in a message; more than the limit is a history."""
         if (
             count > self._config.repair_announce_max
             and sender is not None

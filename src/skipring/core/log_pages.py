@@ -160,7 +160,7 @@ def _page(
 
 
 def _firsts(question: FetchLog) -> range:
-    """Return the possible first bytes of ids under a prefix; none below 256 if it is invalid."""
+    """Return the possible first bytes of ids under a prefix; all above 255 if it is invalid."""
     width = 1 << (BYTE_BITS - question.bits)
     return range(question.prefix * width, (question.prefix + 1) * width)
 

@@ -228,7 +228,7 @@ class Replica:
 
     @property
     def misplaced(self) -> int:
-        """Return the number of ids in the trie whose offset in the log holds another record or none."""
+        """Return the number of ids in the trie whose offset does not hold their record."""
         start, buffer = self._buffer
         stored = {offset: key for key, offset in self.log.entries()}
         stored |= {start + at: each.id for at, each in enumerate(buffer)}

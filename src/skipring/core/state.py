@@ -324,7 +324,7 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def misplaced(self) -> int:
-        """Return the number of ids in the trie whose offset in the log holds another record or none."""
+        """Return the number of ids in the trie whose offset does not hold their record."""
         index = self.memory.holdings.index if self.memory is not None else {}
         return sum(offset is not None for offset in index.values())
 

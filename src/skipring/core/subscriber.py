@@ -188,8 +188,8 @@ class Subscriber:
     def _drop_derived(self) -> None:
         """Drop all derived values, at every 16th tick, so that wrong values do not persist.
 
-        The next use derives them again, which costs as much as a label change. A wrong value is gone
-        after ``audit_ticks`` ticks (``test_wrong_derived_values_are_corrected_within_16_ticks``).
+        The next use derives them again, which costs as much as a label change. A wrong value is
+        gone after ``audit_ticks`` ticks (``test_wrong_derived_values_are_corrected_within_16_ticks``).
         """
         self._shortcuts.drop_derived()
         self._digest.drop_derived()
@@ -360,7 +360,7 @@ class Subscriber:
 
     @property
     def misplaced(self) -> int:
-        """Return the number of ids in the trie whose offset in the log holds another record or none."""
+        """Return the number of ids in the trie whose offset does not hold their record."""
         return self.replica.misplaced
 
     @property

@@ -380,7 +380,7 @@ class PublicationTrie:
 
     @property
     def wrong_count(self) -> int | None:
-        """Return the remembered count of the ids if it is wrong, else None."""
+        """Return the cached count of the ids if it is wrong, else None."""
         return self._count if self._count != self._counted() else None
 
     @property

@@ -107,7 +107,7 @@ class Processes:
     # -- starting ------------------------------------------------------------------------------
 
     def fork_supervisor(self, options: Sequence[str] = ()) -> None:
-        """Start a supervisor with a database on disk, at a free port."""
+        """Start a supervisor with a database on disk, on a free port."""
         self.fork(SUPERVISOR, [SUPERVISOR, *self._place(SUPERVISOR), *options])
 
     def fork_node(

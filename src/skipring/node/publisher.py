@@ -1,4 +1,4 @@
-"""Publishing beyond this node: on behalf of clients, and until other members have copies."""
+"""Publishing on behalf of clients, and waiting until other members have copies."""
 
 from __future__ import annotations
 

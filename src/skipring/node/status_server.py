@@ -135,7 +135,7 @@ def _within_bytes(
 
 
 def _is_valid_entry(label: str, node: NodeId | None) -> bool:
-    """Return False for entries that only a damaged file contains; a world file may not."""
+    """Return False for entries that only a damaged file contains; world files exclude them."""
     try:
         check_entry(label, node)
     except MessageError:
@@ -197,7 +197,7 @@ def node_status(machine: Subscriber, request: int, health: NodeHealth | None = N
 def node_health(
     machine: Subscriber, links: Transport, durability: GroupCommit, quarantined: int
 ) -> NodeHealth:
-    """Return the conditions of a node that a verdict about its ring includes."""
+    """Return the conditions of a node that the diagnosis of its ring uses."""
     neighbours, error = machine.ring_neighbours(), durability.error
     return NodeHealth(
         time=time_us(),

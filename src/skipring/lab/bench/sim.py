@@ -39,7 +39,7 @@ MESSAGES_PER_TICK: Final = 6
 RECOVERY_N: Final = 1024
 SEEDS: Final = 3
 RECOVERY_PROCESSES: Final = 2  # rounds are counted, not timed
-# Goals: rounds at n = 1024, at most; the states of two adversaries take longer to be detected.
+# Goals: maximum rounds at n = 1024; the states of two adversaries take longer to detect.
 ROUNDS_GOAL: Final = 30
 ROUNDS_GOAL_OF: Final[Mapping[str, int]] = {"A18b": 90, "A43": 50}
 
@@ -87,7 +87,7 @@ def _measure_memory(n: int, seed: int) -> Row:
 
 
 def _measure_speed(n: int, seed: int) -> list[Row]:
-    """Measure events per CPU second in a legitimate state, protocol and skeleton in turns."""
+    """Measure events per CPU second in a legitimate state, alternating protocol and skeleton."""
     worlds = {"skipring": _world(n, seed), "skeleton": _skeleton_world(n, seed)}
     speeds: dict[str, list[float]] = {name: [] for name in worlds}
     for world in worlds.values():

@@ -1,7 +1,7 @@
 """Spark: reads of a topic against Parquet, and simulations as tasks (``skipring bench spark``).
 
 A supervisor and members with all publications on disk run as processes. Both reads have a no-op
-sink and run several times, in turns.
+sink and run several times, alternately.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class WorkCost(Struct, frozen=True):
 
 
 def measure_lab(spark: SparkSession, *, runs: int) -> Row:
-    """Run the same simulations in a pool and in Spark, in turns; the first Spark run is separate.
+    """Run the same simulations in a pool and in Spark alternately; report the first Spark run apart.
 
     ``plain`` only simulates; ``sampled`` also computes the rows of the lab; Spark adds balancing,
     Arrow, Parquet and fsync.

@@ -141,7 +141,7 @@ def make_payload(kind: int, number: int, size: int) -> bytes:
 
 
 def history_payload(number: int, size: int) -> bytes:
-    """Return the payload at a place of a history."""
+    """Return the payload at an index of a history."""
     return make_payload(MEASURED, number, size)
 
 
@@ -321,7 +321,7 @@ async def fetch(run: BenchRun, board: Board) -> dict[str, float]:
 
 
 def freeze_gc() -> None:
-    """Exclude the objects of the start from later collections, for every system alike."""
+    """Exclude objects created at startup from later garbage collections, for every system alike."""
     gc.collect()
     gc.freeze()
 

@@ -117,7 +117,7 @@ class Proxy:
         self._target: Address = ""  # where the process itself listens
 
     async def start(self) -> None:
-        """Listen at a free port."""
+        """Listen on a free port."""
         self._server = await asyncio.start_server(self._on_call, LOOPBACK, 0)
         self.address = f"{LOOPBACK}:{self._server.sockets[0].getsockname()[1]}"
 

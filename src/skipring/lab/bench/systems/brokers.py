@@ -276,7 +276,7 @@ class JetStreamNewcomer(Newcomer):
         await asyncio.wait_for(done.wait(), self.run.deadline_s)
 
     def handler(self, done: asyncio.Event) -> Handler:
-        """Return the message handler: it counts."""
+        """Return a handler that counts messages."""
         expected = self.run.count
 
         async def on_message(_: Any) -> None:
@@ -293,7 +293,7 @@ class JetStreamStoredNewcomer(StoredNewcomer, JetStreamNewcomer):
     """Ordered push consumer that stores messages in groups."""
 
     def handler(self, done: asyncio.Event) -> Handler:
-        """Return the message handler: it stores."""
+        """Return a handler that stores messages."""
         replies, payloads = list[str](), list[bytes]()
         missing = self.run.count
         due = min(STORED_AT_ONCE, missing)
