@@ -188,7 +188,7 @@ class Subscriber:
     def _drop_derived(self) -> None:
         """Drop all derived values, at every 16th tick, so that wrong values do not persist.
 
-        The next use derives them again, which costs as much as a label change. A wrong value is
+        The next use derives them again, at the same cost as after a label change. A wrong value is
         gone after ``audit_ticks`` ticks (``test_wrong_derived_values_are_corrected_within_16_ticks``).
         """
         self._shortcuts.drop_derived()

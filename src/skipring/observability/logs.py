@@ -116,7 +116,7 @@ def configure_logs(level: str, stream: TextIO | None = None, form: str = "auto")
     """Write events at or above ``level`` to a stream, stderr by default, one line each.
 
     The form is ``text``, ``json`` or ``auto``: text on a terminal, JSON elsewhere. Records of other
-    libraries have the same form, from warnings on.
+    libraries have the same form; only warnings and errors are written.
     """
     if level not in LEVELS:
         raise InputError(f"a level of logs is one of {', '.join(LEVELS)}, not {shown(level)}")

@@ -115,7 +115,7 @@ class TopicTail:
     """Position in a topic that moves from member to member as they come and go.
 
     ``since`` is in microseconds since the epoch: older publications are skipped. With ``is_new``
-    the tail starts at the end of the log; after a failover it returns what was published after
+    the tail starts at the end of the log; after a failover it returns publications after
     ``since``, because another member's log has no such position.
     """
 

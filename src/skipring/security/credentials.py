@@ -102,7 +102,7 @@ class Credentials:
     authorities may contain several: during a change of the authority, a cluster trusts both.
 
     ``refresh`` reads the files again when they have changed, and the deny list beside the file of
-    the authorities too. Open connections keep the certificate that they have shown.
+    the authorities too. Open connections keep the certificate that they presented.
     """
 
     def __init__(self, ca: Path, cert: Path, key: Path) -> None:

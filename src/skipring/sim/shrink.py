@@ -55,7 +55,7 @@ class Reduction(Struct, Generic[T], frozen=True):
 
 
 def fails_to_converge(scenario: Scenario) -> Predicate:
-    """Return a predicate: a run of the scenario from a world fails in convergence or closure."""
+    """Return a predicate: True if a run of the scenario from a world does not converge and stay so."""
     return lambda candidate: not Simulation(scenario, candidate).run().is_good
 
 

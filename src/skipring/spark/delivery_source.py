@@ -1,4 +1,4 @@
-"""Data source ``skipring_deliveries``: how each publication arrived at each member with a disk.
+"""Data source ``skipring_deliveries``: arrivals of publications at members with a disk.
 
 This is telemetry. A stream follows every store that it finds, each at its own offset. It reads a
 store that starts again (its node has lost its disk) from the start, so a delivery may occur twice:

@@ -128,7 +128,7 @@ def _place_of(after: Position, before: Position) -> Standby | None:
 
 
 def _place_in(before: Position, end: Standby) -> Standby | None:
-    """Return the place of the beginning in the store of the end."""
+    """Return ``before`` as a position in the store of ``end``; None if unknown."""
     standby = before.standby
     if standby is not None and (standby.store, standby.epoch) == (end.store, end.epoch):
         return standby

@@ -74,7 +74,7 @@ class MemberStores:
         return replace(place, chain=survey.chain)
 
     def has(self, topic: TopicId, holder: MemberLog, place: LogPlace) -> bool:
-        """Return True if a member's log has a place; raise UnreachableError if it is silent."""
+        """Return True if a member's log has a place; raise UnreachableError if it is down."""
         try:
             verified(self._client, topic, holder.node, holder.address, place)
         except DataLossError:
@@ -100,7 +100,7 @@ class MemberStores:
 
 
 def fits(survey: LogInfo, place: LogPlace) -> bool:
-    """Return True if a survey at the offset of a place is of the log that has the place.
+    """Return True if a survey at the offset of a place shows the log that contains the place.
 
     A place without a chain value is accepted if the log is long enough.
     """

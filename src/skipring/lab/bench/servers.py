@@ -110,7 +110,7 @@ class BenchProcesses(Processes):
         raise SkipringError(f"{program} does not start: {self.last_log_line(BROKER)}")
 
     def _is_accepting(self, address: Address) -> bool:
-        """Wait until the broker accepts connections; return False if it ends or the deadline passes."""
+        """Wait until the broker accepts connections; return False if it ends or does not in time."""
         host, _, port = address.rpartition(":")
         deadline = monotonic() + STARTING_S
         while self.status(BROKER) is None:
@@ -158,7 +158,7 @@ class BenchProcesses(Processes):
         return found
 
     def pass_time(self) -> None:
-        """Sleep for one poll; raise SkipringError if a process has ended or the deadline has passed."""
+        """Sleep for one poll; raise SkipringError if a process has ended or on timeout."""
         for name, process in self.running.items():
             if process.poll() is not None:
                 raise SkipringError(f"the {name} ended early: {self.last_log_line(name)}")

@@ -147,7 +147,7 @@ class WorkCost(Struct, frozen=True):
 
 
 def measure_lab(spark: SparkSession, *, runs: int) -> Row:
-    """Run the same simulations in a pool and in Spark alternately; report the first Spark run apart.
+    """Run the same simulations in a pool and in Spark alternately; report the first Spark run alone.
 
     ``plain`` only simulates; ``sampled`` also computes the rows of the lab; Spark adds balancing,
     Arrow, Parquet and fsync.

@@ -48,7 +48,7 @@ Value = TypeVar("Value")
 
 
 def _load(text: str | bytes) -> object:
-    """Return the tree with sorted keys: their order must not reach a simulation."""
+    """Return the tree with sorted keys: their order must not affect a simulation."""
     try:
         if isinstance(text, bytes):
             text = text.decode()
@@ -84,7 +84,7 @@ def _unreadable(description: str) -> object:
 
 
 def _shown(text: str) -> str:
-    """Return a text in few printable characters."""
+    """Shorten a text to a few printable characters."""
     short = ascii(text[:SHOWN_CHARACTERS_MAX])
     return short if len(text) <= SHOWN_CHARACTERS_MAX else short + "..."
 
