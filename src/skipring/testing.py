@@ -431,7 +431,7 @@ class Cluster:
 
 
 def _allow_files(n: int) -> None:
-    """Increase the limit of open files for a cluster's sockets; raise InputError if it is too low."""
+    """Increase the limit of open files for a cluster; raise InputError if it stays too low."""
     needed = FILES_ASIDE + FILES_OF_A_NODE * n
     allowed = allow_files(FILES_ASIDE + FILES_OF_A_NODE_MAX * n)
     if allowed < needed:

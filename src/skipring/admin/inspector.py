@@ -2,7 +2,7 @@
 
 It also finds a ring that the supervisor does not know if one reference leads there. The result is a
 snapshot, the same value that a simulated world returns, without messages in flight. The nodes
-answer one after the other while the ring works, so a change may be seen in part.
+answer one after the other while the ring works, so the snapshot may show part of a change.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ class TopPage:
         """Do nothing: the help page has no values to refresh."""
 
     def painted(self, _: RingPanel) -> RenderableType:
-        """Return the page for a terminal of some size."""
+        """Return the page, sized for the terminal."""
         return Text(HELP)
 
 

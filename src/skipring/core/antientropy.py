@@ -1,8 +1,8 @@
 """Anti-entropy between two members: PublishTimeout, CheckTrie, CheckAndPublish (Algorithm 5).
 
 A member sends a neighbour the root of its trie. If the digests differ, the neighbour replies with
-its summaries below that prefix. They alternate until each knows which publications it
-lacks. A summary of a range is complete, so its receiver also sends the publications that the
+its summaries below that prefix. They alternate until each knows which publications it lacks.
+A summary of a range is complete, so its receiver also sends the publications that the
 sender lacks there (T4): after a session that runs to its end, both tries are equal. A member stores
 only that a session is open; a later session repairs the losses of an earlier one.
 

@@ -158,7 +158,7 @@ class Drain:
     # -- messages and reports ----------------------------------------------------------------
 
     def on_draining(self, message: Draining, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Record that another node is leaving; replace it if it is the receiver."""
+        """Record that another node leaves; replace the receiver if it is no longer a candidate."""
         named = self._staying(neighbours)
         if self._leaving is None:
             self._leaving = {}

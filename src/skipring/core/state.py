@@ -226,7 +226,7 @@ class NumberState(Struct, frozen=True, array_like=True, gc=False):
 
 
 class ReplicaState(Struct, frozen=True, kw_only=True, gc=False):
-    """Replica state of a subscriber besides the log."""
+    """Replica state of a subscriber, without the log."""
 
     numbers: tuple[NumberState, ...] = ()  # where the log has others
     spent: dict[NodeId, int] = {}

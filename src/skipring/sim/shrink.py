@@ -55,7 +55,7 @@ class Reduction(Struct, Generic[T], frozen=True):
 
 
 def fails_to_converge(scenario: Scenario) -> Predicate:
-    """Return a predicate: True if a run of the scenario from a world does not converge and stay so."""
+    """Return a predicate that is True if a run from a world fails convergence or closure."""
     return lambda candidate: not Simulation(scenario, candidate).run().is_good
 
 

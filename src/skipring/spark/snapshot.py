@@ -74,7 +74,7 @@ class MemberStores:
         return replace(place, chain=survey.chain)
 
     def has(self, topic: TopicId, holder: MemberLog, place: LogPlace) -> bool:
-        """Return True if a member's log has a place; raise UnreachableError if it is down."""
+        """Return True if a member's log has a place; raise UnreachableError without an answer."""
         try:
             verified(self._client, topic, holder.node, holder.address, place)
         except DataLossError:

@@ -57,7 +57,7 @@ JOBS: Final = (THROUGHPUT, SUSTAINED, LATENCY, HOTTEST, GROWTH, LOSS)
 # Goals: lower bounds on another system's CPU time and latency relative to skipring's.
 CPU_GOALS: Final[Mapping[str, float]] = {"nats": 2.5, "zenoh": 1.0, "zeromq": 1 / 3}
 P50_GOALS: Final[Mapping[str, float]] = {"nats": 1.5}
-MESSAGES_GOAL: Final = 1.2  # per delivery, at most
+MESSAGES_GOAL: Final = 1.2  # maximum per delivery
 SUPERVISOR_MESSAGES_GOAL: Final = 0.0  # per publication
 
 GROWTH_SYSTEMS: Final = (OURS, "nats")  # drivers that support several topics

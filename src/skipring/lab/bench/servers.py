@@ -110,7 +110,7 @@ class BenchProcesses(Processes):
         raise SkipringError(f"{program} does not start: {self.last_log_line(BROKER)}")
 
     def _is_accepting(self, address: Address) -> bool:
-        """Wait until the broker accepts connections; return False if it ends or does not in time."""
+        """Wait until the broker accepts connections; return False if it ends or on timeout."""
         host, _, port = address.rpartition(":")
         deadline = monotonic() + STARTING_S
         while self.status(BROKER) is None:
@@ -141,7 +141,7 @@ class BenchProcesses(Processes):
             self.fork(role, [WORKER, role, str(run.directory)])
 
     def wait(self, condition: Callable[[], object]) -> None:
-        """Wait for a condition; raise SkipringError if a process ends or the deadline passes."""
+        """Wait for a condition; raise SkipringError if a process ends or on timeout."""
         while not condition():
             self.pass_time()
 

@@ -29,8 +29,8 @@ from skipring.sim.scenario import make_scenario
 from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.adversaries import ADVERSARIES, legitimate_world
 
-EVENTS_PER_S: Final = 100_000  # goal on one core at n = 1000, at least
-BYTES_PER_SUBSCRIBER: Final = 3 * 1024  # goal at n = 100,000, at most
+EVENTS_PER_S: Final = 100_000  # minimum on one core at n = 1000
+BYTES_PER_SUBSCRIBER: Final = 3 * 1024  # maximum at n = 100,000
 WARM_UP_ROUNDS: Final = 5
 ROUNDS: Final = 20
 REPEATS: Final = 7

@@ -132,7 +132,7 @@ def huge_next(n: int, rng: Random) -> Snapshot:
 
 
 def evicted_one_by_one(n: int, rng: Random) -> Snapshot:
-    """Evict an eighth of the members one by one; the last member fills each gap, unnotified."""
+    """Evict an eighth of the members one by one, without notification; the last fills each gap."""
     world = legitimate_world(n, rng)
     roster = _dense_roster(world)
     for node in rng.sample(recorded_nodes(world), share(n, 8)):
