@@ -205,7 +205,7 @@ class Subscription:
         while not (found := self._hand_out(1)):
             if not self._thread.call(self._fill, READ_AHEAD, _left_s(deadline)):
                 return None
-            # Otherwise a publication arrived, unless it is skipped or another thread was faster.
+            # Otherwise a publication arrived, unless it is skipped or another thread took it.
         return found[0]
 
     def read_many(self, limit: int = READ_MANY, timeout: float | None = None) -> list[Publication]:

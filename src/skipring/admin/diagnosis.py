@@ -48,7 +48,7 @@ LAYERS: Final[Mapping[Layer, str]] = {
     Layer.PUBLICATIONS: "publications",
 }
 
-# How each layer of a live ring is repaired, once the layers before it are correct.
+# Repair of each layer of a live ring, once the layers before it are correct.
 REPAIRS: Final[Mapping[Layer, str]] = {
     Layer.DATABASE: (
         "the supervisor repairs its database first (section 3.1), evicts members that neighbours "

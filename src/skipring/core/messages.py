@@ -238,7 +238,7 @@ class CheckHeld(Struct, frozen=True, array_like=True, gc=False, tag=18):
 
 
 class Held(Struct, frozen=True, array_like=True, gc=False, tag=19):
-    """Answer to CheckHeld about the log of ``sender``; sent after the sync if ``durable``.
+    """Answer to CheckHeld: publications that ``sender`` holds, on disk if ``durable``.
 
     An unchanged claim is confirmed; a claim without its digest differs.
     """

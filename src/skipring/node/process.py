@@ -238,7 +238,7 @@ def check_topic_name(topic: TopicId) -> None:
 
 
 def _name_of(data: Path | None, name: NodeId | None, credentials: Credentials | None) -> NodeId:
-    """Return the name of the node: given, stored, of its certificate, or random."""
+    """Return the name of the node: given, stored, from its certificate, or random."""
     if name is not None:
         check_name(name, parameter="name")
     elif credentials is not None:

@@ -161,7 +161,7 @@ class TopicTail:
     # -- members -------------------------------------------------------------------------------
 
     async def _find_holder(self) -> MemberLog:
-        """Choose the member with most publications, so that a newcomer is not read first."""
+        """Choose the member with the most publications, so that a newcomer is not read first."""
         members = await self._client.locate(self.topic, LOCATED_MAX)
         if not members:
             raise UnreachableError(no_members_in(self.topic))

@@ -150,7 +150,7 @@ class Part(Struct, frozen=True):
 def agreed_parts(holders: Sequence[MemberLog]) -> list[Part]:
     """Return a snapshot of a topic as parts with the members that agree; omit empty parts.
 
-    The reference is a member with most publications, and among these one with most agreement.
+    The reference is the member with the most publications; on a tie, the most agreement.
     """
     reference = max(holders, key=lambda each: (each.survey.count, _agreement(each, holders)))
     loads: Counter[NodeId] = Counter()

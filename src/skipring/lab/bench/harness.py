@@ -167,7 +167,7 @@ class _RunWatch:
 
 
 def rss_figure(part: str) -> str:
-    """Return the name of the figure for the memory of a part at the end of a run."""
+    """Return the name of the figure for the final resident memory of a part."""
     return f"rss_mib_{part}"
 
 

@@ -192,7 +192,7 @@ class Memories:
         )
 
     def _run(self) -> BackfillRunState:
-        """Return a backfill in progress; half of them have possible prefixes."""
+        """Return a backfill in progress; half of them have valid prefixes."""
         draw = self._draw
         is_plausible = draw.chance(0.5)
         bits = draw.rng.randrange(3) if is_plausible else self.counter()
