@@ -335,7 +335,7 @@ class _LoopThread:
                 self._calls.discard(call)
 
     def stop(self) -> None:
-        """Close the connection and wait for the end of the thread, within a bound."""
+        """Close the connection and wait, for a bounded time, until the thread ends."""
         with self._lock:
             self._is_stopped = True
             loop, self._loop = self._loop, None

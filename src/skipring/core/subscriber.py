@@ -188,9 +188,8 @@ class Subscriber:
     def _drop_derived(self) -> None:
         """Drop all derived values, at every 16th tick, so that wrong values do not persist.
 
-        The next use derives them again, at the cost of a label change. A wrong value disappears
-        within ``audit_ticks`` ticks
-        (``test_wrong_derived_values_are_corrected_within_16_ticks``).
+        The next use derives them again, at the cost of a label change, so a wrong value lasts for
+        at most 16 ticks (``test_wrong_derived_values_are_corrected_within_16_ticks``).
         """
         self._shortcuts.drop_derived()
         self._digest.drop_derived()

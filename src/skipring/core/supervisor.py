@@ -351,7 +351,7 @@ class Supervisor:
 
     @property
     def owner(self) -> NodeId | None:
-        """Return the name that the topic is charged to: first member, else first waiting node."""
+        """Return the node that the topic is charged to: first member, else first waiting node."""
         return self.roster.first or next(iter(self._queue), None)
 
     @property

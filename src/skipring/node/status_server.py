@@ -171,7 +171,7 @@ def handle_status_request(
 
 
 def node_status(machine: Subscriber, request: int, health: NodeHealth | None = None) -> NodeStatus:
-    """Return the variables of a subscriber; collections (corrupt memory) are cut to the limits.
+    """Return the variables of a subscriber; truncate collections that corruption made too long.
 
     During a backfill the index is behind, so the root is that of an empty trie.
     """

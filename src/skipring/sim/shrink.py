@@ -1,6 +1,6 @@
 """Shrinking of a failing world while it still fails (delta debugging).
 
-The search applies one kind of reduction after another: to everything at once, then to halves and
+The search applies each kind of reduction in turn: to all parts at once, then to halves and
 quarters, down to single parts. It repeats until no smaller candidate fails. A reduction also
 removes every reference to the removed parts, so each candidate is a valid world file.
 """

@@ -40,7 +40,7 @@ def with_standby(
 def _moved(
     stores: MemberStores, topic: TopicId, before: Position, after: Position, holder: MemberLog
 ) -> Standby | None:
-    """Return the existing standby, advanced by the ids that were read and that arrived."""
+    """Return the existing standby after the reads and arrivals since its position."""
     standby = before.standby or _at_the_start(stores, topic, before)
     if standby is None:
         return None

@@ -128,7 +128,7 @@ _Reader: TypeAlias = tuple[
 
 # -- nodes in messages -----------------------------------------------------------------------
 
-# Fields with nodes to which the receiver does not connect because of the message.
+# Fields whose nodes get no address hints: the message does not make the receiver dial them.
 _NO_PEERS: Final = frozenset(
     {
         (MemberList, "members"),

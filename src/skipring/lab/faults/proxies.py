@@ -122,7 +122,7 @@ class Proxy:
         self.address = f"{LOOPBACK}:{self._server.sockets[0].getsockname()[1]}"
 
     def forward_to(self, target: Address) -> None:
-        """Forward to this address, at which the process listens."""
+        """Set the address of the process to forward to."""
         self._target = target
 
     def _on_call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

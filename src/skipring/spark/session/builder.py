@@ -101,7 +101,7 @@ def stop(spark: SparkSession) -> None:
 def opened(
     *, master: str | None = None, conf: Mapping[str, str] | None = None, app: str = "skipring"
 ) -> Iterator[SparkSession]:
-    """Yield a session as ``start`` does; stop it at the end unless it existed before."""
+    """Yield the session that ``start`` returns; stop it at the end unless it existed before."""
     is_ours = _active() is None
     spark = start(master=master, conf=conf, app=app)
     try:

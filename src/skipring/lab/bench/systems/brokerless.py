@@ -118,7 +118,7 @@ class ZeromqSubscribers(Subscribers):
 
 
 class ZeromqAsyncioPublisher(ZeromqPublisher):
-    """Publisher of ``ZeromqPublisher``, used with zmq.asyncio subscribers."""
+    """Same publisher, for subscribers that use zmq.asyncio."""
 
 
 class ZeromqAsyncioSubscribers(Subscribers):
