@@ -131,7 +131,7 @@ class Session:
         return self._unconfirmed
 
     async def _leave_all(self) -> None:
-        """Leave the topics whose block is still open."""
+        """Leave the topics that are still subscribed."""
         await asyncio.gather(*(leave() for leave in list(self._leaves.values())))
 
     @property

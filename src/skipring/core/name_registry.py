@@ -67,7 +67,7 @@ class HolderAnswered(Struct, frozen=True, gc=False):
 
 
 class PingExpired(Struct, frozen=True, gc=False):
-    """End of the host's wait for the answer about a claim, at one of its attempts."""
+    """Timeout of one attempt to get an answer about a claim."""
 
     name: NodeId
     claim: ConnectionId

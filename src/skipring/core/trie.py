@@ -181,7 +181,7 @@ class PublicationTrie:
         self._digests.extend([None] * (1 << self._bits))
 
     def _split_down_to(self, place: int) -> bytes:
-        """Split the bucket with the ids of a place until it contains no others; return it."""
+        """Split a bucket until it contains only the ids of one place; return that bucket."""
         home = self._home(place)
         span = self._span(home)
         while span > 1:

@@ -86,7 +86,7 @@ Batch = list[tuple[Sequence[PublishRequested], asyncio.Future[list[bytes]]]]
 
 
 def _ignore(_: PeerInSync) -> None:
-    """Ignore a confirmation: the default of an application."""
+    """Ignore a confirmation: the default callback."""
 
 
 class NodeHost:

@@ -319,7 +319,7 @@ def _reload(node: NodeHost, supervisors_again: Callable[[], Sequence[Address]]) 
 
 
 def stop_signal(*numbers: signal.Signals) -> asyncio.Future[signal.Signals]:
-    """Return a future of the signal that stops the process, by default SIGINT or SIGTERM."""
+    """Return a future that receives the stop signal, by default SIGINT or SIGTERM."""
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[signal.Signals] = loop.create_future()
 

@@ -102,7 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the current ends as the end of the query."""
+        """Set the end of the query to the current ends."""
         self._last = self._ends()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:

@@ -201,7 +201,7 @@ class TopicLog:
         assert offset == self.end, f"offset {offset} after {self.end}"
         self._index = None
         rows = encoded or Encoded.of(encoded_all(publications))
-        # Views: the rest for the next segment is not copied each time.
+        # Slices of views do not copy the rest for the next segment.
         all_ids = ids = memoryview(b"".join([publication.id for publication in publications]))
         data, sizes = memoryview(rows.data), rows.sizes
         with self._lock:

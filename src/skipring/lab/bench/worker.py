@@ -362,7 +362,7 @@ def main(role: str, directory: Path) -> None:
         figures = await perform(run, board)
         (directory / f"{role}.json").write_bytes(msgspec.json.encode(figures))
         board[done] = 1
-        # Closing hundreds of connections one by one takes long and is not measured.
+        # Closing hundreds of connections one by one is slow and not part of the measurement.
         await asyncio.sleep(RUN_S)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:

@@ -334,7 +334,7 @@ class Memories:
         )
 
     def all_of(self, state: SubscriberState) -> SubscriberMemory:
-        """Return arbitrary memory in all parts of a subscriber."""
+        """Return arbitrary memory for all parts of a subscriber."""
         derived, deferred, counters = self.derived(state), self.deferred(state), self.counters()
         return replace(
             counters,
