@@ -135,7 +135,7 @@ def _within_bytes(
 
 
 def _is_valid_entry(label: str, node: NodeId | None) -> bool:
-    """Return False for entries that only a damaged file contains; a world file may not."""
+    """Return False for entries that only a damaged file contains; world files exclude them."""
     try:
         check_entry(label, node)
     except MessageError:
@@ -171,7 +171,7 @@ def handle_status_request(
 
 
 def node_status(machine: Subscriber, request: int, health: NodeHealth | None = None) -> NodeStatus:
-    """Return the variables of a subscriber; collections (corrupt memory) are cut to the limits.
+    """Return the variables of a subscriber; truncate collections that corruption made too long.
 
     While the index is behind, as during a backfill, the root is that of an empty trie: a status
     neither indexes nor hashes (``test_status_of_100_000_publications_is_indexed_in_slices``).
@@ -198,7 +198,7 @@ def node_status(machine: Subscriber, request: int, health: NodeHealth | None = N
 def node_health(
     machine: Subscriber, links: Transport, durability: GroupCommit, quarantined: int
 ) -> NodeHealth:
-    """Return the conditions of a node that a verdict about its ring includes."""
+    """Return the conditions of a node that the diagnosis of its ring uses."""
     neighbours, error = machine.ring_neighbours(), durability.error
     return NodeHealth(
         time=time_us(),
