@@ -54,7 +54,8 @@ docs: setup ## build the pages of docs/ into build/docs, with the reference; a w
 
 golden: setup ## rewrite transcripts, docs/troubleshooting.md and house counts; review the diff
 	SKIPRING_GOLDEN=rewrite $(BIN)/pytest -q -m "" tests/golden tests/house/test_troubleshooting.py \
-		tests/house/test_attributes.py tests/house/test_sizes.py tests/house/test_words.py
+		tests/house/test_attributes.py tests/house/test_private_attributes.py \
+		tests/house/test_sizes.py tests/house/test_test_files.py tests/house/test_words.py
 
 lock: ## rewrite requirements.lock from pyproject.toml (LOCK_FLAGS=--upgrade for newer versions)
 	@echo "locking with uv $(UV_VERSION)"

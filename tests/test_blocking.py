@@ -19,6 +19,7 @@ import pytest
 
 import skipring
 from skipring import blocking
+from skipring.api.reader import Reader
 from skipring.api.subscription import READ_MANY
 from skipring.api.topic_session import HealthState
 from skipring.blocking import READ_AHEAD, Connection, Subscription
@@ -81,6 +82,20 @@ def in_thread(work: Callable[[], object]) -> Queue[object]:
 
     Thread(target=run, daemon=True).start()
     return results
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> Queue[asyncio.AbstractEventLoop]:
+    """Return a queue that gets the event loop of each read that waits."""
+    loops: Queue[asyncio.AbstractEventLoop] = Queue()
+    arrival = Reader.arrival
+
+    async def record(reader: Reader, deadline: float | None = None) -> bool:
+        loops.put(asyncio.get_running_loop())
+        return await arrival(reader, deadline)
+
+    monkeypatch.setattr(Reader, "arrival", record)
+    return loops
 
 
 def until(holds: Callable[[], object]) -> None:
@@ -190,21 +205,25 @@ def test_read_many_returns_available_publications_up_to_the_limit() -> None:
         ]
 
 
-def test_waiting_read_many_returns_the_first_publications_that_arrive() -> None:
+def test_waiting_read_many_returns_the_first_publications_that_arrive(
+    waiting: Queue[asyncio.AbstractEventLoop],
+) -> None:
     with topic_of() as orders:
         reading = in_thread(orders.read_many)
-        until(lambda: orders._thread._calls)
+        waiting.get(timeout=DEADLINE_S)
         orders.publish_many([b"1", b"2"])
         found = reading.get(timeout=DEADLINE_S)
         assert isinstance(found, list)
         assert [publication.payload for publication in found] == [b"1", b"2"]
 
 
-def test_waiting_read_many_returns_nothing_once_the_topic_is_left() -> None:
+def test_waiting_read_many_returns_nothing_once_the_topic_is_left(
+    waiting: Queue[asyncio.AbstractEventLoop],
+) -> None:
     with ring() as cluster, to(cluster) as node:
         with node.subscribe("orders") as orders:
             reading = in_thread(orders.read_many)
-            until(lambda: orders._thread._calls)
+            waiting.get(timeout=DEADLINE_S)
         assert reading.get(timeout=DEADLINE_S) == []
         assert orders.read_many() == []
 
@@ -365,16 +384,20 @@ def test_calls_after_the_block_do_not_hang() -> None:
             node.open()
 
 
-def test_waiting_thread_returns_when_the_connection_closes() -> None:
+def test_waiting_thread_returns_when_the_connection_closes(
+    waiting: Queue[asyncio.AbstractEventLoop],
+) -> None:
     with ring(n=1) as cluster:
         with to(cluster) as node:
             news = node.subscribe("news").open()
             reading = in_thread(news.read)
-            until(lambda: news._thread._calls)
+            waiting.get(timeout=DEADLINE_S)
         assert reading.get(timeout=DEADLINE_S) is None
 
 
-def test_callers_get_an_error_when_the_thread_dies() -> None:
+def test_callers_get_an_error_when_the_thread_dies(
+    waiting: Queue[asyncio.AbstractEventLoop],
+) -> None:
     def die() -> None:
         raise SystemExit
 
@@ -383,44 +406,47 @@ def test_callers_get_an_error_when_the_thread_dies() -> None:
         orders = node.subscribe("orders").open()
         orders.synced(DEADLINE_S)
         reading = in_thread(orders.read)
-        until(lambda: orders._thread._calls)
-        loop = orders._thread._loop
-        assert loop is not None
-        loop.call_soon_threadsafe(die)
+        waiting.get(timeout=DEADLINE_S).call_soon_threadsafe(die)
         result = reading.get(timeout=DEADLINE_S)
         assert result is None or isinstance(result, SkipringError)
-        node._thread._thread.join(DEADLINE_S)
+        until(lambda: not threads())
         with pytest.raises(SkipringError, match="ended unexpectedly: SystemExit"):
             orders.publish(b"one")
         with pytest.raises(SkipringError, match="ended unexpectedly"):
             node.close()
 
 
-def test_call_made_while_the_thread_dies_does_not_hang() -> None:
+def test_call_that_ignores_the_end_of_the_connection_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = threading.Event()
+
+    async def stay(*_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Reader, "arrival", stay)
     with ring() as cluster, to(cluster) as node:
-        thread = node._thread
-
-        async def stay() -> None:
-            await asyncio.Event().wait()
-
-        staying = in_thread(lambda: thread.call(stay))
-        until(lambda: thread._calls)
-        thread.stop()
+        orders = node.subscribe("orders").open()
+        staying = in_thread(orders.read)
+        assert begun.wait(DEADLINE_S)
+        node.close()
         assert isinstance(staying.get(timeout=DEADLINE_S), SkipringError)
 
 
 def test_call_overlooked_by_the_dying_thread_still_fails() -> None:
     with ring() as cluster, to(cluster) as node:
         thread = node._thread
-        loop, serving = thread._loop, thread._serving
-        assert loop is not None
+        serving = thread._serving
         assert serving is not None
+        loops: Queue[asyncio.AbstractEventLoop] = Queue()
 
         async def stay() -> None:
+            loops.put(asyncio.get_running_loop())
             await asyncio.Event().wait()
 
         staying = in_thread(lambda: thread.call(stay))
-        until(lambda: thread._calls)
+        loop = loops.get(timeout=DEADLINE_S)
         thread._end(None)
         assert isinstance(staying.get(timeout=DEADLINE_S), SkipringError)
         with pytest.raises(SkipringError, match="not connected"):

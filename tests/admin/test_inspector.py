@@ -70,7 +70,7 @@ async def standing_still(
             node = ring.nodes[name]
             node.links.book.learn({other: each.address for other, each in ring.nodes.items()})
             machine_of(ring, name).handle(Overwritten(state))
-        ring.supervisor._topics.handle(TOPIC, Overwritten(database))
+        ring.supervisor.dispatch(TOPIC, Overwritten(database))
         async with inspecting(ring.supervisor.address) as inspector:
             yield ring, inspector
 

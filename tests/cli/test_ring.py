@@ -417,9 +417,7 @@ async def ring_with_a_wrong_node() -> AsyncIterator[Running[LiveRing]]:
             is_wrong = name == "n02"
             wrong = SubscriberState(label=Label.parse("0111"))
             machine.handle(Overwritten(wrong if is_wrong else legitimate_state(index, names)))
-        ring.supervisor._topics.handle(
-            TOPIC, Overwritten(SupervisorState(database=database_of(names)))
-        )
+        ring.supervisor.dispatch(TOPIC, Overwritten(SupervisorState(database=database_of(names))))
         yield Running(ring, ring.supervisor.address)
 
 

@@ -7,16 +7,21 @@ from functools import partial
 from random import Random
 
 from skipring.core.log_messages import Refused
-from skipring.core.peers import SUPERVISOR
+from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.net.addresses import supervisor_at
 from skipring.rpc.client import RpcClient
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import DATA, Frame
-from skipring.wire.rpc import ChangePage, FetchChanges, FindMembers, MemberList
+from skipring.wire.rpc import ChangePage, FetchChanges, FindMembers, MemberList, WireMessage
 from tests.support.scenes import in_loop
 
 TOPIC = "news"
 NO_FRAME = Frame(DATA, b"")  # only a process that forwards messages uses it
+
+
+def receive(client: RpcClient, sender: NodeId, message: WireMessage) -> None:
+    """Hand a message to a client, as its transport does."""
+    client._receive(sender, Envelope(message, TOPIC), NO_FRAME)
 
 
 @in_loop
@@ -27,14 +32,8 @@ async def test_answer_counts_only_from_the_node_that_was_asked() -> None:
         )
         await asyncio.sleep(0)
         for sender in ("a", "client/a", SUPERVISOR, supervisor_at("127.0.0.1:2")):
-            client._receive(
-                sender, Envelope(MemberList(1, {"forged": "127.0.0.1:1"}), TOPIC), NO_FRAME
-            )
-        client._receive(
-            supervisor_at("127.0.0.1:1"),
-            Envelope(MemberList(1, {"real": "127.0.0.1:1"}), TOPIC),
-            NO_FRAME,
-        )
+            receive(client, sender, MemberList(1, {"forged": "127.0.0.1:1"}))
+        receive(client, supervisor_at("127.0.0.1:1"), MemberList(1, {"real": "127.0.0.1:1"}))
         assert await asking == MemberList(1, {"real": "127.0.0.1:1"})
 
 
@@ -46,7 +45,7 @@ async def test_answer_of_another_kind_is_ignored_and_refusal_is_returned() -> No
                 client.request(TOPIC, "a", FetchChanges, ChangePage, timeout_s=30)
             )
             await asyncio.sleep(0)
-            client._receive("a", Envelope(answer, TOPIC), NO_FRAME)
+            receive(client, "a", answer)
             assert await asking == expected
 
 

@@ -303,7 +303,7 @@ def _measure_fresh_roots(n: int, seed: int) -> list[Row]:
 
 def _measure_stall(n: int, seed: int) -> Row:
     """Measure the longest single call from 0 to n, in milliseconds of CPU."""
-    config, trie = ProtocolConfig(), PublicationTrie()
+    config, trie = ProtocolConfig.live(), PublicationTrie()
     longest = {"insert_ms": 0.0, "freshen_ms": 0.0, "scrub_ms": 0.0}
 
     def call(name: str, action: Callable[[], object]) -> object:

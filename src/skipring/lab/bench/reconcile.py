@@ -18,7 +18,7 @@ from typing import Final
 from msgspec.msgpack import Encoder
 
 from skipring.core.antientropy import AntiEntropy, TransferTracker
-from skipring.core.config import Mode, ProtocolConfig, Rule, Rules
+from skipring.core.config import Mode, Preset, ProtocolConfig, Rule
 from skipring.core.effects import Outbox, Send, Store
 from skipring.core.log import MemoryLog
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
@@ -76,7 +76,7 @@ def _systems(n: int, d: int) -> tuple[str, ...]:
 def _measure(common: PublicationTrie, d: int, system: str, seed: int) -> Row:
     """Reconcile REPEATS times with different differences; the figures are medians."""
     without = (Rule.BATCH,) if system == UNBATCHED else ()
-    config = ProtocolConfig(rules=Rules.of(Mode.FAST, without))
+    config = ProtocolConfig.of(Mode.FAST, without, preset=Preset.EAGER)  # without deferral
     found = []
     for repeat in range(REPEATS):
         first = len(common) + repeat * d
