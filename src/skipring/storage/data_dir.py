@@ -63,7 +63,7 @@ _PRIMARY_CODE: Final = 0xFF  # SQLite's extended codes keep the kind of error in
 
 
 # Exceptions of SQLite. An error text may quote a damaged table, which may be invalid UTF-8.
-COMPLAINTS: Final = (sqlite3.Error, UnicodeDecodeError)
+SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 @contextmanager
