@@ -230,7 +230,10 @@ def test_waiting_read_many_returns_nothing_once_the_topic_is_left(
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_limit_below_one_is_refused(limit: int) -> None:
-    with topic_of() as orders, pytest.raises(InputError, match=f"1 or more, not {limit}"):
+    with (
+        topic_of() as orders,
+        pytest.raises(InputError, match=f"limit: expected 1 or more, got {limit}"),
+    ):
         orders.read_many(limit)
 
 
@@ -240,7 +243,7 @@ def test_records_are_published_with_keys_and_headers_beside_plain_payloads() -> 
         found = orders.read_available()
         assert [each.id for each in found] == ids
         assert [(each.key, each.headers) for each in found] == [(None, {}), (b"k", {"a": "b"})]
-        with pytest.raises(InputError, match=r"records\[1\]: a payload is bytes"):
+        with pytest.raises(InputError, match=r"records\[1\]: payload: expected bytes"):
             orders.publish_many([b"good", skipring.Record("text")])  # type: ignore[arg-type]
         assert orders.lag == 0
 
@@ -311,7 +314,7 @@ def test_errors_keep_their_type(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="supervisor: expected HOST:PORT"):
         skipring.blocking.connect("nowhere")
     with topic_of(tmp_path) as orders:
-        with pytest.raises(InputError, match="a payload is bytes"):
+        with pytest.raises(InputError, match="payload: expected bytes"):
             orders.publish("text")  # type: ignore[arg-type]
         with pytest.raises(StoreBusyError):
             skipring.blocking.connect(UNUSED_URL, data_dir=tmp_path).open()

@@ -204,10 +204,10 @@ async def test_closing_leaves_no_task_behind() -> None:
 async def test_invalid_publications_are_refused_before_any_effect() -> None:
     async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
         for given, sentence in [
-            ({"payload": "text"}, "a payload is bytes, not str"),
+            ({"payload": "text"}, "payload: expected bytes, got str"),
             ({"payload": bytes(512 * 1024 + 1)}, "the limit of 524288"),
             ({"payload": b"", "key": bytes(1025)}, "the limit of 1024"),
-            ({"payload": b"", "headers": {"a": 1}}, "from text to text"),
+            ({"payload": b"", "headers": {"a": 1}}, "headers: expected a mapping"),
             ({"payload": b"", "headers": {"a": "\ud800"}}, "lone surrogate"),
         ]:
             with pytest.raises(InputError, match=sentence):

@@ -27,9 +27,9 @@ UNUSED_URL = "skipring://127.0.0.1:9"  # no supervisor listens here
         (lambda: connect(UNUSED_URL, listen="0.0.0.0:0"), "there are no certificates"),
         (lambda: connect(UNUSED_URL, listen="127.0.0.1"), "listen: expected HOST:PORT"),
         (lambda: connect(UNUSED_URL, tick_s=0), "seconds above 0"),
-        (lambda: connect(UNUSED_URL).subscribe(""), "a topic has 1 to 255 bytes"),
-        (lambda: connect(UNUSED_URL).subscribe(3), "a topic is a text"),  # type: ignore[arg-type]
-        (lambda: connect(UNUSED_URL).subscribe("t", start="old"), '"all" or "new"'),
+        (lambda: connect(UNUSED_URL).subscribe(""), "topic: a topic has 1 to 255 bytes"),
+        (lambda: connect(UNUSED_URL).subscribe(3), "topic: expected a text"),  # type: ignore[arg-type]
+        (lambda: connect(UNUSED_URL).subscribe("t", start="old"), 'start: expected "all" or "new"'),
     ],
 )
 def test_invalid_addresses_and_topics_are_refused_immediately(

@@ -62,13 +62,13 @@ async def test_records_are_published_with_keys_and_headers_beside_plain_payloads
 @pytest.mark.parametrize(
     ("record", "sentence"),
     [
-        ("text", r"records\[2\]: a payload is bytes, not str"),
-        (None, r"records\[2\]: a payload is bytes, not NoneType"),
+        ("text", r"records\[2\]: payload: expected bytes, got str"),
+        (None, r"records\[2\]: payload: expected bytes, got NoneType"),
         (bytes(512 * 1024 + 1), r"records\[2\]: .*the limit of 524288"),
-        (Record("text"), r"records\[2\]: a payload is bytes, not str"),  # type: ignore[arg-type]
-        (Record(b"x", key="k"), r"records\[2\]: a key is bytes, not str"),  # type: ignore[arg-type]
+        (Record("text"), r"records\[2\]: payload: expected bytes, got str"),  # type: ignore[arg-type]
+        (Record(b"x", key="k"), r"records\[2\]: key: expected bytes, got str"),  # type: ignore[arg-type]
         (Record(b"x", bytes(1025)), r"records\[2\]: .*the limit of 1024"),
-        (Record(b"x", headers={"a": 1}), r"records\[2\]: headers are"),  # type: ignore[dict-item]
+        (Record(b"x", headers={"a": 1}), r"records\[2\]: headers: expected"),  # type: ignore[dict-item]
     ],
     ids=["text", "none", "long payload", "text in a record", "text as key", "long key", "headers"],
 )

@@ -146,7 +146,7 @@ class Newcomer:
         self.asked: list[Question] = []
         self.open: list[Question] = []
         if joins:
-            self.client.expect()
+            self.client.on_joined()
 
     def run(self, action: Callable[[Outbox], object]) -> None:
         self.replica.end_event()
@@ -738,7 +738,7 @@ def test_rejoining_starts_again_and_ignores_old_answers() -> None:
     newcomer = reading(1)
     old = newcomer.true_answer(newcomer.last_asked("n0"))
     newcomer.client.forget()
-    newcomer.client.expect()
+    newcomer.client.on_joined()
     newcomer.open.clear()
     given = list(newcomer.given)
     newcomer.begin()

@@ -236,7 +236,7 @@ def test_R8_another_node_with_the_own_label_is_reported_and_not_stored(
 
 @both_ways
 def test_R9_node_that_knows_only_a_dead_neighbour_is_found(on: bool) -> None:
-    rules = switched(Rule.SILENCE, on)
+    rules = switched(Rule.NEIGHBOUR_TIMEOUT, on)
     found = healed("A18", 16, rules, rounds_max=100, seeds=(0, 1, 2))  # <= 15, else never
     assert found == [on] * 3
 
@@ -477,5 +477,5 @@ def test_R16_repair_over_shortcuts_takes_few_rounds(on: bool) -> None:
 
 @both_ways
 def test_R17_announced_repairs_are_faster_than_repairs(on: bool) -> None:
-    config = ProtocolConfig(rules=switched(Rule.RUMOURS, on))
+    config = ProtocolConfig(rules=switched(Rule.ANNOUNCE_REPAIRS, on))
     assert (rounds_until_all_have_all(64, 60, config) <= 10) is on  # 6, else 17 to 24

@@ -273,7 +273,7 @@ def check_by(sender: Peer) -> CheckLabel:
 def test_R9_silent_neighbour_causes_a_request_for_the_configuration() -> None:
     assert questions(20) == [8, 16]
     assert questions(20, check_by(A)) == [8, 16]
-    assert questions(20, rules=without(Rule.SILENCE)) == []
+    assert questions(20, rules=without(Rule.NEIGHBOUR_TIMEOUT)) == []
 
 
 def test_R9_no_request_is_sent_while_both_neighbours_are_heard() -> None:

@@ -39,7 +39,8 @@ PROCESS_BITS: Final = 20  # Chosen limit: in a ring of two nodes each has about 
 # R9 counts ticks, which would multiply the states; R14 and R15 serve large rings. The search
 # publishes nothing, so comparing tries would only multiply the states too.
 CHECKED: Final = ProtocolConfig(
-    rules=Rules.of(Mode.FAST, without=(Rule.SILENCE, Rule.DIGEST, Rule.QUEUE)), repairs=False
+    rules=Rules.of(Mode.FAST, without=(Rule.NEIGHBOUR_TIMEOUT, Rule.DIGEST, Rule.QUEUE)),
+    repairs=False,
 )
 TOPIC: Final = "news"
 

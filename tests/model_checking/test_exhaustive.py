@@ -71,8 +71,8 @@ def test_every_initial_state_can_converge_and_stay_legitimate() -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        pytest.param(rules(Mode.FIXED, Rule.SILENCE), id="fixed"),
-        pytest.param(rules(Mode.FAST, Rule.SILENCE, Rule.DIGEST), id="with a queue"),
+        pytest.param(rules(Mode.FIXED, Rule.NEIGHBOUR_TIMEOUT), id="fixed"),
+        pytest.param(rules(Mode.FAST, Rule.NEIGHBOUR_TIMEOUT, Rule.DIGEST), id="with a queue"),
     ],
 )
 def test_other_sets_of_rules_converge(config: ProtocolConfig) -> None:

@@ -96,7 +96,7 @@ async def test_timeout_raises_an_error_with_the_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize("replicas", [-1, 1.5, True, "1"])
 async def test_number_of_replicas_is_checked_before_anything_is_published(replicas: object) -> None:
     async with subscribed(1) as (_, news):
-        with pytest.raises(InputError, match="replicas is a number of members"):
+        with pytest.raises(InputError, match="replicas: expected a number of members"):
             await news.publish(b"x", replicas=replicas)  # type: ignore[arg-type]
         assert news.lag == 0
 

@@ -335,7 +335,7 @@ def test_island_depends_on_the_seed_alone() -> None:
 def test_disabled_rules_are_off() -> None:
     rules = make_scenario({"without": ["R9", "S11", "k+1"]}).protocol.rules
     off = {rule for rule in Rule if not getattr(rules, rule.name.lower())}
-    assert off == {Rule.SILENCE, Rule.PUSH, Rule.RARE_REQUESTS}
+    assert off == {Rule.NEIGHBOUR_TIMEOUT, Rule.PUSH, Rule.RARE_REQUESTS}
     assert make_scenario({"mode": "paper"}).mode is Mode.PAPER
 
 

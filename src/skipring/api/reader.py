@@ -155,14 +155,16 @@ def checked_start(start: object) -> Start:
         return Cursor.parse(start)
     if isinstance(start, datetime) and start.utcoffset() is None:
         raise InputError(
-            f"start={start.isoformat()} has no time zone, so it is ambiguous; "
-            "give it one, such as datetime.now(UTC)"
+            f"{start.isoformat()} has no time zone, so it is ambiguous; "
+            "give it one, such as datetime.now(UTC)",
+            parameter="start",
         )
     if start in ("all", "new") or isinstance(start, datetime | Cursor):
         return start
     raise InputError(
-        'start is "all" or "new" (synonyms: "earliest", "latest"), a datetime with a time zone '
-        f"or a cursor, not {shown(str(start))}"
+        'expected "all" or "new" (synonyms: "earliest", "latest"), a datetime with a time zone '
+        f"or a cursor, got {shown(str(start))}",
+        parameter="start",
     )
 
 

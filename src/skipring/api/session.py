@@ -149,7 +149,9 @@ class Session:
     def join(self, topic: TopicId, leave: Leave) -> Log:
         """Join the ring of a topic; return its log. Closing the session calls ``leave``."""
         if topic in self._leaves:
-            raise InputError(f"already subscribed to {shown(topic)} over this connection")
+            raise InputError(
+                f"already subscribed to {shown(topic)} over this connection", parameter="topic"
+            )
         self.host.subscribe(topic)
         self._leaves[topic] = leave
         machine = self.host.machine(topic)
@@ -241,7 +243,8 @@ def _node_name(name: str | None, directory: Path | None, credentials: Credential
         if credentials is not None and not may_act_as(credentials.name, name):
             raise IdentityError(
                 f"the certificate is called {credentials.name}: the node may be called that, or "
-                f"{credentials.name}.something, but not {name}"
+                f"{credentials.name}.something, but not {name}",
+                parameter="name",
             )
         return name
     if directory is not None:

@@ -114,7 +114,9 @@ class Subscription:
         if not self._session.is_open:
             self._session.check_open()
         if type(replicas) is not int or replicas < 0:
-            raise InputError(f"replicas is a number of members, 0 or more, not {replicas!r}")
+            raise InputError(
+                f"expected a number of members, 0 or more, got {replicas!r}", parameter="replicas"
+            )
         (made,) = await self._publish([self._request(payload, key, headers)])
         if replicas:
             await self._host.replications.reached(self._topic, made, replicas, timeout)
@@ -130,8 +132,8 @@ class Subscription:
         self._session.check_open()
         if not isinstance(records, Iterable):
             raise InputError(
-                "publish_many takes an iterable of payloads or records, "
-                f"not {type(records).__name__}"
+                f"expected an iterable of payloads or records, got {type(records).__name__}",
+                parameter="records",
             )
         made: list[bytes] = []
         now = publication_time_us()
@@ -168,7 +170,7 @@ class Subscription:
                 return self._request(record.payload, record.key, record.headers)
             return self._request(record)
         except InputError as error:
-            raise InputError(f"records[{index}]: {error}") from None
+            raise InputError(str(error), parameter=f"records[{index}]") from None
 
     def _request(
         self, payload: bytes, key: bytes | None = None, headers: Mapping[str, str] | None = None
@@ -181,9 +183,9 @@ class Subscription:
         if is_plain and len(payload) <= PAYLOAD_BYTES_MAX:
             return PublishRequested(payload=payload, time=now)
         request = PublishRequested(
-            payload=_as_bytes(payload, "a payload"),
+            payload=_as_bytes(payload, "payload"),
             time=now,
-            key=None if key is None else _as_bytes(key, "a key"),
+            key=None if key is None else _as_bytes(key, "key"),
             headers=_as_headers(headers or {}),
         )
         checked = StoredPublication(
@@ -294,12 +296,12 @@ class Subscription:
 def check_limit(limit: int) -> None:
     """Raise InputError for a limit below 1."""
     if limit < 1:
-        raise InputError(f"read_many takes a limit of 1 or more, not {limit}")
+        raise InputError(f"expected 1 or more, got {limit}", parameter="limit")
 
 
-def _as_bytes(value: object, what: str) -> bytes:
+def _as_bytes(value: object, parameter: str) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise InputError(f"{what} is bytes, not {type(value).__name__}")
+        raise InputError(f"expected bytes, got {type(value).__name__}", parameter=parameter)
     return bytes(value)
 
 
@@ -308,4 +310,4 @@ def _as_headers(headers: object) -> dict[str, str]:
         given = dict(headers)
         if all(isinstance(text, str) for item in given.items() for text in item):
             return cast("dict[str, str]", given)
-    raise InputError("headers are a mapping from text to text")
+    raise InputError("expected a mapping from text to text", parameter="headers")

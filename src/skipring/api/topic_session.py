@@ -268,11 +268,11 @@ class TopicSession:
 def _checked_topic(topic: object) -> TopicId:
     """Return a valid topic; raise InputError for any other value."""
     if not isinstance(topic, str):
-        raise InputError(f"a topic is a text, not {type(topic).__name__}")
+        raise InputError(f"expected a text, got {type(topic).__name__}", parameter="topic")
     try:
         check_topic(topic)
     except MessageError as error:
-        raise InputError(str(error)) from None
+        raise InputError(str(error), parameter="topic") from None
     return topic
 
 

@@ -104,8 +104,8 @@ class BackfillClient:
         """Return True during a backfill if the node has no publications of an earlier run."""
         return self.run is not None and not self.run.held
 
-    def expect(self) -> None:
-        """Start a backfill once the node has neighbours; call this after joining the topic."""
+    def on_joined(self) -> None:
+        """Expect a backfill, which starts once the node has neighbours."""
         self.is_expected = self._config.backfills
 
     def forget(self) -> None:

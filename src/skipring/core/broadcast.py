@@ -393,7 +393,10 @@ class Broadcast:
 
     def announce(self, repaired: tuple[Publication, ...], sender: NodeId | None) -> None:
         """Announce repaired publications unless they are history: others may lack them (R17)."""
-        if self._config.rules.rumours and 0 < len(repaired) <= self._config.repair_announce_max:
+        if (
+            self._config.rules.announce_repairs
+            and 0 < len(repaired) <= self._config.repair_announce_max
+        ):
             self._queue_announcements(repaired, Announcement(0, frozenset((sender,))))
 
     def on_flush(self, out: Outbox) -> None:

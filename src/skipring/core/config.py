@@ -21,7 +21,7 @@ class Rule(StrEnum):
     PROBE = "R1"  # ask a displaced shortcut for its label; do not assume the slot's label
     FIRST_HAND = "R2"  # only the supervisor or the peer itself changes ring neighbours
     EQUAL_LABEL = "R8"  # refer another node with this node's label to the supervisor
-    SILENCE = "R9"  # request the configuration if a ring neighbour is silent
+    NEIGHBOUR_TIMEOUT = "R9"  # request the configuration if a ring neighbour is silent
     SUPERVISOR_FIRST = "R10"  # refer a misplaced peer to the supervisor; do not forward it
     WAKE = "R11"  # an unrecorded member asks about its shortcuts too, not only left, right, ring
     CONFLICT = "R12"  # two peers with one label: ask about this node and the new peer
@@ -29,7 +29,7 @@ class Rule(StrEnum):
     DIGEST = "R14"  # a sum over the tree shows the supervisor errors that round robin finds late
     QUEUE = "R15"  # the supervisor answers each subject once, with a limit per tick
     REPAIR_OVER_SHORTCUTS = "R16"  # compare tries over shortcuts too, not only in the ring
-    RUMOURS = "R17"  # announce repaired publications to the neighbours, which may lack them too
+    ANNOUNCE_REPAIRS = "R17"  # announce repaired publications to neighbours that may lack them
     PUSH = "S11"  # after a change of the roster, inform exactly the affected members
     OVERWRITE = "B13"  # a configuration replaces the neighbours; it is not merged with them
     RARE_REQUESTS = "k+1"  # ask with probability 1/(2^(k+1) k^2): two labels have length 1
@@ -53,7 +53,7 @@ _FIXED: Final = frozenset(
     {
         Rule.PROBE,
         Rule.FIRST_HAND,
-        Rule.SILENCE,
+        Rule.NEIGHBOUR_TIMEOUT,
         Rule.OVERWRITE,
         Rule.RARE_REQUESTS,
         Rule.COMPLEMENT,
@@ -91,7 +91,7 @@ class Rules(Struct, frozen=True, gc=False):
     probe: bool
     first_hand: bool
     equal_label: bool
-    silence: bool
+    neighbour_timeout: bool
     supervisor_first: bool
     wake: bool
     conflict: bool
@@ -99,7 +99,7 @@ class Rules(Struct, frozen=True, gc=False):
     digest: bool
     queue: bool
     repair_over_shortcuts: bool
-    rumours: bool
+    announce_repairs: bool
     push: bool
     overwrite: bool
     rare_requests: bool

@@ -30,8 +30,9 @@ STORE_CHARACTERS_MAX: Final = 64
 CHAIN_BYTES: Final = 8  # of a log's running digest: two of 2^32 logs of one store may collide
 SHOWN_CHARACTERS_MAX: Final = 40  # Guess: enough to recognise a value in a sentence.
 
+NODE_PATTERN: Final = r"[A-Za-z0-9._-]{1,64}"
 # A cached method of a compiled pattern: the same few names are in every frame.
-match_node: Final = lru_cache(maxsize=4096)(re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch)
+match_node: Final = lru_cache(maxsize=4096)(re.compile(NODE_PATTERN).fullmatch)
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

@@ -342,6 +342,8 @@ Message: TypeAlias = (
 )
 
 MESSAGE_TYPES: Final[tuple[type[Message], ...]] = get_args(Message)
+# Requests of subscribers to the supervisor; the paper bounds their number.
+SUPERVISOR_REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)
 
 UNRECORDED: Final = SetConfiguration(None, None, None)
 

@@ -124,7 +124,7 @@ class Replication:
         """Expect a backfill, and accept handovers: the node has joined the topic."""
         if self._drain is not None:
             self._drain.stay()
-        self._backfill.expect()
+        self._backfill.on_joined()
 
     def leave(self) -> None:
         """Accept no handover and drop the backfill: the node leaves the topic."""

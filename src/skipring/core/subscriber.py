@@ -176,7 +176,7 @@ class Subscriber:
         if rules.digest:
             total = self._digest.on_tick(me, chains, self._shortcuts, pred, succ, out)
             digest = total if me.label.position == 0 else None  # R14: only the root reports
-        alarmed = rules.silence and self._liveness.on_tick(ring.peers())
+        alarmed = rules.neighbour_timeout and self._liveness.on_tick(ring.peers())
         if ring.asks_supervisor(me.label, self._rng) or alarmed:
             out.send(SUPERVISOR, GetConfiguration(self.node, digest))
         neighbours = self.ring_neighbours()

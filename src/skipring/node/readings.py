@@ -12,6 +12,7 @@ from typing import Final
 
 from skipring.core.effects import Origin
 from skipring.core.limits import shown
+from skipring.core.messages import SUPERVISOR_REQUESTS
 from skipring.core.peers import TopicId
 from skipring.net.addresses import supervisor_at
 from skipring.net.peer import DialBackResult
@@ -26,9 +27,7 @@ VERSION: Final = version("skipring")
 NOT_STORED: Final = "not stored"  # counted with the drops, and shown as a metric of its own
 # Present from the start, so that their growth from 0 is visible.
 REQUESTS: Final = (
-    "Subscribe",
-    "Unsubscribe",
-    "GetConfiguration",
+    *(each.__name__ for each in SUPERVISOR_REQUESTS),
     "FindMembers",
     "ReportUnresponsive",
 )

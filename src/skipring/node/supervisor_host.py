@@ -27,11 +27,11 @@ from skipring.core.events import Event, Flush, Overwritten, Received, Tick
 from skipring.core.log_messages import Refused
 from skipring.core.messages import (
     CLAIMS,
+    SUPERVISOR_REQUESTS,
     GetConfiguration,
     Message,
     Ping,
     Subscribe,
-    Unsubscribe,
 )
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.state import SupervisorState
@@ -63,7 +63,6 @@ from skipring.wire.rpc import (
     WireMessage,
 )
 
-REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)  # requests of the paper's bound
 NOT_ALLOWED: Final = "this supervisor does not allow the topic"
 
 _LOG: Final = logger("supervisor")
@@ -133,7 +132,7 @@ class SupervisorHost:
             self._on_runtime_message(sender, envelope.topic, cast("RuntimeMessage", message))
             return
         self.dispatch(envelope.topic, Received(cast("Message", message), sender))
-        if isinstance(message, REQUESTS) and envelope.topic in self._topics:
+        if isinstance(message, SUPERVISOR_REQUESTS) and envelope.topic in self._topics:
             self._requests[envelope.topic] += 1
             self._flush_soon(envelope.topic)
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from skipring.core.effects import Origin
-from skipring.core.messages import GetConfiguration, Subscribe, Unsubscribe
+from skipring.core.messages import SUPERVISOR_REQUESTS
 from skipring.sim.engine import World
 from skipring.sim.process_faults import Incident
 from skipring.sim.scenario import Scenario
@@ -37,7 +37,7 @@ class Counters(Struct, frozen=True):
     @classmethod
     def of(cls, world: World) -> Counters:
         """Read a world's counters."""
-        requests = sum(world.sent[kind] for kind in (Subscribe, Unsubscribe, GetConfiguration))
+        requests = sum(world.sent[kind] for kind in SUPERVISOR_REQUESTS)
         return cls(world.messages, world.events, requests)
 
     def since(self, before: Counters) -> Counters:

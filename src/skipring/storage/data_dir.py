@@ -14,6 +14,7 @@ from pathlib import Path
 from string import ascii_lowercase, digits
 from typing import Final
 
+from skipring.core.limits import match_node
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.errors import IdentityError, StorageError, StoreBusyError, StoreFullError
 
@@ -62,7 +63,7 @@ _PRIMARY_CODE: Final = 0xFF  # SQLite's extended codes keep the kind of error in
 
 
 # Exceptions of SQLite. An error text may quote a damaged table, which may be invalid UTF-8.
-COMPLAINTS: Final = (sqlite3.Error, UnicodeDecodeError)
+SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 @contextmanager
@@ -234,7 +235,6 @@ def _damaged(path: Path) -> set[int]:
 FILE: Final = "node-id"
 RANDOM_CHARACTERS: Final = 12  # Guess: 62 bits, so that a million names do not collide.
 
-_FORM: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _FILE_BYTES_MAX: Final = 1024
 _ALPHABET: Final = ascii_lowercase + digits
 
@@ -273,7 +273,7 @@ def _read(path: Path) -> str | None:
 
 def check_name(name: str, *, parameter: str) -> None:
     """Raise IdentityError for an invalid node name; ``parameter`` states its source."""
-    if not _FORM.fullmatch(name):
+    if match_node(name) is None:
         raise IdentityError(
             f"{name[:80]!r} is not a valid node name; "
             "a name has 1 to 64 characters of A-Z, a-z, 0-9, '.', '_' and '-'",

@@ -17,11 +17,11 @@ from msgspec import DecodeError, Struct, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 
 from skipring.core.peers import TopicId
-from skipring.storage.data_dir import COMPLAINTS, is_damage, sibling
+from skipring.storage.data_dir import SQLITE_ERRORS, is_damage, sibling
 from skipring.storage.sqlite import connect, transaction
 
 FILE: Final = "deliveries.sqlite3"
-FAILURES: Final = (*COMPLAINTS, OSError)
+FAILURES: Final = (*SQLITE_ERRORS, OSError)
 
 _SCHEMA: Final = {
     "chunks": "CREATE TABLE chunks(chunk INTEGER PRIMARY KEY, body BLOB NOT NULL)",
@@ -117,7 +117,7 @@ class DeliveryFile:
 
     def is_damaged(self, error: Exception) -> bool:
         """Return True if damage of the file itself caused an error."""
-        if not isinstance(error, COMPLAINTS) or isinstance(error, sqlite3.ProgrammingError):
+        if not isinstance(error, SQLITE_ERRORS) or isinstance(error, sqlite3.ProgrammingError):
             return False  # ProgrammingError: the file is closed
         return is_damage(error, self._path)
 

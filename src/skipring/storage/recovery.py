@@ -20,7 +20,7 @@ from skipring.core.publications import ID_BYTES
 from skipring.errors import StorageError
 from skipring.storage.chain import LOST_ID
 from skipring.storage.data_dir import (
-    COMPLAINTS,
+    SQLITE_ERRORS,
     is_damage,
     quarantine_file,
     sibling,
@@ -141,14 +141,14 @@ class _Remembered(NamedTuple):
                 stores = _readable(stores_of(db))
                 promises = dict(_readable(promises_of(db)))
                 return cls(stores[0] if stores else None, promises, _readable(marks_of(db)))
-        except COMPLAINTS:
+        except SQLITE_ERRORS:
             return cls(None, {}, [])
 
 
 def _readable(rows: Iterator[T]) -> list[T]:
     """Return the rows before the first unreadable one."""
     found: list[T] = []
-    with suppress(*COMPLAINTS, DamageError):
+    with suppress(*SQLITE_ERRORS, DamageError):
         for row in rows:
             found.append(row)  # noqa: PERF402  (keeps the rows before an error)
     return found
@@ -364,7 +364,7 @@ def _open_sound(path: Path, promises: DurableMarks | None, recovery: Recovery) -
         _check_promises(contents, promises)
         with transaction(db):
             db.execute("DELETE FROM quarantine WHERE 0")  # tests write access, which BEGIN does not
-    except (*COMPLAINTS, DamageError) as error:
+    except (*SQLITE_ERRORS, DamageError) as error:
         if db is not None:
             db.close()
         if not isinstance(error, DamageError) and not is_damage(error, path):

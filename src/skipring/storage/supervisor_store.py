@@ -17,7 +17,7 @@ from skipring.core.peers import TopicId
 from skipring.core.state import SupervisorState
 from skipring.errors import MessageError
 from skipring.storage.data_dir import (
-    COMPLAINTS,
+    SQLITE_ERRORS,
     Lock,
     is_damage,
     make_directory,
@@ -101,7 +101,7 @@ class SupervisorStore:
         """Run an action on the file; if it is damaged, quarantine it and use a new one."""
         try:
             action(self._connected())
-        except COMPLAINTS as error:
+        except SQLITE_ERRORS as error:
             if not is_damage(error, self._path):
                 raise
             self.damage = f"{self._path.name} was damaged ({error}) and is quarantined"

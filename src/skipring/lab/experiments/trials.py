@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 from skipring.core.config import ProtocolConfig
 from skipring.core.events import Event, NodeSuspected, Overwritten, Received, Tick
 from skipring.core.messages import (
-    GetConfiguration,
+    SUPERVISOR_REQUESTS,
     IHave,
     Introduce,
     Message,
@@ -55,7 +55,6 @@ ERROR_MAX: Final = 300  # characters. Guess: enough to name the cause.
 
 # Messages that only an operation causes, not a legitimate ring (section 4.1).
 CAUSED: Final[tuple[type[Message], ...]] = (Introduce, RemoveConnections, Subscribe, Unsubscribe)
-REQUESTS: Final[tuple[type[Message], ...]] = (Subscribe, Unsubscribe, GetConfiguration)
 SPREADING: Final[tuple[type[Message], ...]] = (PublishNew, PublishMany, IHave, Want)
 # R15 defers answers until the next tick; the tick after it shows that there are no more.
 ANSWERING_TICKS: Final = 2
@@ -151,7 +150,7 @@ def _operate(
     measures = {
         "supervisor_messages": float(cost),
         "subscriber_messages": float(sum(sent[kind] for kind in CAUSED)),
-        "requests": float(sum(sent[kind] for kind in REQUESTS)),
+        "requests": float(sum(sent[kind] for kind in SUPERVISOR_REQUESTS)),
         "configurations": float(sent[SetConfiguration]),
     }
     if report.rounds_strict is not None:

@@ -17,6 +17,7 @@ from skipring.core.labels import LABEL_BITS, Label
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.messages import (
     MESSAGE_TYPES,
+    SUPERVISOR_REQUESTS,
     CheckAndPublish,
     CheckHeld,
     CheckLabel,
@@ -70,7 +71,6 @@ _MESSAGES_PER_NODE: Final = 4
 _FORGED_PER_NODE: Final = 6  # if forged messages are the only fault
 
 _LINKS: Final = tuple(EdgeKind)
-_REQUESTS: Final = (Subscribe, Unsubscribe, GetConfiguration)
 
 
 class Arbitrary:
@@ -237,7 +237,9 @@ class Arbitrary:
     def _receiver(self, kind: type[Message], subscribers: Sequence[NodeId]) -> NodeId:
         """Return the receiver of a message; in 10 % of cases the wrong kind of process."""
         astray = self.chance(0.1)
-        return SUPERVISOR if (kind in _REQUESTS) != astray else self.rng.choice(subscribers)
+        return (
+            SUPERVISOR if (kind in SUPERVISOR_REQUESTS) != astray else self.rng.choice(subscribers)
+        )
 
 
 # The order of the arguments is the order of the draws, so it is part of the result.

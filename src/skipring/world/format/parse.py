@@ -19,6 +19,7 @@ from msgspec import NODEFAULT, Meta, Struct, ValidationError, convert, defstruct
 from msgspec.structs import FieldInfo
 
 from skipring.core.labels import CIRCLE, Label, Word
+from skipring.core.limits import NODE_PATTERN, shown
 from skipring.core.log_messages import FetchLog, LogInfo, LogPage, Refused
 from skipring.core.messages import MESSAGE_TYPES, CheckHeld, Held, Hops, IHave, Want
 from skipring.core.peers import SUPERVISOR, NodeId, Peer, TopicId
@@ -38,7 +39,6 @@ from skipring.world.snapshot import Parcel, Snapshot
 
 LABEL_CHARACTERS_MAX: Final = 4096  # Limit: bounds corrupted labels too.
 TOPIC_BYTES_MAX: Final = 255  # Limit: the same as on the wire.
-SHOWN_CHARACTERS_MAX: Final = 40  # Guess: enough to recognise a value in a sentence.
 REASON_CHARACTERS_MAX: Final = 160  # Guess: enough for a sentence with such a value.
 
 Value = TypeVar("Value")
@@ -68,7 +68,7 @@ def _object(pairs: list[tuple[str, Any]]) -> object:
     if len(made) == len(pairs):
         return made
     ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
-    return _unreadable(f"object with the key {_shown(key)} twice")
+    return _unreadable(f"object with the key {shown(key)} twice")
 
 
 def _integer(digits: str) -> object:
@@ -83,19 +83,13 @@ def _unreadable(description: str) -> object:
     return type(description, (), {})()
 
 
-def _shown(text: str) -> str:
-    """Shorten a text to a few printable characters."""
-    short = ascii(text[:SHOWN_CHARACTERS_MAX])
-    return short if len(text) <= SHOWN_CHARACTERS_MAX else short + "..."
-
-
 def _refusal(reason: str, place: str) -> WorldFormatError:
     """Return the error of msgspec's message, with the paths of nested conversions joined."""
     what, *paths = reason.split(" - at `")
     for path in reversed(paths):
         place += path.rstrip("`").removeprefix("key` in `").removeprefix("$")
-    shown = (c if c.isprintable() else ascii(c)[1:-1] for c in what[:REASON_CHARACTERS_MAX])
-    return WorldFormatError(f"{place}: {''.join(shown)}")
+    printable = (c if c.isprintable() else ascii(c)[1:-1] for c in what[:REASON_CHARACTERS_MAX])
+    return WorldFormatError(f"{place}: {''.join(printable)}")
 
 
 # -- forms of values -------------------------------------------------------------------------
@@ -159,7 +153,7 @@ def _whole(text: str, _: _Reader) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        message = f"lone surrogate in {_shown(text)}"
+        message = f"lone surrogate in {shown(text)}"
         raise ValueError(message) from None
     return text
 
@@ -170,7 +164,7 @@ def _topic(text: str, reader: _Reader) -> TopicId:
         message = f"a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one has {size}"
         raise ValueError(message)
     if any(unicodedata.category(character) == "Cc" for character in text):
-        message = f"a topic has no control characters, got {_shown(text)}"
+        message = f"a topic has no control characters, got {shown(text)}"
         raise ValueError(message)
     return text
 
@@ -191,7 +185,7 @@ def _declared(node: NodeId, _: _Reader) -> NodeId:
 
 def _known(node: NodeId, reader: _Reader) -> NodeId:
     if node not in reader.known:
-        message = f"{_shown(node)} is neither in subscribers nor in crashed"
+        message = f"{shown(node)} is neither in subscribers nor in crashed"
         raise ValueError(message)
     return node
 
@@ -226,7 +220,7 @@ def _claim(fields: Any, _: _Reader) -> RangeSummary:  # noqa: ANN401  (a derived
 
 
 _BITS: Final = Annotated[str, Meta(pattern=r"\A[01]*\Z", max_length=LABEL_CHARACTERS_MAX)]
-_NAME: Final = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._-]{1,64}\Z")]
+_NAME: Final = Annotated[str, Meta(pattern=rf"\A{NODE_PATTERN}\Z")]
 _TEXT: Final = _form(str, _whole)
 _WORD: Final = _form(Word, _word)
 _KNOWN: Final = _form(str, _known)
@@ -260,7 +254,7 @@ def _map(hint: Any, key: Any, value: Any) -> Any:  # noqa: ANN401  (types)
             try:
                 content = reader.parse(value_form, each)
             except ValueError as error:
-                message = f"{error} - at `$[{_shown(text)}]`"
+                message = f"{error} - at `$[{shown(text)}]`"
                 raise ValueError(message) from None
             if name is not None:
                 made[name] = content
