@@ -1,0 +1,440 @@
+"""Log of one topic: record batches in segments on the disk, and the newest ones in memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import compress
+from threading import Lock
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from skipring.core.batches import RecordBatch
+from skipring.core.limits import CHAIN_BYTES
+from skipring.core.publications import ID_BYTES
+from skipring.core.sequences import SequenceId, newest_of
+from skipring.storage.log_recovery import RecoveredLog
+from skipring.storage.log_segment import FileCache, LogSegment, merge_newest, read_at
+from skipring.storage.segment_format import (
+    START_OF_CHAIN,
+    Entry,
+    EntryPlace,
+    decode_entry,
+    decode_place,
+    encode_entry,
+    next_chain,
+)
+from skipring.storage.segment_tail import SegmentTail, cut_unconfirmed
+from skipring.storage.topic_directory import OffsetRanges, TopicDirectory, TopicRecord
+
+SEGMENT_BYTES_MAX: Final = 64 << 20  # design of the log; the last entry may not exceed it
+READ_BYTES: Final = 1 << 20  # Guess: of one read of a range.
+DAMAGED: Final = "not what was stored there (T12)"
+
+
+class RawEntries(NamedTuple):
+    """Contiguous entries as they are stored; the receiver verifies them."""
+
+    start: int
+    end: int  # offset after the last record
+    data: bytes
+
+
+class _Unconfirmed(NamedTuple):
+    """Entry in memory, and its bytes before the body."""
+
+    entry: Entry
+    head: bytes
+
+
+class _Discard(NamedTuple):
+    """Content of a quarantine file."""
+
+    name: str
+    data: bytes
+
+
+class _Chunk(NamedTuple):
+    """Entries of a segment that are read together."""
+
+    segment: LogSegment
+    first: int
+    stop: int
+    base: int  # position of the data in the file
+    data: bytes
+    end: int  # offset up to which the chunk has all entries
+
+    def place(self, number: int) -> tuple[int, EntryPlace | None]:
+        """Return the position of an entry in the data, and its place if it is complete."""
+        index = self.segment.index
+        at = index.positions[number] - self.base
+        place = decode_place(self.data, at)
+        if place is not None and (
+            place.offset != index.start + index.offsets[number] or at + place.size > len(self.data)
+        ):
+            place = None
+        return at, place
+
+
+class BatchLog:
+    """Stored log of one topic.
+
+    A batch is readable at once, and durable after the next commit of its store: ``prepare``, then
+    ``write`` and ``sync``, which may run in another thread, then ``confirm`` or ``abort``. All
+    other methods are called in one thread.
+    """
+
+    def __init__(
+        self,
+        directory: TopicDirectory,
+        recovered: RecoveredLog,
+        *,
+        readers: FileCache,
+        writers: FileCache,
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+    ) -> None:
+        self._directory = directory
+        self._record = recovered.record
+        self._readers = readers
+        self._writers = writers  # used by the thread that commits
+        self._segment_bytes_max = segment_bytes_max
+        self._segments = recovered.segments
+        self._starts = [segment.index.start for segment in self._segments]
+        self._absent = OffsetRanges(self._record.absent)
+        self._newest: dict[SequenceId, int] = {}
+        for segment in self._segments:
+            merge_newest(self._newest, segment.index.newest)
+        last = self._segments[-1].index if self._segments else None
+        self._end = last.end if last is not None else 0
+        self._chain = last.chain if last is not None else START_OF_CHAIN
+        self.durable_end = self._end
+        self._is_recorded = recovered.is_recorded
+        self._unconfirmed: list[_Unconfirmed] = []
+        self._discards: list[_Discard] = []
+        self._prepared = 0, 0  # entries and discards of the current commit
+        self._renewed: TopicRecord | None = None  # the record that the current commit writes
+        self._tails: list[SegmentTail] = []
+        self._is_tainted = False  # a failed commit may have written to the last segment
+        self._lock = Lock()  # for state that a commit in another thread reads
+
+    # -- identity --------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> str:
+        """Return the topic."""
+        return self._record.topic
+
+    @property
+    def store(self) -> str:
+        """Return the id of the store that offsets refer to."""
+        return self._record.store
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch that offsets refer to."""
+        return self._record.epoch
+
+    @property
+    def end(self) -> int:
+        """Return the offset after the last record."""
+        return self._end
+
+    # -- reads -----------------------------------------------------------------------------
+
+    def read(self, offset: int) -> Entry | None:
+        """Return the entry with the record at an offset; None if it is absent or damaged."""
+        if offset in self._absent:
+            return None
+        entry = self._in_memory(offset)  # first: a commit moves entries from memory to the disk
+        if entry is None and (place := self._place(offset)) is not None:
+            segment, number = place
+            entry = segment.index.read(self._readers.get(segment.path), number)
+        return entry if entry is not None and entry.offset <= offset < entry.end else None
+
+    def read_range(self, start: int, end: int) -> Iterator[Entry]:
+        """Yield the readable entries with records between two offsets."""
+        while start < min(end, self._end):
+            inside = self._all_in_memory(start)  # first: as in ``read``
+            chunk = self._chunk(start, READ_BYTES)
+            for entry in inside if chunk is None else _entries_in(chunk):
+                if entry.offset >= end:
+                    return
+                if entry.end > start and entry.offset not in self._absent:
+                    yield entry
+            start = inside[-1].end if chunk is None else chunk.end
+
+    def raw_range(self, start: int, end: int, bytes_max: int) -> RawEntries | None:
+        """Return contiguous durable entries between two offsets as they are stored.
+
+        They begin with the first entry that can be served, and end before the next one that
+        cannot, and at the end of a segment. One entry may exceed ``bytes_max``. None: no entry.
+        """
+        while start < min(end, self.durable_end):
+            chunk = self._chunk(start, bytes_max)
+            if chunk is None:
+                return None
+            found = self._contiguous(chunk, start, end)
+            if found is not None:
+                return found
+            start = chunk.end
+        return None
+
+    def entries(self) -> Iterator[tuple[bytes, int]]:
+        """Yield the id of each batch, as it was stored, and the offset of its first record."""
+        start = 0
+        while start < self._end:
+            inside = self._all_in_memory(start)  # first: as in ``read``
+            place = self._place(start)
+            if place is None:
+                ids, offsets = [each.batch.id for each in inside], [each.offset for each in inside]
+                start = inside[-1].end
+            else:
+                ids, offsets, start = self._stored_ids(*place)
+            found = zip(ids, offsets, strict=False)
+            if self._absent:
+                yield from compress(found, [offset not in self._absent for offset in offsets])
+            else:
+                yield from found
+
+    def newest(self) -> dict[SequenceId, int]:
+        """Return the largest number of each sequence.
+
+        Quarantined batches count: their numbers have been used. Unordered ones do not.
+        """
+        batches = [entry.batch for entry in self._all_in_memory(0) if not entry.batch.unordered]
+        newest = newest_of((batch.publisher, batch.end - 1) for batch in batches)
+        with self._lock:
+            merge_newest(newest, self._newest)
+        return newest
+
+    def chain_at(self, offset: int) -> bytes:
+        """Return the running digest over the batches that begin before an offset.
+
+        Zeros if the last of them is damaged. For the start of the oldest segment the value is in
+        its header.
+        """
+        assert 0 <= offset <= self._end, f"offset {offset} beyond {self._end}"
+        entry = self._in_memory(offset - 1)
+        if entry is None:
+            segment, number, chain = self._chain_place(offset)
+            if segment is None:
+                return chain[:CHAIN_BYTES]
+            entry = segment.index.read(self._readers.get(segment.path), number)
+        return entry.chain[:CHAIN_BYTES] if entry is not None else bytes(CHAIN_BYTES)
+
+    def _chain_place(self, offset: int) -> tuple[LogSegment | None, int, bytes]:
+        """Return the last stored entry that begins before an offset, or else the digest there."""
+        with self._lock:
+            number = bisect_left(self._starts, offset) - 1
+            if number < 0:
+                return None, 0, self._segments[0].header.chain if self._segments else START_OF_CHAIN
+            segment = self._segments[number]
+            index = segment.index
+            before = bisect_left(index.offsets, offset - index.start)
+            if before == len(index.offsets):
+                return None, 0, index.chain
+            return (segment, before - 1, b"") if before else (None, 0, segment.header.chain)
+
+    # -- writes ----------------------------------------------------------------------------
+
+    def append(self, batch: RecordBatch) -> int:
+        """Add a batch with its id at the end; return the offset of its first record."""
+        assert len(batch.id) == ID_BYTES, "a batch without an id"
+        self._chain = next_chain(self._chain, batch.id)
+        entry = Entry(self._end, self._chain, batch)
+        added = _Unconfirmed(entry, encode_entry(entry))
+        with self._lock:
+            self._unconfirmed.append(added)
+            self._end = entry.end
+        return entry.offset
+
+    def discard(self, offset: int, reason: str = DAMAGED) -> None:
+        """Quarantine the batch with the record at an offset, durably after the next commit."""
+        if offset in self._absent:
+            return
+        entry = self._in_memory(offset)
+        if entry is not None:
+            start, end, data = entry.offset, entry.end, encode_entry(entry) + entry.batch.body
+        elif (place := self._place(offset)) is not None:
+            start, end, data = self._raw_entry(*place)
+        else:
+            return
+        if start <= offset < end:
+            with self._lock:
+                self._absent.add(start, end)
+                content = f"{reason}\n".encode() + data
+                self._discards.append(_Discard(f"{start:020}.entry", content))
+
+    def _raw_entry(self, segment: LogSegment, number: int) -> tuple[int, int, bytes]:
+        """Return the offsets and bytes of an entry; a damaged one ends where the next begins."""
+        index, file = segment.index, self._readers.get(segment.path)
+        entry = index.read(file, number)
+        with self._lock:
+            is_last = number + 1 == len(index.offsets)
+            after = index.end if is_last else index.start + index.offsets[number + 1]
+            position, size = index.span(number, number + 1)
+        start = index.start + index.offsets[number]
+        return start, entry.end if entry is not None else after, read_at(file, size, position)
+
+    @property
+    def unwritten(self) -> int:
+        """Return the number of records that are in memory only."""
+        return self._end - self.durable_end
+
+    # -- commits ---------------------------------------------------------------------------
+
+    def prepare(self) -> bool:
+        """Choose the entries and discards of a commit; return False if there are none."""
+        with self._lock:
+            self._prepared = len(self._unconfirmed), len(self._discards)
+            is_changed = bool(self._discards) or not self._is_recorded
+            absent = self._absent.below(self._end)
+            self._renewed = replace(self._record, absent=absent) if is_changed else None
+            return self._prepared != (0, 0)
+
+    def write(self) -> None:
+        """Write the prepared entries and discards; sync all segments but the last."""
+        entries, discards = self._prepared
+        if self._renewed is not None:
+            self._directory.write_record(self._renewed)
+            for discard in self._discards[:discards]:
+                self._directory.quarantine_bytes(*discard)
+        elif self._is_tainted and not self._directory.path.is_dir():
+            self._directory.write_record(self._record)
+        last = self._segments[-1] if self._segments else None
+        if last is not None and self._is_tainted:
+            cut_unconfirmed(last, self._writers)
+        if entries:
+            self._write_entries(self._unconfirmed[:entries], last)
+
+    def _write_entries(self, entries: list[_Unconfirmed], last: LogSegment | None) -> None:
+        tail: SegmentTail | None = None
+        chain = last.index.chain if last is not None else START_OF_CHAIN
+        if last is not None and not (self._is_tainted or last.is_sealed):
+            tail = SegmentTail(last, self._writers)
+            self._tails.append(tail)
+        for entry, head in entries:
+            size = len(head) + len(entry.batch.body)
+            if tail is None or tail.is_full(size, self._segment_bytes_max):
+                if tail is not None:
+                    chain = tail.index.chain
+                    tail.write(is_sealed=True)
+                    tail.sync()
+                tail = SegmentTail.new(
+                    self._directory.path, self.topic, entry, chain, self._writers
+                )
+                self._tails.append(tail)
+            tail.add(entry, head)
+        assert tail is not None, "a commit without entries"
+        tail.write()
+
+    def sync(self) -> None:
+        """Make the written entries durable."""
+        if self._tails:
+            self._tails[-1].sync()
+
+    def confirm(self) -> None:
+        """Record that the commit succeeded."""
+        entries, discards = self._prepared
+        with self._lock:
+            for tail in self._tails:
+                if tail.is_new:
+                    self._segments.append(tail.segment)
+                    self._starts.append(tail.segment.index.start)
+                    self._is_tainted = False
+                tail.confirm()
+                merge_newest(self._newest, tail.index.newest)
+                self.durable_end = tail.index.end
+            del self._unconfirmed[:entries], self._discards[:discards]
+            if self._renewed is not None:
+                self._record = self._renewed
+                self._is_recorded = True
+            self._tails = []
+
+    def abort(self) -> None:
+        """Record that the commit failed: its entries remain in memory for the next one."""
+        with self._lock:
+            self._is_tainted = self._is_tainted or bool(self._tails)
+            self._tails = []
+
+    # -- lookup ----------------------------------------------------------------------------
+
+    def _place(self, offset: int) -> tuple[LogSegment, int] | None:
+        """Return the stored entry that contains an offset or is next after it."""
+        with self._lock:
+            if offset >= self.durable_end:
+                return None
+            number = max(0, bisect_right(self._starts, offset) - 1)
+            if offset >= self._segments[number].index.end:
+                number += 1
+            segment = self._segments[number]
+            before = bisect_right(segment.index.offsets, offset - segment.index.start)
+            return segment, max(0, before - 1)
+
+    def _in_memory(self, offset: int) -> Entry | None:
+        """Return the entry in memory that contains an offset."""
+        with self._lock:
+            number = bisect_right(self._unconfirmed, offset, key=lambda each: each.entry.offset)
+            entry = self._unconfirmed[number - 1].entry if number else None
+            return entry if entry is not None and offset < entry.end else None
+
+    def _all_in_memory(self, start: int) -> list[Entry]:
+        """Return the entries in memory that end after an offset."""
+        with self._lock:
+            return [entry for entry, _ in self._unconfirmed if entry.end > start]
+
+    def _chunk(self, start: int, bytes_max: int) -> _Chunk | None:
+        """Read the stored entries from an offset on, at least one."""
+        place = self._place(start)
+        if place is None:
+            return None
+        segment, first = place
+        index = segment.index
+        with self._lock:
+            limit = index.positions[first] + bytes_max
+            stop = bisect_right(index.positions, limit, first + 1) - 1
+            stop = len(index.positions) if index.size <= limit else max(stop, first + 1)
+            base, size = index.span(first, stop)
+            is_last = stop == len(index.offsets)
+            end = index.end if is_last else index.start + index.offsets[stop]
+        data = read_at(self._readers.get(segment.path), size, base)
+        return _Chunk(segment, first, stop, base, data, end)
+
+    def _stored_ids(self, segment: LogSegment, first: int) -> tuple[list[bytes], list[int], int]:
+        """Return ids and offsets of a segment's entries, and the offset after them."""
+        index = segment.index
+        with self._lock:
+            offsets, end = [index.start + each for each in index.offsets[first:]], index.end
+        data = segment.ids(self._readers.get(segment.path))
+        begins = range(ID_BYTES * first, ID_BYTES * (first + len(offsets)), ID_BYTES)
+        return [data[at : at + ID_BYTES] for at in begins], offsets, end
+
+    def _contiguous(self, chunk: _Chunk, start: int, end: int) -> RawEntries | None:
+        """Return the first contiguous entries of a chunk that can be served."""
+        found: RawEntries | None = None
+        begin = stop = 0  # positions in the data
+        for number in range(chunk.first, chunk.stop):
+            at, place = chunk.place(number)
+            if place is None or place.end <= start or place.offset in self._absent:
+                if found is not None:
+                    break
+                continue
+            if place.offset >= end or (
+                found is not None and (at, place.offset) != (stop, found.end)
+            ):
+                break
+            begin, stop = begin if found is not None else at, at + place.size
+            found = RawEntries(found.start if found is not None else place.offset, place.end, b"")
+        return found._replace(data=chunk.data[begin:stop]) if found is not None else None
+
+
+def _entries_in(chunk: _Chunk) -> list[Entry]:
+    """Return the intact entries of a chunk."""
+    index, data = chunk.segment.index, memoryview(chunk.data)
+    found: list[Entry] = []
+    for number in range(chunk.first, chunk.stop):
+        entry = decode_entry(data, index.positions[number] - chunk.base)
+        if entry is not None and entry.offset == index.start + index.offsets[number]:
+            found.append(entry)
+    return found
