@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from itertools import compress
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -66,12 +66,16 @@ class _Chunk(NamedTuple):
     end: int  # offset up to which the chunk has all entries
 
     def place(self, number: int) -> tuple[int, EntryPlace | None]:
-        """Return the position of an entry in the data, and its place if it is complete."""
+        """Return the position of an entry in the data, and its place unless it is damaged."""
         index = self.segment.index
-        at = index.positions[number] - self.base
+        at, offset = index.positions[number] - self.base, index.start + index.offsets[number]
+        bytes_end, end = len(self.data), self.end
+        if number + 1 < self.stop:
+            bytes_end = index.positions[number + 1] - self.base
+            end = index.start + index.offsets[number + 1]
         place = decode_place(self.data, at)
         if place is not None and (
-            place.offset != index.start + index.offsets[number] or at + place.size > len(self.data)
+            place.offset != offset or place.end > end or at + place.size > bytes_end
         ):
             place = None
         return at, place
@@ -187,15 +191,11 @@ class BatchLog:
             inside = self._all_in_memory(start)  # first: as in ``read``
             place = self._place(start)
             if place is None:
-                ids, offsets = [each.batch.id for each in inside], [each.offset for each in inside]
+                found: Iterable[tuple[bytes, int]] = ((e.batch.id, e.offset) for e in inside)
                 start = inside[-1].end
             else:
-                ids, offsets, start = self._stored_ids(*place)
-            found = zip(ids, offsets, strict=False)
-            if self._absent:
-                yield from compress(found, [offset not in self._absent for offset in offsets])
-            else:
-                yield from found
+                found, start = self._stored_ids(*place)
+            yield from (each for each in found if each[1] not in self._absent)
 
     def newest(self) -> dict[SequenceId, int]:
         """Return the largest number of each sequence.
@@ -401,14 +401,16 @@ class BatchLog:
         data = read_at(self._readers.get(segment.path), size, base)
         return _Chunk(segment, first, stop, base, data, end)
 
-    def _stored_ids(self, segment: LogSegment, first: int) -> tuple[list[bytes], list[int], int]:
+    def _stored_ids(
+        self, segment: LogSegment, first: int
+    ) -> tuple[Iterator[tuple[bytes, int]], int]:
         """Return ids and offsets of a segment's entries, and the offset after them."""
         index = segment.index
         with self._lock:
-            offsets, end = [index.start + each for each in index.offsets[first:]], index.end
-        data = segment.ids(self._readers.get(segment.path))
-        begins = range(ID_BYTES * first, ID_BYTES * (first + len(offsets)), ID_BYTES)
-        return [data[at : at + ID_BYTES] for at in begins], offsets, end
+            offsets, end = index.offsets[first:], index.end
+        ids = islice(segment.ids(self._readers), first, None)
+        begin = index.start
+        return ((key, begin + each) for each, key in zip(offsets, ids, strict=False)), end
 
     def _contiguous(self, chunk: _Chunk, start: int, end: int) -> RawEntries | None:
         """Return the first contiguous entries of a chunk that can be served."""

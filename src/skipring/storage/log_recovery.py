@@ -14,11 +14,13 @@ from typing import Final, NamedTuple
 from skipring.core.peers import TopicId
 from skipring.storage.log_segment import (
     EntryIndex,
+    FileCache,
     LoadedSegment,
     LogSegment,
     Loss,
     load_header,
     load_segment,
+    open_file,
     read_at,
 )
 from skipring.storage.topic_directory import (
@@ -110,11 +112,8 @@ def _cut_overlaps(loaded: list[LoadedSegment]) -> None:
     for segment, *_ in reversed(loaded):
         index = segment.index
         if boundary is not None and index.end > boundary:
-            file = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with open_file(segment.path) as file:
                 index.cut(boundary, file)
-            finally:
-                os.close(file)
             segment.seal(0)
         if index.positions or is_last:
             boundary = index.start
@@ -150,23 +149,22 @@ def _repaired(directory: TopicDirectory, loaded: list[LoadedSegment]) -> list[Lo
         unused = file_bytes - index.size - segment.footer_bytes
         if unused:
             _quarantine(directory, segment.path, index.size, unused)
-        file = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with open_file(segment.path, os.O_RDWR) as file:
             if unused:
                 os.ftruncate(file, index.size)
             if segment is segments[-1]:
                 os.fsync(file)  # a process that ended without a commit leaves it in memory
             elif not segment.is_sealed:
                 _seal(file, segment)
-        finally:
-            os.close(file)
     return segments
 
 
 def _seal(file: int, segment: LogSegment) -> None:
     """Write the footer of a segment; without it every opening scans the segment."""
     index = segment.index
-    footer = segment.footer(file, EntryIndex.after(index), b"")
+    files = FileCache(os.O_RDONLY)
+    footer = segment.footer(files, EntryIndex.after(index))
+    files.close()
     with suppress(OSError):  # a full disk
         if os.pwrite(file, footer, index.size) == len(footer):
             os.fsync(file)
@@ -175,10 +173,7 @@ def _seal(file: int, segment: LogSegment) -> None:
 
 def _quarantine(directory: TopicDirectory, path: Path, position: int, size: int) -> None:
     """Copy bytes of a segment to the quarantine."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open_file(path) as file:
         data = read_at(file, min(size, QUARANTINED_BYTES_MAX), position)
-    finally:
-        os.close(file)
     if data.strip(b"\0"):
         directory.quarantine_bytes(f"{path.stem}-{position}", data)

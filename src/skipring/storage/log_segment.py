@@ -11,6 +11,8 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import EIO
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -200,16 +202,25 @@ class LogSegment:
         """Replace the digest of a damaged header by that of the segment before."""
         self.header = replace(self.header, chain=chain)
 
-    def ids(self, file: int) -> bytes:
-        """Return the ids of the confirmed entries, as they were stored."""
+    def ids(self, files: FileCache) -> Iterator[bytes]:
+        """Yield the ids of the confirmed entries, as they were stored."""
         index = self.index
         if self.is_sealed:
-            footer = decode_footer(read_at(file, self.footer_bytes, index.size), index.size)
-            if footer is not None and len(footer.ids) == ID_BYTES * len(index.positions):
-                return footer.ids
-        return _ids_in(file, index)
+            data = read_at(files.get(self.path), self.footer_bytes, index.size)
+            footer = decode_footer(data, index.size)
+            if footer is not None:
+                ids = footer.ids
+                yield from (ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES))
+                return
+        data, base = b"", 0
+        for position in index.positions:
+            at = position + ID_AT - base
+            if at + ID_BYTES > len(data):
+                data, base = _read_chunk(files.get(self.path), position, index.size), position
+                at = ID_AT
+            yield data[at : at + ID_BYTES]
 
-    def footer(self, file: int, tail: EntryIndex, tail_ids: bytes) -> bytes:
+    def footer(self, files: FileCache, tail: EntryIndex, tail_ids: bytes = b"") -> bytes:
         """Return the footer that seals the segment after the entries of a tail."""
         whole = EntryIndex(self.header.start, self.header.chain, self.index.size)
         whole.extend(self.index)
@@ -217,7 +228,7 @@ class LogSegment:
         footer = SegmentFooter(
             header=self.header,
             at=whole.size,
-            ids=_ids_in(file, self.index) + tail_ids,
+            ids=b"".join(self.ids(files)) + tail_ids,
             positions=_packed(whole.positions),
             offsets=_packed(whole.offsets),
             end=whole.end,
@@ -253,21 +264,17 @@ def segment_name(start: int) -> str:
 
 def load_header(path: Path) -> SegmentHeader | None:
     """Return the header of a segment file, or its copy in the footer; None if both are damaged."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open_file(path) as file:
         found = decode_header(read_at(file, HEADER_BYTES_MAX, 0))
-        if found is not None:
-            return found[0]
-        footer = _read_footer(file, os.fstat(file).st_size)
-        return footer[0].header if footer is not None else None
-    finally:
-        os.close(file)
+        footer = None if found else _read_footer(file, os.fstat(file).st_size)
+    if found is not None:
+        return found[0]
+    return footer[0].header if footer is not None else None
 
 
 def load_segment(path: Path, topic: TopicId, start: int) -> LoadedSegment | None:
     """Read the index of a segment file; None if the file belongs to another topic or offset."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open_file(path) as file:
         size = os.fstat(file).st_size
         found = decode_header(read_at(file, HEADER_BYTES_MAX, 0))
         footer = _read_footer(file, size)
@@ -283,6 +290,14 @@ def load_segment(path: Path, topic: TopicId, start: int) -> LoadedSegment | None
             return LoadedSegment(segment, has_header, size, [])
         losses = _scan(file, min(size, _POSITION_MAX), segment.index, topic)
         return LoadedSegment(segment, has_header, size, losses)
+
+
+@contextmanager
+def open_file(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """Open a file for the block."""
+    file = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        yield file
     finally:
         os.close(file)
 
@@ -369,19 +384,6 @@ def _read_chunk(file: int, position: int, file_bytes: int) -> bytes:
         parts = zip(blocks, ends, strict=True)
         data = b"".join([read_at(file, e - b, b).ljust(e - b, b"\0") for b, e in parts])
     return data
-
-
-def _ids_in(file: int, index: EntryIndex) -> bytes:
-    """Return the ids in the entries of a file."""
-    ids: list[bytes] = []
-    data, base = b"", 0
-    for position in index.positions:
-        at = position + ID_AT - base
-        if at + ID_BYTES > len(data):
-            data, base = _read_chunk(file, position, index.size), position
-            at = ID_AT
-        ids.append(data[at : at + ID_BYTES])
-    return b"".join(ids)
 
 
 def _packed(numbers: array[int]) -> bytes:

@@ -182,8 +182,9 @@ def footer_bytes(trailer: bytes) -> int:
 
 def decode_footer(data: bytes, at: int) -> SegmentFooter | None:
     """Return the footer in the last bytes of a file, which begin at ``at``; None if damaged."""
+    size = footer_bytes(data[-TRAILER_BYTES:])
     block = memoryview(data)[:-TRAILER_BYTES]
-    if footer_bytes(data[-TRAILER_BYTES:]) != len(data):
+    if not size or size != len(data):
         return None
     if crc32(block) != _TRAILER.unpack_from(data, len(block))[1]:
         return None

@@ -70,7 +70,7 @@ class SegmentTail:
         else:
             file = self._files.get(path)
         if is_sealed:
-            footer = self.segment.footer(file, self.index, b"".join(self._ids))
+            footer = self.segment.footer(self._files, self.index, b"".join(self._ids))
             self._footer_bytes = len(footer)
             self._pieces.append(footer)
         _write(file, self._pieces, position)

@@ -56,9 +56,6 @@ class OffsetRanges:
     def __contains__(self, offset: int) -> bool:
         return bool(self._ranges) and self.covers(offset, offset + 1)
 
-    def __bool__(self) -> bool:
-        return bool(self._ranges)
-
     def covers(self, start: int, end: int) -> bool:
         """Return True if all offsets of a range are in the set."""
         number = bisect_right(self._ranges, start, key=lambda each: each[0]) - 1
