@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -120,6 +121,7 @@ class BatchLog:
         self._renewed: TopicRecord | None = None  # the record that the current commit writes
         self._tails: list[SegmentTail] = []
         self._is_tainted = False  # a failed commit may have written to the last segment
+        self._leftovers: list[Path] = []  # segments that failed commits have created
         self._lock = Lock()  # for state that a commit in another thread reads
 
     # -- identity --------------------------------------------------------------------------
@@ -303,6 +305,11 @@ class BatchLog:
         elif self._is_tainted and not self._directory.path.is_dir():
             self._directory.write_record(self._record)
         last = self._segments[-1] if self._segments else None
+        # Recovery would prefer them to entries of this commit. The last one goes first, so a crash
+        # leaves no hole.
+        for path in sorted(self._leftovers, reverse=True):
+            self._writers.drop(path)
+            path.unlink(missing_ok=True)
         if last is not None and self._is_tainted:
             cut_unconfirmed(last, self._writers)
         if entries:
@@ -350,12 +357,13 @@ class BatchLog:
             if self._renewed is not None:
                 self._record = self._renewed
                 self._is_recorded = True
-            self._tails = []
+            self._tails, self._leftovers = [], []
 
     def abort(self) -> None:
         """Record that the commit failed: its entries remain in memory for the next one."""
         with self._lock:
             self._is_tainted = self._is_tainted or bool(self._tails)
+            self._leftovers += [tail.segment.path for tail in self._tails if tail.is_new]
             self._tails = []
 
     # -- lookup ----------------------------------------------------------------------------
