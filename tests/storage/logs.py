@@ -69,7 +69,7 @@ def flip(path: Path, place: int, bits: int = 1) -> None:
 def offsets(log: BatchLog, topic: str = NEWS) -> list[int]:
     """Return the first offsets of the readable batches; assert that all ways of reading agree.
 
-    Every batch is the one that was written at its offset.
+    Every batch equals the written batch of its offset.
     """
     found = {entry.offset: entry for entry in log.read_range(0, log.end)}
     assert list(found) == sorted(found)

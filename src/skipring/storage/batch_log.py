@@ -17,12 +17,10 @@ from skipring.core.publications import ID_BYTES
 from skipring.core.sequences import SequenceId, newest_of
 from skipring.storage.log_recovery import RecoveredLog
 from skipring.storage.log_segment import FileCache, LogSegment, merge_newest, read_at
+from skipring.storage.segment_chunk import RawEntries, SegmentChunk
 from skipring.storage.segment_format import (
     START_OF_CHAIN,
     Entry,
-    EntryPlace,
-    decode_entry,
-    decode_place,
     encode_entry,
     next_chain,
 )
@@ -32,14 +30,6 @@ from skipring.storage.topic_directory import OffsetRanges, TopicDirectory, Topic
 SEGMENT_BYTES_MAX: Final = 64 << 20  # design of the log; the last entry may not exceed it
 READ_BYTES: Final = 1 << 20  # Guess: of one read of a range.
 DAMAGED: Final = "not what was stored there (T12)"
-
-
-class RawEntries(NamedTuple):
-    """Contiguous entries as they are stored; the receiver verifies them."""
-
-    start: int
-    end: int  # offset after the last record
-    data: bytes
 
 
 class _Unconfirmed(NamedTuple):
@@ -54,32 +44,6 @@ class _Discard(NamedTuple):
 
     name: str
     data: bytes
-
-
-class _Chunk(NamedTuple):
-    """Entries of a segment that are read together."""
-
-    segment: LogSegment
-    first: int
-    stop: int
-    base: int  # position of the data in the file
-    data: bytes
-    end: int  # offset up to which the chunk has all entries
-
-    def place(self, number: int) -> tuple[int, EntryPlace | None]:
-        """Return the position of an entry in the data, and its place unless it is damaged."""
-        index = self.segment.index
-        at, offset = index.positions[number] - self.base, index.start + index.offsets[number]
-        bytes_end, end = len(self.data), self.end
-        if number + 1 < self.stop:
-            bytes_end = index.positions[number + 1] - self.base
-            end = index.start + index.offsets[number + 1]
-        place = decode_place(self.data, at)
-        if place is not None and (
-            place.offset != offset or place.end > end or at + place.size > bytes_end
-        ):
-            place = None
-        return at, place
 
 
 class BatchLog:
@@ -162,25 +126,26 @@ class BatchLog:
         """Yield the readable entries with records between two offsets."""
         while start < min(end, self._end):
             inside = self._all_in_memory(start)  # first: as in ``read``
-            chunk = self._chunk(start, READ_BYTES)
-            for entry in inside if chunk is None else _entries_in(chunk):
+            found = self._chunk(start, READ_BYTES)
+            for entry in inside if found is None else found[0].entries(found[1]):
                 if entry.offset >= end:
                     return
                 if entry.end > start and entry.offset not in self._absent:
                     yield entry
-            start = inside[-1].end if chunk is None else chunk.end
+            start = inside[-1].end if found is None else found[0].end
 
     def raw_range(self, start: int, end: int, bytes_max: int) -> RawEntries | None:
         """Return contiguous durable entries between two offsets as they are stored.
 
-        They begin with the first entry that can be served, and end before the next one that
-        cannot, and at the end of a segment. One entry may exceed ``bytes_max``. None: no entry.
+        They begin with the first entry that can be served. They end before an entry that cannot
+        be served, and at the end of a segment. A single entry may exceed ``bytes_max``.
         """
         while start < min(end, self.durable_end):
-            chunk = self._chunk(start, bytes_max)
-            if chunk is None:
+            read = self._chunk(start, bytes_max)
+            if read is None:
                 return None
-            found = self._contiguous(chunk, start, end)
+            chunk, data = read
+            found = chunk.contiguous(data, start, end, self._absent)
             if found is not None:
                 return found
             start = chunk.end
@@ -392,22 +357,15 @@ class BatchLog:
         with self._lock:
             return [entry for entry, _ in self._unconfirmed if entry.end > start]
 
-    def _chunk(self, start: int, bytes_max: int) -> _Chunk | None:
+    def _chunk(self, start: int, bytes_max: int) -> tuple[SegmentChunk, bytes] | None:
         """Read the stored entries from an offset on, at least one."""
         place = self._place(start)
         if place is None:
             return None
         segment, first = place
-        index = segment.index
         with self._lock:
-            limit = index.positions[first] + bytes_max
-            stop = bisect_right(index.positions, limit, first + 1) - 1
-            stop = len(index.positions) if index.size <= limit else max(stop, first + 1)
-            base, size = index.span(first, stop)
-            is_last = stop == len(index.offsets)
-            end = index.end if is_last else index.start + index.offsets[stop]
-        data = read_at(self._readers.get(segment.path), size, base)
-        return _Chunk(segment, first, stop, base, data, end)
+            chunk = SegmentChunk.of(segment.index, first, bytes_max)
+        return chunk, read_at(self._readers.get(segment.path), chunk.size, chunk.positions[0])
 
     def _stored_ids(
         self, segment: LogSegment, first: int
@@ -419,32 +377,3 @@ class BatchLog:
         ids = islice(segment.ids(self._readers), first, None)
         begin = index.start
         return ((key, begin + each) for each, key in zip(offsets, ids, strict=False)), end
-
-    def _contiguous(self, chunk: _Chunk, start: int, end: int) -> RawEntries | None:
-        """Return the first contiguous entries of a chunk that can be served."""
-        found: RawEntries | None = None
-        begin = stop = 0  # positions in the data
-        for number in range(chunk.first, chunk.stop):
-            at, place = chunk.place(number)
-            if place is None or place.end <= start or place.offset in self._absent:
-                if found is not None:
-                    break
-                continue
-            if place.offset >= end or (
-                found is not None and (at, place.offset) != (stop, found.end)
-            ):
-                break
-            begin, stop = begin if found is not None else at, at + place.size
-            found = RawEntries(found.start if found is not None else place.offset, place.end, b"")
-        return found._replace(data=chunk.data[begin:stop]) if found is not None else None
-
-
-def _entries_in(chunk: _Chunk) -> list[Entry]:
-    """Return the intact entries of a chunk."""
-    index, data = chunk.segment.index, memoryview(chunk.data)
-    found: list[Entry] = []
-    for number in range(chunk.first, chunk.stop):
-        entry = decode_entry(data, index.positions[number] - chunk.base)
-        if entry is not None and entry.offset == index.start + index.offsets[number]:
-            found.append(entry)
-    return found

@@ -17,7 +17,7 @@ from skipring.storage.log_segment import (
     FileCache,
     LoadedSegment,
     LogSegment,
-    Loss,
+    LostRange,
     load_header,
     load_segment,
     open_file,
@@ -120,16 +120,16 @@ def _cut_overlaps(loaded: list[LoadedSegment]) -> None:
         is_last = is_last and not index.positions
 
 
-def _losses(loaded: list[LoadedSegment]) -> list[tuple[Path, Loss]]:
+def _losses(loaded: list[LoadedSegment]) -> list[tuple[Path, LostRange]]:
     """Return the losses before the end of the log: in segments, and between them."""
-    losses: list[tuple[Path, Loss]] = []
+    losses: list[tuple[Path, LostRange]] = []
     end = 0
     for segment, _, _, found in loaded:
         index = segment.index
         if not index.positions:
             continue
         if index.start > end:
-            losses.append((segment.path, Loss(end, index.start, 0, 0)))
+            losses.append((segment.path, LostRange(end, index.start, 0, 0)))
         losses += [(segment.path, loss) for loss in found if loss.start < loss.end <= index.end]
         end = index.end
     return losses

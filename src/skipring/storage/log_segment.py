@@ -239,7 +239,7 @@ class LogSegment:
         return encode_footer(footer)
 
 
-class Loss(NamedTuple):
+class LostRange(NamedTuple):
     """Offsets without an intact entry, and the bytes in the file in their place."""
 
     start: int
@@ -254,7 +254,7 @@ class LoadedSegment(NamedTuple):
     segment: LogSegment
     has_header: bool  # otherwise the digest before the first entry is unknown
     file_bytes: int
-    losses: list[Loss]  # found by a scan
+    losses: list[LostRange]  # found by a scan
 
 
 def segment_name(start: int) -> str:
@@ -329,9 +329,9 @@ def _read_footer(file: int, file_bytes: int) -> tuple[SegmentFooter, int] | None
     return (footer, size) if footer is not None else None
 
 
-def _scan(file: int, file_bytes: int, index: EntryIndex, topic: TopicId) -> list[Loss]:
+def _scan(file: int, file_bytes: int, index: EntryIndex, topic: TopicId) -> list[LostRange]:
     """Fill an index with the intact entries of a file; return the damaged places before them."""
-    losses: list[Loss] = []
+    losses: list[LostRange] = []
     at = base = index.size
     data = b""
     while at < file_bytes:
@@ -343,7 +343,7 @@ def _scan(file: int, file_bytes: int, index: EntryIndex, topic: TopicId) -> list
             at = base + _next_candidate(data, at - base)
             continue
         if at > index.size or entry.offset > index.end:
-            losses.append(Loss(index.end, entry.offset, index.size, at - index.size))
+            losses.append(LostRange(index.end, entry.offset, index.size, at - index.size))
         index.add(entry, at, entry_bytes(data, at - base))
         at = index.size
     return losses
