@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.errors import StorageError, StoreBusyError
 from skipring.storage import segment_tail
+from skipring.storage.batch_log import BatchLog
 from skipring.storage.log_store import FILES_MAX, TOPICS, refuse_older_store
 from skipring.storage.segment_format import encode_entry
 from skipring.storage.store import PublicationStore
@@ -81,6 +82,30 @@ def test_more_topics_than_open_files_are_committed_together(tmp_path: Path) -> N
         assert store.topics == sorted(topics)
 
 
+def test_commit_touches_only_changed_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        for number in range(50):
+            store.log(f"topic{number}").append(batch(0, topic=f"topic{number}"))
+        store.commit()
+        written: list[str] = []
+        write_log = BatchLog.write
+
+        def recorded(log: BatchLog) -> None:
+            written.append(log.topic)
+            write_log(log)
+
+        monkeypatch.setattr(BatchLog, "write", recorded)
+        store.commit()
+        assert written == []
+        store.log("topic7").append(batch(2, topic="topic7"))
+        store.log("topic9").discard(0)
+        store.commit()
+        assert sorted(written) == ["topic7", "topic9"]
+        assert store.log("topic9").read(0) is None
+
+
 def test_commit_reports_when_everything_is_durable(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         log = store.log(NEWS)
@@ -111,7 +136,7 @@ def test_failure_of_one_topic_does_not_confirm_it(
             context.setattr(segment_tail, "_sync", failing)
             with pytest.raises(StorageError, match="disk error"):
                 store.commit()
-        assert [log.durable_end for log in logs] == [2, 0, 0]
+        assert sorted(log.durable_end for log in logs) == [0, 0, 2]
         store.commit()
         assert [log.durable_end for log in logs] == [2, 2, 2]
     with opened(tmp_path) as store:

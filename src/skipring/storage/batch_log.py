@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from skipring.core.batches import RecordBatch
 from skipring.core.limits import CHAIN_BYTES
+from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES
 from skipring.core.sequences import SequenceId, newest_of
 from skipring.storage.log_recovery import RecoveredLog
@@ -49,9 +50,9 @@ class _Discard(NamedTuple):
 class BatchLog:
     """Stored log of one topic.
 
-    A batch is readable at once, and durable after the next commit of its store: ``prepare``, then
-    ``write`` and ``sync``, which may run in another thread, then ``confirm`` or ``abort``. All
-    other methods are called in one thread.
+    A batch is readable at once, and durable after the next commit of its store: ``write`` and
+    ``sync``, then ``confirm`` or ``abort``, which may run in another thread. All other methods
+    are called in one thread.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class BatchLog:
         *,
         readers: FileCache,
         writers: FileCache,
+        changed: dict[TopicId, BatchLog],
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
     ) -> None:
         self._directory = directory
         self._record = recovered.record
         self._readers = readers
         self._writers = writers  # used by the thread that commits
+        self._changed = changed  # logs for the next commit of the store
         self._segment_bytes_max = segment_bytes_max
         self._segments = recovered.segments
         self._starts = [segment.index.start for segment in self._segments]
@@ -81,7 +84,7 @@ class BatchLog:
         self._is_recorded = recovered.is_recorded
         self._unconfirmed: list[_Unconfirmed] = []
         self._discards: list[_Discard] = []
-        self._prepared = 0, 0  # entries and discards of the current commit
+        self._written = 0, 0  # entries and discards of the current commit
         self._renewed: TopicRecord | None = None  # the record that the current commit writes
         self._tails: list[SegmentTail] = []
         self._is_tainted = False  # a failed commit may have written to the last segment
@@ -91,7 +94,7 @@ class BatchLog:
     # -- identity --------------------------------------------------------------------------
 
     @property
-    def topic(self) -> str:
+    def topic(self) -> TopicId:
         """Return the topic."""
         return self._record.topic
 
@@ -214,6 +217,7 @@ class BatchLog:
         with self._lock:
             self._unconfirmed.append(added)
             self._end = entry.end
+            self._changed[self.topic] = self
         return entry.offset
 
     def discard(self, offset: int, reason: str = DAMAGED) -> None:
@@ -232,6 +236,7 @@ class BatchLog:
                 self._absent.add(start, end)
                 content = f"{reason}\n".encode() + data
                 self._discards.append(_Discard(f"{start:020}.entry", content))
+                self._changed[self.topic] = self
 
     def _raw_entry(self, segment: LogSegment, number: int) -> tuple[int, int, bytes]:
         """Return the offsets and bytes of an entry; a damaged one ends where the next begins."""
@@ -251,18 +256,13 @@ class BatchLog:
 
     # -- commits ---------------------------------------------------------------------------
 
-    def prepare(self) -> bool:
-        """Choose the entries and discards of a commit; return False if there are none."""
-        with self._lock:
-            self._prepared = len(self._unconfirmed), len(self._discards)
-            is_changed = bool(self._discards) or not self._is_recorded
-            absent = self._absent.below(self._end)
-            self._renewed = replace(self._record, absent=absent) if is_changed else None
-            return self._prepared != (0, 0)
-
     def write(self) -> None:
-        """Write the prepared entries and discards; sync all segments but the last."""
-        entries, discards = self._prepared
+        """Write the entries and discards in memory; sync all segments but the last."""
+        with self._lock:
+            entries, discards = self._written = len(self._unconfirmed), len(self._discards)
+            absent = self._absent.below(self._end)
+            is_new = bool(discards) or not self._is_recorded
+            self._renewed = replace(self._record, absent=absent) if is_new else None
         if self._renewed is not None:
             self._directory.write_record(self._renewed)
             for discard in self._discards[:discards]:
@@ -308,7 +308,7 @@ class BatchLog:
 
     def confirm(self) -> None:
         """Record that the commit succeeded."""
-        entries, discards = self._prepared
+        entries, discards = self._written
         with self._lock:
             for tail in self._tails:
                 if tail.is_new:
@@ -330,6 +330,7 @@ class BatchLog:
             self._is_tainted = self._is_tainted or bool(self._tails)
             self._leftovers += [tail.segment.path for tail in self._tails if tail.is_new]
             self._tails = []
+            self._changed[self.topic] = self
 
     # -- lookup ----------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import islice
 from pathlib import Path
 from threading import Lock as ThreadLock
 from typing import Final, Self
@@ -56,6 +55,7 @@ class LogStore:
             found = [TopicDirectory(path) for path in sorted(self._path.iterdir()) if path.is_dir()]
             self.id = _store_id(found)  # constant since the first topic
             self._logs: dict[TopicId, BatchLog] = {}
+            self._changed: dict[TopicId, BatchLog] = {}  # most topics of a node are idle
             for each in found:
                 recovered = recover(each, self.id)
                 if recovered is not None:
@@ -114,6 +114,7 @@ class LogStore:
             recovered,
             readers=self._readers,
             writers=self._writers,
+            changed=self._changed,
             segment_bytes_max=self._segment_bytes_max,
         )
 
@@ -124,9 +125,9 @@ class LogStore:
         of some topics are not durable; they remain readable, and the next commit retries.
         """
         with self._committing, translate_os_errors(self._path):
-            prepared = (log for log in list(self._logs.values()) if log.prepare())
-            while group := list(islice(prepared, _TOGETHER)):
-                _commit(group)
+            for _ in range(0, len(self._changed), _TOGETHER):
+                count = min(len(self._changed), _TOGETHER)
+                _commit([self._changed.popitem()[1] for _ in range(count)])
             on_durable()
 
 

@@ -123,9 +123,7 @@ class TopicDirectory:
 
     def write_record(self, record: TopicRecord) -> None:
         """Replace the record of the topic, durably; create the directory if it is missing."""
-        if not self.path.is_dir():
-            replace_by_directory(self.path)
-            sync_directory(self.path.parent)
+        replace_by_directory(self.path)
         block = msgpack.encode(record)
         write_durably(
             self._record, _MAGIC + crc32(block).to_bytes(_CHECKSUM_BYTES, "little") + block
@@ -170,10 +168,13 @@ def directory_name(topic: TopicId) -> str:
 
 
 def replace_by_directory(path: Path) -> None:
-    """Create a directory if it is missing; rename a file of its name."""
-    if not path.is_dir() and os.path.lexists(path):
+    """Create a directory durably if it is missing; rename a file of its name."""
+    if path.is_dir():
+        return
+    if os.path.lexists(path):
         path.rename(path.with_name(f"{path.name}.{secrets.token_hex(4)}"))
     make_directory(path)
+    sync_directory(path.parent)
 
 
 def _readable(text: str) -> str:
