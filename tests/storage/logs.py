@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from errno import EIO
 from pathlib import Path
 
+import pytest
+
 from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.storage import segment_tail
 from skipring.storage.batch_log import BatchLog
 from skipring.storage.log_store import TOPICS, LogStore
 from skipring.storage.segment_format import decode_entry, entry_bytes
@@ -110,3 +116,45 @@ def state(directory: Path, topic: str = NEWS) -> tuple[list[int], int, int]:
     with opened(directory) as store:
         log = store.log(topic)
         return offsets(log, topic), log.end, log.epoch
+
+
+class FailingDisk:
+    """Calls of the system that write, of which one fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fail_at = -1
+        self.calls = 0
+        self.error = OSError(EIO, "disk error")
+        self.before: Callable[[], None] = lambda: None
+        writes = os.pwritev
+
+        def pwritev(file: int, pieces: list[bytes], position: int) -> int:
+            data = b"".join(pieces)
+            half = writes(file, [data[: len(data) // 2]], position)
+            self.step()
+            return half + writes(file, [data[half:]], position + half)
+
+        monkeypatch.setattr(os, "pwritev", pwritev)
+        for owner, name in (
+            (os, "fsync"),
+            (os, "truncate"),
+            (os, "ftruncate"),
+            (segment_tail, "_sync"),
+            (Path, "replace"),
+            (Path, "unlink"),
+            (Path, "mkdir"),
+        ):
+            monkeypatch.setattr(owner, name, self.stepped(getattr(owner, name)))
+
+    def stepped(self, call: Callable[..., object]) -> Callable[..., object]:
+        def wrapper(*args: object, **options: object) -> object:
+            self.step()
+            return call(*args, **options)
+
+        return wrapper
+
+    def step(self) -> None:
+        self.before()
+        self.calls += 1
+        if self.calls - 1 == self.fail_at:
+            raise self.error

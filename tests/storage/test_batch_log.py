@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable
-from errno import EIO, ENOSPC
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
 
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.errors import StorageError, StoreFullError
-from skipring.storage import segment_tail
 from skipring.storage.batch_log import BatchLog
 from skipring.storage.log_store import LogStore
 from skipring.storage.segment_format import START_OF_CHAIN, decode_entry, next_chain
 from tests.storage.logs import (
     NEWS,
+    FailingDisk,
     batch,
     flip,
     made,
@@ -248,49 +247,6 @@ def test_lost_files_read_as_absent_and_the_log_continues(tmp_path: Path) -> None
         store.commit()
         assert log.durable_end == 22
     assert state(tmp_path)[:2] == ([20], 22)
-
-
-class FailingDisk:
-    """Calls of the system that write, of which one fails."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.fail_at = -1
-        self.calls = 0
-        self.is_torn = False
-        self.error = OSError(EIO, "disk error")
-        self.before: Callable[[], None] = lambda: None
-        writes = os.pwritev
-
-        def pwritev(file: int, pieces: list[bytes], position: int) -> int:
-            data = b"".join(pieces)
-            half = writes(file, [data[: len(data) // 2]], position)
-            self.step()
-            return half + writes(file, [data[half:]], position + half)
-
-        monkeypatch.setattr(os, "pwritev", pwritev)
-        for owner, name in (
-            (os, "fsync"),
-            (os, "truncate"),
-            (os, "ftruncate"),
-            (segment_tail, "_sync"),
-            (Path, "replace"),
-            (Path, "unlink"),
-            (Path, "mkdir"),
-        ):
-            monkeypatch.setattr(owner, name, self.stepped(getattr(owner, name)))
-
-    def stepped(self, call: Callable[..., object]) -> Callable[..., object]:
-        def wrapper(*args: object, **options: object) -> object:
-            self.step()
-            return call(*args, **options)
-
-        return wrapper
-
-    def step(self) -> None:
-        self.before()
-        self.calls += 1
-        if self.calls - 1 == self.fail_at:
-            raise self.error
 
 
 @pytest.mark.parametrize("earlier", [0, 3, 10])

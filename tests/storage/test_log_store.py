@@ -23,7 +23,7 @@ from skipring.storage.store import PublicationStore
 from skipring.storage.topic_directory import QUARANTINE, RECORD_FILE, directory_name
 from tests.storage.logs import (
     NEWS,
-    SMALL,
+    FailingDisk,
     batch,
     made,
     offsets,
@@ -226,7 +226,7 @@ class CheckedStore:
         self.made = 0
         self.written: dict[int, set[RecordBatch]] = defaultdict(set)  # by offset, ever
         self.expected: dict[int, RecordBatch] = {}  # intact and committed
-        self.appended: dict[int, RecordBatch] = {}
+        self.appended: dict[int, RecordBatch] = {}  # in memory, or left by a failed commit
         self.is_damaged = False
         self.epoch: int | None = None
 
@@ -245,6 +245,15 @@ class CheckedStore:
         self.appended = {}
         self.epoch = self.store.log(NEWS).epoch if self.expected else None
 
+    def fail(self, number: int) -> None:
+        """Commit while one call of the system fails."""
+        with pytest.MonkeyPatch.context() as context:
+            FailingDisk(context).fail_at = number
+            try:
+                self.commit()
+            except StorageError:
+                assert self.store.log(NEWS).durable_end <= min(self.appended, default=1 << 60)
+
     def discard(self, number: int) -> None:
         known = sorted(self.expected)
         if known:
@@ -257,12 +266,23 @@ class CheckedStore:
 
     def reopen(self) -> None:
         self.store.close()
-        self.appended = {}
+        self._open()
+
+    def _open(self) -> None:
         self.store = opened(self.directory)
+        found = self._found()
+        if not self.is_damaged:
+            assert found.items() <= (self.expected | self.appended).items()
+        assert self.expected.items() <= found.items()
+        self.expected, self.appended = found, {}
+
+    def _found(self) -> dict[int, RecordBatch]:
+        log = self.store.log(NEWS)
+        return {entry.offset: entry.batch for entry in log.read_range(0, log.end)}
 
     def damage(self, kind: str, number: int, place: int) -> None:
+        self.reopen()
         self.store.close()
-        self.appended = {}
         files = segments(self.path)
         files += [self.path / RECORD_FILE] if (self.path / RECORD_FILE).exists() else []
         if files:
@@ -275,7 +295,7 @@ class CheckedStore:
                     self.expected.pop(offset, None)
             if not (self.path / RECORD_FILE).exists() or kind != "flip":
                 self.epoch = None
-        self.store = opened(self.directory)
+        self._open()
 
     def _entry_bytes(self) -> dict[int, bytes]:
         """Return the stored bytes of the expected batches."""
@@ -285,7 +305,7 @@ class CheckedStore:
 
     def check(self) -> None:
         log = self.store.log(NEWS)
-        found = {entry.offset: entry.batch for entry in log.read_range(0, log.end)}
+        found = self._found()
         for offset, each in found.items():
             assert each in self.written[offset], "an invented batch"
         expected = self.expected | self.appended
@@ -321,6 +341,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("append"), st.integers(1, 3)),
     st.tuples(st.just("commit")),
     st.tuples(st.just("discard"), st.integers(0, 50)),
+    st.tuples(st.just("fail"), st.integers(0, 8)),
     st.tuples(st.just("reopen")),
     st.tuples(
         st.just("damage"),
@@ -350,4 +371,3 @@ def test_any_sequence_keeps_intact_batches_and_invents_none(
         checked.reopen()
         checked.check()
         checked.store.close()
-    assert SMALL < 2000
