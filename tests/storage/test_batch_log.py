@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from errno import ENOSPC
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.errors import StorageError, StoreFullError
+from skipring.storage import segment_tail
 from skipring.storage.batch_log import BatchLog
 from skipring.storage.log_store import LogStore
 from skipring.storage.segment_format import START_OF_CHAIN, decode_entry, next_chain
@@ -415,6 +417,42 @@ def test_full_disk_is_reported_and_retried(tmp_path: Path, monkeypatch: pytest.M
         store.commit()
         assert log.durable_end == 46
     assert state(tmp_path)[:2] == (evens(46), 46)
+
+
+def test_everything_written_is_synced_before_the_commit_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirty: set[Path] = set()
+    confirmed: list[set[Path]] = []
+
+    def name_of(file: int) -> Path:
+        return Path(f"/proc/self/fd/{file}").readlink()
+
+    def pwritev(file: int, pieces: list[bytes], position: int) -> int:
+        dirty.add(name_of(file))
+        if position == 0:
+            dirty.add(name_of(file).parent)  # a new file
+        return writes(file, pieces, position)
+
+    def synced(call: Callable[[int], None]) -> Callable[[int], None]:
+        def wrapper(file: int) -> None:
+            call(file)
+            dirty.discard(name_of(file))
+
+        return wrapper
+
+    writes = os.pwritev
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    monkeypatch.setattr(os, "fsync", synced(os.fsync))
+    monkeypatch.setattr(segment_tail, "_sync", synced(segment_tail._sync))
+    with opened(tmp_path) as store:
+        for count in (1, 3, 20, 1):
+            for topic in (NEWS, "other"):
+                for _ in range(count):
+                    store.log(topic).append(batch(store.log(topic).end, topic=topic))
+            store.commit(lambda: confirmed.append(set(dirty)))
+            assert confirmed.pop() == set()
+        assert len(segments(topic_path(tmp_path))) > 3
 
 
 def test_largest_batches_and_default_segments(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skipring.storage import segment_tail
-from skipring.storage.log_segment import load_segment, segment_name
+from skipring.storage.log_segment import load_header, load_segment, segment_name
 from skipring.storage.topic_directory import QUARANTINE, RECORD_FILE
 from tests.storage.logs import (
     NEWS,
@@ -355,3 +355,17 @@ def test_damaged_header_keeps_the_chain(tmp_path: Path) -> None:
         assert [log.chain_at(offset) for offset in range(log.end + 1)] == before
         assert log.epoch == epoch
         assert len(offsets(log)) == 20
+
+
+def test_digest_of_a_damaged_header_comes_from_the_segment_before(tmp_path: Path) -> None:
+    path = made(tmp_path, 20)
+    before, last = segments(path)[-2:]
+    loaded = load_segment(before, NEWS, int(before.stem))
+    assert loaded is not None
+    flip(last, 12)
+    with opened(tmp_path) as store:
+        write(store, 10)  # the segment is sealed; its footer repeats the header
+    header = load_header(last)
+    assert header is not None
+    assert header.chain == loaded.segment.index.chain
+    assert header.start == int(last.stem)
