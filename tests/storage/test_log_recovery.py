@@ -15,6 +15,7 @@ from skipring.storage.topic_directory import QUARANTINE, RECORD_FILE
 from tests.storage.logs import (
     NEWS,
     SMALL,
+    FailingDisk,
     batch,
     flip,
     made,
@@ -369,3 +370,27 @@ def test_digest_of_a_damaged_header_comes_from_the_segment_before(tmp_path: Path
     assert header is not None
     assert header.chain == loaded.segment.index.chain
     assert header.start == int(last.stem)
+
+
+def test_crash_during_a_recovery_does_not_hide_a_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, copies = tmp_path / "live", tmp_path / "copies"
+    path = made(live, 20)
+    everything, end, epoch = state(live)
+    first = segments(path)[0]
+    loaded = load_segment(first, NEWS, 0)
+    assert loaded is not None
+    flip(first, loaded.segment.index.positions[1] + 80)
+    flip(first, first.stat().st_size - 20)  # its footer
+    with monkeypatch.context() as context:
+        disk = FailingDisk(context)
+        disk.before = lambda: shutil.copytree(live, copies / str(disk.calls))
+        found, _, new_epoch = state(live)
+    assert found == [each for each in everything if each != 2]
+    assert new_epoch != epoch
+    assert len(list(copies.iterdir())) > 3
+    for copy in copies.iterdir():
+        again, again_end, again_epoch = state(copy)
+        assert (again, again_end) == (found, end)
+        assert again_epoch != epoch

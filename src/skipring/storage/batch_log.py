@@ -17,7 +17,7 @@ from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES
 from skipring.core.sequences import SequenceId, newest_of
 from skipring.storage.log_recovery import RecoveredLog
-from skipring.storage.log_segment import FileCache, LogSegment, merge_newest, read_at
+from skipring.storage.log_segment import EntryIndex, FileCache, LogSegment, merge_newest, read_at
 from skipring.storage.segment_chunk import RawEntries, SegmentChunk
 from skipring.storage.segment_format import (
     START_OF_CHAIN,
@@ -76,7 +76,7 @@ class BatchLog:
         self._absent = OffsetRanges(self._record.absent)
         self._newest: dict[SequenceId, int] = {}
         for segment in self._segments:
-            merge_newest(self._newest, segment.index.newest)
+            self._merge_newest(segment, segment.index)
         last = self._segments[-1].index if self._segments else None
         self._end = last.end if last is not None else 0
         self._chain = last.chain if last is not None else START_OF_CHAIN
@@ -316,13 +316,19 @@ class BatchLog:
                     self._starts.append(tail.segment.index.start)
                     self._is_tainted = False
                 tail.confirm()
-                merge_newest(self._newest, tail.index.newest)
+                self._merge_newest(tail.segment, tail.index)
                 self.durable_end = tail.index.end
             del self._unconfirmed[:entries], self._discards[:discards]
             if self._renewed is not None:
                 self._record = self._renewed
                 self._is_recorded = True
             self._tails, self._leftovers = [], []
+
+    def _merge_newest(self, segment: LogSegment, added: EntryIndex) -> None:
+        """Add the newest numbers of entries; those of a sealed segment are in its footer."""
+        merge_newest(self._newest, added.newest)
+        if segment.is_sealed:
+            segment.index.newest.clear()
 
     def abort(self) -> None:
         """Record that the commit failed: its entries remain in memory for the next one."""

@@ -51,7 +51,8 @@ def recover(
     """
     record = directory.read_record()
     files = directory.files()
-    known = record.topic if record is not None else _topic_in(directory, files.segments) or topic
+    known = record.topic if record is not None else _topic_in(directory, files.segments)
+    known = topic if known is None else known
     if known is None:
         return None
     for path in files.foreign:
@@ -67,13 +68,13 @@ def recover(
     for path, loss in losses:
         if loss in fresh and loss.size:
             _quarantine(directory, path, loss.position, loss.size)
-    segments = _repaired(directory, loaded)
-    end = segments[-1].index.end if segments else 0
+    end = max((segment.index.end for segment, *_ in loaded if segment.index.positions), default=0)
     epoch = new_epoch() if fresh else old.epoch
     renewed = TopicRecord(old.topic, old.store, epoch, absent.below(end))
-    if renewed != record and (segments or record is not None):
-        directory.write_record(renewed)
+    if renewed != record and (end or record is not None):
+        directory.write_record(renewed)  # before the repair, which may hide a loss
         record = renewed
+    segments = _repaired(directory, loaded)
     return RecoveredLog(renewed, segments, is_recorded=record is not None)
 
 
