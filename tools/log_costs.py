@@ -19,7 +19,7 @@ from typing import Final
 
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.trie import PublicationTrie
-from skipring.storage.log_store import LogStore
+from skipring.storage.segments.store import LogStore
 
 TOPIC: Final = "costs"
 PUBLISHER: Final = "costs.publisher"

@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from skipring.storage.log_segment import EntryIndex
-from skipring.storage.segment_chunk import SegmentChunk
-from skipring.storage.segment_format import START_OF_CHAIN, Entry, encode_entry
-from skipring.storage.topic_directory import OffsetRanges
-from tests.storage.logs import batch
+from skipring.storage.segments.chunk import SegmentChunk
+from skipring.storage.segments.format import START_OF_CHAIN, Entry, encode_entry
+from skipring.storage.segments.segment import EntryIndex
+from skipring.storage.segments.topic_directory import OffsetRanges
+from tests.storage.segments.logs import batch
 
 HEADER_BYTES = 50
 NONE = OffsetRanges()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from skipring.core.peers import TopicId
-from skipring.storage.log_segment import (
+from skipring.storage.segments.segment import (
     EntryIndex,
     FileCache,
     LoadedSegment,
@@ -23,7 +23,7 @@ from skipring.storage.log_segment import (
     open_file,
     read_at,
 )
-from skipring.storage.topic_directory import (
+from skipring.storage.segments.topic_directory import (
     OffsetRanges,
     TopicDirectory,
     TopicRecord,

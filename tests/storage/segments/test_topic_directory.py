@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipring.storage import topic_directory
-from skipring.storage.topic_directory import (
+from skipring.storage.segments import topic_directory
+from skipring.storage.segments.topic_directory import (
     QUARANTINE,
     RECORD_FILE,
     OffsetRanges,
@@ -21,7 +21,7 @@ from skipring.storage.topic_directory import (
     new_epoch,
     replace_by_directory,
 )
-from tests.storage.logs import flip
+from tests.storage.segments.logs import flip
 
 TOPIC = "news"
 RECORD = TopicRecord(TOPIC, "store", 5, [(3, 4)])

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from skipring.core.batches import BatchRecord, RecordBatch
-from skipring.storage import segment_tail
-from skipring.storage.batch_log import BatchLog
-from skipring.storage.log_store import TOPICS, LogStore
-from skipring.storage.segment_format import decode_entry, entry_bytes
-from skipring.storage.topic_directory import QUARANTINE, directory_name
+from skipring.storage.segments import tail
+from skipring.storage.segments.format import decode_entry, entry_bytes
+from skipring.storage.segments.log import SegmentLog
+from skipring.storage.segments.store import TOPICS, LogStore
+from skipring.storage.segments.topic_directory import QUARANTINE, directory_name
 
 NEWS = "news"
 SMALL = 1000  # bytes of a segment: about six batches of two records
@@ -72,7 +72,7 @@ def flip(path: Path, place: int, bits: int = 1) -> None:
     path.write_bytes(data)
 
 
-def offsets(log: BatchLog, topic: str = NEWS) -> list[int]:
+def offsets(log: SegmentLog, topic: str = NEWS) -> list[int]:
     """Return the first offsets of the readable batches; assert that all ways of reading agree.
 
     Every batch equals the written batch of its offset.
@@ -93,7 +93,7 @@ def offsets(log: BatchLog, topic: str = NEWS) -> list[int]:
     return list(found)
 
 
-def raw_offsets(log: BatchLog, bytes_max: int = 300) -> list[int]:
+def raw_offsets(log: SegmentLog, bytes_max: int = 300) -> list[int]:
     """Return the offsets of the intact entries in the raw ranges of a log."""
     found: list[int] = []
     start = 0
@@ -139,7 +139,7 @@ class FailingDisk:
             (os, "fsync"),
             (os, "truncate"),
             (os, "ftruncate"),
-            (segment_tail, "_sync"),
+            (tail, "sync_data"),
             (Path, "replace"),
             (Path, "unlink"),
             (Path, "mkdir"),

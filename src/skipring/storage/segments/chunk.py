@@ -6,9 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from skipring.storage.log_segment import EntryIndex
-from skipring.storage.segment_format import Entry, EntryPlace, decode_entry, decode_place
-from skipring.storage.topic_directory import OffsetRanges
+from skipring.storage.segments.format import Entry, EntryPlace, decode_entry, decode_place
+from skipring.storage.segments.segment import EntryIndex
+from skipring.storage.segments.topic_directory import OffsetRanges
 
 
 class RawEntries(NamedTuple):

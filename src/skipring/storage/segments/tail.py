@@ -11,11 +11,11 @@ from typing import Final
 
 from skipring.core.peers import TopicId
 from skipring.storage.data_dir import sync_directory
-from skipring.storage.log_segment import EntryIndex, FileCache, LogSegment, segment_name
-from skipring.storage.segment_format import Entry, SegmentHeader, encode_header
+from skipring.storage.segments.format import Entry, SegmentHeader, encode_header
+from skipring.storage.segments.segment import EntryIndex, FileCache, LogSegment, segment_name
 
 _PIECES_MAX: Final = 512  # Limit: Linux writes at most 1,024 buffers in one call.
-_sync: Final = getattr(os, "fdatasync", os.fsync)  # not on every platform
+sync_data: Final = getattr(os, "fdatasync", os.fsync)  # not on every platform
 
 
 class SegmentTail:
@@ -77,7 +77,7 @@ class SegmentTail:
 
     def sync(self) -> None:
         """Make the written entries durable."""
-        _sync(self._files.get(self.segment.path))
+        sync_data(self._files.get(self.segment.path))
         if self.is_new:
             sync_directory(self.segment.path.parent)
 

@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from skipring.core.batches import BatchRecord, RecordBatch
-from skipring.storage import log_segment
-from skipring.storage.log_segment import (
+from skipring.storage.segments import segment as segment_module
+from skipring.storage.segments.format import (
+    START_OF_CHAIN,
+    Entry,
+    SegmentHeader,
+    encode_entry,
+    encode_header,
+    next_chain,
+)
+from skipring.storage.segments.segment import (
     EntryIndex,
     FileCache,
     LoadedSegment,
@@ -19,15 +27,7 @@ from skipring.storage.log_segment import (
     load_segment,
     segment_name,
 )
-from skipring.storage.segment_format import (
-    START_OF_CHAIN,
-    Entry,
-    SegmentHeader,
-    encode_entry,
-    encode_header,
-    next_chain,
-)
-from tests.storage.logs import NEWS, batch, flip
+from tests.storage.segments.logs import NEWS, batch, flip
 
 HEADER = SegmentHeader(NEWS, 0, START_OF_CHAIN)
 
@@ -184,7 +184,7 @@ def test_scan_over_several_chunks_finds_everything(
 ) -> None:
     entries = entries_of(*[batch(2 * number, size=50) for number in range(60)])
     positions = segment_file(path, *entries)
-    monkeypatch.setattr(log_segment, "CHUNK_BYTES", 1024)
+    monkeypatch.setattr(segment_module, "CHUNK_BYTES", 1024)
     for damaged in range(0, 59, 7):
         flip(path, positions[damaged] + 5)
         flip(path, positions[damaged] + 60)
@@ -199,7 +199,7 @@ def test_scan_over_several_chunks_finds_everything(
 def test_marker_at_the_border_of_a_chunk_is_found(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_segment, "CHUNK_BYTES", 512)
+    monkeypatch.setattr(segment_module, "CHUNK_BYTES", 512)
     first, second = entries_of(batch(0), batch(2))
     for gap in range(480, 540):
         data = encode_header(HEADER) + encoded(first) + bytes(gap) + encoded(second)
@@ -241,11 +241,11 @@ def test_unreadable_block_of_the_disk_loses_only_its_entries(
     pread = os.pread
 
     def failing(file: int, size: int, position: int) -> bytes:
-        if position <= bad < position + size and size != log_segment.HEADER_BYTES_MAX:
+        if position <= bad < position + size and size != segment_module.HEADER_BYTES_MAX:
             raise OSError(EIO, "disk error")
         return pread(file, size, position)
 
-    monkeypatch.setattr(log_segment, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(segment_module, "_BLOCK_BYTES", block)
     monkeypatch.setattr(os, "pread", failing)
     assert offsets(load(path)) == [0, 4, 6, 8]
 

@@ -13,11 +13,11 @@ from typing import Final, Self
 
 from skipring.core.peers import TopicId
 from skipring.errors import StorageError
-from skipring.storage.batch_log import SEGMENT_BYTES_MAX, BatchLog
 from skipring.storage.data_dir import Lock, make_directory, translate_os_errors
-from skipring.storage.log_recovery import RecoveredLog, recover
-from skipring.storage.log_segment import FileCache
-from skipring.storage.topic_directory import (
+from skipring.storage.segments.log import SEGMENT_BYTES_MAX, SegmentLog
+from skipring.storage.segments.recovery import RecoveredLog, recover
+from skipring.storage.segments.segment import FileCache
+from skipring.storage.segments.topic_directory import (
     TopicDirectory,
     TopicRecord,
     directory_name,
@@ -54,8 +54,8 @@ class LogStore:
             resources.callback(self._writers.close)
             found = [TopicDirectory(path) for path in sorted(self._path.iterdir()) if path.is_dir()]
             self.id = _store_id(found)  # constant since the first topic
-            self._logs: dict[TopicId, BatchLog] = {}
-            self._changed: dict[TopicId, BatchLog] = {}  # most topics of a node are idle
+            self._logs: dict[TopicId, SegmentLog] = {}
+            self._changed: dict[TopicId, SegmentLog] = {}  # most topics of a node are idle
             for each in found:
                 recovered = recover(each, self.id)
                 if recovered is not None:
@@ -94,7 +94,7 @@ class LogStore:
         """Return the number of records that are in memory only."""
         return sum(log.unwritten for log in self._logs.values())
 
-    def log(self, topic: TopicId) -> BatchLog:
+    def log(self, topic: TopicId) -> SegmentLog:
         """Return the log of a topic, created if it is missing.
 
         The topic may name a directory whose damaged files did not: it is recovered now.
@@ -108,8 +108,8 @@ class LogStore:
             self._logs[topic] = self._log(directory, found)
         return self._logs[topic]
 
-    def _log(self, directory: TopicDirectory, recovered: RecoveredLog) -> BatchLog:
-        return BatchLog(
+    def _log(self, directory: TopicDirectory, recovered: RecoveredLog) -> SegmentLog:
+        return SegmentLog(
             directory,
             recovered,
             readers=self._readers,
@@ -141,7 +141,7 @@ def refuse_older_store(directory: Path) -> None:
         )
 
 
-def _commit(logs: list[BatchLog]) -> None:
+def _commit(logs: list[SegmentLog]) -> None:
     """Write all logs, then sync them: the first sync may write the metadata of all files."""
     waiting = list(logs)
     try:

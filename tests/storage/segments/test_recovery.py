@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from skipring.storage import segment_tail
-from skipring.storage.log_segment import load_header, load_segment, segment_name
-from skipring.storage.topic_directory import QUARANTINE, RECORD_FILE
-from tests.storage.logs import (
+from skipring.storage.segments import tail
+from skipring.storage.segments.segment import load_header, load_segment, segment_name
+from skipring.storage.segments.topic_directory import QUARANTINE, RECORD_FILE
+from tests.storage.segments.logs import (
     NEWS,
     SMALL,
     FailingDisk,
@@ -33,7 +33,7 @@ from tests.storage.logs import (
 def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip syncs: these tests change files, they do not stop the machine."""
     monkeypatch.setattr(os, "fsync", lambda file: None)
-    monkeypatch.setattr(segment_tail, "_sync", lambda file: None)
+    monkeypatch.setattr(tail, "sync_data", lambda file: None)
 
 
 def copied(directory: Path, target: Path) -> Path:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from skipring.storage.log_segment import FileCache, load_segment, segment_name
-from skipring.storage.segment_format import START_OF_CHAIN, Entry, encode_entry, next_chain
-from skipring.storage.segment_tail import SegmentTail, cut_unconfirmed
-from tests.storage.logs import NEWS, batch
+from skipring.storage.segments.format import START_OF_CHAIN, Entry, encode_entry, next_chain
+from skipring.storage.segments.segment import FileCache, load_segment, segment_name
+from skipring.storage.segments.tail import SegmentTail, cut_unconfirmed
+from tests.storage.segments.logs import NEWS, batch
 
 
 def entries(count: int) -> list[Entry]:

@@ -17,7 +17,7 @@ from msgspec import DecodeError, Struct, msgpack
 
 from skipring.core.peers import TopicId
 from skipring.storage.data_dir import make_directory, sync_directory, write_durably
-from skipring.storage.log_segment import SUFFIX
+from skipring.storage.segments.segment import SUFFIX
 
 RECORD_FILE: Final = "topic"
 QUARANTINE: Final = "quarantine"

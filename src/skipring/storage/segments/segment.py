@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from skipring.core.batches import time_range
 from skipring.core.peers import TopicId
 from skipring.core.publications import COUNTER_BITS, ID_BYTES, SEQ_BELIEVED_MAX, SequenceId
-from skipring.storage.segment_format import (
+from skipring.storage.segments.format import (
     ENTRY_BYTES_MAX,
     HEADER_BYTES_MAX,
     ID_AT,

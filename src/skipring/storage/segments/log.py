@@ -15,17 +15,23 @@ from skipring.core.batches import RecordBatch
 from skipring.core.limits import CHAIN_BYTES
 from skipring.core.peers import TopicId
 from skipring.core.publications import ID_BYTES, SequenceId, newest_of
-from skipring.storage.log_recovery import RecoveredLog
-from skipring.storage.log_segment import EntryIndex, FileCache, LogSegment, merge_newest, read_at
-from skipring.storage.segment_chunk import RawEntries, SegmentChunk
-from skipring.storage.segment_format import (
+from skipring.storage.segments.chunk import RawEntries, SegmentChunk
+from skipring.storage.segments.format import (
     START_OF_CHAIN,
     Entry,
     encode_entry,
     next_chain,
 )
-from skipring.storage.segment_tail import SegmentTail, cut_unconfirmed
-from skipring.storage.topic_directory import OffsetRanges, TopicDirectory, TopicRecord
+from skipring.storage.segments.recovery import RecoveredLog
+from skipring.storage.segments.segment import (
+    EntryIndex,
+    FileCache,
+    LogSegment,
+    merge_newest,
+    read_at,
+)
+from skipring.storage.segments.tail import SegmentTail, cut_unconfirmed
+from skipring.storage.segments.topic_directory import OffsetRanges, TopicDirectory, TopicRecord
 
 SEGMENT_BYTES_MAX: Final = 64 << 20  # design of the log; the last entry may not exceed it
 READ_BYTES: Final = 1 << 20  # Guess: of one read of a range.
@@ -46,7 +52,7 @@ class _Discard(NamedTuple):
     data: bytes
 
 
-class BatchLog:
+class SegmentLog:
     """Stored log of one topic.
 
     A batch is readable at once, and durable after the next commit of its store: ``write`` and
@@ -61,7 +67,7 @@ class BatchLog:
         *,
         readers: FileCache,
         writers: FileCache,
-        changed: dict[TopicId, BatchLog],
+        changed: dict[TopicId, SegmentLog],
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
     ) -> None:
         self._directory = directory

@@ -13,11 +13,11 @@ import pytest
 
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.errors import StorageError, StoreFullError
-from skipring.storage import segment_tail
-from skipring.storage.batch_log import BatchLog
-from skipring.storage.log_store import LogStore
-from skipring.storage.segment_format import START_OF_CHAIN, decode_entry, next_chain
-from tests.storage.logs import (
+from skipring.storage.segments import tail
+from skipring.storage.segments.format import START_OF_CHAIN, decode_entry, next_chain
+from skipring.storage.segments.log import SegmentLog
+from skipring.storage.segments.store import LogStore
+from tests.storage.segments.logs import (
     NEWS,
     FailingDisk,
     batch,
@@ -34,7 +34,7 @@ from tests.storage.logs import (
 )
 
 
-def append(log: BatchLog, count: int) -> None:
+def append(log: SegmentLog, count: int) -> None:
     for _ in range(count):
         log.append(batch(log.end))
 
@@ -444,7 +444,7 @@ def test_everything_written_is_synced_before_the_commit_returns(
     writes = os.pwritev
     monkeypatch.setattr(os, "pwritev", pwritev)
     monkeypatch.setattr(os, "fsync", synced(os.fsync))
-    monkeypatch.setattr(segment_tail, "_sync", synced(segment_tail._sync))
+    monkeypatch.setattr(tail, "sync_data", synced(tail.sync_data))
     with opened(tmp_path) as store:
         for count in (1, 3, 20, 1):
             for topic in (NEWS, "other"):

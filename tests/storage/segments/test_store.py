@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.errors import StorageError, StoreBusyError
-from skipring.storage import segment_tail
-from skipring.storage.batch_log import BatchLog
-from skipring.storage.log_store import FILES_MAX, TOPICS, refuse_older_store
-from skipring.storage.segment_format import encode_entry
+from skipring.storage.segments import tail
+from skipring.storage.segments.format import encode_entry
+from skipring.storage.segments.log import SegmentLog
+from skipring.storage.segments.store import FILES_MAX, TOPICS, refuse_older_store
+from skipring.storage.segments.topic_directory import QUARANTINE, RECORD_FILE, directory_name
 from skipring.storage.store import PublicationStore
-from skipring.storage.topic_directory import QUARANTINE, RECORD_FILE, directory_name
-from tests.storage.logs import (
+from tests.storage.segments.logs import (
     NEWS,
     FailingDisk,
     batch,
@@ -90,13 +90,13 @@ def test_commit_touches_only_changed_topics(
             store.log(f"topic{number}").append(batch(0, topic=f"topic{number}"))
         store.commit()
         written: list[str] = []
-        write_log = BatchLog.write
+        write_log = SegmentLog.write
 
-        def recorded(log: BatchLog) -> None:
+        def recorded(log: SegmentLog) -> None:
             written.append(log.topic)
             write_log(log)
 
-        monkeypatch.setattr(BatchLog, "write", recorded)
+        monkeypatch.setattr(SegmentLog, "write", recorded)
         store.commit()
         assert written == []
         store.log("topic7").append(batch(2, topic="topic7"))
@@ -124,7 +124,7 @@ def test_failure_of_one_topic_does_not_confirm_it(
         for log in logs:
             log.append(batch(0, topic=log.topic))
         calls: list[int] = []
-        sync = segment_tail._sync
+        sync = tail.sync_data
 
         def failing(file: int) -> None:
             calls.append(file)
@@ -133,7 +133,7 @@ def test_failure_of_one_topic_does_not_confirm_it(
             sync(file)
 
         with monkeypatch.context() as context:
-            context.setattr(segment_tail, "_sync", failing)
+            context.setattr(tail, "sync_data", failing)
             with pytest.raises(StorageError, match="disk error"):
                 store.commit()
         assert sorted(log.durable_end for log in logs) == [0, 0, 2]
@@ -212,7 +212,7 @@ def _quick_disk() -> Iterator[None]:
     """Skip syncs: damage and crashes are simulated by changes of the files."""
     with pytest.MonkeyPatch.context() as context:
         context.setattr(os, "fsync", lambda file: None)
-        context.setattr(segment_tail, "_sync", lambda file: None)
+        context.setattr(tail, "sync_data", lambda file: None)
         yield
 
 

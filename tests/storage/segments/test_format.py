@@ -8,7 +8,7 @@ import pytest
 from msgspec import msgpack
 
 from skipring.core.publications import RECORD_BYTES_MAX
-from skipring.storage.segment_format import (
+from skipring.storage.segments.format import (
     ENTRY_BYTES_MAX,
     HEADER_BYTES_MAX,
     START_OF_CHAIN,
@@ -27,7 +27,7 @@ from skipring.storage.segment_format import (
     footer_bytes,
     next_chain,
 )
-from tests.storage.logs import batch
+from tests.storage.segments.logs import batch
 
 HEADER = SegmentHeader("news", 7, b"c" * 16)
 ENTRY = Entry(7, b"d" * 16, batch(40))
