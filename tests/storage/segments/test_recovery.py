@@ -137,6 +137,25 @@ def test_second_hole_takes_another_epoch(tmp_path: Path) -> None:
     assert state(tmp_path)[0] == [0, 4, 8, 10]
 
 
+@pytest.mark.parametrize(("is_retried", "found"), [(False, [0, 2, 4]), (True, [0, 2])])
+def test_recovery_syncs_the_names_of_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_retried: bool, found: list[int]
+) -> None:
+    path = made(tmp_path, 3)
+    empty = path / segment_name(4)  # of a commit that was retried after a failed sync
+    if is_retried:
+        empty.write_bytes(b"")
+    synced: list[tuple[Path, bool]] = []
+
+    def sync(file: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{file}").readlink(), empty.exists()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with opened(tmp_path) as store:
+        assert offsets(store.log(NEWS)) == found
+    assert synced[-1] == (path, False)
+
+
 def test_missing_footer_is_rebuilt(tmp_path: Path) -> None:
     path = made(tmp_path, 20)
     before = state(tmp_path)

@@ -1,4 +1,4 @@
-"""Store of all logs: topics, commits, older stores, and any sequence of writes and damage."""
+"""Store of all logs: topics, commits, and any sequence of writes and damage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from skipring.errors import StorageError, StoreBusyError
 from skipring.storage.segments import tail
 from skipring.storage.segments.format import encode_entry
 from skipring.storage.segments.log import SegmentLog
-from skipring.storage.segments.store import FILES_MAX, TOPICS, refuse_older_store
+from skipring.storage.segments.store import FILES_MAX, TOPICS
 from skipring.storage.segments.topic_directory import QUARANTINE, RECORD_FILE, directory_name
 from skipring.storage.store import PublicationStore
 from tests.storage.segments.logs import (
@@ -116,6 +116,30 @@ def test_commit_reports_when_everything_is_durable(tmp_path: Path) -> None:
         assert ends == [2, 2]
 
 
+def test_commit_includes_every_log_that_changed_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        before = [store.log(f"before{number}") for number in range(FILES_MAX + 1)]
+        during = [store.log(f"during{number}") for number in range(2 * FILES_MAX)]
+        for log in before:
+            log.append(batch(0, topic=log.topic))
+        write_log = SegmentLog.write
+
+        def append_to_others(log: SegmentLog) -> None:
+            while during:
+                other = during.pop()
+                other.append(batch(0, topic=other.topic))
+            write_log(log)
+
+        monkeypatch.setattr(SegmentLog, "write", append_to_others)
+        ends: list[int] = []
+        store.commit(lambda: ends.extend(log.durable_end for log in before))
+        assert ends == [2] * len(before)
+        store.commit()
+        assert store.unwritten == 0
+
+
 def test_failure_of_one_topic_does_not_confirm_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,18 +175,6 @@ def test_store_is_used_by_one_process_at_a_time(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.close()
     store.close()
-
-
-def test_older_store_is_refused_with_its_version(tmp_path: Path) -> None:
-    refuse_older_store(tmp_path)
-    with opened(tmp_path) as store:
-        write(store, 1)
-    refuse_older_store(tmp_path)
-    older = tmp_path / "older"
-    PublicationStore.open(older).close()
-    with pytest.raises(StorageError, match=r"written by skipring 0\.1\.0") as caught:
-        refuse_older_store(older)
-    assert "another data directory" in str(caught.value)
 
 
 def test_files_in_place_of_directories_do_not_prevent_a_start(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Recovery of a topic's log from any state of its files.
 
-Entries that are intact keep their offsets. Files and bytes that cannot be used go to the
-quarantine. Lost offsets before the end of the log are recorded as absent, under a new epoch.
+Intact entries keep their offsets. Unusable files and bytes are quarantined. Lost offsets before the
+end of the log are recorded as absent, and the log gets a new epoch. Damage inside a sealed segment
+is not searched for: a read finds it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from skipring.core.peers import TopicId
+from skipring.storage.data_dir import sync_directory
 from skipring.storage.segments.segment import (
     EntryIndex,
     FileCache,
@@ -42,25 +44,26 @@ class RecoveredLog(NamedTuple):
     is_recorded: bool  # False if the record is in memory only
 
 
-def recover(
-    directory: TopicDirectory, store: str, topic: TopicId | None = None
-) -> RecoveredLog | None:
-    """Recover the log in a directory; None if its topic is unknown, which changes nothing.
+def stored_topic(directory: TopicDirectory) -> TopicId | None:
+    """Return the topic that a file of the directory names; None if no intact file does."""
+    record = directory.read_record()
+    if record is not None:
+        return record.topic
+    headers = (load_header(path) for path in directory.files().segments.values())
+    topics = (header.topic for header in headers if header is not None)
+    return next((each for each in topics if directory_name(each) == directory.path.name), None)
 
-    ``store`` and ``topic`` are used if no intact file names them.
-    """
+
+def recover(directory: TopicDirectory, topic: TopicId, store: str) -> RecoveredLog:
+    """Recover the log in the directory of a topic; ``store`` is the id if no record has one."""
     record = directory.read_record()
     files = directory.files()
-    known = record.topic if record is not None else _topic_in(directory, files.segments)
-    known = topic if known is None else known
-    if known is None:
-        return None
     for path in files.foreign:
         directory.quarantine_file(path)
-    loaded = _load(directory, known, files.segments)
+    loaded = _load(directory, topic, files.segments)
     _cut_overlaps(loaded)
     losses = _losses(loaded)
-    old = record or TopicRecord(known, store, new_epoch())
+    old = record or TopicRecord(topic, store, new_epoch())
     absent = OffsetRanges(old.absent)
     fresh = [loss for _, loss in losses if not absent.covers(loss.start, loss.end)]
     for loss in fresh:
@@ -72,19 +75,10 @@ def recover(
     epoch = new_epoch() if fresh else old.epoch
     renewed = TopicRecord(old.topic, old.store, epoch, absent.below(end))
     if renewed != record and (end or record is not None):
-        directory.write_record(renewed)  # before the repair, which may hide a loss
+        directory.write_record(renewed)  # before the repair, after which a loss is not found again
         record = renewed
     segments = _repaired(directory, loaded)
     return RecoveredLog(renewed, segments, is_recorded=record is not None)
-
-
-def _topic_in(directory: TopicDirectory, paths: dict[int, Path]) -> TopicId | None:
-    """Return the topic that the segments name, if the directory belongs to it."""
-    for path in paths.values():
-        header = load_header(path)
-        if header is not None and directory_name(header.topic) == directory.path.name:
-            return header.topic
-    return None
 
 
 def _load(directory: TopicDirectory, topic: TopicId, paths: dict[int, Path]) -> list[LoadedSegment]:
@@ -104,9 +98,9 @@ def _load(directory: TopicDirectory, topic: TopicId, paths: dict[int, Path]) -> 
 def _cut_overlaps(loaded: list[LoadedSegment]) -> None:
     """Remove entries at or beyond the start of the next segment.
 
-    A failed commit leaves them: the next commit writes them to a new segment. They count as
-    unwritten even if the new segment has no intact entry yet, because a failed sync may leave
-    them in memory only. An empty segment before others is no such segment.
+    A failed commit leaves such entries, and the next commit writes them to a new segment. They are
+    removed even if the new segment has no intact entry yet: after a failed sync they may exist in
+    the page cache only. An empty segment that is followed by entries is ignored.
     """
     boundary: int | None = None
     is_last = True
@@ -154,14 +148,18 @@ def _repaired(directory: TopicDirectory, loaded: list[LoadedSegment]) -> list[Lo
             if unused:
                 os.ftruncate(file, index.size)
             if segment is segments[-1]:
-                os.fsync(file)  # a process that ended without a commit leaves it in memory
+                os.fsync(file)  # a process that was killed may leave entries in the page cache
             elif not segment.is_sealed:
                 _seal(file, segment)
+    if loaded:
+        # A killed process may have created the last segment without this sync. An empty segment
+        # that reappears would cut the entries behind its start.
+        sync_directory(directory.path)
     return segments
 
 
 def _seal(file: int, segment: LogSegment) -> None:
-    """Write the footer of a segment; without it every opening scans the segment."""
+    """Write the footer of a segment; without it the next start scans the segment again."""
     index = segment.index
     files = FileCache(os.O_RDONLY)
     footer = segment.footer(files, EntryIndex.after(index))

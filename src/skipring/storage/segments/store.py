@@ -12,26 +12,22 @@ from threading import Lock as ThreadLock
 from typing import Final, Self
 
 from skipring.core.peers import TopicId
-from skipring.errors import StorageError
 from skipring.storage.data_dir import Lock, make_directory, translate_os_errors
 from skipring.storage.segments.log import SEGMENT_BYTES_MAX, SegmentLog
-from skipring.storage.segments.recovery import RecoveredLog, recover
+from skipring.storage.segments.recovery import recover, stored_topic
 from skipring.storage.segments.segment import FileCache
 from skipring.storage.segments.topic_directory import (
     TopicDirectory,
     TopicRecord,
     directory_name,
-    new_epoch,
     replace_by_directory,
 )
 
 TOPICS: Final = "topics"
-LOCK_FILE: Final = "publications.lock"  # an older version uses the same one
-OLDER_FILE: Final = "publications.sqlite3"
-OLDER_VERSION: Final = "0.1.0"
+LOCK_FILE: Final = "publications.lock"  # also the lock of PublicationStore
 ID_BYTES: Final = 16
-FILES_MAX: Final = 32  # Guess: descriptors for reading, and as many for commits.
-_TOGETHER: Final = FILES_MAX  # logs whose files are open between their write and their sync
+FILES_MAX: Final = 32  # Guess: open files of reads, and as many of commits.
+_TOGETHER: Final = FILES_MAX  # logs that are written before the first of them is synced
 
 
 class LogStore:
@@ -53,18 +49,18 @@ class LogStore:
             resources.callback(self._readers.close)
             resources.callback(self._writers.close)
             found = [TopicDirectory(path) for path in sorted(self._path.iterdir()) if path.is_dir()]
-            self.id = _store_id(found)  # constant since the first topic
+            self.id = _store_id(found)  # stored with the first topic
             self._logs: dict[TopicId, SegmentLog] = {}
             self._changed: dict[TopicId, SegmentLog] = {}  # most topics of a node are idle
             for each in found:
-                recovered = recover(each, self.id)
-                if recovered is not None:
-                    self._logs[recovered.record.topic] = self._log(each, recovered)
+                topic = stored_topic(each)
+                if topic is not None:
+                    self._logs[topic] = self._recovered(each, topic)
             self._resources = resources.pop_all()
 
     @classmethod
     def open(cls, directory: Path, *, segment_bytes_max: int = SEGMENT_BYTES_MAX) -> Self:
-        """Open the store, creating the directory if missing; recover what is intact.
+        """Open the store, creating the directory if missing; recover the intact batches.
 
         Raise StorageError if the directory cannot be used, StoreBusyError if another process uses
         it, StoreFullError if the disk is full.
@@ -95,23 +91,20 @@ class LogStore:
         return sum(log.unwritten for log in self._logs.values())
 
     def log(self, topic: TopicId) -> SegmentLog:
-        """Return the log of a topic, created if it is missing.
+        """Return the log of a topic; create it if it is missing.
 
-        The topic may name a directory whose damaged files did not: it is recovered now.
+        A directory in which no intact file names the topic is recovered here, not in ``open``.
         """
         if topic not in self._logs:
             directory = TopicDirectory(self._path / directory_name(topic))
             with translate_os_errors(directory.path):
-                recovered = recover(directory, self.id, topic)
-            record = TopicRecord(topic, self.id, new_epoch())
-            found = recovered or RecoveredLog(record, [], is_recorded=False)
-            self._logs[topic] = self._log(directory, found)
+                self._logs[topic] = self._recovered(directory, topic)
         return self._logs[topic]
 
-    def _log(self, directory: TopicDirectory, recovered: RecoveredLog) -> SegmentLog:
+    def _recovered(self, directory: TopicDirectory, topic: TopicId) -> SegmentLog:
         return SegmentLog(
             directory,
-            recovered,
+            recover(directory, topic, self.id),
             readers=self._readers,
             writers=self._writers,
             changed=self._changed,
@@ -119,30 +112,20 @@ class LogStore:
         )
 
     def commit(self, on_durable: Callable[[], object] = lambda: None) -> None:
-        """Make all appended and discarded batches durable, with one sync for each touched segment.
+        """Make all appends and discards before this call durable; sync each changed segment once.
 
-        ``on_durable`` is called after the last sync. On StoreFullError or StorageError the batches
-        of some topics are not durable; they remain readable, and the next commit retries.
+        Call ``on_durable`` after the last sync. On StoreFullError or StorageError the batches of
+        some topics are not durable; they remain readable, and the next commit retries.
         """
         with self._committing, translate_os_errors(self._path):
-            for _ in range(0, len(self._changed), _TOGETHER):
-                count = min(len(self._changed), _TOGETHER)
-                _commit([self._changed.popitem()[1] for _ in range(count)])
+            topics = list(self._changed)  # appends may add others meanwhile
+            for begin in range(0, len(topics), _TOGETHER):
+                _commit([self._changed.pop(topic) for topic in topics[begin : begin + _TOGETHER]])
             on_durable()
 
 
-def refuse_older_store(directory: Path) -> None:
-    """Raise StorageError if a data directory has the store of an older version."""
-    path = directory / OLDER_FILE
-    if path.exists():
-        raise StorageError(
-            f"{path}: written by skipring {OLDER_VERSION}, which stored publications in SQLite; "
-            "read it with that version, or take another data directory"
-        )
-
-
 def _commit(logs: list[SegmentLog]) -> None:
-    """Write all logs, then sync them: the first sync may write the metadata of all files."""
+    """Write all logs before the first sync, which may then write the metadata of all files."""
     waiting = list(logs)
     try:
         for log in logs:
@@ -158,7 +141,7 @@ def _commit(logs: list[SegmentLog]) -> None:
 
 
 def _store_id(directories: list[TopicDirectory]) -> str:
-    """Return the id that most logs have; a new one if there is none."""
+    """Return the store id that most topic records contain; a new one if there are none."""
     records: Iterator[TopicRecord | None] = (each.read_record() for each in directories)
     ids = Counter(sorted(record.store for record in records if record is not None))
     return ids.most_common(1)[0][0] if ids else secrets.token_hex(ID_BYTES)
