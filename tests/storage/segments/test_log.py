@@ -370,6 +370,26 @@ def test_entries_of_a_failed_sync_are_written_to_a_new_segment(
         assert [log.chain_at(offset) for offset in range(9)] == expected
 
 
+def test_failed_commit_keeps_the_footer_of_the_segment_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(tmp_path, 7)
+    first, last = segments(path)
+    last.unlink()  # a crash after the first segment was sealed
+    data = first.read_bytes()
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        append(log, 1)
+        with monkeypatch.context() as context:
+            FailingDisk(context).fail_at = 0
+            with pytest.raises(StorageError):
+                store.commit()
+        store.commit()
+        assert first.read_bytes() == data
+        assert offsets(log) == list(range(0, log.end, 2))
+    assert state(tmp_path)[0] == list(range(0, log.end, 2))
+
+
 def test_unconfirmed_entries_are_not_trusted_after_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

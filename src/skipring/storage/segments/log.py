@@ -33,9 +33,9 @@ from skipring.storage.segments.segment import (
 from skipring.storage.segments.tail import SegmentTail, cut_unconfirmed
 from skipring.storage.segments.topic_directory import OffsetRanges, TopicDirectory, TopicRecord
 
-SEGMENT_BYTES_MAX: Final = 64 << 20  # design of the log; the last entry may not exceed it
-READ_BYTES: Final = 1 << 20  # Guess: of one read of a range.
-DAMAGED: Final = "not what was stored there (T12)"
+SEGMENT_BYTES_MAX: Final = 64 << 20  # Guess; without the footer.
+READ_BYTES: Final = 1 << 20  # Guess: one read of ``read_range``.
+DAMAGED: Final = "differs from the stored batch (T12)"
 
 
 class _Unconfirmed(NamedTuple):
@@ -92,7 +92,7 @@ class SegmentLog:
         self._written = 0, 0  # entries and discards of the current commit
         self._renewed: TopicRecord | None = None  # the record that the current commit writes
         self._tails: list[SegmentTail] = []
-        self._is_tainted = False  # a failed commit may have written to the last segment
+        self._is_tainted = False  # a commit failed: the next one begins a new segment
         self._leftovers: list[Path] = []  # segments that failed commits have created
         self._lock = Lock()  # for state that a commit in another thread reads
 
@@ -145,8 +145,8 @@ class SegmentLog:
     def raw_range(self, start: int, end: int, bytes_max: int) -> RawEntries | None:
         """Return contiguous durable entries between two offsets as they are stored.
 
-        They begin with the first entry that can be served. They end before an entry that cannot
-        be served, and at the end of a segment. A single entry may exceed ``bytes_max``.
+        The range begins with the first intact entry. It ends before an absent or damaged entry, and
+        at the end of a segment. A single entry may exceed ``bytes_max``.
         """
         while start < min(end, self.durable_end):
             read = self._chunk(start, bytes_max)
@@ -160,7 +160,7 @@ class SegmentLog:
         return None
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
-        """Yield the id of each batch, as it was stored, and the offset of its first record."""
+        """Yield the stored id of each batch and the offset of its first record."""
         start = 0
         while start < self._end:
             inside = self._all_in_memory(start)  # first: as in ``read``
@@ -175,7 +175,7 @@ class SegmentLog:
     def newest(self) -> dict[SequenceId, int]:
         """Return the largest number of each sequence.
 
-        Quarantined batches count: their numbers have been used. Unordered ones do not.
+        Quarantined batches count, because their numbers have been used. Unordered batches do not.
         """
         batches = [entry.batch for entry in self._all_in_memory(0) if not entry.batch.unordered]
         newest = newest_of((batch.publisher, batch.end - 1) for batch in batches)
@@ -186,8 +186,7 @@ class SegmentLog:
     def chain_at(self, offset: int) -> bytes:
         """Return the running digest over the batches that begin before an offset.
 
-        Zeros if the last of them is damaged. For the start of the oldest segment the value is in
-        its header.
+        Return zeros if the last of these batches is damaged.
         """
         assert 0 <= offset <= self._end, f"offset {offset} beyond {self._end}"
         entry = self._in_memory(offset - 1)
@@ -214,7 +213,7 @@ class SegmentLog:
     # -- writes ----------------------------------------------------------------------------
 
     def append(self, batch: RecordBatch) -> int:
-        """Add a batch with its id at the end; return the offset of its first record."""
+        """Append a batch; return the offset of its first record."""
         assert len(batch.id) == ID_BYTES, "a batch without an id"
         self._chain = next_chain(self._chain, batch.id)
         entry = Entry(self._end, self._chain, batch)
@@ -275,12 +274,12 @@ class SegmentLog:
         elif self._is_tainted and not self._directory.path.is_dir():
             self._directory.write_record(self._record)
         last = self._segments[-1] if self._segments else None
-        # Recovery would prefer them to entries of this commit. The last one goes first, so a crash
-        # leaves no hole.
+        # Recovery would prefer these files to the entries of this commit. The last one is removed
+        # first, so a crash leaves no hole.
         for path in sorted(self._leftovers, reverse=True):
             self._writers.drop(path)
             path.unlink(missing_ok=True)
-        if last is not None and self._is_tainted:
+        if last is not None and self._is_tainted and not last.is_sealed:
             cut_unconfirmed(last, self._writers)
         if entries:
             self._write_entries(self._unconfirmed[:entries], last)
@@ -346,7 +345,7 @@ class SegmentLog:
     # -- lookup ----------------------------------------------------------------------------
 
     def _place(self, offset: int) -> tuple[LogSegment, int] | None:
-        """Return the stored entry that contains an offset or is next after it."""
+        """Return the segment and number of the stored entry at an offset, or of the next one."""
         with self._lock:
             if offset >= self.durable_end:
                 return None
