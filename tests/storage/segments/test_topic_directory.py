@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from errno import EIO
 from itertools import pairwise
 from pathlib import Path
 
@@ -75,6 +76,16 @@ def test_damaged_record_is_refused_at_every_byte(directory: TopicDirectory) -> N
     assert directory.read_record() == RECORD
 
 
+def test_unreadable_record_is_refused(
+    directory: TopicDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*args: object) -> bytes:
+        raise OSError(EIO, "disk error")
+
+    monkeypatch.setattr(os, "pread", unreadable)
+    assert directory.read_record() is None
+
+
 def test_record_of_another_topic_is_refused(directory: TopicDirectory, tmp_path: Path) -> None:
     other = TopicDirectory(tmp_path / directory_name("other"))
     other.write_record(RECORD)
@@ -142,6 +153,24 @@ def test_directory_is_created_once(tmp_path: Path) -> None:
     (tmp_path / "made" / "file").touch()
     replace_by_directory(tmp_path / "made")
     assert (tmp_path / "made" / "file").exists()
+
+
+def test_failed_sync_of_a_new_directory_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tmp_path / "made"
+    synced: list[bool] = []
+
+    def failing(file: int) -> None:
+        synced.append(made.is_dir())
+        if len(synced) == 1:
+            raise OSError(EIO, "disk error")
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(OSError, match="disk error"):
+        replace_by_directory(made)
+    replace_by_directory(made)
+    assert synced == [True, True]
 
 
 def test_epochs_differ() -> None:

@@ -1,4 +1,4 @@
-"""Directory of one topic's log: its name, the record of its identity, and its quarantine."""
+"""Directory of one topic's log: name, record of its identity, quarantine."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from msgspec import DecodeError, Struct, msgpack
 
 from skipring.core.peers import TopicId
 from skipring.storage.data_dir import make_directory, sync_directory, write_durably
-from skipring.storage.segments.segment import SUFFIX
+from skipring.storage.segments.segment import SUFFIX, open_file, read_at
 
 RECORD_FILE: Final = "topic"
 QUARANTINE: Final = "quarantine"
-QUARANTINE_BYTES_MAX: Final = 128 << 20  # Limit: two damaged segments; the oldest files go first.
+QUARANTINE_BYTES_MAX: Final = 128 << 20  # Guess: two segments; the oldest files are deleted first.
 
 _MAGIC: Final = b"skiptop1"  # the last byte is the version
 _CHECKSUM_BYTES: Final = 4
 _EPOCH_BITS: Final = 62  # Limit: the integers of SQLite and Spark.
 _HASH_BYTES: Final = 16
-_OWN_FILES: Final = (RECORD_FILE, f"{RECORD_FILE}.new")  # the second is half a replacement
+_OWN_FILES: Final = (RECORD_FILE, f"{RECORD_FILE}.new")  # the second: an interrupted replacement
 _SEGMENT: Final = re.compile(r"(\d{20})" + re.escape(SUFFIX))
 
 
 class TopicRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Identity of a log, and its offsets that are never served."""
+    """Identity of a log, and the offsets that it does not serve."""
 
     topic: TopicId
     store: str
@@ -93,7 +93,7 @@ class TopicDirectory:
         self._quarantine = path / QUARANTINE
 
     def files(self) -> TopicFiles:
-        """Return the segments and the files that do not belong into the directory."""
+        """Return the segments and the foreign files."""
         segments: dict[int, Path] = {}
         foreign: list[Path] = []
         for path in sorted(self.path.iterdir()) if self.path.is_dir() else ():
@@ -108,7 +108,8 @@ class TopicDirectory:
     def read_record(self) -> TopicRecord | None:
         """Return the record of the topic; None if it is missing, damaged or of another topic."""
         try:
-            data = self._record.read_bytes()
+            with open_file(self._record) as file:
+                data = read_at(file, os.fstat(file).st_size, 0)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         begin = len(_MAGIC) + _CHECKSUM_BYTES
@@ -162,19 +163,18 @@ class TopicDirectory:
 
 
 def directory_name(topic: TopicId) -> str:
-    """Return the directory of a topic: a readable part, and a hash that makes it unique."""
+    """Return the directory name of a topic: a readable part and a hash that makes it unique."""
     data = topic.encode(errors="surrogatepass")
     return f"{_readable(topic[:40])}-{blake2b(data, digest_size=_HASH_BYTES).hexdigest()}"
 
 
 def replace_by_directory(path: Path) -> None:
-    """Create a directory durably if it is missing; rename a file of its name."""
-    if path.is_dir():
-        return
-    if os.path.lexists(path):
-        path.rename(path.with_name(f"{path.name}.{secrets.token_hex(4)}"))
-    make_directory(path)
-    sync_directory(path.parent)
+    """Create a directory durably if it is missing; rename a file that has its name."""
+    if not path.is_dir():
+        if os.path.lexists(path):
+            path.rename(path.with_name(f"{path.name}.{secrets.token_hex(4)}"))
+        make_directory(path)
+    sync_directory(path.parent)  # an earlier attempt may have failed here
 
 
 def _readable(text: str) -> str:
@@ -183,5 +183,5 @@ def _readable(text: str) -> str:
 
 
 def new_epoch() -> int:
-    """Return a random epoch, which no earlier log of the topic has had."""
+    """Return a random epoch: 62 bits, so it differs from all earlier ones of the topic."""
     return secrets.randbits(_EPOCH_BITS)
