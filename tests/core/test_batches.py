@@ -15,7 +15,6 @@ from skipring.core.batches import (
     RECORDS_MAX,
     BatchRecord,
     RecordBatch,
-    time_range,
 )
 from skipring.core.limits import PAYLOAD_BYTES_MAX
 from skipring.core.publications import ID_BYTES, RECORD_BYTES_MAX
@@ -135,8 +134,8 @@ def test_record_id_is_the_batch_id_and_the_index() -> None:
     assert [int.from_bytes(each[30:], "big") for each in ids] == list(range(RECORDS_MAX))
 
 
-def divided(records: list[BatchRecord], first: int = 5) -> list[RecordBatch]:
-    return list(RecordBatch.divided(records, publisher="a", first=first, topic=TOPIC))
+def split(records: list[BatchRecord], first: int = 5) -> list[RecordBatch]:
+    return list(RecordBatch.split(records, publisher="a", first=first, topic=TOPIC))
 
 
 @given(st.lists(st.integers(0, 200_000), max_size=30), st.integers(0, 600))
@@ -144,7 +143,7 @@ def test_division_keeps_all_records_in_order_within_the_limits(
     sizes: list[int], small: int
 ) -> None:
     records = [BatchRecord(bytes(size), time=n) for n, size in enumerate([*sizes, *[9] * small])]
-    batches = divided(records)
+    batches = split(records)
     assert list(chain.from_iterable(batch.records() for batch in batches)) == records
     assert [batch.first for batch in batches[:1]] == [5] * bool(records)
     assert all(one.end == other.first for one, other in pairwise(batches))
@@ -152,24 +151,24 @@ def test_division_keeps_all_records_in_order_within_the_limits(
         assert len(batch.body) <= BATCH_BYTES_MAX
         rows = batch.records()
         assert batch == RecordBatch.of(rows, publisher="a", first=batch.first, topic=TOPIC)
-    assert divided(records) == batches
+    assert split(records) == batches
 
 
 @given(st.lists(st.integers(0, 300_000), max_size=12), st.integers(0, 12))
 def test_division_continues_where_a_batch_ended(sizes: list[int], cut: int) -> None:
     records = [BatchRecord(bytes(size)) for size in sizes]
-    batches = divided(records)
+    batches = split(records)
     done = sum(batch.count for batch in batches[:cut])
-    assert divided(records[done:], 5 + done) == batches[cut:]
+    assert split(records[done:], 5 + done) == batches[cut:]
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 255, 256])
 def test_division_fills_batches(count: int) -> None:
-    assert [batch.count for batch in divided([BatchRecord(b"x")] * count)] == [count]
+    assert [batch.count for batch in split([BatchRecord(b"x")] * count)] == [count]
 
 
 def test_full_batch_begins_the_next_one() -> None:
-    assert [b.count for b in divided([BatchRecord(b"x")] * 600)] == [256, 256, 88]
+    assert [b.count for b in split([BatchRecord(b"x")] * 600)] == [256, 256, 88]
 
 
 def test_largest_record_is_a_batch_of_its_own() -> None:
@@ -177,14 +176,7 @@ def test_largest_record_is_a_batch_of_its_own() -> None:
     large = BatchRecord(
         bytes(PAYLOAD_BYTES_MAX), time=2**62, key=bytes(1024), headers={"h": "v" * 8000}
     )
-    batches = divided([small, large, small])
+    batches = split([small, large, small])
     assert [batch.count for batch in batches] == [1, 1, 1]
     assert BATCH_BYTES_MAX < len(batches[1].body) <= RECORD_BYTES_MAX
     assert batches[1].records() == (large,)
-
-
-def test_time_range_ignores_unknown_times() -> None:
-    batch = batch_of(*[BatchRecord(b"x", time) for time in (9, 0, 4, 7)])
-    assert time_range(batch.body) == (4, 9)
-    assert time_range(batch_of(BatchRecord(b"x")).body) is None
-    assert time_range(b"damaged") is None

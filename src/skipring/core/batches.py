@@ -1,7 +1,8 @@
-"""Record batches: the records that one publisher publishes together, and their identity.
+"""Record batches: consecutive records of one publisher with one id.
 
-A batch is the paper's publication (section 4.2): ids, the trie, announcements, repair and storage
-work on batches. A record is what the application publishes. A batch is atomic at a member.
+A batch can be the paper's publication (section 4.2): ids, trie, announcements, repair and storage
+then work on batches, and a member has all records of a batch or none. No node uses it yet
+(decision 53).
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Annotated, Final, Self
 
-from msgspec import DecodeError, Meta, Raw, Struct, msgpack
+from msgspec import DecodeError, Meta, Struct, msgpack
 from msgspec.structs import force_setattr
 
 from skipring.core.limits import HEADERS_MAX, KEY_BYTES_MAX, NUMBER_MAX, PAYLOAD_BYTES_MAX
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES, RECORD_BYTES_MAX
 
-RECORDS_MAX: Final = 256  # Limit: an index has 2 bytes in a record id.
-BATCH_BYTES_MAX: Final = 512 * 1024  # of the body of a batch of two or more records
+RECORDS_MAX: Final = 256  # Guess; the index in a record id would allow 65,536.
+BATCH_BYTES_MAX: Final = 512 * 1024  # Guess: the body of a batch of two or more records.
 _BATCH_PART: Final = ID_BYTES - 2  # bytes of a batch id in the ids of its records
 _ARRAY_BYTES: Final = 3  # before the records in a body
 _FIXARRAY_MAX: Final = 15  # elements of a msgpack array whose header has one byte
@@ -30,7 +31,7 @@ Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 
 
 class BatchRecord(Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
-    """Record of a batch, as the publisher's application made it."""
+    """Record of a batch: what the application publishes."""
 
     payload: Annotated[bytes, Meta(max_length=PAYLOAD_BYTES_MAX)]
     time: Number = 0  # microseconds since the epoch at the publisher; 0 if unknown
@@ -38,32 +39,24 @@ class BatchRecord(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
     headers: Annotated[dict[str, str], Meta(max_length=HEADERS_MAX)] = {}
 
 
-class _Stamp(Struct, frozen=True, array_like=True, gc=False):
-    """Record of which only the time is decoded."""
-
-    payload: Raw
-    time: Number = 0
-
-
 _ENCODER: Final = msgpack.Encoder()
 _RECORDS: Final[msgpack.Decoder[tuple[BatchRecord, ...]]] = msgpack.Decoder(
     Annotated[tuple[BatchRecord, ...], Meta(min_length=1, max_length=RECORDS_MAX)]
 )
-_STAMPS: Final = msgpack.Decoder(list[_Stamp])
 
 
 class RecordBatch(Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """Consecutive records of one publisher and incarnation in one topic.
 
-    The ``id`` is a cache: it follows from the topic and all other fields. It covers the bytes of
-    the body as they are, so no canonical encoding is needed.
+    The ``id`` is the hash of the topic and all other fields. It covers the encoded body, so no
+    canonical encoding is needed.
     """
 
     publisher: NodeId
     first: Number  # sequence number of the first record
     count: Annotated[int, Meta(ge=1, le=RECORDS_MAX)]
     body: Annotated[bytes, Meta(max_length=RECORD_BYTES_MAX)]  # msgpack array of records
-    unordered: bool = False  # made by a sink: numbers identify, but do not order
+    unordered: bool = False  # published by a sink: numbers identify but do not order
     id: bytes = b""
 
     @classmethod
@@ -76,17 +69,17 @@ class RecordBatch(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
         topic: TopicId,
         unordered: bool = False,
     ) -> Self:
-        """Make a batch of records, with its id."""
+        """Encode records as one batch and compute its id."""
         body = _ENCODER.encode(records)
         return cls._with_id(cls(publisher, first, len(records), body, unordered), topic)
 
     @classmethod
-    def divided(
+    def split(
         cls, records: Iterable[BatchRecord], *, publisher: NodeId, first: int, topic: TopicId
     ) -> Iterator[Self]:
-        """Divide records into as few batches as the limits of number and size allow, in order.
+        """Split records into as few batches as the limits of number and size allow, in order.
 
-        The division depends on the records only, not on the calls that published them.
+        The result depends on the records only, not on the calls that published them.
         """
         for rows in _parts(map(_ENCODER.encode, records)):
             body = _array_header(len(rows)) + b"".join(rows)
@@ -102,7 +95,7 @@ class RecordBatch(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
 
     def id_in(self, topic: TopicId) -> bytes:
         """Return the id in a topic: 256 bits over all fields."""
-        state = _begun(topic, self.publisher).copy()
+        state = _hash_state(topic, self.publisher).copy()
         numbers = self.first.to_bytes(8, "big") + self.count.to_bytes(2, "big")
         state.update(numbers + (b"\1" if self.unordered else b"\0"))
         state.update(self.body)
@@ -118,7 +111,7 @@ class RecordBatch(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
         return self.first + self.count
 
     def records(self) -> tuple[BatchRecord, ...]:
-        """Decode the records; raise ValueError if the body has another form or number."""
+        """Decode the records; raise ValueError if the body is invalid or their number differs."""
         try:
             records = _RECORDS.decode(self.body)
         except DecodeError as error:
@@ -132,17 +125,8 @@ class RecordBatch(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
         return self.id[:_BATCH_PART] + index.to_bytes(2, "big")
 
 
-def time_range(body: bytes | memoryview) -> tuple[int, int] | None:
-    """Return the lowest and highest known time in a body; None if there is none."""
-    try:
-        times = [stamp.time for stamp in _STAMPS.decode(body) if stamp.time]
-    except DecodeError:
-        return None
-    return (min(times), max(times)) if times else None
-
-
 def _parts(rows: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Divide encoded records at the limits of a batch; a larger record is alone."""
+    """Split encoded records at the limits of a batch; a larger record is alone in its part."""
     part: list[bytes] = []
     size = _ARRAY_BYTES
     for row in rows:
@@ -161,8 +145,8 @@ def _array_header(count: int) -> bytes:
 
 
 @lru_cache(maxsize=1024)  # most batches of a topic come from few publishers
-def _begun(topic: TopicId, publisher: NodeId) -> blake2b:
-    """Return the hash state that a publisher's batches in a topic share; callers copy it."""
+def _hash_state(topic: TopicId, publisher: NodeId) -> blake2b:
+    """Return the hash state after topic and publisher; callers copy it."""
     state = _ID.copy()
     for text in (topic, publisher):
         data = text.encode()

@@ -44,7 +44,6 @@ def footer(at: int = 100) -> SegmentFooter:
         end=9,
         chain=b"e" * 16,
         newest=[("a", 0, 8)],
-        times=(3, 4),
     )
 
 

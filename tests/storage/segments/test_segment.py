@@ -96,9 +96,9 @@ def test_footer_has_the_index_of_a_scan(path: Path) -> None:
     loaded = load(path)
     index, other = loaded.segment.index, scanned.segment.index
     assert loaded.segment.is_sealed
-    for name in ("positions", "offsets", "end", "chain", "newest", "times", "size"):
+    for name in ("positions", "offsets", "end", "chain", "newest", "size"):
         assert getattr(index, name) == getattr(other, name)
-    assert (index.end, index.chain, index.times) == (10, ENTRIES[-1].chain, (1000, 1009))
+    assert (index.end, index.chain) == (10, ENTRIES[-1].chain)
     assert index.newest == {("node0", 0): 7, ("node1", 0): 5, ("node2", 0): 9}
     files = FileCache(os.O_RDONLY)
     ids = [entry.batch.id for entry in ENTRIES]

@@ -1,4 +1,4 @@
-"""Chunk of a segment: consecutive entries that are read from the file together."""
+"""Chunk of a segment: consecutive entries that one read returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skipring.storage.segments.topic_directory import OffsetRanges
 
 
 class RawEntries(NamedTuple):
-    """Contiguous entries as they are stored; the receiver verifies them."""
+    """Bytes of contiguous entries; the receiver verifies them."""
 
     start: int
     end: int  # offset after the last record
@@ -20,14 +20,14 @@ class RawEntries(NamedTuple):
 
 
 class SegmentChunk(NamedTuple):
-    """Places of consecutive entries, whose bytes are read later."""
+    """Places of consecutive entries; the caller reads their bytes."""
 
     positions: list[int]  # of each entry and of the end, in the file
     offsets: list[int]  # of each entry and of the end, which is that of the next entry
 
     @classmethod
     def of(cls, index: EntryIndex, first: int, bytes_max: int) -> SegmentChunk:
-        """Choose at least one entry, and more of them within a size."""
+        """Select entries up to a total size, at least one."""
         limit = index.positions[first] + bytes_max
         stop = max(first + 1, bisect_right(index.positions, limit, first + 1) - 1)
         if index.size <= limit:
@@ -59,7 +59,7 @@ class SegmentChunk(NamedTuple):
     ) -> RawEntries | None:
         """Return the first contiguous entries with records between two offsets.
 
-        They end before an absent or damaged entry; only damage of sizes and offsets is detected.
+        They end before an absent or damaged entry. Only damaged sizes and offsets are detected.
         """
         first = after = -1  # offsets
         begin = stop = 0  # positions in the data

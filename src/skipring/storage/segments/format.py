@@ -1,8 +1,7 @@
 """Format of a segment file: a header, entries, and a footer once the segment is sealed.
 
-An entry is a batch with its place in the log. It begins with a marker and contains its offset, so
-the entries behind damaged bytes are found again. Header, entries and footer have a CRC-32, which
-is verified whenever they are read.
+An entry is a batch with its offset in the log. It begins with a marker, so a scan finds the entries
+behind damaged bytes. Header, entries and footer have a CRC-32, which every read verifies.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from skipring.core.publications import ID_BYTES
 MARKER: Final = b"\xf5SRB"
 DIGEST_BYTES: Final = 16
 START_OF_CHAIN: Final = bytes(DIGEST_BYTES)
-ENTRY_BYTES_MAX: Final = 1 << 20  # Limit: the largest batch is shorter.
+ENTRY_BYTES_MAX: Final = 1 << 20  # Limit: above RECORD_BYTES_MAX and the fields of an entry.
 TRAILER_BYTES: Final = 16
-HEADER_BYTES_MAX: Final = 4096  # Limit: a topic of 255 characters takes a quarter of it.
+HEADER_BYTES_MAX: Final = 4096  # Limit: a topic has at most 1,020 bytes.
 
 _MAGIC: Final = b"skiplog1"  # the last byte is the version
 _END_MAGIC: Final = b"skipend1"
@@ -57,14 +56,13 @@ class SegmentFooter(Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """Index of a sealed segment."""
 
     header: SegmentHeader
-    at: int  # position of the footer; another one means that bytes were added or removed
+    at: int  # position of the footer; it differs if bytes were inserted or removed
     ids: bytes
     positions: bytes  # of the entries in the file, 4 bytes each
     offsets: bytes  # of their first records, relative to the start, 4 bytes each
     end: int  # offset after the last record
     chain: bytes  # running digest after the last entry
     newest: list[tuple[NodeId, int, int]]  # publisher, incarnation, newest number
-    times: tuple[int, int] | None  # lowest and highest time of a record
 
 
 class Entry(NamedTuple):
@@ -81,7 +79,7 @@ class Entry(NamedTuple):
 
 
 class EntryPlace(NamedTuple):
-    """Size and offsets of an entry, which is not verified."""
+    """Size and offsets of an entry; its checksum is not verified."""
 
     size: int
     offset: int

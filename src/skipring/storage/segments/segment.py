@@ -1,7 +1,7 @@
 """Segment of a log: a file of entries, and the index of their places in memory.
 
-The index of a sealed segment comes from its footer. Without an intact footer it comes from a scan,
-which also finds the entries behind damaged bytes.
+The index of a sealed segment is read from its footer. Without an intact footer a scan of the file
+rebuilds it; the scan also finds the entries behind damaged bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Final, NamedTuple, Self
 
 from msgspec.structs import replace
 
-from skipring.core.batches import time_range
 from skipring.core.peers import TopicId
 from skipring.core.publications import COUNTER_BITS, ID_BYTES, SEQ_BELIEVED_MAX, SequenceId
 from skipring.storage.segments.format import (
@@ -42,16 +41,16 @@ from skipring.storage.segments.format import (
 )
 
 SUFFIX: Final = ".log"
-CHUNK_BYTES: Final = 4 << 20  # Guess: of one read; twice the part that is read again.
+CHUNK_BYTES: Final = 4 << 20  # Guess: one read of a scan; half of it has room for any entry.
 _OFFSETS_MAX: Final = 1 << 26  # of a segment; a record has more than one byte
 _POSITION_MAX: Final = (1 << 32) - 1
 _BLOCK_BYTES: Final = 1 << 16  # Guess: a disk error makes one block unreadable.
 
 
 class FileCache:
-    """Descriptors of the files that were used last; one thread uses a cache at a time."""
+    """Open files, the least recently used closed first; for one thread at a time."""
 
-    def __init__(self, flags: int, files_max: int = 32) -> None:  # Guess: few segments are busy.
+    def __init__(self, flags: int, files_max: int = 32) -> None:  # Guess: few segments are in use.
         self._flags = flags | os.O_CLOEXEC
         self._files_max = files_max
         self._files: OrderedDict[Path, int] = OrderedDict()
@@ -73,7 +72,7 @@ class FileCache:
         except FileNotFoundError:
             if self._flags & (os.O_WRONLY | os.O_RDWR):
                 raise
-            return os.open(os.devnull, self._flags)  # all entries of a lost file are unreadable
+            return os.open(os.devnull, self._flags)  # a lost file reads as damaged entries
 
     def drop(self, path: Path) -> None:
         """Close the descriptor of a file, if it is open."""
@@ -90,7 +89,7 @@ class FileCache:
 class EntryIndex:
     """Places of entries in one segment: 8 bytes of memory for each."""
 
-    __slots__ = ("chain", "end", "newest", "offsets", "positions", "size", "start", "times")
+    __slots__ = ("chain", "end", "newest", "offsets", "positions", "size", "start")
 
     def __init__(self, start: int, chain: bytes, size: int) -> None:
         self.start = start  # offsets in the index are relative to it
@@ -100,7 +99,6 @@ class EntryIndex:
         self.positions = array("I")
         self.offsets = array("I")
         self.newest: dict[SequenceId, int] = {}
-        self.times: tuple[int, int] | None = None
 
     @classmethod
     def after(cls, other: EntryIndex) -> Self:
@@ -120,7 +118,6 @@ class EntryIndex:
             sequence = batch.publisher, newest >> COUNTER_BITS
             if self.newest.get(sequence, -1) < newest:
                 self.newest[sequence] = newest
-        self._widen(time_range(batch.body))
 
     def extend(self, other: EntryIndex) -> None:
         """Add the entries of an index of the same segment."""
@@ -128,21 +125,13 @@ class EntryIndex:
         self.offsets.extend(other.offsets)
         self.size, self.end, self.chain = other.size, other.end, other.chain
         merge_newest(self.newest, other.newest)
-        self._widen(other.times)
 
     def adopt(self, footer: SegmentFooter) -> None:
-        """Replace the content by that of a footer."""
+        """Replace the content with that of a footer."""
         self.positions = _unpacked(footer.positions)
         self.offsets = _unpacked(footer.offsets)
         self.size, self.end, self.chain = footer.at, footer.end, footer.chain
         self.newest = {(node, incarnation): last for node, incarnation, last in footer.newest}
-        self.times = footer.times
-
-    def _widen(self, times: tuple[int, int] | None) -> None:
-        known = self.times
-        if times is not None and known is not None:
-            times = min(times[0], known[0]), max(times[1], known[1])
-        self.times = times or known
 
     def cut(self, boundary: int, file: int) -> None:
         """Remove the entries that end after an offset."""
@@ -198,11 +187,11 @@ class LogSegment:
         self.footer_bytes = size
 
     def follow(self, chain: bytes) -> None:
-        """Replace the digest of a damaged header by that of the segment before."""
+        """Replace the digest of a damaged header with that of the previous segment."""
         self.header = replace(self.header, chain=chain)
 
     def ids(self, files: FileCache) -> Iterator[bytes]:
-        """Yield the ids of the confirmed entries, as they were stored."""
+        """Yield the stored ids of the confirmed entries."""
         index = self.index
         if self.is_sealed:
             data = read_at(files.get(self.path), self.footer_bytes, index.size)
@@ -220,7 +209,7 @@ class LogSegment:
             yield data[at : at + ID_BYTES]
 
     def footer(self, files: FileCache, tail: EntryIndex, tail_ids: bytes = b"") -> bytes:
-        """Return the footer that seals the segment after the entries of a tail."""
+        """Return the footer of the segment with the entries of a tail."""
         whole = EntryIndex(self.header.start, self.header.chain, self.index.size)
         whole.extend(self.index)
         whole.extend(tail)
@@ -233,7 +222,6 @@ class LogSegment:
             end=whole.end,
             chain=whole.chain,
             newest=[(*sequence, number) for sequence, number in sorted(whole.newest.items())],
-            times=whole.times,
         )
         return encode_footer(footer)
 
@@ -251,7 +239,7 @@ class LoadedSegment(NamedTuple):
     """Segment as it was found on the disk."""
 
     segment: LogSegment
-    has_header: bool  # otherwise the digest before the first entry is unknown
+    has_header: bool  # False: the digest before the first entry is unknown
     file_bytes: int
     losses: list[LostRange]  # found by a scan
 
@@ -293,7 +281,7 @@ def load_segment(path: Path, topic: TopicId, start: int) -> LoadedSegment | None
 
 @contextmanager
 def open_file(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
-    """Open a file for the block."""
+    """Open a file; close it after the block."""
     file = os.open(path, flags | os.O_CLOEXEC)
     try:
         yield file
@@ -302,7 +290,7 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
 
 
 def read_at(file: int, size: int, position: int) -> bytes:
-    """Return bytes of a file; none if the disk cannot read them."""
+    """Return bytes of a file; no bytes after a read error of the disk."""
     try:
         return os.pread(file, size, position)
     except OSError as error:
@@ -329,7 +317,7 @@ def _read_footer(file: int, file_bytes: int) -> tuple[SegmentFooter, int] | None
 
 
 def _scan(file: int, file_bytes: int, index: EntryIndex, topic: TopicId) -> list[LostRange]:
-    """Fill an index with the intact entries of a file; return the damaged places before them."""
+    """Fill an index with the intact entries of a file; return the gaps between them."""
     losses: list[LostRange] = []
     at = base = index.size
     data = b""
@@ -351,8 +339,8 @@ def _scan(file: int, file_bytes: int, index: EntryIndex, topic: TopicId) -> list
 def _is_next(entry: Entry, at: int, index: EntryIndex, topic: TopicId) -> bool:
     """Return True if an intact entry belongs after the last one.
 
-    An entry behind damaged bytes may be a part of a record's payload that looks like an entry. It
-    needs a genuine id and an offset that is possible in this segment.
+    Behind damaged bytes, a part of a payload may look like an entry. An entry there needs a genuine
+    id and an offset that is possible in this segment.
     """
     if at == index.size and entry.offset == index.end:
         return True
@@ -374,7 +362,7 @@ def _next_candidate(data: bytes, at: int) -> int:
 
 
 def _read_chunk(file: int, position: int, file_bytes: int) -> bytes:
-    """Read the next bytes of a file; bytes that the disk cannot read are zeros."""
+    """Read the next bytes of a file; replace unreadable blocks with zeros."""
     size = min(CHUNK_BYTES, file_bytes - position)
     data = read_at(file, size, position)
     if len(data) < size:

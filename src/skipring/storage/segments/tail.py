@@ -43,7 +43,7 @@ class SegmentTail:
 
     @property
     def is_new(self) -> bool:
-        """Return True if the segment has no confirmed entry; its file is created."""
+        """Return True if the segment has no confirmed entry; ``write`` creates its file."""
         return not self.segment.index.positions
 
     def add(self, entry: Entry, head: bytes) -> None:
@@ -59,11 +59,11 @@ class SegmentTail:
         return has_entries and self.index.size + size > bytes_max
 
     def write(self, *, is_sealed: bool = False) -> None:
-        """Write the entries, and the footer if the segment becomes sealed."""
+        """Write the entries, and the footer if the commit seals the segment."""
         path, position = self.segment.path, self.segment.index.size
         if self.is_new:
             self._files.drop(path)
-            path.unlink(missing_ok=True)  # of a commit that failed
+            path.unlink(missing_ok=True)  # left by a failed commit
             file = self._files.get(path, os.O_CREAT | os.O_EXCL)
             self._pieces.insert(0, encode_header(self.segment.header))
             position = 0
@@ -88,9 +88,10 @@ class SegmentTail:
 
 
 def cut_unconfirmed(segment: LogSegment, files: FileCache) -> None:
-    """Remove what a failed commit has written after the confirmed entries, if the disk allows it.
+    """Truncate a file after its confirmed entries, if the disk allows it.
 
-    Recovery ignores it otherwise, because the next segment begins before it.
+    Otherwise recovery ignores the bytes of the failed commit, because the next segment begins with
+    the same offset.
     """
     files.drop(segment.path)
     with suppress(OSError):
@@ -98,7 +99,7 @@ def cut_unconfirmed(segment: LogSegment, files: FileCache) -> None:
 
 
 def _write(file: int, pieces: list[bytes], position: int) -> None:
-    """Write all pieces at a position, also if the system writes only a part at a time."""
+    """Write all pieces at a position; continue after a partial write."""
     for group in _groups(pieces):
         size = sum(map(len, group))
         written = os.pwritev(file, group, position)
