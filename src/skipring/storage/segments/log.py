@@ -145,8 +145,9 @@ class SegmentLog:
     def raw_range(self, start: int, end: int, bytes_max: int) -> RawEntries | None:
         """Return contiguous durable entries between two offsets as they are stored.
 
-        The range begins with the first intact entry. It ends before an absent or damaged entry, and
-        at the end of a segment. A single entry may exceed ``bytes_max``.
+        The range begins with the first readable entry. It ends before an absent or damaged entry,
+        and at the end of a segment. Only damaged sizes and offsets are detected: the receiver
+        verifies the entries. A single entry may exceed ``bytes_max``.
         """
         while start < min(end, self.durable_end):
             read = self._chunk(start, bytes_max)
@@ -198,7 +199,7 @@ class SegmentLog:
         return entry.chain[:CHAIN_BYTES] if entry is not None else bytes(CHAIN_BYTES)
 
     def _chain_place(self, offset: int) -> tuple[LogSegment | None, int, bytes]:
-        """Return the last stored entry that begins before an offset, or else the digest there."""
+        """Return the last stored entry that begins before an offset, or no entry and the digest."""
         with self._lock:
             number = bisect_left(self._starts, offset) - 1
             if number < 0:
@@ -225,7 +226,7 @@ class SegmentLog:
         return entry.offset
 
     def discard(self, offset: int, reason: str = DAMAGED) -> None:
-        """Quarantine the batch with the record at an offset, durably after the next commit."""
+        """Quarantine the batch that contains an offset; the next commit makes this durable."""
         if offset in self._absent:
             return
         entry = self._in_memory(offset)
@@ -369,7 +370,7 @@ class SegmentLog:
             return [entry for entry, _ in self._unconfirmed if entry.end > start]
 
     def _chunk(self, start: int, bytes_max: int) -> tuple[SegmentChunk, bytes] | None:
-        """Read the stored entries from an offset on, at least one."""
+        """Read stored entries, beginning at an offset; at least one."""
         place = self._place(start)
         if place is None:
             return None

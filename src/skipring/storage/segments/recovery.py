@@ -33,7 +33,7 @@ from skipring.storage.segments.topic_directory import (
     new_epoch,
 )
 
-QUARANTINED_BYTES_MAX: Final = 4 << 20  # Guess: of one damaged place, enough for an analysis.
+QUARANTINED_BYTES_MAX: Final = 4 << 20  # Guess: enough of one damaged range for an analysis.
 
 
 class RecoveredLog(NamedTuple):
