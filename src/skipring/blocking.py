@@ -46,7 +46,7 @@ class Connection:
 
     @property
     def name(self) -> NodeId:
-        """Return the node's name; empty until it is open, if only its directory knows the name."""
+        """Return the name of the node; empty until opened if it is stored in the directory."""
         return self._session.name
 
     def open(self) -> Self:
@@ -205,7 +205,7 @@ class Subscription:
         while not (found := self._hand_out(1)):
             if not self._thread.call(self._fill, READ_AHEAD, _left_s(deadline)):
                 return None
-            # Otherwise a publication arrived, unless it is skipped or another thread was faster.
+            # Otherwise a publication arrived, unless it is skipped or another thread took it.
         return found[0]
 
     def read_many(self, limit: int = READ_MANY, timeout: float | None = None) -> list[Publication]:
@@ -335,7 +335,7 @@ class _LoopThread:
                 self._calls.discard(call)
 
     def stop(self) -> None:
-        """Close the connection and wait for the end of the thread, within a bound."""
+        """Close the connection and wait, for a bounded time, until the thread ends."""
         with self._lock:
             self._is_stopped = True
             loop, self._loop = self._loop, None

@@ -345,7 +345,7 @@ class Cluster:
     def _violations(
         self, topic: TopicId, statuses: Mapping[NodeId, NodeStatus] | None = None
     ) -> Iterator[str]:
-        """Check the own nodes, and other members by their statuses, if these are given."""
+        """Check the cluster's own nodes and, if statuses are given, the other members."""
         machines = self._machines(topic)
         trusted = self._foreign(topic) if statuses is None else {}
         others = {name: ring_state(status) for name, status in (statuses or {}).items()}
@@ -431,7 +431,7 @@ class Cluster:
 
 
 def _allow_files(n: int) -> None:
-    """Raise the limit of open files for a cluster's sockets, or InputError with the remedy."""
+    """Increase the limit of open files for a cluster; raise InputError if it stays too low."""
     needed = FILES_ASIDE + FILES_OF_A_NODE * n
     allowed = allow_files(FILES_ASIDE + FILES_OF_A_NODE_MAX * n)
     if allowed < needed:

@@ -131,7 +131,10 @@ async def test_killed_member_is_seen_as_crashed() -> None:
         seen = await inspector.inspect(TopicContents.DIFFERENCES)
         assert seen.snapshot.crashed == ("n02",)
         assert list(seen.statuses) == ["n00", "n01", "n03"]
-        assert any("n02 under label" in fault and "no live" in fault for fault in faults(seen))
+        assert any(
+            "n02 under label" in fault and "not a live subscriber" in fault
+            for fault in faults(seen)
+        )
         parse_world(render_world(seen.snapshot))
 
 

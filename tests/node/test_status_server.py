@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.events import (
+    IndexRequested,
     Overwritten,
     PublishManyRequested,
     PublishRequested,
@@ -39,10 +40,12 @@ from skipring.core.supervisor import Supervisor
 from skipring.core.topics import SubscriberTopics
 from skipring.node.change_log import ChangeLog
 from skipring.node.status_server import (
+    INDEX_SLICE_IDS,
     database_page,
     handle_status_request,
     node_status,
     publication_page,
+    slices_of,
 )
 from skipring.storage.store import PublicationStore
 from skipring.wire.codec import decode, encode, named_nodes
@@ -197,6 +200,23 @@ def test_status_during_a_backfill_neither_indexes_nor_hashes() -> None:
     status = node_status(machine, 4)
     assert (status.count, status.root) == (1, EMPTY_ROOT)
     assert machine.replica.is_behind
+
+
+def test_status_of_100_000_publications_is_indexed_in_slices() -> None:
+    count = 100_000
+    machine = subscriber(MemoryLog())
+    requests = tuple(PublishRequested(payload=b"%d" % number) for number in range(count))
+    machine.handle(PublishManyRequested(requests))
+    replica = machine.replica
+    assert node_status(machine, 4).root == EMPTY_ROOT
+    for number in range(1, 4):
+        machine.handle(IndexRequested(INDEX_SLICE_IDS))
+        assert len(replica.indexed_trie) == number * INDEX_SLICE_IDS, "no slice is larger"
+    for _ in range(slices_of(count)):
+        machine.handle(IndexRequested(INDEX_SLICE_IDS))
+    status = node_status(machine, 4)
+    assert not replica.is_behind
+    assert (status.count, status.root) == (count, replica.indexed_trie.root())
 
 
 def test_status_of_any_corrupted_machine_fits_its_frame() -> None:

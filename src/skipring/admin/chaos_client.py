@@ -1,4 +1,4 @@
-"""Client side of fault injection: ask every affected process first, then damage each."""
+"""Client side of fault injection: check every affected process first, then inject the faults."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ChaosClient:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def members(self) -> dict[NodeId, NodeStatus]:
-        """Return the live members; raise UnreachableError if there are none, or no supervisor."""
+        """Return the live members; raise UnreachableError if there is none or no supervisor."""
         inspection = await Inspector(self._client, self._topic).inspect(TopicContents.NOTHING)
         members = {node: each for node, each in inspection.statuses.items() if each.member}
         if not members:

@@ -166,7 +166,7 @@ def share_of(members: Iterable[NodeId], share: float, seed: int) -> list[NodeId]
 
 
 def words(damage: Damage) -> str:
-    """Describe a damage for a reader."""
+    """Describe the damage to one process, for display."""
     match damage:
         case Overwrite(label=label):
             return f"variables overwritten, label {label.bits if label is not None else 'none'}"
@@ -186,7 +186,7 @@ def words(damage: Damage) -> str:
 
 
 def _world(adversary: Adversary, count: int, rng: Random) -> Snapshot:
-    """Return a world with ``count`` live subscribers; crashed nodes come in addition."""
+    """Return a world with ``count`` live subscribers, not counting crashed ones."""
     state = rng.getstate()
     for n in range(count, 2 * count + 2):
         rng.setstate(state)

@@ -48,7 +48,7 @@ LAYERS: Final[Mapping[Layer, str]] = {
     Layer.PUBLICATIONS: "publications",
 }
 
-# How each layer of a live ring is repaired, once the layers before it are correct.
+# Repair of each layer of a live ring, once the layers before it are correct.
 REPAIRS: Final[Mapping[Layer, str]] = {
     Layer.DATABASE: (
         "the supervisor repairs its database first (section 3.1), evicts members that neighbours "
@@ -134,7 +134,7 @@ def diagnose(inspection: Inspection) -> Diagnosis:
 
 
 async def wait_healthy(inspector: Inspector, timeout_s: float, members_min: int = 1) -> Diagnosis:
-    """Diagnose a topic until it is healthy or the time is over; return the last diagnosis.
+    """Diagnose a topic until it is healthy or the timeout expires; return the last diagnosis.
 
     Raise UnreachableError if no supervisor has answered by then.
     """

@@ -1,8 +1,8 @@
-"""Inspector of a live topic: reads the database, then every node that is referred to.
+"""Inspector of a live topic: reads the database, then every referenced node.
 
 It also finds a ring that the supervisor does not know if one reference leads there. The result is a
 snapshot, the same value that a simulated world returns, without messages in flight. The nodes
-answer one after the other while the ring works, so a change may be seen in part.
+answer one after the other while the ring works, so the snapshot may show part of a change.
 """
 
 from __future__ import annotations
@@ -352,7 +352,7 @@ def _referred_to_by(status: NodeStatus) -> Iterator[NodeId]:
 
 
 def _groups(statuses: dict[NodeId, NodeStatus], *, is_apart: bool) -> list[list[NodeId]]:
-    """Group nodes by root and count, hence with the same ids; or return each node alone."""
+    """Group nodes of equal root and count, hence equal ids; or return one group per node."""
     if is_apart:
         return [[node] for node in statuses]
     groups: dict[tuple[bytes, int], list[NodeId]] = {}

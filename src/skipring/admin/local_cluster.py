@@ -1,4 +1,4 @@
-"""Parts of a cluster in one process: its supervisor, and the view of members elsewhere."""
+"""In-process cluster support: the supervisor, and the view of members in other processes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class RestartableSupervisor:
 
 
 class ForeignView(Struct, frozen=True):
-    """Topic to be judged; it shares the local machines, so that a large ring is not copied."""
+    """View of a topic for the legitimacy check; it refers to the local machines without a copy."""
 
     topic: TopicId
     roster: Roster
@@ -99,7 +99,7 @@ class ForeignView(Struct, frozen=True):
     crashed: Sequence[NodeId]
 
     def in_flight(self) -> Iterable[Parcel]:
-        """Return nothing: messages between sockets cannot be seen."""
+        """Return no messages: those in sockets cannot be observed."""
         return ()
 
 

@@ -61,7 +61,7 @@ class Connection:
 
     @property
     def name(self) -> NodeId:
-        """Return the node's name; empty until connected, if only its directory knows the name."""
+        """Return the name of the node; empty until connected if it is stored in the directory."""
         return self._session.name
 
     async def close(self) -> int:

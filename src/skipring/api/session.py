@@ -69,7 +69,7 @@ class Session:
 
     @property
     def name(self) -> NodeId:
-        """Return the name of the node; empty until connected, if only its directory knows it."""
+        """Return the name of the node; empty until connected if it is stored in the directory."""
         return self._name
 
     @property
@@ -131,7 +131,7 @@ class Session:
         return self._unconfirmed
 
     async def _leave_all(self) -> None:
-        """Leave the topics whose block is still open."""
+        """Leave the topics that are still subscribed."""
         await asyncio.gather(*(leave() for leave in list(self._leaves.values())))
 
     @property
@@ -220,7 +220,7 @@ def new_session(  # noqa: PLR0913  (the parameters of skipring.connect)
 
 
 def _check_seconds(value: object, parameter: str, what: str, *, is_allowed: bool) -> None:
-    """Raise InputError unless the value is a positive number of seconds, or allowed anyway."""
+    """Raise InputError unless ``is_allowed`` or the value is a positive number of seconds."""
     if not is_allowed and not (isinstance(value, int | float) and 0 < value < inf):
         raise InputError(f"expected a number of seconds{what}, got {value!r}", parameter=parameter)
 

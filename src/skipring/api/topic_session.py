@@ -101,7 +101,7 @@ class TopicSession:
             )
 
     def check_opened(self) -> None:
-        """Raise SkipringError if the topic was never joined; the text shows the correct form."""
+        """Raise SkipringError if the topic was never joined; the message shows correct usage."""
         if not self._has_been_opened:
             prefix = self._prefix
             raise SkipringError(

@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open closed standard streams, so that no other file gets their numbers."""
+    """Open closed standard streams, so that no other file gets their descriptors."""
     for number in range(3):
         try:
             os.fstat(number)

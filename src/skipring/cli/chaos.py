@@ -27,7 +27,7 @@ _seed = option("--seed", "Random seed.", type=click.IntRange(0), default=0)
 
 
 def _damaging(command: Callable[..., Plan], *, is_gentle: bool = False) -> Command:
-    """Return a command that applies the plan which a function returns.
+    """Turn a function that returns a plan into a command that applies it.
 
     The command also has the parameters that all share: topic, access, output format.
     """

@@ -207,7 +207,7 @@ def run_with_progress(simulation: Simulation, start: str, pace_s: float | None =
 
 
 class RunView:
-    """Sequence of pictures of a run."""
+    """Pictures of a run, painted round by round."""
 
     def __init__(self, simulation: Simulation, start: str) -> None:
         scenario, nodes = simulation.scenario, len(simulation.world.subscribers)

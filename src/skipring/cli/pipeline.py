@@ -1,4 +1,4 @@
-"""``skipring pipeline``: topics as a lake of Parquet tables, and a report on it."""
+"""``skipring pipeline``: write topics to a lake of Parquet tables, and report on it."""
 
 from __future__ import annotations
 

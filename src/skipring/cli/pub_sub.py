@@ -297,7 +297,7 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "\\": "\\", "0": "\0", "r": "\r"}
 
 
 def _formatted(form: str, topic: str, publication: Publication) -> str:
-    """Replace the tokens of kcat's format, and additional tokens, by fields of a publication."""
+    """Replace the tokens of kcat's format, and additional tokens, with fields of a publication."""
     key, payload = publication.key, publication.payload or b""
     tokens = {
         "%": "%",

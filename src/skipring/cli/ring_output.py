@@ -127,7 +127,7 @@ def changes(before: Inspection, after: Inspection) -> list[RingChange]:
     old, new = _rows(before), _rows(after)
     for node in sorted(old.keys() | new.keys()):
         was, now = (rows.get(node, {"standing": "unknown"}) for rows in (old, new))
-        # Of a node that joined or left, only the standing; the root follows from "stored".
+        # If a node joined or left, show only its standing; the root follows from "stored".
         is_same = was["standing"] == now["standing"]
         for field in now if is_same else ("standing",):
             if was[field] != now[field] and field != "root":

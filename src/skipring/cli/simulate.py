@@ -119,7 +119,7 @@ def _prepare(scenario: Path | None, load: Path | None, found: dict[str, object])
 
 
 def _start_of(simulation: Simulation, load: Path | None) -> str:
-    """Return a sentence about the start of the run."""
+    """Describe the initial state of the run."""
     from skipring.world.adversaries import ADVERSARIES
 
     if load is not None:
@@ -185,7 +185,7 @@ def _counts(world: Snapshot) -> dict[str, int]:
 
 
 def _require_writable(path: Path | None) -> None:
-    """Raise InputError, before the run, if a file cannot be written at its end."""
+    """Raise InputError before the run if an output file is not writable."""
     if path is None:
         return
     if not path.parent.is_dir():

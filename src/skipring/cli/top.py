@@ -84,7 +84,7 @@ def top(access: Access, refresh: float, as_json: bool) -> int | None:
 
 
 def _is_terminal() -> bool:
-    """Return True if stdin, stdout and stderr are terminals that can paint."""
+    """Return True if stdin, stdout and stderr are terminals that support repainting."""
     can_paint = os.environ.get("TERM") not in (None, "", "dumb", "unknown")
     return can_paint and all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
 

@@ -149,7 +149,7 @@ def _supervisor_row(row: SupervisorRow, glyphs: Glyphs) -> TopRow:
     if not row.answers:
         none, silent = (NONE, ""), (f"{glyphs.dead} does not answer", DEAD_STYLE)
         return TopRow(row.address, ((row.address, "bold"), none, none, silent, none, none), ())
-    # A warning appears only above the maximum that chance explains.
+    # Warn only above the maximum that random variation explains.
     sign, style = (
         (glyphs.right, RIGHT_STYLE)
         if row.requests <= row.requests_max
@@ -251,10 +251,10 @@ class TopPage:
     """Page that covers the tables until it is closed; this one explains keys and columns."""
 
     async def refresh(self) -> None:
-        """Request current values; this page has none."""
+        """Do nothing: the help page has no values to refresh."""
 
     def painted(self, _: RingPanel) -> RenderableType:
-        """Return the page for a terminal of some size."""
+        """Return the page, sized for the terminal."""
         return Text(HELP)
 
 

@@ -1,8 +1,8 @@
 """Anti-entropy between two members: PublishTimeout, CheckTrie, CheckAndPublish (Algorithm 5).
 
 A member sends a neighbour the root of its trie. If the digests differ, the neighbour replies with
-its summaries below that prefix. Both continue in turns until each knows which publications it
-lacks. A summary of a range is complete, so its receiver also sends the publications that the
+its summaries below that prefix. They alternate until each knows which publications it lacks.
+A summary of a range is complete, so its receiver also sends the publications that the
 sender lacks there (T4): after a session that runs to its end, both tries are equal. A member stores
 only that a session is open; a later session repairs the losses of an earlier one.
 
@@ -69,12 +69,12 @@ class TransferTracker:
 
     @property
     def is_reading(self) -> bool:
-        """Return True during a backfill, from several sources at once."""
+        """Return True during a backfill, which reads from several sources at once."""
         return self.is_receiving and self._source is None
 
     def on_tick(self) -> None:
         """Count one tick; end histories that have stalled or lasted too long."""
-        # Memory may be corrupted: clamp counters to the values that they are set to.
+        # Memory may be corrupted: clamp counters to their valid range.
         ticks_max = self._config.history_ticks
         self._source_ticks = max(min(self._source_ticks, ticks_max) - 1, 0)
         self._rest_ticks = max(min(self._rest_ticks, self._config.history_rest_ticks) - 1, 0)
@@ -89,12 +89,12 @@ class TransferTracker:
         }
 
     def on_sent(self, to: NodeId, session: int, count: int) -> None:
-        """Record the number of publications sent in one reply; above the limit it is a history."""
+        """Record the number of publications sent in a reply; more than the limit is a history."""
         if count > self._config.repair_announce_max:
             self._served[to] = session, self._config.history_ticks
 
     def on_received(self, sender: NodeId | None, count: int, *, is_last: bool) -> None:
-        """Record the number of new publications in one message; above the limit it is a history."""
+        """Record the number of new publications in a message; more than the limit is a history."""
         if (
             count > self._config.repair_announce_max
             and sender is not None
@@ -186,7 +186,7 @@ class AntiEntropy:
             return
         if config.rules.scrub and not is_reading:
             self._scrub(out)
-        # Memory may be corrupted: clamp counters to the values that they are set to.
+        # Memory may be corrupted: clamp counters to their valid range.
         self._patience = min(max(self._patience, config.session_ticks), config.session_ticks_max)
         self._open_ticks = min(self._open_ticks, self._patience)
         self._transfers.on_tick()

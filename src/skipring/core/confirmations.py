@@ -92,7 +92,7 @@ class Completeness:
         return self.is_complete and self._age < CONFIRMED_TICKS
 
     def reset(self) -> None:
-        """Start again, as an incomplete member."""
+        """Reset all variables to those of an incomplete member."""
         self.is_complete, self._age = False, 0
         self._asked, self._asked_times, self._confirmed = None, 0, None
 
@@ -131,7 +131,7 @@ class SyncConfirmations:
     def on_tick(self, neighbours: Sequence[NodeId]) -> bool:
         """Return True if the neighbours should be asked now; the intervals double."""
         self.nodes &= frozenset(neighbours)
-        # Memory may be corrupted: clamp counters to the values that they are set to.
+        # Memory may be corrupted: clamp counters to their valid range.
         ticks_max = self._config.quiet_ticks_max
         self._ask_ticks = min(self._ask_ticks, ticks_max)
         self._period = min(max(self._period, 1), ticks_max)

@@ -158,7 +158,7 @@ class Drain:
     # -- messages and reports ----------------------------------------------------------------
 
     def on_draining(self, message: Draining, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Record that another node leaves; replace a receiver that does not remain."""
+        """Record that another node leaves; replace the receiver if it is no longer a candidate."""
         named = self._staying(neighbours)
         if self._leaving is None:
             self._leaving = {}
@@ -226,7 +226,7 @@ class Drain:
 
     def on_tick(self, neighbours: Sequence[NodeId], out: Outbox) -> None:
         """Replace a silent receiver; forget old announcements."""
-        # Memory may be corrupted: clamp counters to the values that they are set to.
+        # Memory may be corrupted: clamp counters to their valid range.
         self._ticks = max(min(self._ticks, DRAIN_TICKS_MAX) - 1, 0)
         if self._leaving is not None:
             self._leaving = {

@@ -252,7 +252,7 @@ class Handovers:
         return len(listed)
 
     def finished(self, out: Outbox, *, is_complete: bool) -> list[NodeId]:
-        """Remove the handovers that are over; return their receivers."""
+        """Remove the finished handovers; return their receivers."""
         over = [node for node, handover in self.by_receiver.items() if handover.is_over]
         for node in over:
             request = self.by_receiver.pop(node).request

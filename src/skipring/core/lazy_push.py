@@ -36,7 +36,7 @@ class Announcement(Struct, frozen=True, gc=False):
 
 
 class _PendingWant(Struct, frozen=True, gc=False):
-    """Missing publication: the node that announced it, its hops, and Flush events to wait."""
+    """Missing publication: announcing node, hops, and remaining Flush events to wait."""
 
     node: NodeId
     hops: int

@@ -67,7 +67,7 @@ def check_text(text: str) -> None:
 def check_publication(publication: Publication) -> None:
     """Check that a publication has a payload, and that no field exceeds its limit.
 
-    The id does not matter, so the application's publications are checked before they have one.
+    The id is not checked, so this also accepts publications that have none yet.
     """
     payload, key = publication.payload, publication.key
     check_node(publication.publisher)

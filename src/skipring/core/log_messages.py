@@ -20,7 +20,7 @@ from skipring.core.publications import ID_BYTES
 from skipring.core.summaries import DIGEST_BYTES
 from skipring.core.trie import Offset
 
-# Reasons of a Refused that clients compare.
+# Reasons in a Refused that clients match on.
 NOT_A_MEMBER: Final = "not a member of the topic"
 ANOTHER_STORE: Final = "another store by now"
 

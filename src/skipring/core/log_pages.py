@@ -86,9 +86,9 @@ def log_page(log: Log, question: FetchLog) -> LogPage:
 
 
 def _whole_page(log: Log, question: FetchLog, end: int) -> LogPage | None:
-    """Return all records from an offset on; None if some are damaged or not wanted.
+    """Return all records from an offset on; None if some are damaged or filtered out.
 
-    The page consists of few ranges of bytes; single records are not located.
+    The page is copied as a few byte ranges, without locating single records.
     """
     if not question.contents or _firsts(question) != ANY_BYTE:
         return None
@@ -160,7 +160,7 @@ def _page(
 
 
 def _firsts(question: FetchLog) -> range:
-    """Return the possible first bytes of ids under a prefix; none below 256 if it is invalid."""
+    """Return the possible first bytes of ids under a prefix; all above 255 if it is invalid."""
     width = 1 << (BYTE_BITS - question.bits)
     return range(question.prefix * width, (question.prefix + 1) * width)
 

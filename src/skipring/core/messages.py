@@ -217,7 +217,7 @@ def _check_ids(ids: bytes) -> None:
 
 
 def ids_in(ids: bytes) -> list[bytes]:
-    """Return the ids of a concatenation."""
+    """Split concatenated ids."""
     return [ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]
 
 
@@ -238,7 +238,7 @@ class CheckHeld(Struct, frozen=True, array_like=True, gc=False, tag=18):
 
 
 class Held(Struct, frozen=True, array_like=True, gc=False, tag=19):
-    """Answer to a CheckHeld: what ``sender`` holds; sent after the sync if ``durable``.
+    """Answer to CheckHeld: publications that ``sender`` holds, on disk if ``durable``.
 
     An unchanged claim is confirmed; a claim without its digest differs.
     """

@@ -2,7 +2,7 @@
 
 A second connection under a name can belong to the process that holds it, to a restarted node whose
 old connection is not closed yet, or to another process, such as a clone of a data directory. No
-value in a handshake can decide, because other processes may know it. The registry asks the process
+value in a handshake is proof, because other processes may know it. The registry asks the process
 on the connection in use whether it has opened the other connection as well. If this process
 answers, the registry admits or refuses the connection accordingly; if it does not answer or its
 connection ends, the registry admits the claim. A corrupted value therefore locks out no process. An
@@ -32,7 +32,7 @@ Incarnation: TypeAlias = Annotated[int, Meta(ge=0, le=INCARNATION_MAX, descripti
 
 
 class ProcessId(Struct, frozen=True, gc=False):
-    """One run of a process, for reports: the incarnation and the listening address it states."""
+    """One run of a process: its incarnation and its claimed listening address, for reports."""
 
     incarnation: Incarnation
     address: Address
@@ -67,7 +67,7 @@ class HolderAnswered(Struct, frozen=True, gc=False):
 
 
 class PingExpired(Struct, frozen=True, gc=False):
-    """End of the host's wait for the answer about a claim, at one of its attempts."""
+    """Timeout of one attempt to get an answer about a claim."""
 
     name: NodeId
     claim: ConnectionId

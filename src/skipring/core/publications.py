@@ -210,7 +210,7 @@ class _Form(NamedTuple):
     pack: Callable[[int, int, bytes], bytes] | None
 
 
-# By size in bytes: the layout of a size and its number, as zeroes and one integer.
+# Struct format of a size and its number (padding and one integer), by size in bytes.
 _SIZED: Final = ("I", "3xH", "2xI", "3xI", "Q", "xQ", "2xQ", "3xQ")
 _LONGEST: Final = len(_SIZED)  # bytes of a ``seq`` with an incarnation; ``prefix`` precedes it
 _NO_FORM: Final = _Form(1, 0, 1, 0, 0, 0, b"", None)  # for numbers that are longer, or below 0
@@ -260,7 +260,7 @@ def _number(value: int) -> bytes:
 
 
 def _optional(value: bytes | None) -> bytes:
-    """Encode an optional field; None differs from no bytes."""
+    """Encode an optional field; None and empty bytes have different encodings."""
     if value is None:
         return _NOTHING
     return _PRESENT + len(value).to_bytes(4, "big") + value
@@ -327,7 +327,7 @@ class OwnSequence:
         return self._issued + 1 >= (self.incarnation + 1) << COUNTER_BITS
 
     def _renew(self, newest: dict[SequenceId, int], time_us: int) -> None:
-        """Choose an incarnation above all others of this name that the clock allows.
+        """Choose an incarnation above all known ones of this name that are not ahead of the clock.
 
         The step contains random bits: another process of this name may know the same numbers.
         """

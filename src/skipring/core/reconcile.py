@@ -77,7 +77,7 @@ class Reconciler:
     # -- reading claims ----------------------------------------------------------------------
 
     def compare(self, claim: RangeSummary, *, is_pushed: bool) -> None:
-        """Compare the trie with a claim; if pushed, send the publications missing there (T4)."""
+        """Compare the trie with a claim; if ``is_pushed``, send what the sender lacks (T4)."""
         cover, summaries = claim.prefix, claim.summaries()
         if self._config.rules.batch and not self._is_held(cover):
             if claim.leaves or not all(map(_is_virtual_root, summaries)):

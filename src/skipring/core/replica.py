@@ -228,7 +228,7 @@ class Replica:
 
     @property
     def misplaced(self) -> int:
-        """Return the number of ids in the trie whose offset has no such record in the log."""
+        """Return the number of ids in the trie whose offset does not hold their record."""
         start, buffer = self._buffer
         stored = {offset: key for key, offset in self.log.entries()}
         stored |= {start + at: each.id for at, each in enumerate(buffer)}
@@ -410,7 +410,7 @@ class Replica:
     # -- state as a value --------------------------------------------------------------------
 
     def state(self) -> ReplicaState:
-        """Return the variables besides the log as a value; include derived values only if wrong."""
+        """Return the variables except the log as a value; include derived values only if wrong."""
         stored = dict(self.log.entries())
         right, indexed = stored | (self._unindexed or {}), dict(self._trie.entries())
         wrong = {key: offset for key, offset in indexed.items() if right.get(key) != offset}
@@ -437,7 +437,7 @@ class Replica:
         )
 
     def load(self, state: ReplicaState) -> None:
-        """Replace the variables besides the log; the value may be corrupted."""
+        """Replace the variables except the log; the value may be corrupted."""
         self._spent = dict(state.spent) or None
         self._unindexed = dict(state.unindexed) or None
         if state.numbers:

@@ -188,7 +188,7 @@ class Replication:
             self._finish_handovers(out)
 
     def _finish_handovers(self, out: Outbox) -> None:
-        """Remove the handovers that are over, and end the drain with its handover."""
+        """Remove the finished handovers, and end the drain with its handover."""
         handovers = self._handovers
         if handovers is None or not handovers.by_receiver:
             return

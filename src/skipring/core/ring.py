@@ -262,7 +262,7 @@ class Ring:
             self.probe(peer, EdgeKind.LINE, out)
 
     def _forget_beliefs(self, peer: Peer) -> None:
-        """Forget the same node under another label on the other side."""
+        """Forget a neighbour that is the same node under another label."""
         for side in SIDES:
             other = self.neighbours[side]
             if other is not None and other.node == peer.node and other.label != peer.label:

@@ -72,11 +72,11 @@ class RingDigest:
 
     @property
     def wrong_weight(self) -> int | None:
-        """Return the remembered weight of this node if it is wrong, else None."""
+        """Return the cached weight of this node if it is wrong, else None."""
         own = self._own
         return None if own is None or own.weight == self._weight else self._weight
 
     def load_weight(self, own: Peer | None, weight: int | None) -> None:
-        """Replace the remembered weight of this node; the value may be corrupted."""
+        """Replace the cached weight of this node; the value may be corrupted."""
         self._own = own if weight is not None else None
         self._weight = weight if weight is not None else 0

@@ -168,7 +168,7 @@ class Roster:
         return None if self._index == _inverse(self._nodes) else self._index
 
     def database(self) -> tuple[tuple[str, NodeId | None], ...]:
-        """Return the database in the paper's form; before its repair as it was loaded."""
+        """Return the database in the paper's form; a loaded one is unchanged until its repair."""
         if self._loaded is not None:
             return self._loaded
         return tuple((Label.nth(index).bits, node) for index, node in enumerate(self._nodes))

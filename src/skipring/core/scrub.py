@@ -75,7 +75,7 @@ class Scrubber:
             self._begin()
 
     def _read(self, stop: int) -> dict[int, Publication]:
-        """Return the records from the current offset to ``stop`` within ROWS_BYTES; pass them."""
+        """Return the records up to ``stop``, within ROWS_BYTES, and advance past them."""
         found: dict[int, Publication] = {}
         room = ROWS_BYTES
         for offset, publication in self._replica.rows(self._offset, stop):

@@ -64,11 +64,11 @@ class Shortcuts:
 
     @property
     def remembered(self) -> Chains | None:
-        """Return the chains as remembered."""
+        """Return the cached chains."""
         return self._chains
 
     def wrong_chains(self) -> Chains | None:
-        """Return the remembered chains if their labels give other chains, else None."""
+        """Return the cached chains if they do not follow from their labels, else None."""
         known = self._chains
         if known is None or known == chains_around(known.own, known.pred, known.succ):
             return None

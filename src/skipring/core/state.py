@@ -226,7 +226,7 @@ class NumberState(Struct, frozen=True, array_like=True, gc=False):
 
 
 class ReplicaState(Struct, frozen=True, kw_only=True, gc=False):
-    """Replica state of a subscriber besides the log."""
+    """Replica state of a subscriber, without the log."""
 
     numbers: tuple[NumberState, ...] = ()  # where the log has others
     spent: dict[NodeId, int] = {}
@@ -313,7 +313,7 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def chains(self) -> Chains | None:
-        """Return the remembered shortcut chains if they are wrong, else None."""
+        """Return the cached shortcut chains if they are wrong, else None."""
         return self.memory.chains if self.memory is not None else None
 
     @property
@@ -324,7 +324,7 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def misplaced(self) -> int:
-        """Return the number of ids in the trie whose offset has no such record in the log."""
+        """Return the number of ids in the trie whose offset does not hold their record."""
         index = self.memory.holdings.index if self.memory is not None else {}
         return sum(offset is not None for offset in index.values())
 

@@ -188,8 +188,8 @@ class Subscriber:
     def _drop_derived(self) -> None:
         """Drop all derived values, at every 16th tick, so that wrong values do not persist.
 
-        The next use derives them again, at the cost of a change of label. So a wrong value is gone
-        after ``audit_ticks`` ticks (``test_wrong_derived_values_are_corrected_within_16_ticks``).
+        The next use derives them again, at the cost of a label change, so a wrong value lasts for
+        at most 16 ticks (``test_wrong_derived_values_are_corrected_within_16_ticks``).
         """
         self._shortcuts.drop_derived()
         self._digest.drop_derived()
@@ -350,7 +350,7 @@ class Subscriber:
 
     @property
     def chains(self) -> Chains | None:
-        """Return the shortcut chains as remembered."""
+        """Return the cached shortcut chains."""
         return self._shortcuts.remembered
 
     @property
@@ -360,7 +360,7 @@ class Subscriber:
 
     @property
     def misplaced(self) -> int:
-        """Return the number of ids in the trie whose offset has no such record in the log."""
+        """Return the number of ids in the trie whose offset does not hold their record."""
         return self.replica.misplaced
 
     @property

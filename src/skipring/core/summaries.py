@@ -53,7 +53,7 @@ def digest_of(keys: list[bytes]) -> bytes:
     numbers = [int.from_bytes(key, "big") for key in keys]
     partings: list[int] = []  # of the open subtries, each at a later bit than the last
     digests: list[bytes] = []
-    # The last parting is before the first bit of an id: it completes all subtries.
+    # Sentinel: a difference before the first bit of an id completes all subtries.
     following = [*((one ^ other).bit_length() for one, other in pairwise(numbers)), ID_BITS + 1]
     for key, parting in zip(keys, following, strict=True):
         state = _LEAF.copy()  # leaf_digest and inner_digest, inlined: this is the hot path

@@ -142,7 +142,7 @@ class Supervisor:
     def _on_tick(self, out: Outbox) -> None:
         """Run the paper's Timeout: send the next members in round robin their configurations."""
         self._ticks += 1
-        # Memory may be corrupted: clamp counters to values that they can have.
+        # Memory may be corrupted: clamp counters to their valid range.
         self._calm_ticks = max(self._calm_ticks, 0) + 1
         self._mismatches = max(self._mismatches, 0)
         self._answered = {True: 0, False: 0}
@@ -351,7 +351,7 @@ class Supervisor:
 
     @property
     def owner(self) -> NodeId | None:
-        """Return the name that the topic is charged to: first member, else first waiting node."""
+        """Return the node that the topic is charged to: first member, else first waiting node."""
         return self.roster.first or next(iter(self._queue), None)
 
     @property

@@ -225,7 +225,7 @@ class Quotas:
         return self._subjects[name] == SUBJECTS_PER_NAME_MAX + 1
 
     def on_tick(self, owners: Iterable[NodeId]) -> None:
-        """Begin an interval; ``owners`` has the name that each topic is charged to."""
+        """Begin an interval; ``owners`` has one entry per topic, the account that pays for it."""
         self._topics = Counter(owners)
         self._total = self._topics.total()
         self._subjects = Counter()

@@ -75,7 +75,7 @@ def _children(own: Label, left: tuple[Label, ...], right: tuple[Label, ...]) -> 
 
 
 def _parent(own: Label, left: tuple[Label, ...], right: tuple[Label, ...]) -> Label | None:
-    """Return the shorter neighbour in the ring of the level of ``own``, or None."""
+    """Return the neighbour with the shorter label in the ring of ``own``'s level, or None."""
     ends = [labels[-1] for labels in (left, right) if labels and labels[-1] != own]
     if own == ROOT or not ends:
         return None

@@ -181,7 +181,7 @@ class PublicationTrie:
         self._digests.extend([None] * (1 << self._bits))
 
     def _split_down_to(self, place: int) -> bytes:
-        """Split the bucket with the ids of a place until it contains no others; return it."""
+        """Split a bucket until it contains only the ids of one place; return that bucket."""
         home = self._home(place)
         span = self._span(home)
         while span > 1:
@@ -380,7 +380,7 @@ class PublicationTrie:
 
     @property
     def wrong_count(self) -> int | None:
-        """Return the remembered count of the ids if it is wrong, else None."""
+        """Return the cached count of the ids if it is wrong, else None."""
         return self._count if self._count != self._counted() else None
 
     @property

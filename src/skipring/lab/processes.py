@@ -107,7 +107,7 @@ class Processes:
     # -- starting ------------------------------------------------------------------------------
 
     def fork_supervisor(self, options: Sequence[str] = ()) -> None:
-        """Start a supervisor with a database on disk, at a free port."""
+        """Start a supervisor with a database on disk, on a free port."""
         self.fork(SUPERVISOR, [SUPERVISOR, *self._place(SUPERVISOR), *options])
 
     def fork_node(
@@ -117,7 +117,7 @@ class Processes:
         supervisor: Address | None = None,
         options: Sequence[str] = (),
     ) -> None:
-        """Start a node that joins a topic and stores its data, at a free port."""
+        """Start a node that listens on a free port, joins a topic and stores its data."""
         address = supervisor or self.running[SUPERVISOR].address
         ring = ["--supervisor", address, "--topic", topic, "--name", name]
         self.fork(name, ["node", *ring, *self._place(name), *options])

@@ -112,7 +112,7 @@ class RemotePeer:
 
     @property
     def is_dialling(self) -> bool:
-        """Return True while a dial is in progress or waits for its time."""
+        """Return True while a dial is in progress or scheduled."""
         return self._dialling is not None
 
     @property

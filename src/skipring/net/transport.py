@@ -133,7 +133,7 @@ class Transport:
         self.peer(supervisor_at(address), address).send(frame)
 
     def account_of(self, name: NodeId) -> NodeId:
-        """Return the name that the quotas of a peer are charged to: its certificate's name."""
+        """Return the account for a peer's quotas: the name in its certificate, or its node name."""
         peer = self.peers.get(name)
         return peer.account if peer is not None else name
 

@@ -32,7 +32,7 @@ class Departure(Struct, frozen=True):
     """Result of a drain."""
 
     receiver: NodeId | None = None  # the member that has confirmed everything
-    unconfirmed: int = 0  # publications that were not handed over, at most
+    unconfirmed: int = 0  # upper bound of the publications that were not handed over
     own_unconfirmed: int = 0  # own publications without any confirmation
     on_disk: int = 0  # publications on this disk only: no member remains
 

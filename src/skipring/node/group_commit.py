@@ -235,6 +235,6 @@ class TopicLogs:
             self.trace.forget(topic)
 
     def discard(self, topic: TopicId, offsets: Iterable[int]) -> None:
-        """Remove records from use."""
+        """Quarantine the records at these offsets."""
         for offset in offsets:
             self.by_topic[topic].discard(offset)

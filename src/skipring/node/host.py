@@ -86,7 +86,7 @@ Batch = list[tuple[Sequence[PublishRequested], asyncio.Future[list[bytes]]]]
 
 
 def _ignore(_: PeerInSync) -> None:
-    """Ignore a confirmation: the default of an application."""
+    """Ignore a confirmation: the default callback."""
 
 
 class NodeHost:
@@ -381,7 +381,7 @@ class NodeHost:
         """Publish with the other calls of this loop iteration; return the ids of ``requests``.
 
         Without a disk a call does not wait: it would cost more than it saves. Requests that name
-        another publisher are published alone: a known one gets no id.
+        another publisher are published alone: a duplicate gets no id.
         """
         if not self._has_disk or any(each.publisher is not None for each in requests):
             return self._publish_now(topic, requests)

@@ -40,7 +40,7 @@ _LOG: Final = logger("membership")
 
 
 class Membership:
-    """Supervisors of one node, and its refusals and joins."""
+    """Supervisors of one node, and the state of its joins."""
 
     def __init__(
         self,

@@ -238,7 +238,7 @@ def check_topic_name(topic: TopicId) -> None:
 
 
 def _name_of(data: Path | None, name: NodeId | None, credentials: Credentials | None) -> NodeId:
-    """Return the name of the node: given, stored, of its certificate, or random."""
+    """Return the name of the node: given, stored, from its certificate, or random."""
     if name is not None:
         check_name(name, parameter="name")
     elif credentials is not None:
@@ -319,7 +319,7 @@ def _reload(node: NodeHost, supervisors_again: Callable[[], Sequence[Address]]) 
 
 
 def stop_signal(*numbers: signal.Signals) -> asyncio.Future[signal.Signals]:
-    """Return a future of the signal that stops the process, by default SIGINT or SIGTERM."""
+    """Return a future that receives the stop signal, by default SIGINT or SIGTERM."""
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[signal.Signals] = loop.create_future()
 

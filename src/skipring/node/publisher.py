@@ -1,4 +1,4 @@
-"""Publishing beyond this node: on behalf of clients, and until other members have copies."""
+"""Publishing on behalf of clients, and waiting until other members have copies."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class PublishProxy:
         try:
             await self._publish(topic, event)
         except SkipringError as error:
-            # The client may retry: the same publisher and number are the same publication.
+            # The client may retry: publisher and number identify the publication.
             self._sender.send_message(topic, sender, Refused(message.request, one_line(str(error))))
             return
         key = given.id_in(topic)

@@ -70,7 +70,7 @@ def supervisor_readings(server: SupervisorHost, pause: LoopPause | None = None) 
 
 
 def member_samples(members: Mapping[TopicId, int]) -> dict[str, Samples]:
-    """Return the samples of the members of each topic; TOPICS_MAX topics, largest first."""
+    """Return the samples of topics and members: totals, and the TOPICS_MAX largest topics."""
     # Largest first: topics that an outsider invents do not displace those in use.
     largest = sorted(members, key=lambda topic: (-members[topic], topic))[:TOPICS_MAX]
     return {

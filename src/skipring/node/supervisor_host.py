@@ -1,4 +1,4 @@
-"""Host of a supervisor process, which admits members and sees no publication."""
+"""Host of a supervisor process, which admits members and handles no publications."""
 
 from __future__ import annotations
 

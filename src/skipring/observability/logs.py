@@ -63,7 +63,7 @@ def logger(part: str) -> EventLogger:
 class RateLimitedLogger:
     """Logger that writes one warning per event and reason in a period, and counts the others.
 
-    It serves events that a peer can cause at any rate: they must not fill the disk.
+    Use it for events that a peer can cause at any rate, so that they cannot fill the disk.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RateLimitedLogger:
         self._lock = threading.Lock()
 
     def warn(self, event: str, *, reason: str, kind: str = "", **fields: Any) -> None:  # noqa: ANN401
-        """Warn unless the same warning was written lately; a reason may have several kinds."""
+        """Warn unless the same warning was written recently; a reason may have several kinds."""
         repeated = self._left_out(event, reason + kind)
         if repeated is not None:
             if repeated:
@@ -113,10 +113,10 @@ def _cut(text: str, characters_max: int) -> str:
 
 
 def configure_logs(level: str, stream: TextIO | None = None, form: str = "auto") -> None:
-    """Write events from ``level`` on to a stream, stderr by default, one line each.
+    """Write events at or above ``level`` to a stream, stderr by default, one line each.
 
     The form is ``text``, ``json`` or ``auto``: text on a terminal, JSON elsewhere. Records of other
-    libraries have the same form, from warnings on.
+    libraries have the same form; only warnings and errors are written.
     """
     if level not in LEVELS:
         raise InputError(f"a level of logs is one of {', '.join(LEVELS)}, not {shown(level)}")

@@ -131,7 +131,7 @@ def _shift(look: int, looks: int, x: Axis) -> float:
 
 
 def dot_figure(names: Sequence[str], series: Sequence[Series], x: Axis) -> go.Figure:
-    """Return a row for each name with a dot and range for each series; y indexes the names."""
+    """Return a dot plot with one row per name; the y of a point is an index into ``names``."""
     figure = go.Figure()
     for look, one in enumerate(series):
         offset = 0.5 * (look / max(1, len(series) - 1) - 0.5) if len(series) > 1 else 0.0

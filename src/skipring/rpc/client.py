@@ -57,7 +57,7 @@ class WaitReport:
         self._last = ""
 
     def __call__(self, reason: str) -> None:
-        """Report a reason unless it is the last one."""
+        """Report a reason unless it equals the last one reported."""
         if reason != self._last:
             self._last = reason
             self._report(reason)
@@ -260,7 +260,7 @@ class RpcClient:
             asyncio.get_running_loop().call_later(REPORT_S, self._report_if_waiting, name)
 
     def _report_if_waiting(self, name: NodeId) -> None:
-        """Report an unreachable supervisor if a request to it waits; other requests have failed."""
+        """Report why a peer is unreachable if a request to it is still waiting."""
         why = self._links.why_unreachable(name)
         is_awaited = any(asked == name for asked, _ in self._waiting.values())
         if self._report is not None and why is not None and is_awaited:

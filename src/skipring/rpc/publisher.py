@@ -70,7 +70,7 @@ async def publish_all(
 async def _publish(
     client: RpcClient, plan: PublishPlan, made: Sequence[Publication], waiting: WaitReport
 ) -> list[PublishAck]:
-    """Publish a batch; retry until a member accepts it or the wait is over.
+    """Publish a batch; retry until a member accepts it or ``wait_s`` has passed.
 
     The id follows from the fields, so a batch that is sent twice is published once.
     """

@@ -115,7 +115,7 @@ class TopicTail:
     """Position in a topic that moves from member to member as they come and go.
 
     ``since`` is in microseconds since the epoch: older publications are skipped. With ``is_new``
-    the tail starts at the end of the log; after a failover it returns what was published after
+    the tail starts at the end of the log; after a failover it returns publications after
     ``since``, because another member's log has no such position.
     """
 
@@ -161,7 +161,7 @@ class TopicTail:
     # -- members -------------------------------------------------------------------------------
 
     async def _find_holder(self) -> MemberLog:
-        """Choose the member with most publications, so that a newcomer is not read first."""
+        """Choose the member with the most publications, so that a newcomer is not read first."""
         members = await self._client.locate(self.topic, LOCATED_MAX)
         if not members:
             raise UnreachableError(no_members_in(self.topic))

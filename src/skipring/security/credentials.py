@@ -102,7 +102,7 @@ class Credentials:
     authorities may contain several: during a change of the authority, a cluster trusts both.
 
     ``refresh`` reads the files again when they have changed, and the deny list beside the file of
-    the authorities too. Open connections keep the certificate that they have shown.
+    the authorities too. Open connections keep the certificate that they presented.
     """
 
     def __init__(self, ca: Path, cert: Path, key: Path) -> None:
@@ -285,7 +285,7 @@ def _translate_tls_errors(path: Path) -> Iterator[None]:
 
 
 class Certificate(Struct, frozen=True):
-    """Certificate read from a file, with its used fields parsed."""
+    """Certificate read from a file, with the parsed fields that the checks use."""
 
     path: Path
     parsed: x509.Certificate
@@ -330,7 +330,7 @@ class Certificate(Struct, frozen=True):
 
 
 def time_text(moment: datetime) -> str:
-    """Format a time for a reader."""
+    """Format a time for display."""
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 

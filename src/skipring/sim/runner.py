@@ -91,7 +91,7 @@ class Since(Struct, frozen=True):
         return self.strict is not None and self.publications is not None
 
     def judge(self, world: World, now: int) -> Since:
-        """Return the updated rounds after judging the world in round ``now``."""
+        """Return the updated values for the state of the world in round ``now``."""
         is_explicit = is_legitimate(world)
         is_strict = is_explicit and next(channel_violations(world), None) is None
         return Since(

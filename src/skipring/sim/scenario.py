@@ -141,7 +141,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return max([partition_end, *(incident.last_round for incident in self.incidents())])
 
     def start(self, given: Snapshot | None = None) -> Snapshot:
-        """Return the given or the adversary's state, with publications scattered over it."""
+        """Return the given state or the adversary's, with publications scattered over the nodes."""
         if given is None:
             chance = Random(f"{self.adversary}/{self.seed}")
             given = ADVERSARIES[self.adversary].build(self.n, chance)

@@ -1,6 +1,6 @@
 """Shrinking of a failing world while it still fails (delta debugging).
 
-The search applies one kind of reduction after another: to everything at once, then to halves and
+The search applies each kind of reduction in turn: to all parts at once, then to halves and
 quarters, down to single parts. It repeats until no smaller candidate fails. A reduction also
 removes every reference to the removed parts, so each candidate is a valid world file.
 """
@@ -55,7 +55,7 @@ class Reduction(Struct, Generic[T], frozen=True):
 
 
 def fails_to_converge(scenario: Scenario) -> Predicate:
-    """Return a predicate: a run of the scenario from a world fails in convergence or closure."""
+    """Return a predicate that is True if a run from a world fails convergence or closure."""
     return lambda candidate: not Simulation(scenario, candidate).run().is_good
 
 

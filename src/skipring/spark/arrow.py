@@ -159,7 +159,7 @@ def _array(values: pa.Array | Sequence[object], kind: pa.DataType) -> pa.Array:
 
 
 def entries(page: LogPage) -> list[Entry]:
-    """Return offsets and ids of a page without contents."""
+    """Return the offsets and ids of a page that has no contents."""
     ids = [page.ids[at : at + ID_BYTES] for at in range(0, len(page.ids), ID_BYTES)]
     if len(page.ids) % ID_BYTES or len(ids) != len(page.offsets):
         raise MessageError("a page has another number of offsets than of ids")

@@ -46,7 +46,7 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Agree with the members on a snapshot; Spark calls this at every planning."""
+        """Agree with the members on a snapshot; Spark calls this whenever it plans."""
         freeze_gc()
         with RingClient(self._options.access) as client:
             return [
@@ -102,7 +102,7 @@ def _snapshot(topic: TopicId, client: RingClient, bits: int) -> list[Part]:
 def read_part(client: RingClient, partition: PrefixPartition) -> Iterator[ArrowRows]:
     """Read the publications of a prefix, from one member after the other until complete.
 
-    Raise UnreachableError if the members no longer have what they agreed on; then the read fails.
+    Raise UnreachableError, which fails the read, if no member still has the agreed publications.
     """
     part = partition.part
     seen: set[bytes] = set()

@@ -1,4 +1,4 @@
-"""Data source ``skipring_deliveries``: how each publication arrived at each member with a disk.
+"""Data source ``skipring_deliveries``: arrivals of publications at members with a disk.
 
 This is telemetry. A stream follows every store that it finds, each at its own offset. It reads a
 store that starts again (its node has lost its disk) from the start, so a delivery may occur twice:
@@ -178,7 +178,7 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the current ends as the end of the query."""
+        """Set the end of the query to the current ends."""
         self._last = self._ends()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:

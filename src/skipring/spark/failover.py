@@ -40,7 +40,7 @@ def with_standby(
 def _moved(
     stores: MemberStores, topic: TopicId, before: Position, after: Position, holder: MemberLog
 ) -> Standby | None:
-    """Return the existing standby, advanced by the ids that were read and that arrived."""
+    """Return the existing standby after the reads and arrivals since its position."""
     standby = before.standby or _at_the_start(stores, topic, before)
     if standby is None:
         return None
@@ -121,14 +121,14 @@ def replayed(
 
 
 def _place_of(after: Position, before: Position) -> Standby | None:
-    """Return the place of the end in a store other than that of the beginning."""
+    """Return the end as a position in another store than that of ``before``; None if unknown."""
     if (after.store, after.epoch) == (before.store, before.epoch):
         return after.standby
     return Standby(store=after.store, epoch=after.epoch, offset=after.offset, chain=after.chain)
 
 
 def _place_in(before: Position, end: Standby) -> Standby | None:
-    """Return the place of the beginning in the store of the end."""
+    """Return ``before`` as a position in the store of ``end``; None if unknown."""
     standby = before.standby
     if standby is not None and (standby.store, standby.epoch) == (end.store, end.epoch):
         return standby

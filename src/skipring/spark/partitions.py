@@ -114,7 +114,7 @@ def cut(ranges: Sequence[range], size: int) -> Iterator[tuple[range, ...]]:
 
 
 def shared_out(ahead: Mapping[Key, int], rows_max: int | None) -> dict[Key, int]:
-    """Return the offsets to read of each log, at most ``rows_max``: the same share of each.
+    """Return the offsets to read from each log, at most ``rows_max``: the same share of each.
 
     A log with unread offsets advances by at least one.
     """

@@ -74,7 +74,7 @@ class MemberStores:
         return replace(place, chain=survey.chain)
 
     def has(self, topic: TopicId, holder: MemberLog, place: LogPlace) -> bool:
-        """Return True if a member's log has a place; raise UnreachableError if it is silent."""
+        """Return True if a member's log has a place; raise UnreachableError without an answer."""
         try:
             verified(self._client, topic, holder.node, holder.address, place)
         except DataLossError:
@@ -100,7 +100,7 @@ class MemberStores:
 
 
 def fits(survey: LogInfo, place: LogPlace) -> bool:
-    """Return True if a survey at the offset of a place is of the log that has the place.
+    """Return True if a survey at the offset of a place shows the log that contains the place.
 
     A place without a chain value is accepted if the log is long enough.
     """
@@ -150,7 +150,7 @@ class Part(Struct, frozen=True):
 def agreed_parts(holders: Sequence[MemberLog]) -> list[Part]:
     """Return a snapshot of a topic as parts with the members that agree; omit empty parts.
 
-    The reference is a member with most publications, and among these one with most agreement.
+    The reference is the member with the most publications; on a tie, the most agreement.
     """
     reference = max(holders, key=lambda each: (each.survey.count, _agreement(each, holders)))
     loads: Counter[NodeId] = Counter()

@@ -102,7 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the current ends as the end of the query."""
+        """Set the end of the query to the current ends."""
         self._last = self._ends()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
@@ -143,7 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._ends())
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """Return the partitions of a micro-batch, even if it runs again."""
+        """Return the partitions of a micro-batch, also when it is replayed."""
         before, after = from_json(start), from_json(end)
         found: list[InputPartition] = []
         for topic, last in after.items():
@@ -225,7 +225,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ahead
         survey, last = ahead.holder.survey, self._last[topic]
         if (last.store, last.epoch) != (survey.store, survey.epoch):
-            # Another store than the longest one: its current end is the end.
+            # Not the store with the longest log: use its current end.
             last = self._last[topic] = _position(ahead.holder, ahead.end)
         end = max(ahead.start, min(ahead.end, last.offset))
         return replace(ahead, end=end)

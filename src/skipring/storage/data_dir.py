@@ -201,7 +201,7 @@ def sibling(path: Path, suffix: str) -> Path:
 
 
 def quarantine_file(path: Path, wal: bytes | None = None) -> Path | None:
-    """Rename a damaged database with its write-ahead log; delete the oldest beyond DAMAGED_MAX.
+    """Rename a damaged database and its write-ahead log; delete the oldest beyond DAMAGED_MAX.
 
     Return the new path; None if there was no file. ``wal`` is the content of a write-ahead log
     that SQLite may have removed since.

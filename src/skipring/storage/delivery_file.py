@@ -61,7 +61,7 @@ _DECODER: Final = Decoder(Body)
 
 
 def parsed(data: object) -> Body | None:
-    """Return the chunk in a row; None if it is damaged or of another version."""
+    """Return the chunk stored in a row; None if it is damaged or of another version."""
     if not isinstance(data, bytes):
         return None
     content, seal = data[: -_SEAL.digest_size], data[-_SEAL.digest_size :]

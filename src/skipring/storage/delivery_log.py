@@ -1,4 +1,4 @@
-"""Delivery log of a node: when, over how many hops and in which way publications arrived.
+"""Delivery log of a node: arrival time, hops and origin of each publication.
 
 The content is telemetry. A damaged file loses no publication, so no method raises.
 """

@@ -200,7 +200,7 @@ class _GatheredRecords:
         return row
 
     def _without_overlaps(self, packs: list[tuple[Head, int]]) -> SegmentIndex:
-        """Return one segment for each offset: of the later epoch, then the larger one."""
+        """Return one segment for each offset: that of the latest epoch; on a tie, the largest."""
         kept: list[tuple[Head, int]] = []
         dropped: list[int] = []
         for head, row in sorted(packs, key=lambda item: (item[0].start, item[1])):

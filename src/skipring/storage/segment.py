@@ -202,7 +202,7 @@ class SegmentBuilder:
         count_max: int | None = None,
         is_checked: bool = True,
     ) -> EncodedRecords:
-        """Return up to ``count_max`` records between two offsets, by the first byte of the ids."""
+        """Return up to ``count_max`` records between two offsets, selected by first id byte."""
         del is_checked  # records in memory are intact
         offsets = range(max(start, self.start), min(end, self.end))
         chosen = [o for o in offsets if self._ids[ID_BYTES * (o - self.start)] in firsts]
@@ -316,7 +316,7 @@ class Segment:
         count_max: int | None = None,
         is_checked: bool = True,
     ) -> EncodedRecords:
-        """Return up to ``count_max`` records between two offsets, by the first byte of the ids.
+        """Return up to ``count_max`` records between two offsets, selected by first id byte.
 
         With ``is_checked`` only intact records are returned; otherwise the caller verifies them.
         """

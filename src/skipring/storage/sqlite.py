@@ -154,7 +154,7 @@ def replace_promise(db: sqlite3.Connection, topic: TopicId, promise: DurableMark
 
 
 def read_pack(db: sqlite3.Connection, row: int) -> Segment | None:
-    """Return the segment in a row; None if it is unreadable."""
+    """Return the segment stored in a row; None if it is unreadable."""
     try:
         rows = db.execute("SELECT body FROM packs WHERE pack = ?", (row,)).fetchall()
     except sqlite3.Error:
@@ -263,7 +263,7 @@ def _check_offsets(contents: StoreContents) -> None:
 def lost_ids(topic: TopicId, marks: Iterable[QuarantineEntry]) -> dict[int, bytes]:
     """Return the known ids of lost publications of a topic, by offset.
 
-    They serve the chain only: a wrong id leads to another chain, as an unknown one does.
+    Only the chain uses them: a wrong id, like an unknown one, leads to another chain.
     """
     return {
         mark.start + place: mark.body[ID_BYTES * place : ID_BYTES * (place + 1)]

@@ -194,7 +194,7 @@ class _Cache:
         self._bytes = 0
 
     def pack(self, row: int) -> Segment | None:
-        """Return the segment in a row; None if it is unreadable."""
+        """Return the segment stored in a row; None if it is unreadable."""
         pack = self._packs.get(row)
         if pack is not None:
             self._packs.move_to_end(row)

@@ -150,7 +150,7 @@ class TopicLog:
         count_max: int | None = None,
         is_checked: bool = True,
     ) -> Iterator[StoredSegment]:
-        """Yield encoded records between two offsets, by the first byte of the ids, per segment.
+        """Yield encoded records between two offsets, with the given first bytes of ids, by segment.
 
         ``count_max`` limits their number, rounded up to a segment. With ``is_checked`` only intact
         records are yielded; otherwise the caller verifies them.
@@ -201,7 +201,7 @@ class TopicLog:
         assert offset == self.end, f"offset {offset} after {self.end}"
         self._index = None
         rows = encoded or Encoded.of(encoded_all(publications))
-        # Views: the rest for the next segment is not copied each time.
+        # Slices of views do not copy the rest for the next segment.
         all_ids = ids = memoryview(b"".join([publication.id for publication in publications]))
         data, sizes = memoryview(rows.data), rows.sizes
         with self._lock:
@@ -296,7 +296,7 @@ class TopicLog:
             return None
 
     def _opened(self, start: int, end: int, source: int | SegmentBuilder) -> AnySegment | None:
-        """Return a builder, or the segment in a row if it has the expected topic and offsets."""
+        """Return a builder as is, or a stored segment if it has the expected topic and offsets."""
         if isinstance(source, SegmentBuilder):
             return source
         pack = self._fetch(source)

@@ -270,7 +270,7 @@ class Observer:
 
 
 def requests_max(spans: Iterable[float]) -> float:
-    """Return the requests per interval that legitimate rings stay below, except by rare chance.
+    """Return a number of requests per interval that legitimate rings rarely exceed.
 
     Each span is the number of intervals over which the requests of one topic were counted. Nodes
     ask independently of each other, so the variance of a count is at most its mean. One interval is

@@ -63,7 +63,7 @@ class ChaosRequest(Struct, frozen=True):
 def plan_of(  # noqa: PLR0911  (a table of cases)
     wish: ChaosRequest, topic: TopicId, members: Members
 ) -> tuple[str, Damages]:
-    """Return words for the damage, and the damages by process; raise InputError if invalid."""
+    """Return a description of the damage, and its parts by process; raise InputError if invalid."""
     seed = randbits(SEED_BITS)
     match wish.damage:
         case "kill":

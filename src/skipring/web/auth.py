@@ -96,7 +96,7 @@ class TokenAuth:
 
 
 class Guarded:
-    """Application behind the authentication; every response has the headers above."""
+    """ASGI application behind authentication; adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp, gate: TokenAuth) -> None:
         self._app = app

@@ -85,7 +85,7 @@ class _Audience:
         self.seen_at = monotonic()
 
     def now(self) -> Iterator[Event]:
-        """Yield the events that describe the current state, besides the overview."""
+        """Yield the events, other than the overview, that describe the current state."""
         yield from ()
 
 
@@ -225,7 +225,7 @@ class EventStream:
     # -- errors ----------------------------------------------------------------------------------
 
     def _trouble(self, audience: _Audience) -> Event:
-        """Return the event with the first error; errors of all topics come first."""
+        """Return the event with the first error; cluster-wide errors precede those of one topic."""
         found = (*self._undecided.troubles.values(), *audience.troubles.values())
         return event("trouble", {"text": next(iter(found), None)})
 

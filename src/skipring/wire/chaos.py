@@ -34,7 +34,7 @@ class ChaosPing(Struct, frozen=True, array_like=True, gc=False, tag=96):
 class Overwrite(Struct, frozen=True, array_like=True, gc=False, tag=97):
     """Request to overwrite a node's variables in the topic; answered by ChaosAck.
 
-    The application's wish to be a member and the stored publications do not change.
+    Whether the application wants to be a member, and the stored publications, do not change.
     """
 
     request: Number

@@ -128,7 +128,7 @@ _Reader: TypeAlias = tuple[
 
 # -- nodes in messages -----------------------------------------------------------------------
 
-# Fields with nodes to which the receiver does not connect because of the message.
+# Fields whose nodes get no address hints: the message does not make the receiver dial them.
 _NO_PEERS: Final = frozenset(
     {
         (MemberList, "members"),
@@ -195,7 +195,7 @@ def named_nodes(message: WireMessage) -> tuple[NodeId, ...]:
 
 
 def _check_of(find: Finder) -> Check:
-    """Return a check of the names of nodes in a message."""
+    """Return a function that checks the node names in a message."""
 
     def check(message: object) -> None:
         for node in find(message):

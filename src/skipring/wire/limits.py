@@ -1,7 +1,8 @@
 """Limits of names, publications and pages: every size, the constrained types, and their checks.
 
-msgspec checks the constrained types when it decodes a message. The functions check what it cannot
-express, or only slowly; each raises a MessageError with one short sentence.
+msgspec checks the constrained types when it decodes a message. The functions check
+constraints that it cannot express or checks too slowly; each raises a MessageError with one short
+sentence.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     ahead: Number = 0  # incarnations of the node's name that are ahead of its clock
     quarantined: Number = 0  # damaged publications since the process started
     disk_error: Reason = ""
-    # other processes that have claimed the node's name lately
+    # other processes that have claimed the node's name recently
     clones: Annotated[tuple[Address, ...], Meta(max_length=limits.CLONES_MAX)] = ()
 
 
@@ -373,5 +373,5 @@ def is_request(message: WireMessage) -> TypeGuard[Request]:
 CONNECTION_REQUEST: Final = 2**63 - 1
 # Reason to refuse a request without work; the client may ask again.
 BUSY: Final = "busy: too many requests wait at this node; ask again later"
-# Reasons that clients compare.
+# Reasons that clients match on.
 NO_DISK: Final = "it keeps nothing on a disk"

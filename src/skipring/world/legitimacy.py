@@ -59,7 +59,7 @@ class Violation(Struct, frozen=True):
     text: str
 
     def __str__(self) -> str:
-        """Format the violation for a reader."""
+        """Format the violation for display."""
         return f"{self.layer}: {self.text}"
 
 

@@ -1,7 +1,7 @@
 """Fan-out to n subscribers, compared with other systems (``skipring bench fanout``).
 
 Each system has one process that publishes, one with all subscribers, and its broker if it has one.
-The jobs are parameter sets of the same run; the systems run several times, in turns.
+The jobs are parameter sets of the same run; the systems run several times, in rotation.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ GROWTH: Final = "growth"
 LOSS: Final = "loss"
 JOBS: Final = (THROUGHPUT, SUSTAINED, LATENCY, HOTTEST, GROWTH, LOSS)
 
-# Goals: CPU time and latency of another system over that of skipring, at least.
+# Goals: lower bounds on another system's CPU time and latency relative to skipring's.
 CPU_GOALS: Final[Mapping[str, float]] = {"nats": 2.5, "zenoh": 1.0, "zeromq": 1 / 3}
 P50_GOALS: Final[Mapping[str, float]] = {"nats": 1.5}
-MESSAGES_GOAL: Final = 1.2  # per delivery, at most
+MESSAGES_GOAL: Final = 1.2  # maximum per delivery
 SUPERVISOR_MESSAGES_GOAL: Final = 0.0  # per publication
 
 GROWTH_SYSTEMS: Final = (OURS, "nats")  # drivers that support several topics
@@ -167,7 +167,7 @@ def _hottest_row(run: BenchRun, results: list[RunResult]) -> Row:
 
 
 def _hottest_ratios(rows: Iterable[Row]) -> dict[str, float]:
-    """Return the CPU time of each broker over that of the busiest node."""
+    """Return the CPU time of each broker relative to that of the busiest node."""
     measured = [row for row in rows if row["job"] == HOTTEST and is_measured(row)]
     ours = {row["n"]: row for row in measured if row["system"] == OURS}
     found: dict[str, float] = {}
@@ -224,7 +224,7 @@ def _over(smallest: Row, row: Row, what: str) -> Row:
 
 
 def _growth_ratios(rows: Iterable[Row]) -> dict[str, float]:
-    """Return the cost of a delivery over that of the smallest case of its series."""
+    """Return the cost per delivery relative to that of the smallest case of its series."""
     return {
         f"cpu_{row['system']}_{row['by']}_{row[row['by']]}_over_{row['smallest']}": row[
             "cpu_us_per_delivery_over_smallest"
@@ -244,7 +244,7 @@ def measure_loss(
     share: float = LOSS_SHARE,
     deadline_s: float = 120.0,
 ) -> Row:
-    """Publish while frames are lost, kill a tenth, and wait until the others have everything."""
+    """Publish under frame loss, kill a tenth of the nodes, and wait until the rest are in sync."""
     with run_directory() as directory, BenchProcesses(directory) as processes:
         board = Board(directory)
         run = BenchRun(
@@ -332,7 +332,7 @@ def _against(row: Row, own: Row) -> dict[str, float]:
 
 
 def _relay_ratios(rows: Iterable[Row]) -> dict[str, float]:
-    """Return the latency of systems that have a goal over that of the bare relay."""
+    """Return the latency of systems that have a goal, relative to that of the bare relay."""
     p50 = {(row["system"], row["n"]): row["p50_ms"] for row in rows}
     return {
         f"p50_{system}_over_{RELAY}_n{n}": round(found / p50[RELAY, n], 2)

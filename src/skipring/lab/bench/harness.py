@@ -1,4 +1,4 @@
-"""Harness: one run of one system, and runs of all systems in turns."""
+"""Harness: one run of one system, and runs of all systems in rotation."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class _RunWatch:
 
 
 def rss_figure(part: str) -> str:
-    """Return the name of the figure for the memory of a part at the end of a run."""
+    """Return the name of the figure for the final resident memory of a part."""
     return f"rss_mib_{part}"
 
 
@@ -192,7 +192,7 @@ def run_of(template: BenchRun, system: str) -> BenchRun:
 def compare(
     runs: Sequence[BenchRun], repeats: int, row_of: Callable[[BenchRun, list[RunResult]], Row]
 ) -> Iterator[Row]:
-    """Run all in turns; yield one row for each run."""
+    """Run all systems in rotation; yield one row for each run."""
     able = [run for run in runs if SYSTEMS[run.system].skipped is None]
     found = in_turns({run: partial(_run_once, run) for run in able}, repeats)
     for run in runs:

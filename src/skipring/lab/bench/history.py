@@ -3,7 +3,7 @@
 ``skipring bench history``. The members of a ring have the history on disk; a fetch ends when the
 newcomer has delivered all of it and stored it on its own disk. Newcomers of other systems only
 count messages, or also store them (``-stored``); goals refer to those that store. The systems run
-several times, in turns.
+several times, in rotation.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ COUNTS: Final = (10_000, 100_000)
 PAYLOAD_BYTES: Final = 128
 REPEATS: Final = 5  # Guess: the median of three is not steady enough.
 MEMBERS: Final = 3
-# Goals: CPU time of another system over that of skipring, at least.
+# Goals: lower bounds on another system's CPU time relative to skipring's.
 CPU_GOALS: Final[Mapping[str, float]] = {JETSTREAM_STORED: 2.0, REDIS_STREAMS_STORED: 1.0}
 # Guesses: servers below this share of a core have finished storing the history.
 IDLE_SHARE: Final = 0.04
@@ -217,7 +217,7 @@ def ratios(rows: Iterable[Row]) -> dict[str, float]:
 
 
 def _length_ratios(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the cost of a publication over that in the shortest history."""
+    """Return the cost per publication relative to that of the shortest history."""
     shortest, key = min((row["count"] for row in rows), default=0), "cpu_us_per_publication"
     costs = {row["system"]: row[key] for row in rows if row["count"] == shortest}
     return {

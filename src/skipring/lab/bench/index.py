@@ -238,7 +238,7 @@ def _measure_memory(system: str, n: int, seed: int) -> Row:
 
 
 def _measure_inserts(systems: Iterable[str], n: int, size: int, seed: int) -> list[Row]:
-    """Measure inserts per CPU second from 0 to n in batches, the systems in turns."""
+    """Measure inserts per CPU second from 0 to n in batches, alternating between the tries."""
     taken: dict[str, list[list[float]]] = {system: [] for system in systems}
     for repeat in range(REPEATS):
         # One trie at a time: each collection would traverse the objects of both.

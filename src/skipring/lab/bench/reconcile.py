@@ -37,7 +37,7 @@ UNBATCHED_DIFFERENCES_MAX: Final = 100
 REPEATS: Final = 3
 TICKS_MAX: Final = 64  # Limit: after this the tries count as different.
 
-# Goals for 10^6 publications of which 1000 differ, and for equal tries, at most.
+# Goals (upper bounds) for 10^6 publications of which 1000 differ, and for equal tries.
 HOPS: Final = 8
 BYTES: Final = 750_000
 EQUAL_BYTES: Final = 64
@@ -235,7 +235,7 @@ class _Pair:
         return left.root == right.root
 
     def reconcile(self, rng: Random) -> None:
-        """Tick both in turns and deliver all messages, until their tries are equal."""
+        """Tick both parties alternately and deliver all messages, until their tries are equal."""
         for asks, answers in islice(cycle([(_LEFT, _RIGHT), (_RIGHT, _LEFT)]), TICKS_MAX):
             self._ticks += 1
             question = self._parties[asks].tick(answers, rng)

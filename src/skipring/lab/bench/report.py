@@ -44,7 +44,7 @@ def check_count(delivered: Sequence[int], expected: int) -> Row:
 
 
 def is_measured(row: Row) -> bool:
-    """Return True if a row may be compared: the system is installed and delivered everything."""
+    """Return True if a row is comparable: the system is installed and delivered everything."""
     return not row.keys() & {"skipped", "failed"}
 
 

@@ -144,7 +144,7 @@ class Board:
         self._numbers[first] = now
 
     def is_past(self, moment: Moment) -> bool:
-        """Return True if the clocks of a moment are recorded."""
+        """Return True if the clock values of a moment have been recorded."""
         return self._numbers[_CLOCKS + moment * (1 + PROCESSES_MAX)] != 0
 
     def seconds(self, end: Moment) -> list[float]:

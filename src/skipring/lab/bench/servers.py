@@ -110,7 +110,7 @@ class BenchProcesses(Processes):
         raise SkipringError(f"{program} does not start: {self.last_log_line(BROKER)}")
 
     def _is_accepting(self, address: Address) -> bool:
-        """Wait until the broker accepts connections; return False if it ends or time is up."""
+        """Wait until the broker accepts connections; return False if it ends or on timeout."""
         host, _, port = address.rpartition(":")
         deadline = monotonic() + STARTING_S
         while self.status(BROKER) is None:
@@ -141,7 +141,7 @@ class BenchProcesses(Processes):
             self.fork(role, [WORKER, role, str(run.directory)])
 
     def wait(self, condition: Callable[[], object]) -> None:
-        """Wait for a condition; raise SkipringError if a process ends or time is up."""
+        """Wait for a condition; raise SkipringError if a process ends or on timeout."""
         while not condition():
             self.pass_time()
 
@@ -158,7 +158,7 @@ class BenchProcesses(Processes):
         return found
 
     def pass_time(self) -> None:
-        """Sleep for one poll; raise SkipringError if a process has ended or time is up."""
+        """Sleep for one poll; raise SkipringError if a process has ended or on timeout."""
         for name, process in self.running.items():
             if process.poll() is not None:
                 raise SkipringError(f"the {name} ended early: {self.last_log_line(name)}")

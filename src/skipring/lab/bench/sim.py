@@ -29,8 +29,8 @@ from skipring.sim.scenario import make_scenario
 from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.adversaries import ADVERSARIES, legitimate_world
 
-EVENTS_PER_S: Final = 100_000  # goal on one core at n = 1000, at least
-BYTES_PER_SUBSCRIBER: Final = 3 * 1024  # goal at n = 100,000, at most
+EVENTS_PER_S: Final = 100_000  # minimum on one core at n = 1000
+BYTES_PER_SUBSCRIBER: Final = 3 * 1024  # maximum at n = 100,000
 WARM_UP_ROUNDS: Final = 5
 ROUNDS: Final = 20
 REPEATS: Final = 7
@@ -39,7 +39,7 @@ MESSAGES_PER_TICK: Final = 6
 RECOVERY_N: Final = 1024
 SEEDS: Final = 3
 RECOVERY_PROCESSES: Final = 2  # rounds are counted, not timed
-# Goals: rounds at n = 1024, at most; the states of two adversaries take longer to be detected.
+# Goals: maximum rounds at n = 1024; the states of two adversaries take longer to detect.
 ROUNDS_GOAL: Final = 30
 ROUNDS_GOAL_OF: Final[Mapping[str, int]] = {"A18b": 90, "A43": 50}
 
@@ -87,7 +87,7 @@ def _measure_memory(n: int, seed: int) -> Row:
 
 
 def _measure_speed(n: int, seed: int) -> list[Row]:
-    """Measure events per CPU second in a legitimate state, protocol and skeleton in turns."""
+    """Measure events per CPU second in a legitimate state, alternating protocol and skeleton."""
     worlds = {"skipring": _world(n, seed), "skeleton": _skeleton_world(n, seed)}
     speeds: dict[str, list[float]] = {name: [] for name in worlds}
     for world in worlds.values():
@@ -192,7 +192,7 @@ def _recovery_row(n: int, adversary: str, rounds: Sequence[int | None]) -> Row:
 
 
 def _rounds(n: int, seeds: Iterable[int], adversary: str) -> list[int | None]:
-    """Return the rounds with each seed; None if a run did not converge."""
+    """Return the rounds to convergence for each seed; None if a run did not converge."""
     chosen = {"n": n, "adversary": adversary, "closure": 0}
     return [
         Simulation(make_scenario(chosen | {"seed": seed})).run().rounds_strict for seed in seeds

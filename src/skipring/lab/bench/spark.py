@@ -1,7 +1,7 @@
 """Spark: reads of a topic against Parquet, and simulations as tasks (``skipring bench spark``).
 
 A supervisor and members with all publications on disk run as processes. Both reads have a no-op
-sink and run several times, in turns.
+sink and run several times, alternately.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ WARM_UPS: Final = 2  # the first reads of a session compile and fork
 REPEATS: Final = 7
 FORMING_S: Final = 60.0
 POLL_S: Final = 0.1
-READ_GOAL: Final = 0.5  # share of Parquet's rows per second, at least
-OVERHEAD_GOAL: Final = 0.3  # with 1000 runs of LAB_N subscribers, at most
+READ_GOAL: Final = 0.5  # minimum share of Parquet's rows per second
+OVERHEAD_GOAL: Final = 0.3  # maximum with 1000 runs of LAB_N subscribers
 LAB_N: Final = 16
 LAB_REPEATS: Final = 3
 ADVERSARIES: Final = ("A00", "A05", "A12", "A15")
@@ -147,7 +147,7 @@ class WorkCost(Struct, frozen=True):
 
 
 def measure_lab(spark: SparkSession, *, runs: int) -> Row:
-    """Run the same simulations in a pool and in Spark, in turns; the first Spark run is separate.
+    """Run the same simulations in a pool and in Spark alternately; the first Spark run is separate.
 
     ``plain`` only simulates; ``sampled`` also computes the rows of the lab; Spark adds balancing,
     Arrow, Parquet and fsync.

@@ -141,7 +141,7 @@ def make_payload(kind: int, number: int, size: int) -> bytes:
 
 
 def history_payload(number: int, size: int) -> bytes:
-    """Return the payload at a place of a history."""
+    """Return the payload at an index of a history."""
     return make_payload(MEASURED, number, size)
 
 
@@ -321,7 +321,7 @@ async def fetch(run: BenchRun, board: Board) -> dict[str, float]:
 
 
 def freeze_gc() -> None:
-    """Exclude the objects of the start from later collections, for every system alike."""
+    """Exclude objects created at startup from later garbage collections, for every system alike."""
     gc.collect()
     gc.freeze()
 
@@ -362,7 +362,7 @@ def main(role: str, directory: Path) -> None:
         figures = await perform(run, board)
         (directory / f"{role}.json").write_bytes(msgspec.json.encode(figures))
         board[done] = 1
-        # Closing hundreds of connections one by one takes long and is not measured.
+        # Closing hundreds of connections one by one is slow and not part of the measurement.
         await asyncio.sleep(RUN_S)
 
     with asyncio.Runner(loop_factory=new_loop) as runner:

@@ -106,7 +106,7 @@ class StepRun:
     async def _until(self, holds: Condition) -> ClusterState:
         """Show frames until the condition holds at two checks; raise UnhealedError at the deadline.
 
-        Orders that are published meanwhile do not count.
+        Orders published during the wait do not count.
         """
         published = list(self._cluster.orders.acknowledged)
         held_before = False

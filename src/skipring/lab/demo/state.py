@@ -90,7 +90,7 @@ class Checker:
     ) -> ClusterState:
         """Inspect the topic; the nodes should be members and have all of ``published``.
 
-        Without a supervisor, inspect the nodes only, and do not wait for it.
+        With ``has_supervisor`` False, query only the nodes instead of waiting for a supervisor.
         """
         seen: Inspection | None = None
         if has_supervisor:

@@ -56,7 +56,7 @@ class LiveProcesses(Processes):
     # -- starting and ending -------------------------------------------------------------------
 
     def start_supervisor(self, options: Sequence[str] = ()) -> None:
-        """Start a supervisor that keeps its database, at a free port."""
+        """Start a supervisor with a database on disk, on a free port."""
         self.fork_supervisor(options)
         self.until_listening(SUPERVISOR)
 

@@ -102,7 +102,7 @@ async def _read(directory: str, url: str, name: str, start: str) -> None:
 
 
 def slow_source(*words: str) -> None:
-    """Patch the answers of a node, then start it."""
+    """Start a node that delays its log pages and sends one record per page."""
     send = Sender.send_message
 
     def send_late(sender: Sender, topic: TopicId, to: NodeId, message: RuntimeMessage) -> None:

@@ -43,7 +43,7 @@ class ProxyNetwork:
             self._apply(line)
 
     def heal(self) -> None:
-        """Remove all cuts and deliver the bytes that waited."""
+        """Remove all cuts and deliver the bytes that were held back."""
         self._is_cut = lambda _, __: False
         for line in self._lines:
             line.forth.set()
@@ -117,12 +117,12 @@ class Proxy:
         self._target: Address = ""  # where the process itself listens
 
     async def start(self) -> None:
-        """Listen at a free port."""
+        """Listen on a free port."""
         self._server = await asyncio.start_server(self._on_call, LOOPBACK, 0)
         self.address = f"{LOOPBACK}:{self._server.sockets[0].getsockname()[1]}"
 
     def forward_to(self, target: Address) -> None:
-        """Forward to this address, at which the process listens."""
+        """Set the address of the process to forward to."""
         self._target = target
 
     def _on_call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

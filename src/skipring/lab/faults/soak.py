@@ -57,9 +57,9 @@ class Soak:
         self.deaths = 0
 
     def run(self, seconds: float) -> None:
-        """Publish, sample and churn for some seconds."""
+        """Publish, sample and churn for ``seconds``."""
         next_sample = next_churn = 0.0
-        # Publish only through nodes whose disks stay: an acknowledgement covers one disk.
+        # Publish only through nodes that keep their disks: an acknowledgement covers one disk.
         with self._ring.load(*LASTING, pause_s=PAUSE_S):
             while (now := monotonic() - self._begun) < seconds:
                 if now >= next_sample:

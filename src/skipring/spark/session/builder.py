@@ -101,7 +101,7 @@ def stop(spark: SparkSession) -> None:
 def opened(
     *, master: str | None = None, conf: Mapping[str, str] | None = None, app: str = "skipring"
 ) -> Iterator[SparkSession]:
-    """Yield a session as ``start`` does; stop it at the end unless it existed before."""
+    """Yield the session that ``start`` returns; stop it at the end unless it existed before."""
     is_ours = _active() is None
     spark = start(master=master, conf=conf, app=app)
     try:
@@ -274,7 +274,7 @@ def variables(master: str, settings: Mapping[str, str]) -> dict[str, str]:
     chosen = {"PYSPARK_DRIVER_PYTHON": sys.executable}
     if not is_local(master):
         python = python or os.environ.get("PYSPARK_PYTHON")
-        # For the planners of streams: Spark sends these processes none of the files of tasks.
+        # For the planners of streams: Spark ships files to tasks, but not to these processes.
         paths = (str(kept_zip()), os.environ.get("PYTHONPATH"))
         chosen["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     chosen["PYSPARK_PYTHON"] = python or sys.executable

@@ -97,7 +97,7 @@ def _contents() -> Iterator[tuple[str, bytes]]:
 
 @cache
 def kept_zip() -> Path:
-    """Return the zip as a file, named by its hash: Spark identifies files by name."""
+    """Write the zip to a file named by its hash, because Spark identifies files by name."""
     content = package_zip()
     path = scratch() / f"skipring-{blake2b(content, digest_size=8).hexdigest()}.zip"
     path.write_bytes(content)

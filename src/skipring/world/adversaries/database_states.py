@@ -132,7 +132,7 @@ def huge_next(n: int, rng: Random) -> Snapshot:
 
 
 def evicted_one_by_one(n: int, rng: Random) -> Snapshot:
-    """Evict an eighth one by one, the last member filling each gap, without notification."""
+    """Evict an eighth of the members one by one, without notification; the last fills each gap."""
     world = legitimate_world(n, rng)
     roster = _dense_roster(world)
     for node in rng.sample(recorded_nodes(world), share(n, 8)):
@@ -141,7 +141,7 @@ def evicted_one_by_one(n: int, rng: Random) -> Snapshot:
 
 
 def evicted_at_once(n: int, rng: Random) -> Snapshot:
-    """Evict a quarter at once and close the gaps, without notification."""
+    """Evict a quarter of the members at once and close the gaps, without notification."""
     world = legitimate_world(n, rng)
     evicted = frozenset(rng.sample(recorded_nodes(world), share(n, 4)))
     left_over = [entry for entry in world.supervisor.database if entry[1] not in evicted]
@@ -156,7 +156,7 @@ def _dense_roster(world: Snapshot) -> Roster:
 
 
 def adjacent_replaced(n: int, rng: Random, *, count: int) -> Snapshot:
-    """Replace adjacent members in the database by nodes without a label.
+    """Replace adjacent members in the database with nodes that have no label.
 
     A smaller ring has fewer replacements, the smallest none.
     """

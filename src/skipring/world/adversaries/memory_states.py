@@ -192,7 +192,7 @@ class Memories:
         )
 
     def _run(self) -> BackfillRunState:
-        """Return a backfill in progress; half of them have possible prefixes."""
+        """Return a backfill in progress; half of them have valid prefixes."""
         draw = self._draw
         is_plausible = draw.chance(0.5)
         bits = draw.rng.randrange(3) if is_plausible else self.counter()
@@ -334,7 +334,7 @@ class Memories:
         )
 
     def all_of(self, state: SubscriberState) -> SubscriberMemory:
-        """Return arbitrary memory in all parts of a subscriber."""
+        """Return arbitrary memory for all parts of a subscriber."""
         derived, deferred, counters = self.derived(state), self.deferred(state), self.counters()
         return replace(
             counters,

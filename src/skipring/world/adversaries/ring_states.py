@@ -199,7 +199,7 @@ def quarter_crashed(n: int, rng: Random) -> Snapshot:
 
 
 def forged_grants(n: int, rng: Random) -> Snapshot:
-    """Let a quarter want to leave, and deliver forged permissions to leave.
+    """Mark a quarter of the members as leaving, and forge permissions to leave.
 
     Half of the leavers have already accepted one and dropped their state, while the supervisor and
     their neighbours still rely on them. The other leavers, and some nodes that want to stay, have

@@ -48,7 +48,7 @@ Value = TypeVar("Value")
 
 
 def _load(text: str | bytes) -> object:
-    """Return the tree with sorted keys: their order must not reach a simulation."""
+    """Return the tree with sorted keys: their order must not affect a simulation."""
     try:
         if isinstance(text, bytes):
             text = text.decode()
@@ -84,7 +84,7 @@ def _unreadable(description: str) -> object:
 
 
 def _shown(text: str) -> str:
-    """Return a text in few printable characters."""
+    """Shorten a text to a few printable characters."""
     short = ascii(text[:SHOWN_CHARACTERS_MAX])
     return short if len(text) <= SHOWN_CHARACTERS_MAX else short + "..."
 
@@ -124,7 +124,7 @@ class _Reader:
         self.known = frozenset(known)
 
     def read(self, value: object, kind: type[Value], place: str) -> Value:
-        """Return the value at a place; raise WorldFormatError."""
+        """Return the value at a place; raise WorldFormatError if it is invalid."""
         try:
             return convert(value, kind, dec_hook=self.parse)
         except (ValidationError, ValueError) as error:
@@ -418,7 +418,7 @@ _WORLD: Final = defstruct(
 
 
 class _Header(Struct):
-    """Format of a file; another format may have other keys."""
+    """Header of a file, checked before the keys, which depend on the format."""
 
     format: Literal["skipring-world/1"]
 

@@ -126,7 +126,7 @@ def _struct_fields(part: Struct) -> dict[str, Any] | list[Any]:
 
 
 def _member(part: Struct, name: str) -> object:
-    """Return a field, with keys of JSON and without packed bytes."""
+    """Return a field with its keys as JSON strings and packed bytes unpacked."""
     value = getattr(part, name)
     if isinstance(value, dict):
         return {key if isinstance(key, str) else _plain(key): each for key, each in value.items()}

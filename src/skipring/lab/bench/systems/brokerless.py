@@ -45,7 +45,7 @@ class ZenohSubscribers(Subscribers):
     """Sessions whose callbacks run in threads of Zenoh."""
 
     async def connect(self) -> None:
-        """Open all sessions one after the other."""
+        """Open the sessions one at a time."""
         import zenoh
 
         lock, self._open = Lock(), []
@@ -118,7 +118,7 @@ class ZeromqSubscribers(Subscribers):
 
 
 class ZeromqAsyncioPublisher(ZeromqPublisher):
-    """Publisher of ``ZeromqPublisher``, used with zmq.asyncio subscribers."""
+    """Same publisher, for subscribers that use zmq.asyncio."""
 
 
 class ZeromqAsyncioSubscribers(Subscribers):

@@ -51,7 +51,7 @@ class NatsSubscribers(Subscribers):
     """Clients with callbacks, their fastest interface."""
 
     async def connect(self) -> None:
-        """Connect and subscribe one after the other."""
+        """Connect and subscribe the clients one at a time."""
         import nats
 
         self._clients = []
@@ -101,7 +101,7 @@ class RedisSubscribers(Subscribers):
     """Clients with one reading task each."""
 
     async def connect(self) -> None:
-        """Connect and subscribe one after the other."""
+        """Connect and subscribe the clients one at a time."""
         self._tasks = []
         for receive in self.receivers:
             client = _redis_client(self.run)
@@ -143,7 +143,7 @@ class MosquittoSubscribers(Subscribers):
     """Clients with one reading task each."""
 
     async def connect(self) -> None:
-        """Connect and subscribe one after the other."""
+        """Connect and subscribe the clients one at a time."""
         self._tasks = []
         for number, receive in enumerate(self.receivers):
             client = _mqtt_client(self.run, f"subscriber-{number}")
@@ -276,7 +276,7 @@ class JetStreamNewcomer(Newcomer):
         await asyncio.wait_for(done.wait(), self.run.deadline_s)
 
     def handler(self, done: asyncio.Event) -> Handler:
-        """Return the message handler: it counts."""
+        """Return a handler that counts messages."""
         expected = self.run.count
 
         async def on_message(_: Any) -> None:
@@ -293,7 +293,7 @@ class JetStreamStoredNewcomer(StoredNewcomer, JetStreamNewcomer):
     """Ordered push consumer that stores messages in groups."""
 
     def handler(self, done: asyncio.Event) -> Handler:
-        """Return the message handler: it stores."""
+        """Return a handler that stores messages."""
         replies, payloads = list[str](), list[bytes]()
         missing = self.run.count
         due = min(STORED_AT_ONCE, missing)

@@ -105,7 +105,7 @@ async def publish(run: BenchRun, board: Board) -> dict[str, float]:
 
 
 async def survive(run: BenchRun, board: Board) -> dict[str, float]:
-    """Read until everything has arrived or time is up; count the missing publications."""
+    """Read until everything has arrived or the deadline passes; count the missing publications."""
     count = run.n - victims_of(run.n) - 1
     members = await _join_and_read(run, [f"s{number:04}" for number in range(count)])
     board[Slot.CONNECTED] = 1

@@ -296,7 +296,7 @@ class RingSubscribers(Subscribers):
         await wait_all("equal roots", lambda member: member.root == root)
 
     def figures(self) -> dict[str, float]:
-        """Return publications in messages, and the most bytes that one member sent."""
+        """Return the publications sent in messages, and the bytes sent by the busiest member."""
         return {
             "messages": sum(member.messages for member in self._members),
             "hottest_bytes": max(member.bytes_sent for member in self._members),

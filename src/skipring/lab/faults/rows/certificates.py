@@ -58,7 +58,7 @@ class SecureRing(FaultRing):
         run_cli("certs", "deny", str(certificate), "--dir", str(self.authority))
 
     def shorten(self, name: str, life_s: float) -> None:
-        """Replace the certificate of a process by a certificate with a lifetime of some seconds."""
+        """Replace the certificate of a process with a certificate that expires within seconds."""
         path = self.certificate(name)
         old = x509.load_pem_x509_certificate(path.read_bytes())
         key = load_pem_private_key((self.authority / "ca.key").read_bytes(), None)

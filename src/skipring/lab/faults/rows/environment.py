@@ -1,4 +1,4 @@
-"""Rows of the environment: clocks that jump, slow ticks, cut networks and arbitrary memory."""
+"""Rows of the environment: clock jumps, slow ticks, network partitions and corrupted memory."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def _unproven_addresses(trial: FaultTrial) -> None:
 
 @contextmanager
 def _counting_listener() -> Iterator[tuple[Address, Callable[[], int]]]:
-    """Listen at a free port and count the connections that arrive."""
+    """Listen on a free port and count the connections that arrive."""
     accepted = 0
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.1)

@@ -1,7 +1,7 @@
 """Clock that jumps on request; the interpreter imports this module when it starts.
 
 It adds the seconds in the file ``DIR.clock`` to the time of a process with ``--data DIR``, an
-argument that the programs of this package have, too.
+argument that the programs of this package also accept.
 """
 
 from __future__ import annotations
