@@ -1,0 +1,415 @@
+"""Recovery of logs: every state of the files opens, and intact batches keep their offsets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from errno import ENOSPC
+from pathlib import Path
+
+import pytest
+
+from skipring.storage.segments import tail
+from skipring.storage.segments.segment import load_header, load_segment, segment_name
+from skipring.storage.segments.topic_directory import QUARANTINE, RECORD_FILE
+from tests.storage.segments.logs import (
+    NEWS,
+    SMALL,
+    FailingDisk,
+    batch,
+    flip,
+    made,
+    offsets,
+    opened,
+    quarantined,
+    segments,
+    state,
+    topic_path,
+    write,
+)
+
+
+@pytest.fixture(autouse=True)
+def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip syncs: these tests change files, they do not stop the machine."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+    monkeypatch.setattr(tail, "sync_data", lambda file: None)
+
+
+def copied(directory: Path, target: Path) -> Path:
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(directory, target)
+    return target
+
+
+def test_torn_tail_is_truncated_at_every_byte(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    last = segments(made(store, 3))[-1]
+    _, _, epoch = state(store)
+    data = last.read_bytes()
+    loaded = load_segment(last, NEWS, 0)
+    assert loaded is not None
+    positions = [*loaded.segment.index.positions, loaded.segment.index.size]
+    for size in range(len(data)):
+        last.write_bytes(data[:size])
+        whole = max(0, sum(each <= size for each in positions) - 1)
+        expected = [2 * number for number in range(whole)]
+        assert state(store) == (expected, 2 * whole, epoch)
+        with opened(store) as again:  # and the log continues
+            write(again, 2)
+            assert offsets(again.log(NEWS)) == [*expected, 2 * whole, 2 * whole + 2]
+        for path in segments(last.parent):
+            path.unlink()
+
+
+@pytest.mark.parametrize("tail", [bytes(500), b"\xff" * 500, b"\xf5SRB" * 100])
+def test_garbage_after_the_last_entry_is_removed(tmp_path: Path, tail: bytes) -> None:
+    path = made(tmp_path, 3)
+    before = state(tmp_path)
+    (last,) = segments(path)
+    size = last.stat().st_size
+    last.write_bytes(last.read_bytes() + tail)
+    assert state(tmp_path) == before
+    assert last.stat().st_size == size
+    assert len(quarantined(path)) == bool(tail.strip(b"\0"))
+
+
+@pytest.mark.heavy
+def test_flipped_bytes_at_500_places_lose_only_their_batch(tmp_path: Path) -> None:
+    store, copy = tmp_path / "store", tmp_path / "copy"
+    path = made(store, 14)
+    everything, end, epoch = state(store)
+    files = segments(path)
+    assert len(files) >= 3
+    total = sum(each.stat().st_size for each in files)
+    for step in range(500):
+        target = topic_path(copied(store, copy))
+        place = step * total // 500
+        for file in segments(target):
+            size = file.stat().st_size
+            if place < size:
+                flip(file, place, 1 << step % 8)
+                break
+            place -= size
+        found, new_end, new_epoch = state(copy)
+        lost = set(everything) - set(found)
+        assert len(lost) <= 1
+        if new_epoch == epoch:  # the tail is torn, or a footer hides the damage until it is read
+            assert new_end == end or lost == {everything[-1]}
+        else:
+            assert new_end == end
+            assert lost
+        assert state(copy) == (found, new_end, new_epoch)
+
+
+def test_damage_in_the_middle_is_a_hole_with_a_new_epoch_once(tmp_path: Path) -> None:
+    path = made(tmp_path, 5)
+    _, end, epoch = state(tmp_path)
+    (file,) = segments(path)
+    loaded = load_segment(file, NEWS, 0)
+    assert loaded is not None
+    position = loaded.segment.index.positions[2]
+    flip(file, position + 80)
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        assert offsets(log) == [0, 2, 6, 8]
+        assert log.read(4) is None
+        assert log.end == end
+        assert log.epoch != epoch
+        epoch = log.epoch
+        write(store, 10)  # the segment with the hole is sealed
+        assert offsets(log) == [0, 2, *range(6, 30, 2)]
+    assert quarantined(path)[0].startswith(f"{0:020}-{position}.")
+    assert state(tmp_path) == ([0, 2, *range(6, 30, 2)], 30, epoch)
+    assert len(quarantined(path)) == 1
+
+
+def test_second_hole_takes_another_epoch(tmp_path: Path) -> None:
+    path = made(tmp_path, 6)
+    epochs = {state(tmp_path)[2]}
+    (file,) = segments(path)
+    loaded = load_segment(file, NEWS, 0)
+    assert loaded is not None
+    for number in (1, 3):
+        flip(file, loaded.segment.index.positions[number] + 70)
+        epochs.add(state(tmp_path)[2])
+    assert len(epochs) == 3
+    assert state(tmp_path)[0] == [0, 4, 8, 10]
+
+
+@pytest.mark.parametrize(("is_retried", "found"), [(False, [0, 2, 4]), (True, [0, 2])])
+def test_recovery_syncs_the_names_of_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_retried: bool, found: list[int]
+) -> None:
+    path = made(tmp_path, 3)
+    empty = path / segment_name(4)  # of a commit that was retried after a failed sync
+    if is_retried:
+        empty.write_bytes(b"")
+    synced: list[tuple[Path, bool]] = []
+
+    def sync(file: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{file}").readlink(), empty.exists()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with opened(tmp_path) as store:
+        assert offsets(store.log(NEWS)) == found
+    assert synced[-1] == (path, False)
+
+
+def test_missing_footer_is_rebuilt(tmp_path: Path) -> None:
+    path = made(tmp_path, 20)
+    before = state(tmp_path)
+    first = segments(path)[0]
+    data = first.read_bytes()
+    loaded = load_segment(first, NEWS, 0)
+    assert loaded is not None
+    end = loaded.segment.index.size
+    for damaged in (data[:end], data[: end + 20], data[:-1], data[:-5] + b"12345"):
+        first.write_bytes(damaged)
+        assert state(tmp_path) == before
+        assert first.read_bytes() == data
+
+
+def test_footer_that_cannot_be_rebuilt_does_not_prevent_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(tmp_path, 20)
+    before = state(tmp_path)
+    first = segments(path)[0]
+    first.write_bytes(first.read_bytes()[:-1])
+
+    def full(file: int, data: bytes, position: int) -> int:
+        raise OSError(ENOSPC, "no room")
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "pwrite", full)
+        assert state(tmp_path) == before
+    assert state(tmp_path) == before
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_missing_segment_is_a_hole(tmp_path: Path, number: int) -> None:
+    path = made(tmp_path, 22)
+    everything, end, epoch = state(tmp_path)
+    files = segments(path)
+    assert len(files) > 3
+    start, stop = int(files[number].stem), int(files[number + 1].stem)
+    files[number].unlink()
+    expected = [each for each in everything if not start <= each < stop]
+    found, new_end, new_epoch = state(tmp_path)
+    assert (found, new_end) == (expected, end)
+    assert new_epoch != epoch
+    assert state(tmp_path) == (found, new_end, new_epoch)
+
+
+def test_missing_last_segment_shortens_the_log(tmp_path: Path) -> None:
+    path = made(tmp_path, 22)
+    everything, _, epoch = state(tmp_path)
+    last = segments(path)[-1]
+    last.unlink()
+    start = int(last.stem)
+    expected = [each for each in everything if each < start]
+    assert state(tmp_path) == (expected, start, epoch)
+
+
+def test_missing_record_is_rebuilt_from_the_segments(tmp_path: Path) -> None:
+    path = made(tmp_path, 10)
+    found, end, epoch = state(tmp_path)
+    for damage in (None, b"", b"garbage"):
+        (path / RECORD_FILE).unlink()
+        if damage is not None:
+            (path / RECORD_FILE).write_bytes(damage)
+        with opened(tmp_path) as store:
+            assert store.topics == [NEWS]
+        again = state(tmp_path)
+        assert again[:2] == (found, end)
+        assert again[2] != epoch
+        assert state(tmp_path) == again
+        epoch = again[2]
+
+
+def test_directory_without_a_known_topic_waits_for_it(tmp_path: Path) -> None:
+    path = made(tmp_path, 4)
+    found, end, _ = state(tmp_path)
+    (path / RECORD_FILE).unlink()
+    (file,) = segments(path)
+    flip(file, 10)
+    before = sorted(path.iterdir())
+    with opened(tmp_path) as store:
+        assert store.topics == []
+        assert sorted(path.iterdir()) == before
+        log = store.log(NEWS)
+        assert (offsets(log), log.end) == (found, end)
+        write(store, 1)
+    with opened(tmp_path) as store:
+        assert store.topics == [NEWS]
+        assert offsets(store.log(NEWS)) == [*found, end]
+
+
+def test_empty_directory_is_an_empty_log(tmp_path: Path) -> None:
+    path = made(tmp_path, 10)
+    shutil.rmtree(path)
+    path.mkdir()
+    with opened(tmp_path) as store:
+        assert store.topics == []
+        write(store, 1)
+    assert state(tmp_path)[:2] == ([0], 2)
+
+
+def test_foreign_files_go_to_the_quarantine(tmp_path: Path) -> None:
+    path = made(tmp_path, 20)
+    other = made(tmp_path, 20, topic="other")
+    before = state(tmp_path)
+    (path / "notes").write_bytes(b"notes")
+    (path / "subdirectory").mkdir()
+    (path / segment_name(77)).symlink_to(path / "notes")
+    shutil.copy(segments(path)[1], path / segment_name(5))  # not its offset
+    shutil.copy(segments(other)[0], path / segment_name(0).replace("0.log", "3.log"))
+    (path / segment_name(9)).mkdir()
+    assert state(tmp_path) == before
+    names = [segment_name(start) for start in (3, 5, 9, 77)]
+    assert [name.rpartition(".")[0] for name in quarantined(path)] == [
+        *names,
+        "notes",
+        "subdirectory",
+    ]
+    assert {each.name for each in path.iterdir() if each.suffix != ".log"} == {
+        RECORD_FILE,
+        QUARANTINE,
+    }
+
+
+def test_segment_of_another_topic_in_place_of_one_is_a_hole(tmp_path: Path) -> None:
+    path = made(tmp_path, 20)
+    other = made(tmp_path, 20, topic="other")
+    everything, end, epoch = state(tmp_path)
+    shutil.copy(segments(other)[1], segments(path)[1])
+    found, new_end, new_epoch = state(tmp_path)
+    start, stop = int(segments(other)[1].stem), int(segments(other)[2].stem)
+    assert found == [each for each in everything if not start <= each < stop]
+    assert new_end == end
+    assert new_epoch != epoch
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", bytes(3000)])
+def test_useless_segment_at_the_end_cuts_unconfirmed_entries(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = made(tmp_path, 5)
+    _, _, epoch = state(tmp_path)
+    (path / segment_name(6)).write_bytes(content)  # of a commit that was repeated after a failure
+    assert state(tmp_path) == ([0, 2, 4], 6, epoch)
+    assert [each.name for each in segments(path)] == [segment_name(0)]
+    assert state(tmp_path) == ([0, 2, 4], 6, epoch)
+
+
+def test_useless_segment_before_others_changes_nothing(tmp_path: Path) -> None:
+    path = made(tmp_path, 20)
+    before = state(tmp_path)
+    (path / segment_name(2)).write_bytes(b"garbage")
+    assert state(tmp_path) == before
+    assert quarantined(path)[0].startswith(segment_name(2))
+
+
+def test_overlapping_entries_of_the_segment_before_are_ignored(tmp_path: Path) -> None:
+    path = made(tmp_path, 3)
+    _, _, epoch = state(tmp_path)
+    retried = tmp_path / "retried"
+    made(retried, 3)
+    with opened(retried) as store:  # the next commit begins a segment
+        log = store.log(NEWS)
+        (file,) = segments(topic_path(retried))
+        write(store, 2)
+        assert log.end == 10
+    shutil.copy(file, path / segment_name(0))  # entries up to 10
+    with opened(tmp_path) as store:
+        chain = store.log(NEWS).chain_at(6)
+    shutil.rmtree(retried)
+    longer = SegmentCopy(tmp_path / "longer", 6, chain)
+    shutil.copy(longer.path, path / segment_name(6))
+    found, end, new_epoch = state(tmp_path)
+    assert found == [0, 2, 4, 6, 8, 10, 12]
+    assert (end, new_epoch) == (14, epoch)
+    assert segments(path)[0].stat().st_size < SMALL
+
+
+class SegmentCopy:
+    """Segment that begins at an offset, with four batches."""
+
+    def __init__(self, directory: Path, start: int, chain: bytes) -> None:
+        with opened(directory) as store:
+            log = store.log(NEWS)
+            for first in range(0, start, 2):
+                log.append(batch(first))
+            store.commit()
+            assert log.chain_at(start) == chain
+            log._is_tainted = True  # as after a failed commit
+            write(store, 4)
+        self.path = segments(topic_path(directory))[-1]
+        assert self.path.name == segment_name(start)
+
+
+def test_discarded_offsets_beyond_the_end_are_forgotten(tmp_path: Path) -> None:
+    path = made(tmp_path, 3)
+    with opened(tmp_path) as store:
+        store.log(NEWS).discard(4)
+        store.commit()
+    (file,) = segments(path)
+    file.write_bytes(file.read_bytes()[:-1])
+    assert state(tmp_path)[:2] == ([0, 2], 4)
+    with opened(tmp_path) as store:
+        write(store, 1)
+        assert offsets(store.log(NEWS)) == [0, 2, 4]
+
+
+def test_damaged_header_keeps_the_chain(tmp_path: Path) -> None:
+    path = made(tmp_path, 20)
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        before = [log.chain_at(offset) for offset in range(log.end + 1)]
+        epoch = log.epoch
+    for file in segments(path):
+        flip(file, 12)
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        assert [log.chain_at(offset) for offset in range(log.end + 1)] == before
+        assert log.epoch == epoch
+        assert len(offsets(log)) == 20
+
+
+def test_digest_of_a_damaged_header_comes_from_the_segment_before(tmp_path: Path) -> None:
+    path = made(tmp_path, 20)
+    before, last = segments(path)[-2:]
+    loaded = load_segment(before, NEWS, int(before.stem))
+    assert loaded is not None
+    flip(last, 12)
+    with opened(tmp_path) as store:
+        write(store, 10)  # the segment is sealed; its footer repeats the header
+    header = load_header(last)
+    assert header is not None
+    assert header.chain == loaded.segment.index.chain
+    assert header.start == int(last.stem)
+
+
+def test_crash_during_a_recovery_does_not_hide_a_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, copies = tmp_path / "live", tmp_path / "copies"
+    path = made(live, 20)
+    everything, end, epoch = state(live)
+    first = segments(path)[0]
+    loaded = load_segment(first, NEWS, 0)
+    assert loaded is not None
+    flip(first, loaded.segment.index.positions[1] + 80)
+    flip(first, first.stat().st_size - 20)  # its footer
+    with monkeypatch.context() as context:
+        disk = FailingDisk(context)
+        disk.before = lambda: shutil.copytree(live, copies / str(disk.calls))
+        found, _, new_epoch = state(live)
+    assert found == [each for each in everything if each != 2]
+    assert new_epoch != epoch
+    assert len(list(copies.iterdir())) > 3
+    for copy in copies.iterdir():
+        again, again_end, again_epoch = state(copy)
+        assert (again, again_end) == (found, end)
+        assert again_epoch != epoch

@@ -1,0 +1,385 @@
+"""Store of all logs: topics, commits, and any sequence of writes and damage."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.errors import StorageError, StoreBusyError
+from skipring.storage.segments import tail
+from skipring.storage.segments.format import encode_entry
+from skipring.storage.segments.log import SegmentLog
+from skipring.storage.segments.store import FILES_MAX, TOPICS
+from skipring.storage.segments.topic_directory import QUARANTINE, RECORD_FILE, directory_name
+from skipring.storage.store import PublicationStore
+from tests.storage.segments.logs import (
+    NEWS,
+    FailingDisk,
+    batch,
+    made,
+    offsets,
+    opened,
+    segments,
+    state,
+    topic_path,
+    write,
+)
+
+
+def test_topics_have_separate_logs_and_one_store_id(tmp_path: Path) -> None:
+    topics = ["", "a/b", "A/B", "é" * 255, "..", "x" * 255]
+    with opened(tmp_path) as store:
+        for number, topic in enumerate(topics, 1):
+            for _ in range(number):
+                store.log(topic).append(batch(store.log(topic).end, topic=topic))
+        assert store.unwritten == 2 * sum(range(1, len(topics) + 1))
+        store.commit()
+        assert store.unwritten == 0
+        ids = {store.log(topic).store for topic in topics}
+        epochs = {topic: store.log(topic).epoch for topic in topics}
+        assert ids == {store.id}
+    with opened(tmp_path) as store:
+        assert store.topics == sorted(topics)
+        assert store.id in ids
+        for number, topic in enumerate(topics, 1):
+            log = store.log(topic)
+            assert (log.topic, log.store, log.epoch) == (topic, store.id, epochs[topic])
+            assert offsets(log, topic) == list(range(0, 2 * number, 2))
+        assert store.log("new").store in ids
+        assert len(set(epochs.values())) == len(topics)
+
+
+def test_topic_without_batches_leaves_no_files(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        assert store.log(NEWS).end == 0
+        assert store.log(NEWS).read(0) is None
+        assert list(store.log(NEWS).entries()) == []
+        assert store.log(NEWS).chain_at(0) == bytes(8)
+        store.commit()
+    assert list((tmp_path / TOPICS).iterdir()) == []
+
+
+def test_more_topics_than_open_files_are_committed_together(tmp_path: Path) -> None:
+    topics = [f"topic{number}" for number in range(3 * FILES_MAX)]
+    with opened(tmp_path) as store:
+        for _ in range(2):
+            for topic in topics:
+                store.log(topic).append(batch(store.log(topic).end, topic=topic))
+            store.commit()
+        assert len(list(Path("/proc/self/fd").iterdir())) < 3 * FILES_MAX
+        for topic in topics:
+            assert offsets(store.log(topic), topic) == [0, 2]
+    with opened(tmp_path) as store:
+        assert store.topics == sorted(topics)
+
+
+def test_commit_touches_only_changed_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        for number in range(50):
+            store.log(f"topic{number}").append(batch(0, topic=f"topic{number}"))
+        store.commit()
+        written: list[str] = []
+        write_log = SegmentLog.write
+
+        def recorded(log: SegmentLog) -> None:
+            written.append(log.topic)
+            write_log(log)
+
+        monkeypatch.setattr(SegmentLog, "write", recorded)
+        store.commit()
+        assert written == []
+        store.log("topic7").append(batch(2, topic="topic7"))
+        store.log("topic9").discard(0)
+        store.commit()
+        assert sorted(written) == ["topic7", "topic9"]
+        assert store.log("topic9").read(0) is None
+
+
+def test_commit_reports_when_everything_is_durable(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        log.append(batch(0))
+        ends: list[int] = []
+        store.commit(lambda: ends.append(log.durable_end))
+        store.commit(lambda: ends.append(log.durable_end))
+        assert ends == [2, 2]
+
+
+def test_commit_includes_every_log_that_changed_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        before = [store.log(f"before{number}") for number in range(FILES_MAX + 1)]
+        during = [store.log(f"during{number}") for number in range(2 * FILES_MAX)]
+        for log in before:
+            log.append(batch(0, topic=log.topic))
+        write_log = SegmentLog.write
+
+        def append_to_others(log: SegmentLog) -> None:
+            while during:
+                other = during.pop()
+                other.append(batch(0, topic=other.topic))
+            write_log(log)
+
+        monkeypatch.setattr(SegmentLog, "write", append_to_others)
+        ends: list[int] = []
+        store.commit(lambda: ends.extend(log.durable_end for log in before))
+        assert ends == [2] * len(before)
+        store.commit()
+        assert store.unwritten == 0
+
+
+def test_failure_of_one_topic_does_not_confirm_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        logs = [store.log(topic) for topic in ("a", "b", "c")]
+        for log in logs:
+            log.append(batch(0, topic=log.topic))
+        calls: list[int] = []
+        sync = tail.sync_data
+
+        def failing(file: int) -> None:
+            calls.append(file)
+            if len(calls) == 2:
+                raise OSError(5, "disk error")
+            sync(file)
+
+        with monkeypatch.context() as context:
+            context.setattr(tail, "sync_data", failing)
+            with pytest.raises(StorageError, match="disk error"):
+                store.commit()
+        assert sorted(log.durable_end for log in logs) == [0, 0, 2]
+        store.commit()
+        assert [log.durable_end for log in logs] == [2, 2, 2]
+    with opened(tmp_path) as store:
+        assert all(offsets(store.log(topic), topic) == [0] for topic in ("a", "b", "c"))
+
+
+def test_store_is_used_by_one_process_at_a_time(tmp_path: Path) -> None:
+    with opened(tmp_path), pytest.raises(StoreBusyError):
+        opened(tmp_path)
+    with opened(tmp_path), pytest.raises(StoreBusyError):
+        PublicationStore.open(tmp_path)
+    store = opened(tmp_path)
+    store.close()
+    store.close()
+
+
+def test_files_in_place_of_directories_do_not_prevent_a_start(tmp_path: Path) -> None:
+    (tmp_path / TOPICS).write_bytes(b"file")
+    with opened(tmp_path) as store:
+        assert store.topics == []
+    (tmp_path / TOPICS / directory_name(NEWS)).write_bytes(b"file")
+    with opened(tmp_path) as store:
+        write(store, 1)
+    assert state(tmp_path)[:2] == ([0], 2)
+    (topic_path(tmp_path) / RECORD_FILE).unlink()
+    (topic_path(tmp_path) / RECORD_FILE).mkdir()
+    (topic_path(tmp_path) / QUARANTINE).write_bytes(b"file")
+    assert state(tmp_path)[:2] == ([0], 2)
+
+
+def test_copied_directory_of_a_topic_is_not_used(tmp_path: Path) -> None:
+    path = made(tmp_path, 3)
+    shutil.copytree(path, path.with_name("copy"))
+    with opened(tmp_path) as store:
+        assert store.topics == [NEWS]
+        assert offsets(store.log(NEWS)) == [0, 2, 4]
+    assert len(segments(path.with_name("copy"))) == 1
+
+
+def test_environment_errors_are_translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="directory which this user may write to"):
+        opened(tmp_path / "file" / "store")
+    made(tmp_path, 3)
+
+    def refused(*args: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "pread", refused)
+    with pytest.raises(StorageError, match="Permission denied"):
+        opened(tmp_path)
+    monkeypatch.undo()
+    assert state(tmp_path)[0] == [0, 2, 4]  # the lock was released
+
+
+# -- any sequence of operations --------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_disk() -> Iterator[None]:
+    """Skip syncs: damage and crashes are simulated by changes of the files."""
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(os, "fsync", lambda file: None)
+        context.setattr(tail, "sync_data", lambda file: None)
+        yield
+
+
+class CheckedStore:
+    """Store whose batches are all different, and what may be read from it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = topic_path(directory)
+        self.store = opened(directory)
+        self.made = 0
+        self.written: dict[int, set[RecordBatch]] = defaultdict(set)  # by offset, ever
+        self.expected: dict[int, RecordBatch] = {}  # intact and committed
+        self.appended: dict[int, RecordBatch] = {}  # in memory, or left by a failed commit
+        self.is_damaged = False
+        self.epoch: int | None = None
+
+    def append(self, count: int) -> None:
+        log = self.store.log(NEWS)
+        self.made += 1
+        rows = [BatchRecord(f"{self.made}".encode(), time=self.made)] * count
+        added = RecordBatch.of(rows, publisher="a", first=1000 * self.made, topic=NEWS)
+        offset = log.append(added)
+        self.written[offset].add(added)
+        self.appended[offset] = added
+
+    def commit(self) -> None:
+        self.store.commit()
+        self.expected |= self.appended
+        self.appended = {}
+        self.epoch = self.store.log(NEWS).epoch if self.expected else None
+
+    def fail(self, number: int) -> None:
+        """Commit while one call of the system fails."""
+        with pytest.MonkeyPatch.context() as context:
+            FailingDisk(context).fail_at = number
+            try:
+                self.commit()
+            except StorageError:
+                assert self.store.log(NEWS).durable_end <= min(self.appended, default=1 << 60)
+
+    def discard(self, number: int) -> None:
+        known = sorted(self.expected)
+        if known:
+            offset = known[number % len(known)]
+            self.store.log(NEWS).discard(offset, "test")
+            self.store.commit()
+            self.expected |= self.appended
+            self.appended = {}
+            del self.expected[offset]
+
+    def reopen(self) -> None:
+        self.store.close()
+        self._open()
+
+    def _open(self) -> None:
+        self.store = opened(self.directory)
+        found = self._found()
+        if not self.is_damaged:
+            assert found.items() <= (self.expected | self.appended).items()
+        assert self.expected.items() <= found.items()
+        self.expected, self.appended = found, {}
+
+    def _found(self) -> dict[int, RecordBatch]:
+        log = self.store.log(NEWS)
+        return {entry.offset: entry.batch for entry in log.read_range(0, log.end)}
+
+    def damage(self, kind: str, number: int, place: int) -> None:
+        self.reopen()
+        self.store.close()
+        files = segments(self.path)
+        files += [self.path / RECORD_FILE] if (self.path / RECORD_FILE).exists() else []
+        if files:
+            self.is_damaged = True
+            entries = self._entry_bytes()
+            _damage(files[number % len(files)], kind, place)
+            contents = [path.read_bytes() for path in segments(self.path)]
+            for offset, data in entries.items():
+                if not any(data in content for content in contents):
+                    self.expected.pop(offset, None)
+            if not (self.path / RECORD_FILE).exists() or kind != "flip":
+                self.epoch = None
+        self._open()
+
+    def _entry_bytes(self) -> dict[int, bytes]:
+        """Return the stored bytes of the expected batches."""
+        with opened(self.directory) as store:
+            found = {offset: store.log(NEWS).read(offset) for offset in self.expected}
+        return {o: encode_entry(e) + e.batch.body for o, e in found.items() if e is not None}
+
+    def check(self) -> None:
+        log = self.store.log(NEWS)
+        found = self._found()
+        for offset, each in found.items():
+            assert each in self.written[offset], "an invented batch"
+        expected = self.expected | self.appended
+        assert expected.items() <= found.items()
+        if not self.is_damaged:
+            assert found == expected
+            assert self.epoch in (None, log.epoch)
+        for offset, each in expected.items():
+            assert [log.read(offset + n).batch for n in range(each.count)] == [each] * each.count
+        assert {(each.id, offset) for offset, each in expected.items()} <= set(log.entries())
+        assert max(expected, default=0) <= log.end
+
+
+def _damage(path: Path, kind: str, place: int) -> None:
+    data = path.read_bytes()
+    at = place % (len(data) + 1)
+    match kind:
+        case "flip" if at < len(data):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << place % 8]) + data[at + 1 :])
+        case "cut":
+            path.write_bytes(data[:at])
+        case "zero":
+            path.write_bytes(data[:at] + bytes(len(data[at : at + 300])) + data[at + 300 :])
+        case "remove":
+            path.write_bytes(data[:at] + data[at + 50 :])
+        case "insert":
+            path.write_bytes(data[:at] + b"\xf5SRBgarbage" + data[at:])
+        case "delete":
+            path.unlink()
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 3)),
+    st.tuples(st.just("commit")),
+    st.tuples(st.just("discard"), st.integers(0, 50)),
+    st.tuples(st.just("fail"), st.integers(0, 8)),
+    st.tuples(st.just("reopen")),
+    st.tuples(
+        st.just("damage"),
+        st.sampled_from(["flip", "cut", "zero", "remove", "insert", "delete"]),
+        st.integers(0, 5),
+        st.integers(0, 5000),
+    ),
+)
+
+
+@pytest.mark.heavy
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.lists(OPERATIONS, max_size=12), max_size=6))
+def test_any_sequence_keeps_intact_batches_and_invents_none(
+    groups: list[list[tuple[str, *tuple[int | str, ...]]]],
+) -> None:
+    with TemporaryDirectory() as directory:
+        checked = CheckedStore(Path(directory))
+        for group in groups:
+            for _ in range(8):
+                checked.append(2)
+            for name, *arguments in group:
+                getattr(checked, name)(*arguments)
+                checked.check()
+            checked.commit()
+            checked.check()
+        checked.reopen()
+        checked.check()
+        checked.store.close()
