@@ -415,7 +415,7 @@ async def test_read_many_refuses_a_limit_below_one(
         await news.publish(b"x")
         with monkeypatch.context() as patch:
             patch.setattr(Reader, "fetch", lambda *_: pytest.fail("it would never end"))
-            with pytest.raises(InputError, match=f"1 or more, not {limit}"):
+            with pytest.raises(InputError, match=f"limit: expected 1 or more, got {limit}"):
                 await news.read_many(limit, timeout=DEADLINE_S)
         assert len(await news.read_many(timeout=DEADLINE_S)) == 1
 
