@@ -16,6 +16,7 @@ from skipring.core.events import Overwritten
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.roster import Roster
 from skipring.core.state import SupervisorState
+from skipring.core.summaries import EMPTY_ROOT
 from skipring.errors import InputError
 from skipring.net.addresses import LOOPBACK, AddressBook, split_address
 from skipring.node.settings import NodeSettings
@@ -131,10 +132,13 @@ async def member_statuses(
 
 
 def root_violations(tries: Mapping[NodeId, tuple[bytes, int]]) -> Iterator[Violation]:
-    """Yield the members whose root differs from the most common one, given roots and sizes."""
-    ranking = Counter(root for root, _ in tries.values()).most_common(1)
+    """Yield the members whose trie differs from the most common one, given roots and sizes.
+
+    A member whose index is behind reports the root of an empty trie, so it counts as different.
+    """
+    ranking = Counter(tries.values()).most_common(1)
     for node, (root, count) in tries.items():
-        if root != ranking[0][0]:
+        if (root, count) != ranking[0][0] or (root == EMPTY_ROOT and count > 0):
             yield Violation(
                 Layer.PUBLICATIONS, f"{node} has {count} publications, and most members have others"
             )
