@@ -166,6 +166,20 @@ def test_excess_handshakes_are_refused_until_others_end(
 
 
 @pytest.mark.usefixtures("loop")
+async def test_connection_that_waits_for_a_greeting_occupies_no_task() -> None:
+    a = Host("a")
+    async with running(a):
+        before = len(asyncio.all_tasks())
+        async with call(a) as caller:
+            await until(lambda: len(a.links.connections) == 1)
+            await until(lambda: len(asyncio.all_tasks()) == before)
+            assert len(a.links.listener) == 1
+            caller.write(HELLO)
+            await until(lambda: len(a.links.listener) == 0)
+            assert len(a.links.connections) == 1
+
+
+@pytest.mark.usefixtures("loop")
 async def test_dialled_peer_without_tls_handshake_is_abandoned(
     papers: Papers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -51,6 +51,7 @@ FAREWELL_S: Final = 0.5  # Guess: enough for a peer to read; an immediate close 
 GREETING_S: Final = 5.0  # Guess: a peer greets at once; a silent peer is not a skipring process.
 TURN_AWAY_S: Final = 1.0  # Guess: enough for a peer to read the reason.
 
+OnOver = Callable[[], object]  # called when the peer has greeted, and when the connection is lost
 # Messages that concern the connection itself.
 _OWN_TYPES: Final = frozenset({Refused, *NAME_TYPES})
 
@@ -58,7 +59,7 @@ _OWN_TYPES: Final = frozenset({Refused, *NAME_TYPES})
 class PeerConnection(asyncio.Protocol):
     """One connection to a peer: handshake, frames in both directions, limits."""
 
-    def __init__(self, board: Transport, dialled_for: RemotePeer | None) -> None:
+    def __init__(self, board: Transport, dialled_for: RemotePeer | None, on_over: OnOver) -> None:
         self._board = board
         self._budget = board.budget
         self._traffic = board.traffic
@@ -82,15 +83,14 @@ class PeerConnection(asyncio.Protocol):
         self.failure: DialFailure | None = None  # set if the connection is lost before its greeting
         self.certificate: PeerCertificate | None = None
         self.sender: NodeId | None = None  # known from the greeting on
-        self.role = Role.NODE
-        self._is_client = False
+        self.role, self._is_client = Role.NODE, False
         self.is_dialled = dialled_for is not None
         self.is_greeted = False
         self.can_write = True
         self.began_s = 0.0
         self.is_used = False  # since the last ``check_deadlines``
         self.used_s = 0.0  # time of last use, as of the last ``check_deadlines``
-        self.handshake_over = asyncio.Event()  # greeted or lost
+        self._on_over = on_over
 
     # -- callbacks of the transport ----------------------------------------------------------
 
@@ -258,7 +258,7 @@ class PeerConnection(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._forget_bytes()
-        self.handshake_over.set()
+        self._on_over()
         self._board.on_lost(self)
         if self._owner is not None:
             self._owner.on_lost(self)
@@ -372,9 +372,9 @@ class PeerConnection(asyncio.Protocol):
 
     def _restart_waiting(self) -> None:
         """Schedule waiting frames with a new arrival time: the loop did not cause their delay."""
-        now_s = self._budget.clock()
-        self._waiting = deque((now_s, frame) for _, frame in self._waiting)
         if self._waiting:
+            now_s = self._budget.clock()
+            self._waiting = deque((now_s, frame) for _, frame in self._waiting)
             self._budget.add(self)
 
     def _attach(self, greeting: Hello) -> None:
@@ -392,7 +392,7 @@ class PeerConnection(asyncio.Protocol):
         if self._owner is None:
             self._owner = self._board.register(greeting)
         self.sender = self._owner.name
-        self.handshake_over.set()
+        self._on_over()
         self._owner.on_link(self)
 
     # -- output ------------------------------------------------------------------------------

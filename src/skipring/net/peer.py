@@ -185,7 +185,6 @@ class RemotePeer:
         slow = asyncio.get_running_loop().call_later(SILENT_S, self._on_slow)
         try:
             link = await dial(self._links, self, address, self._on_connected)
-            await link.handshake_over.wait()
             failure = None if link.is_greeted else link.failure or CLOSED
         except TROUBLES as error:
             self._on_trouble(address, error)
