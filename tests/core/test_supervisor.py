@@ -459,6 +459,28 @@ def test_R15_flush_uses_the_rest_of_the_budget_of_the_interval() -> None:
     assert told(host, host.tick())[:16] == members(200)[104:120]
 
 
+def test_R15_repeated_answers_between_timeouts_use_a_quarter_of_the_budget() -> None:
+    host = supervisor(*members(200), cursor=0)
+    ask_about(host, members(10))
+    assert told(host, host.request(FLUSH)) == members(10)
+    ask_about(host, members(10))
+    assert told(host, host.request(FLUSH)) == members(6)  # 16 of 64
+    ask_about(host, members(200)[100:120])
+    assert told(host, host.request(FLUSH)) == members(200)[100:120]
+    assert told(host, host.tick())[:4] == members(10)[6:]
+
+
+def test_R15_48_nodes_that_join_before_the_timeout_get_their_configurations() -> None:
+    host = supervisor()
+    answers = 0
+    for node in members(48):
+        host.receive(Subscribe(node))
+        answered = told(host, host.request(FLUSH))
+        answers += len(answered)
+        assert node in answered
+    assert answers <= 64
+
+
 def test_R15_answers_wait_for_the_timeout_under_load() -> None:
     host = supervisor(*members(1024), cursor=0)
     ask_about(host, members(600))

@@ -112,8 +112,8 @@ class Supervisor:
                 self._on_message(event, out)
             case Tick():
                 self._on_tick(out)
-            case Flush():
-                self._answer_queue(out)  # within the rest of this interval's budget
+            case Flush():  # within the rest of this interval's budget
+                self._answer_queue(out, repeats_share=self._config.repeats_share)
             case NodeSuspected():
                 self._on_node_suspected(event.node, out)
             case Overwritten():
@@ -170,30 +170,30 @@ class Supervisor:
         now = self._ticks
         return {node: tick for node, tick in ticks.items() if now - span < tick <= now}
 
-    def _answer_queue(self, out: Outbox) -> None:
+    def _answer_queue(self, out: Outbox, repeats_share: int = 1) -> None:
         """Send the longest waiting nodes their current configurations (R15)."""
-        for node in self._next_in_turn():
+        for node in self._next_in_turn(repeats_share):
             del self._queue[node]
             if node != SUPERVISOR and node not in self._suspects:
                 self._send_configuration(node, out)
         if not self._queue:
             self._queue = {}  # a dict keeps the memory of its largest size until it is dropped
 
-    def _next_in_turn(self) -> list[NodeId]:
+    def _next_in_turn(self, repeats_share: int) -> list[NodeId]:
         """Return the waiting nodes to answer now, within the budget of a tick.
 
         Members and others have separate budgets: after the loss of the database, every node has
         to be woken before any place is final, and neither group may wait for the other. Under load
-        most requests are about members with a recent answer, so these come last.
+        most requests are about members with a recent answer, so these come last, and only within
+        a share of the budget.
         """
-        unrecorded = sum(node not in self.roster for node in self._queue)
-        known = len(self.roster) + unrecorded
+        are_members = {node: node in self.roster for node in self._queue}
+        known = len(self.roster) + sum(not each for each in are_members.values())
         budget = max(self._config.answers_min, known // self._config.answers_share)
         answered, chosen = self._answered, list[NodeId]()
-        for was_answered in (False, True):
-            for node in self._queue:
-                is_member = node in self.roster
-                if (node in self._answer_ticks) is was_answered and answered[is_member] < budget:
+        for was_answered, limit in ((False, budget), (True, budget // repeats_share)):
+            for node, is_member in are_members.items():
+                if answered[is_member] < limit and (node in self._answer_ticks) is was_answered:
                     answered[is_member] += 1
                     chosen.append(node)
         return chosen
