@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, assert_never
+from typing import Any, ClassVar, Final, assert_never
 
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Evicted, Outbox
@@ -57,6 +57,8 @@ from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.roster import Roster
 from skipring.core.state import SupervisorMemory, SupervisorState
 from skipring.core.topology import levels
+
+_SIGNS_OF_LIFE: Final = frozenset({ConfigurationAck, Ping, Pong})  # they have no other effect
 
 
 class Supervisor:
@@ -175,7 +177,7 @@ class Supervisor:
         for node in self._next_in_turn(repeats_share):
             del self._queue[node]
             if node != SUPERVISOR and node not in self._suspects:
-                self._send_configuration(node, out)
+                self._configure(node, out)
         if not self._queue:
             self._queue = {}  # a dict keeps the memory of its largest size until it is dropped
 
@@ -198,15 +200,13 @@ class Supervisor:
                     chosen.append(node)
         return chosen
 
-    def _send_configuration(self, node: NodeId, out: Outbox) -> None:
-        if node in self.roster:
-            self._answer_ticks[node] = self._ticks
-        self._configure(node, out)
-
     def _configure(self, node: NodeId, out: Outbox) -> None:
-        if node in self.roster and self._config.detects_failures:
-            self._detector.expect(node, self._ticks)
-        out.send(node, self.roster.configuration_of(node))
+        configuration = self.roster.configuration_of(node)
+        if configuration is not UNRECORDED:
+            self._answer_ticks[node] = self._ticks
+            if self._config.detects_failures:
+                self._detector.expect(node, self._ticks)
+        out.send(node, configuration)
 
     def _answer(self, node: NodeId, out: Outbox) -> None:
         """Send a node its configuration, in its turn (R15) or at once."""
@@ -229,15 +229,17 @@ class Supervisor:
         if sender is not None:
             self._suspects.pop(sender, None)  # S10: a node that sends is alive
             self._detector.on_heard(sender)
-        if isinstance(message, ReportUnresponsive | Ping | Pong | ConfigurationAck):
-            if isinstance(message, ReportUnresponsive):
-                self._on_report(message.node, sender)
-            return
-        request = self._REQUESTS.get(type(message))
+        kind = type(message)
+        request = self._REQUESTS.get(kind)
         if request is not None:
             node = message.node  # type: ignore[union-attr]
             if node is not None and node != SUPERVISOR and node not in self._suspects:
                 request(self, message, out)  # S10: ignore requests about suspected nodes
+            return
+        if kind in _SIGNS_OF_LIFE:
+            return
+        if isinstance(message, ReportUnresponsive):
+            self._on_report(message.node, sender)
             return
         holder = sender if sender is not None else _subject(message)
         if holder is not None and holder != SUPERVISOR:

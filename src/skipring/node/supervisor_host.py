@@ -164,14 +164,16 @@ class SupervisorHost:
 
     def _is_over_quota(self, sender: NodeId, envelope: Envelope[WireMessage]) -> bool:
         """Return True, and send the reason, if a name exceeds its quota at this supervisor."""
-        message, account = envelope.message, self.links.account_of(sender)
+        message = envelope.message
         if envelope.topic not in self._topics and type(message) not in RUNTIME_TYPES:
+            account = self.links.account_of(sender)
             why = self._quotas.refuse_topic(account)
             if why is not None:
                 self._turn_away(sender, envelope, "too many topics", why)
                 return True
             self._accounts[envelope.topic] = account
         if isinstance(message, GetConfiguration) and message.node != sender:
+            account = self.links.account_of(sender)
             why = self._quotas.refuse_subject(account)
             if why is not None:
                 self.links.counts["too many subjects"] += 1
