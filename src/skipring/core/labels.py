@@ -18,6 +18,14 @@ HALF_CIRCLE: Final = CIRCLE >> 1
 Word: TypeAlias = Annotated[int, Meta(ge=0, description="0 to 2^64-1")]
 
 
+def position_of(index: int) -> int:
+    """Return the position of l(index): the leading bit of the index moved to its end."""
+    if index == 0:
+        return 0
+    width = index.bit_length()
+    return (2 * (index - (1 << (width - 1))) + 1) << (LABEL_BITS - width)
+
+
 class Label(Struct, frozen=True, order=True, array_like=True, gc=False):
     """Value of l (section 2.1), stored as r(label) * 2^64."""
 
@@ -31,11 +39,8 @@ class Label(Struct, frozen=True, order=True, array_like=True, gc=False):
 
     @classmethod
     def nth(cls, index: int) -> Self:
-        """Return l(index): the leading bit of the index moved to its end."""
-        if index == 0:
-            return cls(0)
-        width = index.bit_length()
-        return cls((2 * (index - (1 << (width - 1))) + 1) << (LABEL_BITS - width))
+        """Return l(index)."""
+        return cls(position_of(index))
 
     @classmethod
     def at(cls, position: int) -> Self:

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from skipring.core.labels import HALF_CIRCLE, Label
+from skipring.core.labels import HALF_CIRCLE, LABEL_BITS, Label, position_of
 from skipring.core.peers import LEFT, RIGHT, Peer, Side
 
 ROOT: Final = Label(0)
@@ -126,7 +126,7 @@ def neighbours_of(index: int, n: int) -> tuple[int, int]:
     width = levels(n)
     size, half = 1 << width, 1 << (width - 1)
     full_length = n - half
-    place = Label.nth(index).position >> (64 - width)
+    place = position_of(index) >> (LABEL_BITS - width)
     if place & 1:
         return _index_at(place - 1, width), _index_at((place + 1) % size, width)
     slot = place >> 1
