@@ -194,14 +194,20 @@ def named_nodes(message: WireMessage) -> tuple[NodeId, ...]:
 # -- checks of values --------------------------------------------------------------------------
 
 
-def _check_of(find: Finder) -> Check:
-    """Return a function that checks the node names in a message."""
+def _check_of(field: FieldInfo, find: Finder) -> Check:
+    """Return a function that checks the node names in a field of a message."""
+    get = attrgetter(field.name)
 
     def check(message: object) -> None:
         for node in find(message):
             check_node(node)
 
-    return check
+    def check_optional(message: object) -> None:
+        node = get(message)
+        if node is not None:
+            check_node(node)
+
+    return check_optional if field.type == NodeId | None else check
 
 
 def _check_one(message: PublishNew | Publish) -> None:
@@ -303,7 +309,7 @@ def _format_of(kind: type[WireMessage]) -> MessageFormat:
 
 def _reader_of(kind: type[WireMessage]) -> _Reader:
     getters = {field.name: get for field in fields(kind) if (get := _getter(field)) is not None}
-    checks = [_check_of(find) for each, find in _found_in(kind) if each.name not in getters]
+    checks = [_check_of(each, find) for each, find in _found_in(kind) if each.name not in getters]
     if kind in _CHECKS:
         checks.append(_CHECKS[kind])
     read = Decoder(Envelope[kind]).decode  # type: ignore[valid-type]
