@@ -11,7 +11,8 @@ import pytest
 
 from skipring import testing
 from skipring.api.connection import Connection, connect
-from skipring.core.events import Overwritten, PublishRequested
+from skipring.core.batches import BatchRecord
+from skipring.core.events import Overwritten
 from skipring.core.peers import SUPERVISOR
 from skipring.errors import InputError
 from skipring.net.addresses import supervisor_of
@@ -138,14 +139,14 @@ def test_wait_healthy_waits_for_a_connection_that_is_a_member() -> None:
             connected(cluster) as node,
             node.subscribe(cluster.topic) as news,
         ):
-            await news.publish(b"from the connection")
+            await news.publish_many([b"from", b"the connection"])
             await news.synced(DEADLINE_S)
             await cluster.wait_healthy(DEADLINE_S)
             assert node.name in recorded(cluster)
             assert cluster.violations() == []
             await cluster.publish("n01", b"from the cluster")
             await cluster.wait_healthy(DEADLINE_S)
-            sent = [b"from the connection", b"from the cluster"]
+            sent = [b"from", b"the connection", b"from the cluster"]
             assert [each.payload for each in await news.read_available()] == sent
             assert all(cluster.payloads(name) == sent for name in cluster.nodes)
 
@@ -398,7 +399,7 @@ async def sharing(cluster: Cluster) -> list[str]:
         for topic in TOPICS:
             cluster.node(name).subscribe(topic)
     for topic in TOPICS:
-        await cluster.node("n00").publish(topic, PublishRequested(payload=topic.encode()))
+        await cluster.node("n00").publish(topic, BatchRecord(topic.encode()))
     await cluster.until(lambda: not wrong_topics(cluster), timeout=60)
     supervisors = cluster.url.removeprefix("skipring://").split(",")
     moved = [topic for topic in TOPICS if supervisor_of(topic, supervisors) == supervisors[1]]

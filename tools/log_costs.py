@@ -1,4 +1,4 @@
-"""CPU time of the segment log: opening it, building the trie from it, and a lone commit.
+"""CPU time of the segment log: opening it, reading it, building the trie, and a lone commit.
 
 ``python tools/log_costs.py`` writes a million records in batches of 250 and of one, and opens each
 store again. CPU time is that of the process, user and system.
@@ -18,8 +18,9 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.log import ANY_BYTE, PageLimits
 from skipring.core.trie import PublicationTrie
-from skipring.storage.segments.store import LogStore
+from skipring.storage.store import LogStore
 
 TOPIC: Final = "costs"
 PUBLISHER: Final = "costs.publisher"
@@ -28,6 +29,8 @@ TIME_US: Final = 1_700_000_000_000_000
 SLICE: Final = 4096  # ids that are indexed at once. Measured: 22 ms.
 COMMIT_BATCHES: Final = 5_000
 LONE: Final = 400
+PAGE: Final = PageLimits(1 << 19, 16_384, 4 << 20, 65_536)
+ONE_OF_256: Final = range(1)
 
 
 def batches(records: int, count: int, first: int = 0) -> Iterator[RecordBatch]:
@@ -70,6 +73,16 @@ def opened(directory: Path) -> tuple[float, float, float]:
         return after - before, time.process_time() - after, longest
 
 
+def paged(directory: Path, firsts: range = ANY_BYTE) -> float:
+    """Return the CPU time of reading a log page by page in microseconds per record."""
+    with LogStore.open(directory) as store:
+        log, start = store.log(TOPIC), 0
+        before = time.process_time()
+        while start < log.end:
+            start = log.read_page(start, log.end, PAGE, firsts).next
+        return (time.process_time() - before) / log.records * 1e6
+
+
 def written_bytes() -> int:
     """Return the bytes that this process has caused to be written to disks."""
     rows = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
@@ -107,6 +120,8 @@ def main() -> None:
                 sys.stdout.write(
                     f"  open {open_s:.3f} s, index {index_s:.3f} s, a slice {longest_s:.3f} s\n"
                 )
+            whole, some = paged(Path(directory)), paged(Path(directory), ONE_OF_256)
+            sys.stdout.write(f"  read all {whole:.2f} us, one id of 256 {some:.2f} us a record\n")
     for _ in range(given.repeats):
         with TemporaryDirectory() as directory:
             cost, size = lone(Path(directory))

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 from msgspec.structs import FieldInfo
 from msgspec.structs import fields as struct_fields
 
+from skipring.core.batches import RecordBatch
 from skipring.core.labels import Label
 from skipring.core.peers import EdgeKind, Peer
-from skipring.core.publications import Publication
 from skipring.wire.codec import FORMATS
 from skipring.wire.rpc import WIRE_TYPES, WireMessage, tag_of
 
@@ -27,8 +27,8 @@ WORDS: Final[dict[object, str]] = {
     Peer: "[[position], node]",
     EdgeKind: " or ".join(f'"{kind.value}"' for kind in EdgeKind),
     bool: "bool",
-    Publication: "publication",
-    tuple[Publication, ...]: "publications",
+    RecordBatch: "batch",
+    tuple[RecordBatch, ...]: "batches",
 }
 
 

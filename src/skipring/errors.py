@@ -57,8 +57,8 @@ class CursorError(InputError):
 class StorageError(SkipringError):
     """Data directory that cannot be read or written; the message states what to do.
 
-    Damaged data alone does not raise it: the store rebuilds the file. If ``publish`` raises it,
-    ``ids`` names the publications that were sent to neighbours and are not durable here;
+    Damaged data alone does not raise it: the store recovers the intact batches. If ``publish``
+    raises it, ``ids`` names the publications that were sent to neighbours and are not durable here;
     ``Subscription.retry`` sends the same publications again.
     """
 

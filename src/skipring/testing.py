@@ -26,8 +26,9 @@ from skipring.admin.local_cluster import (
     member_statuses,
     root_violations,
 )
+from skipring.core.batches import BatchRecord
 from skipring.core.effects import Deliver
-from skipring.core.events import PublishRequested
+from skipring.core.log import MemoryLog
 from skipring.core.log_messages import Refused
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.roster import Roster
@@ -42,7 +43,7 @@ from skipring.node.status_server import node_status
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.rpc.client import RpcClient
 from skipring.storage.delivery_log import DeliveryLog
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from skipring.wire.chaos import ChaosAck, Damage
 from skipring.wire.rpc import Address, NodeStatus
 from skipring.world.legitimacy import publication_violations, violations
@@ -114,7 +115,7 @@ class Cluster:
             RestartableSupervisor(self._settings, self._directory(name)) for name in directories
         ]
         self._nodes: dict[NodeId, NodeHost] = {}
-        self._stores: dict[NodeId, PublicationStore] = {}
+        self._stores: dict[NodeId, LogStore] = {}
         self._numbers = count()
         self._killed: dict[NodeId, asyncio.Task[None]] = {}
         self._delivered: dict[NodeId, list[bytes]] = {}
@@ -187,7 +188,7 @@ class Cluster:
     async def _start(self, name: NodeId) -> None:
         store, trace, directory = None, None, self._directory(name)
         if directory is not None:
-            store = await asyncio.to_thread(PublicationStore.open, directory)
+            store = await asyncio.to_thread(LogStore.open, directory)
             self._stores[name] = store
             trace = await asyncio.to_thread(DeliveryLog.open, directory, store)
         node = NodeHost(
@@ -204,7 +205,7 @@ class Cluster:
         node.attach(self.topic, partial(self._on_delivered, name))
 
     def _on_delivered(self, name: NodeId, delivery: Deliver) -> None:
-        self._delivered[name] += (each.payload or b"" for each in delivery.publications)
+        self._delivered[name] += (each.payload for records in delivery.records for each in records)
 
     def kill(self, name: NodeId) -> None:
         """Stop a node at once, as a crash would, without notification."""
@@ -233,7 +234,7 @@ class Cluster:
 
     async def publish(self, name: NodeId, payload: bytes) -> bytes:
         """Publish at a node; return the id."""
-        (made,) = await self.node(name).publish(self.topic, PublishRequested(payload=payload))
+        (made,) = await self.node(name).publish(self.topic, BatchRecord(payload))
         return made
 
     # -- start and stop supervisors ----------------------------------------------------------
@@ -316,9 +317,9 @@ class Cluster:
 
     def payloads(self, name: NodeId) -> list[bytes]:
         """Return the stored payloads of a node, in the order of arrival."""
-        machine = self.node(name).machine(self.topic)
-        stored = machine.replica.log.publications() if machine is not None else ()
-        return [publication.payload or b"" for publication in stored]
+        log = self.node(name).logs.by_topic.get(self.topic, MemoryLog())
+        entries = log.read_range(0, log.end)
+        return [each.payload for entry in entries for each in entry.batch.records()]
 
     def delivered(self, name: NodeId) -> list[bytes]:
         """Return the payloads that a node delivered, in order; also of a stopped node."""
@@ -359,8 +360,8 @@ class Cluster:
                 yield str(each)
         yield from map(str, publication_violations(ForeignView(topic, roster, machines, killed)))
         if statuses:
-            seen = {name: (it.index().root(), len(it.index())) for name, it in machines.items()}
-            seen |= {name: (it.root, it.count) for name, it in statuses.items()}
+            own = {n: (it.index().root(), it.replica.log.records) for n, it in machines.items()}
+            seen = own | {name: (it.root, it.count) for name, it in statuses.items()}
             yield from map(str, root_violations(seen))
 
     def _foreign(self, topic: TopicId) -> dict[NodeId, Address]:
@@ -441,7 +442,7 @@ def _allow_files(n: int) -> None:
         )
 
 
-async def _end(node: NodeHost, store: PublicationStore | None) -> None:
+async def _end(node: NodeHost, store: LogStore | None) -> None:
     try:
         await node.close()
     finally:

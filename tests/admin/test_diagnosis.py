@@ -18,7 +18,6 @@ from skipring.admin.diagnosis import (
 )
 from skipring.admin.inspector import Inspection, TopicContents, open_inspector
 from skipring.core.peers import NodeId
-from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState, legitimate_state
 from skipring.errors import InputError
 from skipring.testing import Cluster
@@ -26,6 +25,7 @@ from skipring.wire.rpc import ChangeEntry, ChangePage, NodeHealth
 from skipring.world.adversaries.builders import database_of
 from skipring.world.legitimacy import Layer
 from skipring.world.snapshot import Snapshot
+from tests.support.batches import batch_of
 from tests.support.scenes import in_loop
 from tests.support.statuses import status_of
 
@@ -68,7 +68,7 @@ def seen(
 
 
 def with_publication(node: NodeId) -> SubscriberState:
-    publication = Publication(publisher="p", seq=0, payload=b"hello").with_id("news")
+    publication = batch_of(b"hello", b"again", publisher="p", topic="news")
     return replace(legitimate_state(NODES.index(node), NODES), publications=(publication,))
 
 
@@ -116,7 +116,7 @@ def test_missing_publications_are_distinguished_from_broken_ring() -> None:
     assert diagnosis.is_legitimate
     assert not diagnosis.has_all_publications
     assert not diagnosis.is_healthy
-    assert [str(each) for each in diagnosis.violations] == ["PUB: d lacks 1 of 1 publications"]
+    assert [str(each) for each in diagnosis.violations] == ["PUB: d lacks 2 of 2 publications"]
     assert "check again" in diagnosis.advice[0]
 
 

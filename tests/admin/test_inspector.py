@@ -11,12 +11,14 @@ from msgspec.structs import replace
 
 from skipring.admin import inspector as module
 from skipring.admin.inspector import Inspection, Inspector, TopicContents, open_inspector
+from skipring.core import log_pages
+from skipring.core.batches import RecordBatch
 from skipring.core.events import Overwritten
 from skipring.core.labels import Label
-from skipring.core.log_messages import Refused
+from skipring.core.log import MemoryLog, PageLimits
+from skipring.core.log_messages import FetchLog, LogPage, Refused
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL
-from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState, legitimate_state
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import EMPTY_ROOT
@@ -28,10 +30,8 @@ from skipring.wire.framing import DATA, Frame
 from skipring.wire.rpc import (
     DatabasePage,
     FetchDatabase,
-    FetchPublications,
     GetNodeStatus,
     NodeStatus,
-    PublicationPage,
     RuntimeMessage,
 )
 from skipring.world.adversaries.builders import database_of
@@ -117,7 +117,8 @@ async def test_inspection_of_healthy_ring_equals_its_state_without_violations() 
         assert list(violations(read)) == []
         assert list(publication_violations(read)) == []
         for name, state in read.subscribers.items():
-            assert [p.payload for p in state.publications] == cluster.payloads(name)
+            records = [each for batch in state.publications for each in batch.records()]
+            assert [record.payload for record in records] == cluster.payloads(name)
 
 
 @in_loop
@@ -194,7 +195,10 @@ async def test_live_node_outside_the_topic_is_not_a_member() -> None:
 
 @pytest.mark.heavy
 @in_loop
-async def test_three_thousand_publications_are_read_in_pages_and_once_for_equal_roots() -> None:
+async def test_three_thousand_publications_are_read_in_pages_and_once_for_equal_roots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_pages, "LISTING_PAGE", PageLimits(1 << 20, 1000, 1 << 20, 1 << 14))
     async with Cluster(n=4) as cluster, inspecting(address_of(cluster)) as inspector:
         await cluster.wait_healthy()
         for number in range(3000):
@@ -202,15 +206,16 @@ async def test_three_thousand_publications_are_read_in_pages_and_once_for_equal_
         await cluster.wait_healthy()
         asked = counted_questions(inspector)
         seen = await inspector.inspect(TopicContents.IDS)
-        assert asked["FetchPublications"] == 3
-        ids = {publication.id for publication in cluster.snapshot().subscribers["n03"].publications}
+        assert asked["FetchLog"] == 3
+        ids = {batch.id for batch in cluster.snapshot().subscribers["n03"].publications}
         for state in seen.snapshot.subscribers.values():
-            assert {publication.id for publication in state.publications} == ids
-            assert all(publication.payload is None for publication in state.publications)
+            assert {batch.id for batch in state.publications} == ids
+            assert not any(batch.body for batch in state.publications)
+            assert sum(batch.count for batch in state.publications) == 3000
         assert faults(seen) == []
         asked.clear()
         assert faults(await inspector.inspect(TopicContents.DIFFERENCES)) == []
-        assert asked["FetchPublications"] == 0
+        assert asked["FetchLog"] == 0
 
 
 def counted_questions(inspector: Inspector) -> Counter[str]:
@@ -305,7 +310,7 @@ class Script:
         self,
         page: Callable[[FetchDatabase], DatabasePage | Refused | None],
         status: Callable[[NodeId], NodeStatus | Refused | None] = lambda _: None,
-        listing: Callable[[NodeId, FetchPublications], PublicationPage | None] = lambda *_: None,
+        listing: Callable[[NodeId, FetchLog], LogPage | None] = lambda *_: None,
     ) -> None:
         self._page, self._status, self._listing = page, status, listing
         self.book = AddressBook()
@@ -335,7 +340,7 @@ class Script:
                 return self._page(message)
             case GetNodeStatus():
                 return self._status(to)
-            case FetchPublications():
+            case FetchLog():
                 return self._listing(to, message)
             case _:
                 return None
@@ -350,10 +355,10 @@ def one_page(*nodes: NodeId) -> Callable[[FetchDatabase], DatabasePage]:
 
 
 def status(
-    right: NodeId | None = None, stored: Sequence[Publication] = (), root: bytes | None = None
+    right: NodeId | None = None, stored: Sequence[RecordBatch] = (), root: bytes | None = None
 ) -> NodeStatus:
-    trie = PublicationTrie()
-    trie.add_many((publication.id, place) for place, publication in enumerate(stored))
+    trie, log = PublicationTrie(), MemoryLog(stored)
+    trie.add_many(log.entries())
     return NodeStatus(
         request=1,
         member=True,
@@ -364,8 +369,8 @@ def status(
         shortcuts=(),
         silence={},
         digests={},
-        count=len(stored),
-        end=len(stored),
+        count=log.records,
+        end=log.end,
         root=trie.root() if root is None else root,
     )
 
@@ -445,7 +450,8 @@ async def test_unresponsive_node_is_asked_twice_and_node_without_address_never()
     assert (script.asked["GetNodeStatus a"], script.asked["GetNodeStatus b"]) == (0, 2)
 
 
-STORED = [Publication(publisher="p", seq=seq, id=bytes([seq]) * 32) for seq in range(10)]
+STORED = [RecordBatch("p", 3 * place, 3, b"", id=bytes([place]) * 32) for place in range(10)]
+OFFSETS = [3 * place for place in range(10)]
 
 
 def with_addresses(script: Script, *nodes: NodeId) -> Script:
@@ -455,19 +461,26 @@ def with_addresses(script: Script, *nodes: NodeId) -> Script:
 
 @in_loop
 async def test_another_node_with_equal_root_is_asked_if_a_listing_stops() -> None:
-    def listing(node: NodeId, question: FetchPublications) -> PublicationPage | None:
+    def listing(node: NodeId, question: FetchLog) -> LogPage | None:
         if node == "a":
             return None
-        after = question.start + 4
-        shown = tuple(STORED[question.start : after])
-        return PublicationPage(1, after if after < question.end else None, shown)
+        assert (question.store, question.epoch, question.bits, question.contents) == (
+            "",
+            0,
+            0,
+            False,
+        )
+        first = question.start // 3
+        following = OFFSETS[first + 4] if first + 4 < len(STORED) else None
+        here = slice(first, first + 4)
+        return LogPage(1, following, tuple(OFFSETS[here]), tuple(STORED[here]))
 
     script = Script(one_page("a", "b"), lambda _: status(None, STORED), listing)
     seen = await with_addresses(script, "a", "b").inspect(TopicContents.IDS)
     assert seen.snapshot.crashed == ()
     for state in seen.snapshot.subscribers.values():
         assert state.publications == tuple(STORED)
-    assert script.asked["FetchPublications b"] == 3
+    assert script.asked["FetchLog b"] == 3
 
 
 @pytest.mark.parametrize("contents", [TopicContents.IDS, TopicContents.PAYLOADS])
@@ -476,7 +489,7 @@ async def test_node_with_endless_list_counts_as_crashed(contents: TopicContents)
     script = Script(
         one_page("a"),
         lambda _: status(None, STORED),
-        lambda _, question: PublicationPage(1, question.start, (STORED[0],)),
+        lambda _, question: LogPage(1, question.start, (0,), (STORED[0],)),
     )
     seen = await with_addresses(script, "a").inspect(contents)
     assert seen.snapshot.crashed == ("a",)
@@ -490,11 +503,11 @@ async def test_listing_beyond_the_memory_limit_is_refused(monkeypatch: pytest.Mo
     script = Script(
         one_page("a"),
         lambda _: endless,
-        lambda _, question: PublicationPage(1, question.start + 10, tuple(STORED)),
+        lambda _, question: LogPage(1, question.start + 30, tuple(OFFSETS), tuple(STORED)),
     )
     with pytest.raises(SkipringError, match="too many to be collected"):
         await with_addresses(script, "a").inspect(TopicContents.IDS)
-    assert script.asked["FetchPublications a"] < 10
+    assert script.asked["FetchLog a"] < 10
 
 
 @in_loop

@@ -1,4 +1,4 @@
-"""Subscriptions: batches, use outside the block, cancelled and concurrent readers."""
+"""Subscriptions: batches, ids, use outside the block, cancelled and concurrent readers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 
 from skipring.api.reader import READ_AT_ONCE, Publication
 from skipring.api.subscription import Record, Subscription
+from skipring.core.batches import RECORDS_MAX
 from skipring.errors import InputError, SkipringError, StorageError
 from skipring.testing import Cluster
-from tests.support.connections import DEADLINE_S, read_payloads, to
+from tests.support.connections import DEADLINE_S, InspectedConnection, read_payloads, to
 
 NEVER_OPENED = (
     r"not subscribed to 'news' yet.* `async with node.subscribe\('news'\) as subscription: "
@@ -57,6 +58,104 @@ async def test_records_are_published_with_keys_and_headers_beside_plain_payloads
             (b"full", b"k", {"source": "test"}),
             (b"bare", None, {}),
         ]
+
+
+def batch_sizes(node: InspectedConnection, topic: str) -> list[int]:
+    """Return the number of records of each batch in the log of a node."""
+    machine = node.session.host.machine(topic)
+    assert machine is not None
+    log = machine.replica.log
+    return [entry.batch.count for entry in log.read_range(0, log.end)]
+
+
+@pytest.mark.parametrize("has_disk", [False, True])
+async def test_records_of_one_call_share_batches(tmp_path: Path, has_disk: bool) -> None:
+    async with (
+        Cluster(n=0) as cluster,
+        to(cluster, tmp_path if has_disk else None) as node,
+        node.subscribe("t") as topic,
+    ):
+        records = [Record(b"x", b"%d" % n, {"n": str(n)}) if n % 2 else b"x" for n in range(600)]
+        ids = await topic.publish_many(records)
+        assert batch_sizes(node, "t") == [RECORDS_MAX, RECORDS_MAX, 600 - 2 * RECORDS_MAX]
+        found = await topic.read_available()
+        assert [each.id for each in found] == ids
+        assert [each.key for each in found] == [b"%d" % n if n % 2 else None for n in range(600)]
+
+
+async def test_batch_has_a_bounded_size() -> None:
+    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe("t") as topic:
+        ids = await topic.publish_many([bytes(200 * 1024)] * 5)
+        assert batch_sizes(node, "t") == [2, 2, 1]
+        assert [each.id for each in await topic.read_available()] == ids
+
+
+async def test_all_records_of_a_batch_reach_the_reader_of_another_member_at_once() -> None:
+    async with (
+        Cluster(n=2) as cluster,
+        to(cluster) as a,
+        to(cluster) as b,
+        a.subscribe(cluster.topic) as writer,
+        b.subscribe(cluster.topic) as reader,
+    ):
+        await writer.synced(DEADLINE_S)
+        await reader.synced(DEADLINE_S)
+        made = []
+        found: list[Publication] = []
+        for _ in range(5):
+            made += await writer.publish_many([b"x"] * 100)
+            found += await reader.read_many(timeout=DEADLINE_S)
+            assert len(found) % 100 == 0
+        while len(found) < len(made):
+            found += await reader.read_many(timeout=DEADLINE_S)
+        assert [each.id for each in found] == made
+
+
+@pytest.mark.parametrize("has_disk", [False, True])
+async def test_concurrent_calls_share_a_batch_and_none_waits(
+    tmp_path: Path, has_disk: bool
+) -> None:
+    async with (
+        Cluster(n=0) as cluster,
+        to(cluster, tmp_path if has_disk else None) as node,
+        node.subscribe("t") as topic,
+    ):
+        lone = asyncio.create_task(topic.publish(b"lone"))
+        await asyncio.sleep(0)
+        assert topic.lag == 1  # published in the first step of the call
+        await lone
+        payloads = [b"%d" % number for number in range(50)]
+        ids = await asyncio.gather(*map(topic.publish, payloads))
+        sizes = batch_sizes(node, "t")
+        assert (len(sizes), sum(sizes)) == (3, 51)  # the first call of the iteration is alone
+        found = (await topic.read_available())[1:]
+        assert [(each.payload, each.id) for each in found] == list(zip(payloads, ids, strict=True))
+
+
+# -- ids -------------------------------------------------------------------------------------
+
+
+async def test_ids_are_unique_and_the_same_at_every_member_and_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    async with Cluster(n=0) as cluster:
+        async with (
+            to(cluster, tmp_path) as a,
+            to(cluster) as b,
+            a.subscribe("t") as writer,
+            b.subscribe("t") as reader,
+        ):
+            made = [await writer.publish(b"same") for _ in range(3)]
+            made += await writer.publish_many([b"same"] * 300)
+            assert len(set(made)) == 303
+            found = [await anext(reader) for _ in made]
+            assert sorted(each.id for each in found) == sorted(made)
+            assert len({(each.publisher, each.seq) for each in found}) == 303
+        async with to(cluster, tmp_path) as a, a.subscribe("t") as again:
+            assert [each.id for each in await again.read_available()] == made
+
+
+# -- invalid records -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from skipring.api.subscription import Subscription
 from skipring.api.topic_session import HealthState, SyncTracker, TopicSession
+from skipring.core.batches import RECORDS_MAX, BatchRecord, RecordBatch
 from skipring.core.effects import Deliver, Origin, PeerInSync
 from skipring.core.peers import NodeId
-from skipring.core.publications import Publication as StoredPublication
 from skipring.core.replication import Replication
 from skipring.core.subscriber import Subscriber
 from skipring.errors import CursorError
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from skipring.testing import Cluster
 from tests.support.connections import DEADLINE_S, read_payloads, to
 
@@ -54,16 +54,17 @@ async def test_history_ends_when_every_neighbour_has_confirmed(
         topic = TopicSession(node.session, "t", "new")
         topic.open()
         await cluster.until(lambda: topic.health().state is not HealthState.JOINING)
-        old = StoredPublication(publisher="a", seq=0, time=1, payload=b"x").with_id("t")
+        old = (BatchRecord(b"x", 1),)
+        batch = RecordBatch.of(old, publisher="a", first=0, topic="t")
         for offset, nodes in enumerate(("a", "b", "ac")):
             confirmed.clear()
             confirmed.update(nodes)
             topic.on_confirmed(PeerInSync(nodes[-1], b"root"))
-            topic.reader.on_deliver(Deliver((old,), offset, Origin.REPAIR, hops=0))
+            topic.reader.on_deliver(Deliver((batch,), (old,), offset, Origin.REPAIR, hops=0))
             assert topic.reader.offset == offset + 1  # skipped
         confirmed.update("ab")
         topic.on_confirmed(PeerInSync("b", b"root"))
-        topic.reader.on_deliver(Deliver((old,), 3, Origin.REPAIR, hops=0))
+        topic.reader.on_deliver(Deliver((batch,), (old,), 3, Origin.REPAIR, hops=0))
         assert topic.reader.offset == 3  # not skipped
 
 
@@ -116,6 +117,34 @@ async def test_cursor_is_exact_after_block_when_directory_is_closed(tmp_path: Pa
                 assert await read_payloads(on, 200 - read) == payloads[read:]
 
 
+async def test_cursor_inside_a_batch_resumes_exactly(tmp_path: Path) -> None:
+    payloads = [b"%d" % number for number in range(RECORDS_MAX + 10)]
+    async with Cluster(n=0) as cluster:
+        async with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
+            ids = await topic.publish_many(payloads)
+        for read in (1, RECORDS_MAX - 1, RECORDS_MAX, RECORDS_MAX + 1):
+            async with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
+                assert await read_payloads(topic, read) == payloads[:read]
+                kept = str(topic.cursor())
+            async with to(cluster, tmp_path) as node, node.subscribe("t", kept) as topic:
+                assert [each.id for each in await topic.read_available()] == ids[read:]
+
+
+async def test_cursor_inside_a_batch_is_refused_if_the_batch_differs(tmp_path: Path) -> None:
+    directory, backup = tmp_path / "data", tmp_path / "backup"
+    async with Cluster(n=0) as cluster:
+        stored(directory, b"A")
+        shutil.copytree(directory, backup)
+        stored(directory, b"B", b"C", as_batch=True)
+        kept = await read_until(cluster, directory, 2)  # before C
+        shutil.rmtree(directory)
+        shutil.copytree(backup, directory)
+        stored(directory, b"B", b"D", as_batch=True)
+        async with to(cluster, directory) as node:
+            with pytest.raises(CursorError, match=r'restored.*lost.*start="all"'):
+                node.subscribe("t", start=kept)
+
+
 async def test_cursor_never_exceeds_durable_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +155,7 @@ async def test_cursor_never_exceeds_durable_mark(
     ):
         await topic.publish(b"durable")
         with monkeypatch.context() as patch:
-            patch.setattr(PublicationStore, "commit", lambda *_: time.sleep(0.001))
+            patch.setattr(LogStore, "commit", lambda *_: time.sleep(0.001))
             publishing = asyncio.create_task(topic.publish(b"not yet"))
             assert await read_payloads(topic, 2) == [b"durable", b"not yet"]
             assert (session.reader.offset, topic.cursor().offset) == (2, 1)
@@ -194,13 +223,14 @@ async def test_cursor_is_checked_again_when_block_is_entered(tmp_path: Path) -> 
 # -- cursors and a restored data directory ----------------------------------------------------
 
 
-def stored(directory: Path, *payloads: bytes) -> None:
+def stored(directory: Path, *payloads: bytes, as_batch: bool = False) -> None:
     """Write publications in this order into a directory whose node does not run."""
-    with PublicationStore.open(directory) as store:
-        archive = store.archive("t")
-        for payload in payloads:
-            publication = StoredPublication(publisher="p", seq=payload[0], payload=payload)
-            archive.write(archive.end, publication.with_id("t"))
+    with LogStore.open(directory) as store:
+        log = store.log("t")
+        records = [BatchRecord(payload) for payload in payloads]
+        for part in [records] if as_batch else [[record] for record in records]:
+            first = part[0].payload[0]
+            log.append(RecordBatch.of(part, publisher="p", first=first, topic="t"))
         store.commit()
 
 

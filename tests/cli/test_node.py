@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from skipring.core.batches import RecordBatch
 from skipring.errors import InputError
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from skipring.storage.supervisor_store import SupervisorStore
+from tests.support.batches import payloads_of
 from tests.support.commands import DEADLINE_S, invoked, process, ran, unused_address
 
 TICK = "0.05"
@@ -34,7 +36,7 @@ def test_supervisor_and_node_print_their_address_and_stop_on_signal(tmp_path: Pa
         with process("node", *words, "--tick", TICK, "--data", data) as (second, _):
             assert stopped(second, signal.SIGTERM) == 0
         assert stopped(first, signal.SIGINT) == 130
-    with PublicationStore.open(tmp_path / "node") as store:
+    with LogStore.open(tmp_path / "node") as store:
         assert store.topics == []
 
 
@@ -74,15 +76,21 @@ def published(address: str, *words: str, given: str = "") -> list[str]:
     return [json.loads(line)["id"] for line in result.stdout.splitlines()]
 
 
+def stored_batches(directory: Path) -> list[RecordBatch]:
+    """Return the batches on the disk of a node that does not run."""
+    with LogStore.open(directory) as store:
+        log = store.log("news")
+        return [entry.batch for entry in log.read_range(0, log.end)]
+
+
 def test_acknowledged_publications_are_on_the_disk_of_a_member(tmp_path: Path) -> None:
     with ring_of_one("--data", str(tmp_path)) as (running, address):
         ids = published(address, "hello") + published(address, given="one\ntwo\n")
         running.kill()  # acknowledged publications survive this
         running.wait(timeout=DEADLINE_S)
-    with PublicationStore.open(tmp_path) as store:
-        stored = list(store.archive("news").publications())
-    assert [publication.id.hex() for publication in stored] == ids
-    assert [publication.payload for publication in stored] == [b"hello", b"one", b"two"]
+    stored = stored_batches(tmp_path)
+    assert [key.hex() for batch in stored for key in batch.record_ids()] == ids
+    assert payloads_of(stored) == [b"hello", b"one", b"two"]
 
 
 def test_member_without_disk_accepts_only_volatile_publications() -> None:
@@ -170,9 +178,7 @@ def test_many_large_lines_are_published(tmp_path: Path) -> None:
         lines = [f"{number}" + "x" * 400_000 for number in range(20)]
         result = ran("pub", "news", "--supervisor", address, given="\n".join(lines))
     assert result.returncode == 0, result.stderr
-    with PublicationStore.open(tmp_path) as store:
-        stored = [each.payload for each in store.archive("news").publications()]
-    assert stored[1:] == [line.encode() for line in lines]
+    assert payloads_of(stored_batches(tmp_path))[1:] == [line.encode() for line in lines]
 
 
 def test_lines_before_a_line_that_is_too_long_are_published(tmp_path: Path) -> None:

@@ -11,29 +11,36 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.core import log_pages
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.effects import Effect
 from skipring.core.events import Event, Received
 from skipring.core.log_messages import FetchLog, LogPage
 from skipring.core.messages import Message
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import Publication
 from skipring.core.subscriber import Subscriber
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from tests.support.rings import DEADLINE_S, TOPIC, LiveRing, live_ring, until
 
 
-def history(count: int) -> list[Publication]:
+def history(count: int) -> list[RecordBatch]:
+    """Return batches of 1, 2 or 3 records; their payloads differ."""
     return [
-        Publication(publisher="p", seq=seq, payload=b"%d" % seq, time=1).with_id(TOPIC)
-        for seq in range(count)
+        RecordBatch.of(
+            [BatchRecord(b"%d.%d" % (n, place), 1) for place in range(1 + n % 3)],
+            publisher="p",
+            first=3 * n,
+            topic=TOPIC,
+        )
+        for n in range(count)
     ]
 
 
 HOLDERS = ("b", "c", "d")
-LONG = 4000
-PAGE_ROWS_LIVE = 128
+LONG = 4000  # batches
+PAGE_BATCHES_LIVE = 128
+END = 2**40 - 1
 
 
 class Wire:
@@ -41,7 +48,7 @@ class Wire:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.heard: list[tuple[NodeId, NodeId, Message]] = []  # receiver, sender, message
-        self.progress: list[int] = []  # publications of the new member when a page arrived
+        self.progress: list[int] = []  # records of the new member when a page arrived
         self.deaf: set[NodeId] = set()
         self.given: list[bytes] = []
         self.hook: Callable[[NodeId, Message], None] = lambda node, message: None
@@ -65,8 +72,8 @@ class Wire:
         return {node for node, _, message in self.heard if isinstance(message, FetchLog)}
 
     @property
-    def rows(self) -> int:
-        """Return the number of rows received in pages."""
+    def batches(self) -> int:
+        """Return the number of batches received in pages."""
         return sum(
             len(message.offsets) for *_, message in self.heard if isinstance(message, LogPage)
         )
@@ -74,14 +81,16 @@ class Wire:
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    monkeypatch.setattr(log_pages, "PAGE_ROWS_MAX", PAGE_ROWS_LIVE)
+    small = log_pages.CONTENT_PAGE._replace(entries_max=PAGE_BATCHES_LIVE)
+    monkeypatch.setattr(log_pages, "CONTENT_PAGE", small)
     return Wire(monkeypatch)
 
 
-def fill(directory: Path, rows: list[Publication]) -> PublicationStore:
+def fill(directory: Path, batches: list[RecordBatch]) -> LogStore:
     """Return the open store of a node with this history."""
-    store = PublicationStore.open(directory)
-    store.archive(TOPIC).write(0, *rows)
+    store = LogStore.open(directory)
+    for batch in batches:
+        store.log(TOPIC).append(batch)
     store.commit()
     return store
 
@@ -96,26 +105,38 @@ def ids_of(node: NodeHost) -> set[bytes]:
     return set(machine_of(node).index().keys())
 
 
+def published_by(nodes: list[NodeHost]) -> set[bytes]:
+    """Return the ids of the batches that these nodes have published."""
+    return {
+        batch.id
+        for node in nodes
+        for batch in machine_of(node).publications
+        if batch.publisher == node.name
+    }
+
+
 class Late:
     """Ring of members with a history, and one member that joins later; all have disks."""
 
     def __init__(self, ring: LiveRing, wire: Wire, tmp_path: Path, stores: ExitStack) -> None:
         self.ring, self.wire = ring, wire
         self._path, self._stores = tmp_path, stores
-        self.rows = history(LONG)
-        self.ids = {row.id for row in self.rows}
+        self.history = history(LONG)
+        self.ids = {batch.id for batch in self.history}
+        self.records = sum(batch.count for batch in self.history)
 
-    async def hold(self, spoilt: Mapping[NodeId, list[Publication]]) -> None:
-        """Start the members, some with other rows than the history."""
+    async def hold(self, spoilt: Mapping[NodeId, list[RecordBatch]]) -> None:
+        """Start the members, some with other batches than the history."""
         for name in HOLDERS:
-            rows = spoilt.get(name, self.rows)
-            await self.ring.join(name, self._stores.enter_context(fill(self._path / name, rows)))
+            batches = spoilt.get(name, self.history)
+            store = self._stores.enter_context(fill(self._path / name, batches))
+            await self.ring.join(name, store)
         nodes = [self.ring.nodes[name] for name in HOLDERS]
         await until(lambda: all(len(machine_of(node).ring_neighbours()) == 2 for node in nodes))
 
     async def come(self) -> NodeHost:
         """Start the new member."""
-        store = self._stores.enter_context(PublicationStore.open(self._path / "new"))
+        store = self._stores.enter_context(LogStore.open(self._path / "new"))
         self.wire.given = self.ring.delivered.setdefault("new", [])
         return await self.ring.join("new", store)
 
@@ -131,26 +152,26 @@ class Late:
         )
         await until(lambda: newcomer.durability.unwritten == 0)
         given = self.ring.delivered["new"]
-        assert len(given) == len(set(given)) == len(ids)
+        assert len(given) == len(set(given)) == self.records + len(ids - self.ids)
 
     async def stored(self) -> set[bytes]:
         """Stop all nodes; return the ids on the disk of the new member."""
         await self.ring.stop()
         self.ring.nodes.clear()
         self._stores.close()
-        with PublicationStore.open(self._path / "new") as store:
-            assert store.recovery.damage is None
-            rows = list(store.archive(TOPIC).publications())
-        assert all(row.is_genuine(TOPIC) for row in rows)
-        assert len({row.id for row in rows}) == len(rows)
-        return {row.id for row in rows}
+        with LogStore.open(self._path / "new") as store:
+            assert store.damage is None
+            batches = [entry.batch for entry in store.log(TOPIC).read_range(0, END)]
+        assert all(batch.is_genuine(TOPIC) for batch in batches)
+        assert len({batch.id for batch in batches}) == len(batches)
+        return {batch.id for batch in batches}
 
 
 @asynccontextmanager
 async def late(
     wire: Wire,
     tmp_path: Path,
-    spoilt: Mapping[NodeId, list[Publication]] | None = None,
+    spoilt: Mapping[NodeId, list[RecordBatch]] | None = None,
     *,
     repairs: bool,
 ) -> AsyncIterator[Late]:
@@ -172,18 +193,18 @@ async def test_new_member_reads_history_from_several_neighbours_once_and_in_page
     async with late(wire, tmp_path, repairs=False) as here:
         await here.has_all(await here.come(), here.ids)
         assert len(wire.sources) >= 2
-        assert any(0 < given < LONG for given in wire.progress)
-        assert wire.rows == LONG  # each row once, and nothing was left to anti-entropy
+        assert any(0 < given < here.records for given in wire.progress)
+        assert wire.batches == LONG  # each batch once, and nothing was left to anti-entropy
         assert await here.stored() == here.ids
 
 
 async def test_new_member_gets_history_while_others_publish(wire: Wire, tmp_path: Path) -> None:
     async with late(wire, tmp_path, repairs=True) as here:
         newcomer = await here.come()
-        fresh = set()
         for number in range(60):
-            publisher = HOLDERS[number % len(HOLDERS)]
-            fresh.add(await here.ring.publish(publisher, b"fresh %d" % number))
+            await here.ring.publish(HOLDERS[number % len(HOLDERS)], b"fresh %d" % number)
+        fresh = published_by(here.nodes)
+        assert len(fresh) == 60
         await here.has_all(newcomer, here.ids | fresh)
         await until(lambda: all(ids_of(node) == here.ids | fresh for node in here.nodes))
         assert await here.stored() == here.ids | fresh
@@ -194,7 +215,10 @@ async def test_new_member_that_publishes_meanwhile_loses_nothing(
 ) -> None:
     async with late(wire, tmp_path, repairs=True) as here:
         newcomer = await here.come()
-        fresh = {await here.ring.publish("new", b"fresh %d" % number) for number in range(30)}
+        for number in range(30):
+            await here.ring.publish("new", b"fresh %d" % number)
+        fresh = published_by(here.nodes)
+        assert len(fresh) == 30
         await here.has_all(newcomer, here.ids | fresh)
         await until(lambda: all(ids_of(node) == here.ids | fresh for node in here.nodes))
 
@@ -222,31 +246,32 @@ async def test_neighbour_that_dies_during_a_backfill_is_replaced(
         assert await here.stored() == here.ids
 
 
-def with_spoilt(rows: list[Publication]) -> list[Publication]:
-    """Return a history in which every seventh row is corrupt."""
+def with_spoilt(batches: list[RecordBatch]) -> list[RecordBatch]:
+    """Return a history in which every seventh batch is corrupt."""
     return [
-        replace(row, payload=b"spoilt %d" % row.seq) if row.seq % 7 == 0 else row for row in rows
+        replace(batch, body=batch.body.replace(b".", b"!")) if number % 7 == 0 else batch
+        for number, batch in enumerate(batches)
     ]
 
 
-async def test_corrupt_rows_of_neighbours_are_refused(wire: Wire, tmp_path: Path) -> None:
-    rows = with_spoilt(history(LONG))
-    async with late(wire, tmp_path, dict.fromkeys(HOLDERS, rows), repairs=False) as here:
+async def test_corrupt_batches_of_neighbours_are_refused(wire: Wire, tmp_path: Path) -> None:
+    batches = with_spoilt(history(LONG))
+    async with late(wire, tmp_path, dict.fromkeys(HOLDERS, batches), repairs=False) as here:
         newcomer = await here.come()
         machine = machine_of(newcomer)
-        await until(lambda: wire.rows >= LONG and not machine.replication.is_backfilling)
-        sound = {row.id for row in rows if row.is_genuine(TOPIC)}
+        await until(lambda: wire.batches >= LONG and not machine.replication.is_backfilling)
+        sound = {batch.id for batch in batches if batch.is_genuine(TOPIC)}
         assert ids_of(newcomer) == sound
-        assert not any(each.startswith(b"spoilt") for each in here.ring.delivered["new"])
+        assert not any(b"!" in each for each in here.ring.delivered["new"])
         assert await here.stored() == sound
 
 
-async def test_rows_corrupt_at_the_sources_come_from_others_by_anti_entropy(
+async def test_batches_corrupt_at_the_sources_come_from_others_by_anti_entropy(
     wire: Wire, tmp_path: Path
 ) -> None:
-    rows = with_spoilt(history(LONG))
-    async with late(wire, tmp_path, {"b": rows, "c": rows}, repairs=True) as here:
+    batches = with_spoilt(history(LONG))
+    async with late(wire, tmp_path, {"b": batches, "c": batches}, repairs=True) as here:
         newcomer = await here.come()
         await here.has_all(newcomer, here.ids)
-        assert not any(each.startswith(b"spoilt") for each in here.ring.delivered["new"])
+        assert not any(b"!" in each for each in here.ring.delivered["new"])
         assert await here.stored() == here.ids

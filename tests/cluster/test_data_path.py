@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from skipring.core.messages import PublishNew
-from skipring.core.publications import Publication
 from skipring.node.host import NodeHost
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from skipring.wire.codec import encode
+from tests.support.batches import batch
 from tests.support.exchanges import logged
 from tests.support.rings import TOPIC, LiveRing, live_ring
 
@@ -58,13 +58,12 @@ async def turns_until(is_so: Callable[[], bool]) -> None:
 def stop_time(ring: LiveRing) -> None:
     for node in ring.nodes.values():
         node.ticker.stop()
-        node._flusher.stop()
 
 
 def send_alone(sender: NodeHost, receiver: str, count: int, write: Callable[[], None]) -> None:
     """Send publications of another publisher, one frame each."""
     for seq in range(count):
-        made = Publication(publisher="maker", seq=seq, payload=bytes(100))
+        made = batch(bytes(100), publisher="maker", first=seq, topic=TOPIC)
         sender.links.send(receiver, encode(TOPIC, PublishNew(made, 0)))
         write()
 
@@ -74,7 +73,7 @@ def test_forwarded_publication_creates_no_task_no_future_and_no_log_line(
     tmp_path: Path, *, is_together: bool
 ) -> None:
     async def scene(loop: CountingLoop) -> None:
-        with PublicationStore.open(tmp_path) as store, logged("debug") as lines:
+        with LogStore.open(tmp_path) as store, logged("debug") as lines:
             async with live_ring("first", "last") as ring:
                 await ring.join("middle", store)
                 await ring.wait_healthy()

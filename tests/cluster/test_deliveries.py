@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,24 +12,23 @@ from time import time_ns
 
 import pytest
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.effects import Origin
-from skipring.core.events import PublishRequested
 from skipring.core.log import Log, MemoryLog
-from skipring.core.log_messages import Refused
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES
 from skipring.node import arrival_tap as offering
-from skipring.node.arrival_tap import delivery_page, handle_deliveries_request
+from skipring.node.arrival_tap import delivery_page
 from skipring.node.group_commit import DeliveryLogFlusher
 from skipring.node.host import NodeHost
 from skipring.rpc.client import RpcClient
-from skipring.storage.delivery_log import DeliveryLog
-from skipring.storage.store import PublicationStore
-from skipring.storage.topic_log import TopicLog
+from skipring.storage.delivery_log import FOLDER, ROW_BYTES, DeliveryLog
+from skipring.storage.store import LogStore
+from skipring.storage.topic_log import SegmentLog
 from skipring.testing import Cluster
 from skipring.wire.codec import decode, encode
 from skipring.wire.rpc import DeliveryPage, FetchDeliveries
-from tests.core.test_log_pages import publications
+from tests.support.batches import batch_of
 from tests.support.connections import healthy_cluster, inspected
 from tests.support.exchanges import logged, the_line
 from tests.support.rings import until
@@ -37,10 +36,18 @@ from tests.wire.samples import the_frame
 
 TOPIC = "news"
 END = 2**40 - 1
-FILE = "deliveries.sqlite3"
 ORIGINS = tuple(Origin)
 
 Delivery = tuple[bytes, int, int, Origin]  # id, time, hops and origin
+
+
+def batches(count: int, size: int = 10) -> Iterator[RecordBatch]:
+    """Yield batches of up to 3 records, of 1 if the records are large; ``count`` records in all."""
+    first = 0
+    while first < count:
+        records = min(1 + first % 3 if size < 1000 else 1, count - first)
+        yield batch_of(*[bytes(size)] * records, publisher="p", first=first, topic=TOPIC)
+        first += records
 
 
 def by_offset(page: DeliveryPage) -> dict[int, Delivery]:
@@ -60,8 +67,12 @@ def recorded(trace: DeliveryLog, offsets: range) -> DeliveryLog:
     return trace
 
 
-def expected(archive: Log, offsets: Iterator[int] | range) -> dict[int, Delivery]:
-    stored = {offset: key for key, offset in archive.entries()}
+def expected(log: Log, offsets: Iterable[int]) -> dict[int, Delivery]:
+    stored = {
+        offset: key
+        for entry in log.read_range(0, log.end)
+        for offset, key in enumerate(entry.batch.record_ids(), entry.offset)
+    }
     return {
         offset: (stored[offset], 10**15 + offset, offset % 9, ORIGINS[offset % 3])
         for offset in offsets
@@ -88,15 +99,13 @@ def paged(
 
 
 @contextmanager
-def on_disk(
-    directory: Path, count: int, size: int = 10
-) -> Iterator[tuple[PublicationStore, TopicLog]]:
-    with PublicationStore.open(directory) as store:
-        archive = store.archive(TOPIC)
-        for offset, publication in enumerate(publications(count, bytes(size))):
-            archive.write(offset, publication)
+def on_disk(directory: Path, count: int, size: int = 10) -> Iterator[tuple[LogStore, SegmentLog]]:
+    with LogStore.open(directory) as store:
+        log = store.log(TOPIC)
+        for batch in batches(count, size):
+            log.append(batch)
         store.commit()
-        yield store, archive
+        yield store, log
 
 
 @pytest.mark.parametrize("count", [0, 1, 4096, 9000])
@@ -109,13 +118,13 @@ def test_pages_together_are_complete(count: int, tmp_path: Path) -> None:
             assert found == expected(archive, range(count))
             assert pages == max(1, -(-count // 4096))
             trace.close()
-    memory = MemoryLog(publications(count))
+    memory = MemoryLog(batches(count))
     trace = recorded(DeliveryLog(), range(count))
     assert paged(trace, memory)[0] == expected(memory, range(count))
 
 
 def test_only_the_requested_range_is_served() -> None:
-    memory = MemoryLog(publications(100))
+    memory = MemoryLog(batches(100))
     trace = recorded(DeliveryLog(), range(100))
     assert paged(trace, memory, 20, 30)[0] == expected(memory, range(20, 30))
     assert paged(trace, memory, 90)[0] == expected(memory, range(90, 100))
@@ -123,7 +132,7 @@ def test_only_the_requested_range_is_served() -> None:
 
 
 def test_page_continues_after_a_gap() -> None:
-    memory = MemoryLog(publications(9000))
+    memory = MemoryLog(batches(9000))
     trace = recorded(recorded(DeliveryLog(), range(10)), range(8000, 8500))
     found, pages = paged(trace, memory)
     assert (list(found), pages) == ([*range(10), *range(8000, 8500)], 1)
@@ -132,16 +141,18 @@ def test_page_continues_after_a_gap() -> None:
 def test_discarded_records_are_not_served(tmp_path: Path) -> None:
     with on_disk(tmp_path, 100) as (_, archive):
         trace = recorded(DeliveryLog(), range(100))
+        lost = [archive.read(offset) for offset in (7, 99)]
+        absent = {at for entry in lost if entry for at in range(entry.offset, entry.end)}
+        assert {7, 99} < absent
         archive.discard(7)
         archive.discard(99)
-        others = (offset for offset in range(99) if offset != 7)
+        others = [offset for offset in range(100) if offset not in absent]
         assert paged(trace, archive)[0] == expected(archive, others)
 
 
 def test_only_durable_deliveries_are_served(tmp_path: Path) -> None:
     with on_disk(tmp_path, 100) as (store, archive):
-        for offset, publication in enumerate(publications(120)[100:], 100):
-            archive.write(offset, publication)
+        archive.append(batch_of(*[b"x"] * 20, publisher="p", first=100, topic=TOPIC))
         trace = recorded(DeliveryLog(), range(120))
         assert paged(trace, archive)[0] == expected(archive, range(100))
         store.commit()
@@ -155,18 +166,28 @@ def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
         assert pages > 3
 
 
-def test_unreadable_chunks_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_rows_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offering, "DELIVERIES_MAX", 100)
-    with on_disk(tmp_path, 5000) as (store, archive):
-        trace = recorded(DeliveryLog.open(tmp_path, store), range(5000))
+    with on_disk(tmp_path, 2000) as (store, archive):
+        trace = recorded(DeliveryLog.open(tmp_path, store), range(2000))
         trace.write()
-        trace.close()  # now only the last chunk can be read
-        assert paged(trace, archive)[0] == expected(archive, range(4096, 5000))
+        assert not trace.is_behind
+        (file,) = (tmp_path / FOLDER).iterdir()
+        data = bytearray(file.read_bytes())
+        rows = len(data) - 2000 * ROW_BYTES
+        data[rows + 700 * ROW_BYTES : rows + 900 * ROW_BYTES] = bytes(200 * ROW_BYTES)
+        file.write_bytes(data)
+        intact = [*range(700), *range(900, 2000)]
+        assert paged(trace, archive)[0] == expected(archive, intact)
 
 
-def test_non_member_refuses_the_request() -> None:
-    answer = handle_deliveries_request(DeliveryLog(), TOPIC, None, FetchDeliveries(5, 0, 1))
-    assert answer == Refused(5, "not a member of the topic")
+def test_page_may_begin_and_end_inside_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = MemoryLog([batch_of(*[b"x"] * 100, publisher="p", topic=TOPIC)])
+    trace = recorded(DeliveryLog(), range(100))
+    assert paged(trace, memory, 20, 30)[0] == expected(memory, range(20, 30))
+    monkeypatch.setattr(offering, "DELIVERIES_MAX", 30)
+    found, pages = paged(trace, memory)
+    assert (found, pages) == (expected(memory, range(100)), 4)
 
 
 # -- live --------------------------------------------------------------------------------------
@@ -234,7 +255,7 @@ async def two_ticks(cluster: Cluster) -> None:
 def is_all_durable(cluster: Cluster) -> bool:
     machines = filter(None, (cluster.node(name).machine(TOPIC) for name in cluster.nodes))
     archives = (machine.replica.log for machine in machines)
-    return all(a.durable_end == a.end for a in archives if isinstance(a, TopicLog))
+    return all(a.durable_end == a.end for a in archives if isinstance(a, SegmentLog))
 
 
 async def test_member_that_was_away_gets_missed_publications_by_repair(tmp_path: Path) -> None:
@@ -284,7 +305,8 @@ async def test_node_starts_with_a_damaged_delivery_log(tmp_path: Path) -> None:
         await publish_all(cluster)
         cluster.kill("n01")
         await cluster._killed["n01"]
-        (tmp_path / "n01" / FILE).write_bytes(b"no database at all" * 1000)
+        for path in (tmp_path / "n01" / FOLDER).iterdir():
+            path.write_bytes(b"no deliveries at all" * 1000)
         await cluster.restart("n01")
         assert await reported(cluster.node("n01")) == {}
         await cluster.wait_healthy()
@@ -315,8 +337,8 @@ async def test_topics_have_their_own_deliveries(tmp_path: Path) -> None:
         node = cluster.node("n00")
         for topic in ("a", "b"):
             node.subscribe(topic)
-            request = PublishRequested(payload=topic.encode())
-            keys = await node.publish(topic, request, request, request)
+            record = BatchRecord(topic.encode())
+            keys = await node.publish(topic, record, record, record)
             found = await reported(cluster.node("n00"), topic)
             assert [key for key, *_ in found.values()] == keys
 
@@ -339,10 +361,7 @@ async def test_failed_write_of_the_delivery_log_is_logged_once(tmp_path: Path) -
     with logged() as lines, on_disk(tmp_path, 100) as (store, archive):
         trace = DeliveryLog.open(tmp_path, store)
         tracing = DeliveryLogFlusher(trace)
-        (tmp_path / FILE).unlink()
-        (tmp_path / FILE).mkdir()
-        assert trace._file is not None
-        trace._file.close()
+        (tmp_path / FOLDER).write_bytes(b"no directory")
         for offset in range(3):
             recorded(trace, range(offset, offset + 1))
             tracing.request_write()

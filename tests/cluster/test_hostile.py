@@ -13,15 +13,15 @@ from random import Random
 import pytest
 
 from skipring.core.labels import Label
-from skipring.core.log_messages import Refused
+from skipring.core.log_messages import LogPage, Refused
 from skipring.core.messages import UNRECORDED, CheckLabel, Ping, ReportUnresponsive, Unsubscribe
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.errors import WireError
 from skipring.lab.faults.frames import mutated
 from skipring.net import connection as link_module
 from skipring.net.transport import Transport
-from skipring.storage.store import PublicationStore
-from skipring.storage.topic_log import TopicLog
+from skipring.storage.store import LogStore
+from skipring.storage.topic_log import SegmentLog
 from skipring.testing import Cluster
 from skipring.wire.chaos import Crash
 from skipring.wire.codec import decode, encode
@@ -33,7 +33,6 @@ from skipring.wire.rpc import (
     DatabasePage,
     MemberList,
     NodeStatus,
-    PublicationPage,
     PublishAck,
 )
 from skipring.world.legitimacy import explicit_state
@@ -217,7 +216,7 @@ async def test_client_may_only_send_requests() -> None:
         assert ring.nodes["n0"].topics == [TOPIC]
 
 
-ANSWERS = (MemberList, PublishAck, Refused, NodeStatus, DatabasePage, PublicationPage, ChangePage)
+ANSWERS = (MemberList, PublishAck, Refused, NodeStatus, DatabasePage, LogPage, ChangePage)
 
 
 async def test_unrequested_answers_change_nothing() -> None:
@@ -241,18 +240,18 @@ async def test_no_message_changes_an_epoch_or_the_log_before_a_position(tmp_path
         node = cluster.node("n00")
         machine = node.machine(TOPIC)
         assert machine is not None
-        archive = machine.replica.log
-        assert isinstance(archive, TopicLog)
-        epoch, chain = archive.epoch, archive.chain_at(3)
+        log = machine.replica.log
+        assert isinstance(log, SegmentLog)
+        epoch, chain = log.epoch, log.chain_at(3)
         port = int(node.address.rpartition(":")[2])
         for role in (Role.NODE, Role.CLIENT):
             for message in messages:
                 await send_stream(port, greeting_of("stranger", role) + encode(TOPIC, message))
         await cluster.publish("n00", b"after")  # the node runs and commits
-        assert (archive.epoch, archive.chain_at(3)) == (epoch, chain)
-    with PublicationStore.open(tmp_path / "n00") as store:
-        archive = store.archive(TOPIC)
-        assert (archive.epoch, archive.chain_at(3)) == (epoch, chain)
+        assert (log.epoch, log.chain_at(3)) == (epoch, chain)
+    with LogStore.open(tmp_path / "n00") as store:
+        log = store.log(TOPIC)
+        assert (log.epoch, log.chain_at(3)) == (epoch, chain)
 
 
 async def test_only_the_supervisor_gets_a_reply_to_a_probe() -> None:

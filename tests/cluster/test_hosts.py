@@ -8,18 +8,19 @@ from random import Random
 import pytest
 
 from skipring.core import topics
-from skipring.core.publications import Publication
+from skipring.core.batches import RecordBatch
 from skipring.errors import UnreachableError
 from skipring.node import publisher as errands
 from skipring.rpc.client import RpcClient
 from skipring.storage.supervisor_store import SupervisorStore
 from skipring.testing import Cluster
+from tests.support.batches import batch
 from tests.support.connections import healthy_cluster
 from tests.support.rings import until
 
 
-def publications(count: int) -> list[Publication]:
-    return [Publication(publisher="w", seq=seq, payload=b"x") for seq in range(count)]
+def batches(count: int) -> list[RecordBatch]:
+    return [batch(b"x", publisher="w", first=first, topic="news") for first in range(count)]
 
 
 async def test_node_limits_publications_on_behalf_of_clients(
@@ -29,9 +30,9 @@ async def test_node_limits_publications_on_behalf_of_clients(
     async with healthy_cluster(n=1, data_dir=tmp_path) as cluster:
         address = cluster.supervisor().address
         async with RpcClient([address], rng=Random(1)) as outsider:
-            await outsider.publish(cluster.topic, publications(4))
+            await outsider.publish(cluster.topic, batches(4))
             with pytest.raises(UnreachableError) as caught:
-                await outsider.publish(cluster.topic, publications(64)[4:])
+                await outsider.publish(cluster.topic, batches(64)[4:])
     assert "too many publications wait for the disk" in str(caught.value)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from skipring.core.peers import NodeId
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from tests.support.attacks import resident_bytes
 from tests.support.exchanges import LOOPS, play
 from tests.support.proxies import Cut, ProxiedRing
@@ -25,16 +25,16 @@ QUICK = ["n0", "n1", "n2"]
 SLOW = "slow"
 PAYLOAD_BYTES = 16 * 1024
 AT_ONCE = 25
-WARM_UP, COUNT = 1000, 5000  # 80 MB are published, more than may be kept
-GROWTH_BYTES_MAX = 64 << 20
+WARM_UP, COUNT = 1000, 6400  # 100 MB are published, more than may be kept
+GROWTH_BYTES_MAX = 80 << 20  # two queues of 16 MB to the slow node, twice with their buffers
 DEADLINE_S = 240.0
 
 
 class Forgetful(list[bytes]):
     """Deliveries of an application that keeps nothing."""
 
-    def append(self, payload: bytes) -> None:
-        """Drop the payload."""
+    def extend(self, payloads: Iterable[bytes]) -> None:
+        """Drop the payloads."""
 
 
 @asynccontextmanager
@@ -43,8 +43,7 @@ async def stored_ring(directory: Path, tick_s: float) -> AsyncIterator[ProxiedRi
     async with AsyncExitStack() as stack:
         # Opened first, so that they are closed last: a node still writes while it stops.
         stores = {
-            name: stack.enter_context(PublicationStore.open(directory / name))
-            for name in (*QUICK, SLOW)
+            name: stack.enter_context(LogStore.open(directory / name)) for name in (*QUICK, SLOW)
         }
         ring = ProxiedRing(tick_s)
         await ring.start()
@@ -59,7 +58,8 @@ async def stored_ring(directory: Path, tick_s: float) -> AsyncIterator[ProxiedRi
 def sizes(ring: ProxiedRing) -> dict[NodeId, int]:
     """Return the number of publications of each node."""
     machines = {name: node.machine(TOPIC) for name, node in ring.nodes.items()}
-    return {name: len(machine.index()) for name, machine in machines.items() if machine is not None}
+    logs = {name: machine.replica.log for name, machine in machines.items() if machine is not None}
+    return {name: log.records for name, log in logs.items()}
 
 
 async def publish(ring: ProxiedRing, start: int, count: int) -> int:

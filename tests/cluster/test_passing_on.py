@@ -1,4 +1,4 @@
-"""Forwarding: the received bytes with a new hop count; partly known packs are encoded again."""
+"""Forwarding: the received bytes with a new hop count; partly known messages are encoded again."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import cast
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Send, Store
 from skipring.core.events import Event, Flush, Overwritten, PublishRequested, Received
 from skipring.core.log import MemoryLog
 from skipring.core.messages import Message, PublishMany, PublishNew
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import Publication
 from skipring.core.state import legitimate_state
 from skipring.core.subscriber import Subscriber
 from skipring.net.addresses import AddressBook
@@ -32,17 +33,15 @@ OTHERS = ["b", "e", "f", "j", "k"]  # the neighbours of m in a ring of 16, excep
 
 
 class Host:
-    """A sender between a machine that stores late and links that record frames."""
+    """A sender between a machine and links that record frames."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[NodeId, bytes]] = []
         self.counts: Counter[str] = Counter()
         self.answers: list[Effect] | None = None  # used instead of the effects of the machine
-        self._archive = MemoryLog()
-        config = ProtocolConfig(repairs=False, defers_storage=True)
-        self._machine = Subscriber(
-            ME, topic=TOPIC, rng=Scripted(1), config=config, log=self._archive
-        )
+        self._log = MemoryLog()
+        config = ProtocolConfig(repairs=False, defers_indexing=True)
+        self._machine = Subscriber(ME, topic=TOPIC, rng=Scripted(1), config=config, log=self._log)
         self._machine.handle(Overwritten(legitimate_state(2, ["a", "b", ME, *"defghijklnopq"])))
         self.book = AddressBook()
         self._sender = Sender(cast("Transport", self), node=ME)
@@ -54,7 +53,8 @@ class Host:
             if isinstance(effect, Send):
                 self._sender.send(TOPIC, effect, event)
             elif isinstance(effect, Store):
-                self._archive.write(effect.offset, *effect.publications)
+                for batch in effect.batches:
+                    self._log.append(batch)
 
     def send(self, to: NodeId, frame: bytes) -> None:
         self.sent.append((to, frame))
@@ -88,8 +88,10 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[WireMessage]:
     return made
 
 
-def made(seq: int, publisher: NodeId = "z") -> Publication:
-    return Publication(publisher=publisher, seq=seq, payload=b"news", headers={"n": "1"})
+def made(first: int, publisher: NodeId = "z") -> RecordBatch:
+    """Return a batch of two records."""
+    records = [BatchRecord(b"news", headers={"n": "1"}), BatchRecord(b"more", key=b"k")]
+    return RecordBatch.of(records, publisher=publisher, first=first, topic=TOPIC)
 
 
 def came(message: PublishNew | PublishMany) -> Frame:
@@ -118,10 +120,12 @@ def test_pack_is_forwarded_unchanged_one_hop_further(
 def test_differently_encoded_body_is_forwarded_unchanged(
     host: Host, written: list[WireMessage]
 ) -> None:
-    """Encode the payload with a length of four bytes, where one would do."""
+    """Encode the size of the batch's body with four bytes, where one would do."""
     body = came(PublishNew(made(0), 3)).body
-    other = body.replace(b"\xc4\x04news", b"\xc6\0\0\0\x04news")
-    assert other != body
+    inside = made(0).body
+    short = b"\xc4" + bytes([len(inside)]) + inside
+    assert body.count(short) == 1
+    other = body.replace(short, b"\xc6" + len(inside).to_bytes(4, "big") + inside)
     [passed] = host.receive(Frame(DATA, other))
     end = len(other) - len(msgspec.msgpack.encode(TOPIC)) - 1
     assert the_frame(passed).body == other[: end - 1] + b"\x04" + other[end:]
@@ -148,9 +152,19 @@ def test_known_publications_are_not_forwarded(host: Host) -> None:
     assert host.receive(came(PublishMany((made(1), made(0))))) == []
 
 
-def test_pack_that_required_ids_is_forwarded_complete(host: Host) -> None:
+def test_pack_of_several_publishers_is_forwarded_complete(host: Host) -> None:
     pack = (made(3), made(0, "y"), made(2))
     assert host.receive(came(PublishMany(pack, 1))) == [encode(TOPIC, PublishMany(pack, 2))]
+
+
+def test_invalid_batches_of_a_pack_are_not_forwarded(host: Host) -> None:
+    forged = replace(made(2), first=7)
+    unreadable = RecordBatch("z", 4, 1, b"\xc1").with_id(TOPIC)
+    assert host.receive(came(PublishMany((made(0), forged, unreadable, made(1)), 1))) == [
+        encode(TOPIC, PublishMany((made(0), made(1)), 2))
+    ]
+    assert host.receive(came(PublishNew(forged))) == []
+    assert host.receive(came(PublishNew(unreadable))) == []
 
 
 @pytest.mark.parametrize(("before", "after"), [(126, 127), (127, 128), (254, 255), (255, 255)])
@@ -183,8 +197,8 @@ def test_different_message_never_reuses_the_received_bytes(
 def test_later_message_never_reuses_earlier_bytes(host: Host) -> None:
     host.receive(came(PublishNew(made(0))))
     host.sent.clear()
-    host.dispatch(PublishRequested(payload=b"own"))
-    own = Publication(publisher=ME, seq=0, payload=b"own")
+    host.dispatch(PublishRequested((BatchRecord(b"own"),)))
+    own = RecordBatch.of([BatchRecord(b"own")], publisher=ME, first=0, topic=TOPIC)
     assert {frame for _, frame in host.sent} == {encode(TOPIC, PublishNew(own, 0))}
     host.dispatch(Flush())
     [second] = host.receive(came(PublishNew(made(1), 7)))

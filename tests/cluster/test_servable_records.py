@@ -1,4 +1,4 @@
-"""Servable records: every request that returns pages serves every accepted record."""
+"""Servable batches: every request that returns pages serves every accepted batch."""
 
 from __future__ import annotations
 
@@ -9,231 +9,247 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import DecodeError, msgpack
+from msgspec import msgpack
+from msgspec.structs import replace
 
-from skipring.core.effects import Discard, Outbox
+from skipring.core.batches import BODY_BYTES_MAX, OVERHEAD_BYTES, BatchRecord, RecordBatch
+from skipring.core.effects import Discard, Origin, Outbox, Rejected
 from skipring.core.limits import (
     HEADERS_BYTES_MAX,
     HEADERS_MAX,
     KEY_BYTES_MAX,
     NUMBER_MAX,
     PAYLOAD_BYTES_MAX,
-    STORED_BYTES_MAX,
 )
 from skipring.core.log import Log, MemoryLog
 from skipring.core.log_messages import FetchLog, LogPage
-from skipring.core.log_pages import PAGE_BYTES, decode_page, log_page
+from skipring.core.log_pages import CONTENT_PAGE, LISTING_PAGE, log_page
 from skipring.core.messages import PublishNew
-from skipring.core.publications import (
-    ID_BYTES,
-    RECORD_BYTES_MAX,
-    Encoded,
-    Publication,
-    decoded_page,
-    encoded,
-    restored,
-)
 from skipring.core.replica import Replica
 from skipring.core.scrub import Scrubber
 from skipring.errors import MessageError
-from skipring.node.status_server import publication_page
-from skipring.storage.store import PublicationStore
-from skipring.storage.topic_log import TopicLog
+from skipring.storage.store import LogStore
 from skipring.wire.codec import decode, encode
-from skipring.wire.rpc import FetchPublications
+from skipring.wire.framing import DATA_BYTES_MAX
+from tests.support.batches import batch, batch_of, with_rows
 from tests.wire.samples import the_frame
 
 TOPIC = "news"
 END = 2**40 - 1
-LARGEST = Publication(
+LARGEST = RecordBatch.of(
+    [
+        BatchRecord(
+            bytes(PAYLOAD_BYTES_MAX),
+            time=NUMBER_MAX,
+            key=bytes(KEY_BYTES_MAX),
+            headers={
+                f"{n:02d}".ljust(HEADERS_BYTES_MAX // HEADERS_MAX, "h"): ""
+                for n in range(HEADERS_MAX)
+            },
+        )
+    ],
     publisher="p" * 64,
-    seq=NUMBER_MAX,
-    payload=bytes(PAYLOAD_BYTES_MAX),
-    time=NUMBER_MAX,
-    key=bytes(KEY_BYTES_MAX),
-    headers={
-        f"{n:02d}".ljust(HEADERS_BYTES_MAX // HEADERS_MAX, "h"): "" for n in range(HEADERS_MAX)
-    },
-).with_id(TOPIC)
+    first=NUMBER_MAX,
+    topic=TOPIC,
+)
 
 
-def small(seq: int) -> Publication:
-    return Publication(publisher="p", seq=seq, payload=b"%d" % seq, time=1).with_id(TOPIC)
+def small(first: int) -> RecordBatch:
+    return batch(b"%d" % first, publisher="p", first=first, topic=TOPIC)
 
 
-def with_more(publication: Publication, more: object) -> bytes:
-    """Return a row with a field that no publication has."""
-    p = publication
-    return msgpack.encode((p.publisher, p.seq, p.payload, p.time, p.key, p.headers, b"", more))
+def with_body(body: bytes, count: int = 1) -> RecordBatch:
+    """Return a batch with any body, under the id of its fields."""
+    return RecordBatch("p", 7, count, body).with_id(TOPIC)
 
 
-def with_repeated_header(publication: Publication, count: int) -> bytes:
-    """Return a row that repeats one header; decoding it yields one header."""
-    p = publication
-    head = msgpack.encode((p.publisher, p.seq, p.payload, p.time, p.key))
+def with_repeated_header(count: int) -> RecordBatch:
+    """Return a batch whose record repeats one header; decoding it yields one header."""
     headers = b"\xdf" + count.to_bytes(4, "big") + msgpack.encode("h") * 2 * count
-    return b"\x96" + head[1:] + headers
+    return with_body(b"\x91\x94" + msgpack.encode(b"x") + b"\x01\xc0" + headers)
 
 
-REPEATED = Publication(publisher="p", seq=0, payload=b"x", time=1, headers={"h": "h"})
-ROWS: dict[str, Callable[[], tuple[Publication, bytes]]] = {
-    "a short field more": lambda: (small(0), with_more(small(0), b"more")),
-    "a field of 900 KB more": lambda: (small(0), with_more(small(0), bytes(900_000))),
-    "a field more than fits into a page": lambda: (small(0), with_more(small(0), bytes(990_000))),
-    "a header 200,000 times": lambda: (
-        REPEATED.with_id(TOPIC),
-        with_repeated_header(REPEATED, 200_000),
-    ),
+# Invalid batches with the id of their fields.
+INVALID: dict[str, Callable[[], RecordBatch]] = {
+    "a short field more": lambda: with_rows([[b"x", 1, None, {}, b"more"]], topic=TOPIC),
+    "a field of 500 KB more": lambda: with_rows([[b"x", 1, None, {}, bytes(500_000)]], topic=TOPIC),
+    "a field of 900 KB more": lambda: with_rows([[b"x", 1, None, {}, bytes(900_000)]], topic=TOPIC),
+    "a header 200,000 times": lambda: with_repeated_header(200_000),
+    "a record more than its count": lambda: with_rows([[b"x"], [b"y"]], count=1, topic=TOPIC),
+    "bytes after the records": lambda: with_body(small(0).body + b"\xc0"),
+    "no records": lambda: with_rows([], topic=TOPIC),
+    "no array": lambda: with_body(b"\xc1"),
 }
-of_every_bad_row = pytest.mark.parametrize("name", ROWS)
+of_every_invalid_batch = pytest.mark.parametrize("name", INVALID)
 
 
-def page_of(*rows: tuple[Publication, bytes]) -> LogPage:
-    head = b"\xdd" + len(rows).to_bytes(4, "big")
-    ids = b"".join(publication.id for publication, _ in rows)
-    return LogPage(1, None, tuple(range(len(rows))), ids, head + b"".join(r for _, r in rows))
-
-
-def pages(archive: Log, *, bits: int = 0, contents: bool = True) -> Iterator[LogPage]:
+def pages(log: Log, *, bits: int = 0, contents: bool = True) -> Iterator[LogPage]:
+    """Yield the pages of a log, as a client in another process receives them."""
     for prefix in range(1 << bits):
         start: int | None = 0
         while start is not None:
             question = FetchLog(1, "", 0, start, END, bits, prefix, contents=contents)
-            page = log_page(archive, question)
-            assert decode(the_frame(encode(TOPIC, page))).message == page
+            page = log_page(log, question)
+            assert decode(the_frame(encode("x" * 255, page))).message == page
             assert page.next is None or page.next > start
             yield page
             start = page.next
 
 
-def ids_in(page: LogPage) -> list[bytes]:
-    return [page.ids[at : at + ID_BYTES] for at in range(0, len(page.ids), ID_BYTES)]
-
-
-def served(archive: Log) -> set[bytes]:
-    """Return the ids of the records that all requests serve."""
-    found = []
+def served(log: Log) -> list[RecordBatch]:
+    """Return the batches that all requests serve, in the order of the log."""
+    found = [(at, each) for page in pages(log) for at, each in by_offset(page)]
+    in_parts = [(at, each) for page in pages(log, bits=1) for at, each in by_offset(page)]
+    assert sorted(in_parts, key=lambda each: each[0]) == found
     for bits in (0, 1):
-        read = list(pages(archive, bits=bits))
-        for page in read:
-            publications = decoded_page(page.publications)
-            assert [each.id_in(TOPIC) for each in publications] == ids_in(page)
-        found.append({key for page in read for key in ids_in(page)})
-        without = pages(archive, bits=bits, contents=False)
-        found.append({key for page in without for key in ids_in(page)})
-    found += [listed(archive, payloads=payloads) for payloads in (True, False)]
-    assert all(each == found[0] for each in found)
-    return found[0]
+        bare = [
+            (at, each)
+            for page in pages(log, bits=bits, contents=False)
+            for at, each in by_offset(page)
+        ]
+        assert sorted(bare, key=lambda each: each[0]) == [
+            (at, replace(each, body=b"")) for at, each in found
+        ]
+    return [each for _, each in found]
 
 
-def listed(archive: Log, *, payloads: bool) -> set[bytes]:
-    found: set[bytes] = set()
-    start: int | None = 0
-    while start is not None:
-        page = publication_page(archive, FetchPublications(1, start, END, payloads))
-        assert decode(the_frame(encode(TOPIC, page))).message == page
-        assert page.next is None or page.next > start
-        found.update(each.id for each in page.publications)
-        start = page.next
-    return found
+def by_offset(page: LogPage) -> Iterator[tuple[int, RecordBatch]]:
+    return zip(page.offsets, page.batches, strict=True)
 
 
-# -- accepted records ----------------------------------------------------------------------
+# -- accepted batches ----------------------------------------------------------------------
 
 
-def test_largest_record_and_a_full_page_fit_into_one_page() -> None:
-    assert len(encoded(LARGEST)) <= RECORD_BYTES_MAX
-    assert PAGE_BYTES + RECORD_BYTES_MAX <= STORED_BYTES_MAX
+def test_largest_record_and_a_full_page_fit_into_one_frame() -> None:
+    assert len(LARGEST.body) <= BODY_BYTES_MAX
+    rest = 2 * OVERHEAD_BYTES + 1024  # the fields of the last batch and of the page
+    assert CONTENT_PAGE.bytes_max + BODY_BYTES_MAX + rest <= DATA_BYTES_MAX
 
 
 @settings(max_examples=15, deadline=None)
 @given(
     sizes=st.lists(
-        st.sampled_from((0, 1, 1000, 130_000, PAGE_BYTES, PAYLOAD_BYTES_MAX)), max_size=8
+        st.lists(st.sampled_from((0, 1, 1000, 130_000)), min_size=1, max_size=3)
+        | st.sampled_from(([CONTENT_PAGE.bytes_max], [PAYLOAD_BYTES_MAX])),
+        max_size=8,
     ),
     key=st.sampled_from((None, b"", bytes(KEY_BYTES_MAX))),
     headers=st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=HEADERS_MAX),
 )
-def test_every_accepted_record_is_served_by_every_request(
-    sizes: list[int], key: bytes | None, headers: dict[str, str]
+def test_every_accepted_batch_is_served_by_every_request(
+    sizes: list[list[int]], key: bytes | None, headers: dict[str, str]
 ) -> None:
     made = [
-        Publication(publisher="p", seq=n, payload=bytes(size), time=n, key=key, headers=headers)
-        for n, size in enumerate(sizes)
+        RecordBatch.of(
+            [BatchRecord(bytes(size), n, key, headers) for size in several],
+            publisher="p",
+            first=10 * n,
+            topic=TOPIC,
+        )
+        for n, several in enumerate(sizes)
     ]
-    accepted = [decode(the_frame(encode(TOPIC, PublishNew(each)))).message for each in made]
-    stored = [each.publication.with_id(TOPIC) for each in accepted if isinstance(each, PublishNew)]
-    stored.append(LARGEST)
-    ids = {each.id for each in stored}
-    assert served(MemoryLog(stored)) == ids
-    with TemporaryDirectory() as directory, PublicationStore.open(Path(directory)) as store:
-        archive = store.archive(TOPIC)
-        archive.write(0, *stored)
-        assert served(archive) == ids
+    received = [decode(the_frame(encode(TOPIC, PublishNew(each)))).message for each in made]
+    stored = [each.publication for each in received if isinstance(each, PublishNew)]
+    assert stored == made
+    stored += [LARGEST, with_repeated_header(100_000)]
+    assert served(MemoryLog(stored)) == stored
+    with TemporaryDirectory() as directory, LogStore.open(Path(directory)) as store:
+        log = store.log(TOPIC)
+        for each in stored:
+            log.append(each)
+        assert served(log) == stored
         store.commit()
-        assert served(archive) == ids
+        assert served(log) == stored
 
 
-# -- refused records -------------------------------------------------------------------------
+def test_batches_on_disk_are_served_except_discarded_ones(tmp_path: Path) -> None:
+    stored = [batch_of(*[bytes(1000)] * 3, first=3 * n, topic=TOPIC) for n in range(1500)]
+    with LogStore.open(tmp_path) as store:
+        log = store.log(TOPIC)
+        for each in stored:
+            log.append(each)
+        store.commit()
+        log.discard(10)  # the second record of the fourth batch
+        expected = [each for each in stored if each is not stored[3]]
+        assert served(log) == expected
+        store.commit()
+        assert served(log) == expected
 
 
-@of_every_bad_row
-def test_bad_row_of_a_history_is_omitted_and_the_others_are_accepted(name: str) -> None:
-    good = [(small(n), encoded(small(n))) for n in (1, 2)]
-    page = page_of(good[0], ROWS[name](), good[1])
-    part = decode_page(page.publications, page.ids)
-    assert part is not None
-    assert part.publications == tuple(
-        Publication(publisher="p", seq=n, payload=b"%d" % n, time=1) for n in (1, 2)
-    )
-    assert part.ids == small(1).id + small(2).id
-    assert part.encoded is not None
-    assert bytes(part.encoded.data) == good[0][1] + good[1][1]
+def test_gaps_are_skipped_even_over_a_whole_page(tmp_path: Path) -> None:
+    stored = [small(n) for n in range(6000)]
+    with LogStore.open(tmp_path) as store:
+        log, memory = store.log(TOPIC), MemoryLog(stored)
+        for each in stored:
+            log.append(each)
+        store.commit()
+        for each in (log, memory):
+            for offset in range(5500):
+                each.discard(offset)
+            assert served(each) == stored[5500:]
 
 
-@of_every_bad_row
-def test_bad_row_in_a_store_is_unreadable(name: str) -> None:
-    publication, row = ROWS[name]()
-    assert restored(row, publication.id, TOPIC) is None
-    assert restored(encoded(publication), publication.id, TOPIC) == publication
+@pytest.mark.parametrize("contents", [True, False])
+def test_one_answer_does_not_read_the_whole_disk(contents: bool, tmp_path: Path) -> None:
+    with LogStore.open(tmp_path) as store:
+        log = store.log(TOPIC)
+        for n in range(20):
+            log.append(batch(bytes(500_000), first=n, topic=TOPIC))
+        limits = CONTENT_PAGE if contents else LISTING_PAGE
+        for _ in range(2):
+            page = log_page(log, FetchLog(1, "", 0, 0, END, 0, 0, contents=contents))
+            assert page.next is not None
+            assert len(page.batches) <= limits.scanned_bytes_max // 500_000 + 1 < 20
+            store.commit()
 
 
-def with_bad_row(archive: TopicLog, name: str) -> None:
-    """Store a row that an earlier version would have accepted, between two good ones."""
-    publication, row = ROWS[name]()
-    archive.write(0, small(1))
-    archive.write(1, publication, encoded=Encoded.of([row]))
-    archive.write(2, small(2))
+# -- refused batches ---------------------------------------------------------------------------
 
 
-@of_every_bad_row
+@of_every_invalid_batch
+def test_invalid_batch_among_others_is_dropped(name: str) -> None:
+    replica = Replica(TOPIC, MemoryLog())
+    out = Outbox()
+    added = replica.add((small(1), INVALID[name](), small(2)), out, origin=Origin.REPAIR)
+    assert added == (small(1), small(2))
+    assert out.effects[0] == Rejected(1)
+
+
+@pytest.mark.parametrize("name", ["a field of 900 KB more", "a header 200,000 times"])
+def test_batch_with_too_long_a_body_is_refused_by_the_codec(name: str) -> None:
+    with pytest.raises(MessageError):
+        decode(the_frame(encode(TOPIC, PublishNew(INVALID[name]()))))
+
+
+def with_invalid_batch(store: LogStore, name: str) -> Log:
+    """Store a batch that an earlier version would have accepted, between two good ones."""
+    log = store.log(TOPIC)
+    for each in (small(1), INVALID[name](), small(2)):
+        log.append(each)
+    return log
+
+
+@of_every_invalid_batch
 @pytest.mark.parametrize("is_committed", [False, True])
-def test_store_with_a_bad_row_serves_all_other_rows(
+def test_store_with_an_invalid_batch_serves_all_others(
     name: str, is_committed: bool, tmp_path: Path
 ) -> None:
-    with PublicationStore.open(tmp_path) as store:
-        archive = store.archive(TOPIC)
-        with_bad_row(archive, name)
+    with LogStore.open(tmp_path) as store:
+        log = with_invalid_batch(store, name)
         if is_committed:
             store.commit()
-        for bits in (0, 1):
-            found = {
-                each.id_in(TOPIC)
-                for page in pages(archive, bits=bits)
-                for each in decoded_page(page.publications)
-                if each.payload is not None
-            }
-            assert found >= {small(1).id, small(2).id}
-        assert listed(archive, payloads=True) == {small(1).id, small(2).id}
+        assert [each for each in served(log) if each.publisher == "p" and each.first < 7] == [
+            small(1),
+            small(2),
+        ]
 
 
-@of_every_bad_row
-def test_scrub_quarantines_an_unservable_row(name: str, tmp_path: Path) -> None:
-    with PublicationStore.open(tmp_path) as store:
-        archive = store.archive(TOPIC)
-        with_bad_row(archive, name)
+@of_every_invalid_batch
+def test_scrub_quarantines_an_invalid_batch(name: str, tmp_path: Path) -> None:
+    with LogStore.open(tmp_path) as store:
+        log = with_invalid_batch(store, name)
         store.commit()
-        replica = Replica(TOPIC, archive)
+        replica = Replica(TOPIC, log)
         replica.recover({})
         scrub = Scrubber(replica)
         for _ in range(4):
@@ -241,12 +257,6 @@ def test_scrub_quarantines_an_unservable_row(name: str, tmp_path: Path) -> None:
             scrub.step(16, out)
             for effect in out.effects:
                 assert isinstance(effect, Discard)
-                archive.discard(effect.offset)
-        assert served(archive) == {small(1).id, small(2).id}
-        assert replica.count == 2
-
-
-def test_page_without_an_array_of_rows_is_unreadable() -> None:
-    with pytest.raises((DecodeError, MessageError)):
-        decoded_page(b"\xc1")
-    assert decode_page(b"\xc1", b"") is None
+                log.discard(effect.offset)
+        assert served(log) == [small(1), small(2)]
+        assert (replica.count, log.records) == (2, 2)

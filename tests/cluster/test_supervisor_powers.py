@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from skipring.core.batches import BatchRecord
 from skipring.core.events import Flush, PublishRequested, Received
 from skipring.core.labels import Label
 from skipring.core.messages import PublishMany, PublishNew, SetConfiguration
@@ -61,6 +62,6 @@ def test_evicted_or_misplaced_member_publishes_over_its_existing_edges(
         )
     )
     host.request(Received(order, SUPERVISOR))
-    sent = host.request(PublishRequested(payload=b"news", time=1)) + host.request(Flush())
+    sent = host.request(PublishRequested((BatchRecord(b"news", 1),))) + host.request(Flush())
     reached = {to for to, message in sent if isinstance(message, PublishNew | PublishMany)}
     assert reached & {"a", "b", "c"}

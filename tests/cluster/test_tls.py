@@ -13,16 +13,16 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.core.peers import SUPERVISOR
-from skipring.core.publications import Publication
 from skipring.net.addresses import supervisor_at
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
 from skipring.rpc.client import RpcClient
 from skipring.security.credentials import PeerCertificate
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from skipring.wire.handshake import Role
 from skipring.wire.rpc import FindMembers, MemberList
+from tests.support.batches import batch
 from tests.support.exchanges import (
     DEADLINE_S,
     HELLO,
@@ -73,7 +73,7 @@ async def test_many_frames_of_all_sizes_arrive_in_order(papers: Papers) -> None:
             await until(lambda: a.links.peer("b")._size < 1 << 21)
         await until(lambda: len(b.got) == len(sizes))
         got = [getattr(message, "publication") for _, message in b.got]  # noqa: B009
-        assert [(p.seq, len(p.payload)) for p in got] == list(enumerate(sizes))
+        assert [(p.first, len(p.records()[0].payload)) for p in got] == list(enumerate(sizes))
 
 
 @pytest.mark.parametrize("certificate", [SUPERVISOR, f"{SUPERVISOR}.2"])
@@ -266,7 +266,7 @@ class SecuredRing(LiveRing):
         settings = NodeSettings(tick_s=self._tick_s, credentials=credentials)
         return SupervisorHost(settings, rng=Random(0))
 
-    async def join(self, name: str, store: PublicationStore | None = None) -> NodeHost:
+    async def join(self, name: str, store: LogStore | None = None) -> NodeHost:
         self.settings = replace(self.settings, credentials=self._papers.of(name))
         return await super().join(name, store)
 
@@ -309,7 +309,7 @@ async def test_tls_ring_heals_after_a_crash_and_the_loss_of_its_supervisor(paper
 
 @pytest.mark.usefixtures("loop")
 async def test_publishing_through_a_member_needs_a_certificate(papers: Papers) -> None:
-    made = Publication(publisher="p", seq=0, payload=b"from outside")
+    made = batch(b"from outside", publisher="p", topic=TOPIC)
     async with secured_ring(papers) as ring:
         where = [ring.supervisor.address]
         async with RpcClient(where, rng=Random(1)) as bare:

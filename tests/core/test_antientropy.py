@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skipring.core.antientropy import TransferTracker
+from skipring.core.batches import RecordBatch
 from skipring.core.config import ProtocolConfig, Rule, Rules
+from skipring.core.effects import Rejected
 from skipring.core.events import SyncRequested
 from skipring.core.messages import (
     CheckAndPublish,
@@ -25,7 +27,6 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL, Prefix
-from skipring.core.publications import Publication
 from skipring.core.state import RepairState, SubscriberState, TransferState
 from skipring.core.summaries import (
     DIGEST_BYTES,
@@ -38,12 +39,14 @@ from skipring.core.summaries import (
 from skipring.sim.engine import World
 from skipring.sim.schedulers import Synchronous, run_rounds
 from skipring.world.snapshot import Parcel
+from tests.support.batches import batch, with_rows
 from tests.support.conversations import standing_ring
 from tests.support.fake_host import Sent
 from tests.support.machines import (
     FAST,
     ME,
     PAPER,
+    TOPIC,
     Scripted,
     label,
     only,
@@ -222,12 +225,15 @@ def test_T10_scrub_reaches_every_digest_of_a_large_trie_in_slices() -> None:
     assert trie.root() == right
 
 
-def test_T11_publication_with_a_wrong_id_is_stored_under_the_id_of_its_fields() -> None:
+def test_T11_publication_with_a_wrong_id_is_rejected() -> None:
     genuine = written(7, b"payload")
     party = Party("u")
-    party.receive(Publications((replace(genuine, id=id_at("1")),)))
-    assert party.ids == {genuine.id}
-    assert party.delivered == [(0, genuine)]
+    party.receive(Publications((replace(genuine, id=id_at("1")), written(8))))
+    assert party.ids == {written(8).id}
+    assert party.delivered == [(0, written(8))]
+    assert party.all(Rejected) == [Rejected(1)]
+    party.receive(Publications((genuine,)))
+    assert party.ids == {written(8).id, genuine.id}
 
 
 def test_T11_wrong_id_does_not_keep_out_the_publication_it_belongs_to() -> None:
@@ -235,13 +241,13 @@ def test_T11_wrong_id_does_not_keep_out_the_publication_it_belongs_to() -> None:
     party = Party("u")
     party.receive(Publications((replace(first, id=second.id),)))
     party.receive(Publications((second,)))
-    assert party.ids == {first.id, second.id}
+    assert party.ids == {second.id}
 
 
 @pytest.mark.parametrize("asker", ["u", "v"])
-def test_T12_corrupt_row_is_quarantined_and_fetched_again(asker: str) -> None:
+def test_T12_corrupt_batch_is_quarantined_and_fetched_again(asker: str) -> None:
     good, bad = written(1, b"good"), written(2, b"as it was")
-    damaged = replace(bad, payload=b"as it is now")  # still under the id of the original payload
+    damaged = replace(bad, body=written(2, b"as it is now").body)  # still under the old id
     talk = Talk([good, damaged], [good, bad])
     assert talk.is_equal
     talk.u.ask()  # without partners: only the scrub
@@ -252,8 +258,8 @@ def test_T12_corrupt_row_is_quarantined_and_fetched_again(asker: str) -> None:
     assert talk.is_equal
 
 
-def test_T12_corrupt_row_is_never_sent() -> None:
-    damaged = replace(written(2, b"as it was"), payload=b"as it is now")
+def test_T12_corrupt_batch_is_never_sent() -> None:
+    damaged = replace(written(2, b"as it was"), body=written(2, b"as it is now").body)
     party = Party("u", [written(1), damaged], limited(without(Rule.SCRUB)))
     sent = party.receive(CheckTrie("v", (RangeSummary.make(ALL),)))
     assert sent == [("v", Publications((written(1),)))]
@@ -266,7 +272,7 @@ def test_T12_corrupt_row_is_never_sent() -> None:
 SMALL = {"chunk_bytes": 4096, "hashed_ids": 1 << 16}
 
 
-def history(count: int, size: int = 16) -> list[Publication]:
+def history(count: int, size: int = 16) -> list[RecordBatch]:
     return [written(seq, bytes(size)) for seq in range(count)]
 
 
@@ -361,7 +367,9 @@ def test_T14_replies_that_compare_many_digests_are_split() -> None:
     rng = Random(8)
     common = random_ids(20_000, rng)
     more = random_ids(4000, rng) + common
-    talk = Talk(opaque(common), opaque(more), limited(hashed_ids=10**6)).session("u")
+    talk = Talk(opaque(common), opaque(more), limited(hashed_ids=10**6))
+    assert not talk.is_equal  # both have indexed their logs now
+    talk.session("u")
     checks = [each for each in talk.messages() if isinstance(each, CheckTrie | CheckAndPublish)]
     digests = [sum(len(claim.summaries()) for claim in each.claims) for each in checks]
     assert sum(digests) > 2 * 1024
@@ -503,7 +511,7 @@ def test_T18_equal_roots_and_known_publications_do_not_reset_the_period() -> Non
 
 @pytest.mark.parametrize("held", [(), (P("0"), P("1"))], ids=["nothing", "something"])
 @pytest.mark.parametrize("rules", [FAST, PAPER], ids=["fast", "paper"])
-def test_T19_equal_tries_are_confirmed(rules: Rules, held: Sequence[Publication]) -> None:
+def test_T19_equal_tries_are_confirmed(rules: Rules, held: Sequence[RecordBatch]) -> None:
     talk = Talk(held, held, limited(rules))
     talk.post("u", talk.u.confirm("v"))
     talk.deliver_all()
@@ -738,14 +746,33 @@ def test_request_for_a_publication_that_is_gone_is_not_answered() -> None:
     assert party.receive(CheckAndPublish("u", (), 0, (wanted,))) == []
 
 
-@pytest.mark.parametrize("field", ["seq", "time"])
-def test_publication_with_a_negative_number_is_refused_or_dropped(field: str) -> None:
-    forged = replace(written(1, b"news"), **{field: -1}, id=b"")
+@pytest.mark.parametrize(
+    "forged",
+    [replace(written(1, b"news"), first=-1), with_rows([[b"news", -1]], topic=TOPIC)],
+    ids=["number", "time"],
+)
+def test_publication_with_a_negative_number_is_rejected(forged: RecordBatch) -> None:
     party = Party("u")
     party.receive(Publications((forged,)))
     assert party.ids == set()
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.msgpack.decode(msgspec.msgpack.encode(forged), type=Publication)
+    assert party.all(Rejected) == [Rejected(1)]
+
+
+def test_root_is_not_compared_while_a_large_index_backlog_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    party = Party("u", [written(0)])
+    for seq in (1, 2):
+        party.add(written(seq))
+        party.replica.end_event()
+    equal = Party("v", [written(seq) for seq in range(3)])
+    message = TrieEqual("v", equal.root)
+    with monkeypatch.context() as small:
+        small.setattr("skipring.core.replica.FAR_BEHIND", 1)
+        assert not party.machine.is_equal(message)
+        assert len(party.replica.indexed_trie) == 1
+    assert party.root == equal.root
+    assert party.machine.is_equal(message)
 
 
 # -- transfers (T8) ----------------------------------------------------------------------------
@@ -906,7 +933,7 @@ def test_corrupted_rest_period_ends() -> None:
 def test_neighbour_that_sends_a_history_slowly_does_not_block_others() -> None:
     ring = standing_ring("abcd")
     made = tuple(
-        Publication(publisher="x", seq=number, payload=b"%d" % number).with_id(ring.topic)
+        batch(b"%d" % number, publisher="x", first=number, topic=ring.topic)
         for number in range(600)
     )
     states = {
@@ -919,7 +946,7 @@ def test_neighbour_that_sends_a_history_slowly_does_not_block_others() -> None:
     newcomer = world.subscribers["a"]
     for number in range(4 * config.history_ticks_max):
         dripped = tuple(
-            Publication(publisher="b", seq=5 * number + place, payload=b"drip").with_id(ring.topic)
+            batch(b"drip", publisher="b", first=5 * number + place, topic=ring.topic)
             for place in range(5)
         )
         if number % 2 == 0:

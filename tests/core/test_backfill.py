@@ -7,11 +7,10 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
-from msgspec import Raw, msgpack
-from msgspec.msgpack import encode as packed
 from msgspec.structs import replace
 
 from skipring.core import log_pages
+from skipring.core import replica as replica_module
 from skipring.core.antientropy import TransferTracker
 from skipring.core.backfill import (
     PATIENCE_TICKS,
@@ -24,14 +23,13 @@ from skipring.core.backfill import (
     PageRead,
     after_page,
 )
+from skipring.core.batches import RecordBatch
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Backfilled, Outbox, Store
-from skipring.core.limits import PUBLICATIONS_MAX
-from skipring.core.log import MemoryLog
+from skipring.core.effects import Backfilled, Outbox, Rejected, Store
+from skipring.core.log import MemoryLog, PageLimits
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.log_pages import log_page
 from skipring.core.peers import NodeId
-from skipring.core.publications import Encoded, Publication, encoded
 from skipring.core.replica import Replica
 from skipring.core.state import (
     BackfillRunState,
@@ -43,6 +41,7 @@ from skipring.core.state import (
 from skipring.sim.engine import World
 from skipring.sim.schedulers import Synchronous, run_rounds
 from skipring.world.snapshot import Parcel
+from tests.support.batches import batch, batch_of
 from tests.support.conversations import standing_ring
 from tests.support.fake_host import FakeHost, sent
 from tests.support.machines import TOPIC
@@ -110,14 +109,12 @@ ANSWERS_MAX = 1000  # more answers mean that the backfill does not end
 
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_pages, "PAGE_ROWS_MAX", PAGE_ROWS)
+    bytes_max, _, *scanned = log_pages.CONTENT_PAGE
+    monkeypatch.setattr(log_pages, "CONTENT_PAGE", PageLimits(bytes_max, PAGE_ROWS, *scanned))
 
 
-def history(count: int = COUNT) -> list[Publication]:
-    return [
-        Publication(publisher="p", seq=seq, payload=b"%d" % seq, time=1).with_id(TOPIC)
-        for seq in range(count)
-    ]
+def history(count: int = COUNT) -> list[RecordBatch]:
+    return [batch(b"%d" % seq, publisher="p", first=seq, topic=TOPIC) for seq in range(count)]
 
 
 class Question(NamedTuple):
@@ -134,9 +131,7 @@ class Newcomer:
         self, nodes: list[NodeId], count: int = COUNT, held: int = 0, *, joins: bool = True
     ) -> None:
         self.stores = {node: MemoryLog(history(count)) for node in nodes}
-        log = MemoryLog(
-            Publication(publisher="q", seq=seq, payload=b"").with_id(TOPIC) for seq in range(held)
-        )
+        log = MemoryLog(batch(publisher="q", first=seq, topic=TOPIC) for seq in range(held))
         config = replace(ProtocolConfig.live(), backfill_min=HISTORY_MIN)
         self.replica = Replica(TOPIC, log)
         self.replica.recover({})
@@ -161,8 +156,14 @@ class Newcomer:
         return self.host.all(Store)
 
     def got(self) -> set[tuple[NodeId, int]]:
-        """Return the received publications."""
-        return {(each.publisher, each.seq) for store in self.given for each in store.publications}
+        """Return publisher and number of the received batches."""
+        return {(each.publisher, each.first) for store in self.given for each in store.batches}
+
+    def progress(self, node: NodeId) -> SourceProgress:
+        """Return the progress of a source."""
+        run = self.client.state().run
+        assert run is not None
+        return run.sources[node].progress
 
     def has_ended(self) -> bool:
         return self.host.all(Backfilled) != []
@@ -279,6 +280,20 @@ def test_survey_waits_for_a_neighbour() -> None:
     assert [each.node for each in newcomer.asked] == ["a"]
 
 
+def test_backfill_starts_after_the_node_has_read_its_own_large_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replica_module, "FAR_BEHIND", 10)
+    newcomer = Newcomer(NEIGHBOURS[:2], held=COUNT // 2)
+    newcomer.begin().tick()
+    assert newcomer.asked == []
+    newcomer.replica.index()
+    newcomer.tick()
+    assert [each.node for each in newcomer.asked] == NEIGHBOURS[:2]
+    newcomer.answer_all()
+    assert newcomer.got() == EVERYTHING
+
+
 def test_backfill_blocks_other_transfers_from_the_start() -> None:
     newcomer = Newcomer(NEIGHBOURS)
     assert not newcomer.transfers.is_reading
@@ -364,9 +379,8 @@ def test_larger_claim_of_a_single_source_does_not_exclude_another() -> None:
 
 def dripped(page: LogPage, skipped: int = 0) -> LogPage:
     """Return a page with only its first publication, which claims to skip some offsets."""
-    rows = msgpack.decode(page.publications, type=list[Raw])[:1]
     following = page.offsets[0] + 1 + skipped if page.offsets else None
-    return LogPage(page.request, following, page.offsets[:1], page.ids[:32], packed(rows))
+    return LogPage(page.request, following, page.offsets[:1], page.batches[:1])
 
 
 def test_source_with_one_publication_every_two_ticks_is_replaced() -> None:
@@ -398,7 +412,7 @@ class Dripping(World):
 def test_simulated_newcomer_gets_all_although_one_of_its_sources_is_slow(seed: int) -> None:
     ring = standing_ring("abcd")
     made = tuple(
-        Publication(publisher="x", seq=number, payload=b"%d" % number).with_id(ring.topic)
+        batch(b"%d" % number, publisher="x", first=number, topic=ring.topic)
         for number in range(600)
     )
     states = {node: replace(state, publications=made) for node, state in ring.subscribers.items()}
@@ -458,7 +472,7 @@ def test_sources_read_disjoint_prefixes_that_cover_everything(count: int) -> Non
     begun = [each.prefix for each in newcomer.questions() if each.start == 0]
     assert sorted(begun) == list(range(1 << bits))
     newcomer.assert_complete()
-    assert sum(len(store.publications) for store in newcomer.given) == COUNT
+    assert sum(len(store.batches) for store in newcomer.given) == COUNT
 
 
 def test_pages_are_followed_to_the_end_of_the_surveyed_log() -> None:
@@ -474,24 +488,33 @@ def test_received_page_is_delivered_before_the_rest_arrives() -> None:
     assert 0 < len(newcomer.got()) < COUNT
 
 
-def test_received_publications_keep_their_stored_bytes() -> None:
-    newcomer = reading(2).answer_all()
-    assert newcomer.given
-    for store in newcomer.given:
-        assert store.encoded == Encoded.of([encoded(p) for p in store.publications])
-
-
-def test_row_boundaries_do_not_depend_on_the_array_header_of_the_page() -> None:
+def test_stored_batches_are_the_received_ones() -> None:
     newcomer = Newcomer(["n0"]).begin().answer_surveys()
-    question = newcomer.last_asked("n0")
-    page = newcomer.true_answer(question)
-    assert isinstance(page, LogPage)
-    rows = [encoded(p) for p in msgpack.decode(page.publications, type=list[Publication])]
-    shorter = msgpack.encode([Raw(row) for row in rows])
-    assert len(shorter) < len(page.publications)
-    newcomer.receive("n0", replace(page, publications=shorter))
+    page = newcomer.withheld_page("n0")
+    newcomer.receive("n0", page)
     (store,) = newcomer.given
-    assert store.encoded == Encoded.of(rows)
+    assert [id(each) for each in store.batches] == [id(each) for each in page.batches]
+
+
+def test_batches_of_several_records_are_read_by_the_offsets_of_their_records() -> None:
+    newcomer = Newcomer(["n0"])
+    several = [
+        batch_of(*[b"x"] * (1 + n % 3), publisher="p", first=3 * n, topic=TOPIC)
+        for n in range(COUNT)
+    ]
+    newcomer.stores["n0"] = source = MemoryLog(several)
+    newcomer.begin()
+    (question,) = newcomer.open
+    newcomer.open.remove(question)
+    survey = LogInfo(question.message.request, "", 0, 0, source.end, COUNT, (), b"")
+    newcomer.receive("n0", survey)
+    newcomer.answer_all()
+    assert newcomer.has_ended()
+    assert newcomer.host.stored == several
+    starts = [each.start for each in newcomer.questions()]
+    firsts = {entry.offset for entry in source.read_range(0, source.end)}
+    assert starts == sorted(starts)
+    assert {*starts} <= firsts
 
 
 def test_pages_are_read_from_the_store_and_epoch_of_the_survey() -> None:
@@ -507,7 +530,7 @@ def test_empty_page_does_not_end_the_read() -> None:
     newcomer = reading(1)
     page = newcomer.withheld_page("n0")
     assert page.next is not None
-    newcomer.receive("n0", replace(page, offsets=(), ids=b"", publications=packed(())))
+    newcomer.receive("n0", replace(page, offsets=(), batches=()))
     assert not newcomer.has_ended()
     newcomer.answer_all()
     assert newcomer.has_ended()
@@ -520,34 +543,21 @@ def refuse(page: LogPage) -> Refused:
     return Refused(page.request, "the store is another one")
 
 
-def undecodable(page: LogPage) -> LogPage:
-    return replace(page, publications=b"\xc1 is nothing in MessagePack")
+def survey_again(page: LogPage) -> LogInfo:
+    return LogInfo(page.request, "", 0, 0, COUNT, COUNT, (), b"")
 
 
-def cut_off(page: LogPage) -> LogPage:
-    return replace(page, publications=page.publications[:-1])
+def beyond_the_end(page: LogPage) -> LogPage:
+    return replace(page, next=COUNT + 1)
 
 
-def of_another_kind(page: LogPage) -> LogPage:
-    return replace(page, publications=packed(["a", "b"]))
-
-
-def too_many(page: LogPage) -> LogPage:
-    return replace(page, publications=packed(tuple(history(1) * (PUBLICATIONS_MAX + 1))))
-
-
-def too_large(page: LogPage) -> LogPage:
-    one = Publication(publisher="p" * 100_000, seq=1, payload=b"x", time=1)
-    return replace(page, publications=packed((one,)))
-
-
-FAILURES = [refuse, undecodable, cut_off, of_another_kind, too_many, too_large]
+FAILURES = [refuse, survey_again, beyond_the_end]
 
 
 @pytest.mark.parametrize("is_last", [False, True], ids=["in the middle", "at the end"])
 @pytest.mark.parametrize("spoilt", FAILURES, ids=lambda spoilt: spoilt.__name__)
 def test_pages_of_a_failing_source_are_read_from_another(
-    spoilt: Callable[[LogPage], LogPage | Refused], is_last: bool
+    spoilt: Callable[[LogPage], LogInfo | LogPage | Refused], is_last: bool
 ) -> None:
     newcomer = reading(3)
     if is_last:
@@ -567,12 +577,85 @@ def test_pages_of_a_failing_source_are_read_from_another(
     assert len(newcomer.questions("n1")) == asked
 
 
-def test_source_of_invalid_pages_is_abandoned() -> None:
+def with_wrong_id(given: RecordBatch) -> RecordBatch:
+    return replace(given, id=b"x" * 32)
+
+
+def unreadable(given: RecordBatch) -> RecordBatch:
+    return replace(given, body=b"\xc1 is nothing in MessagePack").with_id(TOPIC)
+
+
+def of_another_topic(given: RecordBatch) -> RecordBatch:
+    return given.with_id("elsewhere")
+
+
+def without_body(given: RecordBatch) -> RecordBatch:
+    return replace(given, body=b"")
+
+
+SPOILT = [with_wrong_id, unreadable, of_another_topic, without_body]
+
+
+@pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)
+def test_invalid_batches_of_a_page_are_omitted_and_the_others_stored(
+    spoil: Callable[[RecordBatch], RecordBatch],
+) -> None:
+    newcomer = Newcomer(["n0"]).begin().answer_surveys()
+    page = newcomer.withheld_page("n0")
+    one, two, *others = page.batches
+    newcomer.receive("n0", replace(page, batches=(one, spoil(two), *others)))
+    (store,) = newcomer.given
+    assert store.batches == (one, *others)
+    rejected = [] if spoil is without_body else [Rejected(1)]
+    assert newcomer.host.all(Rejected) == rejected
+
+
+@pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)
+def test_source_of_invalid_batches_earns_nothing(
+    spoil: Callable[[RecordBatch], RecordBatch],
+) -> None:
+    newcomer = Newcomer(NEIGHBOURS[:2]).begin().answer_surveys()
+    newcomer.tick()
+    page = newcomer.withheld_page("n1")
+    before = newcomer.progress("n1")
+    assert before.credit < PATIENCE_TICKS
+    newcomer.receive("n1", replace(page, batches=tuple(map(spoil, page.batches))))
+    assert newcomer.progress("n1") == before
+
+
+def test_opaque_batches_with_known_ids_earn_nothing() -> None:
+    newcomer = Newcomer(["n0"], 2 * COUNT).begin().answer_surveys()
+    page = newcomer.withheld_page("n0")
+    newcomer.receive("n0", page)
+    newcomer.tick()
+    before = newcomer.progress("n0")
+    again = replace(newcomer.withheld_page("n0"), batches=tuple(map(without_body, page.batches)))
+    newcomer.receive("n0", again)
+    assert newcomer.progress("n0") == before
+
+
+def test_known_batches_earn_as_much_as_new_ones_and_only_once() -> None:
+    newcomer = Newcomer(["n0"], 2 * COUNT).begin().answer_surveys()
+    first = newcomer.withheld_page("n0")
+    newcomer.receive("n0", first)
+    new = newcomer.progress("n0")
+    assert (new.rows, new.known) == (PAGE_ROWS, 0)
+    newcomer.receive("n0", replace(newcomer.withheld_page("n0"), batches=first.batches))
+    known = newcomer.progress("n0")
+    assert (known.rows, known.known) == (2 * PAGE_ROWS, PAGE_ROWS)
+    newcomer.receive("n0", replace(newcomer.withheld_page("n0"), batches=first.batches))
+    assert newcomer.progress("n0") == known
+
+
+@pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)
+def test_source_of_invalid_batches_is_replaced_and_its_prefix_read_from_another(
+    spoil: Callable[[RecordBatch], RecordBatch],
+) -> None:
     newcomer = reading(2)
-    for _ in range(ANSWERS_MAX):
-        if all(each.node != "n1" for each in newcomer.open):
-            break
-        newcomer.receive("n1", undecodable(replace(newcomer.withheld_page("n1"), next=0)))
+    for _ in range(PATIENCE_TICKS + 2):
+        if any(each.node == "n1" for each in newcomer.open):
+            page = newcomer.withheld_page("n1")
+            newcomer.receive("n1", replace(page, batches=tuple(map(spoil, page.batches))))
         newcomer.answer_all("n1")
         newcomer.tick()
     newcomer.answer_all("n1")
@@ -694,7 +777,7 @@ def test_page_in_answer_to_a_survey_does_no_harm(
     question = newcomer.last_asked("n1")
     assert isinstance(question.message, GetLogInfo)
     newcomer.open.remove(question)
-    page = LogPage(question.message.request, following, (), b"", packed(()))
+    page = LogPage(question.message.request, following, (), ())
     newcomer.receive("n1", page)
     newcomer.tick(PATIENCE_TICKS)
     newcomer.answer_all()

@@ -1,9 +1,8 @@
-"""Broadcast: over all edges, over the tree, and before storage (section 4.3; decisions 26, 40)."""
+"""Broadcast: over all edges and over the tree (section 4.3; decisions 26, 40, 53)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -12,22 +11,22 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.broadcast import HOPS_MAX
 from skipring.core.config import ProtocolConfig, Spread
-from skipring.core.effects import Deliver, Discard, Origin, Send, Store, Unsubscribed
+from skipring.core.effects import Deliver, Discard, Origin, Rejected, Send, Store
 from skipring.core.events import (
     Event,
     Flush,
-    Overwritten,
-    PublishManyRequested,
     PublishRequested,
     Received,
-    Shutdown,
+    ResendRequested,
+    SubmitRequested,
     Tick,
 )
 from skipring.core.labels import Label
+from skipring.core.log import MemoryLog
 from skipring.core.messages import (
-    UNRECORDED,
     CheckTrie,
     IntroduceShortcut,
     Message,
@@ -39,21 +38,19 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL
-from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
+from skipring.core.publications import SEQ_BELIEVED_MAX
 from skipring.core.state import SubscriberState, legitimate_state, legitimate_states
-from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import RangeSummary
 from skipring.core.topology import chains_around, levels
-from skipring.node.settings import NodeSettings
 from skipring.sim.engine import World
 from skipring.sim.network_faults import DELIVERED, LOST, Verdict
 from skipring.sim.schedulers import RandomOrder, run_rounds
-from skipring.storage.store import PublicationStore
 from skipring.world.adversaries.builders import node_names
 from skipring.world.legitimacy import has_all_publications
 from skipring.world.snapshot import Parcel
+from tests.support.batches import batch_of, opaque_batch, with_rows
 from tests.support.conversations import at, standing_ring
-from tests.support.fake_host import FakeHost, distinct, kinds, receivers, sent
+from tests.support.fake_host import distinct, kinds, receivers, sent
 from tests.support.machines import ME, TOPIC, subscriber, unhurried
 from tests.support.publications import (
     CALM,
@@ -64,28 +61,27 @@ from tests.support.publications import (
     Losing,
     addressed,
     arrive,
-    arriving,
     calm_quarter,
     deferring,
-    genuine,
     i_have,
     made,
     made_many,
     news,
     quarter,
-    store,
     want,
     want_each,
 )
 
 LEAVING = replace(QUARTER, member=False)
+OWN = PublishRequested((BatchRecord(b"own"),))
+UNREADABLE = with_rows([[b"x", 0, None, {}, "unknown"]], publisher="z", first=7, topic=TOPIC)
 
 
 # -- publishing --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spread", list(Spread))
-@pytest.mark.parametrize("event", [PublishRequested(payload=b"own"), Received(news(0), "a")])
+@pytest.mark.parametrize("event", [OWN, Received(news(0), "a")])
 def test_publication_is_stored_then_delivered_then_sent(spread: Spread, event: Event) -> None:
     assert kinds(calm_quarter(spread=spread).handle(event)) == [Store, Deliver, Send]
 
@@ -93,7 +89,7 @@ def test_publication_is_stored_then_delivered_then_sent(spread: Spread, event: E
 @pytest.mark.parametrize(
     ("event", "origin", "hops", "publisher"),
     [
-        (PublishRequested(payload=b"own"), Origin.OWN, 0, ME),
+        (OWN, Origin.OWN, 0, ME),
         (Received(PublishNew(made(0), 4), "a"), Origin.SPREAD, 5, "z"),
     ],
 )
@@ -103,50 +99,24 @@ def test_delivery_and_messages_state_origin_and_hops(
     effects = quarter().handle(event)
     (delivered,) = [effect for effect in effects if isinstance(effect, Deliver)]
     assert (delivered.origin, delivered.hops) == (origin, hops)
-    assert delivered.publications[0].publisher == publisher
+    assert delivered.batches[0].publisher == publisher
     assert {message.hops for _, message in sent(effects)} == {hops}
 
 
 def test_own_publications_are_numbered() -> None:
     host = quarter()
-    for _ in range(3):
-        host.publish(b"the same")
-    assert [publication.seq for publication in host.stored] == [0, 1, 2]
+    host.publish(b"the same")
+    host.publish(b"the same", b"the same")
+    host.publish(b"the same")
+    assert [(each.first, each.count) for each in host.stored] == [(0, 1), (1, 2), (3, 1)]
 
 
 def test_numbers_continue_after_a_restart() -> None:
-    own = tuple(made(seq, ME) for seq in (0, 1, 4))
+    own = (made(0, ME), made(1, ME), batch_of(b"x", b"y", publisher=ME, first=4, topic=TOPIC))
     host = quarter(SubscriberState(label=Label.parse("01"), publications=(*own, made(9))))
     host.publish()
     host.publish()
-    assert [publication.seq for publication in host.stored][4:] == [5, 6]
-
-
-def test_given_publisher_and_number_are_kept() -> None:
-    host = quarter()
-    host.handle(
-        PublishRequested(payload=b"for x", publisher="x", seq=7, time=3, headers={"k": "v"})
-    )
-    assert host.stored == [
-        Publication(publisher="x", seq=7, payload=b"for x", time=3, headers={"k": "v"}).with_id(
-            TOPIC
-        )
-    ]
-
-
-def test_publication_for_another_publisher_does_not_change_the_own_numbers() -> None:
-    own = tuple(made(seq, ME) for seq in range(5))
-    host = quarter(SubscriberState(label=Label.parse("01"), publications=own))
-    host.handle(PublishRequested(payload=b"for x", publisher="x", seq=0))
-    host.publish()
-    assert [publication.seq for publication in host.stored][5:] == [0, 5]
-
-
-def test_publication_repeated_under_the_same_number_is_ignored() -> None:
-    host = quarter()
-    event = PublishRequested(payload=b"p", publisher="x", seq=1)
-    assert host.handle(event) != []
-    assert host.handle(event) == []
+    assert [each.first for each in host.stored][4:] == [6, 7]
 
 
 def test_node_without_a_label_stores_its_own_publications() -> None:
@@ -155,28 +125,109 @@ def test_node_without_a_label_stores_its_own_publications() -> None:
     assert len(host.machine.index()) == 1
 
 
-# -- packs of own publications -----------------------------------------------------------------
+# -- records of one request --------------------------------------------------------------------
 
 
-def test_own_publications_are_packed_up_to_the_chunk_size() -> None:
-    payloads = [b"%d" % number for number in range(7)]
-    requests = tuple(PublishRequested(payload=payload) for payload in payloads)
-    size = arriving(0, ME, b"0").size_bytes
-    host = deferring(chunk_bytes=3 * size)
-    effects = host.handle(PublishManyRequested(requests))
+def test_records_of_one_request_are_one_batch_and_one_message() -> None:
+    records = tuple(BatchRecord(b"%d" % n, time=n, key=b"k", headers={"a": "b"}) for n in range(7))
+    host = calm_quarter()
+    effects = host.handle(PublishRequested(records))
     assert kinds(effects) == [Store, Deliver, Send]
-    packs = distinct(effects, PublishMany)
-    assert [len(pack.publications) for pack in packs] == [3, 3]
-    [last] = distinct(effects, PublishNew)
-    every = [*(each for pack in packs for each in pack.publications), last.publication]
-    assert [(each.seq, each.payload) for each in every] == list(enumerate(payloads))
+    [message] = distinct(effects, PublishNew)
+    assert host.stored == [message.publication]
+    assert message.publication.records() == records
+    [delivered] = host.all(Deliver)
+    assert delivered.records == (records,)
+    assert addressed(sent(effects)) == TREE
+
+
+def test_batches_of_one_request_are_sent_in_messages_up_to_the_chunk_size() -> None:
+    host = calm_quarter()
+    size = 200 * 1024  # two of them make a batch of at most 512 KiB
+    effects = host.handle(PublishRequested(tuple(BatchRecord(bytes(size)) for _ in range(5))))
+    assert kinds(effects) == [Store, Deliver, Send]
+    every = [each.publication for each in distinct(effects, PublishNew)]
+    assert [(each.first, each.count) for each in every] == [(0, 2), (2, 2), (4, 1)]
     assert every == host.stored
+    small = tuple(BatchRecord(b"x") for _ in range(600))
+    effects = host.handle(PublishRequested(small))
+    [message] = distinct(effects, PublishMany)
+    assert [each.count for each in message.publications] == [256, 256, 88]
 
 
-def test_publication_larger_than_a_chunk_is_sent_alone() -> None:
-    requests = tuple(PublishRequested(payload=bytes(size)) for size in (1, 999, 1))
-    effects = deferring(chunk_bytes=500).handle(PublishManyRequested(requests))
-    assert [each.publication.seq for each in distinct(effects, PublishNew)] == [0, 1, 2]
+def test_batch_larger_than_a_chunk_is_sent_alone() -> None:
+    host = quarter(chunk_bytes=500)
+    submitted = tuple(made(n, payload=bytes(size)) for n, size in enumerate((1, 999, 1)))
+    effects = host.handle(SubmitRequested(submitted))
+    assert [each.publication for each in distinct(effects, PublishNew)] == [*submitted]
+
+
+# -- batches of clients ------------------------------------------------------------------------
+
+
+def test_submitted_batch_is_stored_and_sent_as_it_is() -> None:
+    host = quarter()
+    for batch in (made(7, "x"), replace(made(9, "x"), unordered=True).with_id(TOPIC)):
+        effects = host.handle(SubmitRequested((batch,)))
+        assert kinds(effects) == [Store, Deliver, Send]
+        [message] = distinct(effects, PublishNew)
+        assert message == PublishNew(batch, 0)
+        assert message.publication is batch
+        [delivered] = [each for each in effects if isinstance(each, Deliver)]
+        assert delivered.origin is Origin.OWN
+
+
+def test_submitted_batch_does_not_change_the_own_numbers() -> None:
+    own = tuple(made(seq, ME) for seq in range(5))
+    host = quarter(SubscriberState(label=Label.parse("01"), publications=own))
+    host.handle(SubmitRequested((made(0, "x"),)))
+    host.publish()
+    assert [each.first for each in host.stored][5:] == [0, 5]
+
+
+def test_submitted_batch_is_ignored_when_it_is_submitted_again() -> None:
+    host = quarter()
+    event = SubmitRequested((made(1, "x"),))
+    assert host.handle(event) != []
+    assert host.handle(event) == []
+
+
+def test_invalid_submitted_batch_is_rejected_and_not_sent() -> None:
+    host = quarter()
+    assert host.handle(SubmitRequested((UNREADABLE,))) == [Rejected(1)]
+    assert host.stored == []
+
+
+# -- sending again -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_batch_is_sent_again_by_the_id_of_a_record_or_of_the_batch(index: int) -> None:
+    host = calm_quarter()
+    host.publish(b"x", b"y", b"z")
+    [own] = host.stored
+    for key in (own.record_id(index), own.id):
+        messages = host.request(ResendRequested((key,)))
+        assert addressed(messages) == TREE
+        assert {message for _, message in messages} == {PublishNew(own, 0)}
+    assert len(host.stored) == len(host.delivered) == 1
+
+
+def test_batch_is_sent_again_once_for_all_its_records() -> None:
+    host = calm_quarter()
+    host.publish(b"x", b"y")
+    host.publish(b"z")
+    one, other = host.stored
+    ids = (*one.record_ids(), *other.record_ids(), made(9).id)
+    messages = host.request(ResendRequested(ids))
+    assert addressed(messages, PublishMany) == TREE
+    assert {message for _, message in messages} == {PublishMany((one, other), 0)}
+
+
+def test_unknown_id_is_not_sent_again() -> None:
+    host = calm_quarter()
+    host.publish()
+    assert host.handle(ResendRequested((made(0).record_id(0),))) == []
 
 
 # -- incoming publications ---------------------------------------------------------------------
@@ -189,13 +240,55 @@ def test_known_publication_is_dropped(spread: Spread) -> None:
     assert host.handle(Received(PublishNew(made(0)), "e")) == []
 
 
-def test_id_of_a_received_publication_is_recomputed() -> None:
-    """T10: the id derives from the fields only."""
+def test_T10_batch_with_a_wrong_id_is_rejected_and_keeps_out_nothing() -> None:
     host = quarter()
-    forged = Publication(publisher="z", seq=0, payload=b"news", id=b"\0" * 32)
-    host.receive(PublishNew(forged), "a")
+    forged = replace(made(0), id=b"\0" * 32)
+    assert host.handle(Received(PublishNew(forged), "a")) == [Rejected(1)]
+    assert host.stored == []
+    host.receive(PublishNew(made(0)), "a")
     assert host.machine.publications == (made(0),)
     assert host.receive(PublishNew(made(0)), "e") == []
+
+
+@pytest.mark.parametrize("invalid", [UNREADABLE, replace(made(7), first=8)])
+def test_T10_only_valid_batches_of_a_message_are_stored_delivered_and_forwarded(
+    invalid: RecordBatch,
+) -> None:
+    host = calm_quarter()
+    effects = arrive(host, PublishMany((made(0), invalid, made(1)), 2))
+    assert kinds(effects) == [Rejected, Store, Deliver, Send]
+    assert distinct(effects, PublishMany) == [PublishMany((made(0), made(1)), 3)]
+    assert host.stored == [made(0), made(1)]
+    assert [each for _, each in host.delivered] == host.stored
+
+
+def test_forwarded_message_carries_the_received_batches_themselves() -> None:
+    """The host forwards the received bytes of a batch or of a tuple."""
+    host = calm_quarter()
+    one, several = made(0), made_many(3, 1)
+    for _, message in host.receive(PublishNew(one), "a"):
+        assert isinstance(message, PublishNew)
+        assert message.publication is one
+    messages = host.receive(PublishMany(several), "a")
+    assert addressed(messages, PublishMany) == ["j", "k"]
+    assert len({id(message) for _, message in messages}) == 1  # encoded once
+    for _, message in messages:
+        assert isinstance(message, PublishMany)
+        assert message.publications is several
+
+
+def test_only_new_batches_of_a_message_are_forwarded() -> None:
+    host = calm_quarter()
+    host.receive(PublishNew(made(1)), "a")
+    several = made_many(3)
+    effects = arrive(host, PublishMany(several, 4))
+    assert distinct(effects, PublishMany) == [PublishMany((made(0), made(2)), 5)]
+    [message] = distinct(effects, PublishMany)
+    assert isinstance(message, PublishMany)
+    assert [id(each) for each in message.publications] == [id(several[0]), id(several[2])]
+    effects = arrive(host, PublishMany(made_many(4)), "b")
+    assert distinct(effects, PublishNew) == [PublishNew(made(3), 1)]
+    assert host.stored == [made(1), made(0), made(2), made(3)]
 
 
 def test_node_that_has_left_drops_publications() -> None:
@@ -256,15 +349,22 @@ def test_publication_is_never_forwarded_twice(parcels: list[tuple[int, int, Node
     assert host.flush() == []
 
 
-def test_publication_without_a_payload_is_not_stored() -> None:
-    """A forged publication without a payload could keep out the real one permanently."""
+def test_batch_without_a_body_is_not_stored() -> None:
+    """A forged batch with an id alone could keep out the real one permanently."""
     host = calm_quarter()
-    forged = replace(made(0), publisher="evil", payload=None)
+    forged = opaque_batch(made(0).id, publisher="evil")
     assert host.receive(PublishNew(forged), "a") == []
     host.receive(Publications((forged,)), "a")
     assert host.stored == []
     host.receive(PublishNew(made(0)), "a")
     assert host.stored == [made(0)]
+
+
+def test_batch_without_a_body_in_a_message_is_not_forwarded() -> None:
+    host = calm_quarter()
+    effects = arrive(host, PublishMany((made(0), opaque_batch(made(1).id))))
+    assert distinct(effects, PublishNew) == [PublishNew(made(0), 1)]
+    assert distinct(effects, PublishMany) == []
 
 
 # -- the tree ----------------------------------------------------------------------------------
@@ -476,155 +576,98 @@ def test_adaptive_mode_reaches_all_by_flooding_in_a_new_ring() -> None:
     assert world.sent[PublishNew] == 4 * 64 - 6 - 63
 
 
-# -- deferred storage: deliver and forward, then store (decision 40) ---------------------------
+# -- publications that may be known ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spread", list(Spread))
-@pytest.mark.parametrize(
-    "message", [PublishNew(arriving(0), 2), PublishMany((arriving(0), arriving(1), arriving(4)), 2)]
-)
-def test_new_publication_is_delivered_and_sent_before_it_is_stored(
-    spread: Spread, message: PublishNew | PublishMany
-) -> None:
-    host = deferring(spread=spread)
-    effects = arrive(host, message)
-    assert kinds(effects) == [Deliver, Send]
-    delivered = effects[0]
-    assert isinstance(delivered, Deliver)
-    assert (delivered.offset, delivered.origin, delivered.hops) == (0, Origin.SPREAD, 3)
-    assert distinct(effects, type(message)) == [replace(message, hops=3)]
-    assert (host.stored, len(host.machine.index())) == ([], 0)
-    assert host.machine.has_to_flush
-    flushed = host.handle(Flush())
-    assert flushed[0] == store(0, *delivered.publications)
-    assert Store not in kinds(flushed[1:])
-    assert {publication.id for publication in host.stored} == set(host.machine.index().keys())
-
-
-def test_delivery_states_the_size_of_its_publications() -> None:
-    plain, rich = arriving(0), replace(arriving(1), key=b"k" * 9, headers={"a": "b"})
-    [delivered, *_] = arrive(deferring(), PublishMany((plain, rich)))
+def test_delivery_states_the_size_of_its_batches() -> None:
+    plain, rich = made(0), batch_of(b"x", b"y" * 99, first=4, topic=TOPIC)
+    [_, delivered, *_] = arrive(quarter(), PublishMany((plain, rich)))
     assert isinstance(delivered, Deliver)
     assert delivered.size_bytes == plain.size_bytes + rich.size_bytes
 
 
-def test_deferred_publications_are_stored_at_their_offsets_in_delivery_order() -> None:
-    before = tuple(genuine(arriving(0, "y"), arriving(1, "y")))
-    host = deferring(replace(QUARTER, publications=before), busy_arrivals=32)
+def test_batches_are_stored_at_their_offsets_in_delivery_order() -> None:
+    before = (made(0, "y"), made(1, "y"))
+    host = quarter(replace(QUARTER, publications=before))
     packs = [
-        (arriving(0), arriving(3)),
-        (arriving(2, "y"),),
-        (arriving(0, "x"), arriving(1, "x")),
-        (arriving(9),),
+        (made(0), made(3)),
+        (batch_of(b"x", b"y", publisher="y", first=2, topic=TOPIC),),
+        (made(0, "x"), made(1, "x")),
+        (made(9),),
     ]
     for pack in packs:
         arrive(host, PublishMany(pack))
-    every = genuine(*(each for pack in packs for each in pack))
-    assert host.stored == [*before]
-    host.handle(Flush())
+    every = [each for pack in packs for each in pack]
     assert host.stored == [*before, *every]
-    assert [offset for offset, _ in host.delivered] == [2, 3, 4, 5, 6, 7]
-    assert genuine(*(each for _, each in host.delivered)) == every
+    assert host.delivered == list(zip([2, 3, 4, 6, 7, 8], every, strict=True))
 
 
-def test_publication_checked_by_id_is_stored_after_deferred_ones() -> None:
-    host = deferring()
-    arrive(host, news(5))
-    effects = arrive(host, news(3))
-    assert kinds(effects) == [Store, Store, Deliver, Send]
-    assert host.stored == [made(5), made(3)]
-    assert [offset for offset, _ in host.delivered] == [0, 1]
-
-
-def test_deferred_storage_announces_the_same_as_immediate_storage() -> None:
-    late, eager = deferring(), deferring(defers_storage=False)
-    for host in (late, eager):
-        for _ in range(8):
-            host.handle(Tick())
-        arrive(host, PublishMany((arriving(0), arriving(1)), 1))
-        arrive(host, PublishNew(arriving(0, "y")), "b")
-    announced = [sent(host.handle(Flush())) for host in (late, eager)]
-    assert announced[0] == announced[1] != []
-
-
-# -- deferred storage: publications that may be known ------------------------------------------
-
-
-NOT_CERTAIN = {
-    "the same": ((arriving(5),), ()),
-    "a lower number": ((arriving(3),), (arriving(3),)),
-    "the same number of something else": (
-        (arriving(5, payload=b"x"),),
-        (arriving(5, payload=b"x"),),
+LONE = opaque_batch(made(7).id)
+ANY_NUMBERS = {
+    "the same": ((made(5),), ()),
+    "a lower number": ((made(3),), (made(3),)),
+    "the same number of something else": ((made(5, payload=b"x"),), (made(5, payload=b"x"),)),
+    "a pack that overlaps": ((made(5), made(6)), (made(6),)),
+    "a batch whose numbers overlap": (
+        (batch_of(b"x", b"y", publisher="z", first=4, topic=TOPIC),),
+        (batch_of(b"x", b"y", publisher="z", first=4, topic=TOPIC),),
     ),
-    "a pack that overlaps": ((arriving(5), arriving(6)), (arriving(6),)),
-    "a pack whose numbers fall": ((arriving(7), arriving(6)), (arriving(7), arriving(6))),
-    "a pack with one twice": ((arriving(6), arriving(6)), (arriving(6),)),
-    "a pack of two publishers": ((arriving(6), arriving(0, "y")), (arriving(6), arriving(0, "y"))),
-    "a pack with an id alone": ((arriving(6), replace(arriving(7), payload=None)), (arriving(6),)),
-    "an incredible number": ((arriving(SEQ_BELIEVED_MAX),), (arriving(SEQ_BELIEVED_MAX),)),
+    "a pack whose numbers fall": ((made(7), made(6)), (made(7), made(6))),
+    "a pack with one twice": ((made(6), made(6)), (made(6),)),
+    "a pack of two publishers": ((made(6), made(0, "y")), (made(6), made(0, "y"))),
+    "a pack with an id alone": ((made(6), LONE), (made(6),)),
+    "an incredible number": ((made(SEQ_BELIEVED_MAX),), (made(SEQ_BELIEVED_MAX),)),
     "a pack up to an incredible number": (
-        (arriving(6), arriving(SEQ_BELIEVED_MAX)),
-        (arriving(6), arriving(SEQ_BELIEVED_MAX)),
+        (made(6), made(SEQ_BELIEVED_MAX)),
+        (made(6), made(SEQ_BELIEVED_MAX)),
     ),
 }
 
 
-@pytest.mark.parametrize("is_settled", [True, False])
-@pytest.mark.parametrize(("pack", "new"), NOT_CERTAIN.values(), ids=NOT_CERTAIN)
-def test_id_decides_if_the_number_does_not_prove_a_publication_new(
-    pack: tuple[Publication, ...], new: tuple[Publication, ...], is_settled: bool
+@pytest.mark.parametrize("is_indexed", [True, False])
+@pytest.mark.parametrize(("pack", "new"), ANY_NUMBERS.values(), ids=ANY_NUMBERS)
+def test_id_decides_whether_a_publication_is_new_whatever_its_number(
+    pack: tuple[RecordBatch, ...], new: tuple[RecordBatch, ...], is_indexed: bool
 ) -> None:
     host = deferring()
     arrive(host, news(5))
-    if is_settled:
-        host.handle(Shutdown())
+    if is_indexed:
+        host.machine.index()
     effects = arrive(host, PublishMany(pack))
-    before = [] if is_settled else [Store]
-    assert kinds(effects) == [*before, *([Store, Deliver, Send] if new else [])]
-    assert host.stored == genuine(arriving(5), *new)
+    assert kinds(effects) == ([Store, Deliver, Send] if new else [])
+    assert host.stored == [made(5), *new]
     assert arrive(host, PublishMany(pack)) == []  # repeated
-    assert genuine(*(each for _, each in host.delivered)) == host.stored
-
-
-def test_publication_with_a_negative_time_is_dropped() -> None:
-    host = deferring()
-    assert arrive(host, PublishMany((arriving(0), replace(arriving(1), time=-1)))) != []
-    assert host.stored == [made(0)]
+    assert [each for _, each in host.delivered] == host.stored
 
 
 def test_own_publication_that_returns_is_known() -> None:
     host = deferring()
-    host.handle(PublishRequested(payload=b"own"))
+    host.handle(OWN)
     [own] = host.stored
-    assert arrive(host, PublishNew(replace(own, id=b""))) == []
+    assert arrive(host, PublishNew(own)) == []
     assert len(host.delivered) == 1
 
 
-def test_number_of_a_lost_own_publication_that_returns_is_not_used_again() -> None:
+def test_numbers_of_a_lost_own_publication_that_returns_are_not_used_again() -> None:
     host = deferring()
-    assert kinds(arrive(host, PublishNew(arriving(7, ME)))) == [Deliver, Send]
-    host.handle(PublishRequested(payload=b"own"))
-    assert [publication.seq for publication in host.stored] == [7, 8]
+    lost = batch_of(b"x", b"y", publisher=ME, first=7, topic=TOPIC)
+    assert kinds(arrive(host, PublishNew(lost))) == [Store, Deliver, Send]
+    host.handle(OWN)
+    assert [each.first for each in host.stored] == [7, 9]
 
 
 def test_publication_from_repair_counts_as_seen() -> None:
     host = deferring()
     arrive(host, news(0))
-    arrive(host, Publications((arriving(4),)))
+    arrive(host, Publications((made(4),)))
     assert arrive(host, news(4)) == []
-    assert kinds(arrive(host, news(5))) == [Deliver, Send]
+    assert kinds(arrive(host, news(5))) == [Store, Deliver, Send]
 
 
 def test_implausible_number_does_not_hide_later_numbers() -> None:
     host = deferring()
-    arrive(host, PublishNew(arriving(SEQ_BELIEVED_MAX + 5)))
-    assert kinds(arrive(host, news(0))) == [Deliver, Send]
-
-
-def test_storage_is_not_deferred_by_default() -> None:
-    host = deferring(defers_storage=False)
-    assert kinds(arrive(host, news(0, 1))) == [Store, Deliver, Send]
+    arrive(host, PublishNew(made(SEQ_BELIEVED_MAX + 5)))
+    assert kinds(arrive(host, news(0))) == [Store, Deliver, Send]
 
 
 def test_empty_pack_has_no_effect() -> None:
@@ -633,148 +676,29 @@ def test_empty_pack_has_no_effect() -> None:
     assert not host.machine.has_to_flush
 
 
-def test_stored_publications_are_known_and_later_ones_new_after_a_restart(
-    tmp_path: Path,
-) -> None:
-    with PublicationStore.open(tmp_path) as store:
-        log = store.archive(TOPIC)
-        log.write(
-            0, *genuine(arriving(0), arriving(8), arriving(3, "y"), arriving(SEQ_BELIEVED_MAX, "y"))
-        )
-        store.commit()
-        log.write(4, *genuine(arriving(2), arriving(1, "x")))
-        store.commit()
-        log.discard(1)
-    with PublicationStore.open(tmp_path) as store:
-        log = store.archive(TOPIC)
-        log.write(6, *genuine(arriving(4, "y"), arriving(1)))  # not committed
-        assert log.newest() == {("z", 0): 8, ("y", 0): 4, ("x", 0): 1}
-        host = deferring(log=log)
-        for known in (
-            arriving(2),
-            arriving(4, "y"),
-            arriving(1, "x"),
-            arriving(SEQ_BELIEVED_MAX, "y"),
-        ):
-            assert arrive(host, PublishNew(known)) == []
-        for unseen in (arriving(9), arriving(5, "y"), arriving(2, "x"), arriving(0, "w")):
-            assert kinds(arrive(host, PublishNew(unseen))) == [Deliver, Send]
+def test_stored_publications_are_known_and_others_new_after_a_restart() -> None:
+    stored = (made(0), made(8), made(3, "y"), made(SEQ_BELIEVED_MAX, "y"), made(2))
+    log = MemoryLog(stored)
+    log.discard(1)
+    host = deferring(log=log)
+    for known in (made(0), made(3, "y"), made(SEQ_BELIEVED_MAX, "y"), made(2)):
+        assert arrive(host, PublishNew(known)) == []
+    for unseen in (made(8), made(9), made(4, "y"), made(0, "w")):
+        assert kinds(arrive(host, PublishNew(unseen))) == [Store, Deliver, Send]
 
 
-def test_numbers_of_a_pending_commit_count(tmp_path: Path) -> None:
-    with PublicationStore.open(tmp_path) as store:
-        log = store.archive(TOPIC)
-        log.write(0, *[made(7)])
-        assert log.prepare() is not None
-        log.write(1, *genuine(arriving(3, "y")))
-        assert log.newest() == {("z", 0): 7, ("y", 0): 3}
-        log.abort()
+# -- deferred indexing: reads and any interleaving ---------------------------------------------
 
 
-# -- deferred storage: its end and its limits --------------------------------------------------
-
-
-def test_deferred_publications_survive_a_load_and_are_not_delivered_again() -> None:
-    host = deferring()
-    arrive(host, news(0))
-    arrive(host, news(1, 2))
-    host.machine.handle(Overwritten(QUARTER))
-    assert arrive(host, news(1, 2)) == [store(0, made(0), made(1), made(2))]
-    arrive(host, news(3))
-    host.handle(Shutdown())
-    assert host.delivered == list(enumerate([made(0), made(1), made(2), made(3)]))
-    assert host.stored == [each for _, each in host.delivered]
-
-
-def test_leaver_stores_all_deliveries_before_it_is_unsubscribed() -> None:
-    host = deferring(LEAVING)
-    assert kinds(arrive(host, news(0))) == [Deliver, Send]
-    effects = arrive(host, UNRECORDED)
-    assert kinds(effects)[-2:] == [Store, Unsubscribed]
-    assert host.stored == [made(0)]
-
-
-def test_host_can_request_storage_at_any_time() -> None:
-    host = deferring()
-    arrive(host, news(0))
-    host.handle(Shutdown())
-    assert host.stored == [made(0)]
-    assert host.machine.handle(Shutdown()) == []
-
-
-def test_number_of_deferred_publications_is_bounded() -> None:
-    host = deferring(deferred_max=3)
-    assert kinds(arrive(host, news(0, 1, 2))) == [
-        Deliver,
-        Send,
-    ]
-    assert kinds(arrive(host, news(3))) == [Deliver, Send, Store]
-    assert host.stored == [*made_many(4)]
-    assert kinds(arrive(host, news(4))) == [
-        Deliver,
-        Send,
-    ]  # counted from zero again
-    assert [offset for offset, _ in host.delivered] == [0, 1, 2, 3, 4]
-
-
-def test_bytes_of_deferred_publications_are_bounded() -> None:
-    host = deferring(deferred_bytes_max=2 * arriving(0).size_bytes)
-    assert kinds(arrive(host, news(0))) == [Deliver, Send]
-    assert kinds(arrive(host, news(1))) == [Deliver, Send]
-    assert kinds(arrive(host, news(2))) == [Deliver, Send, Store]
-    assert kinds(arrive(host, news(3))) == [Deliver, Send]
-    assert len(host.stored) == 3
-
-
-def kept_at(host: FakeHost[Subscriber], count: int, flushes: int) -> list[bool]:
-    """Return for each Flush whether it stores when ``count`` publications arrive before each."""
-    kept = []
-    for number in range(flushes):
-        several = range(count * number, count * (number + 1))
-        arrive(host, news(*several))
-        kept.append(Store in kinds(host.handle(Flush())))
-    return kept
-
-
-def test_flush_is_deferred_under_load_a_bounded_number_of_times() -> None:
-    host = deferring(busy_arrivals=1, flush_deferrals_max=4)
-    assert kept_at(host, 8, flushes=8) == [False, False, False, True] * 2
-    assert host.stored == [*made_many(64)]
-
-
-@pytest.mark.parametrize(("count", "put_off"), [(1, 1), (2, 2), (3, 3), (5, 5)])
-def test_flush_is_deferred_longer_under_higher_load(count: int, put_off: int) -> None:
-    host = deferring(busy_arrivals=1, flush_deferrals_max=30)
-    assert kept_at(host, count, flushes=put_off + 1) == [False] * put_off + [True]
-
-
-def test_flush_is_no_longer_deferred_when_the_load_falls() -> None:
-    host = deferring(busy_arrivals=2, flush_deferrals_max=30)
-    arrive(host, news(0, 1, 2))
-    assert host.handle(Flush()) == []
-    assert host.machine.has_to_flush
-    assert Store in kinds(host.handle(Flush()))
-
-
-def test_few_publications_are_stored_at_the_next_flush() -> None:
-    host = deferring(busy_arrivals=3)
-    arrive(host, news(0, 1))
-    assert kinds(host.handle(Flush()))[:1] == [Store]
-
-
-# -- deferred storage: reads and any interleaving ----------------------------------------------
-
-
-def test_requested_publication_is_sent_before_its_deferred_storage() -> None:
+def test_requested_publication_is_sent_before_it_is_indexed() -> None:
     host = deferring()
     arrive(host, news(0, 1))
-    effects = arrive(host, want_each("x", (arriving(1), 1)))
-    assert kinds(effects) == [Store, Send]
-    assert sent(effects) == [("x", PublishNew(arriving(1).with_id(TOPIC), 1))]
+    effects = arrive(host, want_each("x", (made(1), 1)))
+    assert effects == [Send("x", PublishNew(made(1), 1))]
     assert len(host.machine.index()) == 2
 
 
-def test_missing_publication_is_sent_by_anti_entropy_before_its_deferred_storage() -> None:
+def test_missing_publication_is_sent_by_anti_entropy_before_it_is_indexed() -> None:
     host = deferring()
     arrive(host, news(0, 1))
     effects = arrive(host, CheckTrie("x", (RangeSummary.make(ALL),), 1))
@@ -783,35 +707,39 @@ def test_missing_publication_is_sent_by_anti_entropy_before_its_deferred_storage
     assert len(host.machine.index()) == 2
 
 
-def test_scrub_removes_nothing_that_was_stored_in_the_same_tick() -> None:
+def test_scrub_removes_nothing_while_publications_arrive() -> None:
     host = deferring(repairs=True)
     for seq in range(0, 40, 4):
         arrive(host, news(*range(seq, seq + 4)))
-        assert Store in kinds(host.handle(Tick()))
+        assert kinds(host.handle(Tick())) in ([], [Send])  # no Discard
         assert len(host.machine.index()) == seq + 4
     for _ in range(10):
-        assert kinds(host.handle(Tick())) in ([], [Send])  # no Store and no Discard
+        assert kinds(host.handle(Tick())) in ([], [Send])
     assert len(host.machine.index()) == 40
 
 
-def number(publication: Publication) -> tuple[NodeId, int]:
-    return publication.publisher, publication.seq
+def number(batch: RecordBatch) -> tuple[NodeId, int]:
+    return batch.publisher, batch.first
 
 
-def some() -> SearchStrategy[tuple[Publication, ...]]:
-    """Draw publications of few publishers with few numbers, sometimes with other contents."""
+def some() -> SearchStrategy[tuple[RecordBatch, ...]]:
+    """Draw batches of few publishers with few numbers, some of them invalid."""
     one = st.builds(
-        arriving,
+        made,
         st.sampled_from([0, 1, 2, 3, 4, 5, SEQ_BELIEVED_MAX]),
         st.sampled_from(["z", "y", ME]),
         st.sampled_from([b"news", b"news", b"other"]),
     )
     rising = st.builds(
-        lambda start, count: tuple(arriving(seq) for seq in range(start, start + count)),
-        st.integers(0, 8),
-        st.integers(1, 4),
+        lambda start, count: made_many(count, start), st.integers(0, 8), st.integers(1, 4)
     )
-    return rising | st.lists(one, min_size=1, max_size=4).map(tuple)
+    pairs = st.builds(
+        lambda first: batch_of(b"x", b"y", publisher="z", first=first, topic=TOPIC),
+        st.integers(0, 5),
+    )
+    invalid = st.sampled_from([UNREADABLE, replace(made(1), first=2), opaque_batch(made(3).id)])
+    several = st.lists(st.one_of(one, one, pairs, invalid), min_size=1, max_size=4)
+    return rising | several.map(tuple)
 
 
 def histories() -> SearchStrategy[list[Event]]:
@@ -825,30 +753,32 @@ def histories() -> SearchStrategy[list[Event]]:
         st.builds(lambda several: want_each("x", *((each, 1) for each in several)), some()),
     )
     received = st.builds(Received, messages, st.sampled_from(["a", "b", "x"]))
-    own: list[Event] = [Flush(), Flush(), Tick(), PublishRequested(payload=b"own")]
-    others = st.sampled_from(own)
+    own: list[Event] = [Flush(), Flush(), Tick(), OWN]
+    submitted = st.builds(SubmitRequested, some())
+    others = st.sampled_from(own) | submitted
     return st.lists(st.one_of(received, received, others), max_size=24)
 
 
 @unhurried
-@given(histories(), st.integers(1, 8), st.integers(1, 4))
-def test_deferred_storage_delivers_once_and_stores_the_same_as_immediate_storage(
-    events: list[Event], deferred_max: int, busy: int
+@given(histories())
+def test_deferred_indexing_delivers_once_and_stores_the_same_as_immediate_indexing(
+    events: list[Event],
 ) -> None:
-    late = deferring(
-        repairs=True, deferred_max=deferred_max, busy_arrivals=busy, flush_deferrals_max=3
-    )
-    eager = deferring(repairs=True, defers_storage=False)
+    late = deferring(repairs=True)
+    eager = deferring(repairs=True, defers_indexing=False)
     for event in events:
         late.handle(event)
         eager.handle(event)
-    late.handle(Shutdown())
+        eager.machine.index()
     assert late.stored == eager.stored
+    assert late.all(Rejected) == eager.all(Rejected)
     assert late.all(Discard) == []
-    assert [offset for offset, _ in late.delivered] == list(range(len(late.stored)))
-    assert genuine(*(each for _, each in late.delivered)) == late.stored
-    assert len({publication.id for publication in late.stored}) == len(late.stored)
-    assert sorted(late.machine.index().keys()) == sorted(p.id for p in late.stored)
+    assert [each for _, each in late.delivered] == late.stored
+    assert [(entry.offset, entry.batch) for entry in late.log.read_range(0, late.log.end)] == (
+        late.delivered
+    )
+    assert len({each.id for each in late.stored}) == len(late.stored)
+    assert sorted(late.machine.index().entries()) == sorted(late.log.entries())
 
 
 # -- whole rings -------------------------------------------------------------------------------
@@ -916,8 +846,8 @@ def test_anti_entropy_completes_a_broadcast_over_a_broken_tree() -> None:
 def test_all_members_get_all_publications_once_with_live_settings_and_losses(
     share: float, seed: int
 ) -> None:
-    config, rng = NodeSettings().config, Random(seed)
-    assert config.defers_storage
+    config, rng = ProtocolConfig.live(), Random(seed)
+    assert config.defers_indexing
     world = World(
         standing_ring(16),
         seed=seed,
@@ -938,17 +868,6 @@ def test_all_members_get_all_publications_once_with_live_settings_and_losses(
 
 
 # -- corrupted memory --------------------------------------------------------------------------
-
-
-def test_wrong_count_of_arrivals_is_corrected_within_a_tick() -> None:
-    host = quarter(defers_storage=True)
-    spreading = host.machine._broadcast
-    spreading._arrived, spreading._arrived_bytes = 10**9, -(10**9)
-    host.handle(Tick())
-    effects = [*host.handle(Received(PublishNew(made(0)), "j")), *host.handle(Flush())]
-    (delivery,) = [each for each in effects if isinstance(each, Deliver)]
-    (stored,) = [each for each in effects if isinstance(each, Store)]
-    assert delivery.offset == stored.offset == 0
 
 
 def test_wrong_view_and_routes_are_repaired_within_a_tick() -> None:

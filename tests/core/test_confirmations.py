@@ -18,13 +18,13 @@ from skipring.core.messages import (
     TrieEqual,
 )
 from skipring.core.peers import NodeId
-from skipring.core.publications import Publication
 from skipring.core.state import CompletenessState, SubscriberMemory, SyncState
 from skipring.sim.engine import World
 from skipring.sim.network_faults import Loss
 from skipring.sim.schedulers import RandomOrder, run_rounds
 from skipring.world.snapshot import Snapshot
 from tests.support.backfill import begin
+from tests.support.batches import batch
 from tests.support.conversations import standing_ring
 from tests.support.fake_host import FakeHost
 
@@ -83,8 +83,7 @@ def test_members_of_a_ring_confirm_each_other_if_configured(confirms: bool) -> N
 
 RING = standing_ring("abcd")
 MADE = tuple(
-    Publication(publisher="x", seq=number, payload=b"%d" % number).with_id(RING.topic)
-    for number in range(300)
+    batch(b"%d" % number, publisher="x", first=number, topic=RING.topic) for number in range(300)
 )
 
 

@@ -14,20 +14,19 @@ from skipring.core.events import Received
 from skipring.core.handover import HANDOVERS_MAX
 from skipring.core.messages import CheckHeld, Draining, RequestHandover
 from skipring.core.peers import NodeId
-from skipring.core.publications import Publication
 from skipring.core.state import DrainState, SubscriberMemory
 from skipring.sim.engine import World
 from skipring.sim.network_faults import Loss
 from skipring.sim.schedulers import RandomOrder, Synchronous, run_rounds
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.snapshot import Snapshot
+from tests.support.batches import batch
 from tests.support.conversations import standing_ring
 
 NAMES = "abcd"
 RING = standing_ring(NAMES)
 MADE = tuple(
-    Publication(publisher="x", seq=number, payload=b"%d" % number).with_id(RING.topic)
-    for number in range(300)
+    batch(b"%d" % number, publisher="x", first=number, topic=RING.topic) for number in range(300)
 )
 
 

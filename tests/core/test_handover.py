@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from skipring.core.batches import RecordBatch
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, HeldBy, Origin, Outbox, Send, SendSynced
 from skipring.core.handover import (
@@ -26,18 +27,17 @@ from skipring.core.messages import (
     RequestHandover,
     ids_in,
 )
-from skipring.core.publications import Publication
 from skipring.core.replica import Replica
 from skipring.core.state import HandoversState, HandoverState
+from tests.support.batches import batch, batch_of
 from tests.support.fake_host import FakeHost
 
 TOPIC = "news"
 MESSAGES_MAX = 20_000
 
 
-def made(number: int, size: int = 8) -> Publication:
-    payload = b"%d" % number
-    return Publication(publisher="a", seq=number, payload=payload.ljust(size)).with_id(TOPIC)
+def made(number: int, size: int = 8) -> RecordBatch:
+    return batch((b"%d" % number).ljust(size), first=number, topic=TOPIC)
 
 
 class DurableLog(MemoryLog):
@@ -57,7 +57,7 @@ class Side(FakeHost[Handovers]):
         super().__init__(Handovers(name, self.replica, config), log)
         self.neighbours: tuple[str, ...] = ()
 
-    def keep(self, *publications: Publication) -> Side:
+    def keep(self, *publications: RecordBatch) -> Side:
         """Store publications that arrived by other means."""
         self.act(lambda out: self.replica.add(publications, out, origin=Origin.REPAIR))
         return self
@@ -343,6 +343,36 @@ def test_publication_lost_at_the_holder_does_not_block_a_handover() -> None:
     pair.run(5)
     assert is_over(pair)
     assert pair.confirmed() == {made(0).id}
+
+
+def test_node_that_reads_its_log_after_a_start_confirms_what_it_knows_and_denies_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("skipring.core.replica.FAR_BEHIND", 2)
+    side = Side("r", ProtocolConfig())
+    for number in range(5):
+        side.log.append(made(number))
+    side.replica.recover({})
+    read, unread, absent = made(0).id, made(4).id, made(9).id
+    (answer,) = side.hear(CheckHeld("h", 1, (), read + unread + absent))
+    assert isinstance(answer, SendSynced)
+    assert isinstance(answer.message, Held)
+    assert (answer.message.held, answer.message.missing) == (read, b"")
+    assert side.hear(CheckHeld("h", 1, (), unread)) == []
+    side.replica.index()
+    (answer,) = side.hear(CheckHeld("h", 1, (), read + unread + absent))
+    assert isinstance(answer, SendSynced)
+    assert isinstance(answer.message, Held)
+    assert (answer.message.held, answer.message.missing) == (read + unread, absent)
+
+
+def test_unconfirmed_records_of_batches_are_counted() -> None:
+    side = Side("h", ProtocolConfig())
+    several = batch_of(b"x", b"y", b"z", first=10, topic=TOPIC)
+    side.keep(made(0), several)
+    side.machine.start("r", Outbox(), everything=True)
+    assert side.machine.unconfirmed("r") == 4
+    assert side.machine.unconfirmed("x") == 0
 
 
 def test_overlong_request_is_dropped() -> None:

@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.core import lazy_push as lazy_push_module
+from skipring.core.batches import RecordBatch
 from skipring.core.config import ProtocolConfig, Spread
-from skipring.core.effects import Deliver
+from skipring.core.effects import Deliver, Origin
 from skipring.core.events import (
     Flush,
     Received,
-    Shutdown,
     Tick,
 )
 from skipring.core.lazy_push import Announcement, LazyPush
@@ -23,7 +23,6 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.publications import Publication
 from skipring.core.replica import Replica
 from skipring.core.state import (
     LazyPushState,
@@ -38,7 +37,6 @@ from tests.support.publications import (
     TREE,
     addressed,
     arrive,
-    arriving,
     calm_quarter,
     deferring,
     i_have,
@@ -51,6 +49,7 @@ from tests.support.publications import (
 )
 
 SOME = made_many(6)
+EVERYWHERE = Announcement(1, frozenset({"a", "b"}))  # all neighbours have it
 
 
 class Edges(FakeHost[LazyPush]):
@@ -58,18 +57,19 @@ class Edges(FakeHost[LazyPush]):
 
     def __init__(self, **constants: int) -> None:
         self.replica = Replica(TOPIC, None)
-        super().__init__(LazyPush(ME, self.replica, ProtocolConfig(**constants)))
+        lazy_push = LazyPush(ME, self.replica, ProtocolConfig(**constants))
+        super().__init__(lazy_push, self.replica.log)
 
-    def keep(self, *publications: Publication, is_noted: bool = True) -> None:
-        """Store publications as after their delivery; index nothing."""
-        size_bytes = sum(each.size_bytes for each in publications)
-        self.run(lambda out: self.replica.persist(publications, out, size_bytes=size_bytes))
-        if is_noted:
-            self.machine.mark_stored(publications)
+    def keep(self, *batches: RecordBatch, is_queued: bool = True) -> None:
+        """Store batches that have arrived; index nothing."""
+        self.replica.end_event()
+        self.run(lambda out: self.replica.add(batches, out, origin=Origin.SPREAD))
+        if is_queued:
+            self.machine.queue(batches, EVERYWHERE)
 
-    def hear(self, sender: NodeId, *publications: Publication, is_all_stored: bool = True) -> None:
-        """Receive an announcement, while storage is deferred or not."""
-        self.machine.on_ihave(i_have(sender, *publications), is_all_stored=is_all_stored)
+    def receive_ihave(self, sender: NodeId, *batches: RecordBatch) -> None:
+        """Receive an announcement."""
+        self.machine.on_ihave(i_have(sender, *batches))
 
     def flush(self) -> Sent:
         """Flush with two neighbours; return the messages sent."""
@@ -85,7 +85,7 @@ class Edges(FakeHost[LazyPush]):
         return len(self.replica.indexed_trie) > 0
 
 
-def short(*publications: Publication) -> set[bytes]:
+def short(*publications: RecordBatch) -> set[bytes]:
     return {each.id[:8] for each in publications}
 
 
@@ -104,7 +104,7 @@ def test_publications_stored_since_the_flush_before_last_are_not_looked_up() -> 
     edges.keep(*SOME[:2])
     edges.flush()
     edges.keep(*SOME[2:4])
-    edges.hear("a", *SOME[:4])
+    edges.receive_ihave("a", *SOME[:4])
     assert edges.wanted() == []
     assert not edges.is_indexed
 
@@ -114,7 +114,7 @@ def test_publications_stored_earlier_are_looked_up_and_found() -> None:
     edges.keep(*SOME[:2])
     edges.flush()
     edges.flush()
-    edges.hear("a", *SOME[:2])
+    edges.receive_ihave("a", *SOME[:2])
     assert edges.is_indexed
     assert edges.wanted() == []
 
@@ -123,30 +123,30 @@ def test_trie_is_used_if_more_is_stored_than_is_remembered(monkeypatch: pytest.M
     monkeypatch.setattr(lazy_push_module, "RECENT_MAX", 2)
     edges = Edges()
     edges.keep(*SOME[:3])
-    edges.hear("a", *SOME[:4])
+    edges.receive_ihave("a", *SOME[:4])
     assert edges.is_indexed
     assert edges.wanted() == [short(SOME[3])]
 
 
-def test_number_of_announcements_kept_during_deferred_storage_is_bounded() -> None:
+def test_number_of_missing_publications_is_bounded() -> None:
     edges = Edges(announced_max=3)
     for each in SOME:
-        edges.hear("a", each, is_all_stored=False)
-    assert len(edges.machine.state().heard) == 3
+        edges.receive_ihave("a", each)
+    assert len(edges.machine.state().missing) == 3
     assert edges.wanted() == [short(*SOME[:3])]
 
 
 def test_empty_announcement_is_not_remembered() -> None:
     edges = Edges()
     for _ in range(1000):
-        edges.hear("a", is_all_stored=False)
+        edges.receive_ihave("a")
     assert not edges.machine.has_pending
-    assert edges.machine.state().heard == ()
+    assert edges.machine.state() == LazyPushState()
 
 
 def test_publication_that_arrives_before_its_request_is_not_looked_up() -> None:
     edges = Edges(want_flushes=2)
-    edges.hear("a", SOME[0])
+    edges.receive_ihave("a", SOME[0])
     assert edges.wanted() == []
     edges.keep(SOME[0])
     assert edges.wanted() == []
@@ -155,25 +155,39 @@ def test_publication_that_arrives_before_its_request_is_not_looked_up() -> None:
 
 def test_only_stored_publications_count_after_a_recovery() -> None:
     edges = Edges()
-    edges.keep(*SOME[:2], is_noted=False)
-    edges.machine.mark_stored(SOME)  # including publications that are gone
+    edges.keep(*SOME[:2], is_queued=False)
+    edges.machine.queue(SOME, EVERYWHERE)  # including publications that are gone
     edges.machine.forget_stored()
-    edges.hear("a", *SOME[:3])
+    edges.receive_ihave("a", *SOME[:3])
     assert edges.wanted() == [short(SOME[2])]
 
 
-def test_node_with_a_large_index_backlog_neither_looks_up_nor_requests(
+def test_node_with_a_large_index_backlog_does_not_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    edges = Edges()
+    edges = Edges(want_flushes=2)
+    edges.receive_ihave("a", *SOME[2:4])
     edges.keep(*SOME[:2])
-    edges.hear("a", *SOME[2:4], is_all_stored=False)
     monkeypatch.setattr("skipring.core.replica.FAR_BEHIND", 1)
-    assert edges.wanted() == []
+    assert [edges.wanted(), edges.wanted()] == [[], []]
     assert not edges.is_indexed
 
 
-def announced(*publications: Publication, hops: int = 1, to: list[NodeId] = LAZY) -> Sent:
+def test_node_with_a_large_index_backlog_ignores_announcements_and_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = deferring()
+    arrive(host, news(0, 1))
+    host.handle(Flush())
+    with monkeypatch.context() as small:
+        small.setattr("skipring.core.replica.FAR_BEHIND", 1)
+        assert arrive(host, i_have("b", made(5))) == []
+        assert arrive(host, want("b", made(0))) == []
+        assert len(host.machine.replica.indexed_trie) == 0
+    assert distinct(host.handle(Flush()), Want) == []
+
+
+def announced(*publications: RecordBatch, hops: int = 1, to: list[NodeId] = LAZY) -> Sent:
     """Return the announcements of publications to all neighbours outside the tree."""
     return [(node, i_have(ME, *publications, hops=hops)) for node in to]
 
@@ -341,46 +355,46 @@ def test_request_in_the_name_of_the_node_itself_or_the_supervisor_is_ignored(
 @pytest.mark.parametrize("flushes", [1, 2, 3])
 def test_announced_publication_is_requested_after_want_flushes(flushes: int) -> None:
     host = deferring(want_flushes=flushes)
-    arrive(host, i_have("b", arriving(0)))
+    arrive(host, i_have("b", made(0)))
     for _ in range(flushes - 1):
         assert host.handle(Flush()) == []
         assert host.machine.has_to_flush
-    assert sent(host.handle(Flush())) == [("b", want(ME, arriving(0)))]
+    assert sent(host.handle(Flush())) == [("b", want(ME, made(0)))]
     assert not host.machine.has_to_flush
 
 
 def test_publication_that_arrives_between_flushes_is_not_requested() -> None:
     host = deferring(want_flushes=2)
-    arrive(host, i_have("b", arriving(0), arriving(1)))
+    arrive(host, i_have("b", made(0), made(1)))
     host.handle(Flush())
     arrive(host, news(0), "b")
-    assert distinct(host.handle(Flush()), Want) == [want(ME, arriving(1))]
+    assert distinct(host.handle(Flush()), Want) == [want(ME, made(1))]
 
 
 def test_second_announcement_does_not_delay_the_request_to_the_first_announcer() -> None:
     host = deferring(want_flushes=2)
-    arrive(host, i_have("b", arriving(0)))
+    arrive(host, i_have("b", made(0)))
     host.handle(Flush())
-    arrive(host, i_have("e", arriving(0)))
-    assert sent(host.handle(Flush())) == [("b", want(ME, arriving(0)))]
+    arrive(host, i_have("e", made(0)))
+    assert sent(host.handle(Flush())) == [("b", want(ME, made(0)))]
 
 
-def test_publication_with_deferred_storage_is_not_requested() -> None:
+def test_publication_that_has_arrived_is_not_requested() -> None:
     host = deferring()
     arrive(host, news(0), "b")
-    arrive(host, i_have("b", arriving(0)))
+    arrive(host, i_have("b", made(0)))
     assert distinct(host.handle(Flush()), Want) == []
 
 
-def test_publication_announced_during_deferred_storage_is_requested_if_it_is_missing() -> None:
+def test_only_the_missing_publications_of_an_announcement_are_requested() -> None:
     host = deferring()
     arrive(host, news(0), "b")
-    arrive(host, i_have("e", arriving(0), arriving(1)))
-    assert distinct(host.handle(Flush()), Want) == [want(ME, arriving(1))]
+    arrive(host, i_have("e", made(0), made(1)))
+    assert distinct(host.handle(Flush()), Want) == [want(ME, made(1))]
 
 
 def test_announcement_of_recent_publications_is_evaluated_without_the_trie() -> None:
-    """One is stored, the storage of the other is deferred when both are announced."""
+    """One arrived before the last Flush, the other after it."""
     host = deferring()
     arrive(host, news(0), "b")
     host.handle(Flush())
@@ -390,15 +404,22 @@ def test_announcement_of_recent_publications_is_evaluated_without_the_trie() -> 
     assert len(host.machine.replica.indexed_trie) == 0
 
 
+def test_rejected_publication_is_requested_from_another_announcer() -> None:
+    host = deferring()
+    arrive(host, PublishNew(replace(made(0), body=made(0, payload=b"other").body)), "b")
+    arrive(host, i_have("e", made(0)))
+    assert distinct(host.handle(Flush()), Want) == [want(ME, made(0))]
+
+
 def test_lost_publication_is_requested_once_no_new_ones_arrive() -> None:
     host = deferring()
     arrive(host, news(0), "b")
     host.handle(Flush())
-    host.machine.index().remove(arriving(0).with_id(TOPIC).id)
+    host.machine.index().remove(made(0).id)
     for _ in range(2):  # a publication was new before the first
         host.handle(Tick())
-    arrive(host, i_have("b", arriving(0)))
-    assert distinct(host.handle(Flush()), Want) == [want(ME, arriving(0))]
+    arrive(host, i_have("b", made(0)))
+    assert distinct(host.handle(Flush()), Want) == [want(ME, made(0))]
 
 
 # -- answers of a machine ----------------------------------------------------------------------
@@ -422,7 +443,7 @@ def test_T14_answer_is_limited_to_one_chunk() -> None:
     for seq in range(5):
         host.receive(PublishNew(made(seq)), "a")
     answers = host.receive(want("x", *(made(seq) for seq in range(5))))
-    assert [message.publication.seq for _, message in answers] == [0, 1]
+    assert [message.publication.first for _, message in answers] == [0, 1]
 
 
 def test_T14_repeated_requests_use_up_the_credit() -> None:
@@ -446,37 +467,36 @@ def test_hops_continue_after_a_lazy_push() -> None:
 def with_some(host: FakeHost[Subscriber], count: int) -> FakeHost[Subscriber]:
     """Return a machine that has stored some publications."""
     arrive(host, news(*range(count)))
-    host.handle(Shutdown())
     return host
 
 
 def test_requested_publications_are_packed_by_hops_in_the_order_of_their_numbers() -> None:
     host = with_some(deferring(), 5)
-    wanted = [(arriving(4), 1), (arriving(2), 7), (arriving(0), 1), (arriving(3), 1)]
+    wanted = [(made(4), 1), (made(2), 7), (made(0), 1), (made(3), 1)]
     assert sent(arrive(host, want_each("x", *wanted))) == [
         ("x", PublishMany((made(0), made(3), made(4)), 1)),
-        ("x", PublishNew(arriving(2).with_id(TOPIC), 7)),
+        ("x", PublishNew(made(2), 7)),
     ]
 
 
 def test_T14_answer_in_packs_is_limited_to_one_chunk_and_one_publication() -> None:
-    size = arriving(0).size_bytes
+    size = made(0).size_bytes
     host = with_some(deferring(chunk_bytes=3 * size + 1), 9)
-    answers = sent(arrive(host, want_each("x", *((arriving(seq), 1) for seq in range(9)))))
+    answers = sent(arrive(host, want_each("x", *((made(seq), 1) for seq in range(9)))))
     packs = [message.publications for _, message in answers if isinstance(message, PublishMany)]
     assert [len(pack) for pack in packs] == [3]
-    assert [message.publication.seq for _, message in answers[1:]] == [3]
+    assert [message.publication.first for _, message in answers[1:]] == [3]
 
 
 def test_T14_different_hops_do_not_extend_the_limit_of_an_answer() -> None:
-    host = with_some(deferring(chunk_bytes=3 * arriving(0).size_bytes), 9)
-    answers = sent(arrive(host, want_each("x", *((arriving(seq), seq) for seq in range(9)))))
+    host = with_some(deferring(chunk_bytes=3 * made(0).size_bytes), 9)
+    answers = sent(arrive(host, want_each("x", *((made(seq), seq) for seq in range(9)))))
     assert len(answers) == 3
 
 
 def test_T14_answer_in_packs_uses_credit_that_a_tick_restores() -> None:
     host = with_some(deferring(credit_chunks=2, repairs=True), 3)
-    wanted = want_each("x", *((arriving(seq), seq) for seq in range(3)))
+    wanted = want_each("x", *((made(seq), seq) for seq in range(3)))
     assert [len(sent(arrive(host, wanted))) for _ in range(3)] == [3, 3, 0]
     assert len(sent(arrive(host, replace(wanted, sender="y")))) == 3
     host.handle(Tick())
@@ -484,14 +504,6 @@ def test_T14_answer_in_packs_uses_credit_that_a_tick_restores() -> None:
 
 
 # -- corrupted memory --------------------------------------------------------------------------
-
-
-def test_wrong_count_of_announcements_is_corrected_by_a_flush() -> None:
-    edges = Edges()
-    edges.machine._received_ids = 10**9
-    edges.flush()
-    edges.hear("a", SOME[0], is_all_stored=False)
-    assert edges.wanted() == [short(SOME[0])]
 
 
 def test_number_of_flushes_to_wait_is_limited_to_the_configured_one() -> None:

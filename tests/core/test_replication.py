@@ -1,4 +1,4 @@
-"""Replication at a subscriber: storage before any answer, indexing and backfill."""
+"""Replication at a subscriber: comparison of tries, indexing and backfill."""
 
 from __future__ import annotations
 
@@ -6,76 +6,48 @@ import pytest
 from msgspec.structs import replace
 
 from skipring.core import replica as holdings_module
+from skipring.core.batches import RecordBatch
 from skipring.core.broadcast import Broadcast
-from skipring.core.config import ProtocolConfig
-from skipring.core.effects import (
-    Deliver,
-    Discard,
-    Origin,
-    Send,
-    Store,
-)
+from skipring.core.effects import Deliver, Discard, Origin, Rejected, Send, Store
 from skipring.core.events import (
-    DrainRequested,
-    Event,
     Flush,
-    PublishManyRequested,
-    PublishRequested,
     Received,
-    ReplicationRequested,
-    Shutdown,
+    SubmitRequested,
     SubscribeRequested,
     SyncRequested,
     Tick,
-    UnsubscribeRequested,
 )
-from skipring.core.log import HistoryPage, MemoryLog
-from skipring.core.log_messages import LogInfo, LogPage, Refused
+from skipring.core.log import MemoryLog
+from skipring.core.log_messages import GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.messages import (
     MESSAGE_TYPES,
     CheckHeld,
-    CheckLabel,
     CheckTrie,
-    ConfigurationAck,
-    Digest,
     Draining,
-    GetConfiguration,
     HandoverDone,
     Held,
     IHave,
-    Introduce,
-    IntroduceShortcut,
     Message,
-    Ping,
-    Pong,
     Publications,
-    PublishMany,
-    PublishNew,
-    RemoveConnections,
-    ReportUnresponsive,
     RequestHandover,
-    SetConfiguration,
-    Subscribe,
     TrieEqual,
-    Unsubscribe,
     Want,
 )
 from skipring.core.prefix import ALL
-from skipring.core.publications import ID_BYTES, Encoded, Publication, encoded_all
-from skipring.core.replica import Replica
+from skipring.core.publications import ID_BYTES
 from skipring.core.replication import Replication
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import RangeSummary
 from skipring.core.trie import PublicationTrie
 from skipring.world.snapshot import publications_in
-from tests.support.backfill import begin, end, feed, rows_of
+from tests.support.backfill import begin, end, feed
+from tests.support.batches import batch_of, opaque_batch, with_rows
 from tests.support.fake_host import FakeHost, distinct, kinds
 from tests.support.machines import TOPIC
-from tests.support.publications import arrive, arriving, deferring, made, made_many, news, store
+from tests.support.publications import arrive, deferring, made, made_many, news, store
 from tests.wire.samples import SAMPLES
 
 WRONG_ID = b"x" * ID_BYTES
-LATE = ProtocolConfig(defers_storage=True)
 
 
 def is_about(message: object) -> bool:
@@ -87,61 +59,6 @@ def test_broadcast_and_replication_handle_every_message_about_publications() -> 
     handing_over = {CheckHeld, Held, Draining, RequestHandover, HandoverDone}
     handled = {*Broadcast.HANDLERS, *Replication.HANDLERS}
     assert handled == about | {IHave, Want, TrieEqual} | handing_over
-
-
-# -- events that need the log ------------------------------------------------------------------
-
-
-UNCONCERNED = {
-    IHave,
-    SetConfiguration,
-    CheckLabel,
-    Introduce,
-    IntroduceShortcut,
-    RemoveConnections,
-    Digest,
-    HandoverDone,
-    *(ReportUnresponsive, Ping, Pong, ConfigurationAck),
-    *(Subscribe, Unsubscribe, GetConfiguration),  # requests to supervisors; dropped
-}
-
-
-ONES = [
-    message
-    for message in SAMPLES
-    if type(message) in MESSAGE_TYPES and type(message) not in (PublishNew, PublishMany)
-]
-
-
-EVENTS = [
-    SyncRequested(),
-    DrainRequested(),
-    ReplicationRequested((), ("b",)),
-    PublishRequested(payload=b"own"),
-    PublishManyRequested((PublishRequested(payload=b"own"),)),
-    UnsubscribeRequested(),
-    SubscribeRequested(),
-]
-
-
-@pytest.mark.parametrize("message", ONES, ids=lambda message: type(message).__name__)
-def test_only_ring_messages_and_announcements_leave_storage_deferred(
-    message: Message,
-) -> None:
-    host = deferring()
-    arrive(host, news(0))
-    effects = arrive(host, message, "b")
-    if type(message) in UNCONCERNED:
-        assert Store not in kinds(effects)
-    else:
-        assert effects[0] == store(0, made(0))
-
-
-@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-def test_application_request_stores_deferred_publications_first(event: Event) -> None:
-    host = deferring()
-    arrive(host, news(0))
-    assert host.handle(event)[0] == store(0, made(0))
 
 
 # -- anti-entropy while new publications arrive ------------------------------------------------
@@ -161,13 +78,6 @@ def test_tries_are_compared_in_one_of_several_ticks_while_publications_arrive() 
     assert compared == [False, False, False, True] * 3
 
 
-def test_deferred_publications_stay_deferred_in_ticks_without_a_comparison() -> None:
-    host = deferring(repairs=True, news_ticks=4)
-    arrive(host, news(0))
-    assert Store not in kinds(host.handle(Tick()))
-    assert Store in kinds(host.handle(Tick()))
-
-
 def test_tries_are_compared_in_the_first_tick_without_new_publications() -> None:
     host = deferring(repairs=True, news_ticks=8)
     assert compares(host)
@@ -180,9 +90,9 @@ def test_tries_are_compared_in_the_first_tick_without_new_publications() -> None
 
 def test_own_publications_defer_comparisons_and_publications_from_repair_do_not() -> None:
     host = deferring(repairs=True, news_ticks=8)
-    host.handle(PublishRequested(payload=b"own"))
+    host.publish()
     assert not compares(host)
-    arrive(host, Publications((arriving(0),)), "b")
+    arrive(host, Publications((made(0),)), "b")
     assert compares(host)
 
 
@@ -199,27 +109,21 @@ def test_tries_are_compared_in_every_tick_by_default() -> None:
 TURNS_MAX = 10_000  # a run that needs more does not end
 
 
-def page(publications: tuple[Publication, ...], **fields: object) -> HistoryPage:
-    """Return the page of a valid store; a publication that cannot have an id has zeros."""
-    ids = (each.id_in(TOPIC) if each.seq >= 0 else bytes(ID_BYTES) for each in publications)
-    return HistoryPage(tuple(replace(each, **fields) for each in publications), b"".join(ids))
-
-
 def backlog(host: FakeHost[Subscriber]) -> int:
     """Return the number of publications that are not in the trie yet."""
     return host.machine.count - len(host.machine.replica.indexed_trie)
 
 
-def eager(publications: tuple[Publication, ...]) -> PublicationTrie:
-    """Return a trie with all publications inserted at once."""
+def eager(batches: tuple[RecordBatch, ...]) -> PublicationTrie:
+    """Return a trie with all batches inserted at once."""
     trie = PublicationTrie()
-    trie.add_many((each.id, offset) for offset, each in enumerate(publications))
+    trie.add_many(MemoryLog(batches).entries())
     return trie
 
 
-def test_machine_with_deferred_storage_flushes_until_all_is_indexed_and_hashed() -> None:
+def test_machine_with_deferred_indexing_flushes_until_all_is_indexed_and_hashed() -> None:
     host = deferring(repairs=True, hashed_ids=50)
-    feed(host, page(made_many(2000)))
+    feed(host, *made_many(2000))
     end(host)
     host.handle(Tick())
     host.handle(Tick())
@@ -235,7 +139,7 @@ def test_machine_with_deferred_storage_flushes_until_all_is_indexed_and_hashed()
 def test_nothing_is_indexed_before_a_tick_without_new_publications() -> None:
     host = deferring()
     arrive(host, news(0))
-    assert Store in kinds(host.handle(Flush()))
+    host.handle(Flush())
     left = []
     for event in (Flush(), Tick(), Flush(), Tick(), Flush()):
         host.handle(event)
@@ -243,17 +147,61 @@ def test_nothing_is_indexed_before_a_tick_without_new_publications() -> None:
     assert left == [1, 1, 1, 1, 0]
 
 
-def test_machine_with_immediate_storage_does_not_flush_for_its_trie() -> None:
-    host = deferring(defers_storage=False)
-    feed(host, page(made_many(50)))
+def test_machine_without_deferred_indexing_does_not_flush_for_its_trie() -> None:
+    host = deferring(defers_indexing=False)
+    feed(host, *made_many(50))
     end(host)
     assert not host.machine.has_to_flush
 
 
 def test_machine_counts_its_publications_without_its_trie() -> None:
     host = deferring()
-    feed(host, page(made_many(50)))
+    feed(host, *made_many(50))
     assert (host.machine.count, backlog(host)) == (50, 50)
+
+
+@pytest.mark.parametrize("event", [Flush(), Tick()])
+def test_large_log_is_indexed_in_slices_after_a_start_and_compared_afterwards(
+    event: Flush | Tick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holdings_module, "FAR_BEHIND", 10)
+    host = deferring(log=MemoryLog(made_many(38)), repairs=True, hashed_ids=6)
+    counts = [host.machine.count]
+    while host.machine.replica.is_starting and len(counts) < TURNS_MAX:
+        assert host.machine.has_to_flush
+        assert arrive(host, news(37, 70)) == []  # one is stored, the other is dropped too
+        assert not is_answered(host)
+        host.handle(event)
+        counts.append(host.machine.count)
+    assert counts == [10, 16, 22, 28, 34, 38]
+    assert kinds(arrive(host, news(37, 70))) == [Store, Deliver, Send]
+    assert is_answered(host)
+    assert host.stored == [*made_many(38), made(70)]
+
+
+def test_own_publications_are_accepted_while_a_large_log_is_indexed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(holdings_module, "FAR_BEHIND", 10)
+    host = deferring(log=MemoryLog(made_many(40)), repairs=True, hashed_ids=6)
+    assert host.publish(b"x", b"y") != []
+    assert host.machine.replica.is_starting
+    assert host.machine.handle(SubmitRequested((made(39),))) == []
+    assert len(host.machine.index()) == 41
+    assert len(host.delivered) == 1
+
+
+def test_new_member_with_a_large_log_surveys_its_neighbours_once_it_is_indexed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(holdings_module, "FAR_BEHIND", 10)
+    host = deferring(log=MemoryLog(made_many(40)))
+    host.handle(SubscribeRequested())
+    host.tick()
+    assert not host.machine.replication.is_backfilling
+    host.machine.index()
+    assert distinct(host.handle(Tick()), GetLogInfo) != []
+    assert host.machine.replication.is_backfilling
 
 
 # -- backfill (decision 41) --------------------------------------------------------------------
@@ -261,71 +209,63 @@ def test_machine_counts_its_publications_without_its_trie() -> None:
 
 def test_backfilled_publications_are_stored_and_delivered_and_not_announced() -> None:
     host = deferring()
-    rows = made_many(3)
-    effects = feed(host, page(rows))
-    encoded = Encoded.of(encoded_all(rows))
-    size = len(encoded.data)
-    assert effects == [Store(0, rows, size, encoded), Deliver(rows, 0, Origin.REPAIR, 0, size)]
+    rows = (made(0), batch_of(b"x", b"y", publisher="z", first=1, topic=TOPIC), made(3))
+    effects = feed(host, *rows)
+    size = sum(each.size_bytes for each in rows)
+    records = tuple(each.records() for each in rows)
+    assert effects == [store(0, *rows), Deliver(rows, records, 0, Origin.REPAIR, 0, size)]
     assert not any(isinstance(each, Send) for each in host.handle(Flush()))
 
 
 def test_only_unknown_publications_of_a_page_are_added_each_once() -> None:
     host = deferring()
-    feed(host, page(made_many(3)))
-    unnamed = tuple(replace(each, id=b"") for each in made_many(5))
-    feed(host, page(unnamed + unnamed))
-    feed(host, page(made_many(5)))
+    feed(host, *made_many(3))
+    feed(host, *made_many(5), *made_many(5))
+    feed(host, *made_many(5))
     assert host.stored == [*made_many(5)]
     assert host.delivered == list(enumerate(made_many(5)))
 
 
-def test_publication_with_deferred_storage_is_not_delivered_again_by_a_backfill() -> None:
+def test_publication_that_waits_to_be_indexed_is_not_delivered_again_by_a_backfill() -> None:
     host = deferring()
     arrive(host, news(0, 1))
-    assert host.stored == []
-    feed(host, page(made_many(3)))
+    assert len(host.machine.replica.indexed_trie) == 0
+    feed(host, *made_many(3))
     assert host.stored == [*made_many(3)]
     assert [offset for offset, _ in host.delivered] == [0, 1, 2]
 
 
 def test_backfilled_publication_is_not_delivered_again_when_it_arrives_as_new() -> None:
     host = deferring()
-    feed(host, page(made_many(3)))
+    feed(host, *made_many(3))
     for seq in range(3):
         assert arrive(host, news(seq)) == []
-    assert kinds(arrive(host, news(3))) == [Deliver, Send]
-    host.handle(Shutdown())
+    assert kinds(arrive(host, news(3))) == [Store, Deliver, Send]
     assert host.stored == [*made_many(4)]
 
 
 FIRST, SECOND, THIRD = made_many(3)
-UNNUMBERED = replace(made(1), seq=-1)  # cannot have an id
-NAMELESS = Publication(publisher="p", seq=0, id=WRONG_ID)  # has no payload
+UNKNOWN_FIELD = with_rows([[b"x", 0, None, {}, 1]], topic=TOPIC)
 PAGES = {
-    "wrong ids in the rows": (page((FIRST, SECOND), id=WRONG_ID), [FIRST, SECOND]),
-    "a row without an id": (page((UNNUMBERED, FIRST)), [FIRST]),
-    "a row without a payload": (page((NAMELESS, FIRST)), []),  # the source is replaced
-    "a corrupt duplicate": (
-        HistoryPage((FIRST,) * 3, WRONG_ID + FIRST.id + FIRST.id),
-        [FIRST],
-    ),
-    "a wrong id": (
-        HistoryPage((FIRST, SECOND, THIRD), FIRST.id + WRONG_ID + THIRD.id),
-        [FIRST, THIRD],
-    ),
-    "fewer ids than rows": (HistoryPage((UNNUMBERED, FIRST), FIRST.id), []),
-    "a duplicate": (page((FIRST, SECOND, FIRST)), [FIRST, SECOND]),
+    "a wrong id": ((FIRST, replace(SECOND, id=WRONG_ID), THIRD), 1, [FIRST, THIRD]),
+    "an id of another": ((FIRST, replace(SECOND, id=THIRD.id), THIRD), 1, [FIRST, THIRD]),
+    "numbers below 0": ((replace(SECOND, first=-1), FIRST), 1, [FIRST]),
+    "an unreadable body": ((UNKNOWN_FIELD, FIRST), 1, [FIRST]),
+    "no body": ((opaque_batch(WRONG_ID), FIRST), 0, [FIRST]),
+    "a corrupt duplicate": ((replace(FIRST, id=WRONG_ID), FIRST, FIRST), 1, [FIRST]),
+    "a duplicate": ((FIRST, SECOND, FIRST), 0, [FIRST, SECOND]),
 }
 
 
-@pytest.mark.parametrize(("read", "stored"), PAGES.values(), ids=PAGES)
-def test_T10_rows_of_a_page_are_stored_once_under_the_ids_of_their_fields(
-    read: HistoryPage, stored: list[Publication]
+@pytest.mark.parametrize(("rows", "rejected", "stored"), PAGES.values(), ids=PAGES)
+def test_T10_valid_batches_of_a_page_are_stored_once(
+    rows: tuple[RecordBatch, ...], rejected: int, stored: list[RecordBatch]
 ) -> None:
     host = deferring()
-    feed(host, read)
+    feed(host, *rows)
     assert host.stored == stored
     assert host.machine.count == len(stored)
+    assert host.all(Rejected) == [Rejected(rejected)] * bool(rejected)
 
 
 @pytest.mark.parametrize("is_indexed", [False, True])
@@ -334,30 +274,14 @@ def test_known_publications_of_a_page_keep_their_offsets_and_new_ones_follow(
 ) -> None:
     host = deferring()
     rows = made_many(6)
-    feed(host, page(rows[2:4]))
+    feed(host, *rows[2:4])
     if is_indexed:
         assert len(host.machine.index()) == 2
-    feed(host, page(rows))
+    feed(host, *rows)
     assert host.stored == [*rows[2:4], *rows[:2], *rows[4:]]
     assert dict(host.machine.index().entries()) == {
         row.id: at for at, row in enumerate(host.stored)
     }
-
-
-def test_encoded_publications_of_a_page_are_stored_as_received() -> None:
-    log, rows = MemoryLog(), made_many(4)
-    host = FakeHost(Replica(TOPIC, log), log)
-    host.run(lambda out: host.machine.add_backfill(page(rows[:1]), out))
-    host.machine.end_event()
-    ids = rows[0].id + rows[1].id + b"x" * 32 + rows[3].id
-    encoded = Encoded(memoryview(b"zeroonetwothree"), [4, 3, 3, 5])
-    read = HistoryPage(rows, ids, encoded)
-    effects = host.run(lambda out: host.machine.add_backfill(read, out))
-    taken = (rows[1], rows[3])
-    assert effects == [
-        Store(1, taken, len(b"onethree"), Encoded(b"onethree", [3, 5])),
-        Deliver(taken, 1, Origin.REPAIR, 0, len(b"onethree")),
-    ]
 
 
 def asks(host: FakeHost[Subscriber]) -> bool:
@@ -372,17 +296,17 @@ def is_answered(host: FakeHost[Subscriber], sender: str = "x") -> bool:
 def test_T8_no_session_is_started_or_answered_during_a_backfill() -> None:
     host = deferring(repairs=True, history_ticks=8)
     assert asks(host)
-    feed(host, page(made_many(3)))
+    feed(host, *made_many(3))
     for start in range(3, 30, 3):
         assert not is_answered(host)
         assert not asks(host)
-        feed(host, page(made_many(3, start)))
+        feed(host, *made_many(3, start))
     assert host.stored == [*made_many(30)]
 
 
 def test_T8_announced_backfill_blocks_other_sessions_for_a_bounded_time() -> None:
     host = deferring(repairs=True, history_ticks=4)
-    feed(host, page(made_many(3)))
+    feed(host, *made_many(3))
     end(host)
     host.handle(Tick())
     assert is_answered(host)
@@ -395,7 +319,7 @@ def test_T8_announced_backfill_blocks_other_sessions_for_a_bounded_time() -> Non
 
 def test_T8_tries_are_compared_from_the_tick_after_a_backfill_on() -> None:
     host = deferring(repairs=True, history_ticks=8, quiet_ticks_max=64)
-    feed(host, page(made_many(3)))
+    feed(host, *made_many(3))
     end(host)
     assert not is_answered(host)  # from the next tick on
     assert asks(host)
@@ -404,7 +328,7 @@ def test_T8_tries_are_compared_from_the_tick_after_a_backfill_on() -> None:
 
 def test_T8_backfill_that_stops_blocks_sessions_for_a_bounded_time() -> None:
     host = deferring(repairs=True, history_ticks=4)
-    feed(host, page(made_many(3)))
+    feed(host, *made_many(3))
     assert [asks(host) for _ in range(3)] == [False] * 3
     assert not is_answered(host)
     assert asks(host)
@@ -414,7 +338,7 @@ def test_T8_backfill_that_stops_blocks_sessions_for_a_bounded_time() -> None:
 
 def test_nothing_is_indexed_or_scrubbed_during_a_backfill() -> None:
     host = deferring(repairs=True, history_ticks=8)
-    feed(host, page(made_many(30)))
+    feed(host, *made_many(30))
     effects = [
         effect for _ in range(4) for event in (Tick(), Flush()) for effect in host.handle(event)
     ]
@@ -426,7 +350,7 @@ def test_nothing_is_indexed_or_scrubbed_during_a_backfill() -> None:
 
 def test_sync_request_during_a_backfill_waits_for_its_end() -> None:
     host = deferring(repairs=True, history_ticks=8)
-    feed(host, page(made_many(30)))
+    feed(host, *made_many(30))
     assert host.handle(SyncRequested()) == []
     assert backlog(host) == 30
     end(host)
@@ -439,7 +363,7 @@ def test_ticks_index_nothing_during_a_backfill_at_any_backlog(
 ) -> None:
     monkeypatch.setattr(holdings_module, "FAR_BEHIND", 10)
     host = deferring(repairs=True, history_ticks=8, hashed_ids=10)
-    feed(host, page(made_many(30)))
+    feed(host, *made_many(30))
     host.handle(Tick())
     assert backlog(host) == 30
     end(host)
@@ -453,7 +377,7 @@ def test_ticks_index_nothing_during_a_backfill_at_any_backlog(
     [
         Refused(1, "busy"),
         LogInfo(1, "", 0, 0, 9, 9, (), b""),
-        LogPage(1, None, (), b"", rows_of(made_many(2))),
+        LogPage(1, None, (0, 1), made_many(2)),
     ],
     ids=lambda message: type(message).__name__,
 )

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.config import Rule, Rules
 from skipring.core.effects import Store, Unsubscribed
 from skipring.core.events import (
@@ -19,6 +20,8 @@ from skipring.core.events import (
     NodeSuspected,
     PublishRequested,
     Received,
+    ResendRequested,
+    SubmitRequested,
     SubscribeRequested,
     SyncRequested,
     Tick,
@@ -54,17 +57,18 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.core.prefix import ALL, Prefix
-from skipring.core.publications import Publication
 from skipring.core.ring import asks_supervisor
 from skipring.core.state import LivenessState, SubscriberState, legitimate_state
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import RangeSummary, Summary
+from tests.support.batches import batch
 from tests.support.fake_host import FakeHost, sent
 from tests.support.machines import (
     FAST,
     FIXED,
     ME,
     PAPER,
+    TOPIC,
     Scripted,
     asked,
     label,
@@ -74,7 +78,7 @@ from tests.support.machines import (
     unhurried,
     without,
 )
-from tests.support.strategies import labels, messages, subscriber_states
+from tests.support.strategies import labels, messages, publications, several, subscriber_states
 
 # The node with label 01 in a ring of eight.
 A, Z = peer("001", "a"), peer("011", "z")
@@ -336,7 +340,7 @@ def wrong_claims(host: FakeHost[Subscriber]) -> None:
 def test_wrong_derived_values_are_corrected_within_16_ticks(
     corrupt: Callable[[FakeHost[Subscriber]], None], ticks: int
 ) -> None:
-    news = [Publication(publisher="p", seq=seq, payload=b"x").with_id("news") for seq in (0, 1)]
+    news = [batch(b"x", publisher="p", first=seq, topic=TOPIC) for seq in (0, 1)]
     right, wrong = (subscriber(replace(QUARTER, publications=tuple(news))) for _ in range(2))
     right.tick()
     wrong.tick()
@@ -345,7 +349,7 @@ def test_wrong_derived_values_are_corrected_within_16_ticks(
     right.tick(16 + 6)  # for 6 more ticks a node with a new view floods
     wrong.tick(16 + 6)
     assert wrong.machine.state() == right.machine.state()
-    hello = PublishRequested(payload=b"hello")
+    hello = PublishRequested((BatchRecord(b"hello"),))
     assert wrong.request(hello) == right.request(hello)
     assert wrong.tick() == right.tick()
 
@@ -354,9 +358,8 @@ def test_end_of_the_log_is_current_at_every_event() -> None:
     host = subscriber(QUARTER)
     replica = host.machine.replica
     for offset in range(3):
-        ghost = Publication(publisher="x", seq=9, payload=b"x").with_id("news")
-        replica._end, replica._buffer = 70, (0, (ghost,) * 70)
-        effects = host.handle(PublishRequested(payload=b"hello"))
+        replica._end = 70
+        effects = host.handle(PublishRequested((BatchRecord(b"hello"),)))
         assert [each.offset for each in effects if isinstance(each, Store)] == [offset]
     assert [each.publisher for each in host.machine.publications] == [ME] * 3
 
@@ -441,10 +444,19 @@ NODES = ("a", "b", ME, "y", "z", SUPERVISOR)
 RING_MESSAGE_MAX = 4  # two candidates for the wrap edge that both belong to the line
 CONFIGURATION_MAX = 7  # three displaced references, two new ones
 TIMEOUT_MAX = 15
+NEWS = PublishRequested((BatchRecord(b"news"), BatchRecord(b"more")))
+
+
+def record_ids(batches: tuple[RecordBatch, ...]) -> tuple[bytes, ...]:
+    return tuple(key for each in batches for key in each.record_ids())
+
+
 EVENTS = st.one_of(
-    st.sampled_from([Tick(), Flush(), SyncRequested(), PublishRequested(payload=b"news")]),
+    st.sampled_from([Tick(), Flush(), SyncRequested(), NEWS]),
     st.builds(Received, messages(NODES), st.none() | st.sampled_from(NODES)),
     st.sampled_from([SubscribeRequested(), UnsubscribeRequested(), NodeSuspected("a")]),
+    st.builds(SubmitRequested, several(publications())),
+    st.builds(ResendRequested, several(publications()).map(record_ids)),
 )
 
 
@@ -508,9 +520,9 @@ def bound_about_publications(  # noqa: PLR0911  (one per type)
             # Without T7 each request goes alone; publications go in one chunk, or are deferred.
             return said + 1 + held
         case Publications(publications):
-            return 2 * bool(publications)  # Store and Deliver
+            return 3 * bool(publications)  # Rejected, Store and Deliver
         case PublishNew() | PublishMany():
-            return 2 + edges
+            return 3 + edges
         case Want():
             return len(message.hops)
         case TrieEqual() | CheckHeld() | RequestHandover():

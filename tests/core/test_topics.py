@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from skipring.core import topics as topics_module
+from skipring.core.batches import BatchRecord
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Store, Unsubscribed
 from skipring.core.events import (
@@ -163,12 +164,12 @@ def test_message_without_a_request_leaves_no_topic_behind() -> None:
 def number_in(topics: SubscriberTopics, topic: str) -> int:
     """Join a topic, publish and leave; return the number of the publication."""
     topics.handle(topic, SubscribeRequested())
-    effects = topics.handle(topic, PublishRequested(payload=b"x", time=TIME_US))
-    ((stored,),) = [each.publications for each in effects if isinstance(each, Store)]
+    effects = topics.handle(topic, PublishRequested((BatchRecord(b"x", time=TIME_US),)))
+    ((stored,),) = [each.batches for each in effects if isinstance(each, Store)]
     topics.handle(topic, UnsubscribeRequested())
     topics.handle(topic, Received(UNRECORDED))
     assert topic not in topics
-    return stored.seq
+    return stored.first
 
 
 def test_topics_use_the_incarnation_of_the_process_and_a_rejoined_topic_another() -> None:

@@ -29,6 +29,7 @@ from tests.support.round_trip import carries
 
 PURE: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "batches": "frozen values and functions",
         "config": "frozen values, given when a machine is made",
         "effects": "frozen values; an Outbox exists during one event",
         "events": "frozen values",
@@ -156,9 +157,6 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         },
         "Broadcast": {
             "_lazy_push": (PART, "LazyPush"),
-            "_arrivals": (FILE, "BroadcastState.arrivals"),
-            "_arrived": (DERIVED, "test_wrong_count_of_arrivals_is_corrected_within_a_tick"),
-            "_arrived_bytes": (DERIVED, "test_wrong_count_of_arrivals_is_corrected_within_a_tick"),
             "_calm_ticks": (FILE, "BroadcastState.calm_ticks"),
             "_config": (FIXED, "given when the machine is made"),
             "_edges": (FILE, "BroadcastState.tree_edges"),
@@ -167,7 +165,6 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_is_view_sure": (DERIVED, "test_wrong_view_and_routes_are_repaired_within_a_tick"),
             "_levels": (FILE, "BroadcastState.levels"),
             "news_ticks": (FILE, "BroadcastState.news_ticks"),
-            "_flush_deferrals": (FILE, "BroadcastState.put_off"),
             "_ring": (PART, "Ring"),
             "_routes": (DERIVED, "test_wrong_view_and_routes_are_repaired_within_a_tick"),
             "_shortcuts": (PART, "Shortcuts"),
@@ -175,8 +172,6 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         },
         "LazyPush": {
             "_config": (FIXED, "given when the machine is made"),
-            "_received": (FILE, "LazyPushState.heard"),
-            "_received_ids": (DERIVED, "test_wrong_count_of_announcements_is_corrected_by_a_flush"),
             "_replica": (PART, "Replica"),
             "_missing": (FILE, "LazyPushState.missing"),
             "_news": (FILE, "LazyPushState.news"),
@@ -267,12 +262,12 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
         "Replica": {
             "log": (PART, "MemoryLog"),
             "_end": (DERIVED, "test_end_of_the_log_is_current_at_every_event"),
-            "_buffer": (DERIVED, "test_end_of_the_log_is_current_at_every_event"),
             "_newest": (FILE, "ReplicaState.numbers"),
             "own": (PART, "OwnSequence"),
             "_spent": (FILE, "ReplicaState.spent"),
             "_trie": (PART, "PublicationTrie"),
             "_unindexed": (FILE, "ReplicaState.unindexed"),
+            "_unread": (DERIVED, "test_T12_any_progress_of_reading_the_log_leads_to_a_full_index"),
             "topic": (FIXED, "given when the machine is made"),
         },
         "OwnSequence": {
@@ -289,7 +284,11 @@ TABLE: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "_digests": (FILE, "SubscriberState.hashes"),
             "_scrubbed": (FILE, "ReplicaState.scrubbed"),
         },
-        "MemoryLog": {"_rows": (FILE, "SubscriberState.publications")},
+        "MemoryLog": {
+            "_batches": (FILE, "SubscriberState.publications"),
+            "_starts": (FIXED, "the log stands for a disk, which assigns the offsets"),
+            "_end": (FIXED, "the log stands for a disk, which assigns the offsets"),
+        },
         "SubscriberTopics": {
             "_config": (FIXED, "given when the machines are made"),
             "_incarnation": (DERIVED, "test_corrupt_issuer_issues_new_numbers_below_the_clock"),

@@ -19,11 +19,11 @@ from skipring.core.config import Mode, Preset, ProtocolConfig, Rule, Spread
 from skipring.core.events import Overwritten
 from skipring.core.labels import Label
 from skipring.core.peers import SUPERVISOR, NodeId, Peer
-from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.sim.engine import World
 from skipring.world.legitimacy import Layer, census
 from skipring.world.snapshot import Parcel, Snapshot
+from tests.support.batches import batch
 from tests.support.conversations import (
     peer_or_none,
     publication_text,
@@ -125,8 +125,8 @@ class Stage:
     def hold(self, node: NodeId, *texts: str) -> Iterator[str]:
         """``hold a red blue``: a node has these own publications, and no other node has them."""
         publications = tuple(
-            Publication(publisher=node, seq=seq, payload=text.encode()).with_id(self._world.topic)
-            for seq, text in enumerate(texts)
+            batch(text.encode(), publisher=node, first=first, topic=self._world.topic)
+            for first, text in enumerate(texts)
         )
         state = self._world.subscribers[node].state()
         self._world.add(node, replace(state, publications=publications))

@@ -18,7 +18,7 @@ HOSTS = {
     "sim/engine.py": "World._apply",
 }
 READERS = {
-    ("node/host.py", "NodeHost._publish_now"): "collects the ids of the own publications",
+    ("node/publisher.py", "Publisher._stored"): "collects the batches of the own publications",
     ("sim/engine.py", "World.publish_and_crash"): "drops all effects but Send: the fault itself",
     ("lab/bench/reconcile.py", "_Party._timed"): "measures one machine without a host",
     ("core/topics.py", "SubscriberTopics.handle"): "removes a machine that has unsubscribed",

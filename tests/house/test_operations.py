@@ -14,6 +14,7 @@ import click
 import pytest
 
 from skipring.cli import skipring
+from skipring.core import batches
 from skipring.core import failure_detector as detector
 from skipring.core import limits as core_limits
 from skipring.errors import SkipringError, WireError
@@ -30,7 +31,9 @@ from skipring.node import readings as measures
 from skipring.node.settings import NodeSettings
 from skipring.observability.metrics import METRICS, metrics_page
 from skipring.security import credentials
+from skipring.storage import delivery_log, topic_directory
 from skipring.storage import store as publications
+from skipring.storage import topic_log as segments
 from skipring.wire import handshake as greeting
 from skipring.wire import limits as values
 from tests.house.test_docs import FENCED, PACKAGE, ROOT, commands, read
@@ -361,6 +364,17 @@ def test_documented_limits_equal_those_of_the_code() -> None:
     )
     assert said["data queued for one slow peer"].startswith(f"{partner.QUEUE_BYTES_MAX >> 20} MiB")
     assert said["data waiting for the disk"] == f"{durability.WAITING_BYTES_MAX >> 20} MiB"
+    assert said["records that are sent and stored together (a batch)"] == (
+        f"{batches.RECORDS_MAX}, and {batches.BATCH_BYTES_MAX >> 10} KiB"
+    )
+    assert said["delivery records of a node, per topic"] == (
+        f"two files of {delivery_log.FILE_BYTES_MAX >> 20} MiB with `--data`, "
+        f"else {delivery_log.IN_MEMORY_BYTES_MAX >> 20} MiB"
+    )
+    assert said["quarantine of a topic"] == (
+        f"{topic_directory.QUARANTINE_BYTES_MAX >> 20} MiB, "
+        f"and {topic_directory.QUARANTINE_FILES_MAX} files"
+    )
     assert said["concurrent requests for metrics"].startswith(f"{telemetry.REQUESTS_MAX}, ")
     assert said["topic; node's name"].startswith(f"{values.TOPIC_BYTES_MAX} bytes; ")
 
@@ -368,7 +382,8 @@ def test_documented_limits_equal_those_of_the_code() -> None:
 def test_figures_of_the_page_match_the_code() -> None:
     text = " ".join(read(PAGE).split())
     assert f"names the version of the protocol, now {greeting.VERSION}" in text
-    assert f"and {publications.CACHE_BYTES >> 20} MiB of them cached" in text
+    assert f"a file is full at {segments.SEGMENT_BYTES_MAX >> 20} MiB" in text
+    assert f"up to {2 * publications.FILES_MAX} for the log" in text
     assert f"waits up to {serving.LEAVING_S:.0f} seconds for the supervisor" in text
     assert f"if the event loop answers within {telemetry.ANSWER_S:.0f} s" in text
     assert f"random delays of up to {partner.BACK_OFF_MAX_S:.0f} seconds" in text

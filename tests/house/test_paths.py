@@ -13,7 +13,7 @@ from tests.support.source_tree import ROOT
 from tools.trace_paths import TracedPath, is_counted, table, trace
 
 BOUNDS = ROOT / "tests" / "house" / "path_bounds.toml"
-FUNCTIONS = (NodeHost.dispatch, NodeHost.publish, frame)
+FUNCTIONS = (NodeHost.dispatch, NodeHost.subscribe, frame)
 PATH = TracedPath(tuple(function.__code__ for function in FUNCTIONS))
 
 

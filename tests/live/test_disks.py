@@ -16,32 +16,40 @@ import pytest
 from skipring.api.reader import Cursor
 from skipring.api.reader import Publication as ReadPublication
 from skipring.api.subscription import Subscription
-from skipring.core.messages import Publications, PublishNew
+from skipring.core.batches import RecordBatch
+from skipring.core.log_messages import LogPage
+from skipring.core.messages import Publications, PublishMany, PublishNew
 from skipring.core.publications import Publication
 from skipring.core.subscriber import Subscriber
 from skipring.errors import CursorError
-from skipring.lab.faults.requests import ANSWER_S, END, TOPIC, stranger
+from skipring.lab.faults.requests import TOPIC, ask, fetch_all, stranger
 from skipring.net.transport import Transport
 from skipring.node.host import NodeHost
-from skipring.storage.recovery import Recovery
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from skipring.testing import Cluster
 from skipring.wire.codec import decode
 from skipring.wire.framing import FrameReader
-from skipring.wire.rpc import FetchPublications, PublicationPage
 from tests.support.connections import InspectedConnection, inspected
 
 TICK_S = 0.05
 DEADLINE_S = 120.0  # for operations that take a second: the machine is shared
 KEEPER, VICTIM, NEWCOMER = "keeper", "victim", "newcomer"
-WRITERS = 64  # in parallel: they share commits
+WRITERS = 64  # in parallel: they share commits and batches
 PAYLOAD_BYTES = (20, 200, 3000)
-PAGE_BYTES = 16 * 1024  # of the database, and roughly of its log
+EDGE_BYTES = 128  # at the begin and the end of a file: headers and footers
 UNHURT = {"node-id", "publications.lock"}  # no data, or not of the topic
+
+
+def publications_of(batches: Iterable[RecordBatch]) -> list[Publication]:
+    return [publication for batch in batches for publication in batch.publications()]
 
 
 class Truth(dict[bytes, Publication]):
     """The published publications by id."""
+
+    @classmethod
+    def of(cls, publications: Iterable[Publication]) -> Truth:
+        return cls((each.id, each) for each in publications)
 
     def check(self, given: Iterable[Publication]) -> None:
         """Assert that everything given was published in exactly this form."""
@@ -50,23 +58,40 @@ class Truth(dict[bytes, Publication]):
 
     def check_stored(self, directory: Path) -> None:
         """Assert that the disk contains all of it, nothing else and no damage."""
-        with PublicationStore.open(directory) as store:
-            archive = store.archive(TOPIC)
-            assert store.recovery.damage is None
-            stored = list(archive.publications())
-            assert [each.id for each in stored] == [key for key, _ in archive.entries()]
+        with LogStore.open(directory) as store:
+            log = store.log(TOPIC)
+            assert store.damage is None
+            batches = [entry.batch for entry in log.read_range(0, log.end)]
+            assert [each.id for each in batches] == [key for key, _ in log.entries()]
+        stored = publications_of(batches)
         self.check(stored)
         assert sorted(each.id for each in stored) == sorted(self)
+
+
+@pytest.fixture(params=[None, 4096], ids=["one segment", "many segments"])
+def segments(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limit the size of segments, so that most of them are sealed."""
+    if request.param is not None:
+        use_small_segments(monkeypatch, request.param)
+
+
+@pytest.fixture
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_small_segments(monkeypatch, 4096)
+
+
+def use_small_segments(monkeypatch: pytest.MonkeyPatch, bytes_max: int) -> None:
+    monkeypatch.setattr(LogStore, "open", partial(LogStore.open, segment_bytes_max=bytes_max))
 
 
 # -- outbound publications ---------------------------------------------------------------------
 
 
 class Sent:
-    """All publications that one node has sent to others, in any message."""
+    """All batches that one node has sent to others, in any message."""
 
     def __init__(self, name: str, patch: pytest.MonkeyPatch) -> None:
-        self.publications: list[Publication] = []
+        self.batches: list[RecordBatch] = []
         send = Transport.send
 
         def note_and_send(links: Transport, to: str, frame: bytes) -> None:
@@ -79,25 +104,26 @@ class Sent:
     def _note(self, frame: bytes) -> None:
         for cut in FrameReader().feed(frame):
             match decode(cut).message:
-                case Publications(publications=several) | PublicationPage(publications=several):
-                    self.publications += (each.with_id(TOPIC) for each in several)
+                case Publications(publications=several) | PublishMany(publications=several):
+                    self.batches += several
+                case LogPage(batches=several):
+                    self.batches += [each for each in several if each.body]
                 case PublishNew(publication=one):
-                    self.publications.append(one.with_id(TOPIC))
+                    self.batches.append(one)
 
 
 async def listed(name: str, address: str) -> list[Publication]:
-    """Return all publications that a member lists for a client, with their listed ids."""
-    found: list[Publication] = []
+    """Return all publications that a member serves to a client, under their batch ids."""
+    found: list[RecordBatch] = []
     start: int | None = 0
     async with stranger() as outsider:
-        outsider.book.learn({name: address})
         while start is not None:
-            question = partial(FetchPublications, start=start, end=END, payloads=True)
-            page = await outsider.request(TOPIC, name, question, PublicationPage, ANSWER_S)
-            assert isinstance(page, PublicationPage), f"{name} says {page}"
-            found += page.publications
+            question = fetch_all(start, contents=True)
+            page = await ask(outsider, (name, address), question, LogPage)
+            found += page.batches
             start = page.next
-    return found
+    assert all(each.is_genuine(TOPIC) for each in found)
+    return publications_of(found)
 
 
 def as_stored(read: ReadPublication) -> Publication:
@@ -136,11 +162,10 @@ def machine_of(node: NodeHost) -> Subscriber:
 
 def truth_of(cluster: Cluster) -> Truth:
     """Return the publications of the keeper."""
-    stored = machine_of(cluster.node(KEEPER)).publications
-    return Truth((each.id, each) for each in stored)
+    return Truth.of(publications_of(machine_of(cluster.node(KEEPER)).publications))
 
 
-async def fill(cluster: Cluster, topic: Subscription, count: int) -> None:
+async def fill(cluster: Cluster, topic: Subscription, count: int, writers: int = WRITERS) -> None:
     """Publish at the keeper and at the victim in parallel; return when both have all."""
     rng, numbers = Random(count), iter(range(count))
 
@@ -153,19 +178,19 @@ async def fill(cluster: Cluster, topic: Subscription, count: int) -> None:
             else:
                 await topic.publish(payload, key=b"%d" % number, headers={"number": str(number)})
 
-    await asyncio.gather(*(write() for _ in range(WRITERS)))
+    await asyncio.gather(*(write() for _ in range(writers)))
     await topic.synced(DEADLINE_S)
 
 
 async def durable(cluster: Cluster, connection: InspectedConnection) -> None:
     """Wait until all publications of the victim are below its durable mark."""
     assert connection.session.store is not None
-    archive = connection.session.store.archive(TOPIC)
-    await cluster.until(lambda: archive.durable_end == archive.end > 0, DEADLINE_S)
+    log = connection.session.store.log(TOPIC)
+    await cluster.until(lambda: log.durable_end == log.end > 0, DEADLINE_S)
 
 
 async def pristine(cluster: Cluster, directory: Path, count: int) -> list[Path]:
-    """Return the directory of the victim after a stop, and after a crash with a log."""
+    """Return the directory of the victim after a stop, and after a crash."""
     living, stopped, crashed = (directory / name for name in ("living", "stopped", "crashed"))
     for is_last in (False, True):
         async with victim_of(cluster, living) as node, node.subscribe(TOPIC) as topic:
@@ -184,7 +209,7 @@ class Place(NamedTuple):
     """A byte of a file in a directory."""
 
     directory: Path
-    file: str
+    file: Path  # in the directory
     offset: int
 
 
@@ -194,10 +219,10 @@ class Vandal:
     def __init__(self, originals: list[Path], rng: Random) -> None:
         self._rng = rng
         self._files = [
-            (original, path.name, path.stat().st_size)
+            (original, path.relative_to(original), path.stat().st_size)
             for original in originals
-            for path in sorted(original.iterdir())
-            if path.name not in UNHURT and path.stat().st_size
+            for path in sorted(original.rglob("*"))
+            if path.name not in UNHURT and path.is_file() and path.stat().st_size
         ]
 
     def damaged(self, number: int, copy: Path) -> str:
@@ -217,9 +242,8 @@ class Vandal:
             [(directory, file, size)] = rng.choices(files, [size for _, _, size in files])
             return Place(directory, file, rng.randrange(size))
         directory, file, size = files[number // 2 % len(files)]
-        page = rng.randrange(-(-size // PAGE_BYTES)) * PAGE_BYTES
-        heads = (rng.randrange(128), page + rng.randrange(32), rng.randrange(size))
-        return Place(directory, file, min(rng.choice(heads), size - 1))
+        edge = rng.randrange(min(EDGE_BYTES, size))
+        return Place(directory, file, rng.choice((edge, size - 1 - edge, rng.randrange(size))))
 
     def _damage(self, path: Path, offset: int) -> str:
         data = bytearray(path.read_bytes())
@@ -236,14 +260,21 @@ class Vandal:
         return f"{kind} at {offset} of {path.parent.name}/{path.name}"
 
 
+class Loss(NamedTuple):
+    """Loss that a store has found when it was opened."""
+
+    damage: str | None
+    epoch: int
+
+
 # -- healing -----------------------------------------------------------------------------------
 
 
-async def heal(cluster: Cluster, directory: Path, truth: Truth, newcomer: str) -> Recovery:
+async def heal(cluster: Cluster, directory: Path, truth: Truth, newcomer: str) -> Loss:
     """Start the victim and an empty new member; wait until all are equal and correct."""
     async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
         assert node.session.store is not None
-        recovery = node.session.store.recovery
+        loss = Loss(node.session.store.damage, node.session.store.log(TOPIC).epoch)
         truth.check(await listed(node.name, node.session.host.address))
         await cluster.join(newcomer)
         async with asyncio.timeout(DEADLINE_S):
@@ -259,10 +290,10 @@ async def heal(cluster: Cluster, directory: Path, truth: Truth, newcomer: str) -
         assert sorted(each.id for each in shown) == sorted(truth)
         await durable(cluster, node)
     await cluster.leave(newcomer)
-    assert sorted(cluster.delivered(newcomer)) == sorted(p.payload or b"" for p in truth.values())
+    assert sorted(cluster.delivered(newcomer)) == sorted(p.payload for p in truth.values())
     assert truth_of(cluster) == truth
     truth.check_stored(directory)
-    return recovery
+    return loss
 
 
 def are_equal(nodes: Iterable[NodeHost]) -> bool:
@@ -272,16 +303,18 @@ def are_equal(nodes: Iterable[NodeHost]) -> bool:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("positions", [20, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("segments")
 async def test_damaged_files_of_a_stopped_node_are_never_served_and_are_repaired(
     positions: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = Sent(VICTIM, monkeypatch)
-    found: list[Recovery] = []
+    found: list[Loss] = []
     async with keeper_alone() as cluster:
-        vandal = Vandal(await pristine(cluster, tmp_path, 240), Random(positions))
+        originals = await pristine(cluster, tmp_path, 240)
+        vandal = Vandal(originals, Random(positions))
         truth = truth_of(cluster)
         assert len(truth) == 240
-        sent.publications.clear()
+        sent.batches.clear()
         copy = tmp_path / VICTIM
         for number in range(positions):
             what = vandal.damaged(number, copy)
@@ -291,10 +324,12 @@ async def test_damaged_files_of_a_stopped_node_are_never_served_and_are_repaired
                 error.add_note(f"position {number}: {what}")
                 raise
             shutil.rmtree(copy)
-    truth.check(sent.publications)
-    assert any(recovery.lost for recovery in found)
-    assert any(recovery.raised for recovery in found)
-    assert len(sent.publications) > len(truth) * positions / 10  # others were served, too
+    assert all(batch.is_genuine(TOPIC) for batch in sent.batches)
+    truth.check(publications_of(sent.batches))
+    assert any(loss.damage for loss in found)
+    assert len({loss.epoch for loss in found}) > 1, "an epoch ends with a loss"
+    served = sum(batch.count for batch in sent.batches)
+    assert served > len(truth) * positions / 10  # others were served, too
 
 
 @pytest.mark.heavy
@@ -334,9 +369,7 @@ async def read_on(cluster: Cluster, directory: Path, cursor: Cursor, count: int)
         node.subscribe(TOPIC, cursor) as topic,
         asyncio.timeout(DEADLINE_S),
     ):
-        read = Truth(
-            (each.id, as_stored(each)) for each in [await anext(topic) for _ in range(count)]
-        )
+        read = Truth.of([as_stored(await anext(topic)) for _ in range(count)])
         await topic.synced(DEADLINE_S)
         await durable(cluster, node)
         assert await topic.read_available() == []
@@ -346,21 +379,32 @@ async def read_on(cluster: Cluster, directory: Path, cursor: Cursor, count: int)
 async def begun(cluster: Cluster, directory: Path) -> tuple[Cursor, Truth]:
     """Return a cursor after the first 30 of 60 publications, and the other half in log order."""
     async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
-        await fill(cluster, topic, 60)
+        await fill(cluster, topic, 60, writers=1)  # batches of one record
         await durable(cluster, node)
         for _ in range(30):
             await anext(topic)
         cursor = topic.cursor()
         rest = [as_stored(await anext(topic)) for _ in range(30)]
-    return cursor, Truth((each.id, each) for each in rest)
+    return cursor, Truth.of(rest)
 
 
 def spoil(directory: Path, publication: Publication) -> None:
-    """Damage one publication in the database."""
-    database = directory / "publications.sqlite3"
-    data = bytearray(database.read_bytes())
-    data[data.index(publication.payload or b"") + 5] ^= 1
-    database.write_bytes(data)
+    """Damage one publication in its segment."""
+    (path,) = [
+        path
+        for path in directory.rglob("*")
+        if path.is_file() and publication.payload in path.read_bytes()
+    ]
+    data = bytearray(path.read_bytes())
+    data[data.index(publication.payload) + 5] ^= 1
+    path.write_bytes(data)
+
+
+def publications_in(directory: Path) -> list[Publication]:
+    """Return the stored publications, in the order of their offsets."""
+    with LogStore.open(directory) as store:
+        log = store.log(TOPIC)
+        return publications_of(entry.batch for entry in log.read_range(0, log.end))
 
 
 async def test_reader_resumes_at_its_cursor_after_a_stop(tmp_path: Path) -> None:
@@ -369,6 +413,20 @@ async def test_reader_resumes_at_its_cursor_after_a_stop(tmp_path: Path) -> None
         assert await read_on(cluster, tmp_path, cursor, len(rest)) == rest
 
 
+async def test_reader_resumes_at_a_cursor_inside_a_batch(tmp_path: Path) -> None:
+    async with keeper_alone() as cluster:
+        async with victim_of(cluster, tmp_path) as node, node.subscribe(TOPIC) as topic:
+            ids = await topic.publish_many([b"%d" % number for number in range(60)])
+            for _ in range(25):
+                await anext(topic)
+            cursor = topic.cursor()
+        (batch,) = machine_of(cluster.node(KEEPER)).publications
+        assert batch.count == 60
+        rest = await read_on(cluster, tmp_path, cursor, 35)
+        assert list(rest) == ids[25:]
+
+
+@pytest.mark.usefixtures("small_segments")
 async def test_publication_lost_after_a_cursor_and_restored_is_read(tmp_path: Path) -> None:
     async with keeper_alone() as cluster:
         cursor, rest = await begun(cluster, tmp_path)
@@ -376,18 +434,38 @@ async def test_publication_lost_after_a_cursor_and_restored_is_read(tmp_path: Pa
         assert await read_on(cluster, tmp_path, cursor, len(rest)) == rest
 
 
+@pytest.mark.usefixtures("small_segments")
 async def test_publication_lost_before_a_cursor_and_restored_is_read_again(tmp_path: Path) -> None:
     async with keeper_alone() as cluster:
         cursor, rest = await begun(cluster, tmp_path)
-        with PublicationStore.open(tmp_path) as store:
-            lost = store.archive(TOPIC).read(7)
-        assert lost is not None
+        lost = publications_in(tmp_path)[7]
         spoil(tmp_path, lost)
         expected = Truth({**rest, lost.id: lost})
         assert await read_on(cluster, tmp_path, cursor, len(expected)) == expected
 
 
-@pytest.mark.parametrize("loss", ["the directory", "the last publication"])
+async def test_cursor_before_a_lost_end_stays_valid(tmp_path: Path) -> None:
+    async with keeper_alone() as cluster:
+        cursor, rest = await begun(cluster, tmp_path)
+        spoil(tmp_path, publications_in(tmp_path)[-1])
+        assert await read_on(cluster, tmp_path, cursor, len(rest)) == rest
+
+
+async def test_cursor_after_a_lost_end_is_refused(tmp_path: Path) -> None:
+    async with keeper_alone() as cluster:
+        async with victim_of(cluster, tmp_path) as node, node.subscribe(TOPIC) as topic:
+            await fill(cluster, topic, 20, writers=1)
+            for _ in range(20):
+                await anext(topic)
+            await durable(cluster, node)
+            cursor = topic.cursor()
+        spoil(tmp_path, publications_in(tmp_path)[-1])
+        async with victim_of(cluster, tmp_path) as node:
+            with pytest.raises(CursorError, match=r"start=.all."):
+                node.subscribe(TOPIC, cursor)
+
+
+@pytest.mark.parametrize("loss", ["the directory", "a publication in the middle"])
 async def test_old_cursor_is_refused_after_a_loss_even_when_everything_is_restored(
     loss: str, tmp_path: Path
 ) -> None:
@@ -398,9 +476,7 @@ async def test_old_cursor_is_refused_after_a_loss_even_when_everything_is_restor
         if loss == "the directory":
             shutil.rmtree(directory)
         else:
-            with PublicationStore.open(directory) as store:
-                *_, last = store.archive(TOPIC).publications()
-            spoil(directory, last)
+            spoil(directory, publications_in(directory)[40])
         for _ in range(2):
             async with victim_of(cluster, directory) as node:
                 with pytest.raises(CursorError, match=r"start=.all."):

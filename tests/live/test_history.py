@@ -12,16 +12,16 @@ import pytest
 
 from skipring.core.antientropy import AntiEntropy
 from skipring.core.backfill import TransferTracker
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Outbox, Send, Store
 from skipring.core.log import MemoryLog
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
-from skipring.core.publications import Publication
 from skipring.core.replica import Replica
+from skipring.lab.faults.load import written_bytes
 from skipring.lab.faults.processes import LiveProcesses
 from skipring.lab.faults.requests import TOPIC
-from skipring.storage.durable_mark import losses_of
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from skipring.testing import Cluster
 from tests.support.connections import inspected
 
@@ -32,39 +32,51 @@ COMMITTED_AT_ONCE = 5_000
 KILLS_MAX = 20  # on a busy machine a kill may come too late
 
 
-def publication(seq: int) -> Publication:
-    """Return a unique publication of a history."""
-    payload = b"%d is a number " % seq * (1 + seq % 7)
-    return Publication(
-        publisher=f"node{seq % 5}", seq=seq, payload=payload, time=1 + seq, key=b"%d" % (seq % 100)
-    ).with_id(TOPIC)
+def batch(first: int, count: int) -> RecordBatch:
+    """Return a unique batch of a history."""
+    records = [
+        BatchRecord(b"%d is a number " % seq * (1 + seq % 7), 1 + seq, b"%d" % (seq % 100))
+        for seq in range(first, first + count)
+    ]
+    return RecordBatch.of(records, publisher=f"node{first % 5}", first=first, topic=TOPIC)
 
 
-def filled(directory: Path, count: int) -> dict[bytes, Publication]:
-    """Write a history into the data directory of a node; return it by id."""
-    history = [publication(seq) for seq in range(count)]
-    with PublicationStore.open(directory) as store:
-        archive = store.archive(TOPIC)
-        for offset, each in enumerate(history):
-            archive.write(offset, each)
-            if archive.unwritten == COMMITTED_AT_ONCE:
+def history_of(count: int) -> list[RecordBatch]:
+    """Return a history of ``count`` records in batches of 1 to 5."""
+    made: list[RecordBatch] = []
+    first = 0
+    while first < count:
+        made.append(batch(first, min(1 + len(made) % 5, count - first)))
+        first = made[-1].end
+    return made
+
+
+def filled(directory: Path, count: int) -> list[RecordBatch]:
+    """Write a history into the data directory of a node; return it."""
+    history = history_of(count)
+    with LogStore.open(directory) as store:
+        log = store.log(TOPIC)
+        for each in history:
+            log.append(each)
+            if store.unwritten >= COMMITTED_AT_ONCE:
                 store.commit()
         store.commit()
-    return {each.id: each for each in history}
+    return history
 
 
-def kept(directory: Path, history: dict[bytes, Publication]) -> int:
-    """Return the stored part of a history; assert an intact store without other records."""
-    with PublicationStore.open(directory) as store:
-        archive = store.archive(TOPIC)
-        assert store.recovery.damage is None
-        assert (losses_of(archive.epoch), archive.durable_end) == (0, archive.end)
-        stored = list(archive.publications())
-        assert [each.id for each in stored] == [key for key, _ in archive.entries()]
-    assert len(stored) == archive.end == len({each.id for each in stored})
+def kept(directory: Path, history: list[RecordBatch]) -> int:
+    """Return the stored records of a history; assert an intact store without other batches."""
+    with LogStore.open(directory) as store:
+        log = store.log(TOPIC)
+        assert store.damage is None
+        assert log.durable_end == log.end == log.records
+        stored = [entry.batch for entry in log.read_range(0, log.end)]
+        assert [each.id for each in stored] == [key for key, _ in log.entries()]
+    by_id = {each.id: each for each in history}
+    assert len({each.id for each in stored}) == len(stored)
     for each in stored:
-        assert history[each.id] == each
-    return len(stored)
+        assert by_id[each.id] == each
+    return sum(each.count for each in stored)
 
 
 # -- joining -----------------------------------------------------------------------------------
@@ -85,12 +97,12 @@ async def test_new_member_gets_a_long_history(tmp_path: Path, count: int) -> Non
             newcomer.subscribe(TOPIC) as topic,
         ):
             assert newcomer.session.store is not None
-            archive = newcomer.session.store.archive(TOPIC)
-            await cluster.until(lambda: archive.durable_end == len(history), DEADLINE_S)
+            log = newcomer.session.store.log(TOPIC)
+            await cluster.until(lambda: log.durable_end == count, DEADLINE_S)
             await topic.synced(DEADLINE_S)
-            assert topic.lag == archive.end == len(history)
+            assert topic.lag == log.end == count
         assert len(machine.index()) == len(history)
-    assert kept(own, history) == len(history) == count
+    assert kept(own, history) == count
 
 
 # -- repeated transfers ------------------------------------------------------------------------
@@ -101,19 +113,19 @@ class Pair:
 
     def __init__(self, count: int) -> None:
         config = ProtocolConfig()
-        self._archives = {
-            HOLDER: MemoryLog([publication(seq) for seq in range(count)]),
+        self._logs = {
+            HOLDER: MemoryLog([batch(first, 1) for first in range(count)]),
             NEWCOMER: MemoryLog(),
         }
         self._machines: dict[str, AntiEntropy] = {}
         self._rng = Random(count)
-        for name, archive in self._archives.items():
-            replica = Replica(TOPIC, archive)
+        for name, log in self._logs.items():
+            replica = Replica(TOPIC, log)
             replica.recover({})
             assert len(replica.index().root()) > 0  # the digests of the holder are computed
             self._machines[name] = AntiEntropy(name, replica, TransferTracker(config), config)
         self._on_the_way: deque[tuple[str, Message]] = deque()
-        self.sent = 0  # publications
+        self.sent = 0  # batches
 
     def tick(self, name: str) -> None:
         out = Outbox()
@@ -142,8 +154,9 @@ class Pair:
     def _perform(self, name: str, out: Outbox) -> None:
         for effect in out.effects:
             match effect:
-                case Store(offset=offset, publications=stored):
-                    self._archives[name].write(offset, *stored)
+                case Store(batches=stored):
+                    for each in stored:
+                        self._logs[name].append(each)
                 case Send(to=to, message=message):
                     self._on_the_way.append((to, message))
                     if isinstance(message, Publications):
@@ -151,7 +164,7 @@ class Pair:
 
     @property
     def lacking(self) -> int:
-        return self._archives[HOLDER].end - self._archives[NEWCOMER].end
+        return self._logs[HOLDER].end - self._logs[NEWCOMER].end
 
 
 def other_than(name: str) -> str:
@@ -194,11 +207,6 @@ def test_sync_requests_do_not_repeat_the_transfer() -> None:
 # -- kills during a backfill -------------------------------------------------------------------
 
 
-def written_bytes(directory: Path) -> int:
-    """Return the size of the files of a data directory."""
-    return sum(path.stat().st_size for path in directory.glob("publications.*"))
-
-
 class WatchedProcesses(LiveProcesses):
     """Processes that are checked often enough to be killed in the middle of a backfill."""
 
@@ -207,18 +215,19 @@ class WatchedProcesses(LiveProcesses):
 
 
 def killed_and_restarted(
-    ring: LiveProcesses, name: str, enough: int, history: dict[bytes, Publication]
+    ring: LiveProcesses, name: str, enough: int, history: list[RecordBatch]
 ) -> int:
     """Kill a new member after ``enough`` written bytes, then let it fetch the rest.
 
-    Return the number of its publications at the kill.
+    Return the number of its records at the kill.
     """
     ring.start(name)
     ring.until(lambda: written_bytes(ring.data(name)) > enough)
     ring.kill(name)
     part = kept(ring.data(name), history)
     ring.restart(name)
-    ring.until(lambda: ring.stored(name) == history.keys())
+    ids = {key for each in history for key in each.record_ids()}
+    ring.until(lambda: ring.stored(name) == ids)
     ring.send_signal(name, signal.SIGTERM)  # shown publications may not be written yet
     assert ring.exit_status(name) == 0
     return part
@@ -241,7 +250,7 @@ def test_member_killed_during_a_backfill_has_everything_after_a_restart(
         for loop in range(KILLS_MAX):
             name = f"{NEWCOMER}{loop}"
             parts.append(killed_and_restarted(ring, name, rng.randrange(half), history))
-            assert kept(ring.data(name), history) == len(history)
+            assert kept(ring.data(name), history) == count
             if loop + 1 >= kills and any(0 < part < count for part in parts):
                 return
     pytest.fail(f"no kill was in the middle of a backfill: {parts}")

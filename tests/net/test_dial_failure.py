@@ -136,9 +136,9 @@ FOREIGN = {
     "closes": (closing(), "{} closed the connection during the handshake"),
     "resets": (closing(resets=True), "{} closed the connection during the handshake"),
     "silent": (saying(b""), "{} accepts connections but has not answered as skipring"),
-    "version 3": (
-        saying(greeting_of_version(3)),
-        f"{{}} uses wire version 3, this process uses {VERSION}",
+    "another version": (
+        saying(greeting_of_version(VERSION + 1)),
+        f"{{}} uses wire version {VERSION + 1}, this process uses {VERSION}",
     ),
     "node": (
         skipring(lambda: Host("b")),
@@ -411,8 +411,8 @@ def test_leaving_node_does_not_log_a_lost_supervisor() -> None:
         (b"\x16", Cause.FOREIGN, r"'\x16'"),
         (b"-ERR unknown command\r\n", Cause.FOREIGN, r"'-ERR unknown command\r\n'"),
         (b"\x1b[2J" * 100, Cause.FOREIGN, repr("\x1b[2J" * 10) + "..."),
-        (greeting_of_version(3), Cause.VERSION, "3"),
-        (greeting_of_version(3)[:9], Cause.FOREIGN, r"'\x00\x00\x00\x17\x00\x93\xa8sk'"),
+        (greeting_of_version(VERSION + 1), Cause.VERSION, str(VERSION + 1)),
+        (greeting_of_version(VERSION + 1)[:9], Cause.FOREIGN, r"'\x00\x00\x00\x17\x00\x93\xa8sk'"),
     ],
 )
 def test_first_bytes_of_a_server_are_recognised(first: bytes, cause: Cause, detail: str) -> None:

@@ -52,8 +52,8 @@ async def test_large_frames_and_small_ones_keep_their_order() -> None:
             await until(lambda: a.links.peer("b")._size < 1 << 21)
         await until(lambda: len(b.got) == len(sizes))
         publications = [it.publication for _, it in b.got if isinstance(it, PublishNew)]
-        assert [p.seq for p in publications] == list(range(len(sizes)))
-        assert [len(p.payload or b"") for p in publications] == sizes
+        assert [p.first for p in publications] == list(range(len(sizes)))
+        assert [len(p.records()[0].payload) for p in publications] == sizes
 
 
 async def test_peer_is_not_dialled_before_the_first_frame() -> None:
@@ -159,7 +159,7 @@ async def test_queue_of_a_blocked_peer_is_bounded_and_others_are_not_slowed(
         assert dropped > frames / 2
         link_of(slow, "a").transport.resume_reading()
         await until(lambda: len(slow.got) == 1 + frames - dropped)
-        seqs = [it.publication.seq for _, it in slow.got if isinstance(it, PublishNew)]
+        seqs = [it.publication.first for _, it in slow.got if isinstance(it, PublishNew)]
         assert seqs == sorted(set(seqs)), "what was not dropped comes in order and once"
 
 

@@ -12,17 +12,21 @@ import pytest
 from msgspec.structs import fields
 
 from skipring.core import log_pages
-from skipring.core.events import IndexRequested, PublishRequested
+from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.effects import Origin
+from skipring.core.events import IndexRequested
 from skipring.core.log import MemoryLog
-from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, Refused
+from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.log_pages import log_page
 from skipring.core.peers import NodeId
-from skipring.core.publications import Publication
 from skipring.net import connection as link_module
 from skipring.net import work_budget
 from skipring.net.work_budget import SLICE_S, TURN_S, WorkBudget, time_limit
-from skipring.node.status_server import INDEX_SLICE_IDS, publication_page
-from skipring.storage.store import PublicationStore
+from skipring.node import arrival_tap
+from skipring.node.arrival_tap import delivery_page
+from skipring.node.status_server import INDEX_SLICE_IDS
+from skipring.storage.delivery_log import DeliveryLog
+from skipring.storage.store import LogStore
 from skipring.wire.chaos import Damage
 from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.framing import FrameReader
@@ -32,13 +36,13 @@ from skipring.wire.rpc import (
     BUSY,
     REQUEST_TYPES,
     WIRE_TYPES,
-    FetchPublications,
+    FetchDeliveries,
     FindMembers,
     GetNodeStatus,
     NodeStatus,
-    PublicationPage,
     WireMessage,
 )
+from tests.support.batches import batch, batch_of, opaque_batch
 from tests.support.exchanges import (
     Caller,
     LoopFactory,
@@ -248,7 +252,7 @@ async def read_until(caller: Caller, count: int) -> list[WireMessage]:
 async def test_requests_of_a_client_that_does_not_read_answers_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answer = encode(TOPIC, PublicationPage(1, None, (large(0),)))
+    answer = encode(TOPIC, LogPage(1, None, (0,), (batch(bytes(400_000), topic=TOPIC),)))
     count = 100
     async with hosts("a") as (a,), call(a) as caller:
         a.on_message = lambda sender: a.links.send(sender, answer)
@@ -260,10 +264,6 @@ async def test_requests_of_a_client_that_does_not_read_answers_wait(
         assert a.links.counts["queue full"] == 0
         caller.writer.transport.resume_reading()  # type: ignore[attr-defined]
         assert len(await read_until(caller, count)) == count
-
-
-def large(seq: int) -> Publication:
-    return Publication(publisher="p", seq=seq, payload=bytes(400_000), time=1).with_id(TOPIC)
 
 
 # -- requests --------------------------------------------------------------------------------
@@ -281,7 +281,6 @@ def test_every_message_with_a_request_number_is_a_request_or_an_answer() -> None
         "GetNodeStatus",
         "GetSupervisorStatus",
         "Isolate",
-        "FetchPublications",
         "FindMembers",
         "Overwrite",
         "OverwriteDatabase",
@@ -341,8 +340,8 @@ class FilledRing:
 
     async def __aenter__(self) -> LiveRing:
         ring = await self._ring.__aenter__()
-        made = (PublishRequested(payload=b"%d" % number) for number in range(self._count))
-        await ring.nodes["n0"].publish(TOPIC, *made)
+        for number in range(self._count):
+            await ring.nodes["n0"].publish(TOPIC, BatchRecord(b"%d" % number))
         await ring.wait_healthy()
         return ring
 
@@ -370,9 +369,8 @@ async def status_of(ring: LiveRing) -> NodeStatus | None:
 # -- scans -----------------------------------------------------------------------------------
 
 
-def many(count: int) -> list[Publication]:
-    made = (Publication(publisher="p", seq=n, payload=b"x", time=1) for n in range(count))
-    return [each.with_id(TOPIC) for each in made]
+def many(count: int) -> list[RecordBatch]:
+    return [batch(b"x", publisher="p", first=n, topic=TOPIC) for n in range(count)]
 
 
 def spent_after(calls: int) -> Callable[[], bool]:
@@ -384,13 +382,16 @@ def spent_after(calls: int) -> Callable[[], bool]:
 def test_scan_without_matches_stops_at_its_limit_and_continues(
     contents: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_pages, "SCANNED_RECORDS_MAX", 5000)
+    name = "CONTENT_PAGE" if contents else "LISTING_PAGE"
+    limits = getattr(log_pages, name)._replace(scanned_entries_max=5000)
+    monkeypatch.setattr(log_pages, name, limits)
     stored = many(20_000)
-    with PublicationStore.open(tmp_path) as store:
-        archive = store.archive(TOPIC)
-        archive.write(0, *stored)
+    with LogStore.open(tmp_path) as store:
+        log = store.log(TOPIC)
+        for each in stored:
+            log.append(each)
         store.commit()
-        for each in (archive, MemoryLog(stored)):
+        for each in (log, MemoryLog(stored)):
             pages, start = 0, 0
             while True:
                 question = FetchLog(1, "", 0, start, END, 0, 1, contents=contents)
@@ -401,19 +402,23 @@ def test_scan_without_matches_stops_at_its_limit_and_continues(
                     break
                 assert page.next > start
                 start = page.next
-            assert pages > 1
+            assert pages in (4, 5)
 
 
-def test_list_of_publications_stops_at_its_budget_and_continues() -> None:
-    archive, found, start = MemoryLog(many(100)), list[bytes](), 0
-    while True:
-        page = publication_page(archive, FetchPublications(1, start, END, True), spent_after(9))
-        assert len(page.publications) <= 10
-        found += [each.id for each in page.publications]
-        if page.next is None:
-            break
+def test_page_of_deliveries_stops_at_its_budget_and_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(arrival_tap, "SCAN", arrival_tap.SCAN._replace(entries_max=1))
+    stored = [batch_of(b"x", b"y", publisher="p", first=n, topic=TOPIC) for n in range(50)]
+    trace, log, found = DeliveryLog(), MemoryLog(stored), list[int]()
+    trace.record(TOPIC, 0, 1, 0, Origin.SPREAD, 100)
+    start: int | None = 0
+    while start is not None:
+        page = delivery_page(trace, TOPIC, log, FetchDeliveries(1, start, END), spent_after(4))
+        assert len(page.offsets) <= 10
+        found += page.offsets
         start = page.next
-    assert found == [each.id for each in archive.publications()]
+    assert found == list(range(100))
 
 
 def test_time_limit_equals_one_turn() -> None:
@@ -436,8 +441,8 @@ async def test_status_after_a_backfill_follows_slices_of_the_index(
         await ring.wait_healthy()
         node = ring.nodes["n0"]
         node.ticker.stop()
-        made = (PublishRequested(payload=b"%d" % number) for number in range(count))
-        await node.publish(TOPIC, *made)
+        ids = (number.to_bytes(32, "little") for number in range(count))
+        await node.submit(TOPIC, *(opaque_batch(key, first=n) for n, key in enumerate(ids)))
         machine = node.machine(TOPIC)
         assert machine is not None
         node.dispatch(TOPIC, IndexRequested(INDEX_SLICE_IDS))

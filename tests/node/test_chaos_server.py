@@ -11,8 +11,9 @@ from random import Random
 
 import pytest
 
+from skipring.core.batches import BatchRecord
 from skipring.core.effects import Deliver
-from skipring.core.events import PublishRequested, Received, Shutdown
+from skipring.core.events import Received
 from skipring.core.log_messages import Refused
 from skipring.core.messages import (
     Introduce,
@@ -25,10 +26,10 @@ from skipring.core.messages import (
     Subscribe,
 )
 from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId
-from skipring.core.publications import Publication
 from skipring.core.state import LivenessState, SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import EMPTY_ROOT
+from skipring.lab.faults.samples import BATCH
 from skipring.net.addresses import supervisor_at
 from skipring.node.chaos_server import (
     DAMAGES,
@@ -54,9 +55,10 @@ from skipring.wire.chaos import (
 )
 from skipring.wire.codec import Envelope, encode
 from skipring.wire.framing import CONTROL, Frame
+from tests.support.batches import batch
 from tests.support.connections import healthy_cluster
 from tests.support.machines import label, peer
-from tests.wire.samples import PUBLICATION, SAMPLES
+from tests.wire.samples import SAMPLES
 
 TOPIC = "news"
 STILL_S = 36_000.0  # no tick happens
@@ -84,7 +86,7 @@ def machine_of(node: NodeHost) -> Subscriber:
 
 async def fill(node: NodeHost, count: int) -> None:
     for number in range(count):
-        await node.publish(TOPIC, PublishRequested(payload=b"%d" % number))
+        await node.publish(TOPIC, BatchRecord(b"%d" % number))
 
 
 # -- consent ---------------------------------------------------------------------------------
@@ -154,29 +156,27 @@ async def test_overwrite_changes_all_variables_except_membership_and_publication
         assert len(state.publications) == len(machine_of(node).index()) == 3
 
 
-async def test_received_publications_are_stored_before_an_overwrite_and_delivered_once() -> None:
+async def test_received_publications_are_delivered_once_across_an_overwrite() -> None:
     delivered: list[int] = []
 
     def deliver(delivery: Deliver) -> None:
-        delivered.extend(each.seq for each in delivery.publications)
+        delivered.extend(each.first for each in delivery.batches)
 
     settings = NodeSettings(tick_s=STILL_S, flush_s=STILL_S, is_chaotic=True)
-    assert settings.config.defers_storage
+    assert settings.config.defers_indexing
     node = NodeHost("a", settings, rng=Random(0))
     try:
         node.subscribe(TOPIC)
         node.attach(TOPIC, deliver)
-        made = [Publication(publisher="z", seq=seq, payload=b"x") for seq in range(3)]
+        made = [batch(b"x", publisher="z", first=first, topic=TOPIC) for first in range(3)]
         node.dispatch(TOPIC, Received(PublishMany((made[0], made[1]))))
-        assert machine_of(node).replica.log.end == 0  # received, but not stored
+        assert machine_of(node).replica.log.end == 2
         damage = Overwrite(1, None, None, None, None, (), {}, {})
         assert node.chaos.handle(TOPIC, damage) == ChaosAck(1)
         for each in (made[1], made[0], made[2]):
             node.dispatch(TOPIC, Received(PublishNew(each)))
-        node.dispatch(TOPIC, Shutdown())
         assert delivered == [0, 1, 2]
-        stored = machine_of(node).replica.log.publications()
-        assert [each.seq for each in stored] == [0, 1, 2]
+        assert machine_of(node).publications == tuple(made)
     finally:
         await node.close()
 
@@ -194,9 +194,9 @@ async def test_database_is_overwritten_with_any_content() -> None:
 async def test_equal_seeds_give_equal_wrong_roots_and_different_losses() -> None:
     async with member("a") as one, member("b") as other:
         for number in range(64):
-            event = PublishRequested(payload=b"%d" % number, publisher="p", seq=number)
+            made = batch(b"%d" % number, publisher="p", first=number, topic=TOPIC)
             for node in (one, other):
-                await node.publish(TOPIC, event)
+                await node.submit(TOPIC, made)
         right = machine_of(one).index().root()
         for node in (one, other):
             assert node.chaos.handle(TOPIC, CorruptTrie(1, 3, 16, seed=9)) == ChaosAck(1)
@@ -253,8 +253,8 @@ async def test_forged_publications_and_other_topics_are_ignored() -> None:
         node.subscribe("other")
         frames = b"".join(
             (
-                encode(TOPIC, PublishNew(PUBLICATION, 1)),
-                encode(TOPIC, Publications((PUBLICATION,), 1)),
+                encode(TOPIC, PublishNew(BATCH, 1)),
+                encode(TOPIC, Publications((BATCH,), 1)),
                 encode("other", SetConfiguration(None, label("0"), None)),
                 encode(TOPIC, ChaosPing(1)),
             )

@@ -14,15 +14,17 @@ import pytest
 
 import skipring
 from skipring.api.connection import Connection
-from skipring.core.events import PublishRequested
-from skipring.core.publications import Publication
+from skipring.core.batches import BatchRecord
+from skipring.core.effects import HeldBy
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import UnconfirmedWarning
+from skipring.node import drain as drain_module
 from skipring.node.drain import Departure, Departures
 from skipring.node.process import hand_over
 from skipring.node.readings import node_readings
 from skipring.testing import Cluster
 from skipring.wire.rpc import Publish
+from tests.support.batches import batch, batch_of
 from tests.support.connections import healthy_cluster
 from tests.support.rings import until
 
@@ -39,11 +41,11 @@ def to(cluster: Cluster, data_dir: Path | None = None, *, drain_s: float = DRAIN
 
 async def publish_all(cluster: Cluster, name: str, count: int) -> None:
     for start in range(0, count, 250):
-        requests = (
-            PublishRequested(payload=(b"%d " % number).ljust(1024, b"x"))
+        records = (
+            BatchRecord((b"%d " % number).ljust(1024, b"x"))
             for number in range(start, min(count, start + 250))
         )
-        await cluster.node(name).publish(cluster.topic, *requests)
+        await cluster.node(name).publish(cluster.topic, *records)
 
 
 # --- leaving (D2) -------------------------------------------------------------------------
@@ -191,7 +193,7 @@ async def test_second_signal_counts_publications_of_a_node_without_label(tmp_pat
         node, stop = cluster.node("n00"), asyncio.get_running_loop().create_future()
         stop.set_result(SIGTERM)
         node.subscribe("other")
-        made = asyncio.ensure_future(node.publish("other", PublishRequested(payload=b"x")))
+        made = asyncio.ensure_future(node.publish("other", BatchRecord(b"x")))
         await asyncio.sleep(0)  # stored, and no supervisor has answered
         assert await hand_over(node, ("other",), DRAIN_S, stop) == 1
         await made
@@ -204,7 +206,7 @@ def _neighbours(cluster: Cluster, name: str) -> list[str]:
 
 async def test_draining_node_publishes_for_no_client(tmp_path: Path) -> None:
     async with healthy_cluster(n=1, data_dir=tmp_path) as cluster:
-        node, given = cluster.node("n00"), Publication(publisher="x", seq=0, payload=b"x")
+        node, given = cluster.node("n00"), batch(b"x", publisher="x", topic=cluster.topic)
         await node.drain(cluster.topic, DRAIN_S)
         node.errands.begin("client", cluster.topic, Publish(1, given))
         assert len(node.errands) == 0
@@ -293,12 +295,39 @@ def test_connection_without_supervisor_closes_soon() -> None:
         assert asyncio.run(scene()) == 1
 
 
+def departures_of(machine: object) -> Departures:
+    topics = cast("SubscriberTopics", SimpleNamespace(machine=lambda topic: machine))
+    return Departures(
+        topics, lambda *_: [], lambda _: True, lambda _: True, tick_s=1.0, has_disk=False
+    )
+
+
+def test_confirmed_batch_is_counted_with_all_its_records() -> None:
+    departures = departures_of(None)
+    made = [batch_of(*[b"x"] * size, first=first) for size, first in ((3, 0), (1, 3), (5, 4))]
+    departures.on_published("news", made)
+    assert departures.not_handed_over("news") == 9
+    departures.on_held("news", HeldBy("b", (made[0].id, made[2].id, bytes(32)), durable=True))
+    departures.on_held("news", HeldBy("c", (made[0].id,), durable=True))
+    assert departures.not_handed_over("news") == 1
+    assert list(departures.own_batches["news"]) == [made[1].id]
+
+
+def test_batches_beyond_the_limit_are_counted_without_their_ids(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drain_module, "OWN_MAX", 4)
+    departures = departures_of(None)
+    departures.on_published("news", [batch_of(b"x", b"y", first=2 * n) for n in range(6)])
+    assert (len(departures.own_batches["news"]), departures.own_counts["news"]) == (4, 12)
+
+
 async def test_own_publications_in_confirmed_ranges_are_not_counted_after_a_timeout() -> None:
     count = 10
     machine = SimpleNamespace(
         label="0",
         neighbours=lambda: ["n01"],
-        count=count,
+        replica=SimpleNamespace(log=SimpleNamespace(records=count)),
         replication=SimpleNamespace(
             drain_candidates=lambda: ["n01"],
             unconfirmed=3,
@@ -306,10 +335,7 @@ async def test_own_publications_in_confirmed_ranges_are_not_counted_after_a_time
             is_first_backfill=False,
         ),
     )
-    topics = cast("SubscriberTopics", SimpleNamespace(machine=lambda topic: machine))
-    departures = Departures(
-        topics, lambda *_: [], lambda _: True, lambda _: True, tick_s=1.0, has_disk=False
-    )
+    departures = departures_of(machine)
     departures.own_counts["news"] = count
     ended = await departures.drain("news", 0.01)
     assert ended == Departure(None, 3, 3)

@@ -1,26 +1,33 @@
-"""Group commit: shared commits, the durable mark, and a full disk."""
+"""Group commit: shared commits, in the loop or in a thread, and a full disk."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from skipring.core.events import PublishRequested
+from skipring.core.batches import BatchRecord, batch_part
 from skipring.core.log_messages import Refused
-from skipring.core.publications import Publication
 from skipring.errors import StorageError, StoreFullError
 from skipring.node import group_commit as durability_module
-from skipring.node.group_commit import GroupCommit
+from skipring.node.group_commit import (
+    INLINE_BYTES_MAX,
+    INLINE_LOGS_MAX,
+    INLINE_SYNC_S_MAX,
+    GroupCommit,
+)
 from skipring.node.host import NodeHost
 from skipring.rpc.client import RpcClient
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from skipring.wire.rpc import Publish, PublishAck
+from tests.support.batches import batch
 from tests.support.rings import TOPIC, LiveRing, live_ring, until
 
 pytestmark = pytest.mark.usefixtures("loop")
@@ -33,20 +40,23 @@ class GatedStore:
         self.door = threading.Event()  # before a commit reads its contents
         self.door.set()
         self.gate = threading.Event()
-        self.last_gate = threading.Event()  # before the durable mark advances
-        self.last_gate.set()
         self.begun = threading.Semaphore(0)
         self.unwritten = 0
+        self.waiting_bytes = 0
+        self.waiting_logs = 1
+        self.last_sync_s = 1.0  # a slow disk: commits run in threads
         self.tried = 0
         self.written: list[int] = []
+        self.threads: list[threading.Thread] = []  # of all commits
         self.error: StorageError | None = None
-        self.late_error: StorageError | None = None  # raised when the durable mark should advance
+        self.late_error: StorageError | None = None  # raised after the data is written
 
     def write(self, count: int = 1) -> None:
         self.unwritten += count
 
-    def commit(self, on_durable: Callable[[], None]) -> None:
+    def commit(self) -> None:
         self.tried += 1
+        self.threads.append(threading.current_thread())
         self.door.wait()
         taken = self.unwritten
         self.begun.release()
@@ -56,8 +66,6 @@ class GatedStore:
         self.unwritten -= taken
         if taken:
             self.written.append(taken)
-        on_durable()
-        self.last_gate.wait()
         if self.late_error is not None:
             raise self.late_error
 
@@ -68,7 +76,7 @@ def gated() -> Iterator[tuple[GatedStore, GroupCommit]]:
     try:
         yield store, GroupCommit(store)  # type: ignore[arg-type]
     finally:
-        for gate in (store.door, store.gate, store.last_gate):
+        for gate in (store.door, store.gate):
             gate.set()
 
 
@@ -228,23 +236,7 @@ async def test_backpressure_ends_when_everything_is_written(
         assert not durability.is_backpressured
 
 
-# -- written and durable -----------------------------------------------------------------------
-
-
-async def test_publications_are_sent_once_written_and_before_the_durable_mark() -> None:
-    with gated() as (store, durability):
-        told: list[str] = []
-        store.last_gate.clear()
-        store.write()
-        durability.call_when_durable(lambda: told.append("written"))
-        waits = asyncio.create_task(durability.wait_durable())
-        await begun(store)
-        assert told == []
-        store.gate.set()
-        await until(lambda: told == ["written"])
-        assert not waits.done(), "it is not promised"
-        store.last_gate.set()
-        await waits
+# -- functions to call once data is on disk ------------------------------------------------------
 
 
 async def test_function_is_called_once_and_after_the_commit_of_earlier_data() -> None:
@@ -265,7 +257,9 @@ async def test_function_is_called_once_and_after_the_commit_of_earlier_data() ->
         assert told == [0, 1]
 
 
-async def test_failed_durable_mark_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commit_that_fails_after_its_writes_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", 100)
     with gated() as (store, durability):
         store.gate.set()
@@ -320,49 +314,187 @@ async def test_write_included_in_an_earlier_commit_is_durable() -> None:
         assert (store.tried, durability.unwritten) == (1, 0)
 
 
-async def test_publication_is_sent_once_written_and_acknowledged_once_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with PublicationStore.open(tmp_path) as store:
+async def test_publication_is_sent_at_once_and_acknowledged_once_durable(tmp_path: Path) -> None:
+    with LogStore.open(tmp_path) as store:
         async with live_ring("other") as ring:
             node = await ring.join("publisher", store)
             await ring.wait_healthy()
             for each in ring.nodes.values():
                 each.ticker.stop()  # nothing arrives by anti-entropy
-            gate, promise = threading.Event(), store._promise
-
-            def late_promise() -> None:
-                gate.wait()
-                promise()
-
-            monkeypatch.setattr(store, "_promise", late_promise)
-            try:
-                publishing = asyncio.create_task(publish(node, 1))
+            with slow_commits(store) as gate:
+                publishing = asyncio.create_task(publish(node, 1, LARGE))
                 await until(lambda: held(ring, "other") == 1)
                 assert not publishing.done()
-                assert store.archive(TOPIC).durable_end == 0, "not durable yet"
-            finally:
+                assert store.log(TOPIC).durable_end == 0, "not durable yet"
                 gate.set()
-            await publishing
-            assert store.archive(TOPIC).durable_end == 1
+                await publishing
+            assert store.log(TOPIC).durable_end == 1
+
+
+# -- in the loop or in a thread ------------------------------------------------------------------
+
+
+@contextmanager
+def fast() -> Iterator[tuple[GatedStore, GroupCommit]]:
+    """Yield a store on a fast disk."""
+    with gated() as (store, durability):
+        store.gate.set()
+        store.last_sync_s = 0.0
+        yield store, durability
+
+
+async def test_small_commit_on_a_fast_disk_runs_in_the_loop() -> None:
+    with fast() as (store, durability):
+        for count in (1, 2):
+            store.write()
+            store.waiting_bytes, store.waiting_logs = INLINE_BYTES_MAX, INLINE_LOGS_MAX
+            await durability.wait_durable()
+            assert (durability.commits, store.written) == (count, [1] * count)
+        assert set(store.threads) == {threading.current_thread()}
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("waiting_bytes", INLINE_BYTES_MAX + 1),
+        ("waiting_logs", INLINE_LOGS_MAX + 1),
+        ("last_sync_s", 2 * INLINE_SYNC_S_MAX),
+    ],
+)
+async def test_large_or_slow_commit_runs_in_a_thread(name: str, value: float) -> None:
+    with fast() as (store, durability):
+        store.write()
+        setattr(store, name, value)
+        await durability.wait_durable()
+        assert store.written == [1]
+        assert threading.current_thread() not in store.threads
+
+
+async def test_commit_without_a_waiting_caller_runs_in_a_thread() -> None:
+    with fast() as (store, durability):
+        store.write()
+        durability.on_tick()
+        await until(lambda: durability.unwritten == 0)
+        assert threading.current_thread() not in store.threads
+
+
+async def test_commit_in_the_loop_does_not_overtake_a_running_one() -> None:
+    with fast() as (store, durability):
+        store.gate.clear()
+        store.write()
+        durability.request_commit()
+        await begun(store)
+        store.write()
+        waits = asyncio.create_task(durability.wait_durable())
+        await asyncio.sleep(0)
+        store.gate.set()
+        await waits
+        assert store.written == [1, 1]
+        assert threading.current_thread() not in store.threads
+
+
+async def test_failed_commit_in_the_loop_is_raised_and_tried_again() -> None:
+    with fast() as (store, durability):
+        store.error = StoreFullError("no room")
+        store.write()
+        told: list[str] = []
+        with pytest.raises(StoreFullError, match="no room"):
+            await durability.wait_durable()
+        assert (durability.failures, durability.unwritten) == (1, 1)
+        assert set(store.threads) == {threading.current_thread()}
+        with pytest.raises(StoreFullError, match="no room"):
+            await durability.wait_durable()
+        assert threading.current_thread() is not store.threads[-1], "the disk may be slow now"
+        store.error = None
+        durability.call_when_durable(lambda: told.append("durable"))
+        await until(lambda: told == ["durable"])
+        assert (durability.error, durability.unwritten) == (None, 0)
+
+
+async def test_commit_in_the_loop_calls_functions_that_wait_for_it() -> None:
+    with fast() as (store, durability):
+        store.error = StoreFullError("no room")
+        store.write()
+        told: list[str] = []
+        durability.call_when_durable(lambda: told.append("durable"))
+        await until(lambda: durability.error is not None)
+        assert told == []
+        store.error = None
+        durability.on_tick()
+        await until(lambda: durability.error is None)
+        assert told == ["durable"]
+        store.write()
+        await durability.wait_durable()
+        assert (told, store.threads[-1]) == (["durable"], threading.current_thread())
+
+
+async def test_commit_of_many_topics_runs_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    commit = LogStore.commit
+
+    def recording(store: LogStore) -> None:
+        threads.append(threading.current_thread())
+        commit(store)
+
+    with LogStore.open(tmp_path) as store:
+        monkeypatch.setattr(LogStore, "commit", recording)
+        monkeypatch.setattr(durability_module, "INLINE_SYNC_S_MAX", 60.0)
+        durability = GroupCommit(store)
+        for count in (1, INLINE_LOGS_MAX, INLINE_LOGS_MAX + 1):
+            for number in range(count):
+                topic = f"topic-{number}"
+                store.log(topic).append(batch(b"%d" % count, topic=topic))
+            await durability.wait_durable()
+            assert store.unwritten == store.waiting_logs == 0
+    main = threading.current_thread()
+    assert [thread is main for thread in threads] == [True, True, False]
+
+
+async def test_failed_commit_in_the_loop_raises_an_error_with_the_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LogStore.open(tmp_path) as store:
+        async with live_ring() as ring:
+            node = await ring.join("alone", store)
+            await publish(node, 1, 10)
+            disk = FullDisk(monkeypatch)
+            monkeypatch.setattr(durability_module, "INLINE_SYNC_S_MAX", 60.0)
+            with pytest.raises(StoreFullError, match="disk is full") as failed:
+                await publish(node, 2, 10)
+            assert len(failed.value.ids) == 1
+            assert node.durability.failures == 1
+            disk.make_room()
+            await node.resend(TOPIC, failed.value.ids)
+            assert store.log(TOPIC).durable_end == 2
 
 
 # -- full disk ---------------------------------------------------------------------------------
 
-
-def fill(store: PublicationStore) -> None:
-    """Stop the file of the store from growing."""
-    (pages,) = store._db.execute("PRAGMA page_count").fetchone()
-    store._db.execute(f"PRAGMA max_page_count = {pages}")
+LARGE = 40_000  # bytes: a commit of this size runs in a thread
 
 
-def make_room(store: PublicationStore) -> None:
-    store._db.execute("PRAGMA max_page_count = 1000000")
+class FullDisk:
+    """A disk on which no segment can grow."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._pwrite = os.pwrite
+        self._patch = monkeypatch
+        self._patch.setattr(os, "pwrite", self._refuse)
+
+    @staticmethod
+    def _refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def make_room(self) -> None:
+        self._patch.setattr(os, "pwrite", self._pwrite)
 
 
 async def publish(node: NodeHost, number: int, size: int = 20_000) -> bytes:
     payload = number.to_bytes(4, "big") + bytes(size)
-    (made,) = await node.publish(TOPIC, PublishRequested(payload=payload))
+    (made,) = await node.publish(TOPIC, BatchRecord(payload))
     return made
 
 
@@ -372,13 +504,15 @@ def held(ring: LiveRing, name: str) -> int:
     return len(machine.index())
 
 
-async def test_full_disk_is_reported_and_the_node_keeps_serving(tmp_path: Path) -> None:
-    with PublicationStore.open(tmp_path) as store:
+async def test_full_disk_is_reported_and_the_node_keeps_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LogStore.open(tmp_path) as store:
         async with live_ring("other") as ring:
             node = await ring.join("full", store)
             await publish(node, 1)
             await ring.wait_healthy()
-            fill(store)
+            disk = FullDisk(monkeypatch)
             with pytest.raises(StoreFullError, match="disk is full"):
                 await publish(node, 2)
             kept = held(ring, "full")
@@ -390,16 +524,16 @@ async def test_full_disk_is_reported_and_the_node_keeps_serving(tmp_path: Path) 
             await until(lambda: held(ring, "full") >= 3)
             await ring.join("late")  # it gets everything, also from the full member
             await ring.wait_healthy()
-            make_room(store)
+            disk.make_room()
             await until(lambda: node.durability.error is None)
             await until(lambda: node.durability.unwritten == 0)
             made = await publish(node, 6)
             await ring.wait_healthy()
             assert held(ring, "late") == 4
-    with PublicationStore.open(tmp_path) as again:
-        ids = [key for key, _ in again.archive(TOPIC).entries()]
+    with LogStore.open(tmp_path) as again:
+        ids = [key for key, _ in again.log(TOPIC).entries()]
         assert len(ids) == 4
-        assert made in ids
+        assert batch_part(made) in map(batch_part, ids)
 
 
 async def test_backlog_from_others_is_bounded_while_the_disk_is_full(
@@ -407,12 +541,12 @@ async def test_backlog_from_others_is_bounded_while_the_disk_is_full(
 ) -> None:
     bound, size = 200_000, 20_000
     monkeypatch.setattr(durability_module, "WAITING_BYTES_MAX", bound)
-    with PublicationStore.open(tmp_path) as store:
+    with LogStore.open(tmp_path) as store:
         async with live_ring("other") as ring:
             node = await ring.join("full", store)
             await publish(node, 0)
             await ring.wait_healthy()
-            fill(store)
+            disk = FullDisk(monkeypatch)
             for number in range(1, 60):
                 await publish(ring.nodes["other"], number, size)
             await until(lambda: node.links.counts["store full"] > 0)
@@ -421,25 +555,25 @@ async def test_backlog_from_others_is_bounded_while_the_disk_is_full(
             waiting = node.durability.waiting_bytes
             assert bound < waiting < bound + 2 * ring.settings.config.chunk_bytes
             assert held(ring, "full") < 60
-            make_room(store)
+            disk.make_room()
             await ring.wait_healthy()
             assert held(ring, "full") == 60
             await until(lambda: node.durability.unwritten == 0)
-    with PublicationStore.open(tmp_path) as again:
-        assert len(list(again.archive(TOPIC).entries())) == 60
+    with LogStore.open(tmp_path) as again:
+        assert len(list(again.log(TOPIC).entries())) == 60
 
 
 async def test_publishing_for_clients_is_refused_with_a_reason_while_the_disk_is_full(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with PublicationStore.open(tmp_path) as store:
+    with LogStore.open(tmp_path) as store:
         async with live_ring("other") as ring:
             node = await ring.join("full", store)
             await publish(node, 1)
-            fill(store)
+            FullDisk(monkeypatch)
             with pytest.raises(StoreFullError):
                 await publish(node, 2)
-            made = Publication(publisher="p", seq=0, payload=bytes(20_000))
+            made = batch(bytes(20_000), publisher="p", topic=TOPIC)
             async with RpcClient([ring.supervisor.address], rng=Random(1)) as outsider:
                 outsider.book.learn({"full": node.address})
                 answer = await outsider.request(
@@ -449,19 +583,21 @@ async def test_publishing_for_clients_is_refused_with_a_reason_while_the_disk_is
             assert "disk is full" in answer.reason
 
 
-async def test_node_that_leaves_while_publishing_for_a_client_refuses(tmp_path: Path) -> None:
-    with PublicationStore.open(tmp_path) as store:
+async def test_node_that_leaves_while_publishing_for_a_client_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LogStore.open(tmp_path) as store:
         async with live_ring("other") as ring:
             node = await ring.join("full", store)
             await publish(node, 1)
-            fill(store)
+            disk = FullDisk(monkeypatch)
             with pytest.raises(StoreFullError):
                 await publish(node, 2)
-            made = Publication(publisher="p", seq=0, payload=bytes(20_000))
+            made = batch(bytes(20_000), publisher="p", topic=TOPIC)
             async with RpcClient([ring.supervisor.address], rng=Random(1)) as outsider:
                 outsider.book.learn({"full": node.address})
                 with slow_commits(store) as gate:
-                    make_room(store)
+                    disk.make_room()
                     asked = asyncio.create_task(
                         outsider.request(
                             TOPIC, "full", lambda n: Publish(n, made), PublishAck, timeout_s=3
@@ -477,13 +613,13 @@ async def test_node_that_leaves_while_publishing_for_a_client_refuses(tmp_path: 
 
 
 @contextmanager
-def slow_commits(store: PublicationStore) -> Iterator[threading.Event]:
+def slow_commits(store: LogStore) -> Iterator[threading.Event]:
     """Block commits until the event is set."""
     gate, commit = threading.Event(), store.commit
 
-    def waiting(on_durable: Callable[[], object]) -> None:
+    def waiting() -> None:
         gate.wait()
-        commit(on_durable)
+        commit()
 
     store.commit = waiting  # type: ignore[method-assign]
     try:

@@ -1,26 +1,36 @@
-"""Host of a node: publishing with a disk (decision 0051), and leaving a topic."""
+"""Host of a node: publishing with a disk (decision 0051), its timers, and leaving a topic."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from skipring import connect
-from skipring.core.events import PublishRequested
+from skipring.core.batches import RecordBatch
+from skipring.core.effects import Effect
+from skipring.core.events import Event, Received, Tick
+from skipring.core.messages import PublishMany, PublishNew
 from skipring.errors import StorageError, StoreFullError
 from skipring.net.addresses import supervisor_at
-from skipring.node.host import NodeHost
+from skipring.node.host import TOPICS_AT_ONCE, NodeHost
+from skipring.node.settings import NodeSettings
 from skipring.testing import Cluster
-from skipring.wire.codec import decode
+from skipring.wire.codec import decode, encode
+from tests.support.batches import batch, batch_of, with_rows
 from tests.support.connections import healthy_cluster
 from tests.support.disks import Disk
+from tests.support.exchanges import hosts
 from tests.support.rings import until
 from tests.wire.samples import the_frame
 
 PATIENCE_S = 600.0  # longer than any test: a node that waits for a timeout fails
 DEADLINE_S = 20.0
+TOPIC = "news"
 
 
 def cut(node: NodeHost, cluster: Cluster) -> None:
@@ -137,6 +147,15 @@ async def test_retry_publishes_the_same_publications_again(disk: Disk, tmp_path:
         assert [(await anext(news)).payload for _ in range(2)] == [b"one", b"two"]
 
 
+def batches_in(frame: bytes) -> tuple[RecordBatch, ...]:
+    match decode(the_frame(frame)).message:
+        case PublishNew(publication=one):
+            return (one,)
+        case PublishMany(publications=batches):
+            return batches
+    return ()
+
+
 async def test_calls_of_one_loop_iteration_share_a_message(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,14 +165,13 @@ async def test_calls_of_one_loop_iteration_share_a_message(
         send = node.links.send
 
         def record(to: str, frame: bytes) -> None:
-            message = decode(the_frame(frame)).message
-            sent.append(len(getattr(message, "publications", ())))
+            sent.extend(each.count for each in batches_in(frame))
             send(to, frame)
 
         monkeypatch.setattr(node.links, "send", record)
         calls = [cluster.publish("n00", b"%d" % number) for number in range(20)]
         ids = await asyncio.gather(*calls)
-        assert max(sent) == 20
+        assert sent == [1, 19], "the first call does not wait for the others"
         assert len(set(ids)) == 20
         await cluster.wait_healthy()
         assert cluster.payloads("n01") == [b"%d" % number for number in range(20)]
@@ -171,9 +189,137 @@ async def test_cancelled_call_does_not_stop_the_others(disk: Disk, tmp_path: Pat
         assert len(await second) == 32
 
 
-async def test_known_publication_of_a_client_gets_no_second_id(tmp_path: Path) -> None:
-    async with healthy_cluster(n=1, data_dir=tmp_path) as cluster:
+async def test_batch_of_a_client_that_is_submitted_again_is_published_once(tmp_path: Path) -> None:
+    made = batch_of(b"x", b"y", publisher="client", first=1, topic=TOPIC)
+    async with healthy_cluster(n=2, data_dir=tmp_path) as cluster:
+        for name in ("n00", "n00", "n01"):
+            node = cluster.node(name)
+            await asyncio.gather(*(node.submit(cluster.topic, made) for _ in range(3)))
+        await cluster.wait_healthy()
+        for name in cluster.nodes:
+            assert cluster.delivered(name) == [b"x", b"y"]
+
+
+# -- batches of peers ---------------------------------------------------------------------------
+
+
+async def test_invalid_batch_of_a_peer_is_dropped_and_counted_and_its_connection_stays() -> None:
+    async with healthy_cluster(n=1) as cluster, hosts("peer") as (peer,):
         node = cluster.node("n00")
-        request = PublishRequested(payload=b"x", publisher="client", seq=1)
-        calls = (node.publish(cluster.topic, request) for _ in range(3))
-        assert sorted(map(len, await asyncio.gather(*calls))) == [0, 0, 1]
+        peer.book.learn({"n00": node.address})
+        good = batch_of(b"x", b"y", publisher="p", topic=TOPIC)
+        forged = replace(good, id=bytes(32))
+        unreadable = with_rows([["text"]], publisher="p", topic=TOPIC)
+        peer.links.send("n00", encode(TOPIC, PublishNew(forged)))
+        peer.links.send("n00", encode(TOPIC, PublishMany((unreadable, good, forged))))
+        await until(lambda: cluster.delivered("n00") == [b"x", b"y"])
+        assert node.links.counts["invalid batch"] == 3
+        link = peer.links.peer("n00").link
+        last = batch_of(b"last", publisher="p", first=2, topic=TOPIC)
+        peer.links.send("n00", encode(TOPIC, PublishNew(last)))
+        await until(lambda: cluster.delivered("n00") == [b"x", b"y", b"last"])
+        assert peer.links.peer("n00").link is link is not None
+
+
+# -- timers -------------------------------------------------------------------------------------
+
+
+class RecordingLoop:
+    """Timers that the running loop has started and that are neither over nor cancelled."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._handles: list[asyncio.TimerHandle] = []
+        loop = asyncio.get_running_loop()
+        call_later = loop.call_later
+        self._time = loop.time
+
+        def record(delay_s: float, call: Callable[..., object], *args: object) -> object:
+            handle = call_later(delay_s, call, *args)
+            self._handles.append(handle)
+            return handle
+
+        monkeypatch.setattr(loop, "call_later", record)
+
+    @property
+    def running(self) -> int:
+        """Return the number of running timers."""
+        now_s = self._time()
+        return sum(not each.cancelled() and each.when() > now_s for each in self._handles)
+
+
+async def test_flush_timer_runs_only_while_a_topic_waits_for_a_flush(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patient = NodeSettings(tick_s=3600.0, flush_s=0.01)
+    node = NodeHost("m", patient, rng=Random(0))
+    node.subscribe(TOPIC)
+    node.subscribe("other")
+    timers = RecordingLoop(monkeypatch)
+    try:
+        assert timers.running == 0, "an idle node has no flush timer"
+        for topic in (TOPIC, "other"):
+            made = batch(b"x", publisher="p", topic=topic)
+            node.dispatch(topic, Received(PublishNew(made), "a"))
+        assert timers.running == 1, "one timer serves all topics"
+        await until(lambda: timers.running == 0)
+        for _ in range(3):  # ticks: the node is quiet now and indexes the batch
+            node.dispatch(TOPIC, Tick())
+        await until(lambda: timers.running == 0)
+        machine = node.machine(TOPIC)
+        assert machine is not None
+        assert not machine.has_to_flush
+        node.dispatch(TOPIC, Tick())
+        assert timers.running == 0
+    finally:
+        await node.close()
+
+
+async def test_closed_node_has_no_flush_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = NodeHost("m", NodeSettings(tick_s=3600.0, flush_s=3600.0), rng=Random(0))
+    node.subscribe(TOPIC)
+    timers = RecordingLoop(monkeypatch)
+    made = batch(b"x", publisher="p", topic=TOPIC)
+    node.dispatch(TOPIC, Received(PublishNew(made), "a"))
+    assert timers.running == 1
+    await node.close()
+    assert timers.running == 0
+
+
+class Ticks:
+    """Ticks of the topics of one node, in groups: one for each iteration of the loop."""
+
+    def __init__(self, node: NodeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.groups: list[list[str]] = []
+        self._is_begun = False  # a group, in this iteration
+        self._dispatch = node.dispatch
+        monkeypatch.setattr(node, "dispatch", self._record)
+
+    def _record(self, topic: str, event: Event) -> list[Effect]:
+        if isinstance(event, Tick):
+            if not self._is_begun:
+                self._is_begun = True
+                self.groups.append([])
+                asyncio.get_running_loop().call_soon(self._end_group)
+            self.groups[-1].append(topic)
+        return self._dispatch(topic, event)
+
+    def _end_group(self) -> None:
+        self._is_begun = False
+
+
+async def test_each_topic_ticks_once_per_interval_and_many_topics_in_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = NodeHost("m", NodeSettings(tick_s=0.2), rng=Random(0))
+    topics = [f"topic-{number}" for number in range(3 * TOPICS_AT_ONCE)]
+    for topic in topics:
+        node.subscribe(topic)
+    ticks = Ticks(node, monkeypatch)
+    node.ticker.start()
+    try:
+        await until(lambda: node.ticker.calls == 4)
+    finally:
+        await node.close()
+    everything = [topic for group in ticks.groups for topic in group]
+    assert everything[: 3 * len(topics)] == 3 * topics
+    assert len(ticks.groups[0]) == TOPICS_AT_ONCE

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from skipring.core.batches import RecordBatch
 from skipring.core.effects import Send
 from skipring.core.events import SubscribeRequested
 from skipring.core.messages import (
@@ -18,7 +19,7 @@ from skipring.core.messages import (
     Subscribe,
 )
 from skipring.core.peers import SUPERVISOR
-from skipring.core.publications import Publication
+from skipring.lab.faults.samples import BATCH
 from skipring.net.addresses import AddressBook, supervisor_of
 from skipring.net.transport import Transport
 from skipring.node import sender as sender_module
@@ -26,11 +27,11 @@ from skipring.node.sender import Sender
 from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.rpc import FindMembers, WireMessage
 from tests.support.machines import label, peer
-from tests.wire.samples import PUBLICATION, the_frame
+from tests.wire.samples import the_frame
 
 TOPIC = "news"
 SUPERVISORS = ("10.0.0.1:7000", "10.0.0.2:7000", "10.0.0.3:7000")
-TOO_BIG = PublishNew(Publication(publisher="a", seq=1, payload=bytes(1 << 20)))
+TOO_BIG = PublishNew(RecordBatch("a", 1, 1, bytes(1 << 20), id=bytes(32)))
 
 
 class Host:
@@ -100,7 +101,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_message_to_several_receivers_is_encoded_once(host: Host, encoded: list[object]) -> None:
-    message = PublishNew(PUBLICATION, 1)
+    message = PublishNew(BATCH, 1)
     host.perform(TOPIC, [Send("x", message), Send("y", message), Send("z", message)])
     assert [to for to, *_ in host.sent] == ["x", "y", "z"]
     assert len(encoded) == 1
@@ -167,18 +168,17 @@ def test_unencodable_message_is_counted_and_the_rest_is_sent(host: Host) -> None
 
 
 @pytest.mark.parametrize(
-    "publication",
+    "batch",
     [
-        Publication(publisher="a", seq=1),
-        Publication(publisher="a", seq=1, payload=b"", headers={"half": "\ud800"}),
-        Publication(publisher="a", seq=1 << 70, payload=b""),
+        RecordBatch("a", 1, 1, b"", id=bytes(32)),
+        RecordBatch("a", 1, 1, b"\x90"),
+        RecordBatch("half \ud800", 1, 1, b"\x90", id=bytes(32)),
+        RecordBatch("a", 1 << 70, 1, b"\x90", id=bytes(32)),
     ],
-    ids=["no payload", "lone surrogate", "a number too large"],
+    ids=["no body", "no id", "lone surrogate", "a number too large"],
 )
-def test_unencodable_publication_does_not_stop_the_sender(
-    host: Host, publication: Publication
-) -> None:
-    host.perform(TOPIC, [Send("x", PublishNew(publication))])
+def test_unencodable_batch_does_not_stop_the_sender(host: Host, batch: RecordBatch) -> None:
+    host.perform(TOPIC, [Send("x", PublishNew(batch))])
     assert host.log == []
     assert host.counts == {"not encodable": 1}
 

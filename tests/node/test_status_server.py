@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 
 import pytest
 from msgspec.structs import replace
 
+from skipring.core import replica as replica_module
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.config import ProtocolConfig
 from skipring.core.events import (
     IndexRequested,
     Overwritten,
-    PublishManyRequested,
     PublishRequested,
     Received,
+    SubmitRequested,
     Tick,
 )
 from skipring.core.labels import Label
 from skipring.core.log import Log, MemoryLog
-from skipring.core.log_messages import Refused
+from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, Refused
 from skipring.core.messages import GetConfiguration
 from skipring.core.peers import Peer
-from skipring.core.publications import Publication
 from skipring.core.state import (
     BackfillRunState,
     BackfillSourceState,
@@ -37,27 +39,33 @@ from skipring.core.state import (
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import EMPTY_ROOT
 from skipring.core.supervisor import Supervisor
-from skipring.core.topics import SubscriberTopics
-from skipring.node.change_log import ChangeLog
+from skipring.node import status_server
+from skipring.node.host import NodeHost
+from skipring.node.settings import NodeSettings
 from skipring.node.status_server import (
     INDEX_SLICE_IDS,
+    SPARE_SLICES,
     database_page,
-    handle_status_request,
     node_status,
-    publication_page,
     slices_of,
 )
-from skipring.storage.store import PublicationStore
+from skipring.rpc.client import RpcClient
 from skipring.wire.codec import decode, encode, named_nodes
 from skipring.wire.rpc import (
+    BUSY,
     DatabasePage,
+    FetchArrivals,
     FetchChanges,
     FetchDatabase,
-    FetchPublications,
+    FetchDeliveries,
     GetNodeStatus,
-    PublicationPage,
+    NodeStatus,
+    Request,
 )
 from skipring.world.adversaries.builders import database_of
+from tests.support.batches import batch_of, opaque_batch
+from tests.support.fake_host import FakeHost
+from tests.support.rings import LOOPBACK
 from tests.wire.samples import the_frame
 
 TOPIC = "news"
@@ -154,30 +162,13 @@ def test_inspection_changes_nothing_at_a_supervisor() -> None:
 # -- a node ----------------------------------------------------------------------------------
 
 
-def subscriber(archive: Log | None = None) -> Subscriber:
-    return Subscriber("a", topic=TOPIC, rng=Random(0), config=ProtocolConfig(), log=archive)
-
-
-def journals() -> ChangeLog:
-    return ChangeLog(SubscriberTopics("a", rng=Random(0), config=ProtocolConfig()))
-
-
-@pytest.mark.parametrize(
-    "question",
-    [GetNodeStatus(5), FetchPublications(5, 0, 10, payloads=False), FetchChanges(5)],
-    ids=["status", "publications", "journal"],
-)
-def test_non_member_refuses_a_status_request(
-    question: GetNodeStatus | FetchPublications | FetchChanges,
-) -> None:
-    assert handle_status_request(TOPIC, None, journals(), question) == Refused(
-        5, "not a member of the topic"
-    )
+def subscriber(log: Log | None = None) -> Subscriber:
+    return Subscriber("a", topic=TOPIC, rng=Random(0), config=ProtocolConfig(), log=log)
 
 
 def test_status_equals_the_state_of_the_machine() -> None:
-    archive = MemoryLog(publications(3))
-    machine = subscriber(archive)
+    log = MemoryLog(batch_of(b"x", b"y", first=2 * n, topic=TOPIC) for n in range(3))
+    machine = subscriber(log)
     machine.handle(Overwritten(legitimate_state(0, "abcdefgh")))
     machine.handle(Tick())
     state, status = machine.state(), node_status(machine, 4)
@@ -186,7 +177,15 @@ def test_status_equals_the_state_of_the_machine() -> None:
     assert dict(status.shortcuts) == state.shortcuts
     assert (status.silence, status.digests) == (state.silence, state.digests)
     assert status.silence
-    assert (status.count, status.end, status.root) == (3, 3, machine.index().root())
+    # Users count records.
+    assert (status.count, status.end, status.root) == (6, 6, machine.index().root())
+
+
+def test_status_counts_no_quarantined_records() -> None:
+    log = MemoryLog(batch_of(b"x", b"y", first=2 * n, topic=TOPIC) for n in range(3))
+    log.discard(3)
+    status = node_status(subscriber(log), 4)
+    assert (status.count, status.end) == (4, 6)
 
 
 def test_status_during_a_backfill_neither_indexes_nor_hashes() -> None:
@@ -194,7 +193,7 @@ def test_status_during_a_backfill_neither_indexes_nor_hashes() -> None:
     run = BackfillRunState(sources={"b": BackfillSourceState(request=1)})
     memory = SubscriberMemory(backfill=BackfillState(run=run))
     machine.handle(Overwritten(replace(legitimate_state(0, "abcdefgh"), memory=memory)))
-    machine.handle(PublishManyRequested((PublishRequested(payload=b"a"),)))
+    FakeHost(machine).handle(PublishRequested((BatchRecord(b"a"),)))
     assert machine.replication.is_backfilling
     assert machine.replica.is_behind
     status = node_status(machine, 4)
@@ -202,11 +201,15 @@ def test_status_during_a_backfill_neither_indexes_nor_hashes() -> None:
     assert machine.replica.is_behind
 
 
+def opaque_batches(count: int) -> tuple[RecordBatch, ...]:
+    rng = Random(count)
+    return tuple(opaque_batch(rng.randbytes(32), first=first) for first in range(count))
+
+
 def test_status_of_100_000_publications_is_indexed_in_slices() -> None:
     count = 100_000
     machine = subscriber(MemoryLog())
-    requests = tuple(PublishRequested(payload=b"%d" % number) for number in range(count))
-    machine.handle(PublishManyRequested(requests))
+    FakeHost(machine).handle(SubmitRequested(opaque_batches(count)))
     replica = machine.replica
     assert node_status(machine, 4).root == EMPTY_ROOT
     for number in range(1, 4):
@@ -241,122 +244,67 @@ def test_status_of_any_corrupted_machine_fits_its_frame() -> None:
     assert len(status.shortcuts) == len(status.silence) == len(status.digests) == 128
 
 
-# -- publications ----------------------------------------------------------------------------
+# -- requests over the wire --------------------------------------------------------------------
 
 
-def publications(count: int, payload: bytes = b"hello") -> list[Publication]:
-    return [
-        Publication(
-            publisher="p", seq=seq, payload=payload, time=1, key=b"k", headers={"a": "b"}
-        ).with_id(TOPIC)
-        for seq in range(count)
-    ]
+@asynccontextmanager
+async def started() -> AsyncIterator[tuple[NodeHost, RpcClient]]:
+    """Yield a node whose timers stand still, and a client of it."""
+    node = NodeHost("a", NodeSettings(tick_s=3600.0, flush_s=3600.0), rng=Random(0))
+    await node.start(LOOPBACK, 0)
+    try:
+        async with RpcClient(["127.0.0.1:1"], rng=Random(1)) as client:
+            client.book.learn({node.name: node.address})
+            yield node, client
+    finally:
+        await node.close()
 
 
-def listed(archive: Log, *, payloads: bool, end: int = 2**40 - 1) -> list[PublicationPage]:
-    pages = []
-    start: int | None = 0
-    while start is not None:
-        page = publication_page(archive, FetchPublications(1, start, end, payloads))
-        received = decode(the_frame(encode("x" * 255, page))).message
-        assert received == page
-        assert page.next is None or page.next > start
-        pages.append(page)
-        start = page.next
-    return pages
+@pytest.mark.parametrize(
+    "question",
+    [
+        GetNodeStatus,
+        FetchChanges,
+        partial(FetchArrivals, since=0),
+        partial(FetchDeliveries, start=0, end=10),
+        partial(GetLogInfo, bits=0, offset=None),
+        lambda number: FetchLog(number, "", 0, 0, 10, 0, 0, contents=False),
+    ],
+    ids=["status", "changes", "arrivals", "deliveries", "log info", "log"],
+)
+async def test_non_member_refuses_a_request(question: Callable[[int], Request]) -> None:
+    async with started() as (_, client):
+        answer = await client.request(TOPIC, "a", question, NodeStatus)
+        assert isinstance(answer, Refused)
+        assert answer.reason == "not a member of the topic"
 
 
-def ids(pages: list[PublicationPage]) -> list[bytes]:
-    return [publication.id for page in pages for publication in page.publications]
-
-
-@pytest.mark.parametrize("count", [0, 1, 1024, 1025, 3000])
-def test_pages_together_contain_the_log(count: int) -> None:
-    stored = publications(count)
-    archive = MemoryLog(stored)
-    whole = listed(archive, payloads=True)
-    assert [each for page in whole for each in page.publications] == stored
-    bare = listed(archive, payloads=False)
-    assert ids(bare) == ids(whole)
-    assert len(bare) == max(1, -(-count // 1024))
-
-
-def test_payload_key_and_headers_are_shown_only_on_request() -> None:
-    archive = MemoryLog(publications(1))
-    ((bare,),) = (page.publications for page in listed(archive, payloads=False))
-    assert (bare.payload, bare.key, bare.headers) == (None, None, {})
-    assert (bare.publisher, bare.seq, bare.time) == ("p", 0, 1)
-
-
-def test_gaps_are_skipped_even_over_a_whole_page() -> None:
-    stored = publications(3000)
-    archive = MemoryLog(stored)
-    for offset in range(2500):
-        archive.discard(offset)
-    pages = listed(archive, payloads=False)
-    assert ids(pages) == [publication.id for publication in stored[2500:]]
-    assert [len(page.publications) for page in pages][:2] == [0, 0]
-
-
-def test_nothing_at_or_after_the_requested_end_is_listed() -> None:
-    stored = publications(3000)
-    pages = listed(MemoryLog(stored), payloads=False, end=2000)
-    assert ids(pages) == [publication.id for publication in stored[:2000]]
-
-
-def test_page_fits_the_largest_publications() -> None:
-    largest = [
-        Publication(
-            publisher="x" * 64,
-            seq=2**63 - 1 - number,
-            time=2**63 - 1,
-            payload=bytes(512 * 1024 if number % 2 else 1000),
-            key=bytes(1024),
-            headers={f"{name:064}": "x" * 64 for name in range(64)},
-        ).with_id(TOPIC)
-        for number in range(20)
-    ]
-    assert ids(listed(MemoryLog(largest), payloads=True)) == [each.id for each in largest]
-
-
-def test_page_fits_small_publications_with_many_headers() -> None:
-    crowded = [
-        Publication(
-            publisher="x" * 64,
-            seq=2**63 - 1 - number,
-            payload=bytes(512 * 1024) if number == 900 else b"",
-            headers={f"{name:02}": "" for name in range(64)},
-        ).with_id(TOPIC)
-        for number in range(1000)
-    ]
-    assert ids(listed(MemoryLog(crowded), payloads=True)) == [each.id for each in crowded]
-
-
-def test_unencodable_publications_are_omitted() -> None:
-    good, bad = publications(2), Publication(publisher="no name", seq=0, payload=b"", id=bytes(32))
-    archive = MemoryLog([good[0], bad, good[1]])
-    for payloads in (False, True):
-        assert ids(listed(archive, payloads=payloads)) == [each.id for each in good]
-
-
-def test_publications_on_disk_are_listed(tmp_path: Path) -> None:
-    stored = publications(1500, payload=bytes(1000))
-    with PublicationStore.open(tmp_path) as store:
-        archive = store.archive(TOPIC)
-        for offset, publication in enumerate(stored):
-            archive.write(offset, publication)
-        store.commit()
-        archive.discard(3)
-        expected = [each.id for each in stored if each is not stored[3]]
-        for payloads in (False, True):
-            assert ids(listed(archive, payloads=payloads)) == expected
-
-
-def test_one_answer_does_not_read_the_whole_disk(tmp_path: Path) -> None:
-    with PublicationStore.open(tmp_path) as store:
-        archive = store.archive(TOPIC)
-        for offset, publication in enumerate(publications(20, payload=bytes(500_000))):
-            archive.write(offset, publication)
-        page = publication_page(archive, FetchPublications(1, 0, 20, payloads=False))
-    assert page.next is not None
-    assert len(page.publications) < 20
+async def test_node_with_an_index_backlog_answers_without_indexing_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replica_module, "FAR_BEHIND", 100)
+    monkeypatch.setattr(status_server, "INDEX_SLICE_IDS", 10)
+    monkeypatch.setattr(status_server, "slices_of", lambda _: 5)
+    async with started() as (node, client):
+        node.subscribe(TOPIC)
+        await node.submit(TOPIC, *opaque_batches(500))
+        status = await client.request(TOPIC, "a", GetNodeStatus, NodeStatus)
+        assert isinstance(status, NodeStatus)
+        assert (status.count, status.root) == (500, EMPTY_ROOT)
+        survey = partial(GetLogInfo, bits=1, offset=None)
+        refused = await client.request(TOPIC, "a", survey, LogInfo)
+        assert isinstance(refused, Refused)
+        assert refused.reason == BUSY
+        extent = await client.request(
+            TOPIC, "a", partial(GetLogInfo, bits=None, offset=None), LogInfo
+        )
+        assert isinstance(extent, LogInfo)
+        assert (extent.count, extent.end) == (500, 500)
+        machine = node.machine(TOPIC)
+        assert machine is not None
+        slices = 2 * (1 + 5 + SPARE_SLICES)
+        assert len(machine.replica.indexed_trie) == 10 * slices, "each request indexes slices"
+        for _ in range(3):
+            answer = await client.request(TOPIC, "a", survey, LogInfo)
+        assert isinstance(answer, LogInfo)
+        assert len(answer.digests) == 2

@@ -7,9 +7,9 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
+from skipring.core.batches import RecordBatch
 from skipring.core.messages import CheckLabel, GetConfiguration, Introduce
 from skipring.core.peers import SUPERVISOR, EdgeKind
-from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState
 from skipring.core.topology import ring_edges, shortcut_edges
 from skipring.sim.runner import Simulation
@@ -66,7 +66,7 @@ def renamed(value: Any) -> Any:  # noqa: ANN401 - any part of a snapshot
     The publisher is part of a publication, not a reference: it stays, as the id does.
     """
     match value:
-        case Publication():
+        case RecordBatch():
             return value
         case str():
             return re.sub(r"^n(\d{4})$", r"p\1", value)

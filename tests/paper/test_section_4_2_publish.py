@@ -1,13 +1,18 @@
-"""Section 4.2: publishing by comparison of Patricia tries; its example and its two theorems."""
+"""Section 4.2: publishing by comparison of Patricia tries; its example and its two theorems.
+
+In all of ``tests/paper``, the paper's publication P is a batch (``RecordBatch``): its key is the
+batch id, and a member has all records of a batch or none (decision 53). A batch has one record
+unless a test says otherwise.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from skipring.core.batches import RecordBatch
 from skipring.core.config import Rule, Rules
 from skipring.core.messages import CheckTrie, Publications
 from skipring.core.prefix import ALL, Prefix
-from skipring.core.publications import Publication
 from skipring.core.summaries import inner_digest, leaf_digest
 from skipring.core.trie import PublicationTrie
 from tests.support.machines import FAST, PAPER, only, without
@@ -33,7 +38,7 @@ EXAMPLE = Glossary(
 )
 
 
-def trie_of(*publications: Publication) -> PublicationTrie:
+def trie_of(*publications: RecordBatch) -> PublicationTrie:
     trie = PublicationTrie()
     trie.add_many((p.id, place) for place, p in enumerate(publications))
     return trie

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from skipring.core.batches import RecordBatch
 from skipring.core.config import Mode, ProtocolConfig, Rules, Spread
 from skipring.core.messages import (
     CheckAndPublish,
@@ -20,8 +21,7 @@ from skipring.core.messages import (
     TrieEqual,
     Want,
 )
-from skipring.core.peers import NodeId
-from skipring.core.publications import Publication
+from skipring.core.peers import NodeId, TopicId
 from skipring.sim.engine import World
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
@@ -63,12 +63,20 @@ def members_of(world: World) -> list[NodeId]:
 
 
 def genuine_ids(start: Snapshot) -> set[bytes]:
-    """Return the ids of all publications that members hold or that are in flight to one."""
+    """Return the ids of all valid publications that members hold or that are in flight to one."""
     held = [p for s in start.subscribers.values() if s.member for p in s.publications]
     members = {node for node, state in start.subscribers.items() if state.member}
     arriving = [parcel.message for parcel in start.channels if parcel.to in members]
     on_their_way = [p for message in arriving for p in publications_in(message)]
-    return {p.with_id(start.topic).id for p in (*held, *on_their_way)}
+    return {p.id for p in (*held, *on_their_way) if is_valid(p, start.topic)}
+
+
+def is_valid(batch: RecordBatch, topic: TopicId) -> bool:
+    """Return True if the id is right and the records can be read."""
+    try:
+        return batch.is_genuine(topic) and len(batch.records()) == batch.count
+    except ValueError:
+        return False
 
 
 def roots(world: World) -> set[bytes]:
@@ -189,12 +197,12 @@ def test_T10_corrupted_caches_are_repaired_by_the_scrub_only(seed: int, on: bool
 # -- speed -------------------------------------------------------------------------------------
 
 
-def news(count: int) -> list[Publication]:
+def news(count: int) -> list[RecordBatch]:
     return made_publications("news", count, ["n0000"], Random(0))
 
 
 def holding(
-    start: Snapshot, publications: Sequence[Publication], only: Iterable[NodeId] | None = None
+    start: Snapshot, publications: Sequence[RecordBatch], only: Iterable[NodeId] | None = None
 ) -> Snapshot:
     """Return the world in which all subscribers, or only these, hold the publications."""
     nodes = set(start.subscribers if only is None else only)

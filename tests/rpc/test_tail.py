@@ -24,7 +24,7 @@ def access_to(cluster: Cluster) -> Access:
 
 
 def payloads(publications: list[Publication]) -> list[bytes]:
-    return sorted(each.payload or b"" for each in publications)
+    return sorted(each.payload for each in publications)
 
 
 def never() -> bool:
@@ -54,7 +54,7 @@ async def test_history_is_read_completely_and_ends_in_sync(cluster: Cluster, /) 
         access_to(cluster), cluster.topic, plan, emit, report=print, is_stopped=never
     )
     assert payloads(found) == [b"%02d" % number for number in range(30)]
-    assert all(each.is_genuine(cluster.topic) for each in found)
+    assert len({each.id for each in found}) == 30
 
 
 @inside(Cluster, n=3)

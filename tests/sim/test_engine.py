@@ -5,6 +5,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from skipring.core.batches import RecordBatch
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Origin
 from skipring.core.events import SyncRequested
@@ -14,6 +15,7 @@ from skipring.core.messages import (
     IHave,
     Introduce,
     Publications,
+    PublishMany,
     PublishNew,
     Subscribe,
     TrieEqual,
@@ -22,17 +24,18 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, EdgeKind
 from skipring.core.prefix import ALL, Prefix
-from skipring.core.publications import Publication
+from skipring.core.publications import COUNTER_BITS
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.sim.engine import World
 from skipring.sim.network_faults import Delay, Fault
 from skipring.sim.schedulers import RandomOrder
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.snapshot import Parcel, Snapshot
+from tests.support.batches import batch, batch_of, with_rows
 from tests.support.conversations import at, place, standing_ring
 
 RING = standing_ring("abcd")
-NEWS = Publication(publisher="b", seq=0, payload=b"news").with_id(RING.topic)
+NEWS = batch(publisher="b", topic=RING.topic)
 NEWCOMER = Snapshot(subscribers={"a": SubscriberState()})
 
 
@@ -179,11 +182,22 @@ def test_publication_is_stored_delivered_and_sent_to_all_neighbours() -> None:
     world = world_of(RING)
     world.publish("c", b"news")
     (publication,) = world.subscribers["c"].publications
-    assert publication == Publication(publisher="c", seq=0, payload=b"news").with_id(world.topic)
+    assert publication == batch(publisher="c", topic=world.topic)
     assert {parcel.to for parcel in world.channels} == {"a", "b"}
     assert {type(parcel.message) for parcel in world.channels} == {PublishNew}
     assert (world.deliveries.published, world.deliveries.received) == (1, 0)
     assert world.events == 0
+
+
+def test_records_of_one_call_are_one_publication() -> None:
+    world = world_of(RING)
+    world.publish("c", b"one", b"two")
+    world.publish("c", b"three")
+    assert world.subscribers["c"].publications == (
+        batch_of(b"one", b"two", publisher="c", topic=world.topic),
+        batch(b"three", publisher="c", first=2, topic=world.topic),
+    )
+    assert world.deliveries.published == 2
 
 
 def test_publication_reaches_every_member_and_every_copy_is_counted() -> None:
@@ -226,6 +240,16 @@ def test_corrupt_row_is_discarded() -> None:
     world = world_of(replace(RING, subscribers=RING.subscribers | {"a": start}))
     world.tick("a")
     assert world.subscribers["a"].publications == (NEWS,)
+
+
+@pytest.mark.parametrize(
+    "invalid", [replace(NEWS, id=b"0" * 32), with_rows("no records", topic=RING.topic)]
+)
+def test_rejected_publication_is_not_stored(invalid: RecordBatch) -> None:
+    world = world_of(RING)
+    world.deliver(Parcel("a", PublishMany((invalid, NEWS)), "c"))
+    assert world.subscribers["a"].publications == (NEWS,)
+    assert world.deliveries.received == 1
 
 
 def test_deferred_messages_are_sent_at_the_tick() -> None:
@@ -284,6 +308,19 @@ def test_crash_is_silent_and_its_round_is_recorded() -> None:
     assert "b" in world.roster
     assert world.messages == messages
     assert world.snapshot().crashed == ("x", "b")
+
+
+def test_restarted_subscriber_has_its_log_and_publishes_in_a_new_incarnation() -> None:
+    world = world_of(RING)
+    world.publish("b", b"stored")
+    stored = world.subscribers["b"].publications
+    world.publish_and_crash("b", b"sent")
+    world.restart("b", stored, incarnation=3)
+    assert world.crashed == {}
+    assert world.subscribers["b"].publications == stored
+    world.publish("b", b"later")
+    later = world.subscribers["b"].publications[-1]
+    assert (later.first, later.records()[0].payload) == (3 << COUNTER_BITS, b"later")
 
 
 def test_restarted_supervisor_has_an_empty_roster_and_queue() -> None:

@@ -22,6 +22,7 @@ from skipring.sim.process_faults import (
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import Scenario
 from skipring.world.snapshot import Parcel, Snapshot
+from tests.support.batches import payloads_of
 from tests.support.conversations import standing_ring
 
 
@@ -265,13 +266,14 @@ def test_detector_accuses_a_dead_node_that_is_recorded_again() -> None:
 # --- publications ----------------------------------------------------------------------
 
 
-def published(world: World) -> list[tuple[NodeId, bytes | None]]:
+def published(world: World) -> list[tuple[NodeId, bytes]]:
     """Return each node with its own publications and their payloads."""
     return [
-        (node, row.payload)
+        (node, payload)
         for node, machine in world.subscribers.items()
         for row in machine.publications
         if row.publisher == node
+        for payload in payloads_of([row])
     ]
 
 
@@ -284,6 +286,13 @@ def test_load_publishes_a_number_in_each_of_its_rounds() -> None:
     ]
     assert len({node for node, _ in published(world)}) > 1
     assert world.deliveries.published == 15
+
+
+def test_load_publishes_batches() -> None:
+    world = ring_of(8)
+    strike(PublishLoad(3, 5, batch=2), world, 6)
+    assert world.deliveries.published == 15
+    assert len({payload for _, payload in published(world)}) == 30
 
 
 def test_only_members_publish() -> None:
@@ -321,9 +330,9 @@ def test_survivors_agree_after_publishers_crash_between_sending_and_storing(seed
     assert report.converged
     world = simulation.world
     assert len(world.crashed) == 3
-    held = [{each.payload for each in it.publications} for it in world.subscribers.values()]
+    held = [set(payloads_of(machine.publications)) for machine in world.subscribers.values()]
     assert all(payloads == held[0] for payloads in held)
-    assert sum(payload.startswith(b"last of round") for payload in held[0] if payload) == 3
+    assert sum(payload.startswith(b"last of round") for payload in held[0]) == 3
 
 
 def test_restarted_publisher_recovers_the_publications_sent_before_its_crash() -> None:
@@ -339,4 +348,4 @@ def test_restarted_publisher_recovers_the_publications_sent_before_its_crash() -
         for node in world.processes():
             world.tick(node)
         world.end_round()
-    assert [each.payload for each in world.subscribers[publisher].publications] == [b"before"]
+    assert payloads_of(world.subscribers[publisher].publications) == [b"before"]

@@ -85,6 +85,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"publications": PUBLICATIONS_MAX + 1},
         f"publications: expected a whole number <= {PUBLICATIONS_MAX}",
     ),
+    ({"batch": 0}, "batch: expected a whole number >= 1"),
+    ({"batch": 257}, "batch: expected a whole number <= 256"),
     ({"publish": {"rounds": -1}}, "publish.rounds: expected a whole number >= 0"),
     ({"publish": {"rounds": 1, "per_round": 0}}, "publish.per_round: expected a whole number >= 1"),
     (
@@ -200,6 +202,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], Any]] = {
     "publisher_crashes": (SMALL, [2]),
     "config": (SMALL | {"adversary": "A15"}, "live"),
     "publications": (SMALL, 5),
+    "batch": (SMALL | {"publications": 5}, 256),
     "publish": (SMALL, {"rounds": 5, "per_round": 2}),
     "spread": (SMALL | {"publish": {"rounds": 5}}, "flood"),
 }

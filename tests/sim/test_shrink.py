@@ -26,7 +26,6 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.core.prefix import ALL
-from skipring.core.publications import Publication
 from skipring.core.state import LivenessState, SubscriberState, SupervisorState
 from skipring.core.summaries import RangeSummary
 from skipring.sim.scenario import Scenario, make_scenario
@@ -34,6 +33,7 @@ from skipring.sim.shrink import fails_to_converge, shrink
 from skipring.world.adversaries import ADVERSARIES, legitimate_world
 from skipring.world.format import parse_world, render_world
 from skipring.world.snapshot import Parcel, Snapshot
+from tests.support.batches import batch
 from tests.support.strategies import snapshots
 
 Run: TypeAlias = Callable[..., tuple[int, str, str]]
@@ -159,7 +159,7 @@ def test_messages_of_a_removed_node_are_removed() -> None:
         *(IHave("b", b"", b""), Want("b", b"", b"")),
     ]
     nodes = {"a": SubscriberState(), "b": SubscriberState()}
-    kept = Parcel("a", PublishNew(Publication(publisher="b", seq=0)))  # any node may have published
+    kept = Parcel("a", PublishNew(batch(publisher="b")))  # any node may have published
     start = Snapshot(subscribers=nodes, channels=(*(Parcel("a", m) for m in messages), kept))
 
     small = shrink(start, lambda world: kept in world.channels, attempts_max=100)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.log_messages import LogInfo
 from skipring.core.publications import Publication
 from skipring.net.access import Access
 from skipring.spark.ring_client import RingClient
-from skipring.storage.store import PublicationStore
-from skipring.storage.topic_log import TopicLog
+from skipring.storage.store import LogStore
+from skipring.storage.topic_log import SegmentLog
 from skipring.testing import Cluster
 
 TOPIC = "orders"
 WAIT_S = 60.0
+SIZES = (1, 3, 1, 20, 1, 75)  # numbers of records in batches
 
 Result = TypeVar("Result")
 
@@ -52,16 +55,20 @@ class Ring:
         info = self.log_info(node)
         return {"store": info.store, "epoch": info.epoch, "offset": offset}
 
-    def publications(self, node: str = "n00", start: int = 0) -> list[Publication]:
-        """Return the stored publications of a node from an offset on."""
+    def batches(self, node: str = "n00", start: int = 0) -> list[RecordBatch]:
+        """Return the stored batches of a node from an offset on."""
         log = self.log_of(node)
-        return self.call(lambda: [each for _, each in log.read_range(start, log.end)])
+        return self.call(lambda: [entry.batch for entry in log.read_range(start, log.end)])
 
-    def log_of(self, node: str) -> TopicLog:
+    def publications(self, node: str = "n00", start: int = 0) -> list[Publication]:
+        """Return the stored publications of a node; the offset is that of a batch."""
+        return publications_of(self.batches(node, start))
+
+    def log_of(self, node: str) -> SegmentLog:
         """Return the log of a node."""
         machine = self.cluster.node(node).machine(TOPIC)
         assert machine is not None
-        assert isinstance(machine.replica.log, TopicLog)
+        assert isinstance(machine.replica.log, SegmentLog)
         return machine.replica.log
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -134,26 +141,43 @@ def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
         loop.close()
 
 
-def made(count: int, size_bytes: int = 100, publisher: str = "maker") -> list[Publication]:
-    """Return publications with different payloads."""
+def made(
+    count: int, size_bytes: int = 100, *, publisher: str = "maker", with_time: bool = True
+) -> list[RecordBatch]:
+    """Return this number of records with different payloads, in batches of different sizes."""
     start = 1_700_000_000_000_000
-    publications = (
-        Publication(
-            publisher=publisher,
-            seq=seq,
+    records = [
+        BatchRecord(
             payload=f"{seq:08}".encode().ljust(size_bytes, b"."),
+            time=start + seq * 1000 if with_time else 0,
             key=f"k{seq % 10}".encode(),
-            time=start + seq * 1000,
             headers={"source": "test"},
         )
         for seq in range(count)
-    )
-    return [publication.with_id(TOPIC) for publication in publications]
+    ]
+    return in_batches(records, publisher)
 
 
-def fill(data_dir: Path, nodes: Iterable[str], publications: list[Publication]) -> None:
-    """Write publications to the disks of nodes that do not run."""
+def in_batches(records: Sequence[BatchRecord], publisher: str = "maker") -> list[RecordBatch]:
+    """Return consecutive records in batches of different sizes."""
+    found: list[RecordBatch] = []
+    first, sizes = 0, cycle(SIZES)
+    while first < len(records):
+        part = records[first : first + next(sizes)]
+        found.append(RecordBatch.of(part, publisher=publisher, first=first, topic=TOPIC))
+        first += len(part)
+    return found
+
+
+def publications_of(batches: Iterable[RecordBatch]) -> list[Publication]:
+    """Return the records of batches as their readers see them."""
+    return [publication for batch in batches for publication in batch.publications()]
+
+
+def fill(data_dir: Path, nodes: Iterable[str], batches: Sequence[RecordBatch]) -> None:
+    """Write batches to the disks of nodes that do not run."""
     for node in nodes:
-        with PublicationStore.open(data_dir / node) as store:
-            store.archive(TOPIC).write(0, *publications)
+        with LogStore.open(data_dir / node) as store:
+            for batch in batches:
+                store.log(TOPIC).append(batch)
             store.commit()

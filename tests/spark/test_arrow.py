@@ -1,53 +1,173 @@
-"""Pages of stored publications: only rows that match their ids are used."""
+"""Pages of a log as rows: only records of batches that match their ids, at wanted offsets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.log_messages import LogPage
-from skipring.core.publications import Publication
 from skipring.errors import MessageError
-from skipring.spark.arrow import ArrowRows
-from tests.spark.rings import TOPIC, made
+from skipring.spark.arrow import ArrowRows, entries
+from tests.spark.rings import TOPIC, made, publications_of
 
-MADE = made(50)
-WITH_ALL = replace(MADE[7], key=b"k", headers={"a": "b"}, time=0).with_id(TOPIC)
-
-
-def page(publications: Sequence[Publication], ids: Sequence[bytes]) -> LogPage:
-    bare = [replace(publication, id=b"") for publication in publications]
-    return LogPage(
-        request=1,
-        next=None,
-        offsets=tuple(range(len(publications))),
-        ids=b"".join(ids),
-        publications=msgspec.msgpack.encode(bare),
-    )
-
-
-def test_publications_that_match_their_ids_are_used() -> None:
-    given = [*MADE, WITH_ALL]
-    rows = ArrowRows.of(TOPIC, page(given, [each.id for each in given]))
-    assert list(rows.ids) == [each.id_in(TOPIC) for each in given]
-    assert [each.payload for each in rows.publications] == [each.payload for each in given]
+FIRST = 40  # offset of the first record
+COUNT = 303
+MADE = made(COUNT)
+PLAIN = RecordBatch.of(
+    [BatchRecord(b"plain"), BatchRecord(b"", key=b"", headers={"a": "b"})],
+    publisher="other",
+    first=(1 << 63) - 2,
+    topic=TOPIC,
+)
+BATCHES = [*MADE, PLAIN]
+PUBLICATIONS = publications_of(BATCHES)
+END = FIRST + len(PUBLICATIONS)
+SPOILT = 3  # the batch that a test changes; it has 20 records
 
 
-@pytest.mark.parametrize("field", ["publisher", "seq", "payload", "time", "key", "headers"])
-def test_publication_that_does_not_match_its_id_is_omitted(field: str) -> None:
-    other = {"headers": {"x": "y"}, "publisher": "other", "key": b"x", "payload": b"x"}
-    spoilt = replace(MADE[3], **{field: other.get(field, 99_999)})
-    rows = ArrowRows.of(TOPIC, page([*MADE[:3], spoilt, *MADE[4:]], [each.id for each in MADE]))
-    assert list(rows.ids) == [each.id for each in MADE if each is not MADE[3]]
-    assert 3 not in rows.offsets
+def page(batches: Iterable[RecordBatch]) -> LogPage:
+    batches = tuple(batches)
+    offsets = [FIRST]
+    for batch in batches:
+        offsets.append(offsets[-1] + batch.count)
+    return LogPage(request=1, next=None, offsets=tuple(offsets[:-1]), batches=batches)
 
 
-def test_publication_without_contents_is_omitted_and_a_page_with_too_few_ids_refused() -> None:
-    opaque = replace(MADE[0], payload=None)
-    rows = ArrowRows.of(TOPIC, page([opaque, MADE[1]], [MADE[0].id, MADE[1].id]))
-    assert list(rows.ids) == [MADE[1].id]
-    with pytest.raises(MessageError, match="another number of offsets or ids"):
-        ArrowRows.of(TOPIC, page([opaque, MADE[1]], [MADE[1].id]))
+def listing(batches: Iterable[RecordBatch]) -> LogPage:
+    return page(replace(batch, body=b"") for batch in batches)
+
+
+def rows_of(rows: ArrowRows) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = rows.to_arrow(5, with_headers=True).to_pylist()
+    assert len(found) == len(rows)
+    return found
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+
+def test_each_record_is_a_row_with_all_its_fields() -> None:
+    rows = rows_of(ArrowRows.of(TOPIC, page(BATCHES)))
+    for offset, (row, publication) in enumerate(zip(rows, PUBLICATIONS, strict=True), FIRST):
+        time = row.pop("timestamp")
+        assert row == {
+            "key": publication.key,
+            "value": publication.payload,
+            "topic": TOPIC,
+            "partition": 5,
+            "offset": offset,
+            "publisher": publication.publisher,
+            "sequence": publication.seq,
+            "id": publication.id,
+            "headers": [(name, text.encode()) for name, text in publication.headers.items()],
+        }
+        if publication.time:
+            assert time.timestamp() == pytest.approx(publication.time / 1e6)
+        else:
+            assert time is None
+
+
+@given(st.integers(FIRST - 3, END + 3), st.integers(FIRST - 3, END + 3))
+def test_only_records_at_wanted_offsets_are_rows(start: int, stop: int) -> None:
+    rows = ArrowRows.of(TOPIC, page(BATCHES), range(start, stop))
+    found = rows.to_arrow(0, with_headers=False)
+    wanted = range(max(start, FIRST), max(min(stop, END), start, FIRST))
+    chosen = [PUBLICATIONS[offset - FIRST] for offset in wanted]
+    assert found["offset"].to_pylist() == list(wanted)
+    assert found["id"].to_pylist() == [each.id for each in chosen] == rows.ids
+    assert found["sequence"].to_pylist() == [each.seq for each in chosen]
+    assert found["value"].to_pylist() == [each.payload for each in chosen]
+    listed = entries(TOPIC, listing(BATCHES), range(start, stop))
+    assert listed == list(zip(wanted, rows.ids, strict=True))
+
+
+# -- batches that are corrupt ------------------------------------------------------------------
+
+
+def body_of(*records: object) -> bytes:
+    return msgspec.msgpack.encode(records)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"publisher": "other"},
+        {"first": 99_999},
+        {"count": 19},
+        {"body": MADE[SPOILT].body.replace(b"00000", b"00001")},
+        {"body": b""},
+        {"unordered": True},
+        {"id": bytes(32)},
+        {"id": b""},
+    ],
+    ids=str,
+)
+def test_batch_that_does_not_match_its_id_is_omitted(wrong: dict[str, Any]) -> None:
+    intact = [batch for batch in BATCHES if batch is not BATCHES[SPOILT]]
+    spoilt = replace(BATCHES[SPOILT], **wrong)
+    given = [*BATCHES[:SPOILT], spoilt, *BATCHES[SPOILT + 1 :]]
+    rows = ArrowRows.of(TOPIC, page(given))
+    assert rows.batch_ids == [batch.id for batch in intact]
+    assert rows.ids == [publication.id for publication in publications_of(intact)]
+    assert len(rows_of(rows)) == len(rows.ids)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xc1",
+        body_of([b"one"]),
+        body_of([b"one"], [b"two"], [b"three"]),
+        body_of([b"one"], [b"two", 0, None, {}, "unknown field"]),
+        body_of([b"one"], ["text"]),
+    ],
+)
+def test_batch_whose_body_cannot_be_decoded_is_omitted(body: bytes) -> None:
+    unreadable = RecordBatch("maker", 0, 2, body).with_id(TOPIC)
+    assert unreadable.is_genuine(TOPIC)
+    assert ArrowRows.of(TOPIC, page([unreadable, PLAIN])).batch_ids == [PLAIN.id]
+
+
+def test_batch_of_another_topic_is_omitted() -> None:
+    assert len(ArrowRows.of("another", page(BATCHES))) == 0
+
+
+def test_listed_batch_without_an_id_is_refused() -> None:
+    nameless = replace(MADE[0], id=b"")
+    with pytest.raises(MessageError, match="a batch without an id"):
+        entries(TOPIC, listing([nameless]), range(100))
+
+
+# -- chosen rows -------------------------------------------------------------------------------
+
+
+def test_rows_without_batches_have_the_other_batches_once() -> None:
+    seen = {MADE[0].id, MADE[3].id}
+    rows = ArrowRows.of(TOPIC, page([*MADE, MADE[1]])).without_batches(seen)
+    assert rows.batch_ids == [batch.id for batch in MADE if batch.id not in seen]
+
+
+@given(st.sets(st.integers(0, COUNT - 1)))
+def test_rows_are_excluded_and_selected_by_the_ids_of_records(places: set[int]) -> None:
+    rows = ArrowRows.of(TOPIC, page(MADE))
+    ids = frozenset(PUBLICATIONS[place].id for place in places)
+    others = [place for place in range(COUNT) if place not in places]
+    for chosen, expected in ((rows.only(ids), sorted(places)), (rows.without(ids), others)):
+        found = chosen.to_arrow(0, with_headers=False)
+        assert chosen.ids == found["id"].to_pylist() == [PUBLICATIONS[i].id for i in expected]
+        assert found["offset"].to_pylist() == [FIRST + place for place in expected]
+        assert found["sequence"].to_pylist() == expected
+
+
+def test_earlier_rows_than_a_time_are_excluded() -> None:
+    rows = ArrowRows.of(TOPIC, page(BATCHES))
+    since = rows.since(PUBLICATIONS[50].time)
+    assert since.ids == [publication.id for publication in PUBLICATIONS[50:COUNT]]
+    assert rows.since(0).ids == rows.ids  # also those without a time

@@ -10,19 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from msgspec import Raw
-from msgspec.msgpack import Decoder
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from skipring.core import log_pages
-from skipring.core.events import PublishRequested
+from skipring.core.batches import BatchRecord
+from skipring.core.limits import SURVEY_BITS_MAX
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogPage
 from skipring.core.log_pages import answer as true_answer
-from skipring.core.publications import Publication
 from skipring.core.replica import Replica
 from skipring.errors import DataLossError, InputError, SkipringError, UnreachableError
 from skipring.spark import register
@@ -34,11 +31,12 @@ from tests.spark.reading import (
     stop_readers,
     stream_reader,
 )
-from tests.spark.rings import TOPIC, Ring, fill, made, running_ring
+from tests.spark.rings import TOPIC, Ring, fill, made, publications_of, running_ring
 
 NODES = ["n00", "n01", "n02", "n03"]
 COUNT = 3000
-MADE = made(COUNT)
+BATCHES = made(COUNT)
+MADE = publications_of(BATCHES)
 MADE_IDS = sorted(publication.id for publication in MADE)
 
 Answer = Callable[[str, Any], Any]
@@ -48,7 +46,7 @@ Answer = Callable[[str, Any], Any]
 def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ring]:
     """Return a ring that no test changes."""
     data_dir = tmp_path_factory.mktemp("ring")
-    fill(data_dir, NODES, MADE)
+    fill(data_dir, NODES, BATCHES)
     with running_ring(4, data_dir) as ring:
         yield ring
 
@@ -100,9 +98,17 @@ def test_batch_has_every_publication_once_with_all_its_fields(ring: Ring) -> Non
     assert rows[7]["timestamp"].timestamp() == pytest.approx(MADE[7].time / 1e6)
 
 
-@pytest.mark.parametrize(("wanted", "count"), [(1, 1), (3, 4), (16, 16), (200, 256)])
-def test_number_of_partitions_is_the_next_power_of_two(ring: Ring, wanted: int, count: int) -> None:
-    assert len(batch_reader(ring, minPartitions=str(wanted)).partitions()) == count
+@pytest.mark.parametrize(("wanted", "bits"), [(1, 0), (3, 2), (16, 4), (200, 8)])
+def test_number_of_prefixes_is_the_next_power_of_two(ring: Ring, wanted: int, bits: int) -> None:
+    prefixes = {batch.id[0] >> SURVEY_BITS_MAX - bits for batch in BATCHES}  # some are empty
+    assert len(batch_reader(ring, minPartitions=str(wanted)).partitions()) == len(prefixes)
+
+
+def test_number_of_partitions_depends_on_the_number_of_records(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skipring.spark.batch.ROWS_PER_PARTITION", COUNT // 8)
+    assert len(batch_reader(ring).partitions()) == 8
 
 
 def test_partitions_are_prefixes_and_are_read_from_all_members(
@@ -121,7 +127,7 @@ def test_earlier_publications_than_the_timestamp_are_skipped(ring: Ring) -> None
 
 
 def test_publication_without_a_time_has_no_timestamp(tmp_path: Path) -> None:
-    fill(tmp_path, ["n00"], [replace(each, time=0, id=b"").with_id(TOPIC) for each in made(2)])
+    fill(tmp_path, ["n00"], made(2, with_time=False))
     with running_ring(1, tmp_path) as ring:
         assert [row["timestamp"] for row in batch_rows(ring)] == [None, None]
 
@@ -132,7 +138,7 @@ def test_several_topics_are_read_together(tmp_path: Path) -> None:
         for topic in ("grün", "empty"):
             ring.call(partial(node.subscribe, topic))
         ring.publish([b"1", b"2"])
-        ring.run(node.publish("grün", PublishRequested(payload=b"3")))
+        ring.run(node.publish("grün", BatchRecord(b"3")))
         ring.wait_until(lambda: set(node.topics) == {TOPIC, "grün", "empty"})
         topics = f"{TOPIC},grün,empty"
         stream = stream_reader(ring, subscribe=topics)
@@ -227,7 +233,7 @@ def test_position_that_is_not_in_the_store_is_refused(
 def test_member_that_stops_after_planning_is_replaced_by_an_agreeing_member(
     tmp_path: Path,
 ) -> None:
-    fill(tmp_path, NODES, MADE)
+    fill(tmp_path, NODES, BATCHES)
     with running_ring(4, tmp_path) as ring:
         reader = batch_reader(ring)
         partitions = reader.partitions()
@@ -238,27 +244,24 @@ def test_member_that_stops_after_planning_is_replaced_by_an_agreeing_member(
 
 
 def emptied(page: LogPage) -> LogPage:
-    return replace(page, offsets=(), ids=b"", publications=b"\xdd\x00\x00\x00\x00")
+    return replace(page, offsets=(), batches=())
 
 
 def corrupted(page: LogPage) -> LogPage:
-    """Change payloads, which then do not match their ids."""
-    return replace(page, publications=page.publications.replace(b"00000", b"00001"))
+    """Change payloads, so that the batches do not match their ids."""
+    changed = [replace(each, body=each.body.replace(b"00000", b"00001")) for each in page.batches]
+    return replace(page, batches=tuple(changed))
 
 
 def invented(page: LogPage) -> LogPage:
-    """Return a page of invented publications with matching ids."""
-    changed = corrupted(page)
-    ids = (each.id_in(TOPIC) for each in Decoder(list[Publication]).decode(changed.publications))
-    return replace(changed, ids=b"".join(ids))
+    """Return a page of invented batches with matching ids."""
+    return replace(page, batches=tuple(each.with_id(TOPIC) for each in corrupted(page).batches))
 
 
 def repeated(page: LogPage) -> LogPage:
-    """Append the first publication once more, with its own offset."""
-    rows = Decoder(list[Raw]).decode(page.publications)
-    again = msgspec.msgpack.encode([*rows, *rows[:1]])
-    offsets = (*page.offsets, page.offsets[-1] + 1)
-    return replace(page, offsets=offsets, ids=page.ids + page.ids[:32], publications=again)
+    """Append the first batch once more, at its own offset."""
+    offsets = (*page.offsets, page.offsets[-1] + page.batches[-1].count)
+    return replace(page, offsets=offsets, batches=(*page.batches, *page.batches[:1]))
 
 
 @pytest.mark.parametrize(
@@ -318,6 +321,6 @@ def test_publications_are_read_once_each_while_members_publish(
         assert publishing.result(60) > 0
     ids = rows["id"].to_pylist()
     assert len(set(ids)) == len(ids)
-    assert {publication.id for publication in many} <= set(ids)
+    assert {publication.id for publication in publications_of(many)} <= set(ids)
     assert set(rows["partition"].to_pylist()) == {0, 1}
     assert sum(pages > 0 for pages in served.values()) >= 2

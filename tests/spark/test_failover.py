@@ -88,6 +88,14 @@ def test_batch_that_runs_again_at_a_standby_reads_the_same(data: DataObject) -> 
     assert sorted(again) == sorted(scene.ours[first:then])
 
 
+def test_records_that_arrived_late_are_read_in_as_few_ranges_as_possible() -> None:
+    missing = tuple((offset, key(offset)) for offset in (3, 4, 5, 6, 9))
+    start = Standby(store="b0", epoch=0, offset=10, missing=missing)
+    end = Standby(store="b0", epoch=0, offset=10, missing=((6, key(6)),))
+    (partition,) = partitions_between(TOPIC, holder_of(10), (start, end, place(10)), None)
+    assert partition.ranges == (range(3, 6), range(9, 10))
+
+
 def test_members_that_differ_much_are_not_standbys() -> None:
     read = [key(number) for number in range(EXCEPTIONS_MAX + 1)]
     end = place(len(read))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from skipring.core.events import PublishRequested
+from skipring.core.batches import BatchRecord
 from skipring.errors import InputError, UnreachableError
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
@@ -23,7 +23,7 @@ from skipring.spark.options import ReadOptions, WriteOptions
 from skipring.spark.ring_client import freeze_gc
 from skipring.spark.sink import publish_rows
 from skipring.spark.source import SkipringDataSource
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from tests.spark.reading import rows_of
 from tests.spark.rings import TOPIC, running_loop
 from tests.support.papers import Papers
@@ -72,13 +72,13 @@ async def secured_node(directory: Path) -> AsyncIterator[str]:
         flush_s=TICK_S,
         credentials=papers.of("a"),
     )
-    with PublicationStore.open(directory / "a") as store:
+    with LogStore.open(directory / "a") as store:
         node = NodeHost("a", settings, rng=Random(1), store=store)
         await node.start(LOOPBACK, 0)
         node.subscribe(TOPIC)
         await until(lambda: bool(supervisor.members().get(TOPIC)))
         for number in range(10):
-            await node.publish(TOPIC, PublishRequested(payload=b"%d" % number))
+            await node.publish(TOPIC, BatchRecord(b"%d" % number))
         yield supervisor.address
         await node.close()
     await supervisor.close()

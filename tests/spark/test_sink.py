@@ -1,14 +1,19 @@
-"""Writes: each row becomes one publication, even if its task runs several times."""
+"""Writes: rows become batches, the same ones each time their task runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,11 +27,21 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from skipring.core.batches import BATCH_BYTES_MAX, BODY_BYTES_MAX, RECORDS_MAX, RecordBatch
+from skipring.core.limits import HEADERS_BYTES_MAX, KEY_BYTES_MAX, PAYLOAD_BYTES_MAX
+from skipring.core.peers import TopicId
 from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
 from skipring.errors import InputError, UnreachableError
 from skipring.spark import register
 from skipring.spark.options import WriteOptions
-from skipring.spark.sink import BatchWriter, Written, check_columns, publish_rows
+from skipring.spark.ring_client import RingClient
+from skipring.spark.sink import (
+    OPEN_BYTES_MAX,
+    BatchWriter,
+    Written,
+    check_columns,
+    publish_rows,
+)
 from skipring.spark.source import SkipringDataSource
 from tests.spark.rings import TOPIC, Ring, running_ring
 
@@ -45,14 +60,23 @@ def options(ring: Ring, **given: str) -> WriteOptions:
 
 
 def table(count: int, first: int = 0, **columns: Any) -> pa.RecordBatch:  # noqa: ANN401
-    values = [b"%d" % number for number in range(first, first + count)]
+    values = pa.array([b"%d" % number for number in range(first, first + count)], pa.binary())
     return pa.RecordBatch.from_pydict({"value": values, **columns})
+
+
+def numbered(numbers: Sequence[int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"value": [b"%d" % number for number in numbers]})
 
 
 def publications(ring: Ring, publisher: str) -> list[Publication]:
     """Return the publications of a publisher, once both nodes have them."""
     ring.wait_in_sync()
     return [each for each in ring.publications("n01") if each.publisher == publisher]
+
+
+def values(ring: Ring, publisher: str) -> list[bytes]:
+    """Return the payloads of a publisher, sorted by their numbers."""
+    return sorted((each.payload for each in publications(ring, publisher)), key=int)
 
 
 # -- rows --------------------------------------------------------------------------------------
@@ -67,7 +91,7 @@ def test_every_row_is_published_with_its_key_time_and_headers(ring: Ring) -> Non
     )
     written = publish_rows(options(ring, publisher="fields"), "w", "", iter([rows]))
     assert written.publications == 2
-    first, second = sorted(publications(ring, "fields"), key=lambda each: each.payload or b"")
+    first, second = publications(ring, "fields")
     assert (first.payload, first.key, first.headers) == (b"0", b"k", {"source": "web"})
     assert first.time == AT.timestamp() * 1e6
     assert (second.payload, second.key, second.time, second.headers) == (b"1", None, 0, {})
@@ -82,9 +106,40 @@ def test_texts_are_published_in_utf_8(ring: Ring) -> None:
 
 def test_task_that_runs_again_publishes_nothing_twice(ring: Ring) -> None:
     writing = options(ring, publisher="again")
-    publish_rows(writing, "w", "7", iter([table(700)]))
-    publish_rows(writing, "w", "7", iter([table(300), table(400, 300), table(10, 700)]))
-    assert len(publications(ring, "again")) == 710
+    for _ in range(2):
+        publish_rows(writing, "w", "7", iter([table(700)]))
+        publish_rows(writing, "w", "7", iter([table(300), table(0), table(400, 300)]))
+    assert values(ring, "again") == [b"%d" % number for number in range(700)]
+
+
+def test_task_that_failed_is_completed_by_its_next_attempt(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skipring.spark.sink.AT_ONCE", 1)
+    writing = options(ring, publisher="failed")
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield table(600)
+        raise RuntimeError("the first attempt fails")
+
+    with pytest.raises(RuntimeError):
+        publish_rows(writing, "w", "", failing())
+    assert 0 < len(values(ring, "failed")) < 600
+    publish_rows(writing, "w", "", iter([table(700)]))
+    assert values(ring, "failed") == [b"%d" % number for number in range(700)]
+
+
+def test_task_with_rows_in_another_order_publishes_changed_batches_again(ring: Ring) -> None:
+    writing = options(ring, publisher="order")
+    numbers = list(range(2 * RECORDS_MAX))
+    publish_rows(writing, "w", "7", iter([numbered(numbers)]))
+    numbers[0], numbers[1] = numbers[1], numbers[0]
+    publish_rows(writing, "w", "7", iter([numbered(numbers)]))
+    counts = Counter(values(ring, "order"))
+    repeated = {b"%d" % number for number in range(RECORDS_MAX)}  # the other batch is the same
+    assert {value for value, count in counts.items() if count == 2} == repeated
+    assert len(counts) == 2 * RECORDS_MAX
+    assert counts.total() == 3 * RECORDS_MAX
 
 
 def test_equal_rows_are_not_the_same_publication(ring: Ring) -> None:
@@ -93,13 +148,6 @@ def test_equal_rows_are_not_the_same_publication(ring: Ring) -> None:
     for write, batch in (("w", "1"), ("w", "2"), ("v", "1")):
         publish_rows(writing, write, batch, iter([rows]))
     assert len(publications(ring, "equal")) == 6
-
-
-def test_sequences_exceed_those_of_publishers(ring: Ring) -> None:
-    publish_rows(options(ring, publisher="numbers"), "w", "", iter([table(20)]))
-    numbers = [publication.seq for publication in publications(ring, "numbers")]
-    assert all(SEQ_BELIEVED_MAX <= number < 2 * SEQ_BELIEVED_MAX for number in numbers)
-    assert len(set(numbers)) == 20
 
 
 def test_rows_may_name_their_topics(ring: Ring) -> None:
@@ -133,6 +181,110 @@ def test_row_that_cannot_be_published_is_refused(
     with pytest.raises(InputError) as caught:
         publish_rows(writing, "w", "", iter([pa.RecordBatch.from_pydict(rows)]))
     assert sentence in str(caught.value)
+
+
+# -- batches -----------------------------------------------------------------------------------
+
+NOWHERE = WriteOptions.parse({"supervisor": "127.0.0.1:1"})
+
+
+@contextmanager
+def recorded() -> Iterator[list[tuple[TopicId, RecordBatch]]]:
+    """Record published batches instead of sending them."""
+    found: list[tuple[TopicId, RecordBatch]] = []
+
+    def publish(_: RingClient, topic: TopicId, batches: Sequence[RecordBatch]) -> None:
+        found.extend((topic, batch) for batch in batches)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RingClient, "publish", publish)
+        yield found
+
+
+def batches_of(
+    tables: Iterable[pa.RecordBatch], write: str = "w", batch: str = "7"
+) -> list[tuple[TopicId, RecordBatch]]:
+    """Return the batches that a task makes of its rows."""
+    with recorded() as found:
+        publish_rows(NOWHERE, write, batch, iter(tables))
+    return found
+
+
+def sliced(rows: pa.RecordBatch, places: Iterable[int]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a table, cut at some places."""
+    for start, end in pairwise([0, *sorted(places), rows.num_rows]):
+        yield rows.slice(start, end - start)
+
+
+ROWS = 1500
+SIZES = [(number * 7919) % 4001 for number in range(ROWS)]
+MIXED = pa.RecordBatch.from_pydict(
+    {
+        "value": [bytes(size) for size in SIZES],
+        "topic": [f"topic-{size % 3}" for size in SIZES],
+        "key": [None if size % 5 else b"key" for size in SIZES],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def mixed() -> list[tuple[TopicId, RecordBatch]]:
+    return batches_of([MIXED])
+
+
+@settings(max_examples=20)
+@given(places=st.sets(st.integers(0, ROWS), max_size=30))
+def test_batches_do_not_depend_on_the_sizes_of_arrow_batches(
+    mixed: list[tuple[TopicId, RecordBatch]], places: set[int]
+) -> None:
+    assert batches_of(sliced(MIXED, places)) == mixed
+
+
+def test_rows_of_each_topic_stay_in_order_and_their_batches_are_within_the_limits(
+    mixed: list[tuple[TopicId, RecordBatch]],
+) -> None:
+    for topic in ("topic-0", "topic-1", "topic-2"):
+        batches = [batch for other, batch in mixed if other == topic]
+        sizes = [len(each.payload) for batch in batches for each in batch.records()]
+        assert sizes == [size for size in SIZES if f"topic-{size % 3}" == topic]
+        assert all(batch.is_genuine(topic) and batch.unordered for batch in batches)
+        assert all(len(batch.body) <= BATCH_BYTES_MAX for batch in batches)
+        # Each is full: of records, or of bytes up to one more record.
+        for batch in batches[:-1]:
+            assert batch.count == RECORDS_MAX or len(batch.body) > BATCH_BYTES_MAX - 4200
+
+
+def test_open_batches_of_many_topics_are_finished_at_the_limit_of_memory() -> None:
+    count = OPEN_BYTES_MAX // PAYLOAD_BYTES_MAX
+    topics = ["first", *(f"topic-{number}" for number in range(count)), "first"]
+    payloads = [b"first", *(bytes(PAYLOAD_BYTES_MAX) for _ in range(count)), b"last"]
+    rows = pa.RecordBatch.from_pydict({"value": payloads, "topic": topics})
+    assert [topic for topic, _ in batches_of([rows])] == topics
+
+
+def test_largest_rows_are_alone_in_their_batches() -> None:
+    largest = {"value": [bytes(PAYLOAD_BYTES_MAX)] * 2, "key": [bytes(KEY_BYTES_MAX)] * 2}
+    headers = [[("name", bytes(HEADERS_BYTES_MAX - 4))]] * 2
+    rows = pa.RecordBatch.from_pydict(
+        {
+            **largest,
+            "topic": [TOPIC] * 2,
+            "headers": pa.array(headers, pa.map_(pa.string(), pa.binary())),
+        }
+    )
+    made = [batch for _, batch in batches_of([rows])]
+    assert [batch.count for batch in made] == [1, 1]
+    assert all(len(batch.body) <= BODY_BYTES_MAX for batch in made)
+
+
+def test_numbers_exceed_those_of_publishers_and_differ_between_places() -> None:
+    rows = table(3 * RECORDS_MAX, topic=[TOPIC] * 3 * RECORDS_MAX)
+    places = [("w", "7"), ("w", "8"), ("v", "7"), ("w", "")]
+    made = [batch for write, batch in places for _, batch in batches_of([rows], write, batch)]
+    assert all(batch.first >= SEQ_BELIEVED_MAX for batch in made)
+    assert all(batch.end <= 1 << 63 for batch in made)
+    numbers = [number for batch in made for number in range(batch.first, batch.end)]
+    assert len(set(numbers)) == len(numbers) == len(places) * rows.num_rows
 
 
 def struct(columns: dict[str, DataType]) -> StructType:
@@ -212,7 +364,7 @@ def test_job_whose_tasks_fail_once_publishes_nothing_twice(spark: SparkSession, 
     writer = rows_of(spark, 200).write.format("shaky").option("supervisor", ring.supervisor)
     writer.option("topic", TOPIC).option("publisher", "shaky").mode("append").save()
     published = publications(ring, "shaky")
-    assert sorted(int(each.payload or b"") for each in published) == list(range(200))
+    assert sorted(int(each.payload) for each in published) == list(range(200))
 
 
 @pytest.mark.heavy

@@ -12,21 +12,22 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from skipring.core.publications import Publication
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.errors import DataLossError, StoreBusyError, UnreachableError
 from skipring.spark.offsets import from_json
 from skipring.spark.partitions import RangePartition
-from skipring.storage.store import PublicationStore
-from tests.spark.reading import Query, ids_of, rows_of, stop_readers, stream_reader
-from tests.spark.rings import TOPIC, Ring, fill, made, running_ring
+from skipring.storage.store import LogStore
+from tests.spark.reading import Query, batch_rows, ids_of, rows_of, stop_readers, stream_reader
+from tests.spark.rings import TOPIC, Ring, fill, made, publications_of, running_ring
 
 NODES = ["n00", "n01", "n02"]
-MADE = made(500)
+BATCHES = made(500)
+MADE = publications_of(BATCHES)
 
 
 @pytest.fixture
 def ring(tmp_path: Path) -> Iterator[Ring]:
-    fill(tmp_path, NODES, MADE)
+    fill(tmp_path, NODES, BATCHES)
     with running_ring(3, tmp_path) as ring:
         yield ring
 
@@ -60,6 +61,13 @@ def node_of(ring: Ring, query: Query) -> str:
     """Return the node whose store a query reads."""
     store = from_json(query.offset)[TOPIC].store
     return next(node for node in ring.cluster.nodes if ring.store_of(node) == store)
+
+
+def node_of_standby(ring: Ring, query: Query) -> str:
+    """Return the node where a query would continue."""
+    standby = from_json(query.offset)[TOPIC].standby
+    assert standby is not None
+    return next(node for node in ring.cluster.nodes if ring.store_of(node) == standby.store)
 
 
 def lose(ring: Ring, node: str) -> None:
@@ -143,7 +151,7 @@ def test_query_with_available_now_reads_nothing_that_arrives_later(ring: Ring) -
 
 
 def test_only_durable_publications_are_read(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PublicationStore, "commit", lambda *_: None)
+    monkeypatch.setattr(LogStore, "commit", lambda *_: None)
     query = Query(ring)
     assert query.batch() == 500
     for node in NODES:  # in memory only
@@ -161,6 +169,59 @@ def test_ring_without_disks_cannot_be_followed() -> None:
         reader = stream_reader(ring)
         with pytest.raises(UnreachableError, match="start a node with a data directory"):
             reader.initialOffset()
+
+
+# -- offsets inside a batch --------------------------------------------------------------------
+
+
+def publish_batch(ring: Ring, count: int, node: str = "n00") -> None:
+    """Publish a batch at a node, and wait until all members have it on disk."""
+    records = [BatchRecord(b"%d of %d" % (number, count)) for number in range(count)]
+    ring.run(ring.cluster.node(node).publish(TOPIC, *records))
+    ring.wait_durable()
+
+
+def test_trigger_may_end_inside_a_batch(ring: Ring) -> None:
+    query = Query(ring)
+    query.batch()
+    publish_batch(ring, 40)
+    assert ring.batches(start=500)[0].count == 40
+    for size in (7, 7, 7, 7, 7, 5, 0):
+        assert query.batch(ReadMaxRows(7)) == size
+        query.restart()  # the next trigger continues inside the batch
+    assert [row["offset"] for row in query.rows] == list(range(540))
+    assert query.ids == [each.id for each in ring.publications(node_of(ring, query))]
+
+
+def test_stream_starts_and_a_batch_read_ends_inside_a_batch(ring: Ring) -> None:
+    publish_batch(ring, 40)
+    start, end = ring.position("n01", 511), ring.position("n01", 529)
+    query = Query(ring, startingOffsets=json.dumps({TOPIC: start}))
+    query.batch()
+    given = {"startingOffsets": start, "endingOffsets": end}
+    texts = {name: json.dumps({TOPIC: place}) for name, place in given.items()}
+    rows = batch_rows(ring, **texts, minPartitions="3")
+    assert [row["offset"] for row in query.rows] == list(range(511, 540))
+    assert query.rows[:18] == rows
+
+
+def test_query_inside_a_batch_continues_elsewhere_without_duplicates(ring: Ring) -> None:
+    query = Query(ring, failOnDataLoss="false")
+    query.batch()
+    publish_batch(ring, 40)
+    query.batch(ReadMaxRows(11))
+    start = query.offset
+    end = query.reader.latestOffset(start, ReadMaxRows(9))
+    expected = ids_of(query.run(start, end))
+    lose(ring, node_of(ring, query))
+    query.restart()
+    again = query.run(start, end)  # both ends are inside the batch
+    assert sorted(ids_of(again)) == sorted(expected)
+    query.rows += again
+    query.offset = end
+    publish_batch(ring, 20, node_of_standby(ring, query))
+    query.drain(ReadMaxRows(13))
+    assert read_once(query, 560)
 
 
 # -- batches that run again --------------------------------------------------------------------
@@ -307,16 +368,16 @@ def test_query_with_available_now_ends_after_its_store_is_lost(ring: Ring) -> No
 # -- stores that were restored from a backup -----------------------------------------------------
 
 
-def restore(ring: Ring, directory: Path, refill: list[Publication]) -> None:
+def restore(ring: Ring, directory: Path, refill: list[RecordBatch]) -> None:
     """Replace the directory of a node by its backup, refilled in this order."""
     node = directory.name
     lose(ring, node)
     ring.wait_until(partial(is_released, directory))
     shutil.rmtree(directory)
     shutil.copytree(directory.with_suffix(".backup"), directory)
-    with PublicationStore.open(directory) as store:
-        log = store.archive(TOPIC)
-        log.write(log.end, *refill)
+    with LogStore.open(directory) as store:
+        for batch in refill:
+            store.log(TOPIC).append(batch)
         store.commit()
     ring.run(ring.cluster.restart(node))
     ring.wait_in_sync()
@@ -325,17 +386,17 @@ def restore(ring: Ring, directory: Path, refill: list[Publication]) -> None:
 def is_released(directory: Path) -> bool:
     """Return True if no process uses a data directory."""
     try:
-        PublicationStore.open(directory).close()
+        LogStore.open(directory).close()
     except StoreBusyError:
         return False
     return True
 
 
-def publish_after_backup(ring: Ring, directory: Path) -> list[Publication]:
+def publish_after_backup(ring: Ring, directory: Path) -> list[RecordBatch]:
     """Back up a node, then publish 30; return these in the order of the node."""
     shutil.copytree(directory, directory.with_suffix(".backup"))
     publish(ring, 0, 30)
-    return ring.publications(directory.name, 500)
+    return ring.batches(directory.name, 500)
 
 
 def test_stream_fails_after_its_store_was_restored_unless_it_may_use_its_standby(
@@ -374,7 +435,7 @@ def test_batch_that_runs_again_fails_after_its_store_was_restored(
         rows_of(query.reader, moved)  # a task that was planned before
     query.restart(failOnDataLoss="false")
     again = query.run(start, end)
-    assert sorted(ids_of(again)) == sorted(each.id for each in new[:20])
+    assert sorted(ids_of(again)) == sorted(each.id for each in publications_of(new)[:20])
 
 
 def test_stream_does_not_continue_at_a_standby_that_was_restored(
@@ -382,9 +443,7 @@ def test_stream_does_not_continue_at_a_standby_that_was_restored(
 ) -> None:
     query = Query(ring, failOnDataLoss="false")
     query.batch()
-    standby = from_json(query.offset)[TOPIC].standby
-    assert standby is not None
-    spare = next(node for node in NODES if ring.store_of(node) == standby.store)
+    spare = node_of_standby(ring, query)
     new = publish_after_backup(ring, tmp_path / spare)
     query.batch(ReadMaxRows(20))
     restore(ring, tmp_path / spare, new[::-1])
@@ -409,7 +468,7 @@ def test_stream_continues_after_its_store_was_refilled_in_the_same_order(
 def test_stream_without_a_standby_skips_once_after_its_store_was_restored_if_allowed(
     tmp_path: Path,
 ) -> None:
-    fill(tmp_path, NODES[:1], MADE)
+    fill(tmp_path, NODES[:1], BATCHES)
     with running_ring(1, tmp_path) as ring:
         query = Query(ring, failOnDataLoss="false")
         query.batch()

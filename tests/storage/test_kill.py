@@ -8,25 +8,22 @@ from threading import Timer
 
 import pytest
 
-from skipring.storage.durable_mark import losses_of
-from skipring.storage.store import PublicationStore
-from tests.storage.stored import CHAT, NEWS, offsets
+from tests.storage.logs import CHAT, NEWS, offsets, opened
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from skipring.storage.store import PublicationStore
-from tests.storage.stored import CHAT, NEWS, publication
+from tests.storage.logs import CHAT, NEWS, batch, opened
 
-store = PublicationStore.open(Path(sys.argv[1]))
+store = opened(Path(sys.argv[1]))
 step = int(sys.argv[2])
 while True:
     for topic in (NEWS, CHAT):
-        archive = store.archive(topic)
-        for offset in range(archive.end, archive.end + step):
-            archive.write(offset, publication(offset, topic))
+        log = store.log(topic)
+        for _ in range(step):
+            log.append(batch(log.end, topic=topic))
     store.commit()
-    print(store.archive(NEWS).durable_end, store.archive(CHAT).durable_end, flush=True)
+    print(store.log(NEWS).durable_end, store.log(CHAT).durable_end, flush=True)
 """
 
 
@@ -50,17 +47,17 @@ def promised_before_death(directory: Path, step: int, lines: int) -> tuple[int, 
 
 
 @pytest.mark.heavy
-def test_kill_at_any_moment_keeps_every_durable_publication_and_invents_none(
-    tmp_path: Path,
-) -> None:
+def test_kill_at_any_moment_keeps_every_durable_batch_and_invents_none(tmp_path: Path) -> None:
     rng = Random(9)
-    for _ in range(6):
+    epochs: set[tuple[int, int]] = set()
+    for _ in range(8):
         step = rng.choice((1, 7, 100))
-        news, chat = promised_before_death(tmp_path, step, lines=rng.randrange(1, 20))
-        with PublicationStore.open(tmp_path) as store:
-            for topic, promised in ((NEWS, news), (CHAT, chat)):
-                archive = store.archive(topic)
-                assert promised <= archive.end <= promised + step
-                assert offsets(store, topic) == list(range(archive.end))
-                assert losses_of(archive.epoch) == 0
-            assert store.recovery.damage is None
+        ends = promised_before_death(tmp_path, step, lines=rng.randrange(1, 20))
+        with opened(tmp_path) as store:
+            for topic, promised in zip((NEWS, CHAT), ends, strict=True):
+                log = store.log(topic)
+                assert promised <= log.end <= promised + 2 * step
+                assert offsets(log, topic) == list(range(0, log.end, 2))
+            epochs.add((store.log(NEWS).epoch, store.log(CHAT).epoch))
+            assert store.damage is None
+    assert len(epochs) == 1

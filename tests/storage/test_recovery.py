@@ -1,590 +1,603 @@
-"""Recovery: a damaged store opens, keeps intact records and serves nothing else."""
+"""Recovery of logs: every state of the files opens, and intact batches keep their offsets."""
 
+from __future__ import annotations
+
+import os
 import shutil
-from collections.abc import Callable, Iterator
+from contextlib import closing
+from errno import EIO, ENOSPC
 from pathlib import Path
-from random import Random
-from typing import BinaryIO
 
 import pytest
 
-from skipring.core.publications import Publication
-from skipring.storage import recovery as rebuilding
-from skipring.storage import sqlite as database
-from skipring.storage.data_dir import DAMAGED_MAX
-from skipring.storage.durable_mark import losses_of
-from skipring.storage.page_scan import PAGE_SIZES, SMALL_PAGE_BYTES, carved
-from skipring.storage.store import PublicationStore
-from tests.storage.stored import (
-    CHAT,
-    DATABASE,
+from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.log import LogEntry
+from skipring.errors import StorageError
+from skipring.storage import recovery, topic_log
+from skipring.storage import segment as segment_module
+from skipring.storage.recovery import LoadedSegment, load_segment
+from skipring.storage.segment import FileCache, segment_name
+from skipring.storage.segment_format import (
+    HEADER_BYTES_MAX,
+    HEADERS,
+    START_OF_CHAIN,
+    SegmentHeader,
+)
+from skipring.storage.topic_directory import QUARANTINE, RECORD_FILE
+from tests.storage.logs import (
+    HEADER,
     NEWS,
-    PROMISES,
-    change,
-    crashed,
-    damaged,
+    SMALL,
+    FailingDisk,
+    batch,
+    encoded,
+    entries_of,
     flip,
-    losses,
+    loaded,
     made,
     offsets,
-    places,
-    publication,
-    query,
+    opened,
+    positions,
+    quarantined,
+    segment_file,
+    segments,
     state,
+    topic_path,
     write,
 )
 
-COUNT = 60  # publications in the store that is damaged repeatedly
+
+@pytest.fixture(autouse=True)
+def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip syncs: these tests change files, they do not stop the machine."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+    monkeypatch.setattr(topic_log, "sync_data", lambda file: None)
 
 
-@pytest.fixture(autouse=True, params=PAGE_SIZES)
-def page_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Set the page size of new files."""
-    monkeypatch.setattr(database, "PAGE_BYTES", request.param)
-    return int(request.param)
+def copied(directory: Path, target: Path) -> Path:
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(directory, target)
+    return target
+
+
+def test_torn_tail_is_truncated_at_every_byte(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    last = segments(made(store, 3))[-1]
+    _, _, epoch = state(store)
+    data = last.read_bytes()
+    places = positions(last)
+    for size in range(len(data)):
+        last.write_bytes(data[:size])
+        whole = max(0, sum(each <= size for each in places) - 1)
+        expected = [2 * number for number in range(whole)]
+        assert state(store) == (expected, 2 * whole, epoch)
+        with opened(store) as again:  # and the log continues
+            write(again, 2)
+            assert offsets(again.log(NEWS)) == [*expected, 2 * whole, 2 * whole + 2]
+        for path in segments(last.parent):
+            path.unlink()
+
+
+@pytest.mark.parametrize("tail", [bytes(500), b"\xff" * 500, b"\xf5SRB" * 100])
+def test_garbage_after_the_last_entry_is_removed(tmp_path: Path, tail: bytes) -> None:
+    path = made(tmp_path, 3)
+    before = state(tmp_path)
+    (last,) = segments(path)
+    size = last.stat().st_size
+    last.write_bytes(last.read_bytes() + tail)
+    assert state(tmp_path) == before
+    assert last.stat().st_size == size
+    assert len(quarantined(path)) == bool(tail.strip(b"\0"))
+
+
+@pytest.mark.heavy
+def test_flipped_bytes_at_500_places_lose_only_their_batch(tmp_path: Path) -> None:
+    store, copy = tmp_path / "store", tmp_path / "copy"
+    path = made(store, 14)
+    everything, end, epoch = state(store)
+    files = segments(path)
+    assert len(files) >= 3
+    total = sum(each.stat().st_size for each in files)
+    for step in range(500):
+        target = topic_path(copied(store, copy))
+        place = step * total // 500
+        for file in segments(target):
+            size = file.stat().st_size
+            if place < size:
+                flip(file, place, 1 << step % 8)
+                break
+            place -= size
+        found, new_end, new_epoch = state(copy)
+        lost = set(everything) - set(found)
+        assert len(lost) <= 1
+        if new_epoch == epoch:  # the tail is torn, or a footer hides the damage until it is read
+            assert new_end == end or lost == {everything[-1]}
+        else:
+            assert new_end == end
+            assert lost
+        assert state(copy) == (found, new_end, new_epoch)
+
+
+def test_damage_in_the_middle_is_a_hole_with_a_new_epoch_once(tmp_path: Path) -> None:
+    path = made(tmp_path, 5)
+    _, end, epoch = state(tmp_path)
+    (file,) = segments(path)
+    places = positions(file)
+    position = places[2]
+    damaged = bytearray(file.read_bytes()[position : places[3]])
+    flip(file, position + 80)
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        assert offsets(log) == [0, 2, 6, 8]
+        assert log.read(4) is None
+        assert log.end == end
+        assert log.epoch != epoch
+        epoch = log.epoch
+        write(store, 10)  # the segment with the hole is sealed
+        assert offsets(log) == [0, 2, *range(6, 30, 2)]
+    assert state(tmp_path) == ([0, 2, *range(6, 30, 2)], 30, epoch)
+    damaged[80] ^= 1
+    assert file.read_bytes()[position : position + len(damaged)] == damaged, "for an analysis"
+
+
+def test_second_hole_takes_another_epoch(tmp_path: Path) -> None:
+    path = made(tmp_path, 6)
+    epochs = {state(tmp_path)[2]}
+    (file,) = segments(path)
+    places = positions(file)
+    for number in (1, 3):
+        flip(file, places[number] + 70)
+        epochs.add(state(tmp_path)[2])
+    assert len(epochs) == 3
+    assert state(tmp_path)[0] == [0, 4, 8, 10]
+
+
+@pytest.mark.parametrize(("is_retried", "found"), [(False, [0, 2, 4]), (True, [0, 2])])
+def test_recovery_syncs_the_names_of_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_retried: bool, found: list[int]
+) -> None:
+    path = made(tmp_path, 3)
+    empty = path / segment_name(4)  # of a commit that was retried after a failed sync
+    if is_retried:
+        empty.write_bytes(b"")
+    synced: list[tuple[Path, bool]] = []
+
+    def sync(file: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{file}").readlink(), empty.exists()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with opened(tmp_path) as store:
+        assert offsets(store.log(NEWS)) == found
+    assert synced[-1] == (path, False)
+
+
+def test_missing_footer_is_rebuilt(tmp_path: Path) -> None:
+    path = made(tmp_path, 20)
+    before = state(tmp_path)
+    first = segments(path)[0]
+    data = first.read_bytes()
+    places = positions(first)
+    end = places[-1]
+    for damaged in (data[:end], data[: end + 20], data[:-1], data[:-5] + b"12345"):
+        first.write_bytes(damaged)
+        assert state(tmp_path) == before
+        assert first.read_bytes() == data
+
+
+def test_footer_that_cannot_be_rebuilt_does_not_prevent_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(tmp_path, 20)
+    before = state(tmp_path)
+    first = segments(path)[0]
+    first.write_bytes(first.read_bytes()[:-1])
+
+    def full(file: int, data: bytes, position: int) -> int:
+        raise OSError(ENOSPC, "no room")
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "pwrite", full)
+        assert state(tmp_path) == before
+    assert state(tmp_path) == before
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_missing_segment_is_a_hole(tmp_path: Path, number: int) -> None:
+    path = made(tmp_path, 22)
+    everything, end, epoch = state(tmp_path)
+    files = segments(path)
+    assert len(files) > 3
+    start, stop = int(files[number].stem), int(files[number + 1].stem)
+    files[number].unlink()
+    expected = [each for each in everything if not start <= each < stop]
+    found, new_end, new_epoch = state(tmp_path)
+    assert (found, new_end) == (expected, end)
+    assert new_epoch != epoch
+    assert state(tmp_path) == (found, new_end, new_epoch)
+
+
+def test_missing_last_segment_shortens_the_log(tmp_path: Path) -> None:
+    path = made(tmp_path, 22)
+    everything, _, epoch = state(tmp_path)
+    last = segments(path)[-1]
+    last.unlink()
+    start = int(last.stem)
+    expected = [each for each in everything if each < start]
+    assert state(tmp_path) == (expected, start, epoch)
+
+
+def test_missing_record_is_rebuilt_from_the_segments(tmp_path: Path) -> None:
+    path = made(tmp_path, 10)
+    found, end, epoch = state(tmp_path)
+    for damage in (None, b"", b"garbage"):
+        (path / RECORD_FILE).unlink()
+        if damage is not None:
+            (path / RECORD_FILE).write_bytes(damage)
+        with opened(tmp_path) as store:
+            assert store.topics == []  # until the node asks for the topic
+            assert store.log(NEWS).end == end
+        with opened(tmp_path) as store:
+            assert store.topics == [NEWS]
+        again = state(tmp_path)
+        assert again[:2] == (found, end)
+        assert again[2] != epoch
+        assert state(tmp_path) == again
+        epoch = again[2]
+
+
+def test_directory_without_a_known_topic_waits_for_it(tmp_path: Path) -> None:
+    path = made(tmp_path, 4)
+    found, end, _ = state(tmp_path)
+    (path / RECORD_FILE).unlink()
+    (file,) = segments(path)
+    flip(file, 10)
+    before = sorted(path.iterdir())
+    with opened(tmp_path) as store:
+        assert store.topics == []
+        assert sorted(path.iterdir()) == before
+        log = store.log(NEWS)
+        assert (offsets(log), log.end) == (found, end)
+        write(store, 1)
+    with opened(tmp_path) as store:
+        assert store.topics == [NEWS]
+        assert offsets(store.log(NEWS)) == [*found, end]
+
+
+def test_empty_directory_is_an_empty_log(tmp_path: Path) -> None:
+    path = made(tmp_path, 10)
+    shutil.rmtree(path)
+    path.mkdir()
+    with opened(tmp_path) as store:
+        assert store.topics == []
+        write(store, 1)
+    assert state(tmp_path)[:2] == ([0], 2)
+
+
+def test_foreign_files_go_to_the_quarantine(tmp_path: Path) -> None:
+    path = made(tmp_path, 20)
+    other = made(tmp_path, 20, topic="other")
+    before = state(tmp_path)
+    (path / "notes").write_bytes(b"notes")
+    (path / "subdirectory").mkdir()
+    (path / segment_name(77)).symlink_to(path / "notes")
+    shutil.copy(segments(path)[1], path / segment_name(5))  # not its offset
+    shutil.copy(segments(other)[0], path / segment_name(0).replace("0.log", "3.log"))
+    (path / segment_name(9)).mkdir()
+    assert state(tmp_path) == before
+    names = [segment_name(start) for start in (3, 5, 9, 77)]
+    assert [name.rpartition(".")[0] for name in quarantined(path)] == [
+        *names,
+        "notes",
+        "subdirectory",
+    ]
+    assert {each.name for each in path.iterdir() if each.suffix != ".log"} == {
+        RECORD_FILE,
+        QUARANTINE,
+    }
+
+
+def test_segment_of_another_topic_in_place_of_one_is_a_hole(tmp_path: Path) -> None:
+    path = made(tmp_path, 20)
+    other = made(tmp_path, 20, topic="other")
+    everything, end, epoch = state(tmp_path)
+    shutil.copy(segments(other)[1], segments(path)[1])
+    found, new_end, new_epoch = state(tmp_path)
+    start, stop = int(segments(other)[1].stem), int(segments(other)[2].stem)
+    assert found == [each for each in everything if not start <= each < stop]
+    assert new_end == end
+    assert new_epoch != epoch
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", bytes(3000)])
+def test_useless_segment_at_the_end_cuts_unconfirmed_entries(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = made(tmp_path, 5)
+    _, _, epoch = state(tmp_path)
+    (path / segment_name(6)).write_bytes(content)  # of a commit that was repeated after a failure
+    assert state(tmp_path) == ([0, 2, 4], 6, epoch)
+    assert [each.name for each in segments(path)] == [segment_name(0)]
+    assert state(tmp_path) == ([0, 2, 4], 6, epoch)
+
+
+def test_useless_segment_before_others_changes_nothing(tmp_path: Path) -> None:
+    path = made(tmp_path, 20)
+    before = state(tmp_path)
+    (path / segment_name(2)).write_bytes(b"garbage")
+    assert state(tmp_path) == before
+    assert quarantined(path)[0].startswith(segment_name(2))
+
+
+def test_overlapping_entries_of_the_segment_before_are_ignored(tmp_path: Path) -> None:
+    path = made(tmp_path, 3)
+    _, _, epoch = state(tmp_path)
+    retried = tmp_path / "retried"
+    made(retried, 3)
+    with opened(retried) as store:  # the next commit begins a segment
+        log = store.log(NEWS)
+        (file,) = segments(topic_path(retried))
+        write(store, 2)
+        assert log.end == 10
+    shutil.copy(file, path / segment_name(0))  # entries up to 10
+    with opened(tmp_path) as store:
+        chain = store.log(NEWS).chain_at(6)
+    shutil.rmtree(retried)
+    longer = SegmentCopy(tmp_path / "longer", 6, chain)
+    shutil.copy(longer.path, path / segment_name(6))
+    found, end, new_epoch = state(tmp_path)
+    assert found == [0, 2, 4, 6, 8, 10, 12]
+    assert (end, new_epoch) == (14, epoch)
+    assert segments(path)[0].stat().st_size < SMALL
+
+
+class SegmentCopy:
+    """Segment that begins at an offset, with four batches."""
+
+    def __init__(self, directory: Path, start: int, chain: bytes) -> None:
+        with opened(directory) as store:
+            log = store.log(NEWS)
+            for first in range(0, start, 2):
+                log.append(batch(first))
+            store.commit()
+            assert log.chain_at(start) == chain
+            log.append(batch(start))
+            with pytest.MonkeyPatch.context() as context:
+                FailingDisk(context).refused = "sync_data"
+                with pytest.raises(StorageError):
+                    store.commit()
+            write(store, 3)
+        self.path = segments(topic_path(directory))[-1]
+        assert self.path.name == segment_name(start)
+
+
+def test_discarded_offsets_beyond_the_end_are_forgotten(tmp_path: Path) -> None:
+    path = made(tmp_path, 3)
+    with opened(tmp_path) as store:
+        store.log(NEWS).discard(4)
+        store.commit()
+    (file,) = segments(path)
+    file.write_bytes(file.read_bytes()[:-1])
+    assert state(tmp_path)[:2] == ([0, 2], 4)
+    with opened(tmp_path) as store:
+        write(store, 1)
+        assert offsets(store.log(NEWS)) == [0, 2, 4]
+
+
+def test_damaged_header_keeps_the_chain(tmp_path: Path) -> None:
+    path = made(tmp_path, 20)
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        before = [log.chain_at(offset) for offset in range(log.end + 1)]
+        epoch = log.epoch
+    for file in segments(path):
+        flip(file, 12)
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        assert [log.chain_at(offset) for offset in range(log.end + 1)] == before
+        assert log.epoch == epoch
+        assert len(offsets(log)) == 20
+
+
+def test_crash_during_a_recovery_does_not_hide_a_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, copies = tmp_path / "live", tmp_path / "copies"
+    path = made(live, 20)
+    everything, end, epoch = state(live)
+    first = segments(path)[0]
+    places = positions(first)
+    flip(first, places[1] + 80)
+    flip(first, first.stat().st_size - 20)  # its footer
+    with monkeypatch.context() as context:
+        disk = FailingDisk(context)
+        disk.before = lambda: shutil.copytree(live, copies / str(disk.calls))
+        found, _, new_epoch = state(live)
+    assert found == [each for each in everything if each != 2]
+    assert new_epoch != epoch
+    assert len(list(copies.iterdir())) > 3
+    for copy in copies.iterdir():
+        again, again_end, again_epoch = state(copy)
+        assert (again, again_end) == (found, end)
+        assert again_epoch != epoch
+
+
+# -- one segment -----------------------------------------------------------------------------
+
+ENTRIES = entries_of(*[batch(2 * number) for number in range(5)])
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "data"
+def path(tmp_path: Path) -> Path:
+    return tmp_path / segment_name(0)
 
 
-# -- damage to any byte -------------------------------------------------------------------
+def load(path: Path) -> LoadedSegment:
+    found = loaded(path)
+    assert found is not None
+    return found
 
 
-def reopened(directory: Path) -> int:
-    """Return the number of remaining publications; assert that the store works again."""
-    with PublicationStore.open(directory) as store:
-        found = offsets(store)
-        archive = store.archive(NEWS)
-        assert len(found) == store.recovery.publications
-        assert archive.end == COUNT or (archive.end < COUNT and losses(store) == 1)
-        end = archive.end
-        write(store, 2)
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == [*found, end, end + 1]
-        assert store.recovery.damage is None
-    return len(found)
+def indexed(path: Path) -> list[int]:
+    return list(load(path).segment.index.offsets)
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("make", [made, crashed])
-@pytest.mark.parametrize("size", [40, 2000])
-def test_damage_to_any_byte_keeps_the_other_records(
-    make: Callable[..., Path], size: int, tmp_path: Path
-) -> None:
-    original = make(tmp_path / "original", 20, 1, 1, 1, 30, 7, size=size)
-    rng = Random(f"{make.__name__} {size}")
-    kept = []
-    for file in sorted(path for path in original.iterdir() if path.stat().st_size):
-        for place in places(file, 12):
-            copy = tmp_path / "copy"
-            shutil.copytree(original, copy)
-            flip(copy / file.name, min(place + rng.randrange(64), file.stat().st_size - 1))
-            kept.append(reopened(copy))
-            shutil.rmtree(copy)
-    assert len(kept) > 30
-    assert sum(kept) >= 0.95 * COUNT * len(kept), kept
+def sealed(path: Path) -> None:
+    files = FileCache(os.O_RDWR)
+    load(path).segment.seal(files)
+    files.close()
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("bytes_lost", [1, 512, 4096, 20_000])
-def test_overwritten_part_invents_nothing(bytes_lost: int, tmp_path: Path) -> None:
-    original = made(tmp_path / "original", 20, 1, 1, 1, 30, 7, size=400)
-    rng = Random(bytes_lost)
-    for place in places(original / DATABASE, 12):
-        copy = tmp_path / "copy"
-        shutil.copytree(original, copy)
-        data = bytearray((copy / DATABASE).read_bytes())
-        data[place : place + bytes_lost] = rng.randbytes(len(data[place : place + bytes_lost]))
-        (copy / DATABASE).write_bytes(data)
-        reopened(copy)
-        shutil.rmtree(copy)
+def small_chunks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    for module in (segment_module, recovery):
+        monkeypatch.setattr(module, "CHUNK_BYTES", size)
 
 
-@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9])
-def test_truncated_file_keeps_its_beginning(directory: Path, share: float, page_bytes: int) -> None:
-    made(directory, *[5] * 12, size=page_bytes // 4)
-    data = (directory / DATABASE).read_bytes()
-    (directory / DATABASE).write_bytes(data[: int(len(data) * share)])
-    assert reopened(directory) >= COUNT * (share - 0.3)
-
-
-def test_file_without_its_first_page_keeps_everything(directory: Path, page_bytes: int) -> None:
-    made(directory, 20, 40)
-    data = (directory / DATABASE).read_bytes()
-    (directory / DATABASE).write_bytes(b"\0" * page_bytes + data[page_bytes:])
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == list(range(60))
-        assert losses(store) == 0
-        assert str(store.recovery) == (
-            "60 publications; the file was damaged: file is not a database; "
-            "0 lost here, to be fetched from other nodes; "
-            "the damaged file is kept as publications.sqlite3.damaged-1"
-        )
-
-
-@pytest.mark.parametrize("other_bytes", PAGE_SIZES)
-def test_damaged_file_of_any_page_size_keeps_everything(
-    directory: Path, other_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crashed(directory, 20, 20, 20, size=2000)
-    for file in (directory / DATABASE, directory / f"{DATABASE}-wal"):
-        file.write_bytes(b"\0" * 16 + file.read_bytes()[16:])  # in the log also the page size
-    monkeypatch.setattr(database, "PAGE_BYTES", other_bytes)
-    with PublicationStore.open(directory) as store:
-        assert store.recovery.damage is not None
-        assert offsets(store) == list(range(60))
-        assert losses(store) == 0
-    with PublicationStore.open(directory) as store:
-        assert store.recovery.damage is None
-
-
-@pytest.mark.parametrize("damage", ["no header", "the other size", "no size", "no second page"])
-def test_pages_are_only_searched_at_page_boundaries(
-    directory: Path, page_bytes: int, damage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Damage a file whose pages contain payloads that could pass for pages with segments."""
-    made(directory, *[5] * 20, size=page_bytes // 4)
-    data = bytearray((directory / DATABASE).read_bytes())
-    match damage:
-        case "no header":
-            data[:SMALL_PAGE_BYTES] = bytes(SMALL_PAGE_BYTES)
-        case "the other size":
-            (other,) = {*PAGE_SIZES} - {page_bytes}
-            data[16:18] = other.to_bytes(2, "big")
-        case "no size":
-            data[16:18] = b"\x12\x34"
-        case _:
-            data[page_bytes : page_bytes + 100] = bytes(100)
-    (directory / DATABASE).write_bytes(data)
-    tried: list[int] = []
-
-    def noted(file: BinaryIO, wal: bytes, size: int) -> Iterator[bytes]:
-        tried.append(size)
-        return carved(file, wal, size)
-
-    monkeypatch.setattr(rebuilding, "carved", noted)
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == list(range(100))
-    # None if SQLite can still read it; both sizes only if it is unclear, one at a time.
-    is_clear = damage in ("no header", "no size")
-    assert (
-        tried in ([], [page_bytes]) if is_clear else ([], [page_bytes], [*PAGE_SIZES, page_bytes])
-    )
-
-
-def read_only(path: Path) -> None:
-    flip(path, 18)  # the version that a writer must support
-
-
-def undecodable_schema(path: Path) -> None:
-    flip(path, path.read_bytes().index(b"KEY, body") + len(b"KEY"), 0x80)
-
-
-@pytest.mark.parametrize("damage", [read_only, undecodable_schema])
-def test_file_with_a_damaged_header_or_schema_keeps_everything(
-    directory: Path, damage: Callable[[Path], None]
-) -> None:
-    made(directory, 20)
-    damage(directory / DATABASE)
-    with PublicationStore.open(directory) as store:
-        assert store.recovery.damage is not None
-        write(store, 1)
-        assert offsets(store) == list(range(21))
-
-
-@pytest.mark.parametrize("is_directory", [False, True])
-def test_foreign_file_or_directory_is_quarantined(directory: Path, is_directory: bool) -> None:
-    directory.mkdir()
-    if is_directory:
-        (directory / DATABASE).mkdir()
-    else:
-        (directory / DATABASE).write_text("a letter to my aunt\n" * 1000)
-    with PublicationStore.open(directory) as store:
-        assert store.topics == []
-    assert damaged(directory) == [f"{DATABASE}.damaged-1"]
-    kept = directory / damaged(directory)[0]
-    assert kept.is_dir() or kept.read_text().startswith("a letter")
-
-
-# -- segments -----------------------------------------------------------------------------
-
-
-def damage_publication(directory: Path, payload: bytes) -> None:
-    """Damage one publication in a way that SQLite cannot detect."""
-    data = (directory / DATABASE).read_bytes()
-    flip(directory / DATABASE, data.index(payload) + 3)
-
-
-def test_damage_to_one_publication_keeps_the_others_of_its_segment(directory: Path) -> None:
-    made(directory, 10)
-    damage_publication(directory, b"news 4 news 4 ")
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-        assert (store.recovery.lost, store.archive(NEWS).end) == (1, 10)
-        assert losses(store) == 0
-    marks = query(directory, "SELECT topic, start, count, reason FROM quarantine")
-    assert marks == [(NEWS, 4, 1, "could not be read any more")]
-    assert damaged(directory) == [f"{DATABASE}.damaged-1"]
-
-
-def test_damaged_last_publication_is_below_the_durable_mark(directory: Path) -> None:
-    made(directory, 10)
-    damage_publication(directory, b"news 9 news 9 ")
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == list(range(9))
-        assert (store.archive(NEWS).end, losses(store)) == (9, 1)
-        assert (store.recovery.lost, store.recovery.raised) == (1, (NEWS,))
-        assert str(store.recovery).endswith("the offsets start again for news")
-
-
-def test_row_damaged_at_run_time_is_not_served(directory: Path) -> None:
-    made(directory, 3, 3)
-    with PublicationStore.open(directory) as store:
-        change(directory, "UPDATE packs SET body = substr(body, 1, 100) WHERE pack = 1")
-        change(directory, "DELETE FROM packs WHERE pack = 2")
-        archive = store.archive(NEWS)
-        assert [archive.read(offset) for offset in range(6)] == [None] * 6
-        assert list(archive.entries()) == list(archive.publications()) == []
-        for offset in range(6):
-            archive.discard(offset)
-        write(store, 2)
-        assert offsets(store) == [6, 7]
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == [6, 7]
-
-
-def test_segments_with_equal_offsets_are_served_once(directory: Path) -> None:
-    made(directory, 3, 2)
-    change(directory, "INSERT INTO packs(body) SELECT body FROM packs WHERE pack = 1")
-    assert state(directory) == (list(range(5)), 0)
-
-
-def lose_second_segment(directory: Path) -> None:
-    change(directory, "DELETE FROM packs WHERE pack = 2", "VACUUM")  # no page has it any more
-
-
-def test_missing_segment_leaves_a_known_gap(directory: Path) -> None:
-    made(directory, 3, 2, 4)
-    lose_second_segment(directory)
-    with PublicationStore.open(directory) as store:
-        assert (store.archive(NEWS).end, store.recovery.lost) == (9, 2)
-    assert state(directory) == ([0, 1, 2, 5, 6, 7, 8], 0)
-    with PublicationStore.open(directory) as store:
-        assert store.recovery.damage is None
-
-
-def test_discarded_record_stays_discarded_after_a_rebuild(directory: Path) -> None:
-    with PublicationStore.open(directory) as store:
-        write(store, 5, 5)
-        store.archive(NEWS).discard(2)
-        store.archive(NEWS).discard(9)
-        store.commit()
-    damage_publication(directory, b"news 4 news 4 ")
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == [0, 1, 3, 5, 6, 7, 8]
-
-
-def test_reused_offset_is_not_mistaken_for_a_discarded_one(directory: Path) -> None:
-    with PublicationStore.open(directory) as store:
-        write(store, 3, 3)
-        store.archive(NEWS).discard(4)
-        store.commit()
-    lose_second_segment(directory)
-    assert state(directory) == ([0, 1, 2], 1)
-    made(directory, 3)
-    assert state(directory) == (list(range(6)), 1)
-
-
-def test_publication_that_looks_like_a_segment_is_not_mistaken_for_one(directory: Path) -> None:
-    other = made(directory.with_name("other"), 1)
-    ((forged,),) = query(other, "SELECT body FROM packs")
-    with PublicationStore.open(directory) as store:
-        for offset in range(200):
-            row = Publication(publisher="a", seq=offset, payload=forged + bytes(offset))
-            store.archive(CHAT).write(offset, row.with_id(CHAT))
-        store.archive(CHAT).discard(7)
-        store.commit()
-    flip(directory / DATABASE, 20, 255)
-    with PublicationStore.open(directory) as store:
-        assert store.recovery.damage is not None
-        assert store.topics == [CHAT]
-
-
-# -- write-ahead log ----------------------------------------------------------------------
-
-
-def test_lost_write_ahead_log_is_detected_by_the_durable_mark(directory: Path) -> None:
-    crashed(directory, 3, 4)
-    (directory / f"{DATABASE}-wal").unlink()
-    with PublicationStore.open(directory) as store:
-        assert (offsets(store), losses(store)) == ([], 1)
-        assert (store.recovery.lost, store.recovery.raised) == (7, (NEWS,))
-
-
-def test_write_ahead_log_damaged_in_the_middle_keeps_later_records(
-    directory: Path, page_bytes: int
-) -> None:
-    crashed(directory, *[3] * 20)
-    # The header of the second frame of a page.
-    flip(directory / f"{DATABASE}-wal", 32 + 24 + page_bytes + 10)
-    assert state(directory) == (list(range(60)), 0)
-
-
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
-def test_truncated_write_ahead_log_keeps_earlier_records(
-    directory: Path, share: float, page_bytes: int
-) -> None:
-    crashed(directory, *[3] * 20, size=page_bytes // 25)
-    wal = directory / f"{DATABASE}-wal"
-    data = wal.read_bytes()
-    wal.write_bytes(data[: int(len(data) * share)])
-    found, lost = state(directory)
-    assert found == list(range(len(found)))
-    assert 60 * (share - 0.1) < len(found) < 60
-    assert lost == 1
-
-
-# -- durable marks and epochs -------------------------------------------------------------
-
-
-def epochs_after(directory: Path, *, news: int, chat: int) -> None:
-    with PublicationStore.open(directory) as store:
-        assert (losses(store), losses(store, CHAT)) == (news, chat)
-        offsets(store, NEWS)
-        offsets(store, CHAT)
-
-
-def two_topics(directory: Path) -> Path:
-    made(directory, 5)
-    return made(directory, 5, topic=CHAT)
-
-
-def test_only_a_topic_that_ends_below_its_durable_mark_gets_a_new_epoch(directory: Path) -> None:
-    two_topics(directory)
-    lose_second_segment(directory)
+def test_entries_up_to_an_offset_are_loaded(path: Path) -> None:
+    places = segment_file(path, *ENTRIES)
     for _ in range(2):
-        epochs_after(directory, news=0, chat=1)
+        for limit in range(12):
+            kept = min(limit // 2, 5)
+            with closing(FileCache(os.O_RDONLY)) as files:
+                found = load_segment(files, path, HEADER, limit)
+            assert found is not None
+            index = found.segment.index
+            assert list(index.offsets) == [0, 2, 4, 6, 8][:kept]
+            assert (index.size, index.end) == (places[kept], 2 * kept)
+            assert index.chain == (ENTRIES[kept - 1].chain if kept else START_OF_CHAIN)
+        sealed(path)
 
 
-def test_epoch_never_falls(directory: Path) -> None:
-    two_topics(directory)
-    for epoch in range(1, 4):
-        (directory / DATABASE).unlink()
-        epochs_after(directory, news=epoch, chat=epoch)
-        two_topics(directory)
-    for name in PROMISES:
-        (directory / name).unlink()
-    epochs_after(directory, news=3, chat=3)
+def test_unordered_and_impossible_numbers_are_not_the_newest(path: Path) -> None:
+    rows = [BatchRecord(b"x")]
+    sink = RecordBatch.of(rows, publisher="a", first=9, topic=NEWS, unordered=True)
+    large = RecordBatch.of(rows, publisher="a", first=1 << 62, topic=NEWS)
+    segment_file(path, *entries_of(sink, large))
+    assert load(path).segment.index.newest == {}
 
 
-def epoch_of(directory: Path) -> int:
-    with PublicationStore.open(directory) as store:
-        return store.archive(NEWS).epoch
+def test_header_is_read_from_the_footer_if_it_is_damaged(path: Path) -> None:
+    segment_file(path, *ENTRIES)
+    sealed(path)
+    flip(path, 10)
+    assert load(path).segment.footer_bytes > 0
 
 
-def test_epoch_is_stored_and_random(tmp_path: Path) -> None:
-    one, other = made(tmp_path / "one", 3), made(tmp_path / "other", 3)
-    assert epoch_of(one) == epoch_of(one)
-    assert epoch_of(one) != epoch_of(other)
+def test_damaged_header_alone_loses_no_entry(path: Path) -> None:
+    segment_file(path, *ENTRIES)
+    flip(path, 10)
+    assert indexed(path) == [0, 2, 4, 6, 8]
+    assert load(path).lost == []
 
 
-def restore(directory: Path, backup: Path) -> None:
-    shutil.rmtree(directory)
-    shutil.copytree(backup, directory)
+@pytest.mark.parametrize("header", [SegmentHeader("other", 0, b""), SegmentHeader(NEWS, 2, b"")])
+def test_segment_of_another_topic_or_offset_is_refused(path: Path, header: SegmentHeader) -> None:
+    segment_file(path, *ENTRIES, header=header)
+    assert loaded(path) is None
 
 
-def test_restored_directory_does_not_repeat_the_epochs_of_old_and_new_topics(
-    directory: Path,
+def test_footer_of_changed_length_is_not_used(path: Path) -> None:
+    places = segment_file(path, *ENTRIES)
+    sealed(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: places[1]] + data[places[2] :])
+    assert not load(path).segment.footer_bytes
+    assert indexed(path) == [0, 4, 6, 8]
+    assert load(path).lost == [(2, 4)]
+
+
+def test_inserted_bytes_lose_no_entry(path: Path) -> None:
+    places = segment_file(path, *ENTRIES)
+    data = path.read_bytes()
+    path.write_bytes(data[: places[2]] + b"garbage" + data[places[2] :])
+    assert indexed(path) == [0, 2, 4, 6, 8]
+    assert load(path).lost == []
+
+
+@pytest.mark.parametrize("place", [0, 5, 9, 20, 40, 90, -1])
+def test_scan_finds_the_entries_behind_a_damaged_one(path: Path, place: int) -> None:
+    places = segment_file(path, *ENTRIES)
+    damaged = places[1] + place if place >= 0 else places[2] - 1
+    flip(path, damaged)
+    assert indexed(path) == [0, 4, 6, 8]
+    assert load(path).lost == [(2, 4)]
+
+
+def test_scan_over_several_chunks_finds_everything(
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Restore the durable marks too, so that only chance makes a difference."""
-    backup = directory.with_name("backup")
-    shutil.copytree(made(directory, 5), backup)
-    epochs, new_epochs = set(), set()
-    for _ in range(2):
-        (directory / DATABASE).unlink()
-        epochs.add(epoch_of(directory))
-        restore(directory, backup)
-        with PublicationStore.open(made(directory, 5, topic=CHAT)) as store:
-            new_epochs.add(store.archive(CHAT).epoch)
-        restore(directory, backup)
-    assert {losses_of(epoch) for epoch in epochs} == {1}
-    assert len(epochs) == len(new_epochs) == 2
+    entries = entries_of(*[batch(2 * number, size=50) for number in range(60)])
+    places = segment_file(path, *entries)
+    small_chunks(monkeypatch, 1024)
+    for damaged in range(0, 59, 7):
+        flip(path, places[damaged] + 5)
+        flip(path, places[damaged] + 60)
+    expected = [e.offset for n, e in enumerate(entries) if n >= 59 or n % 7]
+    assert indexed(path) == expected
+    files = FileCache(os.O_RDONLY)
+    assert list(load(path).segment.ids(files)) == [batch(each, size=50).id for each in expected]
+    files.close()
 
 
-def test_loss_of_uncommitted_records_keeps_the_epoch(directory: Path) -> None:
-    with PublicationStore.open(directory) as store:
-        write(store, 3)
-        archive = store.archive(NEWS)
-        archive.write(3, publication(3))
-        assert (archive.end, archive.durable_end) == (4, 3)
-        kept = archive.epoch, archive.chain_at(3)
-        shutil.copytree(directory, directory.with_name("crashed"))
-    with PublicationStore.open(directory.with_name("crashed")) as store:
-        archive = store.archive(NEWS)
-        assert (archive.epoch, archive.chain_at(archive.end)) == kept
-
-
-# -- chains --------------------------------------------------------------------------------
-
-
-def chain_of(directory: Path) -> list[bytes]:
-    """Return the value at every offset of a newly opened store."""
-    with PublicationStore.open(directory) as store:
-        archive = store.archive(NEWS)
-        return [archive.chain_at(offset) for offset in range(archive.end + 1)]
-
-
-def test_chain_does_not_depend_on_segments_and_restarts(tmp_path: Path) -> None:
-    with PublicationStore.open(tmp_path / "whole") as store:
-        archive = store.archive(NEWS)
-        archive.write(0, *map(publication, range(200)))
-        in_memory = [archive.chain_at(offset) for offset in range(201)]
-        store.commit()
-        assert [archive.chain_at(offset) for offset in range(201)] == in_memory
-    made(tmp_path / "parts", 1, 62, 2, 70)
-    made(tmp_path / "parts", 65)
-    assert chain_of(tmp_path / "whole") == chain_of(tmp_path / "parts") == in_memory
-    assert len(set(in_memory)) == 201
-
-
-def test_chain_survives_a_recovery_without_losses(directory: Path) -> None:
-    made(directory, *[7] * 20)
-    before = chain_of(directory)
-    change(directory, "UPDATE packs SET pack = 100 - pack")  # out of order
-    assert chain_of(directory) == before
-    flip(directory / DATABASE, 20, 255)
-    assert chain_of(directory) == before
-
-
-def lose_id(directory: Path) -> None:
-    data = (directory / DATABASE).read_bytes()
-    flip(directory / DATABASE, data.index(publication(40).id) + 3)
-
-
-@pytest.mark.parametrize(
-    ("counts", "lose", "equal"),
-    [((3, 2, 100), lose_second_segment, 4), ((100,), lose_id, 41)],
-)
-def test_chain_changes_after_publications_lost_with_their_ids(
-    directory: Path, counts: tuple[int, ...], lose: Callable[[Path], None], equal: int
+def test_marker_at_the_border_of_a_chunk_is_found(
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made(directory, *counts)
-    before = chain_of(directory)
-    lose(directory)
-    for _ in range(2):
-        pairs = list(zip(before, chain_of(directory), strict=True))
-        assert [one == two for one, two in pairs] == [place < equal for place in range(len(pairs))]
+    small_chunks(monkeypatch, 512)
+    first, second = entries_of(batch(0), batch(2))
+    for gap in range(480, 540):
+        data = HEADERS.encode(HEADER) + encoded(first) + bytes(gap) + encoded(second)
+        path.write_bytes(data)
+        assert indexed(path) == [0, 2]
 
 
-def test_chain_survives_a_lost_publication_with_an_intact_id(directory: Path) -> None:
-    made(directory, 100)
-    before = chain_of(directory)
-    damage_publication(directory, b"news 40 news 40 ")
-    with PublicationStore.open(directory) as store:
-        assert (store.recovery.lost, len(offsets(store))) == (1, 99)
-    for _ in range(2):
-        assert chain_of(directory) == before
-        change(directory, "INSERT INTO packs(body) SELECT body FROM packs")  # rebuilt once more
+def test_entry_in_a_payload_is_not_an_entry_of_the_log(path: Path) -> None:
+    def outer(inner: LogEntry) -> list[LogEntry]:
+        row = BatchRecord(b"before" + encoded(inner) + b"after")
+        return entries_of(RecordBatch.of([row], publisher="a", first=0, topic=NEWS), batch(1))
+
+    genuine = LogEntry(0, bytes(16), batch(50))
+    forged = LogEntry(0, bytes(16), RecordBatch("b", 0, 1, b"body", id=b"i" * 32))
+    far = LogEntry(1 << 60, bytes(16), batch(50))
+    for inner in (genuine, forged, far):
+        entries = outer(inner)
+        places = segment_file(path, *entries)
+        flip(path, places[1] - 1)  # the size of the outer entry leads to the next one
+        assert indexed(path) == [1]
+    for inner in (forged, far):
+        places = segment_file(path, *outer(inner))
+        flip(path, places[0])  # the outer entry is not recognised
+        assert indexed(path) == [1]
 
 
-def test_chain_survives_a_quarantined_publication(directory: Path) -> None:
-    made(directory, 100)
-    before = chain_of(directory)
-    with PublicationStore.open(directory) as store:
-        store.archive(NEWS).discard(40)
-        store.commit()
-        assert store.archive(NEWS).chain_at(50) == before[50]
-    assert chain_of(directory) == before
-    damage_publication(directory, b"news 40 news 40 ")  # the reason for the quarantine
-    assert chain_of(directory) == before
+def test_repeated_entries_are_ignored(path: Path) -> None:
+    data = HEADERS.encode(HEADER) + b"".join(encoded(ENTRIES[n]) for n in (0, 1, 0, 1, 2))
+    path.write_bytes(data)
+    assert indexed(path) == [0, 2, 4]
 
 
-def remove_marks(directory: Path) -> None:
-    for name in PROMISES:
-        (directory / name).unlink()
+def test_unreadable_block_of_the_disk_loses_only_its_entries(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = segment_file(path, *ENTRIES)
+    block = 16
+    bad = (places[1] + 30) // block * block
+    pread = os.pread
+
+    def failing(file: int, size: int, position: int) -> bytes:
+        if position <= bad < position + size and size != HEADER_BYTES_MAX:
+            raise OSError(EIO, "disk error")
+        return pread(file, size, position)
+
+    monkeypatch.setattr(segment_module, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(os, "pread", failing)
+    assert indexed(path) == [0, 4, 6, 8]
 
 
-def test_store_id_survives_the_loss_of_either_file(directory: Path) -> None:
-    ids = []
-    for lose in (lambda _: None, lambda each: (each / DATABASE).unlink(), remove_marks):
-        lose(directory)
-        with PublicationStore.open(directory) as store:
-            ids.append(store.id)
-    assert len(set(ids)) == 1
+def test_other_errors_of_the_disk_are_raised(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment_file(path, *ENTRIES)
 
+    def failing(file: int, size: int, position: int) -> bytes:
+        raise PermissionError
 
-def test_file_without_durable_marks_keeps_its_epochs_only_if_it_is_intact(directory: Path) -> None:
-    two_topics(directory)
-    for name in PROMISES:
-        (directory / name).write_bytes(b"nonsense")
-    epochs_after(directory, news=0, chat=0)
-    assert damaged(directory) == []
-    remove_marks(directory)
-    flip(directory / DATABASE, 20, 255)
-    epochs_after(directory, news=1, chat=1)
-
-
-@pytest.mark.parametrize("name", PROMISES)
-def test_one_damaged_durable_mark_of_two_does_no_harm(directory: Path, name: str) -> None:
-    two_topics(directory)
-    flip(directory / name, 20)
-    epochs_after(directory, news=0, chat=0)
-
-
-@pytest.mark.parametrize("is_of_earlier_epoch", [False, True])
-def test_old_copy_of_the_file_is_detected(directory: Path, is_of_earlier_epoch: bool) -> None:
-    made(directory, 5)
-    shutil.copy(directory / DATABASE, directory / "backup")
-    if is_of_earlier_epoch:
-        (directory / DATABASE).unlink()
-    made(directory, 5)
-    shutil.copy(directory / "backup", directory / DATABASE)
-    assert state(directory) == (list(range(5)), 1 + is_of_earlier_epoch)
-
-
-def test_durable_mark_of_another_store_is_ignored(tmp_path: Path) -> None:
-    ours, other = made(tmp_path / "ours", 3), made(tmp_path / "other", 9, 9)
-    for name in PROMISES:
-        shutil.copy(other / name, ours / name)
-    assert state(ours) == ([0, 1, 2], 0)
-    with PublicationStore.open(ours) as store:
-        assert store.recovery.damage is None
-
-
-# -- quarantined files --------------------------------------------------------------------
-
-
-def test_only_the_newest_damaged_files_are_kept(directory: Path) -> None:
-    made(directory, 5)
-    for _ in range(4):
-        flip(directory / DATABASE, 20, 255)
-        made(directory, 1)
-    assert damaged(directory) == [f"{DATABASE}.damaged-{n}" for n in (3, 4)][-DAMAGED_MAX:]
-    assert state(directory)[0] == list(range(9))
-
-
-def test_damaged_file_is_quarantined_with_its_write_ahead_log(directory: Path) -> None:
-    crashed(directory, 5)
-    wal = (directory / f"{DATABASE}-wal").read_bytes()
-    (directory / DATABASE).write_bytes(b"nonsense" * 1000)
-    assert state(directory)[0] == list(range(5))
-    aside = f"{DATABASE}.damaged-1"
-    assert damaged(directory) == [aside, f"{aside}-wal"]
-    assert (directory / f"{aside}-wal").read_bytes() == wal
-
-
-@pytest.mark.parametrize("moment", ["incomplete", "complete", "old one gone"])
-def test_interrupted_recovery_is_completed(directory: Path, moment: str) -> None:
-    made(directory, 5)
-    shutil.copy(directory / DATABASE, directory / "sound")
-    flip(directory / DATABASE, 20, 255)
-    suffix = ".rebuilding" if moment == "incomplete" else ".new"
-    (directory / "sound").rename(directory / f"{DATABASE}{suffix}")
-    if moment == "incomplete":
-        (directory / f"{DATABASE}{suffix}").write_bytes(b"half of it")
-    if moment == "old one gone":
-        (directory / DATABASE).unlink()
-    assert state(directory) == (list(range(5)), 0)
-    assert not list(directory.glob("*.new")) + list(directory.glob("*.rebuilding"))
+    monkeypatch.setattr(os, "pread", failing)
+    with pytest.raises(PermissionError):
+        load(path)

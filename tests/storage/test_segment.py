@@ -1,173 +1,180 @@
-"""Segments: the stored format, which must stay readable, and the effect of damage."""
+"""Segments: the index and its footer, the ids of entries, writes, and the cache of open files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from skipring.core.publications import Publication, encoded
-from skipring.storage.segment import PACK_BYTES, Head, Segment, SegmentBuilder
-from tests.storage.stored import NEWS, publication
-
-# Written by version 1, from publications 5 and 6 of ``golden``.
-VERSION_1 = bytes.fromhex(
-    "535250310900000094a46e6577730305026f4b79830ac8af8f5e40303ec03ee3526cccbdabc4e046e4cdc4b7"
-    "871f2585329de368f44c2d95706f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f"
-    "6f0000000013000000130000000a00000096a3616e6e07c402686909c4016b81a161a16296a3626f6200c000"
-    "c080535250310900000094a46e6577730305026f4b79830ac8af8f6283d85b949887a33c7f300f6dbfbf3b2e"
-    "847efa38952abd1a4cba37eb53e2cc"
+from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.storage.segment import (
+    EntryIndex,
+    FileCache,
+    LogSegment,
+    merge_newest,
+    raise_newest,
+    read_footer,
+    segment_name,
+    write_pieces,
 )
+from tests.storage.logs import NEWS, batch, entries_of, flip, loaded, segment_file
+
+ENTRIES = entries_of(*[batch(2 * number) for number in range(5)])
 
 
-def golden() -> SegmentBuilder:
-    return draft(
-        Publication(publisher="ann", seq=7, payload=b"hi", time=9, key=b"k", headers={"a": "b"}),
-        Publication(publisher="bob", seq=0, payload=None, id=b"o" * 32),
-        start=5,
-    )
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / segment_name(0)
 
 
-def draft(*rows: Publication, start: int = 0) -> SegmentBuilder:
-    made = SegmentBuilder(NEWS, start)
-    for row in rows:
-        made.append(row.with_id(NEWS).id, encoded(row))
-    return made
+@pytest.fixture
+def files() -> Iterator[FileCache]:
+    cache = FileCache(os.O_RDWR)
+    yield cache
+    cache.close()
 
 
-def parsed(body: bytes) -> Segment:
-    pack = Segment.parse(body)
-    assert pack is not None
-    return pack
+def scanned(path: Path) -> LogSegment:
+    found = loaded(path)
+    assert found is not None
+    return found.segment
 
 
-def test_segment_of_version_1_is_read() -> None:
-    assert golden().packed(epoch=3) == VERSION_1
-    pack = parsed(VERSION_1)
-    assert pack.head == Head(NEWS, 3, 5, 2)
-    assert [pack.publication(offset) for offset in (5, 6)] == [
-        golden().publication(offset) for offset in (5, 6)
-    ]
-    assert list(pack.entries()) == list(golden().entries())
-    assert list(pack.numbers()) == list(golden().numbers()) == [("ann", 7), ("bob", 0)]
+def test_footer_has_the_index_of_a_scan(path: Path, files: FileCache) -> None:
+    segment_file(path, *ENTRIES)
+    segment, other = scanned(path), scanned(path)
+    assert list(other.index.offsets) == [0, 2, 4, 6, 8]
+    assert other.index.newest == {("node0", 0): 7, ("node1", 0): 5, ("node2", 0): 9}
+    segment.seal(files)
+    sealed = scanned(path)
+    assert sealed.footer_bytes == segment.footer_bytes > 0
+    for name in ("positions", "offsets", "end", "chain", "newest", "size", "start"):
+        assert getattr(sealed.index, name) == getattr(other.index, name)
+    assert (sealed.index.end, sealed.index.chain) == (10, ENTRIES[-1].chain)
+    ids = [entry.batch.id for entry in ENTRIES]
+    assert list(sealed.ids(files)) == list(other.ids(files)) == ids
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_damage_to_any_byte_serves_nothing_wrong(count: int) -> None:
-    rows = [publication(seq) for seq in range(count)]
-    body = draft(*rows).packed(0)
-    for place in range(len(body)):
-        pack = parsed(body[:place] + bytes([body[place] ^ 0x10]) + body[place + 1 :])
-        assert not pack.is_whole
-        left = [pack.publication(offset) for offset in range(count)]
-        assert sum(row is None for row in left) <= 1
-        assert all(row in (None, rows[offset]) for offset, row in enumerate(left))
-        assert [offset for _, offset in pack.entries()] == [
-            offset for offset, row in enumerate(left) if row is not None
-        ]
+def test_second_seal_changes_nothing(path: Path, files: FileCache) -> None:
+    segment_file(path, *ENTRIES)
+    segment = scanned(path)
+    segment.seal(files)
+    data = path.read_bytes()
+    segment.seal(files)
+    assert path.read_bytes() == data
 
 
-def test_truncated_segment_serves_nothing_wrong() -> None:
-    rows = [publication(seq) for seq in range(3)]
-    body = draft(*rows).packed(0)
-    for end in range(len(body)):
-        pack = Segment.parse(body[:end])
-        if pack is not None:
-            left = [pack.publication(offset) for offset in range(3)]
-            assert all(row in (None, rows[offset]) for offset, row in enumerate(left))
+def test_seal_replaces_the_bytes_after_the_entries(path: Path, files: FileCache) -> None:
+    segment_file(path, *ENTRIES)
+    segment = scanned(path)
+    with path.open("ab") as file:
+        file.write(bytes(5000))
+    segment.seal(files)
+    assert path.stat().st_size == segment.index.size + segment.footer_bytes
+    assert scanned(path).footer_bytes > 0
 
 
-def test_opaque_publication_is_served_only_from_an_intact_segment() -> None:
-    opaque = Publication(publisher="a", seq=0, payload=None, id=b"o" * 32)
-    body = draft(opaque, publication(1)).packed(0)
-    assert parsed(body).publication(0) == opaque
-    damaged = parsed(body[:-1] + bytes([body[-1] ^ 1]))
-    assert [damaged.publication(offset) for offset in (0, 1)] == [None, publication(1)]
+def test_footer_is_read_only_at_its_position(path: Path, files: FileCache) -> None:
+    segment_file(path, *ENTRIES)
+    scanned(path).seal(files)
+    data = path.read_bytes()
+    assert read_footer(files, path, len(data)) is not None
+    assert read_footer(files, path, len(data) - 1) is None
+    path.write_bytes(b"x" + data)
+    assert read_footer(files, path, len(data) + 1) is None
+    assert read_footer(files, path.with_name("lost"), 500) is None
 
 
-@pytest.mark.parametrize("body", [b"", b"SRP1", b"SRP1\xff\xff\xff\xff", b"nonsense" * 100])
-def test_invalid_segment_is_read_as_none(body: bytes) -> None:
-    assert Segment.parse(body) is None
+def test_footer_damaged_at_any_byte_is_not_used(path: Path, files: FileCache) -> None:
+    segment_file(path, *ENTRIES)
+    segment = scanned(path)
+    segment.seal(files)
+    size = path.stat().st_size
+    for place in range(segment.index.size, size):
+        flip(path, place)
+        assert read_footer(files, path, size) is None
+        flip(path, place)
+    assert read_footer(files, path, size) is not None
 
 
-def test_builder_accepts_at_least_one_row_and_stops_when_full() -> None:
-    size = PACK_BYTES // 4
-    rows = [bytes([place]) * size for place in range(6)]
-    ids = [bytes([place]) * 32 for place in range(6)]
-    made = SegmentBuilder(NEWS, 0)
-    assert made.fill(b"".join(ids[:3]), b"".join(rows[:3]), [size] * 3) == 3
-    assert not made.is_full
-    assert made.fill(b"".join(ids[3:]), b"".join(rows[3:]), [size] * 3) == 1
-    assert made.is_full
-    assert [key for key, _ in made.entries()] == ids[:4]
-    assert [made.data(offset) for offset in range(4)] == rows[:4]
-    large = 2 * PACK_BYTES
-    assert SegmentBuilder(NEWS, 0).fill(b"".join(ids), bytes(6 * large), [large] * 6) == 1
+def test_ids_are_read_from_the_entries_if_the_footer_is_damaged_later(
+    path: Path, files: FileCache
+) -> None:
+    segment_file(path, *ENTRIES)
+    segment = scanned(path)
+    segment.seal(files)
+    flip(path, path.stat().st_size - 30)
+    assert list(segment.ids(files)) == [entry.batch.id for entry in ENTRIES]
 
 
-def test_row_that_fills_a_segment_is_its_last() -> None:
-    sizes = [1000 + 37 * place for place in range(200)]
-    rows = [bytes([place]) * size for place, size in enumerate(sizes)]
-    ids = [place.to_bytes(32, "big") for place in range(200)]
-    made = SegmentBuilder(NEWS, 0)
-    count = made.fill(b"".join(ids), b"".join(rows), sizes)
-    assert 1 < count < len(rows)
-    assert made.is_full
-    assert made.size_bytes - sizes[count - 1] < PACK_BYTES
-    single = SegmentBuilder(NEWS, 0)
-    while not single.is_full:  # as many as if they had been added singly
-        single.append(ids[single.end], rows[single.end])
-    assert single.end == made.end == count
-    assert single.packed(0) == made.packed(0)
+def test_newest_numbers_are_the_largest_of_ordered_batches() -> None:
+    rows = [BatchRecord(b"x")] * 3
+
+    def made(first: int, *, unordered: bool = False) -> RecordBatch:
+        return RecordBatch.of(rows, publisher="a", first=first, topic=NEWS, unordered=unordered)
+
+    newest = {("b", 0): 4}
+    for each in (made(7), made(5), made(90, unordered=True), made(1 << 62)):
+        raise_newest(newest, each)
+    assert newest == {("a", 0): 9, ("b", 0): 4}
+    merge_newest(newest, {("a", 0): 3, ("b", 0): 5, ("c", 1): 6})
+    assert newest == {("a", 0): 9, ("b", 0): 5, ("c", 1): 6}
 
 
-def test_invalid_id_is_refused() -> None:
-    with pytest.raises(AssertionError, match="an invalid id"):
-        SegmentBuilder(NEWS, 0).append(b"short", b"row")
-    with pytest.raises(AssertionError, match="an invalid id"):
-        SegmentBuilder(NEWS, 0).fill(b"i" * 32, b"tworows", [3, 4])
+def test_index_is_extended_by_the_entries_after_it(path: Path) -> None:
+    places = segment_file(path, *ENTRIES)
+    whole = scanned(path).index
+    first = EntryIndex(0, 0, bytes(16), places[0])
+    for number in range(2):
+        first.add(ENTRIES[number], places[number], places[number + 1] - places[number])
+    second = EntryIndex(0, first.end, first.chain, first.size)
+    for number in range(2, 5):
+        second.add(ENTRIES[number], places[number], places[number + 1] - places[number])
+    first.extend(second)
+    for name in ("positions", "offsets", "end", "chain", "newest", "size"):
+        assert getattr(first, name) == getattr(whole, name)
 
 
-def test_segment_returns_rows_by_offsets_and_first_id_bytes() -> None:
-    rows = [publication(seq) for seq in range(200)]
-    made = draft(*rows, start=100)
-    pack = parsed(made.packed(0))
-    for start, end, firsts in ((0, 999, range(256)), (103, 231, range(128)), (140, 99, range(256))):
-        wanted = [
-            (100 + place, row.id, encoded(row))
-            for place, row in enumerate(rows)
-            if start <= 100 + place < end and row.id[0] in firsts
-        ]
-        for is_checked in (True, False):
-            for segment in (made, pack):
-                found = segment.stored(start, end, firsts, is_checked=is_checked)
-                assert list(zip(*found, strict=True)) == wanted
-                for count in (0, 1, 50, 500):
-                    first = segment.stored(
-                        start, end, firsts, count_max=count, is_checked=is_checked
-                    )
-                    assert list(zip(*first, strict=True)) == wanted[:count]
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_partial_writes_are_continued(
+    path: Path, files: FileCache, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: pwrite(file, data[:step], at))
+    pieces = [bytes([number]) * number for number in range(60)]
+    write_pieces(files.get(path, os.O_CREAT), pieces, 5)
+    assert path.read_bytes() == bytes(5) + b"".join(pieces)
 
 
-@pytest.mark.parametrize("bytes_max", [1, 400, 401, 10**6])
-def test_contiguous_range_of_a_segment_equals_its_rows(bytes_max: int) -> None:
-    rows = [publication(seq, size=seq) for seq in range(20)]
-    pack = parsed(bytes(draft(*rows, start=100).packed(0)))
-    for start, end in ((100, 120), (100, 101), (107, 119), (119, 120)):
-        found = pack.stretch(start, end, bytes_max)
-        assert found is not None
-        wanted = pack.stored(start, end, range(256), count_max=found.length)
-        assert (found.ids, found.data) == (b"".join(wanted.ids), b"".join(wanted.data))
-        assert len(found.data) - len(wanted.data[-1]) < bytes_max
-        assert len(found.data) >= bytes_max or found.length == end - start
+def test_many_pieces_are_written_in_order(path: Path, files: FileCache) -> None:
+    pieces = [number.to_bytes(4, "big") for number in range(5000)]
+    write_pieces(files.get(path, os.O_CREAT), pieces, 0)
+    assert path.read_bytes() == b"".join(pieces)
 
 
-def test_damaged_segment_has_no_contiguous_range() -> None:
-    body = bytearray(draft(*(publication(seq) for seq in range(20))).packed(0))
-    body[len(body) // 2] ^= 1
-    assert parsed(bytes(body)).stretch(0, 20, 10**6) is None
+def test_file_cache_keeps_few_files_open(tmp_path: Path) -> None:
+    paths = [tmp_path / str(number) for number in range(5)]
+    for path in paths:
+        path.write_bytes(path.name.encode())
+    files = FileCache(os.O_RDONLY, files_max=2)
+    for path in [*paths, *paths]:
+        assert files.read(path, 10, 0) == path.name.encode()
+        assert len(open_files() & set(paths)) <= 2
+    files.drop(paths[-1])
+    files.drop(paths[-1])
+    files.close()
+    assert not open_files() & set(paths)
 
 
-def test_limited_read_of_a_damaged_segment_returns_intact_rows() -> None:
-    rows = [publication(seq) for seq in range(20)]
-    body = draft(*rows).packed(0)
-    damaged = parsed(body.replace(rows[1].payload or b"", b"?" * len(rows[1].payload or b"")))
-    found = damaged.stored(0, 20, range(256), count_max=3)
-    assert found.offsets == [0, 2, 3]
-    assert found.data == [encoded(rows[offset]) for offset in (0, 2, 3)]
+def open_files() -> set[Path]:
+    links = list(Path("/proc/self/fd").iterdir())
+    return {link.readlink() for link in links if os.path.lexists(link)}
+
+
+def test_lost_file_reads_as_empty_and_cannot_be_written(tmp_path: Path, files: FileCache) -> None:
+    assert files.read(tmp_path / "lost", 10, 0) == b""
+    assert files.read_chunk(tmp_path / "lost", 0, 10) == bytes(10)
+    with pytest.raises(FileNotFoundError):
+        files.get(tmp_path / "lost")

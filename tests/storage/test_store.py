@@ -1,381 +1,188 @@
-"""Store of a node: it returns the committed records, and nothing else."""
+"""Store of all logs: topics, commits, and any sequence of writes and damage."""
 
-import sqlite3
+from __future__ import annotations
+
+import os
+import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event, Thread
 
 import pytest
-from msgspec.structs import replace
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from skipring.core.log import Log, MemoryLog
-from skipring.core.publications import SEQ_BELIEVED_MAX, Encoded, Publication, encoded
-from skipring.errors import StorageError, StoreBusyError, StoreFullError
-from skipring.storage import sqlite as database
+from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.errors import StorageError, StoreBusyError
 from skipring.storage import store as store_module
-from skipring.storage.page_scan import PAGE_SIZES
-from skipring.storage.segment import PACK_BYTES
-from skipring.storage.store import PublicationStore
-from tests.storage.stored import (
-    CHAT,
-    DATABASE,
+from skipring.storage import topic_log
+from skipring.storage.segment_format import encode_entry
+from skipring.storage.store import FILES_MAX, TOPICS
+from skipring.storage.topic_directory import QUARANTINE, RECORD_FILE, directory_name
+from skipring.storage.topic_log import SegmentLog
+from tests.storage.logs import (
     NEWS,
-    PROMISES,
-    change,
-    crashed,
-    damaged,
-    losses,
+    SMALL,
+    FailingDisk,
+    batch,
     made,
     offsets,
-    publication,
-    query,
+    opened,
+    segments,
     state,
+    topic_path,
     write,
 )
 
-WAIT_S = 20.0
 
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
-# -- logs ---------------------------------------------------------------------------------
-
-
-def test_new_store_is_empty(directory: Path) -> None:
-    with PublicationStore.open(directory) as store:
-        archive: Log = store.archive(NEWS)
-        assert (archive.end, archive.read(0), archive.read(-1)) == (0, None, None)
-        assert list(archive.entries()) == list(archive.publications()) == []
-        assert archive.newest() == {}
-        assert (store.topics, str(store.recovery)) == ([NEWS], "0 publications")
-
-
-def page_size(directory: Path) -> int:
-    ((size,),) = query(directory, "PRAGMA page_size")
-    assert isinstance(size, int)
-    return size
-
-
-@pytest.mark.parametrize("page_bytes", PAGE_SIZES)
-def test_file_of_any_page_size_is_used_unchanged_with_the_same_log_size(
-    directory: Path, page_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as other:
-        other.setattr(database, "PAGE_BYTES", page_bytes)
-        made(directory, 3)
-    with PublicationStore.open(directory) as store:
-        assert store.recovery.damage is None
-        write(store, *[8] * 8, size=PACK_BYTES)
-        size = (directory / f"{DATABASE}-wal").stat().st_size
-        assert database.LOG_BYTES < size < 2 * database.LOG_BYTES
-    assert page_size(directory) == page_bytes
-    assert state(directory) == (list(range(67)), 0)
-
-
-def test_file_with_an_unknown_page_size_is_quarantined(directory: Path) -> None:
-    made(directory, 3)
-    change(directory, "PRAGMA journal_mode=DELETE", "PRAGMA page_size=1024", "VACUUM")
-    with PublicationStore.open(directory) as store:
-        assert store.recovery.damage == "its tables are not those of a store"
-    assert page_size(directory) == PAGE_SIZES[0]
-    assert damaged(directory) == [f"{DATABASE}.damaged-1"]
-
-
-def test_encoded_rows_are_stored_unchanged_from_any_buffer(directory: Path) -> None:
-    rows = [publication(seq, size=PACK_BYTES // 8) for seq in range(20)]
-    came = Encoded.of([encoded(row) for row in rows[:12]])
-    with PublicationStore.open(directory) as store:
-        archive = store.archive(NEWS)
-        archive.write(0, *rows[:12], encoded=replace(came, data=memoryview(came.data)))
-        archive.write(12, *rows[12:])
-        for _ in ("in memory", "on the disk"):
-            assert list(archive.publications()) == rows
-            assert archive.newest() == {("node0", 0): 18, ("node1", 0): 19, ("node2", 0): 17}
-            stored = [data for each in archive.stored(0, 20, range(256)) for data in each.rows.data]
-            assert b"".join(stored) == b"".join(map(encoded, rows))
-            store.commit()
-
-
-@pytest.mark.parametrize("aside", [(), (0, 3, 4, 11)])
-def test_limited_read_returns_the_first_stored_rows(
-    directory: Path, aside: tuple[int, ...]
-) -> None:
-    rows = [publication(seq, size=PACK_BYTES // 8) for seq in range(20)]
-    with PublicationStore.open(directory) as store:
-        archive = store.archive(NEWS)
-        archive.write(0, *rows)
-        for offset in aside:
-            archive.discard(offset)
-        kept = [offset for offset in range(20) if offset not in aside]
-        for _ in ("in memory", "on the disk"):
-            for count in (0, 1, 8, 9, len(kept), 99):
-                parts = list(archive.stored(0, 20, range(256), count_max=count))
-                assert [offset for part in parts for offset in part.rows.offsets] == kept[:count]
-                assert len(parts) <= count
-            store.commit()
-
-
-def test_encoded_rows_can_be_discarded_before_the_commit(directory: Path) -> None:
-    rows = [publication(seq) for seq in range(3)]
-    with PublicationStore.open(directory) as store:
-        archive = store.archive(NEWS)
-        archive.write(0, *rows, encoded=Encoded.of([encoded(row) for row in rows]))
-        archive.discard(1)
+def test_topics_have_separate_logs_and_one_store_id(tmp_path: Path) -> None:
+    topics = ["", "a/b", "A/B", "é" * 255, "..", "x" * 255]
+    with opened(tmp_path) as store:
+        for number, topic in enumerate(topics, 1):
+            for _ in range(number):
+                store.log(topic).append(batch(store.log(topic).end, topic=topic))
+        assert store.unwritten == 2 * sum(range(1, len(topics) + 1))
         store.commit()
-    assert state(directory)[0] == [0, 2]
+        assert store.unwritten == 0
+        ids = {store.log(topic).store for topic in topics}
+        epochs = {topic: store.log(topic).epoch for topic in topics}
+        assert ids == {store.id}
+    with opened(tmp_path) as store:
+        assert store.topics == sorted(topics)
+        assert store.id in ids
+        for number, topic in enumerate(topics, 1):
+            log = store.log(topic)
+            assert (log.topic, log.store, log.epoch) == (topic, store.id, epochs[topic])
+            assert offsets(log, topic) == list(range(0, 2 * number, 2))
+        assert store.log("new").store in ids
+        assert len(set(epochs.values())) == len(topics)
 
 
-def test_written_record_is_readable_at_once_and_survives_only_after_a_commit(
-    directory: Path,
-) -> None:
-    with PublicationStore.open(directory) as store:
-        archive = store.archive(NEWS)
-        archive.write(0, publication(0))
-        assert offsets(store) == [0]
-        assert (archive.end, archive.durable_end, store.unwritten) == (1, 0, 1)
+def test_topic_without_batches_leaves_no_files(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        assert store.log(NEWS).end == 0
+        assert store.log(NEWS).read(0) is None
+        assert list(store.log(NEWS).entries()) == []
+        assert store.log(NEWS).chain_at(0) == bytes(8)
         store.commit()
-        assert offsets(store) == [0]
-        assert (archive.end, archive.durable_end, store.unwritten) == (1, 1, 0)
-        archive.write(1, publication(1))
-    assert state(directory) == ([0], 0)
-    assert damaged(directory) == []
+    assert list((tmp_path / TOPICS).iterdir()) == []
 
 
-def test_log_on_disk_behaves_like_a_log_in_memory(directory: Path) -> None:
-    rows = [publication(offset) for offset in range(30)]
-    memory = MemoryLog(rows)
-    memory.discard(7)
-    made(directory, 10, 1, 12)
-    with PublicationStore.open(directory) as store:
-        archive = store.archive(NEWS)
-        for offset in range(23, 30):
-            archive.write(offset, rows[offset])
-        archive.discard(7)
-        assert archive.end == memory.end
-        assert list(archive.entries()) == list(memory.entries())
-        assert list(archive.publications()) == list(memory.publications())
-        assert [archive.read(o) for o in range(-1, 32)] == [
-            None,
-            *(memory.read(o) for o in range(32)),
-        ]
-        assert archive.newest() == memory.newest()
-
-
-@pytest.mark.parametrize("offset", [0, 3])
-def test_row_out_of_order_is_a_bug_of_the_host(directory: Path, offset: int) -> None:
-    with PublicationStore.open(directory) as store:
-        write(store, 1)
-        store.archive(NEWS).write(1, publication(1))
-        with pytest.raises(AssertionError):
-            store.archive(NEWS).write(offset, publication(offset))
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        Publication(publisher="a", seq=0, payload=b""),
-        Publication(publisher="a", seq=(1 << 64) - 1, payload=b"x", time=(1 << 64) - 1),
-        Publication(publisher="é" * 64, seq=1, payload=b"\0", key=b"", headers={"": "ü", "b": ""}),
-        Publication(publisher="a", seq=0, payload=None, id=b"o" * 32),
-    ],
-)
-def test_every_field_is_kept(directory: Path, row: Publication) -> None:
-    row = row.with_id(NEWS)
-    with PublicationStore.open(directory) as store:
-        store.archive(NEWS).write(0, row)
-        assert store.archive(NEWS).read(0) == row
-        store.commit()
-    with PublicationStore.open(directory) as store:
-        assert store.archive(NEWS).read(0) == row
-
-
-def test_T10_publication_under_a_wrong_id_is_never_served(directory: Path) -> None:
-    with PublicationStore.open(directory) as store:
-        archive = store.archive(NEWS)
-        archive.write(0, replace(publication(0), id=b"x" * 32))
-        assert archive.read(0) is None
-        store.commit()
-        assert archive.read(0) is None
-        assert list(archive.publications()) == []
-
-
-def test_publications_are_read_in_order_between_any_two_offsets(directory: Path) -> None:
-    made(directory, 4, 4)
-    with PublicationStore.open(directory) as store:
-        archive = store.archive(NEWS)
-        archive.write(8, publication(8))
-        for start in range(10):
-            for end in range(10):
-                found = [offset for offset, _ in archive.read_range(start, end)]
-                assert found == list(range(start, min(end, 9)))
-
-
-def test_read_continues_while_the_store_is_written(directory: Path) -> None:
-    with PublicationStore.open(directory) as store:
-        write(store, 3)
-        reading = store.archive(NEWS).read_range(0, 100)
-        assert next(reading)[0] == 0
-        write(store, 2)
-        assert [offset for offset, _ in reading] == [1, 2, 3, 4]
-
-
-def test_newest_ignores_implausible_sequences_and_discarded_rows(directory: Path) -> None:
-    with PublicationStore.open(directory) as store:
-        archive = store.archive(NEWS)
-        for offset, seq in enumerate((4, 9, SEQ_BELIEVED_MAX)):
-            row = Publication(publisher="a", seq=seq, payload=b"").with_id(NEWS)
-            archive.write(offset, row)
-        store.commit()
-        assert archive.newest() == {("a", 0): 9}
-        archive.discard(1)
-        assert archive.newest() == {("a", 0): 9}
-
-
-# -- segments -----------------------------------------------------------------------------
-
-
-def test_commit_writes_few_rows_of_bounded_size(directory: Path) -> None:
-    made(directory, 100, 50)
-    assert query(directory, "SELECT count(*) FROM packs") == [(2,)]
-    made(directory, 400, size=2000)
-    sizes = [size for (size,) in query(directory, "SELECT length(body) FROM packs WHERE pack > 2")]
-    assert len(sizes) == 4
-    assert all(size < PACK_BYTES + 3000 for size in sizes)
-    assert state(directory)[0] == list(range(550))
-
-
-def test_commit_without_new_records_writes_nothing(directory: Path) -> None:
-    with PublicationStore.open(directory) as store:
-        write(store, 3)
-        before = [(directory / name).read_bytes() for name in PROMISES]
-        wal = (directory / f"{DATABASE}-wal").stat()
-        store.commit()
-        assert [(directory / name).read_bytes() for name in PROMISES] == before
-        assert (directory / f"{DATABASE}-wal").stat() == wal
-
-
-def test_topics_share_a_file_and_have_their_own_offsets(directory: Path) -> None:
-    with PublicationStore.open(directory) as store:
-        for topic, count in ((NEWS, 3), (CHAT, 2)):
-            for offset in range(count):
-                store.archive(topic).write(offset, publication(offset, topic))
-        store.commit()
-        write(store, 2, topic=CHAT)
-    with PublicationStore.open(directory) as store:
-        assert store.topics == [CHAT, NEWS]
-        assert offsets(store, NEWS) == [0, 1, 2]
-        assert offsets(store, CHAT) == [0, 1, 2, 3]
-        assert str(store.recovery) == "7 publications"
-
-
-def test_store_id_is_created_once_and_is_unique(tmp_path: Path) -> None:
-    ids = []
-    for name in ("a", "a", "b"):
-        with PublicationStore.open(tmp_path / name) as store:
-            ids.append(store.id)
-    assert ids[0] == ids[1] != ids[2]
-    assert len(bytes.fromhex(ids[0])) == 16
-
-
-# -- discarding ---------------------------------------------------------------------------
-
-
-def test_T12_discarded_record_is_quarantined_permanently_with_a_reason(directory: Path) -> None:
-    with PublicationStore.open(directory) as store:
-        write(store, 3)
-        archive = store.archive(NEWS)
-        archive.write(3, publication(3))
-        archive.discard(1, "looks odd")
-        archive.discard(1)
-        archive.discard(3)
-        archive.discard(9)
-        assert offsets(store) == [0, 2]
-        store.commit()
-        assert archive.end == 4
-    kept = query(directory, "SELECT topic, start, count, reason, length(body) > 40 FROM quarantine")
-    assert kept == [
-        (NEWS, 1, 1, "looks odd", 1),
-        (NEWS, 3, 1, "not what was stored there (T12)", 1),
-    ]
-    with PublicationStore.open(directory) as store:
-        assert offsets(store) == [0, 2]
-        write(store, 1)
-        assert offsets(store) == [0, 2, 4]
-
-
-# -- environment --------------------------------------------------------------------------
-
-
-def test_full_disk_loses_nothing_and_the_commit_is_retried(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    insert = store_module.insert_pack
-
-    def insert_until_full(db: sqlite3.Connection, body: bytes) -> int:
-        (pages,) = db.execute("PRAGMA page_count").fetchone()
-        db.execute(f"PRAGMA max_page_count={pages}")
-        return insert(db, body)
-
-    with PublicationStore.open(directory) as store:
-        write(store, 5)
-        archive = store.archive(NEWS)
-        for offset in range(5, 105):
-            archive.write(offset, publication(offset, size=1000))
-        archive.discard(2)
-        monkeypatch.setattr(store_module, "insert_pack", insert_until_full)
+def test_more_topics_than_open_files_are_committed_together(tmp_path: Path) -> None:
+    topics = [f"topic{number}" for number in range(3 * FILES_MAX)]
+    with opened(tmp_path) as store:
         for _ in range(2):
-            with pytest.raises(StoreFullError, match="free some space"):
-                store.commit()
-            assert (archive.end, archive.durable_end, store.unwritten) == (105, 5, 100)
-            assert len(offsets(store)) == 104
-
-        def insert_with_room(db: sqlite3.Connection, body: bytes) -> int:
-            db.execute("PRAGMA max_page_count=1000000")
-            return insert(db, body)
-
-        monkeypatch.setattr(store_module, "insert_pack", insert_with_room)
-        archive.write(105, publication(105))
-        store.commit()
-        assert (archive.durable_end, store.unwritten) == (106, 0)
-    assert state(directory)[0] == [offset for offset in range(106) if offset != 2]
+            for topic in topics:
+                store.log(topic).append(batch(store.log(topic).end, topic=topic))
+            store.commit()
+        assert len(list(Path("/proc/self/fd").iterdir())) < 3 * FILES_MAX
+        for topic in topics:
+            assert offsets(store.log(topic), topic) == [0, 2]
+    with opened(tmp_path) as store:
+        assert store.topics == sorted(topics)
 
 
-def test_failed_write_of_the_durable_mark_makes_nothing_durable(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+def test_commit_touches_only_changed_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with PublicationStore.open(directory) as store:
-        archive = store.archive(NEWS)
-        archive.write(0, publication(0))
-        with monkeypatch.context() as patch:
-            patch.setattr("os.pwrite", full)
-            with pytest.raises(StoreFullError):
-                store.commit()
-        assert (archive.durable_end, offsets(store)) == (0, [0])
+    with opened(tmp_path) as store:
+        for number in range(50):
+            store.log(f"topic{number}").append(batch(0, topic=f"topic{number}"))
         store.commit()
-        assert (archive.durable_end, offsets(store)) == (1, [0])
+        written: list[str] = []
+        write_log = SegmentLog.write
+
+        def recorded(log: SegmentLog) -> None:
+            written.append(log.topic)
+            write_log(log)
+
+        monkeypatch.setattr(SegmentLog, "write", recorded)
+        store.commit()
+        assert written == []
+        store.log("topic7").append(batch(2, topic="topic7"))
+        store.log("topic9").discard(0)
+        store.commit()
+        assert sorted(written) == ["topic7", "topic9"]
+        assert store.log("topic9").read(0) is None
 
 
-def test_two_processes_cannot_share_a_directory(directory: Path) -> None:
+def test_commit_reports_when_everything_is_durable(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        log.append(batch(0))
+        ends: list[int] = []
+        store.commit(lambda: ends.append(log.durable_end))
+        store.commit(lambda: ends.append(log.durable_end))
+        assert ends == [2, 2]
+
+
+def test_commit_includes_every_log_that_changed_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        before = [store.log(f"before{number}") for number in range(FILES_MAX + 1)]
+        during = [store.log(f"during{number}") for number in range(2 * FILES_MAX)]
+        for log in before:
+            log.append(batch(0, topic=log.topic))
+        write_log = SegmentLog.write
+
+        def append_to_others(log: SegmentLog) -> None:
+            while during:
+                other = during.pop()
+                other.append(batch(0, topic=other.topic))
+            write_log(log)
+
+        monkeypatch.setattr(SegmentLog, "write", append_to_others)
+        ends: list[int] = []
+        store.commit(lambda: ends.extend(log.durable_end for log in before))
+        assert ends == [2] * len(before)
+        store.commit()
+        assert store.unwritten == 0
+
+
+def test_failure_of_one_topic_does_not_confirm_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        logs = [store.log(topic) for topic in ("a", "b", "c")]
+        for log in logs:
+            log.append(batch(0, topic=log.topic))
+        calls: list[int] = []
+        sync = topic_log.sync_data
+
+        def failing(file: int) -> None:
+            calls.append(file)
+            if len(calls) == 2:
+                raise OSError(5, "disk error")
+            sync(file)
+
+        with monkeypatch.context() as context:
+            context.setattr(topic_log, "sync_data", failing)
+            with pytest.raises(StorageError, match="disk error"):
+                store.commit()
+        assert sorted(log.durable_end for log in logs) == [0, 0, 2]
+        store.commit()
+        assert [log.durable_end for log in logs] == [2, 2, 2]
+    with opened(tmp_path) as store:
+        assert all(offsets(store.log(topic), topic) == [0] for topic in ("a", "b", "c"))
+
+
+def test_store_is_used_by_one_process_at_a_time(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from skipring.storage.store import PublicationStore\n"
-        "try: PublicationStore.open(Path(sys.argv[1]))\n"
+        "from skipring.storage.store import LogStore\n"
+        "try: LogStore.open(Path(sys.argv[1]))\n"
         "except Exception as error: print(type(error).__name__, error)\n"
     )
-    with PublicationStore.open(directory) as store:
+    with opened(tmp_path) as store:
         with pytest.raises(StoreBusyError, match="use another data directory"):
-            PublicationStore.open(directory)
+            opened(tmp_path)
         other = subprocess.run(
-            [sys.executable, "-c", program, directory],
+            [sys.executable, "-c", program, tmp_path],
             capture_output=True,
             text=True,
             timeout=60,
@@ -383,95 +190,318 @@ def test_two_processes_cannot_share_a_directory(directory: Path) -> None:
         )
         assert other.stdout.startswith("StoreBusyError")
         write(store, 1)
-    assert state(directory)[0] == [0]
+    store.close()  # a second time
+    assert state(tmp_path)[0] == [0]
 
 
-def test_database_locked_by_another_program_is_reported(directory: Path) -> None:
-    made(directory, 1)
-    other = sqlite3.connect(directory / DATABASE, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreBusyError):
-        PublicationStore.open(directory)
-    other.close()
-    assert state(directory)[0] == [0]
-    assert damaged(directory) == []
+def test_store_of_version_0_1_is_refused(tmp_path: Path) -> None:
+    old = tmp_path / "publications.sqlite3"
+    old.write_bytes(b"SQLite format 3\0")
+    with pytest.raises(StorageError) as refused:
+        opened(tmp_path)
+    text = str(refused.value)
+    assert text.startswith(f"{old}: written by skipring 0.1")
+    assert "use another data directory" in text
+    assert text.endswith("or remove the file")
+    assert [path.name for path in tmp_path.iterdir()] == [old.name]
+    old.unlink()
+    assert state(tmp_path)[:2] == ([], 0)
 
 
-def test_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("")
-    for directory in (tmp_path / "data", tmp_path / "data" / "deeper"):
-        with pytest.raises(StorageError, match="a directory which this user may write to"):
-            PublicationStore.open(directory)
+def test_store_id_is_kept_and_unique(tmp_path: Path) -> None:
+    ids = []
+    for name in ("a", "a", "b"):
+        with opened(tmp_path / name) as store:
+            write(store, 1)
+            ids.append(store.id)
+    assert ids[0] == ids[1] != ids[2]
+    assert len(bytes.fromhex(ids[0])) == 16
 
 
-def test_second_close_does_nothing(directory: Path) -> None:
-    with PublicationStore.open(directory) as store:
-        store.close()
-    made(directory, 1)
+def test_waiting_bytes_are_those_that_are_not_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        assert (store.waiting_bytes, store.last_sync_s) == (0, 0.0)
+        some = {topic: batch(0, topic=topic, size=500) for topic in ("a", "b")}
+        for topic, each in some.items():
+            store.log(topic).append(each)
+        total = sum(len(each.body) for each in some.values())
+        assert total <= store.waiting_bytes <= total + 200 * len(some)
+        with monkeypatch.context() as context:
+            FailingDisk(context).refused = "sync_data"
+            with pytest.raises(StorageError):
+                store.commit()
+        assert store.waiting_bytes >= total
+        store.commit()
+        assert store.waiting_bytes == 0
+
+
+def test_segment_to_be_sealed_counts_as_waiting(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        log, path = store.log(NEWS), topic_path(tmp_path)
+        seen: list[tuple[bool, bool]] = []
+        for _ in range(20):
+            log.append(batch(log.end))
+            is_full = bool(segments(path)) and segments(path)[-1].stat().st_size >= SMALL
+            seen.append((is_full, store.waiting_bytes >= SMALL))
+            store.commit()
+            assert store.waiting_bytes == 0
+        assert set(seen) == {(False, False), (True, True)}
+
+
+def test_last_sync_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(store_module, "monotonic", lambda: float(next(clock)))
+    with opened(tmp_path) as store:
+        write(store, 1)
+        assert store.last_sync_s == 1.0
+
+
+def test_lost_records_are_described(tmp_path: Path) -> None:
+    path = made(tmp_path, 20)
+    with opened(tmp_path) as store:
+        assert store.damage is None
+    start, end = (int(each.stem) for each in segments(path)[:2])
+    segments(path)[0].unlink()
+    with opened(tmp_path) as store:
+        assert store.damage == f"records lost: {end - start} of {NEWS}"
+        assert store.log(NEWS).records == store.log(NEWS).end - end
+    with opened(tmp_path) as store:
+        assert store.damage is None
 
 
 def test_close_waits_for_a_commit_in_another_thread(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite crashes if a connection is closed while another thread uses it."""
     started, resumed = Event(), Event()
-    transaction = store_module.transaction
 
-    @contextmanager
-    def paused(db: sqlite3.Connection) -> Iterator[None]:
-        with transaction(db):
-            started.set()
-            assert resumed.wait(WAIT_S)
-            yield
+    def paused(file: int) -> None:
+        started.set()
+        assert resumed.wait(60)
 
-    store = PublicationStore.open(directory)
-    store.archive(NEWS).write(0, publication(0))
-    monkeypatch.setattr(store_module, "transaction", paused)
+    store = opened(tmp_path)
+    store.log(NEWS).append(batch(0))
+    monkeypatch.setattr(topic_log, "sync_data", paused)
     committing, closing = Thread(target=store.commit), Thread(target=store.close)
     committing.start()
-    assert started.wait(WAIT_S)
+    assert started.wait(60)
     closing.start()
     closing.join(0.2)  # long enough for a close that does not wait
     is_closed_early = not closing.is_alive()
     resumed.set()
     for thread in (committing, closing):
-        thread.join(WAIT_S)
+        thread.join(60)
     assert not is_closed_early
+    assert state(tmp_path)[0] == [0]
+
+
+def test_files_in_place_of_directories_do_not_prevent_a_start(tmp_path: Path) -> None:
+    (tmp_path / TOPICS).write_bytes(b"file")
+    with opened(tmp_path) as store:
+        assert store.topics == []
+    (tmp_path / TOPICS / directory_name(NEWS)).write_bytes(b"file")
+    with opened(tmp_path) as store:
+        write(store, 1)
+    assert state(tmp_path)[:2] == ([0], 2)
+    (topic_path(tmp_path) / RECORD_FILE).unlink()
+    (topic_path(tmp_path) / RECORD_FILE).mkdir()
+    (topic_path(tmp_path) / QUARANTINE).write_bytes(b"file")
+    assert state(tmp_path)[:2] == ([0], 2)
+
+
+def test_copied_directory_of_a_topic_is_not_used(tmp_path: Path) -> None:
+    path = made(tmp_path, 3)
+    shutil.copytree(path, path.with_name("copy"))
+    with opened(tmp_path) as store:
+        assert store.topics == [NEWS]
+        assert offsets(store.log(NEWS)) == [0, 2, 4]
+    assert len(segments(path.with_name("copy"))) == 1
+
+
+def test_environment_errors_are_translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="directory which this user may write to"):
+        opened(tmp_path / "file" / "store")
+    made(tmp_path, 3)
+
+    def refused(*args: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "pread", refused)
+    with pytest.raises(StorageError, match="Permission denied"):
+        opened(tmp_path)
     monkeypatch.undo()
-    assert state(directory)[0] == [0]
+    assert state(tmp_path)[0] == [0, 2, 4]  # the lock was released
 
 
-def test_commits_in_another_thread_allow_reads_and_writes(directory: Path) -> None:
-    count, failures = 400, []
-    with PublicationStore.open(directory) as store:
-        archive = store.archive(NEWS)
-        stop = Event()
+# -- any sequence of operations --------------------------------------------------------------
 
-        def commit() -> None:
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_disk() -> Iterator[None]:
+    """Skip syncs: damage and crashes are simulated by changes of the files."""
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(os, "fsync", lambda file: None)
+        context.setattr(topic_log, "sync_data", lambda file: None)
+        yield
+
+
+class CheckedStore:
+    """Store whose batches are all different, and what may be read from it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = topic_path(directory)
+        self.store = opened(directory)
+        self.made = 0
+        self.written: dict[int, set[RecordBatch]] = defaultdict(set)  # by offset, ever
+        self.expected: dict[int, RecordBatch] = {}  # intact and committed
+        self.appended: dict[int, RecordBatch] = {}  # in memory, or left by a failed commit
+        self.is_damaged = False
+        self.epoch: int | None = None
+
+    def append(self, count: int) -> None:
+        log = self.store.log(NEWS)
+        self.made += 1
+        rows = [BatchRecord(f"{self.made}".encode(), time=self.made)] * count
+        added = RecordBatch.of(rows, publisher="a", first=1000 * self.made, topic=NEWS)
+        offset = log.append(added)
+        self.written[offset].add(added)
+        self.appended[offset] = added
+
+    def commit(self) -> None:
+        self.store.commit()
+        self.expected |= self.appended
+        self.appended = {}
+        self.epoch = self.store.log(NEWS).epoch if self.expected else None
+
+    def fail(self, number: int) -> None:
+        """Commit while one call of the system fails."""
+        with pytest.MonkeyPatch.context() as context:
+            FailingDisk(context).fail_at = number
             try:
-                while not stop.is_set():
-                    store.commit()
-            except Exception as error:  # noqa: BLE001  (reported below)
-                failures.append(error)
+                self.commit()
+            except StorageError:
+                durable_end = self.store.log(NEWS).durable_end
+                durable = {o: each for o, each in self.appended.items() if o < durable_end}
+                self.expected |= durable
+                self.appended = {o: b for o, b in self.appended.items() if o not in durable}
 
-        thread = Thread(target=commit)
-        thread.start()
-        try:
-            for offset in range(count):
-                archive.write(offset, publication(offset))
-                for earlier in {0, offset // 2, offset}:
-                    assert archive.read(earlier) == publication(earlier)
-                assert archive.durable_end <= archive.end
-        finally:
-            stop.set()
-            thread.join(timeout=60)
-        store.commit()
-        assert failures == []
-        assert offsets(store) == list(range(count))
-    assert state(directory)[0] == list(range(count))
+    def discard(self, number: int) -> None:
+        known = sorted(self.expected)
+        if known:
+            offset = known[number % len(known)]
+            self.store.log(NEWS).discard(offset)
+            self.store.commit()
+            self.expected |= self.appended
+            self.appended = {}
+            del self.expected[offset]
+
+    def reopen(self) -> None:
+        self.store.close()
+        self._open()
+
+    def _open(self) -> None:
+        self.store = opened(self.directory)
+        found = self._found()
+        if not self.is_damaged:
+            assert found.items() <= (self.expected | self.appended).items()
+        assert self.expected.items() <= found.items()
+        self.expected, self.appended = found, {}
+
+    def _found(self) -> dict[int, RecordBatch]:
+        log = self.store.log(NEWS)
+        return {entry.offset: entry.batch for entry in log.read_range(0, log.end)}
+
+    def damage(self, kind: str, number: int, place: int) -> None:
+        self.reopen()
+        self.store.close()
+        files = segments(self.path)
+        files += [self.path / RECORD_FILE] if (self.path / RECORD_FILE).exists() else []
+        if files:
+            self.is_damaged = True
+            entries = self._entry_bytes()
+            _damage(files[number % len(files)], kind, place)
+            contents = [path.read_bytes() for path in segments(self.path)]
+            for offset, data in entries.items():
+                if not any(data in content for content in contents):
+                    self.expected.pop(offset, None)
+            if not (self.path / RECORD_FILE).exists() or kind != "flip":
+                self.epoch = None
+        self._open()
+
+    def _entry_bytes(self) -> dict[int, bytes]:
+        """Return the stored bytes of the expected batches."""
+        with opened(self.directory) as store:
+            found = {offset: store.log(NEWS).read(offset) for offset in self.expected}
+        return {o: encode_entry(e) + e.batch.body for o, e in found.items() if e is not None}
+
+    def check(self) -> None:
+        log = self.store.log(NEWS)
+        found = self._found()
+        for offset, each in found.items():
+            assert each in self.written[offset], "an invented batch"
+        expected = self.expected | self.appended
+        assert expected.items() <= found.items()
+        if not self.is_damaged:
+            assert found == expected
+            assert self.epoch in (None, log.epoch)
+        for offset, each in expected.items():
+            assert [log.read(offset + n).batch for n in range(each.count)] == [each] * each.count
+        assert {(each.id, offset) for offset, each in expected.items()} <= set(log.entries())
+        assert max(expected, default=0) <= log.end
 
 
-def test_committed_records_survive_a_crash(directory: Path) -> None:
-    with PublicationStore.open(crashed(directory, 3, 4)) as store:
-        assert offsets(store) == list(range(7))
-        assert (losses(store), store.recovery.damage) == (0, None)
+def _damage(path: Path, kind: str, place: int) -> None:
+    data = path.read_bytes()
+    at = place % (len(data) + 1)
+    match kind:
+        case "flip" if at < len(data):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << place % 8]) + data[at + 1 :])
+        case "cut":
+            path.write_bytes(data[:at])
+        case "zero":
+            path.write_bytes(data[:at] + bytes(len(data[at : at + 300])) + data[at + 300 :])
+        case "remove":
+            path.write_bytes(data[:at] + data[at + 50 :])
+        case "insert":
+            path.write_bytes(data[:at] + b"\xf5SRBgarbage" + data[at:])
+        case "delete":
+            path.unlink()
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 3)),
+    st.tuples(st.just("commit")),
+    st.tuples(st.just("discard"), st.integers(0, 50)),
+    st.tuples(st.just("fail"), st.integers(0, 8)),
+    st.tuples(st.just("reopen")),
+    st.tuples(
+        st.just("damage"),
+        st.sampled_from(["flip", "cut", "zero", "remove", "insert", "delete"]),
+        st.integers(0, 5),
+        st.integers(0, 5000),
+    ),
+)
+
+
+@pytest.mark.heavy
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.lists(OPERATIONS, max_size=12), max_size=6))
+def test_any_sequence_keeps_intact_batches_and_invents_none(
+    groups: list[list[tuple[str, *tuple[int | str, ...]]]],
+) -> None:
+    with TemporaryDirectory() as directory:
+        checked = CheckedStore(Path(directory))
+        for group in groups:
+            for _ in range(8):
+                checked.append(2)
+            for name, *arguments in group:
+                getattr(checked, name)(*arguments)
+                checked.check()
+            checked.commit()
+            checked.check()
+        checked.reopen()
+        checked.check()
+        checked.store.close()

@@ -10,9 +10,8 @@ import pytest
 from skipring.core.state import SupervisorState
 from skipring.errors import StorageError, StoreBusyError, StoreFullError
 from skipring.storage import supervisor_store
-from skipring.storage.sqlite import connect
-from skipring.storage.supervisor_store import SupervisorStore
-from tests.storage.stored import damaged, flip, places
+from skipring.storage.supervisor_store import SupervisorStore, connect
+from tests.storage.logs import flip
 
 FILE = "supervisor.sqlite3"
 THREE = SupervisorState(database=(("0", "a"), ("1", "b"), ("01", "c")), next=2, queue=("d",))
@@ -38,6 +37,10 @@ def files(directory: Path) -> dict[str, bytes]:
 def execute(directory: Path, statement: str) -> None:
     with closing(sqlite3.connect(directory / FILE, isolation_level=None)) as db:
         db.execute(statement)
+
+
+def damaged(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob("*.damaged-*"))
 
 
 def test_saved_state_is_loaded_however_corrupted(tmp_path: Path) -> None:
@@ -71,7 +74,8 @@ def test_unchanged_state_is_not_written_again(tmp_path: Path) -> None:
 def test_damage_to_any_byte_loads_only_saved_states(tmp_path: Path) -> None:
     states = {f"topic{number}": THREE for number in range(40)}
     original = saved(tmp_path / "original", **states)
-    for place in places(original / FILE, 100):
+    size = (original / FILE).stat().st_size
+    for place in range(0, size, size // 100):
         copy = tmp_path / "copy"
         shutil.copytree(original, copy)
         flip(copy / FILE, place, 0x41)
@@ -88,6 +92,15 @@ def test_foreign_file_is_quarantined(tmp_path: Path) -> None:
         assert store.load() == {}
         assert "was damaged" in (store.damage or "")
     assert damaged(tmp_path) == [f"{FILE}.damaged-1"]
+
+
+def test_only_the_newest_damaged_file_is_kept(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / FILE).write_text(f"letter {number}\n" * 1000)
+        (tmp_path / f"{FILE}-wal").write_text("notes")
+        assert loaded(tmp_path) == {}
+        assert damaged(tmp_path) == [f"{FILE}.damaged-1"]
+        assert (tmp_path / damaged(tmp_path)[0]).read_text().startswith(f"letter {number}")
 
 
 def test_damaged_row_is_omitted_alone(tmp_path: Path) -> None:

@@ -1,44 +1,651 @@
-"""Log of one topic on disk: its index is made when the store is opened, not in an event."""
+"""Log of a topic: reads, ranges, the chain, quarantine, and commits that fail."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from errno import ENOSPC
 from pathlib import Path
-from time import thread_time
+from tempfile import TemporaryDirectory
 
-from skipring.core.log import LogIndex
-from skipring.core.replica import Replica
-from skipring.storage.store import PublicationStore
-from tests.support.machines import TOPIC
-from tests.support.publications import made_many
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-COUNT = 20_000
+from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.log import ANY_BYTE, LogEntry, MemoryLog, PageLimits
+from skipring.errors import StorageError, StoreFullError
+from skipring.storage import topic_log
+from skipring.storage.segment_format import (
+    START_OF_CHAIN,
+    TRAILER_BYTES,
+    decode_entry,
+    footer_bytes,
+    next_chain,
+)
+from skipring.storage.store import LogStore
+from skipring.storage.topic_log import SegmentLog
+from tests.storage.logs import (
+    NEWS,
+    FailingDisk,
+    batch,
+    flip,
+    made,
+    offsets,
+    opened,
+    paged,
+    positions,
+    quarantined,
+    segments,
+    state,
+    topic_path,
+    write,
+)
 
 
-def test_recovery_of_a_replica_does_not_read_the_log_again(tmp_path: Path) -> None:
-    made = made_many(COUNT)
-    with PublicationStore.open(tmp_path) as store:
-        store.archive(TOPIC).write(0, *made)
+def append(log: SegmentLog, count: int) -> None:
+    for _ in range(count):
+        log.append(batch(log.end))
+
+
+def evens(end: int, start: int = 0) -> list[int]:
+    return list(range(start, end, 2))
+
+
+def test_batch_is_readable_at_once_and_durable_after_the_commit(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        assert log.append(batch(0)) == 0
+        assert log.append(batch(2, count=3)) == 2
+        assert (log.end, log.durable_end, log.records, store.unwritten) == (5, 0, 5, 5)
+        assert offsets(log) == [0, 2]
         store.commit()
-    with PublicationStore.open(tmp_path) as store:
-        log = store.archive(TOPIC)
-        replica = Replica(TOPIC, log)
-        begun_s = thread_time()
-        replica.recover({})
-        recovered_s = thread_time() - begun_s
-        assert replica.count == COUNT
-        assert replica.index().root() == LogIndex.of(log).trie.root()
-        begun_s = thread_time()
-        LogIndex.of(log)
-        assert recovered_s < (thread_time() - begun_s) / 10
+        assert (log.end, log.durable_end, log.records, store.unwritten) == (5, 5, 5, 0)
+        assert offsets(log) == [0, 2]
+        log.append(batch(5))
+    assert state(tmp_path)[:2] == ([0, 2], 5)
 
 
-def test_index_is_not_older_than_the_last_write(tmp_path: Path) -> None:
-    first, second = made_many(2)
-    with PublicationStore.open(tmp_path) as store:
-        store.archive(TOPIC).write(0, first)
+def test_read_returns_the_batch_that_contains_an_offset(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        log.append(batch(0, count=5))
         store.commit()
-    with PublicationStore.open(tmp_path) as store:
-        log = store.archive(TOPIC)
-        log.write(1, second)
-        assert len(log.index().trie) == 2
-        assert log.index().trie is not log.index().trie
+        log.append(batch(5, count=3))
+        found = [log.read(offset) for offset in range(9)]
+        assert [each.offset for each in found if each is not None] == [0] * 5 + [5] * 3
+        assert found[8] is None
+        assert log.read(1 << 60) is None
+
+
+def test_ranges_over_segment_boundaries(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        write(store, 15, 1, 4)
+        append(log, 3)
+        end = log.end
+        assert len(segments(topic_path(tmp_path))) > 3
+        for start in range(end + 2):
+            for stop in range(start + 1, end + 2, 3):
+                found = [entry.offset for entry in log.read_range(start, stop)]
+                assert found == [each for each in evens(end) if each < stop and each + 2 > start]
+
+
+def test_offsets_and_chain_survive_segment_boundaries(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        expected = [START_OF_CHAIN[:8]]
+        digest = START_OF_CHAIN
+        for first in evens(60):
+            made_batch = batch(first)
+            digest = next_chain(digest, made_batch.id)
+            expected += [digest[:8], digest[:8]]  # inside a batch: the value after it
+            log.append(made_batch)
+            assert [log.chain_at(offset) for offset in range(log.end + 1)] == expected
+            if first % 6 == 0:
+                store.commit()
+                assert [log.chain_at(offset) for offset in range(log.end + 1)] == expected
+        store.commit()
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        assert [log.chain_at(offset) for offset in range(log.end + 1)] == expected
+
+
+def test_chain_detects_another_order_of_the_same_batches(tmp_path: Path) -> None:
+    a, b, c, d, e = (batch(first) for first in evens(10))
+    chains = []
+    for number, parts in enumerate([((a, b, c), (d, e)), ((a, d, c), (b, e))]):
+        with opened(tmp_path / str(number)) as store:
+            log = store.log(NEWS)
+            for part in parts:
+                for each in part:
+                    log.append(each)
+                store.commit()
+            chains.append([log.chain_at(offset) for offset in evens(11)])
+    one, other = chains
+    assert one[:2] == other[:2]
+    assert all(x != y for x, y in zip(one[2:], other[2:], strict=True))
+
+
+def test_chain_of_a_damaged_entry_is_zeros(tmp_path: Path) -> None:
+    path = made(tmp_path, 15)
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        flip(segments(path)[0], 150)
+        assert log.read(0) is None
+        assert log.chain_at(2) == bytes(8)
+        assert log.chain_at(4) != bytes(8)
+
+
+def test_newest_numbers_of_each_sequence(tmp_path: Path) -> None:
+    def one(publisher: str, first: int, *, unordered: bool = False) -> RecordBatch:
+        records = [BatchRecord(b"x")] * 3
+        return RecordBatch.of(
+            records, publisher=publisher, first=first, topic=NEWS, unordered=unordered
+        )
+
+    incarnation = 5 << 22
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        log.append(one("a", 10))
+        log.append(one("a", 2))
+        log.append(one("s", 900, unordered=True))
+        log.append(one("b", incarnation + 7))
+        expected = {("a", 0): 12, ("b", 5): incarnation + 9}
+        assert log.newest() == expected
+        store.commit()
+        log.append(one("a", 40))
+        assert log.newest() == expected | {("a", 0): 42}
+        log.discard(12)
+        store.commit()
+    with opened(tmp_path) as store:
+        assert store.log(NEWS).newest() == expected | {("a", 0): 42}
+
+
+class Reads:
+    """Bytes that are read from files."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sizes: list[int] = []
+        pread = os.pread
+
+        def counted(file: int, size: int, position: int) -> bytes:
+            data = pread(file, size, position)
+            self.sizes.append(len(data))
+            return data
+
+        monkeypatch.setattr(os, "pread", counted)
+
+
+def test_pages_are_bounded_and_read_no_more_than_they_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LogStore.open(tmp_path) as store:
+        log = store.log(NEWS)
+        write(store, 200)
+        everything = list(log.read_range(0, log.end))
+        size = positions(segments(topic_path(tmp_path))[0])[-1] // 200
+        reads = Reads(monkeypatch)
+        for count in (1, 2, 5, 20):
+            start = 0
+            while start < log.end:
+                limits = PageLimits(count * size, 1000, 1 << 20, 1000)
+                page = log.read_page(start, log.end, limits)
+                assert count - 1 <= len(page.entries) <= count + 1 or page.next == log.end
+                assert len(reads.sizes) == 1
+                assert sum(reads.sizes) <= (count + 1) * size + 10
+                assert page.entries == everything[start // 2 : page.next // 2]
+                reads.sizes.clear()
+                start = page.next
+        entries, following = log.read_page(0, log.end, PageLimits(1 << 20, 7, 1 << 20, 1000))
+        assert (len(entries), following) == (7, 14)
+        entries, following = log.read_page(5, 12, PageLimits(1 << 20, 100, 1 << 20, 1000))
+        assert ([entry.offset for entry in entries], following) == ([4, 6, 8, 10], 12)
+
+
+def test_pages_of_some_ids_skip_the_others_without_decoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LogStore.open(tmp_path) as store:
+        log = store.log(NEWS)
+        write(store, 300)
+        append(log, 100)
+        everything = list(log.read_range(0, log.end))
+        decoded: list[int] = []
+
+        def counted(data: memoryview, at: int) -> LogEntry | None:
+            decoded.append(at)
+            return decode_entry(data, at)
+
+        monkeypatch.setattr(topic_log, "decode_entry", counted)
+        reads = Reads(monkeypatch)
+        for firsts in (range(1), range(30, 60), range(255, 256), range(0)):
+            wanted = [entry for entry in everything if entry.batch.id[0] in firsts]
+            limits = PageLimits(1 << 20, 1000, 3000, 1000)
+            assert paged(log, limits, firsts) == wanted
+            assert len(decoded) == len(wanted)
+            assert max(reads.sizes) < 3400
+            decoded.clear()
+        reads.sizes.clear()
+        page = log.read_page(0, 600, PageLimits(1 << 20, 1000, 1 << 20, 50), range(30, 60))
+        assert page.next == 100  # the limit of scanned entries
+
+
+@pytest.mark.parametrize("firsts", [ANY_BYTE, range(100)])
+def test_pages_skip_damaged_and_absent_entries(tmp_path: Path, firsts: range) -> None:
+    path = made(tmp_path, 40)
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        append(log, 10)
+        before = paged(log, PageLimits(400, 10, 1000, 10), firsts)
+        for file in segments(path):
+            flip(file, positions(file)[1] - 1)  # the last byte of an entry, found by a read
+        damaged = {int(file.stem) for file in segments(path)}
+        for offset in (10, 92):
+            log.discard(offset)
+        gone = damaged | {10, 92}
+        found = paged(log, PageLimits(400, 10, 1000, 10), firsts)
+        assert found == [entry for entry in before if entry.offset not in gone]
+        segments(path)[1].write_bytes(b"")
+        assert set(paged(log, PageLimits(400, 10, 1000, 10), firsts)) < set(found)
+
+
+LIMITS = st.builds(
+    PageLimits, st.integers(1, 900), st.integers(1, 9), st.integers(1, 2000), st.integers(1, 20)
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    counts=st.lists(st.integers(1, 5), min_size=1, max_size=30),
+    committed=st.integers(0, 30),
+    discarded=st.sets(st.integers(0, 60), max_size=4),
+    limits=LIMITS,
+    firsts=st.builds(lambda a, b: range(min(a, b), max(a, b) + 1), *[st.integers(0, 255)] * 2),
+    start=st.integers(0, 60),
+)
+def test_log_on_disk_behaves_like_a_log_in_memory(
+    counts: list[int],
+    committed: int,
+    discarded: set[int],
+    limits: PageLimits,
+    firsts: range,
+    start: int,
+) -> None:
+    memory = MemoryLog()
+    with TemporaryDirectory() as directory, opened(Path(directory)) as store:
+        log = store.log(NEWS)
+        for number, count in enumerate(counts):
+            if number == committed:
+                store.commit()
+            made_batch = batch(log.end, count)
+            assert log.append(made_batch) == memory.append(made_batch)
+        for offset in discarded:
+            log.discard(offset)
+            memory.discard(offset) if offset < memory.end else None
+        assert (log.end, log.records) == (memory.end, memory.records)
+        assert list(log.entries()) == list(memory.entries())
+        for offset in range(log.end + 1):
+            assert plain(log.read(offset)) == plain(memory.read(offset))
+        for end in (start + 1, start + 7, log.end):
+            expected = list(memory.read_range(start, end))
+            assert [plain(each) for each in log.read_range(start, end)] == expected
+        for each in (firsts, ANY_BYTE):
+            found = [plain(entry) for entry in paged(log, limits, each, start)]
+            assert found == paged(memory, limits, each, start)
+
+
+def plain(entry: LogEntry | None) -> LogEntry | None:
+    """Return an entry without its digest: a log in memory has none."""
+    return LogEntry(entry.offset, b"", entry.batch) if entry is not None else None
+
+
+def test_quarantine_persists(tmp_path: Path) -> None:
+    path = made(tmp_path, 10)
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        epoch = log.epoch
+        append(log, 1)
+        before = [log.chain_at(offset) for offset in range(23)]
+        log.discard(7)
+        log.discard(7)
+        log.discard(20)  # not yet on the disk
+        log.discard(99)
+        expected = [each for each in evens(20) if each != 6]
+        assert offsets(log) == expected
+        assert log.read(6) is log.read(7) is log.read(20) is None
+        assert [offset for _, offset in log.entries()] == expected
+        store.commit()
+        assert len(quarantined(path)) == 2
+        entry = decode_entry((path / "quarantine" / quarantined(path)[0]).read_bytes())
+        assert entry is not None
+        assert entry.batch == batch(6)
+        store.commit()
+        assert len(quarantined(path)) == 2
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        assert offsets(log) == expected
+        assert (log.end, log.epoch) == (22, epoch)
+        assert [log.chain_at(offset) for offset in range(23)] == before
+        write(store, 1)
+        assert offsets(log) == [*expected, 22]
+
+
+def test_damaged_batch_is_discarded_whole(tmp_path: Path) -> None:
+    path = made(tmp_path, 10)
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        flip(segments(path)[0], 150)
+        assert log.read(0) is None
+        log.discard(1)
+        store.commit()
+        assert 0 not in [offset for _, offset in log.entries()]
+    with opened(tmp_path) as store:
+        assert offsets(store.log(NEWS)) == evens(20, 2)
+        assert store.log(NEWS).records == 18
+
+
+def test_lost_files_read_as_absent_and_the_log_continues(tmp_path: Path) -> None:
+    path = made(tmp_path, 10)
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        shutil.rmtree(path)
+        assert log.read(0) is None
+        assert list(log.read_range(0, 20)) == []
+        append(log, 1)
+        with pytest.raises(StorageError):
+            store.commit()
+        assert log.read(20) is not None
+        store.commit()
+        assert log.durable_end == 22
+    assert state(tmp_path)[:2] == ([20], 22)
+
+
+@pytest.mark.parametrize("earlier", [0, 3, 10])
+def test_every_failed_call_is_repaired_by_the_next_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: int
+) -> None:
+    disk = FailingDisk(monkeypatch)
+    copies = tmp_path / "copies"
+    number = 0
+    while True:
+        directory = tmp_path / str(number)
+        with opened(directory) as store:
+            log = store.log(NEWS)
+            if earlier:
+                write(store, earlier)
+            append(log, 5)
+            log.discard(0)
+            disk.calls, disk.fail_at = 0, number
+            try:
+                store.commit()
+            except StorageError:
+                is_failed = True
+                assert 2 * earlier <= log.durable_end < log.end
+                assert offsets(log) == evens(2 * earlier + 10, 2)
+            else:
+                is_failed = False
+            disk.fail_at = -1
+            append(log, 1)
+            disk.before = lambda here=directory: _copy(here, copies)
+            store.commit()
+            disk.before = lambda: None
+            end = 2 * earlier + 12
+            assert log.durable_end == end
+            assert offsets(log) == evens(end, 2)
+            epoch = log.epoch
+        assert state(directory) == (evens(end, 2), end, epoch)
+        for copy in copies.iterdir():  # a crash during the second commit
+            found, copied_end, copied_epoch = state(copy)
+            assert set(evens(copied_end, 2)) <= set(found) <= set(evens(end))
+            assert copied_end >= 2 * earlier
+            assert copied_epoch == epoch or not earlier
+        shutil.rmtree(copies)
+        number += 1
+        if not is_failed and disk.calls < number:
+            break
+    assert number > 5
+
+
+@pytest.mark.parametrize("earlier", [0, 3, 10])
+def test_crash_at_every_step_of_a_commit_keeps_confirmed_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: int
+) -> None:
+    live, copies = tmp_path / "live", tmp_path / "copies"
+    with opened(live) as store:
+        log = store.log(NEWS)
+        if earlier:
+            write(store, earlier)
+        epoch = log.epoch
+        append(log, 8)
+        log.discard(2 * earlier + 4)
+        with monkeypatch.context() as context:
+            disk = FailingDisk(context)
+            disk.before = lambda: _copy(live, copies)
+            store.commit()
+    _copy(live, copies)
+    found = sorted(copies.iterdir())
+    assert len(found) > 5
+    ends = []
+    for copy in found:
+        with opened(copy) as store:
+            log = store.log(NEWS)
+            readable = offsets(log)
+            lost = [2 * earlier + 4] if log.end > 2 * earlier + 4 else []
+            assert log.end >= 2 * earlier
+            assert set(evens(log.end)) - set(readable) <= set(lost)
+            if earlier:
+                assert log.epoch == epoch
+            ends.append(log.end)
+            write(store, 1)
+            assert offsets(log)[-1] == log.end - 2
+    assert ends == sorted(ends)
+    assert ends[-1] == 2 * earlier + 16
+
+
+def _copy(live: Path, copies: Path) -> None:
+    number = len(list(copies.iterdir())) if copies.exists() else 0
+    shutil.copytree(live, copies / f"{number:03}")
+
+
+def test_entries_of_a_failed_sync_are_written_to_a_new_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(tmp_path, 2)
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        size = segments(path)[0].stat().st_size
+        append(log, 1)
+        with monkeypatch.context() as context:
+            disk = FailingDisk(context)
+            disk.fail_at = 1  # the sync
+            with pytest.raises(StorageError):
+                store.commit()
+            assert segments(path)[0].stat().st_size > size
+            assert log.durable_end == 4
+            disk.refused = "ftruncate"  # the file cannot be cut
+            store.commit()
+            assert segments(path)[0].stat().st_size > size
+        assert log.durable_end == 6
+        assert [int(each.stem) for each in segments(path)] == [0, 4]
+        write(store, 1)
+        assert len(segments(path)) == 2
+        expected = [log.chain_at(offset) for offset in range(9)]
+        epoch = log.epoch
+    segments(path)[0].write_bytes(segments(path)[0].read_bytes())
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        assert offsets(log) == [0, 2, 4, 6]
+        assert log.epoch == epoch
+        assert [log.chain_at(offset) for offset in range(9)] == expected
+
+
+def test_failed_commit_keeps_the_footer_of_the_segment_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(tmp_path, 7)
+    first, last = segments(path)
+    last.unlink()  # a crash after the first segment was sealed
+    data = first.read_bytes()
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        append(log, 1)
+        with monkeypatch.context() as context:
+            FailingDisk(context).fail_at = 0
+            with pytest.raises(StorageError):
+                store.commit()
+        store.commit()
+        assert first.read_bytes() == data
+        assert offsets(log) == list(range(0, log.end, 2))
+    assert state(tmp_path)[0] == list(range(0, log.end, 2))
+
+
+def test_unconfirmed_entries_are_not_trusted_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, copies = made(tmp_path / "live", 2), tmp_path / "copies"
+    with opened(tmp_path / "live") as store:
+        log = store.log(NEWS)
+        append(log, 1)
+        with monkeypatch.context() as context:
+            disk = FailingDisk(context)
+            disk.fail_at = 1  # the sync
+            with pytest.raises(StorageError):
+                store.commit()
+            disk.before = lambda: _copy(tmp_path / "live", copies)
+            disk.refused = "ftruncate"  # the file cannot be cut
+            store.commit()
+    assert len(segments(path)) == 2
+    seen = set()
+    for copy in sorted(copies.iterdir()):
+        names = [int(each.stem) for each in segments(topic_path(copy))]
+        found, end, _ = state(copy)
+        seen.add((len(names), end))
+        if names == [0, 4] and end == 4:
+            assert found == [0, 2]
+    assert (2, 4) in seen  # the new segment was empty
+
+
+def test_full_disk_is_reported_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        write(store, 3)
+        append(log, 20)
+        with monkeypatch.context() as context:
+            writes = os.pwrite
+
+            def full(file: int, data: bytes, position: int) -> int:
+                writes(file, data[:100], position)
+                raise OSError(ENOSPC, "no room")
+
+            context.setattr(os, "pwrite", full)
+            for _ in range(4):
+                with pytest.raises(StoreFullError, match="disk is full"):
+                    store.commit()
+                assert offsets(log) == evens(46)
+        assert len(segments(topic_path(tmp_path))) <= 3
+        store.commit()
+        assert log.durable_end == 46
+    assert state(tmp_path)[:2] == (evens(46), 46)
+
+
+def test_everything_written_is_synced_before_the_commit_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirty: set[Path] = set()
+    confirmed: list[set[Path]] = []
+
+    def name_of(file: int) -> Path:
+        return Path(f"/proc/self/fd/{file}").readlink()
+
+    def pwrite(file: int, data: bytes, position: int) -> int:
+        is_footer = footer_bytes(bytes(data[-TRAILER_BYTES:])) > 0  # it can be rebuilt
+        if name_of(file).suffix == ".log" and not is_footer:
+            dirty.add(name_of(file))
+            dirty.update([name_of(file).parent] if position == 0 else [])  # a new file
+        return writes(file, data, position)
+
+    def synced(call: Callable[[int], None]) -> Callable[[int], None]:
+        def wrapper(file: int) -> None:
+            call(file)
+            dirty.discard(name_of(file))
+
+        return wrapper
+
+    writes = os.pwrite
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "fsync", synced(os.fsync))
+    monkeypatch.setattr(topic_log, "sync_data", synced(topic_log.sync_data))
+    with opened(tmp_path) as store:
+        for count in (1, 3, 20, 1):
+            for topic in (NEWS, "other"):
+                for _ in range(count):
+                    store.log(topic).append(batch(store.log(topic).end, topic=topic))
+            store.commit(lambda: confirmed.append(set(dirty)))
+            assert confirmed.pop() == set()
+        assert len(segments(topic_path(tmp_path))) > 3
+
+
+def test_largest_batches_and_default_segments(tmp_path: Path) -> None:
+    records = [BatchRecord(os.urandom(400_000), time=5)]
+    with LogStore.open(tmp_path) as store:
+        log = store.log(NEWS)
+        batches = [
+            RecordBatch.of(records, publisher="a", first=number, topic=NEWS) for number in range(9)
+        ]
+        for each in batches:
+            log.append(each)
+        store.commit()
+        assert [entry.batch for entry in log.read_range(0, 9)] == batches
+    with LogStore.open(tmp_path) as store:
+        log = store.log(NEWS)
+        assert [entry.batch for entry in log.read_range(0, 9)] == batches
+        page = log.read_page(0, 9, PageLimits(1_000_000, 100, 1 << 30, 100))
+        assert page.next == 3
+
+
+def test_reads_and_appends_while_another_thread_commits(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        failures: list[BaseException] = []
+        is_over = threading.Event()
+
+        def commit() -> None:
+            try:
+                while not is_over.is_set():
+                    store.commit()
+            except BaseException as error:  # noqa: BLE001  (reported by the test)
+                failures.append(error)
+
+        thread = threading.Thread(target=commit)
+        thread.start()
+        try:
+            for first in evens(400):
+                log.append(batch(first))
+                assert log.read(first) is not None
+                assert log.chain_at(log.end)
+                if first % 50 == 0:
+                    assert [e.offset for e in log.read_range(0, log.end)] == evens(log.end)
+                    assert [offset for _, offset in log.entries()] == evens(log.end)
+                    assert max(log.newest().values()) == log.end - 1
+        finally:
+            is_over.set()
+            thread.join(60)
+        assert not failures
+        store.commit()
+        assert offsets(log) == evens(400)
+    assert state(tmp_path)[:2] == (evens(400), 400)
+
+
+def test_memory_of_the_index_is_at_most_16_bytes_for_a_batch(tmp_path: Path) -> None:
+    with LogStore.open(tmp_path) as store:
+        log = store.log(NEWS)
+        for _ in range(2000):
+            log.append(batch(log.end, count=1))
+        store.commit()
+        index = log._segments[0].index
+        arrays = (index.positions, index.offsets)
+        assert sum(each.buffer_info()[1] * each.itemsize for each in arrays) <= 16 * 2000
+        assert not log._unconfirmed

@@ -12,7 +12,9 @@ from random import Random
 from typing import Any
 
 from msgspec.msgpack import encode as pack
+from msgspec.structs import asdict, replace
 
+from skipring.core.batches import RecordBatch
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.messages import (
     SESSION_MAX,
@@ -36,11 +38,12 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import EdgeKind, Peer
 from skipring.core.prefix import Prefix
-from skipring.core.publications import Publication
+from skipring.core.publications import ID_BYTES
 from skipring.core.summaries import RangeSummary, Summary
 from skipring.wire.framing import CONTROL, DATA, frame
 from skipring.wire.handshake import VERSION
 from skipring.wire.rpc import WireMessage
+from tests.support.batches import batch
 from tests.support.exchanges import HELLO, greeting_of, note
 from tests.support.rings import DEADLINE_S, LOOPBACK, TOPIC
 from tests.wire.samples import SAMPLES
@@ -90,6 +93,12 @@ def greeting(*fields: Any) -> bytes:  # noqa: ANN401
     return frame(pack(fields), CONTROL)
 
 
+def new_batch(hops: int = 0, **changes: Any) -> list[Any]:  # noqa: ANN401
+    """Return a PublishNew of a batch in which some fields are replaced."""
+    fields = asdict(batch(topic=TOPIC)) | changes
+    return [14, list(fields.values()), hops]
+
+
 DEEP = b"\x91" * 5000
 NOTE = note(1)[5:]  # the body
 FIRST: dict[str, bytes] = {
@@ -129,7 +138,7 @@ LATER: dict[str, bytes] = {
     "half a message": frame(NOTE[:-1], CONTROL),
     "more than a message": frame(NOTE + b"\0", CONTROL),
     "a message in a data frame": frame(NOTE, DATA),
-    "data in a control frame": frame(pack([[14, ["a", 0, b""], 0], TOPIC]), CONTROL),
+    "data in a control frame": control(*new_batch()),
     "a number for a name": control(9, 7, 1),
     "a negative sum": control(9, "a", -1),
     "a label below 0": control(7, [[-1], "a"]),
@@ -138,12 +147,16 @@ LATER: dict[str, bytes] = {
     "a digest cut off": control(13, "a", b"1"),
     "a claim that is none": control(10, "a", [[b"\xff" * 50, b"", b"", b""]], 1),
     "a session below 0": control(10, "a", [], -1),
-    "hops below 0": data(14, ["a", 0, b"x"], -1),
-    "hops beyond counting": data(14, ["a", 0, b"x"], 256),
-    "a seq below 0": data(14, ["a", -1, b"x"], 0),
-    "a publication with a payload of text": data(14, ["a", 0, "text"], 0),
-    "a publication without a publisher": data(14, ["", 0, b"x"], 0),
-    "a payload too long": data(14, ["a", 0, bytes(600_000)], 0),
+    "hops below 0": data(*new_batch(hops=-1)),
+    "hops beyond counting": data(*new_batch(hops=256)),
+    "a number below 0": data(*new_batch(first=-1)),
+    "a batch without records": data(*new_batch(count=0)),
+    "a batch of too many records": data(*new_batch(count=257)),
+    "a batch with a body of text": data(*new_batch(body="text")),
+    "a batch without a publisher": data(*new_batch(publisher="")),
+    "a batch with an id cut off": data(*new_batch(id=b"1")),
+    "a batch with a field too many": data(*new_batch(surplus=0)),
+    "a body too long": data(*new_batch(body=bytes(600_000))),
     "a bad name": control(1, "a b"),
     "a count of 0": control(64, 1, 0),
     "a request below 0": control(64, -1, 1),
@@ -215,10 +228,13 @@ class Liar:
             )
         return (RangeSummary.make(prefix, leaves=[rng.randbytes(8)]),)
 
-    def _publication(self) -> Publication:
+    def _publication(self) -> RecordBatch:
+        """Return a batch under its id, the id of another topic, or any other id."""
         rng = self._rng
-        seq = rng.choice((0, 1, rng.randrange(100), 2**63 - 1))
-        return Publication(publisher=self._node(), seq=seq, payload=rng.randbytes(3))
+        first = rng.choice((0, 1, rng.randrange(100), 2**63 - 1))
+        topic = rng.choice((TOPIC, TOPIC, "elsewhere"))
+        made = batch(rng.randbytes(3), publisher=self._node(), first=first, topic=topic)
+        return replace(made, id=rng.randbytes(ID_BYTES)) if rng.random() < 1 / 3 else made
 
     def message(self) -> WireMessage:
         """Return a wrong message of any kind."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from skipring.core.batches import RecordBatch
 from skipring.core.effects import Backfilled, Effect, Send
 from skipring.core.events import Received, SubscribeRequested
-from skipring.core.log import HistoryPage
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
-from skipring.core.log_pages import ARRAY_HEAD
 from skipring.core.messages import SetConfiguration
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.publications import Publication, encoded_all
 from skipring.core.subscriber import Subscriber
 from tests.support.fake_host import FakeHost
 
@@ -31,26 +27,21 @@ def begin(host: FakeHost[Subscriber]) -> None:
     host.receive(LogInfo(request, "", 0, 0, COUNT, COUNT, (), b""), source)
 
 
-def feed(host: FakeHost[Subscriber], page: HistoryPage) -> list[Effect]:
+def feed(host: FakeHost[Subscriber], *batches: RecordBatch) -> list[Effect]:
     """Deliver a page of a backfill, which begins with the first page; return other effects."""
     if not host.machine.replication.is_backfilling:
         begin(host)
     source, fetch = _open_request(host)
-    answer = LogPage(fetch.request, fetch.start + 1, (), page.ids, rows_of(page.publications))
+    places = tuple(range(fetch.start, fetch.start + len(batches)))
+    answer = LogPage(fetch.request, fetch.start + 1, places, batches)
     return _without_requests(host.handle(Received(answer, source)))
 
 
 def end(host: FakeHost[Subscriber]) -> list[Effect]:
     """End a backfill with an empty page; return other effects."""
     source, fetch = _open_request(host)
-    answer = LogPage(fetch.request, None, (), b"", rows_of(()))
+    answer = LogPage(fetch.request, None, (), ())
     return _without_requests(host.handle(Received(answer, source)))
-
-
-def rows_of(publications: Iterable[Publication]) -> bytes:
-    """Return publications as a page contains them."""
-    rows = encoded_all(publications)
-    return b"".join((ARRAY_HEAD, len(rows).to_bytes(4, "big"), *rows))
 
 
 def _open_request(host: FakeHost[Subscriber]) -> tuple[NodeId, FetchLog]:

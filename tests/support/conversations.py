@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from skipring.core.batches import RecordBatch
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckAndPublish,
@@ -24,7 +25,6 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import NodeId, Peer
 from skipring.core.prefix import Prefix
-from skipring.core.publications import Publication
 from skipring.core.state import legitimate_states
 from skipring.core.summaries import RangeSummary
 from skipring.sim.runner import Simulation
@@ -81,7 +81,7 @@ def _words(message: Message) -> str:
             return _words_about_publications(message)
 
 
-def _texts(publications: Iterable[Publication]) -> str:
+def _texts(publications: Iterable[RecordBatch]) -> str:
     return " ".join(publication_text(publication) for publication in publications)
 
 
@@ -106,9 +106,10 @@ def _words_about_publications(message: Message) -> str:  # noqa: PLR0911  (one a
             return f"{message.node}"
 
 
-def publication_text(publication: Publication) -> str:
-    """Return publisher and number of a publication: ``a#0``."""
-    return f"{publication.publisher}#{publication.seq}"
+def publication_text(publication: RecordBatch) -> str:
+    """Return publisher and first number of a publication: ``a#0``, or ``a#0-1`` of two records."""
+    last = f"-{publication.end - 1}" if publication.count > 1 else ""
+    return f"{publication.publisher}#{publication.first}{last}"
 
 
 def _claims_text(claims: Sequence[RangeSummary]) -> str:

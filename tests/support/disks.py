@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 
 from skipring.errors import StorageError
-from skipring.storage.store import PublicationStore
+from skipring.node import group_commit
+from skipring.storage.store import LogStore
 
 
 class Disk:
@@ -18,12 +18,14 @@ class Disk:
         self.gate = threading.Event()
         self.gate.set()
         self.error: StorageError | None = None
-        commit = PublicationStore.commit
+        commit = LogStore.commit
 
-        def gated(store: PublicationStore, report: Callable[[], None] = lambda: None) -> None:
+        def gated(store: LogStore) -> None:
             assert self.gate.wait(60)
             if self.error is not None:
                 raise self.error
-            commit(store, report)
+            commit(store)
 
-        monkeypatch.setattr(PublicationStore, "commit", gated)
+        monkeypatch.setattr(LogStore, "commit", gated)
+        # All commits run in threads: a closed gate must not block the loop.
+        monkeypatch.setattr(group_commit, "INLINE_BYTES_MAX", -1)

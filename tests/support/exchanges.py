@@ -17,7 +17,6 @@ import uvloop
 
 from skipring.core.messages import Digest, PublishNew
 from skipring.core.peers import NodeId
-from skipring.core.publications import Publication
 from skipring.errors import MessageError
 from skipring.net.addresses import AddressBook
 from skipring.net.transport import Transport
@@ -27,6 +26,7 @@ from skipring.wire.codec import Envelope, decode, encode
 from skipring.wire.framing import Frame, FrameReader
 from skipring.wire.handshake import NO_TOPIC, AskHolder, Hello, HolderReply, Role, encode_greeting
 from skipring.wire.rpc import WireMessage
+from tests.support.batches import batch
 from tests.support.rings import LOOPBACK, TOPIC, until
 
 DEADLINE_S = 20.0
@@ -98,8 +98,7 @@ def note(number: int) -> bytes:
 
 
 def parcel(number: int, size: int) -> bytes:
-    publication = Publication(publisher="a", seq=number, payload=bytes(size))
-    return encode(TOPIC, PublishNew(publication))
+    return encode(TOPIC, PublishNew(batch(bytes(size), first=number, topic=TOPIC)))
 
 
 def greeting_of(name: str, role: Role = Role.NODE) -> bytes:

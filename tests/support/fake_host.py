@@ -6,7 +6,7 @@
     assert host.request(SubscribeRequested()) == [("supervisor", Subscribe("m"))]
     host.receive(SetConfiguration(None, Label.nth(0), None), SUPERVISOR)
     host.publish(b"hello")
-    assert [each.payload for each in host.stored] == [b"hello"]
+    assert host.payloads == [b"hello"]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeAlias, TypeVar
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.effects import (
     Deliver,
     Discard,
@@ -28,7 +29,7 @@ from skipring.core.events import Event, Flush, PublishRequested, Received, Tick
 from skipring.core.log import Log, MemoryLog
 from skipring.core.messages import Message
 from skipring.core.peers import NodeId
-from skipring.core.publications import Publication
+from tests.support.batches import payloads_of
 
 Sent: TypeAlias = list[tuple[NodeId, Message]]
 EffectT = TypeVar("EffectT")
@@ -43,8 +44,8 @@ class FakeHost(Generic[MachineT]):
     that writes into an Outbox runs with ``run``.
 
     Effects are applied in order: Store and Discard change ``log``, which the machine reads; Deliver
-    adds to ``delivered`` with the offset; PeerInSync adds to ``in_sync``. ``effects`` has all
-    effects since the start or the last ``clear``.
+    adds to ``delivered`` each batch with its offset; PeerInSync adds to ``in_sync``. ``effects``
+    has all effects since the start or the last ``clear``.
     """
 
     def __init__(self, machine: MachineT, log: Log | None = None) -> None:
@@ -52,7 +53,7 @@ class FakeHost(Generic[MachineT]):
         replica = getattr(machine, "replica", machine)
         self.log: Log = log or getattr(replica, "log", None) or MemoryLog()
         self.effects: list[Effect] = []
-        self.delivered: list[tuple[int, Publication]] = []
+        self.delivered: list[tuple[int, RecordBatch]] = []
         self.in_sync: list[NodeId] = []
 
     # -- events ------------------------------------------------------------------------------
@@ -77,9 +78,10 @@ class FakeHost(Generic[MachineT]):
         """Send the deferred messages; return them in the order of their receivers."""
         return sorted(self.request(Flush()), key=lambda item: item[0])
 
-    def publish(self, payload: bytes = b"own") -> Sent:
-        """Publish a payload as the application; return the messages sent."""
-        return self.request(PublishRequested(payload=payload))
+    def publish(self, *payloads: bytes) -> Sent:
+        """Publish records in one call as the application; return the messages sent."""
+        records = tuple(map(BatchRecord, payloads or (b"own",)))
+        return self.request(PublishRequested(records))
 
     # -- effects -----------------------------------------------------------------------------
 
@@ -93,12 +95,16 @@ class FakeHost(Generic[MachineT]):
         """Apply effects in order and record them."""
         for effect in effects:
             match effect:
-                case Store(offset=offset, publications=publications):
-                    self.log.write(offset, *publications)
+                case Store(offset=offset, batches=batches):
+                    assert offset == self.log.end
+                    for batch in batches:
+                        self.log.append(batch)
                 case Discard(offset=offset):
                     self.log.discard(offset)
-                case Deliver(publications=publications, offset=offset):
-                    self.delivered += enumerate(publications, offset)
+                case Deliver(batches=batches, offset=offset):
+                    for batch in batches:
+                        self.delivered.append((offset, batch))
+                        offset += batch.count
                 case PeerInSync(node=node):
                     self.in_sync.append(node)
         self.effects += effects
@@ -113,9 +119,14 @@ class FakeHost(Generic[MachineT]):
         self.effects, self.delivered, self.in_sync = [], [], []
 
     @property
-    def stored(self) -> list[Publication]:
-        """Return the publications in the log."""
-        return list(self.log.publications())
+    def stored(self) -> list[RecordBatch]:
+        """Return the batches in the log."""
+        return [entry.batch for entry in self.log.read_range(0, self.log.end)]
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """Return the payloads of the records in the log."""
+        return payloads_of(self.stored)
 
 
 def sent(effects: Iterable[Effect]) -> Sent:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.lab.faults.proxies import Cut, Proxy, ProxyNetwork
 from skipring.node.host import NodeHost
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from tests.support.rings import LiveRing
 
 __all__ = ["Cut", "ProxiedRing", "proxied_ring"]
@@ -36,7 +36,7 @@ class ProxiedRing(LiveRing):
         proxy.forward_to(self.supervisor.address)
         self.settings = replace(self.settings, supervisors=(proxy.address,))
 
-    async def join(self, name: NodeId, store: PublicationStore | None = None) -> NodeHost:
+    async def join(self, name: NodeId, store: LogStore | None = None) -> NodeHost:
         proxy = await self._proxy(name)
         self.settings = replace(self.settings, advertised=proxy.address)
         node = await super().join(name, store)

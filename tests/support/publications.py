@@ -10,18 +10,19 @@ from random import Random
 
 from msgspec.structs import replace
 
+from skipring.core.batches import RecordBatch
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Store
 from skipring.core.events import Received
 from skipring.core.log import Log
 from skipring.core.messages import IHave, Message, PublishMany, PublishNew, Want
 from skipring.core.peers import NodeId
-from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, legitimate_state
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import SHORT_BYTES
 from skipring.sim.network_faults import DELIVERED, LOST, Verdict
 from skipring.world.snapshot import Parcel
+from tests.support.batches import batch
 from tests.support.fake_host import FakeHost, Sent, receivers
 from tests.support.machines import ME, TOPIC, subscriber
 
@@ -35,57 +36,46 @@ CALM = 4 + 4  # the longest label that m knows, plus calm_ticks
 # -- publications ------------------------------------------------------------------------------
 
 
-def arriving(seq: int, publisher: NodeId = "z", payload: bytes = b"news") -> Publication:
-    """Return a publication as it arrives over a connection: without an id."""
-    return Publication(publisher=publisher, seq=seq, payload=payload)
+def made(seq: int, publisher: NodeId = "z", payload: bytes = b"news") -> RecordBatch:
+    """Return a publication of another node."""
+    return batch(payload, publisher=publisher, first=seq, topic=TOPIC)
 
 
-def genuine(*publications: Publication) -> list[Publication]:
-    """Return publications with their ids."""
-    return [publication.with_id(TOPIC) for publication in publications]
-
-
-def made(seq: int, publisher: NodeId = "z") -> Publication:
-    """Return a publication of another node with its id."""
-    return arriving(seq, publisher).with_id(TOPIC)
-
-
-def made_many(count: int, start: int = 0) -> tuple[Publication, ...]:
+def made_many(count: int, start: int = 0) -> tuple[RecordBatch, ...]:
     """Return publications of z with consecutive numbers."""
     return tuple(made(seq) for seq in range(start, start + count))
 
 
 def news(*numbers: int) -> PublishNew | PublishMany:
     """Return the message in which publications of z arrive: one alone, several as a pack."""
-    pack = tuple(map(arriving, numbers))
+    pack = tuple(map(made, numbers))
     return PublishNew(pack[0]) if len(pack) == 1 else PublishMany(pack)
 
 
-def store(offset: int, *publications: Publication) -> Store:
-    """Return the Store effect of publications with their ids and total size."""
-    kept = tuple(genuine(*publications))
-    return Store(offset, kept, sum(each.size_bytes for each in kept))
+def store(offset: int, *publications: RecordBatch) -> Store:
+    """Return the Store effect of publications with their total size."""
+    return Store(offset, publications, sum(each.size_bytes for each in publications))
 
 
-def i_have(sender: NodeId, *publications: Publication, hops: int = 1) -> IHave:
+def i_have(sender: NodeId, *publications: RecordBatch, hops: int = 1) -> IHave:
     """Return the announcement of publications."""
     return IHave(sender, short_ids(*publications), bytes([hops] * len(publications)))
 
 
-def want(sender: NodeId, *publications: Publication, hops: int = 1) -> Want:
+def want(sender: NodeId, *publications: RecordBatch, hops: int = 1) -> Want:
     """Return the request for publications that were announced with the same hops."""
     return want_each(sender, *((each, hops) for each in publications))
 
 
-def want_each(sender: NodeId, *wanted: tuple[Publication, int]) -> Want:
+def want_each(sender: NodeId, *wanted: tuple[RecordBatch, int]) -> Want:
     """Return the request for publications, each with its hops."""
     ids = short_ids(*(each for each, _ in wanted))
     return Want(sender, ids, bytes(hops for _, hops in wanted))
 
 
-def short_ids(*publications: Publication) -> bytes:
+def short_ids(*publications: RecordBatch) -> bytes:
     """Return the short ids of publications, one after the other."""
-    return b"".join(each.id[:SHORT_BYTES] for each in genuine(*publications))
+    return b"".join(each.id[:SHORT_BYTES] for each in publications)
 
 
 # -- hosts -------------------------------------------------------------------------------------
@@ -109,9 +99,9 @@ def calm_quarter(state: SubscriberState = QUARTER, **constants: object) -> FakeH
 def deferring(
     state: SubscriberState = QUARTER, log: Log | None = None, **constants: object
 ) -> FakeHost[Subscriber]:
-    """Return the host of m, which delivers and forwards publications before it stores them."""
+    """Return the host of m, which indexes publications later, and backfills."""
     return quarter(
-        state, log, **{"defers_storage": True, "backfills": True, "backfill_min": 1, **constants}
+        state, log, **{"defers_indexing": True, "backfills": True, "backfill_min": 1, **constants}
     )
 
 

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
+from skipring.core.batches import BatchRecord
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Deliver
-from skipring.core.events import PublishRequested
 from skipring.core.peers import NodeId
 from skipring.node.host import NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.node.supervisor_host import SupervisorHost
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from skipring.world.legitimacy import publication_violations, violations
 from skipring.world.snapshot import Snapshot
 
@@ -57,16 +57,13 @@ class LiveRing:
         self.supervisor = self._new_supervisor()
         await self.supervisor.start(LOOPBACK, port)
 
-    async def join(
-        self, name: NodeId, store: PublicationStore | None = None, port: int = 0
-    ) -> NodeHost:
+    async def join(self, name: NodeId, store: LogStore | None = None, port: int = 0) -> NodeHost:
         """Start a node that becomes a member of the topic."""
         got = self.delivered.setdefault(name, [])
 
         def deliver(delivery: Deliver) -> None:
-            for publication in delivery.publications:
-                assert publication.payload is not None
-                got.append(publication.payload)
+            for records in delivery.records:
+                got.extend(record.payload for record in records)
 
         node = NodeHost(name, self.settings, rng=Random(name), store=store)
         self.nodes[name] = await node.start(LOOPBACK, port)
@@ -86,7 +83,7 @@ class LiveRing:
         await self.nodes.pop(name).close()
 
     async def publish(self, name: NodeId, payload: bytes) -> bytes:
-        (made,) = await self.nodes[name].publish(TOPIC, PublishRequested(payload=payload))
+        (made,) = await self.nodes[name].publish(TOPIC, BatchRecord(payload))
         return made
 
     def snapshot(self) -> Snapshot:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from skipring.core.antientropy import AntiEntropy
 from skipring.core.backfill import TransferTracker
+from skipring.core.batches import RecordBatch
 from skipring.core.config import ProtocolConfig, Rules
 from skipring.core.effects import Origin, PeerInSync
 from skipring.core.log import MemoryLog
@@ -26,10 +27,11 @@ from skipring.core.messages import (
     TrieEqual,
 )
 from skipring.core.peers import NodeId
-from skipring.core.publications import ID_BITS, ID_BYTES, Publication
+from skipring.core.publications import ID_BITS, ID_BYTES
 from skipring.core.replica import Replica
 from skipring.core.summaries import RangeSummary
 from skipring.core.trie import PublicationTrie
+from tests.support.batches import batch, opaque_batch
 from tests.support.fake_host import FakeHost, Sent, sent
 from tests.support.machines import FAST, TOPIC
 
@@ -49,19 +51,19 @@ def id_at(bits: str) -> bytes:
 
 
 @cache
-def P(bits: str) -> Publication:
+def P(bits: str) -> RecordBatch:
     """Return an opaque publication whose id begins with these bits."""
-    return Publication(publisher="p", seq=0, id=id_at(bits))
+    return opaque_batch(id_at(bits), publisher="p")
 
 
-def written(seq: int, payload: bytes = b"", publisher: NodeId = "p") -> Publication:
+def written(seq: int, payload: bytes = b"", publisher: NodeId = "p") -> RecordBatch:
     """Return a publication with a payload, under the id of its fields."""
-    return Publication(publisher=publisher, seq=seq, payload=payload).with_id(TOPIC)
+    return batch(payload, publisher=publisher, first=seq, topic=TOPIC)
 
 
-def opaque(ids: Iterable[bytes]) -> list[Publication]:
+def opaque(ids: Iterable[bytes]) -> list[RecordBatch]:
     """Return publications of which only the ids are known."""
-    return [Publication(publisher="p", seq=0, id=key) for key in ids]
+    return [opaque_batch(key, publisher="p") for key in ids]
 
 
 def random_ids(count: int, rng: Random) -> list[bytes]:
@@ -83,7 +85,7 @@ class Party(FakeHost[AntiEntropy]):
     def __init__(
         self,
         node: NodeId,
-        publications: Iterable[Publication] = (),
+        publications: Iterable[RecordBatch] = (),
         config: ProtocolConfig | None = None,
         index: PublicationTrie | None = None,
     ) -> None:
@@ -118,7 +120,7 @@ class Party(FakeHost[AntiEntropy]):
         """Return the number of the session that this party has started last."""
         return self.machine.state().session
 
-    def add(self, publication: Publication) -> None:
+    def add(self, publication: RecordBatch) -> None:
         """Add a publication that arrived by other means, such as a flood."""
         self.run(lambda out: self.replica.add([publication], out, origin=Origin.SPREAD))
 
@@ -177,8 +179,8 @@ class Talk:
 
     def __init__(
         self,
-        u: Iterable[Publication] | Party,
-        v: Iterable[Publication] | Party,
+        u: Iterable[RecordBatch] | Party,
+        v: Iterable[RecordBatch] | Party,
         config: ProtocolConfig | None = None,
         *,
         weather: Weather | None = None,

@@ -10,7 +10,7 @@ def status_of(
     state: SubscriberState, *, count: int | None = None, root: bytes | None = None
 ) -> NodeStatus:
     """Return the status of a node in a state; it may claim other publications than it holds."""
-    stored = len(state.publications) if count is None else count
+    stored = sum(batch.count for batch in state.publications) if count is None else count
     return NodeStatus(
         request=0,
         member=state.member,

@@ -16,8 +16,17 @@ from hypothesis.strategies import SearchStrategy
 from msgspec import Meta, Struct
 from msgspec.structs import fields, replace
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.labels import CIRCLE, Label, Word
-from skipring.core.log_messages import ChainValue, Number, Offsets, Reason, StoreId, SurveyDigests
+from skipring.core.limits import NUMBER_MAX
+from skipring.core.log_messages import (
+    ChainValue,
+    LogPage,
+    Number,
+    Reason,
+    StoreId,
+    SurveyDigests,
+)
 from skipring.core.messages import (
     HOPS_MAX,
     MESSAGE_TYPES,
@@ -30,7 +39,7 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, Peer
 from skipring.core.prefix import ALL, Prefix, apart
-from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.publications import ID_BYTES
 from skipring.core.state import LivenessState, SubscriberState, SupervisorState
 from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, RangeSummary, Summary
 from skipring.world.adversaries.memory_states import with_memories
@@ -77,20 +86,43 @@ def several(values: SearchStrategy[T]) -> SearchStrategy[tuple[T, ...]]:
     return st.lists(values, max_size=3).map(tuple)
 
 
-def publications() -> SearchStrategy[Publication]:
-    """Draw publications of any node, with or without payload, under the right id or a wrong one."""
+def records() -> SearchStrategy[BatchRecord]:
+    """Draw records of a batch."""
     data, text = st.binary(max_size=8), st.text(max_size=4)
-    settled = st.builds(
-        Publication,
-        publisher=node_names(),
-        seq=st.integers(0, 2**63),
-        payload=st.none() | data,
-        time=st.integers(0, 2**63),
+    return st.builds(
+        BatchRecord,
+        payload=data,
+        time=st.integers(0, NUMBER_MAX),
         key=st.none() | data,
         headers=st.dictionaries(text, text, max_size=2),
-    ).map(lambda publication: publication.with_id(TOPIC))
+    )
+
+
+def publications() -> SearchStrategy[RecordBatch]:
+    """Draw batches of any node: opaque, readable or not, under the right id or a wrong one."""
+    numbers = {"publisher": node_names(), "first": st.integers(0, NUMBER_MAX)}
+    flags = {"unordered": st.booleans(), "topic": st.just(TOPIC)}
+    readable = st.builds(
+        RecordBatch.of, st.lists(records(), min_size=1, max_size=3), **numbers, **flags
+    )
+    anything = st.builds(
+        RecordBatch, **numbers, count=st.integers(1, 3), body=st.binary(max_size=8)
+    ).map(lambda given: given.with_id(TOPIC))
+    drawn = readable | anything
     wrong_ids = st.binary(min_size=ID_BYTES, max_size=ID_BYTES)
-    return settled | st.builds(lambda given, key: replace(given, id=key), settled, wrong_ids)
+    return drawn | st.builds(lambda given, key: replace(given, id=key), drawn, wrong_ids)
+
+
+def log_pages() -> SearchStrategy[LogPage]:
+    """Draw pages of a log."""
+    return st.builds(
+        lambda request, following, batches: LogPage(
+            request, following, tuple(range(len(batches))), batches
+        ),
+        sessions,
+        st.none() | st.integers(0, 100),
+        several(publications()),
+    )
 
 
 def prefixes(cover: Prefix = ALL, bits_max: int = 12) -> SearchStrategy[Prefix]:
@@ -160,13 +192,13 @@ def message_leaves(nodes: Sequence[NodeId]) -> Mapping[object, SearchStrategy[An
         Session: sessions,
         Number: sessions,
         RangeSummary: claims(),
-        Publication: publications(),
+        RecordBatch: publications(),
+        LogPage: log_pages(),
         AskedIds: whole_ids(),
         StoreId: st.sampled_from(["", "5eed"]),
         Reason: st.sampled_from(["busy", "not a member of the topic"]),
         ChainValue: st.sampled_from([b"", bytes(8)]),
         SurveyDigests: st.just(()),
-        Offsets: st.just((1, 2)),
         IHave: _about_ids(IHave, node),
         Want: _about_ids(Want, node),
     }

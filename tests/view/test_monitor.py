@@ -11,6 +11,7 @@ from skipring.view import monitor as watcher
 from skipring.view.monitor import KEPT, SHOWN_BYTES_MAX, DeliveryPaths, TopicMonitor, pulse_of
 from skipring.view.overview import Observer
 from skipring.wire.rpc import Arrival
+from tests.support.batches import batch_of
 from tests.support.scenes import inside
 from tests.view.observed import PATIENCE_S, monitored, observed
 
@@ -90,6 +91,31 @@ async def test_reading_continues_after_a_member_has_lost_its_log(
     await cluster.wait_healthy(timeout=PATIENCE_S)
     await watching.poll()
     assert [each.text for each in await watching.read()] == ["three"]
+
+
+@inside(observed, n=1)
+async def test_records_of_batches_are_listed_one_by_one_up_to_the_limit(
+    cluster: Cluster, observer: Observer, /
+) -> None:
+    firsts = range(0, 270, 90)
+    batches = [
+        batch_of(
+            *(b"%d" % number for number in range(first, first + 90)),
+            publisher="p",
+            first=first,
+            topic=cluster.topic,
+        )
+        for first in firsts
+    ]
+    await observer.client.publish(cluster.topic, batches)
+    watching = TopicMonitor(observer, cluster.topic)
+    seen = await watching.poll()
+    assert seen is not None
+    assert seen.publications == 270
+    found = await watching.read()
+    assert [(each.seq, each.text) for each in found] == [(n, str(n)) for n in range(70, 270)]
+    assert [each.id for each in found[-90:]] == [key.hex() for key in batches[-1].record_ids()]
+    assert await watching.read() == []
 
 
 @pytest.mark.parametrize(

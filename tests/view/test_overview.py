@@ -25,6 +25,7 @@ from skipring.view.overview import (
     most_common,
     requests_max,
 )
+from tests.support.batches import batch_of
 from tests.support.scenes import in_loop, inside
 from tests.view.observed import PATIENCE_S, observed
 
@@ -104,6 +105,16 @@ async def test_topic_is_listed_with_members_publications_and_lag(
         await cluster.publish("n00", b"not delivered")
         (topic,) = (await observer.overview()).topics
     assert (topic.lag, topic.roots, topic.differs) == (1, 2, ("n00",))
+
+
+@inside(observed, n=1)
+async def test_topic_is_listed_with_the_number_of_records_and_not_of_batches(
+    cluster: Cluster, observer: Observer, /
+) -> None:
+    given = batch_of(b"x", b"y", b"z", publisher="p", topic=cluster.topic)
+    await observer.client.publish(cluster.topic, [given])
+    (topic,) = (await observer.overview()).topics
+    assert topic.publications == 3
 
 
 @inside(observed, n=2, supervisors=3)

@@ -7,21 +7,22 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
+from skipring.core.batches import RecordBatch
 from skipring.core.labels import CIRCLE, Label, Word
 from skipring.core.limits import CHAIN_BYTES, NUMBER_MAX, REASON_CHARACTERS_MAX
-from skipring.core.log_messages import ChainValue, Reason, StoreId, SurveyDigests
+from skipring.core.log_messages import ChainValue, LogPage, Reason, StoreId, SurveyDigests
 from skipring.core.messages import Publications, PublishMany, PublishNew
 from skipring.core.peers import SUPERVISOR, Address, NodeId, TopicId
-from skipring.core.publications import ID_BYTES, Publication
 from skipring.core.state import LivenessState
 from skipring.core.summaries import DIGEST_BYTES
-from skipring.lab.faults.samples import ADDRESS, PUBLICATION, SAMPLES
+from skipring.lab.faults.samples import ADDRESS, BATCH, LISTED, SAMPLES, TOPIC
 from skipring.wire.framing import Frame, FrameReader
-from skipring.wire.limits import ChangeText, DatabaseEntry, ListedPublications
+from skipring.wire.limits import ChangeText, DatabaseEntry
 from skipring.wire.rpc import RUNTIME_TYPES, WireMessage, tag_of
 from tests.support.strategies import (
     label_texts,
     labels,
+    log_pages,
     messages,
     node_names,
     publications,
@@ -29,9 +30,8 @@ from tests.support.strategies import (
     values,
 )
 
-__all__ = ["ADDRESS", "PUBLICATION", "SAMPLES"]  # of the package, and all below
+__all__ = ["ADDRESS", "BATCH", "LISTED", "SAMPLES", "TOPIC"]  # of the package, and all below
 
-TOPIC = "news"
 NODES = ("a", "b", SUPERVISOR)
 
 
@@ -46,32 +46,18 @@ def the_frame(data: bytes) -> Frame:
     return only
 
 
-def travelling(publication: Publication) -> Publication:
-    """Return a publication in encodable form: with a payload, without an id, bounded numbers."""
-    return replace(
-        publication,
-        payload=publication.payload or b"",
-        seq=min(publication.seq, NUMBER_MAX),
-        time=min(publication.time, NUMBER_MAX),
-        id=b"",
-    )
-
-
-def listed(publication: Publication) -> Publication:
-    """Return a publication as listed for clients: with its id, complete or without contents."""
-    bare = travelling(publication)
-    if publication.payload is None:
-        bare = replace(bare, payload=None, key=None, headers={})
-    return replace(bare, id=bytes(ID_BYTES))
+def travelling(batch: RecordBatch) -> RecordBatch:
+    """Return a batch in the form of messages that publish: with a body."""
+    return batch if batch.body else replace(batch, body=BATCH.body)
 
 
 def _allowed(message: WireMessage) -> WireMessage:
-    """Return a message of the core whose publications are inside the limits of the wire."""
+    """Return a message of the core whose batches have bodies where the wire requires them."""
     match message:
-        case PublishNew(publication=publication):
-            return replace(message, publication=travelling(publication))
-        case PublishMany(publications=several) | Publications(publications=several):
-            return replace(message, publications=tuple(map(travelling, several)))
+        case PublishNew(publication=batch):
+            return replace(message, publication=travelling(batch))
+        case PublishMany(publications=batches) | Publications(publications=batches):
+            return replace(message, publications=tuple(map(travelling, batches)))
         case _:
             return message
 
@@ -95,8 +81,8 @@ def _parts() -> Mapping[object, SearchStrategy[Any]]:
         Label: labels(),
         Word: st.integers(0, CIRCLE - 1),
         LivenessState: st.builds(LivenessState, counter, counter, st.booleans()),
-        Publication: publications().map(travelling),
-        ListedPublications: several(publications().map(listed)),
+        RecordBatch: publications().map(travelling),
+        LogPage: log_pages(),
         Reason: st.text(printable, max_size=REASON_CHARACTERS_MAX),
         ChangeText: st.text(printable, max_size=20),
         StoreId: st.text("0123456789abcdef", max_size=64),

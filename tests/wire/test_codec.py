@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from skipring.core.batches import BODY_BYTES_MAX, OVERHEAD_BYTES, BatchRecord, RecordBatch
 from skipring.core.config import ProtocolConfig
+from skipring.core.log import PageLimits
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
+from skipring.core.log_pages import CONTENT_PAGE, LISTING_PAGE
 from skipring.core.messages import (
     CheckAndPublish,
     CheckHeld,
@@ -26,7 +29,6 @@ from skipring.core.messages import (
     SetConfiguration,
     Subscribe,
 )
-from skipring.core.publications import Publication
 from skipring.core.state import LivenessState
 from skipring.core.summaries import RangeSummary
 from skipring.errors import MessageError, WireError
@@ -48,11 +50,9 @@ from skipring.wire.rpc import (
     ChangePage,
     DatabasePage,
     DeliveryPage,
-    FetchPublications,
     FindMembers,
     MemberList,
     NodeStatus,
-    PublicationPage,
     Publish,
     PublishAck,
     SupervisorStatus,
@@ -63,7 +63,8 @@ from tests.support.machines import label, peer, unhurried
 from tests.support.strategies import publications
 from tests.wire.samples import (
     ADDRESS,
-    PUBLICATION,
+    BATCH,
+    LISTED,
     SAMPLES,
     TOPIC,
     addresses,
@@ -110,38 +111,72 @@ def test_messages_written_together_are_read_together(sent: list[WireMessage]) ->
 
 @unhurried
 @given(publications())
-def test_publications_are_encoded_without_their_ids(publication: Publication) -> None:
-    bare = travelling(publication)
-    named = bare.with_id(TOPIC)
-    assert named.id
-    for sent, received in [
-        (PublishNew(named, 1), PublishNew(bare, 1)),
-        (Publications((named, named)), Publications((bare, bare))),
-        (Publish(1, named), Publish(1, bare)),
-    ]:
-        assert decode(the_frame(encode(TOPIC, sent))).message == received
-        assert named.id not in encode(TOPIC, sent)
+def test_batches_are_encoded_with_their_ids_right_or_wrong(drawn: RecordBatch) -> None:
+    batch = travelling(drawn)
+    for message in (
+        PublishNew(batch, 1),
+        PublishMany((batch,), 1),
+        Publications((batch, batch)),
+        Publish(1, batch),
+        LogPage(1, None, (0, 9), (batch, replace(batch, body=b""))),
+    ):
+        written = encode(TOPIC, message)
+        assert decode(the_frame(written)).message == message
+        assert batch.id in written
+        assert batch.body in written
 
 
-def test_publication_with_the_longest_fields_fits_into_a_frame() -> None:
-    largest = Publication(
-        publisher="x" * 64,
-        seq=2**63 - 1,
-        time=2**63 - 1,
-        payload=bytes(512 * 1024),
-        key=bytes(1024),
-        headers={f"{number:064}": "x" * 64 for number in range(64)},
-    )
-    for message in PublishNew(largest, 255), Publish(2**63 - 1, largest), Publications((largest,)):
-        assert decode(the_frame(encode("x" * 255, message))).message == message
+LARGEST = BatchRecord(
+    payload=bytes(512 * 1024),
+    time=2**63 - 1,
+    key=bytes(1024),
+    headers={f"{number:064}": "\U0001f600" * 16 for number in range(64)},
+)
 
 
-def test_chunk_with_wide_characters_fits_into_a_frame() -> None:
-    wide = {f"{number:02}": "\U0001f600" * 31 for number in range(62)}
-    wide["more"] = "\U0001f600" * 60
-    each = Publication(publisher="x" * 64, seq=2**63 - 1, time=2**63 - 1, payload=b"", headers=wide)
+def largest_batch(body: bytes | None = None) -> RecordBatch:
+    """Return a batch with the longest fields, and the body of the largest record or another."""
+    topic = "x" * 255
+    made = RecordBatch.of([LARGEST], publisher="x" * 64, first=2**63 - 1, topic=topic)
+    return made if body is None else replace(made, count=256, body=body).with_id(topic)
+
+
+def test_batch_with_the_longest_fields_fits_into_a_frame() -> None:
+    for batch in largest_batch(), largest_batch(bytes(BODY_BYTES_MAX)):
+        for message in (
+            PublishNew(batch, 255),
+            PublishMany((batch,), 255),
+            Publish(2**63 - 1, batch),
+            Publications((batch,)),
+            LogPage(2**63 - 1, 2**40 - 1, (2**40 - 1,), (batch,)),
+        ):
+            assert decode(the_frame(encode("x" * 255, message))).message == message
+
+
+def test_chunk_of_the_smallest_batches_fits_into_a_frame() -> None:
+    each = largest_batch(b"\x91\x91\xc4\0")
     chunk = (each,) * (ProtocolConfig().chunk_bytes // each.size_bytes)
     message = Publications(chunk, 255)
+    assert decode(the_frame(encode("x" * 255, message))).message == message
+
+
+def test_chunk_with_one_more_batch_of_maximal_size_fits_into_a_frame() -> None:
+    small = largest_batch(b"\x91\x91\xc4\0")
+    size = ProtocolConfig().chunk_bytes
+    message = PublishMany((*(small,) * (size // small.size_bytes), largest_batch()), 255)
+    assert decode(the_frame(encode("x" * 255, message))).message == message
+
+
+@pytest.mark.parametrize("limits", [CONTENT_PAGE, LISTING_PAGE], ids=["contents", "listing"])
+def test_page_of_a_log_with_one_more_batch_of_maximal_size_fits_into_a_frame(
+    limits: PageLimits,
+) -> None:
+    count = limits.entries_max - 1
+    has_bodies = limits is CONTENT_PAGE
+    body = bytes(limits.bytes_max // count - OVERHEAD_BYTES if has_bodies else 0)
+    last = largest_batch(bytes(BODY_BYTES_MAX if has_bodies else 0))
+    offsets = (2**40 - 1,) * (count + 1)
+    message = LogPage(2**63 - 1, 2**40 - 1, offsets, (*(largest_batch(body),) * count, last))
     assert decode(the_frame(encode("x" * 255, message))).message == message
 
 
@@ -161,7 +196,7 @@ def test_additions_of_a_later_revision_to_an_envelope_are_ignored() -> None:
 
 def test_only_publications_claims_inspections_and_damage_use_data_frames() -> None:
     in_data = {kind for kind, form in FORMATS.items() if form.frame_kind is DATA}
-    seen = {DatabasePage, NodeStatus, PublicationPage, ChangePage, LogPage, DeliveryPage}
+    seen = {DatabasePage, NodeStatus, ChangePage, LogPage, DeliveryPage}
     seen |= {SupervisorStatus, ArrivalPage}
     damages = {Overwrite, OverwriteDatabase, Forge, Isolate}
     carried = {PublishNew, PublishMany, Publications, CheckTrie, CheckAndPublish, Publish}
@@ -205,32 +240,54 @@ def test_named_nodes_of_a_message_are_found(message: WireMessage) -> None:
 
 @unhurried
 @given(st.lists(publications(), min_size=1, max_size=3), st.integers(0, 255), st.integers(0, 255))
-def test_forwarded_publications_equal_newly_encoded_ones(
-    given_publications: list[Publication], came: int, hops: int
+def test_forwarded_batches_equal_newly_encoded_ones(
+    drawn: list[RecordBatch], came: int, hops: int
 ) -> None:
-    bare = tuple(map(travelling, given_publications))
+    batches = tuple(map(travelling, drawn))
     for message, expected in (
-        (PublishNew(bare[0], came), PublishNew(bare[0], hops)),
-        (PublishMany(bare, came), PublishMany(bare, hops)),
+        (PublishNew(batches[0], came), PublishNew(batches[0], hops)),
+        (PublishMany(batches, came), PublishMany(batches, hops)),
     ):
         written = passed_on(the_frame(encode(TOPIC, message)), TOPIC, hops)
         assert (written is None) is (came > 127 or hops > 127)  # numbers of two bytes
         assert written in (None, encode(TOPIC, expected))
 
 
-def test_publication_with_an_unknown_field_is_refused() -> None:
-    fields = ["a", 7, b"hello", 0, None, {}, b"", b"more"]
+def test_forwarded_frame_has_the_received_bytes() -> None:
+    long_count = encode(TOPIC, PublishNew(BATCH, 3)).replace(b"\x07\x01\xc4", b"\x07\xcd\0\x01\xc4")
+    received = Frame(DATA, long_count[5:])
+    assert decode(received).message == PublishNew(BATCH, 3)
+    written = passed_on(received, TOPIC, 4)
+    assert written is not None
+    assert written[5:] != encode(TOPIC, PublishNew(BATCH, 4))[5:]  # it was not encoded again
+    assert decode(the_frame(written)).message == PublishNew(BATCH, 4)
+
+
+FIELDS = ["a", 7, 1, BATCH.body, False, BATCH.id]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        [14, [*FIELDS, b"more"], 3],
+        [17, [FIELDS, [*FIELDS, None]], 3],
+        [12, [[*FIELDS, b"more"]], 0],
+        [70, 1, [*FIELDS, b"more"], False],
+        [84, 1, None, [0], [[*FIELDS, b"more"]]],
+    ],
+)
+def test_batch_with_an_unknown_field_is_refused(message: list[object]) -> None:
     with pytest.raises(MessageError):
-        decode(Frame(DATA, msgspec.msgpack.encode([[14, fields, 3], TOPIC, {}])))
+        decode(Frame(DATA, msgspec.msgpack.encode([message, TOPIC, {}])))
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        [[14, ["a", 7, b"hello"], 3, "more"], TOPIC, {}],
-        [[14, ["a", 7, b"hello"], 3], TOPIC, {}, "more"],
-        [[14, ["a", 7, b"hello"], 3], TOPIC],
-        [[14, ["a", 7, b"hello"]], TOPIC, {}],
+        [[14, FIELDS, 3, "more"], TOPIC, {}],
+        [[14, FIELDS, 3], TOPIC, {}, "more"],
+        [[14, FIELDS, 3], TOPIC],
+        [[14, FIELDS], TOPIC, {}],
     ],
 )
 def test_differently_encoded_frame_is_encoded_again(body: list[object]) -> None:
@@ -240,14 +297,12 @@ def test_differently_encoded_frame_is_encoded_again(body: list[object]) -> None:
 
 
 def test_number_in_too_many_bytes_is_forwarded_correctly() -> None:
-    body = msgspec.msgpack.encode([[14, ["a", 7, b"hello"], 3], TOPIC, {}])
+    body = msgspec.msgpack.encode([[14, FIELDS, 3], TOPIC, {}])
     end = msgspec.msgpack.encode(TOPIC) + b"\x80"
     long_way = body[: -len(end) - 1] + b"\xcd\x00\x03" + end
     passed = passed_on(Frame(DATA, long_way), TOPIC, 4)
     assert passed is not None
-    assert decode(the_frame(passed)).message == PublishNew(
-        Publication(publisher="a", seq=7, payload=b"hello"), 4
-    )
+    assert decode(the_frame(passed)).message == PublishNew(BATCH, 4)
 
 
 # -- refusals --------------------------------------------------------------------------------
@@ -275,11 +330,10 @@ def journal(entry: ChangeEntry, count: int = 1) -> ChangePage:
     return ChangePage(0, 0, (entry,) * count)
 
 
-NAMED = replace(PUBLICATION, id=bytes(32))
 CHANGE = ChangeEntry(0, 0, "Tick", None, "left", "none", "none", "why")
 TOPIC_SEEN = TopicStatus("news", 1, 1)
 ARRIVAL = Arrival(0, None, 0, 0, 1, 1, "a", 0, 0)
-LONG = Publication(publisher="a", seq=0, payload=bytes(512 * 1024))
+LONG = replace(BATCH, body=bytes(512 * 1024))
 OUTSIDE: dict[str, WireMessage] = {
     "a node of no name": RemoveConnections(""),
     "a node with a space": RemoveConnections("a b"),
@@ -289,12 +343,25 @@ OUTSIDE: dict[str, WireMessage] = {
     "a digest of 2^64": Digest("a", 2**64),
     "a session of 2^16": CheckTrie("a", (), 65536),
     "a session below 0": Publications((), -1),
-    "hops of 256": PublishNew(PUBLICATION, 256),
-    "hops below 0": PublishNew(PUBLICATION, -1),
-    "an opaque publication": PublishNew(replace(PUBLICATION, payload=None)),
-    "an opaque one among others": Publications((PUBLICATION, replace(PUBLICATION, payload=None))),
-    "an opaque one to publish": Publish(0, replace(PUBLICATION, payload=None)),
-    "more publications than a chunk has": Publications((PUBLICATION,) * 8193),
+    "hops of 256": PublishNew(BATCH, 256),
+    "hops below 0": PublishNew(BATCH, -1),
+    "an opaque batch": PublishNew(LISTED),
+    "an opaque batch in a pack": PublishMany((BATCH, LISTED)),
+    "an opaque batch among others": Publications((BATCH, LISTED)),
+    "an opaque batch to publish": Publish(0, LISTED),
+    "more batches than a chunk has": Publications((BATCH,) * 8193),
+    "more batches than a chunk has in a pack": PublishMany((BATCH,) * 8193),
+    "a batch of no records": PublishNew(replace(BATCH, count=0)),
+    "a batch of 257 records": PublishNew(replace(BATCH, count=257)),
+    "a first number below 0": PublishNew(replace(BATCH, first=-1)),
+    "a first number of 2^63": PublishNew(replace(BATCH, first=2**63)),
+    "a body above the limit": PublishNew(replace(BATCH, body=bytes(BODY_BYTES_MAX + 1))),
+    "a publisher with a bad name": PublishNew(replace(BATCH, publisher="a b")),
+    "a publisher of no name": Publish(0, replace(BATCH, publisher="")),
+    "half an id of a batch": PublishNew(replace(BATCH, id=BATCH.id[:16])),
+    "an id with one more byte": Publications((replace(BATCH, id=BATCH.id + b"x"),)),
+    "no id of a batch": PublishMany((replace(BATCH, id=b""),)),
+    "no id of a batch to publish": Publish(0, replace(BATCH, id=b"")),
     "more than a data frame": Publications((LONG, LONG)),
     "more short ids than a control frame": IHave("a", bytes(8 * 2000), bytes(2000)),
     "a request for no members": FindMembers(0, 0),
@@ -326,18 +393,20 @@ OUTSIDE: dict[str, WireMessage] = {
     "a root of 15 bytes": status(root=bytes(15)),
     "an end of 2^40": status(end=2**40),
     "a count below 0": status(count=-1),
-    "a start of 2^40": FetchPublications(0, 2**40, 0, payloads=False),
-    "more publications than a page has": PublicationPage(0, None, (NAMED,) * 1025),
+    "a start of 2^40": FetchLog(0, "", 0, 2**40, 0, 0, 0, contents=False),
     "digests for nine bits": GetLogInfo(0, 9, None),
     "a survey beyond 2^40": GetLogInfo(0, None, 2**40),
     "more digests than there are prefixes": LogInfo(0, "", 0, 0, 0, 0, (b"",) * 257, b""),
     "a store that is no number": LogInfo(0, "store", 0, 0, 0, 0, (), b""),
     "a prefix of nine bits": FetchLog(0, "", 0, 0, 0, 8, 256, contents=True),
-    "an offset of 2^40 in a page": LogPage(0, None, (2**40,), b"", b""),
-    "an offset below 0 in a page": LogPage(0, None, (3, -1), b"", b""),
-    "more offsets than a page has": LogPage(0, None, (0,) * 16_385, b"", b""),
-    "more ids than a page has": LogPage(0, None, (), bytes(32 * 16_384 + 1), b""),
-    "more contents than a page has": LogPage(0, None, (), b"", bytes(960 * 1024 + 1)),
+    "an offset of 2^40 in a page": LogPage(0, None, (2**40,), (BATCH,)),
+    "an offset below 0 in a page": LogPage(0, None, (3, -1), (BATCH, BATCH)),
+    "more batches than a page has": LogPage(0, None, (0,) * 16_385, (LISTED,) * 16_385),
+    "more contents than a page has": LogPage(0, None, (0, 1), (LONG, LONG)),
+    "a listed batch without an id": LogPage(0, None, (0,), (replace(LISTED, id=b""),)),
+    "a listed batch with half an id": LogPage(0, None, (0,), (replace(LISTED, id=bytes(16)),)),
+    "a listed batch of a bad name": LogPage(0, None, (0,), (replace(LISTED, publisher=""),)),
+    "a listed batch of no records": LogPage(0, None, (0,), (replace(LISTED, count=0),)),
     "a delivery before the epoch": DeliveryPage(0, None, (1,), (-1,), b"", b"", b""),
     "more hops than a page has": DeliveryPage(0, None, (), (), bytes(16_385), b"", b""),
     "more topics than a page has": SupervisorStatus(0, 0, 0, 0, 0, None, (TOPIC_SEEN,) * 257),
@@ -350,11 +419,6 @@ OUTSIDE: dict[str, WireMessage] = {
     "an arrival of a bad name": ArrivalPage(0, 0, (replace(ARRIVAL, publisher=""),)),
     "an arrival over 256 hops": ArrivalPage(0, 0, (replace(ARRIVAL, hops=256),)),
     "an arrival before the epoch": ArrivalPage(0, 0, (replace(ARRIVAL, time=-1),)),
-    "a listed publication without an id": PublicationPage(0, None, (PUBLICATION,)),
-    "headers of what is not shown": PublicationPage(0, None, (replace(NAMED, payload=None),)),
-    "a listed publication of a bad name": PublicationPage(
-        0, None, (replace(NAMED, payload=None, key=None, headers={}, publisher=""),)
-    ),
     "more changes than a journal has": journal(CHANGE, 129),
     "a change of many words": journal(replace(CHANGE, why="x" * 201)),
     "a change that moves the cursor": journal(replace(CHANGE, why="\x1b[2J")),
@@ -374,13 +438,19 @@ def test_value_outside_the_limits_is_refused(message: WireMessage) -> None:
     refusal(lambda: decode(Frame(FORMATS[type(message)].frame_kind, body)))
 
 
-def test_publication_with_an_id_is_refused() -> None:
-    named = PublishNew(PUBLICATION.with_id(TOPIC), 1)
-    body = msgspec.msgpack.encode(Envelope(named, TOPIC))
-    assert (
-        refusal(lambda: decode(Frame(DATA, body)))
-        == "a publication in a message must not have an id"
-    )
+def test_batch_that_ends_before_its_id_is_refused() -> None:
+    for message in (
+        [14, FIELDS[:4], 1],
+        [70, 1, FIELDS[:5], False],
+        [84, 1, None, [0], [FIELDS[:5]]],
+    ):
+        body = msgspec.msgpack.encode([message, TOPIC, {}])
+        assert refusal(lambda: decode(Frame(DATA, body))) == "an id of 0 bytes instead of 32"  # noqa: B023
+
+
+def test_page_lists_batches_without_their_bodies() -> None:
+    page = LogPage(1, None, (0, 1), (LISTED, BATCH))
+    assert decode(the_frame(encode(TOPIC, page))).message == page
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 256, "a\nb"])
@@ -421,9 +491,21 @@ MALFORMED: dict[str, tuple[FrameKind, bytes]] = {
     "a float": (CONTROL, msgspec.msgpack.encode([[9, "a", 1.5], TOPIC])),
     "2^32 claims": (DATA, b"\x93\x95\x0a\xa1a\xdd\xff\xff\xff\xff"),
     "2^32 publications": (DATA, b"\x93\x93\x0c\xdd\xff\xff\xff\xff"),
-    "a payload of 4 GiB": (DATA, b"\x93\x93\x0e\x97\xa1a\x00\xc6\xff\xff\xff\xff"),
-    "2^32 headers": (DATA, b"\x93\x93\x0e\x97\xa1a\x00\xc4\x00\x00\xc0\xdf\xff\xff\xff\xff"),
-    "a seq below 0": (DATA, msgspec.msgpack.encode([[14, ["a", -1, b""], 0], TOPIC])),
+    "a body of 4 GiB": (DATA, b"\x93\x93\x0e\x96\xa1a\x00\x01\xc6\xff\xff\xff\xff"),
+    "2^32 fields of a batch": (DATA, b"\x93\x93\x0e\xdd\xff\xff\xff\xff\xa1a\x00\x01\xc4\x00"),
+    "a batch as a map": (DATA, msgspec.msgpack.encode([[14, {"publisher": "a"}, 0], TOPIC])),
+    "records instead of a body": (
+        DATA,
+        msgspec.msgpack.encode([[14, ["a", 7, 1, [[b"hello"]], False, bytes(32)], 0], TOPIC]),
+    ),
+    "more offsets than batches": (
+        DATA,
+        msgspec.msgpack.encode([[84, 0, None, [0, 1], [FIELDS]], TOPIC]),
+    ),
+    "something behind a batch": (
+        DATA,
+        msgspec.msgpack.encode([[14, FIELDS, 0], TOPIC, {}]) + b"\0",
+    ),
     "a digest of three bytes": (
         CONTROL,
         msgspec.msgpack.encode([[82, 0, "", 0, 0, 0, 0, [b"abc"], b""], TOPIC]),
@@ -510,14 +592,26 @@ def test_message_above_the_limit_of_its_type_is_not_written(message: WireMessage
     assert " exceeds the limit of " in refusal(lambda: encode(TOPIC, message))
 
 
-@pytest.mark.parametrize("carrier", [PublishNew, lambda each: Publications((each,))])
-def test_opaque_publication_is_not_written(carrier: Callable[[Publication], WireMessage]) -> None:
-    refusal(lambda: encode(TOPIC, carrier(replace(PUBLICATION, payload=None))))
+@pytest.mark.parametrize(
+    "carrier",
+    [
+        PublishNew,
+        lambda each: PublishMany((each,)),
+        lambda each: Publications((each,)),
+        lambda each: Publish(0, each),
+    ],
+    ids=["PublishNew", "PublishMany", "Publications", "Publish"],
+)
+def test_batch_without_a_body_or_an_id_is_not_written(
+    carrier: Callable[[RecordBatch], WireMessage],
+) -> None:
+    assert refusal(lambda: encode(TOPIC, carrier(LISTED))) == "a batch without a body"
+    assert "id of 0 bytes" in refusal(lambda: encode(TOPIC, carrier(replace(BATCH, id=b""))))
 
 
 # -- pinned bytes ----------------------------------------------------------------------------
 
-# The format of version 1: a change here is a change of the protocol version.
+# The format of version 3: a change here is a change of the protocol version.
 GOLDEN = {
     "Subscribe": "0000000c00939201a161a46e65777380",
     "Unsubscribe": "0000000b00939202c0a46e65777380",
@@ -539,16 +633,21 @@ GOLDEN = {
         "94c401c0c400c400c4083132333435363738a46e65777380"
     ),
     "Publications": (
-        "000000400193930c9297a16107c40568656c6c6f01c4016b81a3737263a3776562c40097a16107c4"
-        "0568656c6c6f01c4016b81a3737263a3776562c40005a46e65777380"
+        "0000008c0193930c9296a1610701c4169194c40568656c6c6f01c4016b81a3737263a3776562c2c4"
+        "20a2d57600b8cee0b1d6b0199620a46b8cd4f52049d282b546555edcea8d0859b296a1610701c416"
+        "9194c40568656c6c6f01c4016b81a3737263a3776562c2c420a2d57600b8cee0b1d6b0199620a46b"
+        "8cd4f52049d282b546555edcea8d0859b205a46e65777380"
     ),
     "TrieEqual": "0000001e0093930da161c41000000000000000000000000000000000a46e65777380",
     "PublishNew": (
-        "000000250193930e97a16107c40568656c6c6f01c4016b81a3737263a3776562c40003a46e65777380"
+        "0000004b0193930e96a1610701c4169194c40568656c6c6f01c4016b81a3737263a3776562c2c420"
+        "a2d57600b8cee0b1d6b0199620a46b8cd4f52049d282b546555edcea8d0859b203a46e65777380"
     ),
     "PublishMany": (
-        "00000040019393119297a16107c40568656c6c6f01c4016b81a3737263a3776562c400"
-        "97a16107c40568656c6c6f01c4016b81a3737263a3776562c40003a46e65777380"
+        "0000008c019393119296a1610701c4169194c40568656c6c6f01c4016b81a3737263a3776562c2c4"
+        "20a2d57600b8cee0b1d6b0199620a46b8cd4f52049d282b546555edcea8d0859b296a1610701c416"
+        "9194c40568656c6c6f01c4016b81a3737263a3776562c2c420a2d57600b8cee0b1d6b0199620a46b"
+        "8cd4f52049d282b546555edcea8d0859b203a46e65777380"
     ),
     "CheckHeld": (
         "0000004b01939512a161099194c40180c40160c410000102030405060708090a0b0c0d0e0fc400c4"
@@ -574,7 +673,8 @@ GOLDEN = {
     "Pong": "0000000b0093924409a46e65777380",
     "ConfigurationAck": "0000000a00939145a46e65777380",
     "Publish": (
-        "00000026019394460297a16107c40568656c6c6f01c4016b81a3737263a3776562c400c2a46e65777380"
+        "0000004c019394460296a1610701c4169194c40568656c6c6f01c4016b81a3737263a3776562c2c4"
+        "20a2d57600b8cee0b1d6b0199620a46b8cd4f52049d282b546555edcea8d0859b2c2a46e65777380"
     ),
     "PublishAck": (
         "000000300093944702c420000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c"
@@ -593,11 +693,6 @@ GOLDEN = {
         "6261636b66696c6c206973206e6f7420636f6d706c6574650103ad6e6f207370616365206c656674"
         "91ae3132372e302e302e313a37343030a46e65777380"
     ),
-    "FetchPublications": "000000100093954d0300cd03e8c3a46e65777380",
-    "PublicationPage": (
-        "000000470193944e03029197a16107c40568656c6c6f01c4016b81a3737263a3776562c420000102"
-        "030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fa46e65777380"
-    ),
     "FetchChanges": "0000000b0093924f03a46e65777380",
     "ChangePage": (
         "0000003101939450030991980801a9496e74726f64756365a162a46c656674a46e6f6e65a628302c"
@@ -608,9 +703,14 @@ GOLDEN = {
         "000000330093995205a4356565640102030392c410000102030405060708090a0b0c0d0e0fc400c4"
         "080000000000000000a46e65777380"
     ),
-    "FetchLog": ("000000180093995305a4356565640101cd03e8040fc3a46e65777380"),
-    "LogPage": ("00000014019396540509920108c400c40190a46e65777380"),
-    "FetchDeliveries": ("0000000f009394550501cd03e8a46e65777380"),
+    "FetchLog": "000000180093995305a4356565640101cd03e8040fc3a46e65777380",
+    "LogPage": (
+        "0000007a0193955405099201089296a1610701c4169194c40568656c6c6f01c4016b81a3737263a3"
+        "776562c2c420a2d57600b8cee0b1d6b0199620a46b8cd4f52049d282b546555edcea8d0859b296a1"
+        "610701c400c2c420a2d57600b8cee0b1d6b0199620a46b8cd4f52049d282b546555edcea8d0859b2"
+        "a46e65777380"
+    ),
+    "FetchDeliveries": "0000000f009394550501cd03e8a46e65777380",
     "DeliveryPage": (
         "000000380193985605c091019102c40103c40101c420000102030405060708090a0b0c0d0e0f1011"
         "12131415161718191a1b1c1d1e1fa46e65777380"
@@ -646,3 +746,34 @@ def test_bytes_of_each_message_are_stable(message: WireMessage) -> None:
 def test_hint_follows_the_topic() -> None:
     hinted = encode(TOPIC, RemoveConnections("b"), {"b": "h:1"})
     assert hinted.hex() == "0000001200939208a162a46e65777381a162a3683a31"
+
+
+# Messages of version 2 that version 3 has removed or encodes differently. A peer of version 2 is
+# refused by its greeting; a frame of it that arrives nevertheless is refused with a sentence.
+VERSION_2 = {
+    "Publications": (
+        "000000400193930c9297a16107c40568656c6c6f01c4016b81a3737263a3776562c40097a16107c4"
+        "0568656c6c6f01c4016b81a3737263a3776562c40005a46e65777380"
+    ),
+    "PublishNew": (
+        "000000250193930e97a16107c40568656c6c6f01c4016b81a3737263a3776562c40003a46e65777380"
+    ),
+    "PublishMany": (
+        "00000040019393119297a16107c40568656c6c6f01c4016b81a3737263a3776562c40097a16107c4"
+        "0568656c6c6f01c4016b81a3737263a3776562c40003a46e65777380"
+    ),
+    "Publish": (
+        "00000026019394460297a16107c40568656c6c6f01c4016b81a3737263a3776562c400c2a46e65777380"
+    ),
+    "FetchPublications": "000000100093954d0300cd03e8c3a46e65777380",
+    "PublicationPage": (
+        "000000470193944e03029197a16107c40568656c6c6f01c4016b81a3737263a3776562c420000102"
+        "030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fa46e65777380"
+    ),
+    "LogPage": "00000014019396540509920108c400c40190a46e65777380",
+}
+
+
+@pytest.mark.parametrize("written", VERSION_2.values(), ids=VERSION_2)
+def test_changed_messages_of_version_2_are_refused(written: str) -> None:
+    refusal(lambda: decode(the_frame(bytes.fromhex(written))))

@@ -22,19 +22,26 @@ from tests.wire.samples import ADDRESS, addresses, the_frame
 
 GREETING = Hello(node="a", address=ADDRESS, role=Role.NODE, incarnation=7, nonce=9)
 # Bytes sent by this version. They stay readable: never change them, only add to them.
-VERSION_2 = {
+VERSION_3 = {
     "a node": (
-        "000000240097a8736b697072696e6702a161ae3132372e302e302e313a37343030a46e6f64650709",
+        "000000240097a8736b697072696e6703a161ae3132372e302e302e313a37343030a46e6f64650709",
         GREETING,
     ),
     "a supervisor": (
-        "0000002c0097a8736b697072696e6702aa73757065727669736f72a75b3a3a315d3a31aa73757065727669736f720000",
+        "0000002c0097a8736b697072696e6703aa73757065727669736f72a75b3a3a315d3a31aa73757065727669736f720000",
         Hello(node="supervisor", address="[::1]:1", role=Role.SUPERVISOR),
     ),
     "a client": (
-        "000000180097a8736b697072696e6702a163a0a6636c69656e740000",
+        "000000180097a8736b697072696e6703a163a0a6636c69656e740000",
         Hello(node="c", address="", role=Role.CLIENT),
     ),
+}
+
+
+# Sent by older versions, whose next fields differ; a peer of one is refused with both versions.
+OLDER = {
+    1: "000000220095a8736b697072696e6701a161ae3132372e302e302e313a37343030a46e6f6465",
+    2: "000000240097a8736b697072696e6702a161ae3132372e302e302e313a37343030a46e6f64650709",
 }
 
 
@@ -42,10 +49,18 @@ def body(*fields: object) -> Frame:
     return Frame(CONTROL, msgspec.msgpack.encode(fields))
 
 
-@pytest.mark.parametrize(("written", "greeting"), VERSION_2.values(), ids=VERSION_2)
+@pytest.mark.parametrize(("written", "greeting"), VERSION_3.values(), ids=VERSION_3)
 def test_stored_greetings_are_read_and_new_ones_are_equal(written: str, greeting: Hello) -> None:
     assert check_greeting(the_frame(bytes.fromhex(written))) == greeting
     assert encode_greeting(greeting).hex() == written
+
+
+@pytest.mark.parametrize(("version", "written"), OLDER.items())
+def test_stored_greetings_of_older_versions_are_refused(version: int, written: str) -> None:
+    data = bytes.fromhex(written)
+    assert version_in(data) == version
+    with pytest.raises(HandshakeError, match=rf"version {version} .* version {VERSION}$"):
+        check_greeting(the_frame(data))
 
 
 @unhurried
@@ -60,7 +75,7 @@ def test_additions_of_a_later_revision_to_a_greeting_are_ignored() -> None:
     assert check_greeting(later) == GREETING
 
 
-@pytest.mark.parametrize(("written", "greeting"), VERSION_2.values(), ids=VERSION_2)
+@pytest.mark.parametrize(("written", "greeting"), VERSION_3.values(), ids=VERSION_3)
 def test_opening_greeting_ends_with_a_blank_line(written: str, greeting: Hello) -> None:
     opening = encode_greeting(greeting, is_opening=True)
     assert opening.endswith(b"\r\n\r\n")
@@ -101,7 +116,7 @@ def test_other_roles_need_a_listen_address(role: Role) -> None:
 @pytest.mark.parametrize(
     "fields", [(), ("a", ADDRESS, "node"), ({"anything": 1},)], ids=["nothing", "alike", "else"]
 )
-@pytest.mark.parametrize("version", [0, 1, VERSION + 1, 2**64 - 1, -1])
+@pytest.mark.parametrize("version", [0, 1, 2, VERSION + 1, 2**64 - 1, -1])
 def test_other_version_is_refused_with_both_versions_named(
     version: int, fields: tuple[object, ...]
 ) -> None:
@@ -116,7 +131,7 @@ def test_other_version_is_refused_with_both_versions_named(
         Frame(CONTROL, b""),
         Frame(CONTROL, b"\x92\xa1\xff\x01"),  # not UTF-8
         Frame(CONTROL, b"\x91" * 10_000),
-        Frame(CONTROL, b"\x93\xa8skipring\x02" + b"\x91" * 10_000),
+        Frame(CONTROL, b"\x93\xa8skipring\x03" + b"\x91" * 10_000),
         body(),
         body("skipring"),
         body("skipring", "1"),

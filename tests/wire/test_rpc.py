@@ -31,8 +31,6 @@ TAGS = {
     "DatabasePage": 74,
     "GetNodeStatus": 75,
     "NodeStatus": 76,
-    "FetchPublications": 77,
-    "PublicationPage": 78,
     "FetchChanges": 79,
     "ChangePage": 80,
     "GetLogInfo": 81,
@@ -59,6 +57,9 @@ TAGS = {
 }
 
 
+REMOVED = {77, 78}  # FetchPublications and PublicationPage of version 2: never used again
+
+
 def test_tags_of_host_messages_are_stable() -> None:
     assert {kind.__name__: tag_of(kind) for kind in RUNTIME_TYPES} == TAGS
 
@@ -67,6 +68,7 @@ def test_every_tag_is_one_byte_and_unique() -> None:
     tags = [tag_of(kind) for kind in WIRE_TYPES]
     assert len(set(tags)) == len(tags)
     assert all(0 < tag < 128 for tag in tags)
+    assert REMOVED.isdisjoint(tags)
 
 
 def test_maximum_of_requested_members_fits_into_a_frame() -> None:

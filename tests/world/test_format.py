@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.config import ProtocolConfig
 from skipring.core.labels import Label
 from skipring.core.messages import (
@@ -31,7 +32,6 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, EdgeKind, Peer
 from skipring.core.prefix import ALL, Prefix
-from skipring.core.publications import Publication
 from skipring.core.state import (
     LivenessState,
     NumberState,
@@ -49,6 +49,7 @@ from skipring.sim.scenario import make_scenario
 from skipring.world.adversaries import ADVERSARIES
 from skipring.world.format import parse_world, render_world
 from skipring.world.snapshot import Parcel, Snapshot
+from tests.support.batches import batch
 from tests.support.strategies import snapshots
 
 FILES = Path(__file__).with_name("files")  # of three adversaries, each after some rounds
@@ -67,7 +68,7 @@ EXAMPLE = """\
               {"to": "supervisor", "message": {"type": "GetConfiguration", "node": "a"}}]}
 """  # noqa: E501
 
-HELLO = Publication(publisher="a", seq=0, payload=b"hello").with_id("news")
+HELLO = batch(b"hello", topic="news")
 L0, L1, L01 = (Label.parse(bits) for bits in ("0", "1", "01"))
 NEVER = ["", "00", "10", "1" * 65]  # l does not produce these, or not within 64 bits
 
@@ -194,17 +195,52 @@ def test_counters_digests_and_queue_are_parsed() -> None:
     assert snapshot.supervisor.queue == ("b", "a")
 
 
-def test_publication_is_parsed_with_all_its_fields() -> None:
-    extra = {"id": "aB" * 32, "time": 7, "key": "", "headers": {"h": "é"}, "payload": None}
-    assert parse(world_publishing(**extra)).subscribers["a"].publications == (
-        Publication(
-            publisher="p", seq=0, id=b"\xab" * 32, time=7, key=b"", headers={"h": "é"}, payload=None
-        ),
+RECORD = {"payload": "aGVsbG8=", "time": 7, "key": "", "headers": {"h": "é"}}
+OTHER = {"payload": ""}
+RECORDS = (BatchRecord(b"hello", 7, b"", {"h": "é"}), BatchRecord(b""))
+
+
+def publication_of(**fields: object) -> RecordBatch:
+    """Return the publication of p, number 5, that a world file with these fields describes."""
+    (found,) = parse(world_publishing(seq=5, **fields)).subscribers["a"].publications
+    return found
+
+
+def batch_of_p(*records: BatchRecord, unordered: bool = False) -> RecordBatch:
+    return RecordBatch.of(records, publisher="p", first=5, topic="news", unordered=unordered)
+
+
+def test_publication_of_one_record_is_parsed_with_all_its_fields() -> None:
+    expected = batch_of_p(RECORDS[0])
+    assert publication_of(**RECORD) == expected
+    assert publication_of(**RECORD, count=1) == expected
+    assert publication_of(records=[RECORD]) == expected
+    assert publication_of(**RECORD, id="aB" * 32) == replace(expected, id=b"\xab" * 32)
+
+
+def test_publication_of_several_records_is_parsed_with_all_its_fields() -> None:
+    expected = batch_of_p(*RECORDS)
+    assert publication_of(records=[RECORD, OTHER]) == expected
+    assert publication_of(records=[RECORD, OTHER], count=2) == expected
+    assert publication_of(records=[RECORD, OTHER], unordered=True) == batch_of_p(
+        *RECORDS, unordered=True
     )
+    assert publication_of(records=[OTHER] * 256).count == 256
+
+
+def test_publication_without_a_payload_is_opaque() -> None:
+    key = b"\xab" * 32
+    assert publication_of(id="ab" * 32, payload=None) == RecordBatch("p", 5, 1, b"", id=key)
+    assert publication_of(id="ab" * 32, count=3) == RecordBatch("p", 5, 3, b"", id=key)
+
+
+def test_publication_with_a_body_keeps_it() -> None:
+    expected = RecordBatch("p", 5, 2, b"hello").with_id("news")
+    assert publication_of(body="aGVsbG8=", count=2) == expected
 
 
 @pytest.mark.parametrize("topic", ["news", "sport"])
-@pytest.mark.parametrize("fields", [{"payload": ""}, {"payload": "aGVsbG8="}, {}, {"id": None}])
+@pytest.mark.parametrize("fields", [OTHER, RECORD, {"records": [RECORD, OTHER]}, {}, {"id": None}])
 def test_publication_without_an_id_gets_the_id_of_its_fields_in_the_topic(
     topic: str, fields: dict[str, Any]
 ) -> None:
@@ -557,12 +593,15 @@ REFUSED: list[tuple[object, str]] = [
             ".announcing.news['0000000000000000'][0]: Expected `int",
         ),
         (
-            {"announcing": {"heard": [{"sender": "b", "ids": ["00" * 8], "hops": []}]}},
-            ".announcing.heard[0]: 8 bytes of short ids with 0 hops",
+            {"announcing": {"missing": {"00" * 8: []}}},
+            ".announcing.missing['0000000000000000']: Expected `array",
         ),
-        (
-            {"spreading": {"arrivals": [[]]}},
-            ".spreading.arrivals[0]: Expected `array` of at least l",
+        *(
+            ({part: {key: []}}, f".{part}: Object contains unknown field `{key}`")
+            for part, key in (
+                *(("spreading", "arrivals"), ("spreading", "put_off")),
+                ("announcing", "heard"),
+            )
         ),
     ),
     *refusals(
@@ -581,6 +620,20 @@ REFUSED: list[tuple[object, str]] = [
         ({"id": "zz" * 32}, f".id: {NO_HEX}"),
         ({"headers": []}, ".headers: Expected `object`, got `array`"),
         ({"headers": {"h": 1}}, ".headers['h']: Expected `str`, got `int`"),
+        ({"key": ""}, ": time, key and headers without a payload"),
+        ({"payload": "", "records": [OTHER]}, ": a publication has payload or records, not both"),
+        ({"payload": "", "count": 2}, ": a count of 2 with 1 records"),
+        ({"payload": "", "headers": dict.fromkeys(map(str, range(65)), "")}, ": 65 headers exceed"),
+        ({"records": []}, ".records: Expected `array` of length >= 1"),
+        ({"records": [OTHER] * 257}, ".records: Expected `array` of length <= 256"),
+        ({"records": [OTHER, {}]}, ".records[1]: Object missing required field `payload`"),
+        ({"records": [OTHER | {"seq": 1}]}, ".records[0]: Object contains unknown field `seq`"),
+        ({"records": [OTHER], "count": 2}, ": a count of 2 with 1 records"),
+        ({"records": [OTHER], "body": ""}, ": a publication has records or body, not both"),
+        ({"records": [OTHER], "time": 1}, ": time, key and headers without a payload"),
+        ({"count": 0}, ".count: Expected `int` >= 1"),
+        ({"count": 257}, ".count: Expected `int` <= 256"),
+        ({"unordered": 1}, ".unordered: Expected `bool`, got `int`"),
     ),
     *refusals(
         world_saying,
@@ -818,18 +871,38 @@ def test_keys_are_sorted_and_each_subscriber_and_message_has_a_line() -> None:
     ]
 
 
-def test_empty_payload_is_written_and_an_absent_one_is_not() -> None:
-    publications = (
-        Publication(publisher="p", seq=0, payload=b"", id=b"\xab" * 32),
-        Publication(publisher="p", seq=1, id=b"\xcd" * 32),
-    )
-    snapshot = Snapshot(subscribers={"a": SubscriberState(publications=publications)})
+@pytest.mark.parametrize(
+    ("publication", "fields"),
+    [
+        (batch_of_p(RECORDS[0]), RECORD),
+        (batch_of_p(RECORDS[1]), OTHER),
+        (batch_of_p(*RECORDS), {"records": [RECORD, OTHER]}),
+        (batch_of_p(RECORDS[1], unordered=True), OTHER | {"unordered": True}),
+        (RecordBatch("p", 5, 1, b""), {}),
+        (RecordBatch("p", 5, 3, b""), {"count": 3}),
+        (RecordBatch("p", 5, 1, b"hello"), {"body": "aGVsbG8="}),
+        (replace(batch_of_p(*RECORDS), body=b"hello"), {"count": 2, "body": "aGVsbG8="}),
+        (replace(batch_of_p(RECORDS[1]), count=2), {"count": 2, "body": "kZTEAADAgA=="}),
+        (
+            batch_of_p(BatchRecord(b"", headers={"b": "", "a": ""})),
+            {"body": "kZTEAADAgqFioKFhoA=="},
+        ),
+    ],
+)
+def test_publication_is_written_with_the_shortest_fields(
+    publication: RecordBatch, fields: dict[str, Any]
+) -> None:
+    publication = replace(publication, id=b"\xab" * 32)
+    snapshot = Snapshot(subscribers={"a": SubscriberState(publications=(publication,))})
     written = render_world(snapshot)
     assert json.loads(written)["subscribers"]["a"]["publications"] == [
-        {"publisher": "p", "seq": 0, "payload": "", "id": "ab" * 32},
-        {"publisher": "p", "seq": 1, "id": "cd" * 32},
+        {"publisher": "p", "seq": 5, "id": "ab" * 32} | fields
     ]
-    assert written.endswith("}\n")
+    assert parse_world(written) == snapshot
+
+
+def test_world_file_ends_with_a_line_break() -> None:
+    assert render_world(Snapshot(subscribers={})).endswith("}\n")
 
 
 def test_hashes_are_written_by_their_bits_and_empty_hashes_are_not() -> None:

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from skipring.core.batches import RecordBatch
 from skipring.core.config import Mode, ProtocolConfig, Rules
 from skipring.core.labels import Label
 from skipring.core.messages import (
@@ -25,10 +26,8 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, Peer
 from skipring.core.prefix import ALL
-from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.publications import ID_BYTES
 from skipring.core.state import (
-    ArrivalState,
-    BroadcastState,
     LivenessState,
     ReplicaState,
     SubscriberMemory,
@@ -55,6 +54,7 @@ from skipring.world.legitimacy import (
     violations,
 )
 from skipring.world.snapshot import Parcel, Snapshot, View
+from tests.support.batches import batch, batch_of, with_rows
 from tests.support.conversations import at, place, standing_ring
 from tests.world.test_format import EXAMPLE
 
@@ -440,15 +440,13 @@ def test_census_counts_every_layer() -> None:
 
 # --- publications ----------------------------------------------------------------------
 
-NEWS = [
-    Publication(publisher="a", seq=seq, payload=b"news").with_id(RING.topic) for seq in range(3)
-]
+NEWS = [batch(first=seq, topic=RING.topic) for seq in range(3)]
 JUNK = b"\xff" * 16
 WRONG = replace(NEWS[0], id=b"\xff" * 32)
 
 
 def holding(
-    *publications: Publication, world: Snapshot = RING, **others: list[Publication]
+    *publications: RecordBatch, world: Snapshot = RING, **others: list[RecordBatch]
 ) -> Snapshot:
     """Return the world in which all members, or some with others, hold these publications."""
     return with_states(
@@ -499,8 +497,9 @@ def test_publication_in_flight_to_a_member_must_reach_all(to: NodeId, message: M
     assert wrong_publications(saying(to, message)) == (lacking if to == "a" else [])
 
 
-def test_publication_in_flight_counts_under_its_derived_id() -> None:
-    world = replace(holding(NEWS[0]), channels=(Parcel("b", PublishNew(WRONG)),))
+@pytest.mark.parametrize("publication", [WRONG, with_rows("no records", topic=RING.topic)])
+def test_publication_in_flight_that_members_reject_reaches_none(publication: RecordBatch) -> None:
+    world = replace(holding(NEWS[0]), channels=(Parcel("b", PublishNew(publication)),))
     assert has_all_publications(world)
 
 
@@ -513,16 +512,6 @@ def test_wrong_hash_is_found_although_nothing_is_missing() -> None:
     state = replace(world.subscribers["c"], hashes={ALL: JUNK})
     world = replace(world, subscribers={**world.subscribers, "c": state})
     assert wrong_publications(world) == ["PUB: c has a wrong hash at (all)"]
-
-
-def test_publications_with_deferred_storage_must_reach_all() -> None:
-    arrival = ArrivalState((NEWS[1],), 0, ())
-    memory = SubscriberMemory(spreading=BroadcastState(arrivals=(arrival,)))
-    world = holding(NEWS[0])
-    state = replace(world.subscribers["c"], memory=memory)
-    world = replace(world, subscribers={**world.subscribers, "c": state})
-    lacking = [f"PUB: {node} lacks 1 of 2 publications" for node in "abcd"]
-    assert wrong_publications(world) == lacking
 
 
 def test_ids_in_the_trie_only_or_in_the_rows_only_are_found() -> None:
@@ -577,6 +566,19 @@ def test_publication_with_a_wrong_id_is_found_even_if_all_members_have_it() -> N
     ]
 
 
+def test_publication_with_unreadable_records_is_found_even_if_all_members_have_it() -> None:
+    world = holding(NEWS[1], with_rows("no records", topic=RING.topic))
+    assert wrong_publications(world) == [
+        f"PUB: {node} has a's publication 0 with unreadable records" for node in "abcd"
+    ]
+
+
+def test_offsets_of_publications_count_records() -> None:
+    start = holding(batch_of(b"one", b"two", topic=RING.topic), batch(first=2, topic=RING.topic))
+    for world in (start, World(start, seed=0, config=ProtocolConfig())):
+        assert wrong_publications(world) == []
+
+
 def test_publication_with_a_wrong_id_differs_from_the_right_one() -> None:
     world = holding(NEWS[0], b=[WRONG])
     assert wrong_publications(world) == [
@@ -585,7 +587,7 @@ def test_publication_with_a_wrong_id_differs_from_the_right_one() -> None:
 
 
 def test_opaque_publication_may_have_any_id() -> None:
-    assert has_all_publications(holding(replace(WRONG, payload=None)))
+    assert has_all_publications(holding(replace(WRONG, body=b"")))
 
 
 def test_publications_are_not_part_of_the_explicit_state() -> None:

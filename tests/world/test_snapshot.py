@@ -36,14 +36,14 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import SUPERVISOR, EdgeKind
-from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.topology import ring_edges, shortcut_edges
 from skipring.world.snapshot import CARRIERS, Parcel, Snapshot, peers_in, publications_in
+from tests.support.batches import batch
 from tests.support.conversations import at, place, standing_ring
 
 ONE = Label.parse("1")
-NEWS = Publication(publisher="p", seq=0, payload=b"news").with_id("news")
+NEWS = batch(publisher="p", topic="news")
 PAIRS: list[tuple[Message, list[str]]] = [
     (place("d@11", "0", "c@01"), ["d@11", "c@01"]),
     (SetConfiguration(None, ONE, at("c@01")), ["c@01"]),
@@ -77,7 +77,7 @@ PAIRS: list[tuple[Message, list[str]]] = [
     (GetLogInfo(1, None, None), []),
     (LogInfo(1, "", 0, 0, 1, 1, (), b""), []),
     (FetchLog(1, "", 0, 0, 1, 0, 0, contents=True), []),
-    (LogPage(1, None, (), b"", b""), []),
+    (LogPage(1, None, (0,), (NEWS,)), []),
     (Refused(1, "busy"), []),
 ]
 

@@ -87,7 +87,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     """Health of a topic: its violations, and advice."""
 
     members: int
-    publications: int  # the largest count of any member
+    publications: int  # records; the largest count of any member
     silent: tuple[NodeId, ...]  # referred to, but without an answer
     violations: tuple[Violation, ...]
     advice: tuple[str, ...]
@@ -120,7 +120,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 def diagnose(inspection: Inspection) -> Diagnosis:
     """Judge the inspection of a topic."""
     snapshot = inspection.snapshot
-    found = (*live_violations(inspection), *publication_violations(snapshot))
+    found = (*live_violations(inspection), *stored_violations(snapshot))
     members = [node for node, status in inspection.statuses.items() if status.member]
     return Diagnosis(
         members=len(members),
@@ -175,7 +175,7 @@ def explain(inspection: Inspection, node: NodeId, journal: ChangePage | None) ->
     if node not in known:
         there = f"its nodes are {listed(sorted(known))}" if known else "the topic has no nodes"
         raise InputError(f"no node {node[:64]!r} is known in {snapshot.topic!r}; {there}")
-    found = (*live_violations(inspection), *publication_violations(snapshot))
+    found = (*live_violations(inspection), *stored_violations(snapshot))
     return Explanation(
         node=node,
         standing=_standing(inspection, node),
@@ -219,6 +219,27 @@ def live_violations(inspection: Inspection) -> Iterator[Violation]:
         if health.clones and node not in names:
             where = ", ".join(health.clones)
             yield Violation(Layer.PROCESSES, f"{node} is also the name of the process at {where}")
+
+
+def stored_violations(snapshot: Snapshot) -> Iterator[Violation]:
+    """Yield the members that lack publications; if none does, those with a wrong trie or id.
+
+    As ``publication_violations``, but the numbers count records, as users do, and not batches.
+    """
+    stored = {
+        node: {batch.id: batch.count for batch in state.publications}
+        for node, state in snapshot.subscribers.items()
+        if state.member
+    }
+    known = {key: count for each in stored.values() for key, count in each.items()}
+    is_complete = True
+    for node, own in stored.items():
+        if missing := known.keys() - own.keys():
+            is_complete = False
+            lacking, total = sum(known[key] for key in missing), sum(known.values())
+            yield Violation(Layer.PUBLICATIONS, f"{node} lacks {lacking} of {total} publications")
+    if is_complete:
+        yield from publication_violations(snapshot)
 
 
 def warnings(inspection: Inspection) -> Iterator[str]:

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from skipring.core.log_messages import Refused
+from skipring.core.batches import RecordBatch
+from skipring.core.log import MemoryLog
+from skipring.core.log_messages import FetchLog, LogPage, Refused
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.prefix import ALL, Prefix
-from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.summaries import EMPTY_ROOT
 from skipring.core.trie import PublicationTrie
@@ -33,10 +34,8 @@ from skipring.wire.rpc import (
     DatabasePage,
     FetchChanges,
     FetchDatabase,
-    FetchPublications,
     GetNodeStatus,
     NodeStatus,
-    PublicationPage,
 )
 from skipring.world.snapshot import Snapshot
 
@@ -97,9 +96,9 @@ async def open_inspector(
 
 
 class _Stored(Struct, frozen=True, gc=False):
-    """Publications of a node, and hashes that do not follow from them."""
+    """Batches of a node, opaque without contents, and hashes that do not follow from them."""
 
-    publications: tuple[Publication, ...] = ()
+    publications: tuple[RecordBatch, ...] = ()
     hashes: dict[Prefix, bytes] = {}
 
 
@@ -318,25 +317,32 @@ class Inspector:
 
     async def _pages_of(
         self, node: NodeId, end: int, contents: TopicContents
-    ) -> tuple[Publication, ...] | None:
-        """Return all stored publications of a node below an offset; None if it stops answering."""
-        listed: list[Publication] = []
+    ) -> tuple[RecordBatch, ...] | None:
+        """Return all stored batches of a node below an offset; None if it stops answering."""
+        listed: list[RecordBatch] = []
         start: int | None = 0
-        payloads = contents is TopicContents.PAYLOADS
+        has_contents = contents is TopicContents.PAYLOADS
         while start is not None and start < end:
-            question = partial(FetchPublications, start=start, end=end, payloads=payloads)
+            question = fetch_log(start, end, contents=has_contents)
             page = await self._client.request(
-                self._topic, node, question, PublicationPage, self._patience_s, ATTEMPTS
+                self._topic, node, question, LogPage, self._patience_s, ATTEMPTS
             )
             is_too_much = self._listed_bytes > LISTED_BYTES_MAX
-            if not isinstance(page, PublicationPage) or is_too_much:
+            if not isinstance(page, LogPage) or is_too_much:
                 return None
             if page.next is not None and page.next <= start:
                 return None  # it would never end
-            listed += page.publications
-            self._listed_bytes += sum(each.size_bytes for each in page.publications)
+            listed += page.batches
+            self._listed_bytes += sum(each.size_bytes for each in page.batches)
             start = page.next
         return tuple(listed)
+
+
+def fetch_log(start: int, end: int, *, contents: bool) -> Callable[[int], FetchLog]:
+    """Return a request for the batches of a log between two offsets, in any store."""
+    return partial(
+        FetchLog, store="", epoch=0, start=start, end=end, bits=0, prefix=0, contents=contents
+    )
 
 
 def _referred_to_by(status: NodeStatus) -> Iterator[NodeId]:
@@ -377,11 +383,11 @@ def ring_state(status: NodeStatus, stored: _Stored = NOTHING_STORED) -> Subscrib
     )
 
 
-def _wrong_hashes(root: bytes, publications: tuple[Publication, ...]) -> dict[Prefix, bytes]:
-    """Return the root that a node reports if it does not follow from its publications.
+def _wrong_hashes(root: bytes, batches: tuple[RecordBatch, ...]) -> dict[Prefix, bytes]:
+    """Return the root that a node reports if it does not follow from its batches.
 
     A node reports the root of an empty trie during a backfill.
     """
     trie = PublicationTrie()
-    trie.add_many((publication.id, place) for place, publication in enumerate(publications))
+    trie.add_many(MemoryLog(batches).entries())
     return {} if root in (trie.root(), EMPTY_ROOT) else {ALL: root}

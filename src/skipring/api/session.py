@@ -32,7 +32,7 @@ from skipring.node.settings import NodeSettings
 from skipring.security.credentials import may_act_as
 from skipring.storage.data_dir import check_name, node_id
 from skipring.storage.delivery_log import DeliveryLog
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from skipring.wire.rpc import Address
 
 if TYPE_CHECKING:  # reads certificates, which few processes need
@@ -60,7 +60,7 @@ class Session:
         self._listen = listen
         self._data_dir = data_dir
         self._host: NodeHost | None = None
-        self._store: PublicationStore | None = None
+        self._store: LogStore | None = None
         self._leaves: dict[TopicId, Leave] = {}  # how to leave each joined topic
         self._resources = AsyncExitStack()
         self._is_connected = False
@@ -85,7 +85,7 @@ class Session:
         return self._host
 
     @property
-    def store(self) -> PublicationStore | None:
+    def store(self) -> LogStore | None:
         """Return the store, None if publications are in memory; raise as ``host`` does."""
         if not self._is_connected:
             raise SkipringError(NOT_CONNECTED)
@@ -99,7 +99,7 @@ class Session:
             trace = None
             if self._data_dir is not None:
                 self._name = node_id(self._data_dir, self._name or None)
-                store = await opened(PublicationStore.open, self._data_dir)
+                store = await opened(LogStore.open, self._data_dir)
                 self._store = resources.enter_context(store)
                 trace = await asyncio.to_thread(DeliveryLog.open, self._data_dir, store)
             self._host = NodeHost(

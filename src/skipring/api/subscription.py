@@ -12,10 +12,9 @@ from msgspec import Struct
 
 from skipring.api.reader import READ_AT_ONCE, Cursor, Publication
 from skipring.api.topic_session import Health, TopicSession
-from skipring.core.events import PublishRequested
-from skipring.core.limits import PAYLOAD_BYTES_MAX, check_publication
+from skipring.core.batches import RECORDS_MAX, BatchRecord, check_record
+from skipring.core.limits import PAYLOAD_BYTES_MAX
 from skipring.core.peers import TopicId
-from skipring.core.publications import Publication as StoredPublication
 from skipring.errors import InputError, MessageError, SkipringError, StorageError
 from skipring.node.publisher import REPLICAS_TIMEOUT_S
 from skipring.observability.clock import BEFORE_1970, publication_time_us
@@ -24,7 +23,6 @@ from skipring.observability.clock import BEFORE_1970, publication_time_us
 # 64 times as much.
 PUBLISHED_AT_ONCE_BYTES: Final = 1 << 18
 PUBLICATION_BYTES_MIN: Final = 1 << 12  # Guess: the overhead of a small publication.
-PUBLISHED_TOGETHER: Final = 256  # Guess: this number of publications shares a commit and a message.
 READ_MANY: Final = 1024  # Guess: enough to spread the cost of a call.
 
 
@@ -117,7 +115,7 @@ class Subscription:
             raise InputError(
                 f"expected a number of members, 0 or more, got {replicas!r}", parameter="replicas"
             )
-        (made,) = await self._publish([self._request(payload, key, headers)])
+        (made,) = await self._publish([self._record(payload, key, headers)])
         if replicas:
             await self._host.replications.reached(self._topic, made, replicas, timeout)
         return made
@@ -125,9 +123,10 @@ class Subscription:
     async def publish_many(self, records: Iterable[bytes | Record]) -> list[bytes]:
         """Publish payloads or records in order; return their ids once they are stored here.
 
-        They share commits and messages: for many small ones this costs a fraction of ``publish``.
-        Raise InputError with the index of the first invalid one, and publish nothing. Raise
-        StorageError if the disk fails: its ``ids`` are those of the records that were sent.
+        Up to 256 of them share a batch, a commit and a message: for many small ones this costs a
+        fraction of ``publish``. A member has all records of a batch or none. Raise InputError with
+        the index of the first invalid record, and publish nothing. Raise StorageError if the disk
+        fails: its ``ids`` are those of the records that were sent.
         """
         self._session.check_open()
         if not isinstance(records, Iterable):
@@ -137,15 +136,15 @@ class Subscription:
             )
         made: list[bytes] = []
         now = publication_time_us()
-        requests = [
-            PublishRequested(payload=record, time=now)
+        checked = [
+            BatchRecord(record, now)
             if type(record) is bytes and len(record) <= PAYLOAD_BYTES_MAX
-            else self._record_request(index, record)
+            else self._record_at(index, record)
             for index, record in enumerate(records)
         ]
-        for start in range(0, len(requests), PUBLISHED_TOGETHER):
+        for start in range(0, len(checked), RECORDS_MAX):
             try:
-                made += await self._publish(requests[start : start + PUBLISHED_TOGETHER])
+                made += await self._publish(checked[start : start + RECORDS_MAX])
             except StorageError as error:
                 raise type(error)(str(error), ids=(*made, *error.ids)) from error
         return made
@@ -164,47 +163,41 @@ class Subscription:
         await self._host.resend(self._topic, error.ids)
         return list(error.ids)
 
-    def _record_request(self, index: int, record: bytes | Record) -> PublishRequested:
+    def _record_at(self, index: int, record: bytes | Record) -> BatchRecord:
         try:
             if isinstance(record, Record):
-                return self._request(record.payload, record.key, record.headers)
-            return self._request(record)
+                return self._record(record.payload, record.key, record.headers)
+            return self._record(record)
         except InputError as error:
             raise InputError(str(error), parameter=f"records[{index}]") from None
 
-    def _request(
+    def _record(
         self, payload: bytes, key: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> PublishRequested:
-        """Return a validated request; the node does not validate it again."""
+    ) -> BatchRecord:
+        """Return a validated record; the node does not validate it again."""
         now = time_ns() // 1000
         if now < 0:
             raise SkipringError(BEFORE_1970)
         is_plain = type(payload) is bytes and key is None and not headers
         if is_plain and len(payload) <= PAYLOAD_BYTES_MAX:
-            return PublishRequested(payload=payload, time=now)
-        request = PublishRequested(
-            payload=_as_bytes(payload, "payload"),
-            time=now,
-            key=None if key is None else _as_bytes(key, "key"),
-            headers=_as_headers(headers or {}),
-        )
-        checked = StoredPublication(
-            publisher=self._host.name,
-            seq=0,
-            payload=request.payload,
-            time=request.time,
-            key=request.key,
-            headers=request.headers,
+            return BatchRecord(payload, now)
+        record = BatchRecord(
+            _as_bytes(payload, "payload"),
+            now,
+            None if key is None else _as_bytes(key, "key"),
+            _as_headers(headers or {}),
         )
         try:
-            check_publication(checked)
+            check_record(record)
         except MessageError as error:
             raise InputError(str(error)) from None
-        return request
+        return record
 
-    async def _publish(self, requests: Sequence[PublishRequested]) -> list[bytes]:
-        made = await self._host.publish(self._topic, *requests)
-        self._published_bytes += sum([PUBLICATION_BYTES_MIN + len(r.payload) for r in requests])
+    async def _publish(self, records: Sequence[BatchRecord]) -> list[bytes]:
+        made = await self._host.publish(self._topic, *records)
+        self._published_bytes += sum(
+            [PUBLICATION_BYTES_MIN + len(each.payload) for each in records]
+        )
         if self._published_bytes >= PUBLISHED_AT_ONCE_BYTES:
             self._published_bytes = 0
             await asyncio.sleep(0)  # without a disk no other await yields to the loop

@@ -23,7 +23,7 @@ from skipring.net.addresses import supervisor_at
 from skipring.net.event_loop import Timer
 from skipring.node.host import NodeHost
 from skipring.observability.clock import time_us
-from skipring.storage.topic_log import TopicLog
+from skipring.storage.topic_log import SegmentLog
 from skipring.wire.limits import check_topic
 
 LEAVE_S: Final = 5.0  # Guess: a caller that stops does not want to wait much longer.
@@ -78,7 +78,7 @@ class TopicSession:
         self._log: Log = MemoryLog()
         self._store_id: str | None = None
         self._last_cursors: list[Cursor] = []  # set on leaving: the store may be closed
-        self.reader = Reader(topic, self._log, "all", now=0)  # an empty one before ``open``
+        self.reader = Reader(self._log, "all", now=0)  # an empty one before ``open``
         self.is_open = False
         self._has_been_opened = False
         tick_s = session.settings.tick_s
@@ -119,7 +119,7 @@ class TopicSession:
         now = time_us()
         self._log = self._session.join(self.topic, self.leave)
         self._store_id = None if store is None else store.id
-        self.reader = Reader(self.topic, self._log, self._start, now)
+        self.reader = Reader(self._log, self._start, now)
         self.host.attach(self.topic, self.reader.on_deliver, self.on_confirmed)
         self.is_open = self._has_been_opened = True
         self._ticker.start()
@@ -163,7 +163,7 @@ class TopicSession:
 
         It is never beyond the durable mark. Raise CursorError if there is no data directory.
         """
-        if self._store_id is None or not isinstance(self._log, TopicLog):
+        if self._store_id is None or not isinstance(self._log, SegmentLog):
             raise CursorError(
                 "a cursor points into a data directory, and there is none; "
                 "use it inside the block, on a connection with a data_dir"
@@ -181,7 +181,7 @@ class TopicSession:
 
     def _cursor_at(self, offset: int) -> Cursor:
         assert self._store_id is not None
-        assert isinstance(self._log, TopicLog)
+        assert isinstance(self._log, SegmentLog)
         chain = self._log.chain_at(offset)
         return Cursor(self._store_id, self.topic, self._log.epoch, offset, chain)
 

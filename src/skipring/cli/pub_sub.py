@@ -30,9 +30,8 @@ from skipring.cli.options import (
 if TYPE_CHECKING:
     from skipring.core.publications import Publication
     from skipring.net.access import Access
-    from skipring.rpc.publisher import PublishPlan
+    from skipring.rpc.publisher import PublishedRecord, PublishPlan
     from skipring.rpc.tail import TailPlan
-    from skipring.wire.rpc import PublishAck
 
 STDIN: Final = 0
 STDOUT: Final = 1
@@ -82,7 +81,7 @@ def pub(
     from skipring.node.process import run
     from skipring.rpc.publisher import publish_all
 
-    def emit(published: PublishAck) -> None:
+    def emit(published: PublishedRecord) -> None:
         line = {"id": published.id.hex(), "offset": published.offset, "topic": topic}
         click.echo(json.dumps(line) if as_json else published.id.hex())
 
@@ -266,7 +265,7 @@ def _as_json(topic: str, publication: Publication) -> dict[str, Any]:
         fields["key"] = None
     else:
         fields |= _text_field("key", publication.key)
-    return fields | _text_field("payload", publication.payload or b"")
+    return fields | _text_field("payload", publication.payload)
 
 
 def _text_field(name: str, value: bytes) -> dict[str, str]:
@@ -282,7 +281,7 @@ def _as_line(publication: Publication) -> str:
     is_today = moment.date() == datetime.now(UTC).astimezone().date()
     when = f"{moment:%H:%M:%S}" if is_today else f"{moment:%Y-%m-%d %H:%M:%S}"
     key = NO_KEY if publication.key is None else _printable(publication.key) or '""'
-    payload = _printable(publication.payload or b"")
+    payload = _printable(publication.payload)
     return f"{when}  {publication.publisher}  {key}  {payload}"
 
 
@@ -298,7 +297,7 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "\\": "\\", "0": "\0", "r": "\r"}
 
 def _formatted(form: str, topic: str, publication: Publication) -> str:
     """Replace the tokens of kcat's format, and additional tokens, with fields of a publication."""
-    key, payload = publication.key, publication.payload or b""
+    key, payload = publication.key, publication.payload
     tokens = {
         "%": "%",
         "s": _as_text(payload),

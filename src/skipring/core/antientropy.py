@@ -16,12 +16,12 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Final
 
+from skipring.core.batches import RecordBatch, in_chunks
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Origin, Outbox
 from skipring.core.messages import CheckAndPublish, CheckTrie, Publications, TrieEqual
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL, Prefix, are_disjoint
-from skipring.core.publications import Publication, in_chunks
 from skipring.core.reconcile import Reconciler
 from skipring.core.replica import Replica
 from skipring.core.scrub import Scrubber
@@ -357,8 +357,8 @@ class AntiEntropy:
 
     def on_publications(
         self, message: Publications, sender: NodeId | None, out: Outbox
-    ) -> tuple[Publication, ...]:
-        """Store the publications that were missing here, and return them (Publish)."""
+    ) -> tuple[RecordBatch, ...]:
+        """Store the batches that were missing here, and return them (Publish)."""
         added = self._replica.add(message.publications, out, origin=Origin.REPAIR)
         if added:
             self.reset_backoff()
@@ -374,6 +374,8 @@ class AntiEntropy:
 
     def is_equal(self, message: TrieEqual) -> bool:
         """Return True if a peer has the same root, and the root has not changed since (T19)."""
+        if self._replica.has_index_backlog:
+            return False
         trie = self._replica.index()
         return trie.is_fresh and message.root == trie.root()
 
@@ -422,11 +424,11 @@ class AntiEntropy:
 
     def _affordable(
         self, to: NodeId, answer: Reconciler, out: Outbox
-    ) -> list[tuple[Publication, ...]]:
+    ) -> list[tuple[RecordBatch, ...]]:
         """Return the chunks that the partner has credit for; describe the rest (T14)."""
         config, spent = self._config, self._replica.chunks_spent(to)
         credit = min(config.answer_chunks, config.credit_chunks - spent)
-        chunks: list[tuple[Publication, ...]] = []
+        chunks: list[tuple[RecordBatch, ...]] = []
         missing = self._replica.read_many(answer.entries(), out) if credit > 0 else ()
         for chunk in in_chunks(missing, config.chunk_bytes):
             if len(chunks) == credit:

@@ -22,12 +22,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from skipring.core.antientropy import TransferTracker
+from skipring.core.batches import with_body
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Backfilled, Outbox
+from skipring.core.effects import Backfilled, Origin, Outbox
 from skipring.core.limits import NUMBER_MAX, SURVEY_BITS_MAX
-from skipring.core.log import HistoryPage
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
-from skipring.core.log_pages import decode_page
 from skipring.core.peers import NodeId
 from skipring.core.replica import Replica
 from skipring.core.state import (
@@ -49,7 +48,7 @@ READ_TICKS_MAX: Final = 64  # Guess: after that, a node asks for handovers durin
 
 
 class PageRead(Struct, frozen=True, gc=False):
-    """Accepted publications of one page: bytes, number, and number of new ones."""
+    """Genuine batches of one page: bytes, number, and number of new ones."""
 
     size_bytes: int
     rows: int
@@ -113,8 +112,8 @@ class BackfillClient:
         self.is_expected, self.run = False, None
 
     def maybe_start(self, neighbours: Sequence[NodeId], out: Outbox) -> None:
-        """Start an expected backfill, if there are neighbours."""
-        if not self.is_expected or not neighbours:
+        """Start an expected backfill, if there are neighbours and the own log is read."""
+        if not self.is_expected or not neighbours or self._replica.is_starting:
             return
         self.is_expected = False
         sources: dict[NodeId, BackfillSourceState] = {}
@@ -172,26 +171,16 @@ class BackfillClient:
             extent = LogExtent(message.store, message.epoch, message.end, message.count)
             run.sources[sender] = replace(source, extent=extent, progress=SourceProgress())
         elif isinstance(message, LogPage) and source.extent is not None and source.is_asked:
-            page = self._accepted(source, source.extent, message)
-            if page is None:
+            if not _is_onward(source, source.extent, message):
                 run = _without(run, sender)
             else:
                 self._follow(run, sender, message.next, out, is_throttled=is_throttled)
-                is_new = self._store(run, sender, source.extent, page, out)
+                is_new = self._store(run, sender, source.extent, message, out)
         else:
             run = _without(run, sender)
         self.run = run
         self._advance(run, out, is_throttled=is_throttled)
         return is_new or self.run is None
-
-    def _accepted(
-        self, source: BackfillSourceState, extent: LogExtent, page: LogPage
-    ) -> HistoryPage | None:
-        """Return the contents of a page, or None if the source should be replaced."""
-        is_onward = page.next is None or source.start < page.next <= extent.end
-        if not is_onward or source.pages >= PAGES_MAX:
-            return None
-        return decode_page(page.publications, page.ids)
 
     def _follow(
         self,
@@ -217,22 +206,29 @@ class BackfillClient:
         run: BackfillRunState,
         node: NodeId,
         extent: LogExtent,
-        page: HistoryPage,
+        page: LogPage,
         out: Outbox,
     ) -> bool:
-        """Store the publications of a page; return True if one of them is new."""
-        if not page.publications:
-            return False
-        assert page.encoded is not None
-        before = self._replica.count
-        is_new = self._replica.add_backfill(page, out)
-        if is_new:
+        """Store the batches of a page; return True if one of them is new."""
+        replica = self._replica
+        complete = with_body(page.batches, opaque=False)
+        new = replica.add(complete, out, origin=Origin.REPAIR)
+        added = {batch.id for batch in new}
+        known = [
+            batch
+            for batch in complete
+            if batch.id not in added
+            and replica.offset_of(batch.id) is not None
+            and batch.is_genuine(replica.topic)
+        ]
+        if new:
             self._transfers.on_page(is_last=False)
-        count, source = self._replica.count, run.sources[node]
-        read = PageRead(len(page.encoded.data), len(page.publications), count - before)
-        progress = after_page(source.progress, read, count, extent.count)
+        source = run.sources[node]
+        size_bytes = sum(batch.size_bytes for batch in (*new, *known))
+        read = PageRead(size_bytes, len(new) + len(known), len(new))
+        progress = after_page(source.progress, read, replica.count, extent.count)
         run.sources[node] = replace(source, progress=progress)
-        return is_new
+        return len(new) > 0
 
     def _advance(self, run: BackfillRunState, out: Outbox, *, is_throttled: bool) -> None:
         """Assign prefixes to idle sources; end the backfill when no prefix remains."""
@@ -331,3 +327,9 @@ def _chosen(run: BackfillRunState, held: int, backfill_min: int) -> BackfillRunS
     bits = max(len(run.sources) - 1, 0).bit_length()
     prefixes = tuple(range(1 << bits)) if run.sources else ()
     return replace(run, bits=bits, prefixes=prefixes, is_reading=True)
+
+
+def _is_onward(source: BackfillSourceState, extent: LogExtent, page: LogPage) -> bool:
+    """Return True if a page advances in the log of its source."""
+    is_onward = page.next is None or source.start < page.next <= extent.end
+    return is_onward and source.pages < PAGES_MAX

@@ -1,8 +1,11 @@
 """Record batches: consecutive records of one publisher with one id.
 
-A batch can be the paper's publication (section 4.2): ids, trie, announcements, repair and storage
-then work on batches, and a member has all records of a batch or none. No node uses it yet
-(decision 53).
+A batch is the paper's publication (section 4.2): ids, trie, announcements, repair and storage work
+on batches, and a member has all records of a batch or none (decision 53). Messages and world files
+keep the paper's word for it.
+
+A batch without a body is *opaque*: only its id is known. World files without payloads contain such
+batches, and members list the batches of their log in this form.
 """
 
 from __future__ import annotations
@@ -10,20 +13,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from struct import Struct as Layout
 from typing import Annotated, Final, Self
 
 from msgspec import DecodeError, Meta, Struct, msgpack
-from msgspec.structs import force_setattr
+from msgspec.structs import replace
 
-from skipring.core.limits import HEADERS_MAX, KEY_BYTES_MAX, NUMBER_MAX, PAYLOAD_BYTES_MAX
+from skipring.core.limits import (
+    HEADERS_BYTES_MAX,
+    HEADERS_MAX,
+    KEY_BYTES_MAX,
+    NUMBER_MAX,
+    PAYLOAD_BYTES_MAX,
+    check_text,
+    match_node,
+)
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import ID_BYTES, RECORD_BYTES_MAX
+from skipring.core.publications import ID_BYTES, Publication, PublicationId
+from skipring.errors import MessageError
 
 RECORDS_MAX: Final = 256  # Guess; the index in a record id would allow 65,536.
 BATCH_BYTES_MAX: Final = 512 * 1024  # Guess: the body of a batch of two or more records.
+# Limit of a body. The largest accepted record is shorter: 512 KiB of payload, key and headers
+# (``limits``), a number and the sizes of 132 fields.
+BODY_BYTES_MAX: Final = 528 * 1024
+OVERHEAD_BYTES: Final = 64  # Guess: size of a batch in a message besides its body.
 _BATCH_PART: Final = ID_BYTES - 2  # bytes of a batch id in the ids of its records
 _ARRAY_BYTES: Final = 3  # before the records in a body
 _FIXARRAY_MAX: Final = 15  # elements of a msgpack array whose header has one byte
+
+_NUMBERS: Final = Layout(">QH?")  # first number, count, flag
 
 _ID: Final = blake2b(digest_size=ID_BYTES, person=b"skipring batch")
 
@@ -37,6 +56,26 @@ class BatchRecord(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
     time: Number = 0  # microseconds since the epoch at the publisher; 0 if unknown
     key: Annotated[bytes, Meta(max_length=KEY_BYTES_MAX)] | None = None
     headers: Annotated[dict[str, str], Meta(max_length=HEADERS_MAX)] = {}
+
+
+def check_record(record: BatchRecord) -> None:
+    """Check a record of the application: raise MessageError if a field exceeds its limit."""
+    size, key = len(record.payload), record.key
+    if size > PAYLOAD_BYTES_MAX:
+        raise MessageError(f"a payload of {size} bytes exceeds the limit of {PAYLOAD_BYTES_MAX}")
+    if key is not None and len(key) > KEY_BYTES_MAX:
+        raise MessageError(f"a key of {len(key)} bytes exceeds the limit of {KEY_BYTES_MAX}")
+    if not 0 <= record.time <= NUMBER_MAX:
+        raise MessageError("a time outside 0 to 2^63-1")
+    if len(record.headers) > HEADERS_MAX:
+        raise MessageError(f"{len(record.headers)} headers exceed the limit of {HEADERS_MAX}")
+    size = 0
+    for item in record.headers.items():
+        for text in item:
+            check_text(text)
+            size += len(text.encode())
+    if size > HEADERS_BYTES_MAX:
+        raise MessageError(f"headers of {size} bytes exceed the limit of {HEADERS_BYTES_MAX}")
 
 
 _ENCODER: Final = msgpack.Encoder()
@@ -55,9 +94,9 @@ class RecordBatch(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
     publisher: NodeId
     first: Number  # sequence number of the first record
     count: Annotated[int, Meta(ge=1, le=RECORDS_MAX)]
-    body: Annotated[bytes, Meta(max_length=RECORD_BYTES_MAX)]  # msgpack array of records
+    body: Annotated[bytes, Meta(max_length=BODY_BYTES_MAX)]  # msgpack array of records
     unordered: bool = False  # published by a sink: numbers identify but do not order
-    id: bytes = b""
+    id: PublicationId = b""
 
     @classmethod
     def of(
@@ -71,7 +110,7 @@ class RecordBatch(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
     ) -> Self:
         """Encode records as one batch and compute its id."""
         body = _ENCODER.encode(records)
-        return cls._with_id(cls(publisher, first, len(records), body, unordered), topic)
+        return cls(publisher, first, len(records), body, unordered).with_id(topic)
 
     @classmethod
     def split(
@@ -83,35 +122,55 @@ class RecordBatch(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
         """
         for rows in _parts(map(_ENCODER.encode, records)):
             body = _array_header(len(rows)) + b"".join(rows)
-            yield cls._with_id(cls(publisher, first, len(rows), body), topic)
+            yield cls(publisher, first, len(rows), body).with_id(topic)
             first += len(rows)
 
-    @classmethod
-    def _with_id(cls, batch: Self, topic: TopicId) -> Self:
-        assert 0 < batch.count <= RECORDS_MAX, f"{batch.count} records in a batch"
-        assert len(batch.body) <= RECORD_BYTES_MAX, f"{len(batch.body)} bytes in a batch"
-        force_setattr(batch, "id", batch.id_in(topic))
-        return batch
+    def with_id(self, topic: TopicId) -> Self:
+        """Return the batch with the id of its fields; an opaque batch keeps its id."""
+        if not self.body and len(self.id) == ID_BYTES:
+            return self
+        return replace(self, id=self.id_in(topic))
 
     def id_in(self, topic: TopicId) -> bytes:
-        """Return the id in a topic: 256 bits over all fields."""
+        """Return the id in a topic: 256 bits over all fields (section 4.2)."""
         state = _hash_state(topic, self.publisher).copy()
-        numbers = self.first.to_bytes(8, "big") + self.count.to_bytes(2, "big")
-        state.update(numbers + (b"\1" if self.unordered else b"\0"))
+        state.update(_NUMBERS.pack(self.first, self.count, self.unordered))
         state.update(self.body)
         return state.digest()
 
     def is_genuine(self, topic: TopicId) -> bool:
-        """Return True if the id is the hash of the fields."""
-        return self.id == self.id_in(topic)
+        """Return True if the numbers are in range and the id is the hash of the fields.
+
+        Of an opaque batch, only the length of the id is checked.
+        """
+        if not (0 <= self.first <= NUMBER_MAX and 0 < self.count <= RECORDS_MAX):
+            return False
+        return self.id == self.id_in(topic) if self.body else len(self.id) == ID_BYTES
+
+    @property
+    def is_acceptable(self) -> bool:
+        """Return True if readers accept these fields in a message; the id is not verified."""
+        is_possible = 0 <= self.first <= NUMBER_MAX and 0 < self.count <= RECORDS_MAX
+        is_short = len(self.body) <= BODY_BYTES_MAX and len(self.id) == ID_BYTES
+        return is_possible and is_short and match_node(self.publisher) is not None
 
     @property
     def end(self) -> int:
         """Return the sequence number after the last record."""
         return self.first + self.count
 
+    @property
+    def size_bytes(self) -> int:
+        """Return the approximate size in a message."""
+        return OVERHEAD_BYTES + len(self.body)
+
     def records(self) -> tuple[BatchRecord, ...]:
-        """Decode the records; raise ValueError if the body is invalid or their number differs."""
+        """Decode the records; none if the batch is opaque.
+
+        Raise ValueError if the body is invalid or has another number of records.
+        """
+        if not self.body:
+            return ()
         try:
             records = _RECORDS.decode(self.body)
         except DecodeError as error:
@@ -120,9 +179,53 @@ class RecordBatch(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
             raise ValueError(f"{len(records)} records in a batch of {self.count}")
         return records
 
+    def publications(self) -> list[Publication]:
+        """Decode the records, each with its publisher, number and id (``records``)."""
+        return [
+            Publication(
+                publisher=self.publisher,
+                seq=self.first + index,
+                payload=each.payload,
+                time=each.time,
+                key=each.key,
+                headers=each.headers,
+                id=self.record_id(index),
+            )
+            for index, each in enumerate(self.records())
+        ]
+
     def record_id(self, index: int) -> bytes:
         """Return the id of a record: 30 bytes of the batch id, then the index."""
         return self.id[:_BATCH_PART] + index.to_bytes(2, "big")
+
+    def record_ids(self) -> list[bytes]:
+        """Return the ids of all records."""
+        part = self.id[:_BATCH_PART]
+        return [part + index.to_bytes(2, "big") for index in range(self.count)]
+
+
+def batch_part(record_id: bytes) -> bytes:
+    """Return the first bytes of the id of the batch that contains a record."""
+    return record_id[:_BATCH_PART]
+
+
+def with_body(batches: tuple[RecordBatch, ...], *, opaque: bool) -> tuple[RecordBatch, ...]:
+    """Return the batches with a body; all of them if opaque ones are accepted."""
+    return batches if opaque else tuple([batch for batch in batches if batch.body])
+
+
+def in_chunks(batches: Iterable[RecordBatch], size: int) -> Iterator[tuple[RecordBatch, ...]]:
+    """Yield batches in groups of at most ``size`` bytes; a larger one is alone (T14)."""
+    chunk: list[RecordBatch] = []
+    chunk_bytes = 0
+    for batch in batches:
+        if chunk and chunk_bytes + batch.size_bytes > size:
+            yield tuple(chunk)
+            chunk, chunk_bytes = [], 0
+        chunk.append(batch)
+        chunk_bytes += batch.size_bytes
+    if chunk:
+        yield tuple(chunk)
 
 
 def _parts(rows: Iterable[bytes]) -> Iterator[list[bytes]]:

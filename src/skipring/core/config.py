@@ -187,17 +187,9 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
     calm_ticks: int = 4
     # Guess: announcements are for new publications; anti-entropy transfers the rest.
     announced_max: int = 1024
-    # Forward and deliver a new publication first, and store it later. On for live nodes. Off where
-    # the order of effects is compared event by event.
-    defers_storage: bool = False
-    # Limits: a crash loses publications that are not stored yet. Measured: storing blocks
-    # for 2 microseconds per publication and 2 per KiB: about 35 ms at either limit.
-    deferred_max: int = 16384
-    deferred_bytes_max: int = 16 << 20
-    # Guess: defer the k-th Flush if busy_arrivals * k^2 publications have arrived: for half a
-    # second at 200 publications per second, for the full three seconds at a few thousand.
-    busy_arrivals: int = 4
-    flush_deferrals_max: int = 30  # Guess: three seconds, at ten Flush events per second.
+    # Index new ids while no publications arrive, many at once. On for live nodes. Off where the
+    # trie is compared after each event.
+    defers_indexing: bool = False
     want_flushes: int = 1  # Flush events until a missing publication is requested
     # T18: under steady publishing, compare tries in one of this many ticks; 1: in all.
     news_ticks: int = 1
@@ -230,7 +222,7 @@ class ProtocolConfig(Struct, frozen=True, gc=False):
             news_ticks=8,
             want_flushes=2,
             announced_max=64,
-            defers_storage=True,
+            defers_indexing=True,
             backfills=True,
             requests_handover=True,
             confirms_sync=True,

@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.messages import GetConfiguration, Message
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.publications import Encoded, Publication
 
 
 class Send(Struct, frozen=True, gc=False):
@@ -34,28 +34,37 @@ class Origin(StrEnum):
 
 
 class Store(Struct, frozen=True, gc=False):
-    """Publications to append to the log from ``offset`` on, before any later effect is sent."""
+    """Batches to append to the log from ``offset`` on, before any later effect is sent."""
 
     offset: int
-    publications: tuple[Publication, ...]
-    size_bytes: int = 0  # approximate size in a message; 0 if not counted
-    encoded: Encoded | None = None  # stored form, if the host already has it
+    batches: tuple[RecordBatch, ...]
+    size_bytes: int = 0  # approximate size in a message
 
 
 class Discard(Struct, frozen=True, gc=False):
-    """Corrupt or duplicate record at an offset, to quarantine (T12)."""
+    """Corrupt or duplicate batch at an offset, to quarantine (T12)."""
 
     offset: int
 
 
 class Deliver(Struct, frozen=True, gc=False):
-    """Publications for the application; stored from ``offset`` on, now or with a later Store."""
+    """Batches for the application, at consecutive offsets from ``offset`` on.
 
-    publications: tuple[Publication, ...]
+    ``records`` has the decoded records of each batch; none for an opaque batch.
+    """
+
+    batches: tuple[RecordBatch, ...]
+    records: tuple[tuple[BatchRecord, ...], ...]
     offset: int
     origin: Origin
     hops: int
-    size_bytes: int = 0  # approximate size in a message; 0 if not counted
+    size_bytes: int = 0  # approximate size in a message
+
+
+class Rejected(Struct, frozen=True, gc=False):
+    """Number of received batches that were dropped, because their id or body is invalid."""
+
+    count: int
 
 
 class PeerInSync(Struct, frozen=True, gc=False):
@@ -106,6 +115,7 @@ Effect: TypeAlias = (
     | Store
     | Discard
     | Deliver
+    | Rejected
     | PeerInSync
     | SendSynced
     | HeldBy

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.messages import Message
 from skipring.core.peers import NodeId
 from skipring.core.prefix import Prefix
@@ -48,35 +49,29 @@ class NodeSuspected(Struct, frozen=True, gc=False):
     node: NodeId
 
 
-class PublishRequested(Struct, frozen=True, kw_only=True, gc=False):
-    """Request to publish; ``publisher`` and ``seq`` are set if a client is the publisher."""
+class PublishRequested(Struct, frozen=True, gc=False):
+    """Request from the application to publish records; the machine numbers and batches them."""
 
-    payload: bytes
-    time: int = 0
-    key: bytes | None = None
-    headers: dict[str, str] = {}
-    publisher: NodeId | None = None
-    seq: int | None = None
+    records: tuple[BatchRecord, ...]
 
 
-class PublishManyRequested(Struct, frozen=True, gc=False):
-    """Request to publish several publications at once."""
+class SubmitRequested(Struct, frozen=True, gc=False):
+    """Request from a client to publish the batches that it has made."""
 
-    requests: tuple[PublishRequested, ...]
+    batches: tuple[RecordBatch, ...]
 
 
 class ResendRequested(Struct, frozen=True, gc=False):
-    """Request to broadcast stored publications again: their first broadcast may be lost."""
+    """Request to broadcast the batches of records again: their first broadcast may be lost.
+
+    An id is that of a record or of a batch.
+    """
 
     ids: tuple[bytes, ...]
 
 
 class Flush(Struct, frozen=True, gc=False):
     """Timer shorter than a tick: the machine sends deferred announcements and answers."""
-
-
-class Shutdown(Struct, frozen=True, gc=False):
-    """End of the process: the machine stores deferred publications."""
 
 
 class Overwritten(Struct, frozen=True, gc=False):
@@ -125,10 +120,9 @@ Event: TypeAlias = (
     | UnsubscribeRequested
     | NodeSuspected
     | PublishRequested
-    | PublishManyRequested
+    | SubmitRequested
     | ResendRequested
     | Flush
-    | Shutdown
     | Overwritten
     | IndexRequested
     | Corrupted

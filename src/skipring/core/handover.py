@@ -16,6 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from skipring.core.batches import in_chunks
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import HeldBy, Outbox, SendSynced
 from skipring.core.messages import (
@@ -29,7 +30,6 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL, Prefix
-from skipring.core.publications import in_chunks
 from skipring.core.replica import Replica
 from skipring.core.state import HandoversState, HandoverState
 from skipring.core.summaries import RangeSummary, Summary
@@ -200,10 +200,10 @@ class Handovers:
             out.send(to, Publications(chunk))
         replica.charge(to, len(chunks))
         is_progress = False
-        for publication in chain.from_iterable(chunks):
-            ids[publication.id] = max(ids[publication.id], 0) + 1  # memory may be corrupted
-            is_progress = is_progress or ids[publication.id] == 1
-            if ids[publication.id] > SENT_MAX:
+        for batch in chain.from_iterable(chunks):
+            ids[batch.id] = max(ids[batch.id], 0) + 1  # memory may be corrupted
+            is_progress = is_progress or ids[batch.id] == 1
+            if ids[batch.id] > SENT_MAX:
                 self.stop(to)
                 return False
         for key in missing:
@@ -249,7 +249,13 @@ class Handovers:
         listed = set(handover.ids)
         for prefix in handover.ranges:
             listed.update(trie.keys(prefix))
-        return len(listed)
+        return sum(map(self._records_of, listed))
+
+    def _records_of(self, key: bytes) -> int:
+        """Return the number of records of a batch."""
+        offset = self._replica.offset_of(key)
+        entry = self._replica.log.read(offset) if offset is not None else None
+        return entry.batch.count if entry is not None else 1
 
     def finished(self, out: Outbox, *, is_complete: bool) -> list[NodeId]:
         """Remove the finished handovers; return their receivers."""
@@ -281,9 +287,11 @@ class Handovers:
         if not is_from_somebody or len(keys) > IDS_ASKED or len(message.claims) > RANGES_ASKED:
             return
         held = [key for key in keys if self._replica.offset_of(key) is not None]
-        missing = [key for key in keys if self._replica.offset_of(key) is None]
+        # A node that still reads its log after a start does not know which ids are missing.
+        is_known = not self._replica.is_starting
+        missing = [key for key in keys if is_known and self._replica.offset_of(key) is None]
         claims = self._compared(message.claims)
-        if keys or claims:
+        if held or missing or claims:
             answer = Held(
                 self._node,
                 message.session,

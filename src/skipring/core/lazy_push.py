@@ -12,11 +12,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from skipring.core.batches import RecordBatch, in_chunks
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Outbox
 from skipring.core.messages import IHave, PublishMany, PublishNew, Want
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.publications import Publication, in_chunks
 from skipring.core.replica import Replica
 from skipring.core.state import AnnouncementState, LazyPushState, PendingWantState
 from skipring.core.summaries import SHORT_BYTES
@@ -51,8 +51,6 @@ class LazyPush:
         "_missing",
         "_news",
         "_node",
-        "_received",
-        "_received_ids",
         "_recent",
         "_recent_before",
         "_replica",
@@ -65,29 +63,24 @@ class LazyPush:
         # Since the last Flush, by short id.
         self._news: dict[bytes, Announcement] = {}  # to announce
         self._missing: dict[bytes, _PendingWant] = {}  # announced, but missing here
-        self._received: list[IHave] = []  # received while storage is deferred
-        self._received_ids = 0  # number of ids in _received
         self._recent: set[bytes] = set()  # stored since the last Flush
         self._recent_before: set[bytes] = set()  # stored between the last two Flush events
 
     @property
     def has_pending(self) -> bool:
         """Return True if announcements or requests wait for a Flush."""
-        return bool(self._news or self._missing or self._received)
+        return bool(self._news or self._missing)
 
     # -- announcements to neighbours ---------------------------------------------------------
 
-    def queue(self, publications: Iterable[Publication], news: Announcement) -> None:
-        """Queue new publications for announcement at the next Flush; drop those over the limit."""
-        for each in publications:
-            if len(self._news) >= self._config.announced_max:
-                return
-            self._news[each.id[:SHORT_BYTES]] = news
-
-    def mark_stored(self, stored: tuple[Publication, ...]) -> None:
-        """Remember stored ids, if RECENT_MAX allows, so that announcements need no lookup."""
-        if len(self._recent) + len(stored) <= RECENT_MAX:
-            self._recent.update([each.id[:SHORT_BYTES] for each in stored])
+    def queue(self, batches: Iterable[RecordBatch], news: Announcement) -> None:
+        """Queue new batches for announcement at the next Flush; drop those over the limit."""
+        for batch in batches:
+            short = batch.id[:SHORT_BYTES]
+            if len(self._recent) < RECENT_MAX:
+                self._recent.add(short)  # so that announcements of it need no lookup
+            if len(self._news) < self._config.announced_max:
+                self._news[short] = news
 
     def forget_stored(self) -> None:
         """Forget the remembered ids, so that announced ids are looked up in the trie."""
@@ -95,17 +88,8 @@ class LazyPush:
 
     # -- announcements from neighbours -------------------------------------------------------
 
-    def on_ihave(self, message: IHave, *, is_all_stored: bool) -> None:
+    def on_ihave(self, message: IHave) -> None:
         """Record missing ids until the next Flush; they may arrive over the tree before then."""
-        if is_all_stored:
-            self._record_missing(message)
-        # Publications with deferred storage are not in the trie before the Flush.
-        elif message.hops and self._received_ids < self._config.announced_max:
-            self._received.append(message)
-            self._received_ids += len(message.hops)
-
-    def _record_missing(self, message: IHave) -> None:
-        """Record the announced ids that are missing here."""
         # Usually all arrived recently; then no id has to be looked up.
         unknown = message.shorts().difference(self._recent, self._recent_before)
         missing, flushes = self._missing, self._config.want_flushes
@@ -125,14 +109,14 @@ class LazyPush:
             return
         # T14: a short request must not cause a long reply, nor many requests many replies.
         room = config.chunk_bytes if replica.chunks_spent(to) < config.credit_chunks else 0
-        sent: dict[int, list[Publication]] = {}  # by hops
+        sent: dict[int, list[RecordBatch]] = {}  # by hops
         for short, hops in message.short_ids():
             found = replica.find(short, out) if room > 0 else None
             if found is not None:
                 room -= found.size_bytes
                 sent.setdefault(hops, []).append(found)
-        for hops, publications in sent.items():
-            in_order = sorted(publications, key=_number_of)
+        for hops, batches in sent.items():
+            in_order = sorted(batches, key=_number_of)
             for part in in_chunks(in_order, config.chunk_bytes):
                 is_one = len(part) == 1
                 out.send(to, PublishNew(part[0], hops) if is_one else PublishMany(part, hops))
@@ -142,16 +126,12 @@ class LazyPush:
     # -- Flush -------------------------------------------------------------------------------
 
     def on_flush(self, neighbours: Iterable[NodeId], out: Outbox) -> None:
-        """Announce new publications and request missing ones; call it after deferred storage."""
-        received, self._received, self._received_ids = self._received, [], 0
-        is_far_behind = self._replica.has_index_backlog  # a lookup would take long
-        for message in received if not is_far_behind else ():
-            self._record_missing(message)
+        """Announce new batches and request missing ones."""
         news, self._news = self._news, {}
         missing, self._missing = self._missing, {}
         if news:
             self._announce(news, neighbours, out)
-        if not is_far_behind:
+        if not self._replica.has_index_backlog:  # a lookup would take long
             self._ask(missing, out)
         self._recent_before, self._recent = self._recent, set()
 
@@ -193,7 +173,6 @@ class LazyPush:
             missing={
                 k: PendingWantState(v.node, v.hops, v.flushes) for k, v in self._missing.items()
             },
-            heard=tuple(self._received),
             recent=tuple(sorted(self._recent)),
             told=tuple(sorted(self._recent_before)),
         )
@@ -204,9 +183,7 @@ class LazyPush:
         self._missing = {
             k: _PendingWant(v.node, v.hops, v.flushes) for k, v in state.missing.items()
         }
-        self._received = list(state.heard)
-        self._received_ids = sum(len(message.hops) for message in state.heard)
         self._recent, self._recent_before = set(state.recent), set(state.told)
 
 
-_number_of = attrgetter("publisher", "seq")
+_number_of = attrgetter("publisher", "first")

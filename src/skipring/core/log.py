@@ -1,69 +1,51 @@
-"""Log of publications: read by the machines, written by their host (effects Store, Discard).
+"""Log of batches: read by the machines, written by their host (effects Store, Discard).
 
-Offsets only grow. The trie is the index over the log.
+Offsets count records and only grow. The trie is the index over the log.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import compress
 from typing import Final, NamedTuple, Protocol
 
-from msgspec import Struct
-
-from skipring.core.publications import Encoded, Publication, SequenceId, encoded_all, newest_of
+from skipring.core.batches import RecordBatch
+from skipring.core.publications import SequenceId, newest_of
 from skipring.core.trie import PublicationTrie
 
-MEMORY_SEGMENT_RECORDS: Final = 1024  # Guess: as many as a segment on disk has.
-MEMORY_SEGMENT_BYTES: Final = 4 << 20  # Guess: more than a page contains.
+ANY_BYTE: Final = range(256)
 
 
-class EncodedRecords(NamedTuple):
-    """Encoded publications in order: offset, id and data of each."""
+class LogEntry(NamedTuple):
+    """Batch with the offset of its first record, and the running digest after it.
 
-    offsets: list[int]
-    ids: list[bytes]
-    data: list[bytes]
-
-    def first(self, count: int | None) -> EncodedRecords:
-        """Return the first ``count`` records; None: all."""
-        offsets, ids, data = self
-        return EncodedRecords(offsets[:count], ids[:count], data[:count])
-
-    def chosen(self, marks: Iterable[object]) -> EncodedRecords:
-        """Return the records whose flag is True."""
-        marks = list(marks)
-        offsets, ids, data = self
-        return EncodedRecords(
-            list(compress(offsets, marks)), list(compress(ids, marks)), list(compress(data, marks))
-        )
-
-
-class RecordRun(NamedTuple):
-    """Encoded publications with consecutive offsets, contiguous in a segment."""
-
-    length: int  # number of publications
-    ids: memoryview
-    data: memoryview
-
-
-class HistoryPage(Struct, frozen=True, gc=False):
-    """Publications of a page in a neighbour's log, with the ids that the neighbour stores.
-
-    A publication that has another id is corrupt. ``encoded`` is the stored form.
+    A log in memory has no running digest.
     """
 
-    publications: tuple[Publication, ...]
-    ids: bytes = b""  # concatenated
-    encoded: Encoded | None = None
+    offset: int
+    chain: bytes
+    batch: RecordBatch
+
+    @property
+    def end(self) -> int:
+        """Return the offset after the last record."""
+        return self.offset + max(self.batch.count, 1)  # memory may be corrupted
 
 
-class StoredSegment(NamedTuple):
-    """Records of one segment."""
+class PageLimits(NamedTuple):
+    """Limits of one read: bytes and entries that it returns, and that it scans."""
 
-    end: int  # of the segment
-    size_bytes: int  # of the whole segment
-    rows: EncodedRecords
+    bytes_max: int
+    entries_max: int
+    scanned_bytes_max: int
+    scanned_entries_max: int
+
+
+class EntryPage(NamedTuple):
+    """Entries of one read, and the offset at which the next one starts."""
+
+    entries: list[LogEntry]
+    next: int
 
 
 class LogIndex(NamedTuple):
@@ -81,7 +63,7 @@ class LogIndex(NamedTuple):
 
 
 class Log(Protocol):
-    """Publications of one topic that a subscriber has stored."""
+    """Batches of one topic that a subscriber has stored."""
 
     @property
     def store(self) -> str:
@@ -93,65 +75,63 @@ class Log(Protocol):
 
     @property
     def is_durable(self) -> bool:
-        """Return True if publications are on disk after the next commit."""
+        """Return True if batches are on disk after the next commit."""
 
     @property
     def end(self) -> int:
-        """Return the offset after the last publication."""
+        """Return the offset after the last record."""
 
     @property
     def durable_end(self) -> int:
         """Return the durable mark; 0 in memory."""
 
+    @property
+    def records(self) -> int:
+        """Return the number of records, without absent ones."""
+
     def chain_at(self, offset: int) -> bytes:
-        """Return the running digest over all ids before an offset; empty in memory."""
+        """Return the running digest over all batches before an offset; empty in memory."""
 
-    def read(self, offset: int) -> Publication | None:
-        """Return the publication at an offset, or None if it cannot be read."""
+    def read(self, offset: int) -> LogEntry | None:
+        """Return the entry that contains an offset, or None if it cannot be read."""
 
-    def read_range(self, start: int, end: int) -> Iterator[tuple[int, Publication]]:
-        """Yield the readable publications between two offsets, each with its offset."""
+    def read_range(self, start: int, end: int) -> Iterator[LogEntry]:
+        """Yield the readable entries with records between two offsets."""
 
-    def stored(
-        self,
-        start: int,
-        end: int,
-        firsts: range,
-        *,
-        count_max: int | None = None,
-        is_checked: bool = True,
-    ) -> Iterator[StoredSegment]:
-        """Yield encoded records between two offsets, with the given first bytes of ids, by segment.
+    def read_page(
+        self, start: int, end: int, limits: PageLimits, firsts: range = ANY_BYTE
+    ) -> EntryPage:
+        """Return readable entries with records between two offsets, within limits.
 
-        ``count_max`` limits their number, rounded up to a whole segment. With ``is_checked``,
-        yield only intact records; otherwise the caller verifies them.
+        ``firsts`` restricts them to ids that begin with one of these bytes. The first entry may
+        exceed the limits.
         """
 
-    def contiguous_ranges(
-        self, start: int, end: int, count_max: int, bytes_max: int
-    ) -> list[RecordRun]:
-        """Return contiguous ranges of stored records from an offset on; empty in memory."""
-
     def entries(self) -> Iterator[tuple[bytes, int]]:
-        """Yield the id of each publication, as it was stored, and its offset."""
-
-    def publications(self) -> Iterator[Publication]:
-        """Yield all readable publications in the order of their offsets."""
+        """Yield the id of each batch, as it was stored, and the offset of its first record."""
 
     def newest(self) -> dict[SequenceId, int]:
-        """Return the largest number of each sequence of the stored publications."""
+        """Return the largest number of each sequence of the stored batches."""
 
-    def index(self) -> LogIndex:
-        """Return a new index over the log; the caller may change it."""
+    def append(self, batch: RecordBatch) -> int:
+        """Append a batch; return the offset of its first record. Only the host calls this."""
+
+    def discard(self, offset: int) -> None:
+        """Quarantine the batch that contains an offset. Only the host calls this."""
 
 
 class MemoryLog:
     """Log in memory, for simulations and for nodes without a disk."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_batches", "_end", "_starts")
 
-    def __init__(self, publications: Iterable[Publication] = ()) -> None:
-        self._rows: list[Publication | None] | None = list(publications) or None
+    def __init__(self, batches: Iterable[RecordBatch] = ()) -> None:
+        # None uses less memory than empty lists: most logs of a large simulated ring are empty.
+        self._batches: list[RecordBatch | None] | None = None
+        self._starts: list[int] = _NO_STARTS
+        self._end = 0
+        for batch in batches:
+            self.append(batch)
 
     store: Final = ""
     epoch: Final = 0
@@ -160,97 +140,78 @@ class MemoryLog:
 
     @property
     def end(self) -> int:
-        """Return the offset after the last publication."""
-        return len(self._rows) if self._rows is not None else 0
+        """Return the offset after the last record."""
+        return self._end
 
-    def read(self, offset: int) -> Publication | None:
-        """Return the publication at an offset, or None if there is none."""
-        return self._rows[offset] if self._rows is not None and offset < len(self._rows) else None
+    @property
+    def records(self) -> int:
+        """Return the number of records, without discarded ones."""
+        return sum([batch.count for batch in self._batches or () if batch is not None])
 
     def chain_at(self, offset: int) -> bytes:
         """Return empty bytes: a log in memory has no running digest."""
         del offset
         return b""
 
-    def read_range(self, start: int, end: int) -> Iterator[tuple[int, Publication]]:
-        """Yield the publications between two offsets, each with its offset."""
-        for offset, publication in enumerate((self._rows or ())[start:end], start):
-            if publication is not None:
-                yield offset, publication
+    def read(self, offset: int) -> LogEntry | None:
+        """Return the entry that contains an offset, or None if there is none."""
+        return next(self.read_range(offset, offset + 1), None) if offset >= 0 else None
 
-    def stored(
-        self,
-        start: int,
-        end: int,
-        firsts: range,
-        *,
-        count_max: int | None = None,
-        is_checked: bool = True,
-    ) -> Iterator[StoredSegment]:
-        """Yield encoded records between two offsets, limited in number and size."""
-        del count_max, is_checked  # a segment in memory is small and intact
-        end = min(end, self.end)
-        while start < end:
-            segment = self._segment(start, end, firsts)
-            yield segment
-            start = segment.end
+    def read_range(self, start: int, end: int) -> Iterator[LogEntry]:
+        """Yield the entries with records between two offsets."""
+        batches = self._batches or []
+        places = min(len(batches), len(self._starts))  # memory may be corrupted
+        for place in range(max(bisect_right(self._starts, start) - 1, 0), places):
+            offset, batch = self._starts[place], batches[place]
+            if max(offset, start) >= end:
+                return
+            if batch is not None and (entry := LogEntry(offset, b"", batch)).end > start:
+                yield entry
 
-    def _segment(self, start: int, end: int, firsts: range) -> StoredSegment:
-        stop, size = start, 0
-        chosen: list[tuple[int, Publication]] = []
-        for publication in (self._rows or ())[start : min(end, start + MEMORY_SEGMENT_RECORDS)]:
-            if publication is not None:
-                size += publication.size_bytes
-                if publication.id and publication.id[0] in firsts:
-                    chosen.append((stop, publication))
-            stop += 1
-            if size >= MEMORY_SEGMENT_BYTES:
-                break
-        rows = EncodedRecords(
-            [offset for offset, _ in chosen],
-            [publication.id for _, publication in chosen],
-            encoded_all(publication for _, publication in chosen),
-        )
-        return StoredSegment(stop, size, rows)
-
-    def contiguous_ranges(
-        self, start: int, end: int, count_max: int, bytes_max: int
-    ) -> list[RecordRun]:
-        """Return an empty list: a log in memory has no segments."""
-        del start, end, count_max, bytes_max
-        return []
+    def read_page(
+        self, start: int, end: int, limits: PageLimits, firsts: range = ANY_BYTE
+    ) -> EntryPage:
+        """Return entries with records between two offsets, within limits."""
+        found: list[LogEntry] = []
+        size = scanned = 0
+        for number, entry in enumerate(self.read_range(start, end), start=1):
+            key = entry.batch.id
+            scanned += entry.batch.size_bytes
+            if key and key[0] in firsts:
+                found.append(entry)
+                size += entry.batch.size_bytes
+            is_full = size >= limits.bytes_max or len(found) >= limits.entries_max
+            is_spent = scanned >= limits.scanned_bytes_max or number >= limits.scanned_entries_max
+            if is_full or is_spent:
+                return EntryPage(found, entry.end)
+        return EntryPage(found, end)
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
-        """Yield the id of each publication, as it was stored, and its offset."""
-        for offset, publication in enumerate(self._rows or ()):
-            if publication is not None:
-                yield publication.id, offset
-
-    def publications(self) -> Iterator[Publication]:
-        """Yield all publications in the order of their offsets."""
-        for publication in self._rows or ():
-            if publication is not None:
-                yield publication
+        """Yield the id of each batch, as it was stored, and the offset of its first record."""
+        for offset, batch in zip(self._starts, self._batches or (), strict=False):
+            if batch is not None:
+                yield batch.id, offset
 
     def newest(self) -> dict[SequenceId, int]:
-        """Return the largest number of each sequence of the stored publications."""
-        return newest_of((each.publisher, each.seq) for each in self.publications())
+        """Return the largest number of each sequence of the stored batches."""
+        batches = [batch for batch in self._batches or () if batch and not batch.unordered]
+        return newest_of((batch.publisher, batch.end - 1) for batch in batches)
 
-    def index(self) -> LogIndex:
-        """Return a new index over the log."""
-        return LogIndex.of(self)
-
-    def write(
-        self, offset: int, *publications: Publication, encoded: Encoded | None = None
-    ) -> None:
-        """Apply a Store effect; ``offset`` is the end of the log."""
-        del encoded  # used only by a log on disk
-        if self._rows is None:
-            self._rows = []
-        assert offset == len(self._rows), f"offset {offset} after {len(self._rows)} rows"
-        self._rows += publications
+    def append(self, batch: RecordBatch) -> int:
+        """Append a batch; return the offset of its first record."""
+        if self._batches is None:
+            self._batches, self._starts = [], []
+        offset = self._end
+        self._batches.append(batch)
+        self._starts.append(offset)
+        self._end = offset + max(batch.count, 1)  # memory may be corrupted
+        return offset
 
     def discard(self, offset: int) -> None:
-        """Apply a Discard effect."""
-        if self._rows is not None and offset < len(self._rows):
-            self._rows[offset] = None
+        """Remove the batch that contains an offset; the offset is absent from now on."""
+        place = bisect_right(self._starts, offset) - 1
+        if self._batches is not None and place >= 0 and offset < self._end:
+            self._batches[place] = None
+
+
+_NO_STARTS: Final[list[int]] = []

@@ -6,17 +6,16 @@ from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
+from skipring.core.batches import RecordBatch
 from skipring.core.limits import (
     CHAIN_BYTES,
     NUMBER_MAX,
     REASON_CHARACTERS_MAX,
     STORE_CHARACTERS_MAX,
-    STORED_BYTES_MAX,
     STORED_MAX,
     SURVEY_BITS_MAX,
     SURVEY_PREFIX_MAX,
 )
-from skipring.core.publications import ID_BYTES
 from skipring.core.summaries import DIGEST_BYTES
 from skipring.core.trie import Offset
 
@@ -45,11 +44,8 @@ StoreId: TypeAlias = Annotated[
 Offsets: TypeAlias = Annotated[
     tuple[Offset, ...], Meta(max_length=STORED_MAX, description="0 to 2^40-1, each")
 ]
-StoredIds: TypeAlias = Annotated[
-    bytes, Meta(max_length=ID_BYTES * STORED_MAX, description=f"{ID_BYTES} bytes each")
-]
-StoredContents: TypeAlias = Annotated[
-    bytes, Meta(max_length=STORED_BYTES_MAX, description="publications as bytes")
+StoredBatches: TypeAlias = Annotated[
+    tuple[RecordBatch, ...], Meta(max_length=STORED_MAX, description="batches, with ids")
 ]
 SurveyDigests: TypeAlias = Annotated[
     tuple[Annotated[bytes, Meta(max_length=DIGEST_BYTES)], ...],
@@ -80,7 +76,7 @@ class GetLogInfo(Struct, frozen=True, array_like=True, gc=False, tag=81):
 
 
 class LogInfo(Struct, frozen=True, array_like=True, gc=False, tag=82):
-    """Extent of the sender's log: ``count`` publications at offsets below ``end``, with digests.
+    """Extent of the sender's log: ``count`` batches at offsets below ``end``, with digests.
 
     Offsets are those of its ``store`` in this ``epoch``; below ``durable_end`` they are on its
     disk. A node without a disk has no store. A prefix without ids has an empty digest. The value
@@ -110,10 +106,10 @@ class LogInfo(Struct, frozen=True, array_like=True, gc=False, tag=82):
 class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
     """Request for a node's log: the paper's CheckAndPublish with nothing to compare.
 
-    It requests publications at offsets from ``start`` to before ``end`` whose ids begin with the
-    ``bits`` bits of ``prefix``; without ``contents``, only their ids. The offsets are those of a
-    ``store`` in an ``epoch``: a node with another store or epoch refuses. Answered by LogPage or
-    Refused.
+    It requests batches with records at offsets from ``start`` to before ``end`` whose ids begin
+    with the ``bits`` bits of ``prefix``; without ``contents``, the batches have no body. The
+    offsets are those of a ``store`` in an ``epoch``: a node with another store or epoch refuses.
+    Without a store, the request is for any store. Answered by LogPage or Refused.
     """
 
     request: Number
@@ -129,12 +125,16 @@ class FetchLog(Struct, frozen=True, array_like=True, gc=False, tag=83):
 class LogPage(Struct, frozen=True, array_like=True, gc=False, tag=84):
     """Part of a log in the order of its offsets; the rest starts at ``next``.
 
-    The publications are an array in MessagePack, copied from the store unchanged: the receiver
-    computes their ids (T10) and rejects a publication whose id differs from ``ids``.
+    Each batch has the offset of its first record. The receiver verifies the ids (T10).
     """
 
     request: Number
     next: Offset | None
     offsets: Offsets
-    ids: StoredIds
-    publications: StoredContents
+    batches: StoredBatches
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless each batch has an offset."""
+        if len(self.offsets) != len(self.batches):
+            message = f"{len(self.offsets)} offsets with {len(self.batches)} batches"
+            raise ValueError(message)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, TypeAlias, get_args
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
+from skipring.core.batches import RecordBatch
 from skipring.core.labels import Label, Word
 from skipring.core.log_messages import (
     FetchLog,
@@ -24,7 +25,7 @@ from skipring.core.log_messages import (
     Refused,
 )
 from skipring.core.peers import EdgeKind, NodeId, Peer
-from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.publications import ID_BYTES
 from skipring.core.summaries import SHORT_BYTES, RangeSummary, TrieDigest
 
 HOPS_MAX: Final = 255  # Limit: a hop count is one byte beside a short id.
@@ -144,7 +145,7 @@ class Publications(Struct, frozen=True, array_like=True, gc=False, tag=12):
     The session is the session that this message ends, or 0.
     """
 
-    publications: tuple[Publication, ...]
+    publications: tuple[RecordBatch, ...]
     session: Session = 0
 
 
@@ -158,14 +159,14 @@ class TrieEqual(Struct, frozen=True, array_like=True, gc=False, tag=13):
 class PublishNew(Struct, frozen=True, array_like=True, gc=False, tag=14):
     """New publication in the broadcast (section 4.3), with its number of hops so far."""
 
-    publication: Publication
+    publication: RecordBatch
     hops: Hops = 0
 
 
 class PublishMany(Struct, frozen=True, array_like=True, gc=False, tag=17):
     """Several new publications in one message; a receiver handles each as in PublishNew."""
 
-    publications: tuple[Publication, ...]
+    publications: tuple[RecordBatch, ...]
     hops: Hops = 0
 
 

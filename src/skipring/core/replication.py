@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from skipring.core import log_pages
 from skipring.core.antientropy import AntiEntropy, TransferTracker
 from skipring.core.backfill import BackfillClient
+from skipring.core.batches import with_body
 from skipring.core.broadcast import Broadcast
 from skipring.core.config import ProtocolConfig
 from skipring.core.confirmations import Completeness, SyncConfirmations
@@ -42,7 +43,6 @@ from skipring.core.messages import (
     TrieEqual,
 )
 from skipring.core.peers import SUPERVISOR, NodeId
-from skipring.core.publications import with_payload
 from skipring.core.replica import Replica
 from skipring.core.ring import Ring
 from skipring.core.state import DrainState, HandoversState, SubscriberMemory
@@ -141,7 +141,6 @@ class Replication:
 
     def ask_to_confirm(self, partners: Iterable[NodeId], out: Outbox) -> None:
         """Ask partners whether their tries equal this node's (T19)."""
-        self._broadcast.persist_deferred(out)
         self._repair.ask_to_confirm(partners, out)
 
     # -- handover (decision 0049) --------------------------------------------------------------
@@ -163,13 +162,11 @@ class Replication:
 
     def _request_drain(self, event: DrainRequested, out: Outbox) -> None:
         """Hand over the publications of this node before it leaves."""
-        self._broadcast.persist_deferred(out)
         self._ensure_drain().request(event, self._broadcast.neighbours(), out)
         self._finish_handovers(out)
 
     def _request_replication(self, event: ReplicationRequested, out: Outbox) -> None:
         """Hand publications over to some nodes until these confirm them."""
-        self._broadcast.persist_deferred(out)
         for node in event.nodes:
             self._ensure_handovers().start(node, out, ids=event.ids)
 
@@ -217,7 +214,7 @@ class Replication:
         if broadcast.news_ticks:
             self._repair.reset_backoff()  # the tries may differ now (T18)
         if config.repairs:
-            self._repair.on_tick(self._partners(ring_neighbours, out), rng, out)
+            self._repair.on_tick(self._partners(ring_neighbours), rng, out)
         else:
             self._replica.renew_credits()
         self._tick_handovers(out)
@@ -244,11 +241,10 @@ class Replication:
         """Drop the cached claim, which may be corrupted; the next use derives it again."""
         self._repair.drop_derived()
 
-    def _partners(self, ring_neighbours: list[NodeId], out: Outbox) -> list[NodeId]:
+    def _partners(self, ring_neighbours: list[NodeId]) -> list[NodeId]:
         """Return the partners of this tick (R16); none while new publications are in flight."""
         if self._broadcast.is_busy:
             return []
-        self._broadcast.persist_deferred(out)
         if self._config.rules.repair_over_shortcuts:
             return self._broadcast.neighbours()
         return ring_neighbours
@@ -257,7 +253,7 @@ class Replication:
     def has_to_index(self) -> bool:
         """Return True if this node should index and hash now: it is quiet, or has a backlog."""
         is_time = self._broadcast.is_quiet or self._replica.has_index_backlog
-        return self._config.defers_storage and self._repair.is_behind and is_time
+        return self._config.defers_indexing and self._repair.is_behind and is_time
 
     def on_flush(self) -> None:
         """Index and hash a slice if it is time."""
@@ -311,8 +307,7 @@ class Replication:
             out.send(message.sender, RemoveConnections(self._ring.node))
 
     def _on_publications(self, message: Publications, sender: NodeId | None, out: Outbox) -> None:
-        self._broadcast.persist_deferred(out)
-        shown = with_payload(message.publications, opaque=self._config.accepts_opaque_ids)
+        shown = with_body(message.publications, opaque=self._config.accepts_opaque_ids)
         taken = self._repair.on_publications(Publications(shown, message.session), sender, out)
         if taken:
             self._sync.reset()
@@ -322,12 +317,10 @@ class Replication:
         self, message: CheckTrie | CheckAndPublish, sender: NodeId | None, out: Outbox
     ) -> None:
         del sender
-        self._broadcast.persist_deferred(out)
         self._repair.on_check(message, out)
 
     def _on_trie_equal(self, message: TrieEqual, sender: NodeId | None, out: Outbox) -> None:
         del sender
-        self._broadcast.persist_deferred(out)
         if self._repair.is_equal(message):
             self._sync.add(message.sender)
             out.effects.append(PeerInSync(message.sender, message.root))
@@ -337,7 +330,6 @@ class Replication:
         if self.is_leaving:
             self._refuse(message.sender, out)
             return
-        self._broadcast.persist_deferred(out)
         if self._transfers.is_reading:  # comparing waits for the backfill; single ids do not
             message = replace(message, claims=())
         self._ensure_handovers().on_check_held(message, out)
@@ -348,7 +340,6 @@ class Replication:
 
     def _on_held(self, message: Held, sender: NodeId | None, out: Outbox) -> None:
         del sender
-        self._broadcast.persist_deferred(out)
         drain = self._drain
         is_refused = drain and drain.refuses(message, self._broadcast.neighbours(), out)
         if self._handovers is not None and not is_refused:
@@ -357,7 +348,6 @@ class Replication:
 
     def _on_draining(self, message: Draining, sender: NodeId | None, out: Outbox) -> None:
         del sender
-        self._broadcast.persist_deferred(out)
         self._ensure_drain().on_draining(message, self._broadcast.neighbours(), out)
         self._finish_handovers(out)
 
@@ -368,7 +358,6 @@ class Replication:
         if self.is_leaving:
             self._refuse(message.sender, out)
         elif not self._transfers.is_reading:
-            self._broadcast.persist_deferred(out)
             self._ensure_handovers().on_request(message, self._broadcast.neighbours(), out)
             self._finish_handovers(out)
 
@@ -385,12 +374,10 @@ class Replication:
             case GetLogInfo() | FetchLog() if sender not in (None, self._ring.node):
                 assert sender is not None
                 if is_member:
-                    self._broadcast.persist_deferred(out)
                     out.send(sender, log_pages.answer(self._replica, message))
                 else:
                     out.send(sender, Refused(message.request, NOT_A_MEMBER))
             case LogInfo() | LogPage() | Refused():
-                self._broadcast.persist_deferred(out)
                 throttled = event.throttled
                 if self._backfill.on_answer(sender, message, out, is_throttled=throttled):
                     self._sync.reset()

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from skipring.core.batches import RecordBatch
 from skipring.core.effects import Discard, Outbox
-from skipring.core.publications import Publication, ids_of
+from skipring.core.log import PageLimits
 from skipring.core.replica import Replica
 from skipring.core.state import ScrubState
 
-ROWS_BYTES: Final = 1 << 16  # Limit: the payloads of one step; the last one may exceed it.
+STEP_BYTES: Final = 1 << 16  # Limit: the batches of one step; the last one may exceed it.
 
 
 class Scrubber:
@@ -59,33 +60,21 @@ class Scrubber:
                 self._replica.read(key, offset, out)
         self._walk(ids, out)
 
-    def _walk(self, rows: int, out: Outbox) -> None:
-        """Check the next records; begin a new walk after the last one."""
+    def _walk(self, batches: int, out: Outbox) -> None:
+        """Check the next batches; begin a new walk after the last one."""
         replica = self._replica
         end = min(self._end, replica.end)
         self._offset = max(self._offset, 0)  # memory may be corrupted
-        found = self._read(min(self._offset + rows, end))
-        replica.record_numbers(found.values())
-        keys = ids_of(found.values(), replica.topic)
-        for (offset, publication), key in zip(found.items(), keys, strict=True):
-            is_genuine = key == publication.id if key else publication.is_genuine(replica.topic)
-            self._found += self._is_in_order(publication.id, offset, out, is_genuine=is_genuine)
+        limits = PageLimits(STEP_BYTES, batches, STEP_BYTES, batches)
+        page = replica.log.read_page(self._offset, end, limits)
+        replica.record_numbers(entry.batch for entry in page.entries)
+        for offset, _, batch in page.entries:
+            is_sound = _is_sound(batch, replica)
+            self._found += self._is_in_order(batch.id, offset, out, is_genuine=is_sound)
+        self._offset = max(self._offset, page.next)
         if self._offset >= end:
             self._has_doubts = self._found != self._ids
             self._begin()
-
-    def _read(self, stop: int) -> dict[int, Publication]:
-        """Return the records up to ``stop``, within ROWS_BYTES, and advance past them."""
-        found: dict[int, Publication] = {}
-        room = ROWS_BYTES
-        for offset, publication in self._replica.rows(self._offset, stop):
-            found[offset] = publication
-            room -= len(publication.payload or b"")
-            if room <= 0:
-                stop = offset + 1
-                break
-        self._offset = max(self._offset, stop)
-        return found
 
     def _is_in_order(self, key: bytes, offset: int, out: Outbox, *, is_genuine: bool) -> bool:
         """Index a sound record, quarantine a corrupt or duplicate one; return True if sound."""
@@ -102,3 +91,14 @@ class Scrubber:
             replica.index().remove(key)
         out.effects.append(Discard(offset))  # corrupt, or the second record of this id
         return False
+
+
+def _is_sound(batch: RecordBatch, replica: Replica) -> bool:
+    """Return True if the id is right and readers accept the batch and its records."""
+    if not (batch.is_acceptable and batch.is_genuine(replica.topic)):
+        return False
+    try:
+        batch.records()
+    except ValueError:
+        return False
+    return True

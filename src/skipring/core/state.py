@@ -10,11 +10,13 @@ from typing import Final
 
 from msgspec import Struct
 
+from skipring.core.batches import RecordBatch
 from skipring.core.labels import Label, Word
-from skipring.core.messages import Hops, IHave
+from skipring.core.log import MemoryLog
+from skipring.core.messages import Hops
 from skipring.core.peers import NodeId, Peer
 from skipring.core.prefix import Prefix
-from skipring.core.publications import Publication, PublicationId
+from skipring.core.publications import PublicationId
 from skipring.core.summaries import RangeSummary, ShortId, TrieDigest
 from skipring.core.topology import Chains, chains_around, line_and_wrap, neighbours_of
 from skipring.core.trie import Offset, PublicationTrie
@@ -41,14 +43,6 @@ class AnnouncementState(Struct, frozen=True, array_like=True, gc=False):
     nodes: tuple[NodeId | None, ...]
 
 
-class ArrivalState(Struct, frozen=True, array_like=True, gc=False):
-    """Publications that are delivered and not stored yet."""
-
-    publications: tuple[Publication, ...]
-    hops: Hops
-    nodes: tuple[NodeId | None, ...]
-
-
 class PendingWantState(Struct, frozen=True, array_like=True, gc=False):
     """Announced publication that is missing: announcing node, hops, and Flushes to wait."""
 
@@ -63,8 +57,6 @@ class BroadcastState(Struct, frozen=True, kw_only=True, gc=False):
     calm_ticks: int = 0
     has_news: bool = False
     news_ticks: int = 0
-    put_off: int = 0
-    arrivals: tuple[ArrivalState, ...] = ()
     tree_edges: tuple[NodeId | None, ...] | None = None
     levels: int | None = None
 
@@ -74,7 +66,6 @@ class LazyPushState(Struct, frozen=True, kw_only=True, gc=False):
 
     news: dict[ShortId, AnnouncementState] = {}
     missing: dict[ShortId, PendingWantState] = {}
-    heard: tuple[IHave, ...] = ()
     recent: tuple[ShortId, ...] = ()
     told: tuple[ShortId, ...] = ()
 
@@ -307,7 +298,7 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
     shortcuts: dict[Label, NodeId | None] = {}
     silence: dict[NodeId, LivenessState] = {}
     digests: dict[NodeId, Word] = {}
-    publications: tuple[Publication, ...] = ()
+    publications: tuple[RecordBatch, ...] = ()
     hashes: dict[Prefix, TrieDigest] = {}  # wrong digests of the trie
     memory: SubscriberMemory | None = None  # None: that of a new subscriber
 
@@ -315,12 +306,6 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
     def chains(self) -> Chains | None:
         """Return the cached shortcut chains if they are wrong, else None."""
         return self.memory.chains if self.memory is not None else None
-
-    @property
-    def unstored(self) -> tuple[Publication, ...]:
-        """Return the publications that are delivered and not stored yet."""
-        arrivals = self.memory.spreading.arrivals if self.memory is not None else ()
-        return tuple(each for arrival in arrivals for each in arrival.publications)
 
     @property
     def misplaced(self) -> int:
@@ -331,9 +316,7 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
     def index(self) -> PublicationTrie:
         """Build v.T: the trie of the publications, with the wrong digests."""
         trie = PublicationTrie()
-        trie.add_many(
-            (publication.id, place) for place, publication in enumerate(self.publications)
-        )
+        trie.add_many(MemoryLog(self.publications).entries())
         trie.corrupt(self.hashes)
         return trie
 

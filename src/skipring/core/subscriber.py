@@ -9,6 +9,7 @@ from typing import Any, ClassVar, assert_never
 
 from msgspec.structs import replace
 
+from skipring.core.batches import RecordBatch
 from skipring.core.broadcast import Broadcast
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import Effect, Outbox, Unsubscribed
@@ -18,11 +19,10 @@ from skipring.core.events import (
     Flush,
     IndexRequested,
     Overwritten,
-    PublishManyRequested,
     PublishRequested,
     Received,
     ResendRequested,
-    Shutdown,
+    SubmitRequested,
     SubscribeRequested,
     SyncRequested,
     Tick,
@@ -47,7 +47,6 @@ from skipring.core.messages import (
 )
 from skipring.core.neighbour_liveness import NeighbourLiveness
 from skipring.core.peers import LEFT, RIGHT, SUPERVISOR, NodeId, Peer, TopicId
-from skipring.core.publications import Publication
 from skipring.core.replica import Replica
 from skipring.core.replication import Replication
 from skipring.core.ring import Ring
@@ -122,12 +121,12 @@ class Subscriber:
                 self._on_subscribe_requested(out)
             case UnsubscribeRequested():
                 self._on_unsubscribe_requested(out)
-            case PublishRequested() | PublishManyRequested() | ResendRequested():
+            case PublishRequested() | SubmitRequested() | ResendRequested():
                 self._broadcast.publish(event, out)
             case SyncRequested():
                 self.replication.ask_to_confirm(self.ring_neighbours(), out)
-            case Shutdown() | IndexRequested() | Overwritten() | Corrupted():
-                self._on_host_request(event, out)
+            case IndexRequested() | Overwritten() | Corrupted():
+                self._on_host_request(event)
             case _:
                 self.replication.on_handover_event(event, out)
         return out.effects
@@ -207,14 +206,12 @@ class Subscriber:
     # -- requests of the application ---------------------------------------------------------
 
     def _on_subscribe_requested(self, out: Outbox) -> None:
-        self._broadcast.persist_deferred(out)
         self.wants = True
         self.replication.join()
         if self._ring.me is None:
             out.send(SUPERVISOR, Subscribe(self.node))
 
     def _on_unsubscribe_requested(self, out: Outbox) -> None:
-        self._broadcast.persist_deferred(out)
         self.wants = False
         self.replication.leave()
         if self._ring.me is None:
@@ -222,13 +219,9 @@ class Subscriber:
         # A node without a label may be recorded: its Subscribe may be in flight.
         out.send(SUPERVISOR, Unsubscribe(self.node))
 
-    def _on_host_request(
-        self, event: Shutdown | IndexRequested | Overwritten | Corrupted, out: Outbox
-    ) -> None:
-        """Handle a request of the host: deferred work, or fault injection."""
+    def _on_host_request(self, event: IndexRequested | Overwritten | Corrupted) -> None:
+        """Handle a request of the host: indexing, or fault injection."""
         match event:
-            case Shutdown():
-                self._broadcast.persist_deferred(out)
             case IndexRequested():
                 self.replica.index_some(event.ids)
             case Overwritten(state=SubscriberState() as state):
@@ -271,7 +264,6 @@ class Subscriber:
             out.send(SUPERVISOR, Subscribe(self.node))
         else:
             self._forget_all()
-            self._broadcast.persist_deferred(out)
             out.effects.append(Unsubscribed())
 
     def _on_check_label(self, message: CheckLabel, out: Outbox) -> None:
@@ -354,11 +346,6 @@ class Subscriber:
         return self._shortcuts.remembered
 
     @property
-    def unstored(self) -> tuple[Publication, ...]:
-        """Return the publications that are delivered and not stored yet."""
-        return self._broadcast.unstored
-
-    @property
     def misplaced(self) -> int:
         """Return the number of ids in the trie whose offset does not hold their record."""
         return self.replica.misplaced
@@ -388,9 +375,10 @@ class Subscriber:
         return self.replica.count
 
     @property
-    def publications(self) -> tuple[Publication, ...]:
-        """Return the stored publications, in log order."""
-        return tuple(self.replica.log.publications())
+    def publications(self) -> tuple[RecordBatch, ...]:
+        """Return the stored batches, in log order."""
+        log = self.replica.log
+        return tuple([entry.batch for entry in log.read_range(0, log.end)])
 
     @property
     def has_to_flush(self) -> bool:

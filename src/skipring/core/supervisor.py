@@ -16,12 +16,11 @@ from skipring.core.events import (
     IndexRequested,
     NodeSuspected,
     Overwritten,
-    PublishManyRequested,
     PublishRequested,
     Received,
     ReplicationRequested,
     ResendRequested,
-    Shutdown,
+    SubmitRequested,
     SubscribeRequested,
     SyncRequested,
     Tick,
@@ -125,12 +124,11 @@ class Supervisor:
                 SubscribeRequested()
                 | UnsubscribeRequested()
                 | PublishRequested()
-                | PublishManyRequested()
+                | SubmitRequested()
                 | SyncRequested()
                 | DrainRequested()
                 | ReplicationRequested()
                 | ResendRequested()
-                | Shutdown()
                 | IndexRequested()
                 | Corrupted()
             ):

@@ -12,9 +12,9 @@ from skipring.core.effects import Effect, Unsubscribed
 from skipring.core.events import (
     Event,
     Overwritten,
-    PublishManyRequested,
     PublishRequested,
     Received,
+    SubmitRequested,
     SubscribeRequested,
 )
 from skipring.core.failure_detector import DetectorBudget
@@ -61,7 +61,7 @@ class SubscriberTopics:
         if machine is None:
             # A node outside the topic acts like a subscriber that has left: other nodes drop
             # their references to it, and it declines a configuration.
-            is_publishing = isinstance(event, PublishRequested | PublishManyRequested)
+            is_publishing = isinstance(event, PublishRequested | SubmitRequested)
             assert not is_publishing, f"not subscribed to {topic}"
             machine = self._make(topic, joins=isinstance(event, SubscribeRequested))
         effects = machine.handle(event)
@@ -121,9 +121,10 @@ class SubscriberTopics:
         """Return the topics of this node."""
         return list(self._machines)
 
-    def to_flush(self) -> list[TopicId]:
-        """Return the topics in which a Flush would have an effect."""
-        return [topic for topic, machine in self._machines.items() if machine.has_to_flush]
+    def has_to_flush(self, topic: TopicId) -> bool:
+        """Return True if a Flush of the topic would have an effect."""
+        machine = self._machines.get(topic)
+        return machine is not None and machine.has_to_flush
 
 
 class SupervisorTopics:

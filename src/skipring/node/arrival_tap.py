@@ -12,14 +12,11 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Final, cast
 
+from skipring.core.batches import RecordBatch
 from skipring.core.effects import Deliver, Origin
-from skipring.core.log import Log
-from skipring.core.log_messages import NOT_A_MEMBER, Refused
-from skipring.core.log_pages import ANY_BYTE, SCANNED_BYTES_MAX
+from skipring.core.log import Log, LogEntry, PageLimits
 from skipring.core.messages import HOPS_MAX, Message, Publications, PublishMany, PublishNew
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import Publication
-from skipring.core.subscriber import Subscriber
 from skipring.net.work_budget import Spent, never_spent
 from skipring.observability.clock import time_us
 from skipring.storage.delivery_log import DeliveryLog, DeliveryRows
@@ -38,6 +35,9 @@ from skipring.world.snapshot import publications_in
 KEPT: Final = 2048  # Limit: recorded arrivals of a topic.
 PATIENCE_TICKS: Final = 120  # Guess: a monitor asks more often than this.
 DELIVERIES_MAX: Final = 4096  # Measured: four times as many took 35 ms of the loop.
+
+SCAN: Final = PageLimits(1 << 20, 512, 1 << 20, 512)  # Guess: a read takes a few milliseconds.
+SCANNED_BYTES_MAX: Final = 4 << 20  # Guess: batches to read for one page of deliveries.
 
 NEW: Final = (PublishNew, PublishMany)
 _PLACES: Final = {origin: place for place, origin in enumerate(Origin)}
@@ -66,8 +66,8 @@ class ArrivalTap:
     def handling(self, topic: TopicId, sender: NodeId, message: WireMessage) -> Iterator[None]:
         """Count the new publications while a message is handled, then record its arrival."""
         is_runtime = type(message) in RUNTIME_TYPES
-        publications = () if is_runtime else publications_in(cast("Message", message))
-        self._fresh = 0 if publications else None
+        batches = () if is_runtime else publications_in(cast("Message", message))
+        self._fresh = 0 if batches else None
         try:
             yield
         finally:
@@ -75,44 +75,57 @@ class ArrivalTap:
         if fresh is not None and topic in self.watched:
             origin = Origin.REPAIR if isinstance(message, Publications) else Origin.SPREAD
             hops = min(message.hops + 1, HOPS_MAX) if isinstance(message, NEW) else 0
-            self._record(topic, publications, sender=sender, hops=hops, origin=origin, fresh=fresh)
+            self._record(topic, batches, sender=sender, hops=hops, origin=origin, fresh=fresh)
 
     def on_delivered(self, topic: TopicId, delivery: Deliver) -> None:
         """Count new publications of the current message, or record them without a sender.
 
         The node's own publications and those of a backfill have no message.
         """
-        new = delivery.publications
+        new = delivery.batches
         if self._fresh is not None:
-            self._fresh += len(new)
+            self._fresh += _count(new)
         elif topic in self.watched:
             hops, origin = delivery.hops, delivery.origin
-            self._record(topic, new, sender=None, hops=hops, origin=origin, fresh=len(new))
+            self._record(topic, new, sender=None, hops=hops, origin=origin, fresh=_count(new))
 
     def _record(
         self,
         topic: TopicId,
-        publications: tuple[Publication, ...],
+        batches: tuple[RecordBatch, ...],
         *,
         sender: NodeId | None,
         hops: int,
         origin: Origin,
         fresh: int,
     ) -> None:
-        first = publications[0]
+        first, count = batches[0], _count(batches)
         self.watched[topic].add(
             Arrival(
                 time=self._clock_us(),
                 sender=sender,
                 hops=hops,
                 origin=_PLACES[origin],
-                count=len(publications),
-                fresh=min(fresh, len(publications)),
+                count=count,
+                fresh=min(fresh, count),
                 publisher=first.publisher,
-                seq=first.seq,
-                published=first.time,
+                seq=first.first,
+                published=_time_of(first),
             )
         )
+
+
+def _count(batches: tuple[RecordBatch, ...]) -> int:
+    """Return the number of records."""
+    return sum(batch.count for batch in batches)
+
+
+def _time_of(batch: RecordBatch) -> int:
+    """Return the time of the first record; 0 if it cannot be read."""
+    try:
+        return batch.records()[0].time
+    except (ValueError, IndexError):
+        return 0
 
 
 class _Log:
@@ -145,19 +158,6 @@ class _Log:
 # -- delivery log ----------------------------------------------------------------------------
 
 
-def handle_deliveries_request(
-    trace: DeliveryLog,
-    topic: TopicId,
-    machine: Subscriber | None,
-    question: FetchDeliveries,
-    is_spent: Spent = never_spent,
-) -> DeliveryPage | Refused:
-    """Return a page of the delivery log; a node outside the topic refuses."""
-    if machine is None:
-        return Refused(question.request, NOT_A_MEMBER)
-    return delivery_page(trace, topic, machine.replica.log, question, is_spent)
-
-
 def delivery_page(
     trace: DeliveryLog,
     topic: TopicId,
@@ -170,16 +170,19 @@ def delivery_page(
     With a disk, only durable offsets are returned: a crash never revokes a returned offset.
     """
     kept_end = archive.durable_end if archive.is_durable else archive.end
-    end = min(question.end, kept_end, trace.end(topic))
+    end = min(question.end, kept_end)
     page = _DeliveryColumns()
-    scanned = inspected = 0
+    inspected = scanned = 0
     for known in trace.read(topic, question.start, end, DELIVERIES_MAX):
-        for segment in archive.stored(known.start, known.end, ANY_BYTE):
-            for offset, key in zip(segment.rows.offsets, segment.rows.ids, strict=True):
-                page.add(known, offset, key)
-            scanned += segment.size_bytes
+        start = known.start
+        while start < known.end:
+            found = archive.read_page(start, known.end, SCAN)
+            for entry in found.entries:
+                page.add(known, entry)
+                scanned += entry.batch.size_bytes
+            start = found.next
             if scanned >= SCANNED_BYTES_MAX or is_spent():
-                return page.finished(question, min(segment.end, known.end), end)
+                return page.finished(question, min(start, known.end), end)
         inspected += len(known.times)
         if inspected >= DELIVERIES_MAX:
             return page.finished(question, known.end, end)
@@ -195,14 +198,15 @@ class _DeliveryColumns:
         self._hops, self._origins = bytearray(), bytearray()
         self._ids: list[bytes] = []
 
-    def add(self, known: DeliveryRows, offset: int, key: bytes) -> None:
-        """Add the delivery of the publication that is stored at an offset."""
-        place = offset - known.start
-        self._offsets.append(offset)
-        self._times.append(known.times[place])
-        self._hops.append(known.hops[place])
-        self._origins.append(known.origins[place])
-        self._ids.append(key)
+    def add(self, known: DeliveryRows, entry: LogEntry) -> None:
+        """Add the deliveries of the records of a batch."""
+        for offset in range(max(entry.offset, known.start), min(entry.end, known.end)):
+            place = offset - known.start
+            self._offsets.append(offset)
+            self._times.append(known.times[place])
+            self._hops.append(known.hops[place])
+            self._origins.append(known.origins[place])
+            self._ids.append(entry.batch.record_id(offset - entry.offset))
 
     def finished(self, question: FetchDeliveries, reached: int, end: int) -> DeliveryPage:
         """Return the page; the next one starts at ``reached``."""

@@ -97,6 +97,7 @@ class ChangeLog:
         self._topics = topics
         self._clock_us = clock_us
         self._entries: dict[TopicId, deque[ChangeEntry]] = {}
+        self._places: dict[TopicId, _Place] = {}  # after the last event of CAUSES
         self.ticks = 0
 
     def entries(self, topic: TopicId) -> tuple[ChangeEntry, ...]:
@@ -105,31 +106,37 @@ class ChangeLog:
 
     def handle(self, topic: TopicId, event: Event) -> list[Effect]:
         """Run one event of a topic, one of CAUSES; record the changes of the node's place."""
-        kind = type(event.message) if isinstance(event, Received) else type(event)
-        before = self._place(topic)
+        before = self._places.get(topic)
+        if before is None:
+            machine = self._topics.machine(topic)
+            before = _place_of(machine) if machine is not None else _NOWHERE
         effects = self._topics.handle(topic, event)
-        sender = event.sender if isinstance(event, Received) else None
-        self._record(topic, before, kind.__name__, sender)
+        machine = self._topics.machine(topic)
+        if machine is None:  # the node has left
+            self._entries.pop(topic, None)
+            self._places.pop(topic, None)
+        elif not _is_at(machine, before) or topic not in self._places:
+            after = self._places[topic] = _place_of(machine)
+            kind = type(event.message) if isinstance(event, Received) else type(event)
+            sender = event.sender if isinstance(event, Received) else None
+            if after != before:
+                changes = _differences(before, after, machine.node)
+                self._record(topic, changes, kind.__name__, sender)
         return effects
+
+    def forget(self, topic: TopicId) -> None:
+        """Forget the place of a topic, because another event may have changed it."""
+        self._places.pop(topic, None)
 
     def on_tick(self) -> None:
         """Count one tick; each entry has the number of its tick."""
         self.ticks += 1
 
-    def _place(self, topic: TopicId) -> _Place:
-        machine = self._topics.machine(topic)
-        return _place_of(machine) if machine is not None else _NOWHERE
-
-    def _record(self, topic: TopicId, before: _Place, cause: str, sender: NodeId | None) -> None:
-        machine = self._topics.machine(topic)
-        if machine is None:
-            self._entries.pop(topic, None)  # the node has left
-            return
-        after = _place_of(machine)
-        if after == before:
-            return
+    def _record(
+        self, topic: TopicId, changes: Iterator[_Found], cause: str, sender: NodeId | None
+    ) -> None:
         kept = self._entries.setdefault(topic, deque(maxlen=KEPT))
-        for found in _differences(before, after, machine.node):
+        for found in changes:
             kept.append(
                 ChangeEntry(
                     tick=self.ticks,
@@ -142,6 +149,16 @@ class ChangeLog:
                     why=explanation(cause, found.kind, found.change),
                 )
             )
+
+
+def _is_at(machine: Subscriber, place: _Place) -> bool:
+    """Return True if a machine has this place; most events change nothing."""
+    return (
+        (machine.left, machine.right, machine.ring) == place.edges
+        and machine.wants is place.member
+        and machine.label == place.label
+        and machine.shortcuts == place.shortcuts
+    )
 
 
 def _place_of(machine: Subscriber) -> _Place:

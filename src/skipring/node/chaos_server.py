@@ -161,15 +161,20 @@ class NodeChaos(ChaosServer):
 
     def _corrupt(self, topic: TopicId, machine: Subscriber, damage: CorruptTrie) -> None:
         """Set wrong digests, and delete records silently."""
-        for _ in range(2):  # index everything, then hash everything
-            self._dispatch(topic, IndexRequested(machine.replica.count))
+        for _ in range(3):  # index the log, then the newest ids, then hash everything
+            self._dispatch(topic, IndexRequested(machine.replica.log.end))
         trie = machine.replica.indexed_trie
         wrong = _wrong_digests(trie, damage.hashes, Random(damage.seed))
         self._dispatch(topic, Corrupted(wrong))
         offsets = [offset for _, offset in trie.entries()]
-        count = min(damage.publications, len(offsets))
-        lost = Random(f"{damage.seed}/{self._name}").sample(offsets, count)
-        self._logs.discard(topic, lost)
+        Random(f"{damage.seed}/{self._name}").shuffle(offsets)
+        left = damage.publications
+        for offset in offsets:
+            if left <= 0:
+                break
+            entry = machine.replica.log.read(offset)
+            left -= entry.batch.count if entry is not None else 0
+            self._logs.discard(topic, (offset,))
 
 
 class SupervisorChaos(ChaosServer):

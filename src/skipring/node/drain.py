@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct
 
+from skipring.core.batches import RecordBatch
 from skipring.core.effects import Drained, Effect, HeldBy
 from skipring.core.events import DrainRequested, Event, NodeSuspected, UnsubscribeRequested
 from skipring.core.peers import NodeId, TopicId
@@ -40,8 +41,8 @@ class Departure(Struct, frozen=True):
 class Departures:
     """Drains of one node.
 
-    The host adds the publications of this node to ``own_ids``, up to OWN_MAX, and to
-    ``own_counts``: in each topic those that no other member has confirmed.
+    ``own_batches`` has the batches of this node in each topic that no other member has confirmed,
+    up to OWN_MAX, each with its number of records; ``own_counts`` counts all these records.
     """
 
     def __init__(
@@ -60,17 +61,24 @@ class Departures:
         self._is_linked = is_linked
         self._is_supervised = is_supervised
         self._has_disk = has_disk
-        self.own_ids: defaultdict[TopicId, dict[bytes, None]] = defaultdict(dict)
+        self.own_batches: defaultdict[TopicId, dict[bytes, int]] = defaultdict(dict)
         self.own_counts: Counter[TopicId] = Counter()
         self._ends: dict[TopicId, asyncio.Future[Drained]] = {}
         self._left: dict[TopicId, asyncio.Event] = {}  # topics that wait for the supervisor
 
     def on_held(self, topic: TopicId, effect: HeldBy) -> None:
         """Record that a member holds publications."""
-        confirmed = self.own_ids[topic].keys() & effect.ids
-        for key in confirmed:
-            del self.own_ids[topic][key]
-        self.own_counts[topic] -= len(confirmed)
+        own = self.own_batches[topic]
+        for key in own.keys() & effect.ids:
+            self.own_counts[topic] -= own.pop(key)
+
+    def on_published(self, topic: TopicId, batches: Iterable[RecordBatch]) -> None:
+        """Record batches of this node."""
+        own = self.own_batches[topic]
+        for batch in batches:
+            if len(own) < OWN_MAX:
+                own[batch.id] = batch.count
+            self.own_counts[topic] += batch.count
 
     def on_drained(self, topic: TopicId, effect: Drained) -> None:
         """Record the end of a drain."""
@@ -96,22 +104,23 @@ class Departures:
             async with asyncio.timeout(timeout_s):
                 if self.own_counts[topic]:
                     await self._company(topic, waits_alone=waits_alone and not self._has_disk)
-                ids = tuple(self.own_ids[topic])
-                if len(ids) < self.own_counts[topic]:
+                own = self.own_batches[topic]
+                ids = tuple(own)
+                if sum(own.values()) < self.own_counts[topic]:
                     ids, everything = (), True
                 self._dispatch(topic, DrainRequested(ids, everything))
                 drained = await self._end(topic, end)
             if drained.node is None:
                 return self._left_alone(topic, has_members=drained.absent)
-            own = 0 if everything else self.own_counts[topic]
-            return Departure(drained.node, own, own)
+            left = 0 if everything else self.own_counts[topic]
+            return Departure(drained.node, left, left)
         except TimeoutError:
             left = self.not_handed_over(topic)
             # Own publications may be in ranges that are confirmed.
             return Departure(None, left, min(self.own_counts[topic], left))
         finally:
             self._ends.pop(topic, None)
-            self.own_ids.pop(topic, None)
+            self.own_batches.pop(topic, None)
             del self.own_counts[topic]
 
     def not_handed_over(self, topic: TopicId) -> int:
@@ -123,8 +132,9 @@ class Departures:
         if machine is None:
             return self.own_counts[topic]
         if end is not None and end.done():
-            return machine.count if end.result().node is None else 0
-        return machine.replication.unconfirmed if machine.replication.is_leaving else machine.count
+            return machine.replica.log.records if end.result().node is None else 0
+        is_leaving = machine.replication.is_leaving
+        return machine.replication.unconfirmed if is_leaving else machine.replica.log.records
 
     def _left_alone(self, topic: TopicId, *, has_members: bool | None) -> Departure:
         """Return the result of a drain without a receiver; ``has_members`` None: ask the machine.
@@ -138,7 +148,7 @@ class Departures:
             return Departure(None, own, own)
         if has_members is None:
             has_members = bool(machine.neighbours())
-        held = max(machine.count, own)
+        held = max(machine.replica.log.records, own)
         if self._has_disk and machine.label is not None and not has_members:
             return Departure(None, 0, own, on_disk=held)
         return Departure(None, held, own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -22,6 +22,7 @@ from skipring.core.effects import (
     HeldBy,
     Origin,
     PeerInSync,
+    Rejected,
     Send,
     SendSynced,
     Store,
@@ -30,37 +31,33 @@ from skipring.core.effects import (
 from skipring.core.events import (
     Event,
     Flush,
-    PublishManyRequested,
-    PublishRequested,
+    Overwritten,
     Received,
-    ResendRequested,
-    Shutdown,
     SubscribeRequested,
     Tick,
 )
-from skipring.core.limits import shown
 from skipring.core.log_messages import FetchLog, LogInfo, LogPage, Refused
 from skipring.core.messages import CLAIMS, GetConfiguration, Message, SetConfiguration
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.publications import RANDOM_BITS, incarnation_at
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
-from skipring.errors import SkipringError, StorageError
+from skipring.errors import StorageError
 from skipring.net.addresses import AddressBook
 from skipring.net.event_loop import Timer
 from skipring.net.transport import SUPERVISORS, Transport
 from skipring.node.arrival_tap import ArrivalTap
 from skipring.node.change_log import CAUSES, ChangeLog
 from skipring.node.chaos_server import NodeChaos, PartitionableTransport, kill_process
-from skipring.node.drain import OWN_MAX, Departures
+from skipring.node.drain import Departures
 from skipring.node.group_commit import DeliveryLogFlusher, GroupCommit, TopicLogs
 from skipring.node.membership import CARRIERS, REQUESTS, Membership
-from skipring.node.publisher import PublishProxy, Replications
+from skipring.node.publisher import Publisher, PublishProxy, Replications
 from skipring.node.sender import Sender
 from skipring.node.settings import NodeSettings
 from skipring.node.status_server import RequestServer, incompleteness, node_health
 from skipring.storage.delivery_log import DeliveryLog
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import Frame
 from skipring.wire.handshake import Hello, Role
@@ -78,11 +75,14 @@ from skipring.wire.rpc import (
 )
 
 LATE_TICKS: Final = 2  # Guess: a node whose own timer stood still for longer reports no neighbour.
+TICK_SLICES: Final = 16  # Guess: with 1,000 topics a group takes 2 ms of the loop.
+TOPICS_AT_ONCE: Final = 16  # Guess: fewer topics tick together.
+# Guess: slices that index a large log after a start take 8 ms each; the loop serves in between.
+STARTING_FLUSHES: Final = 50  # in the time of one
 DELIVERY_LOG_TICKS: Final = 8  # Guess: deliveries are telemetry, and a write takes 0.3 ms.
 
 Deliverer = Callable[[Deliver], None]
 SyncObserver = Callable[[PeerInSync], None]
-Batch = list[tuple[Sequence[PublishRequested], asyncio.Future[list[bytes]]]]
 
 
 def _ignore(_: PeerInSync) -> None:
@@ -99,7 +99,7 @@ class NodeHost:
         *,
         rng: Random,
         crash: Callable[[], None] = kill_process,
-        store: PublicationStore | None = None,
+        store: LogStore | None = None,
         trace: DeliveryLog | None = None,
     ) -> None:
         self.name = name
@@ -111,8 +111,11 @@ class NodeHost:
         self._settings = settings
         self._has_disk = store is not None
         self._last_tick_s: float | None = None
+        self._unticked: list[TopicId] = []  # topics whose tick follows in this interval
+        self._slice_timer: asyncio.TimerHandle | None = None
+        self._to_flush: dict[TopicId, None] = {}  # topics that wait for a Flush
+        self._flush_timer: asyncio.TimerHandle | None = None  # None while no topic waits
         self._receivers: dict[TopicId, tuple[Deliverer, SyncObserver]] = {}  # applications
-        self._batches: dict[TopicId, Batch] = {}  # publish calls of this loop iteration
         self.logs = TopicLogs(store, trace)
         self._trace_writes = DeliveryLogFlusher(self.logs.trace)
         incarnation = incarnation_at(time_ns() // 1000, secrets.randbits(RANDOM_BITS))
@@ -128,7 +131,6 @@ class NodeHost:
         self._connect(incarnation, rng)
         self._serve(crash)
         self.ticker = Timer(self._tick, settings.tick_s, rng)
-        self._flusher = Timer(self._flush, settings.flush_s, rng)
 
     def _connect(self, incarnation: int, rng: Random) -> None:
         """Create the parts that reach other processes."""
@@ -160,9 +162,10 @@ class NodeHost:
         )
         self.drain, self.unsubscribe = self.departures.drain, self.departures.unsubscribe
         self.replications = Replications(topics, dispatch, self._find_members, tick_s)
-        self.errands = PublishProxy(
-            topics, self._sender, self.durability, self.publish, has_disk=self._has_disk
-        )
+        own = Publisher(dispatch, self.durability, self.departures, self.logs)
+        self.publish, self.submit, self.resend = own.publish, own.submit, own.resend
+        has_disk = self._has_disk
+        self.errands = PublishProxy(topics, self._sender, self.durability, own, has_disk=has_disk)
         self.chaos = NodeChaos(
             self.name,
             self.links,
@@ -187,18 +190,17 @@ class NodeHost:
     async def start(self, host: str, port: int) -> Self:
         """Listen; port 0 picks a free one."""
         self.address = await self.links.listen(host, port, self._settings.advertised)
-        for timer in (self.ticker, self._flusher):
-            timer.start()
+        self.ticker.start()
         return self
 
     async def close(self) -> None:
         """Stop at once, as a crash would, but commit the stored publications."""
-        for timer in (self.ticker, self._flusher):
-            timer.stop()
+        self.ticker.stop()
         self._requests.close()
         await self.links.close()
-        for topic in self._topics.names():
-            self.dispatch(topic, Shutdown())
+        for timer in (self._flush_timer, self._slice_timer):  # last: a message may start one
+            if timer is not None:
+                timer.cancel()
         with suppress(StorageError):  # anti-entropy fetches lost publications again
             await self.durability.wait_durable()
         await self._trace_writes.close()
@@ -207,9 +209,7 @@ class NodeHost:
 
     def dispatch(self, topic: TopicId, event: Event) -> list[Effect]:  # noqa: C901, PLR0912  (one match)
         """Run one event and apply its effects, in order; return them."""
-        kind = type(event.message) if type(event) is Received else type(event)
-        machines = self._changes if kind in CAUSES else self._topics
-        effects = machines.handle(topic, event)
+        effects = self._handle(topic, event)
         for effect in effects:
             match effect:
                 case Send():
@@ -218,8 +218,11 @@ class NodeHost:
                     self._on_deliver(topic, effect)
                 case Store():
                     log = self.logs.by_topic[topic]
-                    log.write(effect.offset, *effect.publications, encoded=effect.encoded)
+                    for batch in effect.batches:
+                        log.append(batch)
                     self.durability.on_written(effect.size_bytes)
+                case Rejected():
+                    self.links.counts["invalid batch"] += effect.count
                 case Discard():
                     self.quarantined += 1
                     self.logs.discard(topic, (effect.offset,))
@@ -244,9 +247,20 @@ class NodeHost:
                     assert_never(effect)
         return effects
 
+    def _handle(self, topic: TopicId, event: Event) -> list[Effect]:
+        """Run one event; record a change of the node's place, and schedule a Flush if needed."""
+        kind = type(event.message) if type(event) is Received else type(event)
+        if kind is Overwritten:
+            self._changes.forget(topic)
+        machines = self._changes if kind in CAUSES else self._topics
+        effects = machines.handle(topic, event)
+        if topic not in self._to_flush and self._topics.has_to_flush(topic):
+            self._flush_later(topic)
+        return effects
+
     def _on_deliver(self, topic: TopicId, delivery: Deliver) -> None:
         """Record a delivery and pass it to the application."""
-        count, origin = len(delivery.publications), delivery.origin
+        count, origin = sum([batch.count for batch in delivery.batches]), delivery.origin
         self.deliveries[topic, origin] += count
         now_us = max(time_ns() // 1000, 0)
         self.logs.trace.record(topic, delivery.offset, now_us, delivery.hops, origin, count)
@@ -269,8 +283,11 @@ class NodeHost:
         last_s, self._last_tick_s = self._last_tick_s, now_s
         is_late = last_s is None or now_s - last_s > LATE_TICKS * self._settings.tick_s
         self._changes.on_tick()
-        for topic in self._topics.names():
-            self.dispatch(topic, Tick(is_late, self.durability.is_backpressured))
+        if self._slice_timer is not None:
+            self._slice_timer.cancel()
+        self._tick_topics(self._unticked, len(self._unticked), is_late=is_late)
+        names = self._topics.names()
+        self._tick_topics(names, max(TOPICS_AT_ONCE, len(names) // TICK_SLICES), is_late=is_late)
         for topic in self.membership.on_tick():
             self._sender.send_message(topic, SUPERVISOR, GetConfiguration(self.name))
         self.links.sweep()
@@ -280,10 +297,37 @@ class NodeHost:
         if self.ticker.calls % DELIVERY_LOG_TICKS == 0:
             self._trace_writes.request_write()
 
+    def _tick_topics(self, topics: list[TopicId], count: int, *, is_late: bool) -> None:
+        """Tick the first topics, and the others in groups that are spread over the interval.
+
+        The messages of a group to one peer share a write.
+        """
+        event = Tick(is_late, self.durability.is_backpressured)
+        for topic in topics[:count]:
+            if topic in self._topics:  # it may have been left
+                self.dispatch(topic, event)
+        self._unticked, self._slice_timer = topics[count:], None
+        if self._unticked:
+            delay_s = self._settings.tick_s / (TICK_SLICES + 2)  # the timer has a jitter of 10 %
+            tick = partial(self._tick_topics, self._unticked, count, is_late=is_late)
+            self._slice_timer = asyncio.get_running_loop().call_later(delay_s, tick)
+
     def _flush(self) -> None:
-        """Run the deferred work of every topic."""
-        for topic in self._topics.to_flush():
-            self.dispatch(topic, Flush())
+        """Run the deferred work of the topics that have some."""
+        topics, self._to_flush, self._flush_timer = self._to_flush, {}, None
+        for topic in topics:
+            if self._topics.has_to_flush(topic):
+                self.dispatch(topic, Flush())
+
+    def _flush_later(self, topic: TopicId) -> None:
+        """Flush a topic soon; one timer serves all topics."""
+        self._to_flush[topic] = None
+        if self._flush_timer is None:
+            machine = self._topics.machine(topic)
+            is_starting = machine is not None and machine.replica.is_starting
+            delay_s = self._settings.flush_s / (STARTING_FLUSHES if is_starting else 1)
+            loop = asyncio.get_running_loop()
+            self._flush_timer = loop.call_later(delay_s, self._flush)
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -360,78 +404,6 @@ class NodeHost:
     def detach(self, topic: TopicId) -> None:
         """Stop passing deliveries and confirmations of a topic to the application."""
         self._receivers.pop(topic, None)
-
-    async def publish(self, topic: TopicId, *requests: PublishRequested) -> list[bytes]:
-        """Publish; return the ids once they are on the disk of this node.
-
-        Neighbours receive the publications at once. Raise StorageError with their ids if the
-        commit fails: ``resend`` sends the same publications again. Raise it without ids, and
-        publish nothing, if an earlier commit has failed and fails again.
-        """
-        if self.durability.error is not None:
-            await self.durability.wait_durable()
-        ids = await self._published(topic, requests)
-        try:
-            await self.durability.wait_durable()
-        except StorageError as error:
-            raise type(error)(str(error), ids=tuple(ids)) from error
-        return ids
-
-    async def _published(self, topic: TopicId, requests: Sequence[PublishRequested]) -> list[bytes]:
-        """Publish with the other calls of this loop iteration; return the ids of ``requests``.
-
-        Without a disk a call does not wait: it would cost more than it saves. Requests that name
-        another publisher are published alone: a duplicate gets no id.
-        """
-        if not self._has_disk or any(each.publisher is not None for each in requests):
-            return self._publish_now(topic, requests)
-        loop = asyncio.get_running_loop()
-        batch = self._batches.get(topic)
-        if batch is None:
-            batch = self._batches[topic] = []
-            loop.call_soon(self._publish_batch, topic)
-        ids: asyncio.Future[list[bytes]] = loop.create_future()
-        batch.append((requests, ids))
-        return await ids
-
-    def _publish_batch(self, topic: TopicId) -> None:
-        """Publish the requests of one loop iteration; a caller may be cancelled meanwhile."""
-        batch = self._batches.pop(topic)
-        try:
-            ids = self._publish_now(topic, [each for requests, _ in batch for each in requests])
-        except Exception as error:  # noqa: BLE001  (each caller gets it)
-            for _, result in batch:
-                if not result.done():
-                    result.set_exception(error)
-            return
-        start = 0
-        for requests, result in batch:
-            end = start + len(requests)
-            if not result.done():
-                result.set_result(ids[start:end])
-            start = end
-
-    def _publish_now(self, topic: TopicId, requests: Sequence[PublishRequested]) -> list[bytes]:
-        if topic not in self.logs.by_topic:
-            raise SkipringError(f"not subscribed to {shown(topic)}: it was left during the call")
-        effects = self.dispatch(topic, PublishManyRequested(tuple(requests)))
-        deliveries = [effect for effect in effects if type(effect) is Deliver]
-        ids = [each.id for deliver in deliveries for each in deliver.publications]
-        own = self.departures.own_ids[topic]
-        if len(own) < OWN_MAX:
-            own.update(dict.fromkeys(ids))
-        self.departures.own_counts[topic] += len(ids)
-        return ids
-
-    async def resend(self, topic: TopicId, ids: Sequence[bytes]) -> None:
-        """Commit and broadcast again the publications whose commit failed."""
-        if topic not in self.logs.by_topic:
-            raise SkipringError(f"not subscribed to {shown(topic)}: it was left during the call")
-        self.dispatch(topic, ResendRequested(tuple(ids)))
-        try:
-            await self.durability.wait_durable()
-        except StorageError as error:
-            raise type(error)(str(error), ids=tuple(ids)) from error
 
     def _find_members(self, topic: TopicId) -> None:
         self._sender.send_message(topic, SUPERVISOR, FindMembers(0, LOCATED_MAX))

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import signal
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -38,7 +38,7 @@ from skipring.observability.metrics import HostReadings
 from skipring.security.credentials import may_act_as
 from skipring.storage.data_dir import check_name, node_id
 from skipring.storage.delivery_log import DeliveryLog
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from skipring.storage.supervisor_store import SupervisorStore
 from skipring.wire.limits import check_topic
 from skipring.wire.rpc import Address
@@ -139,7 +139,7 @@ async def serve_node(
     host, port = _checked(settings, place, topics)
     stop = stop_signal()
     async with AsyncExitStack() as stack:
-        store, trace = await _open_store(place.data, stack)
+        store, trace = await _open_store(place.data, topics, stack)
         called = _name_of(place.data, name, settings.credentials)
         allow_files(FILES)
         node = NodeHost(called, settings, rng=Random(), store=store, trace=trace)
@@ -177,17 +177,27 @@ def _checked(
 
 
 async def _open_store(
-    data: Path | None, stack: AsyncExitStack
-) -> tuple[PublicationStore | None, DeliveryLog | None]:
+    data: Path | None, topics: tuple[TopicId, ...], stack: AsyncExitStack
+) -> tuple[LogStore | None, DeliveryLog | None]:
     """Open the store and the delivery log of a data directory; return None without one."""
     if data is None:
         return None, None
-    store = stack.enter_context(await opened(PublicationStore.open, data))
+    store = stack.enter_context(await opened(partial(_opened_logs, topics), data))
     trace = await asyncio.to_thread(DeliveryLog.open, data, store)
     stack.callback(trace.close)
-    if store.recovery.damage is not None:
-        _LOG.warning("storage_recovered", what=str(store.recovery))
+    if store.damage is not None:
+        _LOG.warning("storage_recovered", what=store.damage)
     return store, trace
+
+
+def _opened_logs(topics: tuple[TopicId, ...], data: Path) -> LogStore:
+    """Open a store and the logs of topics, also those that recovery finds only by name."""
+    with ExitStack() as stack:
+        store = stack.enter_context(LogStore.open(data))
+        for topic in topics:
+            store.log(topic)
+        stack.pop_all()
+    return store
 
 
 async def hand_over(

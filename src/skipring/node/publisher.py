@@ -1,23 +1,32 @@
-"""Publishing on behalf of clients, and waiting until other members have copies."""
+"""Publishing: own records, batches of clients, and copies at other members."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
-from skipring.core.effects import Effect, HeldBy
-from skipring.core.events import Event, PublishRequested, ReplicationRequested
-from skipring.core.log_messages import Refused
+from skipring.core.batches import BatchRecord, RecordBatch, batch_part
+from skipring.core.effects import Deliver, Effect, HeldBy
+from skipring.core.events import (
+    Event,
+    PublishRequested,
+    ReplicationRequested,
+    ResendRequested,
+    SubmitRequested,
+)
+from skipring.core.limits import shown
+from skipring.core.log_messages import NOT_A_MEMBER, Refused
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.subscriber import Subscriber
 from skipring.core.topics import SubscriberTopics
-from skipring.errors import ReplicationError, SkipringError
-from skipring.node.group_commit import GroupCommit
+from skipring.errors import ReplicationError, SkipringError, StorageError
+from skipring.node.drain import Departures
+from skipring.node.group_commit import GroupCommit, TopicLogs
 from skipring.node.sender import Sender
 from skipring.wire.limits import one_line
-from skipring.wire.rpc import NO_DISK, Publish, PublishAck
+from skipring.wire.rpc import NO_DISK, Publish, PublishAck, WireMessage
 
 REPLICAS_TIMEOUT_S: Final = 30.0  # The default of ``synced``.
 FEW_TICKS: Final = 3  # Guess: a ring that is still forming has more members by then.
@@ -26,14 +35,121 @@ PUBLISHING_MAX: Final = 1024  # Limit: publications of clients that wait for the
 Dispatch = Callable[[TopicId, Event], list[Effect]]
 
 
+# -- publications of this node ----------------------------------------------------------------
+
+Calls = list[tuple[Sequence[BatchRecord], "asyncio.Future[list[bytes]]"]]
+
+
+class Publisher:
+    """Publishing in all topics of one node."""
+
+    def __init__(
+        self, dispatch: Dispatch, durability: GroupCommit, departures: Departures, logs: TopicLogs
+    ) -> None:
+        self._dispatch = dispatch
+        self._durability = durability
+        self._departures = departures
+        self._logs = logs
+        self._calls: dict[TopicId, Calls] = {}  # of this loop iteration
+
+    async def publish(self, topic: TopicId, *records: BatchRecord) -> list[bytes]:
+        """Publish records; return their ids once they are on the disk of this node.
+
+        Neighbours receive the records at once. The calls of one loop iteration share batches; none
+        of them waits for others. Raise StorageError with the ids if the commit fails: ``resend``
+        sends the same batches again. Raise it without ids, and publish nothing, if an earlier
+        commit has failed and fails again.
+        """
+        if self._durability.error is not None:
+            await self._durability.wait_durable()
+        ids = await self._published(topic, records)
+        await self._wait_durable(ids)
+        return ids
+
+    async def submit(self, topic: TopicId, *batches: RecordBatch) -> None:
+        """Publish batches of clients; return once they are on the disk of this node."""
+        if self._durability.error is not None:
+            await self._durability.wait_durable()
+        self._stored(topic, SubmitRequested(batches))
+        await self._wait_durable([batch.id for batch in batches])
+
+    async def _wait_durable(self, ids: Sequence[bytes]) -> None:
+        try:
+            await self._durability.wait_durable()
+        except StorageError as error:
+            raise type(error)(str(error), ids=tuple(ids)) from error
+
+    async def _published(self, topic: TopicId, records: Sequence[BatchRecord]) -> list[bytes]:
+        """Publish with the other calls of this loop iteration; return the ids of ``records``.
+
+        A call is published at once if no other call of this iteration has been made. Later calls
+        of the iteration share batches at its end.
+        """
+        calls = self._calls.get(topic)
+        if calls is None:
+            self._calls[topic] = []
+            asyncio.get_running_loop().call_soon(self._publish_calls, topic)
+            return self._publish_now(topic, records)
+        ids: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        calls.append((records, ids))
+        return await ids
+
+    def _publish_calls(self, topic: TopicId) -> None:
+        """Publish the other calls of one loop iteration; a caller may be cancelled meanwhile."""
+        calls = self._calls.pop(topic)
+        if not calls:
+            return
+        try:
+            ids = self._publish_now(topic, [each for records, _ in calls for each in records])
+        except Exception as error:  # noqa: BLE001  (each caller gets it)
+            for _, result in calls:
+                if not result.done():
+                    result.set_exception(error)
+            return
+        start = 0
+        for records, result in calls:
+            end = start + len(records)
+            if not result.done():
+                result.set_result(ids[start:end])
+            start = end
+
+    def _publish_now(self, topic: TopicId, records: Sequence[BatchRecord]) -> list[bytes]:
+        if not records:
+            return []
+        batches = self._stored(topic, PublishRequested(tuple(records)))
+        return [key for batch in batches for key in batch.record_ids()]
+
+    def _stored(
+        self, topic: TopicId, event: PublishRequested | SubmitRequested
+    ) -> list[RecordBatch]:
+        """Publish; return the new batches, which a drain of this node hands over."""
+        self._check_subscribed(topic)
+        effects = self._dispatch(topic, event)
+        deliveries = [effect for effect in effects if type(effect) is Deliver]
+        batches = [batch for deliver in deliveries for batch in deliver.batches]
+        self._departures.on_published(topic, batches)
+        return batches
+
+    def _check_subscribed(self, topic: TopicId) -> None:
+        if topic not in self._logs.by_topic:
+            raise SkipringError(f"not subscribed to {shown(topic)}: it was left during the call")
+
+    async def resend(self, topic: TopicId, ids: Sequence[bytes]) -> None:
+        """Commit and broadcast again the batches of records whose commit failed."""
+        self._check_subscribed(topic)
+        self._dispatch(topic, ResendRequested(tuple(ids)))
+        await self._wait_durable(ids)
+
+
 # -- copies at other members (``publish(replicas=...)``) --------------------------------------
 
 
 class _Replicas:
-    """Answers about one publication."""
+    """Answers about one batch."""
 
     def __init__(self, key: bytes) -> None:
         self.key = key
+        self.callers = 0  # that wait for publications of this batch
         self.durable: set[NodeId] = set()
         self.volatile: set[NodeId] = set()  # members that store in memory only
         self.members: tuple[NodeId, ...] = ()  # beyond the neighbours
@@ -79,14 +195,20 @@ class Replications:
         ReplicationError, with the number of confirmations, after the timeout, or if all known
         members have answered and were too few for FEW_TICKS ticks.
         """
-        replicas = self._waiting[topic, key] = _Replicas(key)
+        replicas, why = _Replicas(key), None
         try:
             async with asyncio.timeout(timeout_s):
+                batch_id = await self._batch_id(topic, key)
+                replicas = self._waiting.setdefault((topic, batch_id), _Replicas(batch_id))
+                replicas.callers += 1
                 why = await self._all(topic, replicas, count)
         except TimeoutError:
             why = f"the others did not answer within {timeout_s:g} s"
         finally:
-            del self._waiting[topic, key]
+            if replicas.callers:
+                replicas.callers -= 1
+                if not replicas.callers:
+                    del self._waiting[topic, replicas.key]
         if why is not None:
             confirmed = len(replicas.durable)
             raise ReplicationError(
@@ -95,6 +217,15 @@ class Replications:
                 id=key,
                 confirmed=confirmed,
             )
+
+    async def _batch_id(self, topic: TopicId, key: bytes) -> bytes:
+        """Return the id of the batch that contains a record; wait while the index has a backlog."""
+        machine = self._topics.machine(topic)
+        while machine is not None and machine.replica.has_index_backlog:
+            await asyncio.sleep(self._tick_s)
+            machine = self._topics.machine(topic)
+        found = machine.index().find(batch_part(key)) if machine is not None else None
+        return found[0] if found is not None else key
 
     async def _all(self, topic: TopicId, replicas: _Replicas, count: int) -> str | None:
         """Ask once a tick until enough members confirm; return a reason if too few members can."""
@@ -139,13 +270,6 @@ def _usable(machine: Subscriber, replicas: _Replicas) -> list[NodeId]:
 # -- clients ---------------------------------------------------------------------------------
 
 
-class PublishFunction(Protocol):
-    """``publish`` of a node."""
-
-    def __call__(self, topic: TopicId, *requests: PublishRequested) -> Awaitable[list[bytes]]:
-        """Publish; return the ids once they are on the disk of this node."""
-
-
 class PublishProxy:
     """Publications that one node publishes on behalf of clients."""
 
@@ -154,14 +278,14 @@ class PublishProxy:
         topics: SubscriberTopics,
         sender: Sender,
         durability: GroupCommit,
-        publish: PublishFunction,
+        publisher: Publisher,
         *,
         has_disk: bool,
     ) -> None:
         self._topics = topics
         self._sender = sender
         self._durability = durability
-        self._publish = publish
+        self._publisher = publisher
         self._has_disk = has_disk
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -180,35 +304,30 @@ class PublishProxy:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, sender: NodeId, topic: TopicId, message: Publish) -> None:
-        given = message.publication
-        assert given.payload is not None, "it was refused"
-        event = PublishRequested(
-            payload=given.payload,
-            time=given.time,
-            key=given.key,
-            headers=given.headers,
-            publisher=given.publisher,
-            seq=given.seq,
-        )
+        key = message.batch.id
         try:
-            await self._publish(topic, event)
+            await self._publisher.submit(topic, message.batch)
         except SkipringError as error:
-            # The client may retry: publisher and number identify the publication.
+            # The client may retry: the id identifies the batch.
             self._sender.send_message(topic, sender, Refused(message.request, one_line(str(error))))
             return
-        key = given.id_in(topic)
         offset = self._topics.offset_of(topic, key)
-        self._sender.send_message(topic, sender, PublishAck(message.request, key, offset or 0))
+        if offset is not None:
+            answer: WireMessage = PublishAck(message.request, key, offset)
+        else:
+            is_left = self._topics.machine(topic) is None
+            answer = Refused(message.request, NOT_A_MEMBER if is_left else "an invalid batch")
+        self._sender.send_message(topic, sender, answer)
 
     def _why_not(self, topic: TopicId, message: Publish) -> str | None:
         """Return the reason for a refusal, or None."""
         machine = self._topics.machine(topic)
         if machine is None:
-            return "not a member of the topic"
+            return NOT_A_MEMBER
+        if machine.replica.is_starting:  # it cannot tell whether it has the batch
+            return "it is reading its log; try again"
         if machine.replication.is_leaving:  # it could not hand over what it accepts now
             return "it is about to leave the topic"
-        if message.publication.payload is None:
-            return "no payload"
         if not self._has_disk and not message.volatile:
             return NO_DISK
         if self._durability.is_backpressured or len(self._tasks) >= PUBLISHING_MAX:

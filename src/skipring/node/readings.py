@@ -159,7 +159,7 @@ def _topic_samples(topics: list[TopicId], node: NodeHost) -> dict[str, Samples]:
     is_linked = node.links.is_linked
     return {
         "skipring_joined": {(t,): m.label is not None for t, m in machines.items()},
-        "skipring_publications": {(t,): m.count for t, m in machines.items()},
+        "skipring_publications": {(t,): m.replica.log.records for t, m in machines.items()},
         "skipring_ring_neighbours": {(t,): len(found) for t, found in neighbours.items()},
         "skipring_ring_neighbours_linked": {
             (t,): sum(map(is_linked, found)) for t, found in neighbours.items()

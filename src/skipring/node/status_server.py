@@ -12,17 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final, TypeAlias
 
-from msgspec.structs import replace
-
 from skipring.core.effects import Effect
 from skipring.core.events import Event, IndexRequested, Received
 from skipring.core.labels import Label
 from skipring.core.limits import NUMBER_MAX, shown
-from skipring.core.log import Log
 from skipring.core.log_messages import NOT_A_MEMBER, GetLogInfo, Refused
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import Publication
 from skipring.core.roster import Roster
 from skipring.core.state import LivenessState
 from skipring.core.subscriber import Subscriber
@@ -31,8 +27,8 @@ from skipring.core.supervisor import Supervisor
 from skipring.core.topics import SubscriberTopics
 from skipring.errors import MessageError
 from skipring.net.transport import Transport
-from skipring.net.work_budget import Spent, never_spent, time_limit
-from skipring.node.arrival_tap import ArrivalTap, handle_deliveries_request
+from skipring.net.work_budget import time_limit
+from skipring.node.arrival_tap import ArrivalTap, delivery_page
 from skipring.node.change_log import ChangeLog
 from skipring.node.chaos_server import DAMAGES, NodeChaos
 from skipring.node.group_commit import GroupCommit
@@ -43,10 +39,8 @@ from skipring.storage.delivery_log import DeliveryLog
 from skipring.wire.limits import (
     CONFLICTS_MAX,
     ENTRIES_MAX,
-    LISTED_MAX,
     SHORTCUTS_MAX,
     check_entry,
-    check_listed,
 )
 from skipring.wire.rpc import (
     BUSY,
@@ -56,11 +50,9 @@ from skipring.wire.rpc import (
     FetchChanges,
     FetchDatabase,
     FetchDeliveries,
-    FetchPublications,
     GetNodeStatus,
     NodeHealth,
     NodeStatus,
-    PublicationPage,
     Publish,
     RuntimeMessage,
     WireMessage,
@@ -68,16 +60,13 @@ from skipring.wire.rpc import (
 
 # Limits: pages stay below the size of their frames, address hints included.
 LABELS_BYTES_MAX: Final = 128 * 1024
-PUBLICATIONS_BYTES_MAX: Final = 128 * 1024  # and one more publication, of any size
-READ_BYTES_MAX: Final = 4 << 20  # Guess: bytes to read for one response.
 WAITING_MAX: Final = 256  # Limit: requests that wait for the index of one topic.
 # Guess: few publications arrive meanwhile. If the index is behind even so, the root is unknown.
 SPARE_SLICES: Final = 8
 INDEX_SLICE_IDS: Final = 1024  # Measured: a slice takes at most 5 ms of CPU with 100,000 ids.
 
-Question: TypeAlias = FetchPublications | FetchChanges
 IndexQuestion: TypeAlias = GetNodeStatus | GetLogInfo
-PageQuestion: TypeAlias = FetchPublications | FetchChanges | FetchDeliveries | FetchArrivals
+PageQuestion: TypeAlias = FetchChanges | FetchDeliveries | FetchArrivals
 Dispatch: TypeAlias = Callable[[TopicId, Event], list[Effect]]
 HealthOf: TypeAlias = Callable[[Subscriber], NodeHealth]
 
@@ -153,23 +142,6 @@ def _believable_cursor(roster: Roster) -> int:
 # -- a node ----------------------------------------------------------------------------------
 
 
-def handle_status_request(
-    topic: TopicId,
-    machine: Subscriber | None,
-    journals: ChangeLog,
-    question: Question,
-    is_spent: Spent = never_spent,
-) -> PublicationPage | ChangePage | Refused:
-    """Return the response to a status request; a node outside the topic refuses."""
-    if machine is None:
-        return Refused(question.request, NOT_A_MEMBER)
-    match question:
-        case FetchPublications():
-            return publication_page(machine.replica.log, question, is_spent)
-        case FetchChanges(request=request):
-            return ChangePage(request, journals.ticks, journals.entries(topic))
-
-
 def node_status(machine: Subscriber, request: int, health: NodeHealth | None = None) -> NodeStatus:
     """Return the variables of a subscriber; truncate collections that corruption made too long.
 
@@ -188,7 +160,7 @@ def node_status(machine: Subscriber, request: int, health: NodeHealth | None = N
         shortcuts=tuple(islice(machine.shortcuts.items(), SHORTCUTS_MAX)),
         silence={node: _clamped(silence[node]) for node in islice(silence, SHORTCUTS_MAX)},
         digests={node: heard[node] for node in islice(heard, SHORTCUTS_MAX)},
-        count=machine.count,
+        count=replica.log.records,
         end=replica.log.end,
         root=EMPTY_ROOT if replica.is_behind else replica.indexed_trie.root(),
         health=health or NodeHealth(),
@@ -227,42 +199,6 @@ def _clamped(state: LivenessState) -> LivenessState:
         min(max(number, -NUMBER_MAX), NUMBER_MAX) for number in (state.ticks, state.threshold)
     )
     return LivenessState(ticks, threshold, state.pending)
-
-
-def publication_page(
-    archive: Log, question: FetchPublications, is_spent: Spent = never_spent
-) -> PublicationPage:
-    """Return the publications from an offset on, limited in offsets and in bytes.
-
-    A scan ends early once its time is spent; ``next`` of the page is the offset to continue from.
-    """
-    end = min(question.end, archive.end)
-    stop = min(question.start + LISTED_MAX, end)
-    chosen: list[Publication] = []
-    size = read = 0
-    for offset, stored in archive.read_range(question.start, stop):
-        listed = stored if question.payloads else _without_content(stored)
-        if _can_be_listed(listed):
-            chosen.append(listed)
-        size += listed.size_bytes
-        read += stored.size_bytes
-        if size > PUBLICATIONS_BYTES_MAX or read > READ_BYTES_MAX or is_spent():
-            stop = offset + 1
-            break
-    return PublicationPage(question.request, stop if stop < end else None, tuple(chosen))
-
-
-def _without_content(publication: Publication) -> Publication:
-    return replace(publication, payload=None, key=None, headers={})
-
-
-def _can_be_listed(publication: Publication) -> bool:
-    """Return False for a publication that no message may carry; the page omits it."""
-    try:
-        check_listed(publication)
-    except MessageError:
-        return False
-    return True
 
 
 # -- requests to a node ----------------------------------------------------------------------
@@ -308,7 +244,7 @@ class RequestServer:
                 self._errands.begin(sender, topic, message)
             case GetNodeStatus() | GetLogInfo():
                 self.send_status(sender, topic, message)
-            case FetchPublications() | FetchChanges() | FetchDeliveries() | FetchArrivals():
+            case FetchChanges() | FetchDeliveries() | FetchArrivals():
                 self._sender.send_message(topic, sender, self._page(topic, message))
             case _ if isinstance(message, DAMAGES):
                 self._sender.send_message(topic, sender, self._chaos.handle(topic, message))
@@ -317,16 +253,17 @@ class RequestServer:
 
     def _page(self, topic: TopicId, question: PageQuestion) -> WireMessage:
         """Return a page; a scan stops at its time limit, and ``next`` is where to continue."""
-        machine, is_spent = self._topics.machine(topic), time_limit()
+        machine = self._topics.machine(topic)
+        if machine is None:
+            return Refused(question.request, NOT_A_MEMBER)
         match question:
             case FetchDeliveries():
-                return handle_deliveries_request(self._trace, topic, machine, question, is_spent)
-            case FetchArrivals() if machine is None:
-                return Refused(question.request, NOT_A_MEMBER)
+                log = machine.replica.log
+                return delivery_page(self._trace, topic, log, question, time_limit())
             case FetchArrivals():
                 return self._arrivals.answer(topic, question)
-            case _:
-                return handle_status_request(topic, machine, self._changes, question, is_spent)
+            case FetchChanges(request=request):
+                return ChangePage(request, self._changes.ticks, self._changes.entries(topic))
 
     def send_status(self, to: NodeId, topic: TopicId, question: IndexQuestion) -> None:
         """Send a status, at once if few publications are not indexed."""
@@ -363,11 +300,7 @@ class RequestServer:
                 break
         current = self._topics.machine(topic)
         for sender, question in self._waiting.pop(topic):
-            if (
-                current is not None
-                and current.replication.is_backfilling
-                and current.replica.is_behind
-            ):
+            if current is not None and _is_far_behind(question, current):
                 self._sender.send_message(topic, sender, Refused(question.request, BUSY))
             else:
                 self._answer(sender, topic, current, question)
@@ -392,6 +325,14 @@ def slices_of(count: int) -> int:
     Buckets count as full when they are hashed, so hashing may take three times as many.
     """
     return 4 * (count // INDEX_SLICE_IDS + 1)
+
+
+def _is_far_behind(question: IndexQuestion, machine: Subscriber) -> bool:
+    """Return True if an answer would index too many publications at once, or be out of date."""
+    replica = machine.replica
+    if replica.is_behind and machine.replication.is_backfilling:
+        return True
+    return isinstance(question, GetLogInfo) and replica.has_index_backlog
 
 
 def _needs_index(question: IndexQuestion, machine: Subscriber) -> bool:

@@ -18,6 +18,7 @@ from skipring.core.effects import (
     Evicted,
     HeldBy,
     PeerInSync,
+    Rejected,
     Send,
     SendSynced,
     Store,
@@ -148,6 +149,7 @@ class SupervisorHost:
                     self._on_evicted(topic, effect.node)
                 case (
                     Deliver()
+                    | Rejected()
                     | Store()
                     | Discard()
                     | SendSynced()

@@ -209,7 +209,7 @@ OF_NODES: Final = (
     Metric(
         "skipring_quarantined_total",
         MetricKind.COUNTER,
-        "Stored publications that were corrupt; they are quarantined and fetched from a neighbour.",
+        "Stored batches that were corrupt; they are quarantined and fetched from a neighbour.",
         alarm="grows: the disk or the memory of this machine is failing",
     ),
 )

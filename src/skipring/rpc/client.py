@@ -10,10 +10,10 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Final, Self, TypeVar, get_args
 
+from skipring.core.batches import RecordBatch
 from skipring.core.limits import listed, match_node
 from skipring.core.log_messages import Refused
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
-from skipring.core.publications import Publication
 from skipring.errors import InputError, MessageError, UnreachableError, VolatileMembersError
 from skipring.net.addresses import AddressBook, parse_supervisors, supervisor_at, supervisor_of
 from skipring.net.transport import Transport
@@ -114,13 +114,11 @@ class RpcClient:
         """Return the supervisor that a topic belongs to."""
         return supervisor_of(topic, self._supervisors)
 
-    async def publish(
-        self, topic: TopicId, publications: Sequence[Publication]
-    ) -> list[PublishAck]:
-        """Publish in order through a member; return once all are durable there.
+    async def publish(self, topic: TopicId, batches: Sequence[RecordBatch]) -> list[PublishAck]:
+        """Publish batches in order through a member; return once all are durable there.
 
-        Members are tried one after the other. The id follows from the fields, so a publication that
-        a member stored is not published twice if its answer was lost.
+        Members are tried one after the other. All get the same bytes, so a batch that a member
+        stored is not published twice if its answer was lost.
         """
         tried: dict[NodeId, str] = {}
         for _ in range(LOCATIONS_MAX):
@@ -130,9 +128,9 @@ class RpcClient:
             if not members:
                 break
             for node, address in members.items():
-                answers = await self._publish_through(topic, node, address, publications)
+                answers = await self._publish_through(topic, node, address, batches)
                 done = [answer for answer in answers if isinstance(answer, PublishAck)]
-                if len(done) == len(publications):
+                if len(done) == len(batches):
                     self._located[topic] = {node: address}
                     return done
                 refused = (answer.reason for answer in answers if isinstance(answer, Refused))
@@ -146,12 +144,10 @@ class RpcClient:
         raise UnreachableError(_why_refused(topic, tried))
 
     async def _publish_through(
-        self, topic: TopicId, node: NodeId, address: Address, publications: Sequence[Publication]
+        self, topic: TopicId, node: NodeId, address: Address, batches: Sequence[RecordBatch]
     ) -> list[PublishAck | Refused | None]:
         self.book.learn({node: address})
-        questions = (
-            partial(Publish, publication=each, volatile=self._is_volatile) for each in publications
-        )
+        questions = (partial(Publish, batch=each, volatile=self._is_volatile) for each in batches)
         asked = (self.request(topic, node, question, PublishAck) for question in questions)
         return list(await asyncio.gather(*asked))
 

@@ -1,14 +1,19 @@
-"""Reader of the logs and delivery logs of members, without joining the ring."""
+"""Reader of the logs and delivery logs of members, without joining the ring.
+
+A page contains whole batches: the first may begin before the requested offset.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from skipring.core.batches import RecordBatch
 from skipring.core.limits import listed
 from skipring.core.log_messages import (
     ANOTHER_STORE,
@@ -19,6 +24,7 @@ from skipring.core.log_messages import (
     Refused,
 )
 from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import Publication
 from skipring.errors import DataLossError, UnreachableError
 from skipring.rpc.client import ATTEMPTS, Question, RpcClient, no_members_in
 from skipring.wire.limits import LOCATED_MAX
@@ -106,7 +112,7 @@ async def _ask(
 def pages(
     client: RpcClient, topic: TopicId, node: NodeId, address: Address, wanted: LogRange
 ) -> AsyncGenerator[LogPage, None]:
-    """Yield the stored publications of a member; raise DataLossError if its store has changed."""
+    """Yield the stored batches of a member; raise DataLossError if its store has changed."""
     question = partial(
         FetchLog,
         store=wanted.store,
@@ -117,6 +123,19 @@ def pages(
         contents=wanted.has_contents,
     )
     return _in_pages(client, topic, (node, address), LogPage, question, wanted.start)
+
+
+def readable_batches(
+    page: LogPage, topic: TopicId, start: int = 0
+) -> Iterator[tuple[RecordBatch, list[Publication]]]:
+    """Yield the genuine and readable batches of a page, with their records from an offset on.
+
+    Omit damaged batches: anti-entropy repairs the member, and others have them too.
+    """
+    for offset, batch in zip(page.offsets, page.batches, strict=True):
+        if batch.is_genuine(topic):
+            with suppress(ValueError):
+                yield batch, batch.publications()[max(start - offset, 0) :]
 
 
 def delivery_pages(

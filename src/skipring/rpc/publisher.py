@@ -1,33 +1,50 @@
-"""Publisher of payloads from an input, through a member."""
+"""Publisher of payloads from an input, through a member.
+
+The publisher makes a batch of the payloads that are available. It sends the same batch until a
+member has it, so a lost answer does not duplicate it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import count
 from queue import Empty, Queue
 from threading import Thread
 from typing import Final
 
 from msgspec import Struct
 
-from skipring.core.limits import PAYLOAD_BYTES_MAX, check_publication
+from skipring.core.batches import (
+    BATCH_BYTES_MAX,
+    RECORDS_MAX,
+    BatchRecord,
+    RecordBatch,
+    check_record,
+)
+from skipring.core.limits import PAYLOAD_BYTES_MAX
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import Publication
+from skipring.core.publications import RANDOM_BITS, OwnSequence, SequenceId, incarnation_at
 from skipring.errors import InputError, UnreachableError, VolatileMembersError
 from skipring.net.access import Access
 from skipring.observability.clock import publication_time_us
 from skipring.rpc.client import RpcClient, WaitReport, locate_s, open_client, require
 from skipring.wire.rpc import PublishAck
 
-AT_ONCE: Final = 64  # Guess: publications that share one commit of the member.
-BYTES_AT_ONCE: Final = 1 << 20  # Guess: a quarter of what a connection queues for a peer.
 CHUNK_BYTES: Final = 1 << 16
 RETRY_S: Final = 0.1  # Guess: a ring that starts has a member within a few of these.
 
-Emit = Callable[[PublishAck], None]
+
+class PublishedRecord(Struct, frozen=True):
+    """Record that is durable at a member."""
+
+    id: bytes
+    offset: int  # in the log of this member
+
+
+Emit = Callable[[PublishedRecord], None]
 Report = Callable[[str], None]
 
 
@@ -58,19 +75,20 @@ async def publish_all(
         locate_s=locate_s(plan.wait_s),
         report=waiting,
     ) as client:
-        seqs = count()
+        batches = _ClientBatches(client.name, plan)
         inbox = _Inbox(payloads)
-        while batch := await inbox.next_batch(AT_ONCE):
-            made = [_publication(client.name, next(seqs), each, plan) for each in batch]
-            for published in await _publish(client, plan, made, waiting):
-                emit(published)
+        while some := await inbox.next_payloads():
+            made = batches.of(some)
+            for batch, ack in zip(made, await _publish(client, plan, made, waiting), strict=True):
+                for offset, key in enumerate(batch.record_ids(), ack.offset):
+                    emit(PublishedRecord(key, offset))
             waiting.reset()
 
 
 async def _publish(
-    client: RpcClient, plan: PublishPlan, made: Sequence[Publication], waiting: WaitReport
+    client: RpcClient, plan: PublishPlan, made: Sequence[RecordBatch], waiting: WaitReport
 ) -> list[PublishAck]:
-    """Publish a batch; retry until a member accepts it or ``wait_s`` has passed.
+    """Publish batches; retry until a member accepts them or ``wait_s`` has passed.
 
     The id follows from the fields, so a batch that is sent twice is published once.
     """
@@ -88,17 +106,27 @@ async def _publish(
         await asyncio.sleep(min(RETRY_S, max(deadline - clock(), 0)))
 
 
-def _publication(publisher: NodeId, seq: int, payload: bytes, plan: PublishPlan) -> Publication:
-    made = Publication(
-        publisher=publisher,
-        seq=seq,
-        payload=payload,
-        time=publication_time_us(),
-        key=plan.key,
-        headers=dict(plan.headers),
-    )
-    require(check_publication, made)
-    return made
+class _ClientBatches:
+    """Batches of one client: their numbers belong to an incarnation of this process.
+
+    A client whose certificate has a long name has the same name in every run.
+    """
+
+    def __init__(self, publisher: NodeId, plan: PublishPlan) -> None:
+        incarnation = incarnation_at(publication_time_us(), secrets.randbits(RANDOM_BITS))
+        self._own = OwnSequence(publisher, incarnation)
+        self._newest: dict[SequenceId, int] = {}
+        self._plan = plan
+
+    def of(self, payloads: Sequence[bytes]) -> list[RecordBatch]:
+        """Return payloads as one batch, or as several if they are long."""
+        now, plan = publication_time_us(), self._plan
+        records = [BatchRecord(each, now, plan.key, dict(plan.headers)) for each in payloads]
+        for record in records:
+            require(check_record, record)
+        first = self._own.issue(len(records), self._newest, now)
+        publisher, topic = self._own.node, plan.topic
+        return list(RecordBatch.split(records, publisher=publisher, first=first, topic=topic))
 
 
 def lines_of(descriptor: int) -> Iterator[bytes]:
@@ -128,7 +156,7 @@ class _Inbox:
     def __init__(self, payloads: Iterable[bytes]) -> None:
         self._payloads = payloads
         self._loop = asyncio.get_running_loop()
-        self._made: Queue[bytes | BaseException | _End] = Queue(2 * AT_ONCE)
+        self._made: Queue[bytes | BaseException | _End] = Queue(2 * RECORDS_MAX)
         self._end: BaseException | _End | None = None
         self._arrived = asyncio.Event()
         # A daemon thread, so that an interrupted command does not wait for the end of its input.
@@ -138,7 +166,7 @@ class _Inbox:
         try:
             for payload in self._payloads:
                 self._put(payload)
-        except BaseException as error:  # noqa: BLE001  (raised in ``next_batch``)
+        except BaseException as error:  # noqa: BLE001  (raised in ``next_payloads``)
             self._put(error)
         else:
             self._put(_End())
@@ -148,25 +176,25 @@ class _Inbox:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._arrived.set)
 
-    async def next_batch(self, count_max: int) -> list[bytes]:
-        """Wait for input; return the payloads read, or an empty list at the end."""
-        batch: list[bytes] = []
+    async def next_payloads(self) -> list[bytes]:
+        """Wait for input; return the payloads read, up to a batch, or an empty list at the end."""
+        found: list[bytes] = []
         size = 0
-        while self._end is None and len(batch) < count_max and size < BYTES_AT_ONCE:
+        while self._end is None and len(found) < RECORDS_MAX and size < BATCH_BYTES_MAX:
             try:
                 made = self._made.get_nowait()
             except Empty:
-                if batch:
+                if found:
                     break
                 self._arrived.clear()
                 if self._made.empty():
                     await self._arrived.wait()
                 continue
             if isinstance(made, bytes):
-                batch.append(made)
+                found.append(made)
                 size += len(made)
             else:
                 self._end = made
-        if not batch and isinstance(self._end, BaseException):
+        if not found and isinstance(self._end, BaseException):
             raise self._end  # only now: everything read before it is published
-        return batch
+        return found

@@ -1,7 +1,7 @@
 """Tail of a topic, read through its members without joining the ring.
 
 One member at a time serves its log in the order of its offsets. When it stops serving, the tail
-continues at another member, whose log has another order, and skips the ids it has returned. A
+continues at another member, whose log has another order, and skips the batches it has returned. A
 member that was restarted may have lost its log or restored it from a backup: the tail reads it
 from its start again.
 """
@@ -18,16 +18,16 @@ from msgspec import Struct
 from skipring.core.limits import NUMBER_MAX, listed
 from skipring.core.log_messages import LogPage
 from skipring.core.peers import TopicId
-from skipring.core.publications import ID_BYTES, Publication, assign_ids, decoded_page, ids_of
-from skipring.errors import MessageError, SkipringError, UnreachableError
+from skipring.core.publications import Publication
+from skipring.errors import SkipringError, UnreachableError
 from skipring.net.access import Access
 from skipring.observability.clock import time_us
 from skipring.rpc.client import RpcClient, WaitReport, locate_s, no_members_in, open_client
-from skipring.rpc.log_reader import LogRange, MemberLog, pages, survey_of
+from skipring.rpc.log_reader import LogRange, MemberLog, pages, readable_batches, survey_of
 from skipring.wire.limits import LOCATED_MAX
 
 POLL_S: Final = 0.1  # Guess: fast enough for a reader; a poll is one small request to one member.
-SEEN_BYTES: Final = 16  # stored part of an id; no collision among 2^40 publications
+SEEN_BYTES: Final = 16  # stored part of a batch id; no collision among 2^40 batches
 
 
 class Until(Enum):
@@ -130,7 +130,7 @@ class TopicTail:
         self._holder: MemberLog | None = None
         self._next = 0  # offset at the holder
         self._connection: object | None = None  # over which the holder served
-        self._seen: set[bytes] = set()
+        self._seen: set[bytes] = set()  # batches: one has all its records at every member
 
     async def read(self) -> list[Publication]:
         """Return the next publications, or an empty list if the member has no more now.
@@ -175,7 +175,7 @@ class TopicTail:
         return holder
 
     def _start_over(self, holder: MemberLog) -> None:
-        """Read a log from its start; ids that were returned are skipped."""
+        """Read a log from its start; batches that were returned are skipped."""
         self._connection = self._client.connection_to(holder.node)
         self._next = 0
         if not self._starts_at_end:
@@ -210,21 +210,15 @@ class TopicTail:
             return []
         finally:
             await reading.aclose()
-        self._next = survey.end if page.next is None else page.next
-        return self._fresh(page)
+        start, self._next = self._next, survey.end if page.next is None else page.next
+        return self._fresh(page, start)
 
-    def _fresh(self, page: LogPage) -> list[Publication]:
+    def _fresh(self, page: LogPage, start: int) -> list[Publication]:
         """Return the publications of a page that are genuine, wanted and not yet returned."""
-        try:
-            publications = decoded_page(page.publications)
-        except MessageError:
-            return []  # a damaged page: anti-entropy repairs the member, and others have it too
-        ids = ids_of(publications, self.topic)
-        assign_ids(publications, ids)
-        fresh = []
-        for publication, key in zip(publications, ids, strict=True):
-            mark = key[:SEEN_BYTES]
-            if len(key) == ID_BYTES and publication.time >= self._since and mark not in self._seen:
+        fresh: list[Publication] = []
+        for batch, publications in readable_batches(page, self.topic, start):
+            mark = batch.id[:SEEN_BYTES]
+            if mark not in self._seen:
                 self._seen.add(mark)
-                fresh.append(publication)
+                fresh += (each for each in publications if each.time >= self._since)
         return fresh

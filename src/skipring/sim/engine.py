@@ -9,6 +9,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.config import ProtocolConfig
 from skipring.core.effects import (
     Backfilled,
@@ -20,6 +21,7 @@ from skipring.core.effects import (
     HeldBy,
     Origin,
     PeerInSync,
+    Rejected,
     Send,
     SendSynced,
     Store,
@@ -49,7 +51,7 @@ from skipring.world.snapshot import CARRIERS, Parcel, Snapshot, publications_in
 
 
 class DeliveryStats:
-    """Counters of deliveries in a world."""
+    """Counters of deliveries in a world; a publication is a batch."""
 
     def __init__(self) -> None:
         self.by_origin: Counter[Origin] = Counter()
@@ -84,7 +86,7 @@ class DeliveryStats:
 
     def on_delivered(self, delivery: Deliver) -> None:
         """Count publications that an application received."""
-        count = len(delivery.publications)
+        count = len(delivery.batches)
         self.by_origin[delivery.origin] += count
         if delivery.origin is Origin.SPREAD:
             self.hops[delivery.hops] += count
@@ -234,13 +236,14 @@ class World:
         """Report to a node that its host cannot reach another node."""
         self.dispatch(node, NodeSuspected(to))
 
-    def publish(self, node: NodeId, payload: bytes) -> None:
-        """Publish at a node, as its application would."""
-        self.dispatch(node, PublishRequested(payload=payload))
+    def publish(self, node: NodeId, *payloads: bytes) -> None:
+        """Publish a batch of these records at a node, as its application would."""
+        self.dispatch(node, PublishRequested(tuple(map(BatchRecord, payloads))))
 
-    def publish_and_crash(self, node: NodeId, payload: bytes) -> None:
-        """Publish at a node that crashes between sending and storing (decision 51)."""
-        effects = self.subscribers[node].handle(PublishRequested(payload=payload))
+    def publish_and_crash(self, node: NodeId, *payloads: bytes) -> None:
+        """Publish a batch at a node that crashes between sending and storing (decision 51)."""
+        request = PublishRequested(tuple(map(BatchRecord, payloads)))
+        effects = self.subscribers[node].handle(request)
         self._apply(node, [effect for effect in effects if isinstance(effect, Send)])
         self.crash(node)
 
@@ -270,11 +273,13 @@ class World:
                     else:
                         self.channels.append(parcel)
                 case Store():
-                    self._log_of(node).write(effect.offset, *effect.publications)
+                    self._store(node, effect)
                 case Discard():
                     self._log_of(node).discard(effect.offset)
                 case Deliver():
                     self.deliveries.on_delivered(effect)
+                case Rejected():
+                    pass  # a corrupt initial state is ordinary input
                 case PeerInSync():
                     self.confirmed.append((node, effect.node))
                 case Drained():
@@ -295,6 +300,13 @@ class World:
         """Record a node that has confirmed publications."""
         for key in effect.ids:
             self.held_by.setdefault(key, set()).add(effect.node)
+
+    def _store(self, node: NodeId, effect: Store) -> None:
+        """Append batches to the log of a node."""
+        log = self._log_of(node)
+        assert log.end == effect.offset
+        for batch in effect.batches:
+            log.append(batch)
 
     def _log_of(self, node: NodeId) -> MemoryLog:
         log = self.subscribers[node].replica.log
@@ -318,17 +330,31 @@ class World:
 
     # -- faults of processes ---------------------------------------------------------------
 
-    def add(self, node: NodeId, state: SubscriberState) -> None:
+    def add(self, node: NodeId, state: SubscriberState, *, incarnation: int = 0) -> None:
         """Start a subscriber in a given state."""
-        log = MemoryLog(state.publications) if state.publications else None
         self.subscribers[node] = Subscriber(
-            node, topic=self.topic, rng=self.rng, config=self.config, log=log, state=state
+            node,
+            topic=self.topic,
+            rng=self.rng,
+            config=self.config,
+            log=MemoryLog(state.publications) if state.publications else None,
+            state=state,
+            incarnation=incarnation,
         )
 
     def crash(self, node: NodeId) -> None:
         """Crash a subscriber without notification (section 3.3)."""
         del self.subscribers[node]
         self.crashed[node] = self.round
+
+    def restart(
+        self, node: NodeId, publications: tuple[RecordBatch, ...], *, incarnation: int
+    ) -> None:
+        """Start a crashed subscriber again, in a new incarnation, with the log that it stored."""
+        del self.crashed[node]
+        state = SubscriberState(member=False, publications=publications)
+        self.add(node, state, incarnation=incarnation)
+        self.subscribe(node)
 
     def restart_supervisor(self) -> None:
         """Restart the supervisor with an empty database."""

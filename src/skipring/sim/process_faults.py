@@ -115,10 +115,11 @@ class WrongSuspicion(Struct, frozen=True):
 
 
 class PublishLoad(Struct, frozen=True):
-    """Publications by random members in each of the first rounds."""
+    """Publications by random members in each of the first rounds, each of ``batch`` records."""
 
     rounds: int
     per_round: int
+    batch: int = 1
 
     @property
     def last_round(self) -> int:
@@ -131,13 +132,20 @@ class PublishLoad(Struct, frozen=True):
             return
         members = sorted(node for node, machine in world.subscribers.items() if machine.wants)
         for number in range(self.per_round if members else 0):
-            world.publish(world.rng.choice(members), f"round {world.round} {number}".encode())
+            text = f"round {world.round} {number}"
+            world.publish(world.rng.choice(members), *_payloads(text, self.batch))
+
+
+def _payloads(text: str, count: int) -> list[bytes]:
+    """Return different payloads of the records of a batch."""
+    return [text.encode(), *(f"{text} {number}".encode() for number in range(1, count))]
 
 
 class PublisherCrash(Struct, frozen=True):
     """Crash of a random member between sending and storing a publication, in given rounds."""
 
     rounds: tuple[int, ...]
+    batch: int = 1  # records of the publication
 
     @property
     def last_round(self) -> int:
@@ -148,8 +156,8 @@ class PublisherCrash(Struct, frozen=True):
         """Publish and crash if this round is listed; at least one member survives."""
         members = sorted(node for node, machine in world.subscribers.items() if machine.wants)
         if world.round in self.rounds and len(members) > 1:
-            payload = f"last of round {world.round}".encode()
-            world.publish_and_crash(world.rng.choice(members), payload)
+            payloads = _payloads(f"last of round {world.round}", self.batch)
+            world.publish_and_crash(world.rng.choice(members), *payloads)
 
 
 class OracleDetector(Struct, frozen=True):

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from skipring.core.batches import RECORDS_MAX
 from skipring.core.config import Mode, Preset, ProtocolConfig, Rule, Spread
 from skipring.core.peers import NodeId
 from skipring.errors import ScenarioError
@@ -107,6 +108,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     closure: Rounds = 20
 
     title: str = ""
+    batch: Annotated[int, Meta(ge=1, le=RECORDS_MAX)] = 1  # records of each publication
     detector_delay: Rounds | None = None  # an oracle suspects crashed nodes, this much later
     supervisor_restarts: tuple[Rounds, ...] = ()
     delay: DelaySpan | None = None
@@ -144,8 +146,9 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Return the given state or the adversary's, with publications scattered over the nodes."""
         if given is None:
             chance = Random(f"{self.adversary}/{self.seed}")
-            given = ADVERSARIES[self.adversary].build(self.n, chance)
-        return scatter(given, self.publications, Random(f"publications/{self.seed}"))
+            given = ADVERSARIES[self.adversary].build(self.n, chance, batch=self.batch)
+        chance = Random(f"publications/{self.seed}")
+        return scatter(given, self.publications, chance, batch=self.batch)
 
     def faults(self, nodes: list[NodeId]) -> tuple[Fault, ...]:
         """Return the faults of messages between these subscribers."""
@@ -172,9 +175,9 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.wrong_suspicion is not None:
             found.append(WrongSuspicion(self.wrong_suspicion.share, self.wrong_suspicion.rounds))
         if self.publish is not None:
-            found.append(PublishLoad(self.publish.rounds, self.publish.per_round))
+            found.append(PublishLoad(self.publish.rounds, self.publish.per_round, self.batch))
         if self.publisher_crashes:
-            found.append(PublisherCrash(self.publisher_crashes))
+            found.append(PublisherCrash(self.publisher_crashes, self.batch))
         if self.supervisor_restarts:
             found.append(SupervisorRestart(self.supervisor_restarts))
         if not self.protocol.detects_failures:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import accumulate, chain, groupby
+from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from skipring.core.batches import RECORDS_MAX, BatchRecord, RecordBatch, batch_part
 from skipring.core.log_messages import LogPage
 from skipring.core.peers import TopicId
-from skipring.core.publications import ID_BYTES, Publication, decoded_page, ids_of
+from skipring.core.publications import ID_BYTES
 from skipring.errors import MessageError
 from skipring.spark.offsets import Entry
 
@@ -53,6 +57,8 @@ _NAMES: Final = {
     HEADERS.type: "map<string,binary>",
 }
 
+_INDICES: Final = [index.to_bytes(2, "big") for index in range(RECORDS_MAX)]  # in record ids
+
 
 def publication_schema(*, with_headers: bool) -> pa.Schema:
     """Return the columns of a read."""
@@ -64,103 +70,180 @@ def spark_schema(schema: pa.Schema) -> str:
     return ", ".join(f"`{field.name}` {_NAMES[field.type]}" for field in schema)
 
 
+class RecordRun(NamedTuple):
+    """Consecutive records of one batch, with the offset and the index of the first."""
+
+    batch: RecordBatch
+    offset: int
+    first: int
+    records: tuple[BatchRecord, ...]
+
+    def part(self, start: int, stop: int) -> RecordRun:
+        """Return the records between two places in this run."""
+        offset, first = self.offset + start, self.first + start
+        return RecordRun(self.batch, offset, first, self.records[start:stop])
+
+    def packed_ids(self) -> bytes:
+        """Return the ids of the records, one after the other."""
+        part, count = batch_part(self.batch.id), len(self.records)
+        if count == 1:  # the usual case without bulk publishers
+            return part + _INDICES[self.first]
+        return part.join([b"", *_INDICES[self.first : self.first + count]])
+
+    def ids(self) -> list[bytes]:
+        """Return the ids of the records."""
+        return [self.batch.record_id(self.first + place) for place in range(len(self.records))]
+
+    def where(self, chosen: Sequence[bool]) -> Iterator[RecordRun]:
+        """Yield the chosen records as runs."""
+        place = 0
+        for is_chosen, group in groupby(chosen):
+            start, place = place, place + len(list(group))
+            if is_chosen:
+                yield self if place - start == len(self.records) else self.part(start, place)
+
+
 class ArrowRows:
-    """Publications of a read, each with its offset and the id computed from its fields (T10)."""
+    """Records of a read, one row each, from batches that match their ids (T10)."""
 
-    __slots__ = ("ids", "offsets", "publications", "topic")
+    __slots__ = ("_runs", "topic")
 
-    def __init__(
-        self,
-        topic: TopicId,
-        offsets: Sequence[int],
-        publications: list[Publication],
-        ids: Sequence[bytes],
-    ) -> None:
+    def __init__(self, topic: TopicId, runs: Sequence[RecordRun]) -> None:
         self.topic = topic
-        self.offsets = offsets
-        self.publications = publications
-        self.ids = ids
+        self._runs = runs
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return sum([len(run.records) for run in self._runs])
 
     @classmethod
-    def of(cls, topic: TopicId, page: LogPage) -> ArrowRows:
-        """Return the rows of a page; raise MessageError if the page is malformed."""
-        publications = decoded_page(page.publications)
-        count = len(publications)
-        if (len(page.offsets), len(page.ids)) != (count, ID_BYTES * count):
-            raise MessageError(
-                f"a page of {topic!r} has another number of offsets or ids than of publications"
-            )
-        ids = ids_of(publications, topic)
-        rows = cls(topic, page.offsets, publications, ids)
-        return rows if b"".join(ids) == page.ids else rows._believed(page.ids)
+    def of(cls, topic: TopicId, page: LogPage, wanted: range | None = None) -> ArrowRows:
+        """Return the rows of a page, or those at the wanted offsets; omit corrupt batches.
 
-    def _believed(self, claimed: bytes) -> ArrowRows:
-        """Return the rows whose computed id equals the claimed id; the others are corrupt."""
-        places = range(len(self.ids))
-        spans = (claimed[ID_BYTES * place : ID_BYTES * (place + 1)] for place in places)
-        pairs = zip(places, self.ids, spans, strict=True)
-        return self.where([place for place, key, said in pairs if key == said])
+        The first and the last batch of a page may have records at other offsets.
+        """
+        runs = []
+        for offset, batch in zip(page.offsets, page.batches, strict=True):
+            records = _verified(topic, batch)
+            if not records:
+                continue
+            run = RecordRun(batch, offset, 0, records)
+            if wanted is not None and (
+                offset < wanted.start or offset + len(records) > wanted.stop
+            ):
+                run = run.part(max(wanted.start - offset, 0), max(wanted.stop - offset, 0))
+            if run.records:
+                runs.append(run)
+        return cls(topic, runs)
 
-    def where(self, chosen: Sequence[int]) -> ArrowRows:
-        """Return the rows at some indices."""
-        return ArrowRows(
-            self.topic,
-            [self.offsets[place] for place in chosen],
-            [self.publications[place] for place in chosen],
-            [self.ids[place] for place in chosen],
-        )
+    @property
+    def batch_ids(self) -> list[bytes]:
+        """Return the ids of the batches."""
+        return [run.batch.id for run in self._runs]
 
-    def without(self, ids: set[bytes] | frozenset[bytes]) -> ArrowRows:
-        """Return the rows without these ids."""
-        if not ids or ids.isdisjoint(self.ids):
+    @property
+    def ids(self) -> list[bytes]:
+        """Return the ids of the records."""
+        return [key for run in self._runs for key in run.ids()]
+
+    def without_batches(self, ids: set[bytes]) -> ArrowRows:
+        """Return the rows without these batches, and each of the others once."""
+        runs = {run.batch.id: run for run in self._runs if run.batch.id not in ids}
+        return ArrowRows(self.topic, list(runs.values()))
+
+    def without(self, ids: frozenset[bytes]) -> ArrowRows:
+        """Return the rows without these records."""
+        if not ids:
             return self
-        return self.where([place for place, key in enumerate(self.ids) if key not in ids])
+        return self._where(lambda run: [key not in ids for key in run.ids()])
 
-    def once(self) -> ArrowRows:
-        """Return the rows without duplicates."""
-        return self.where(sorted({key: place for place, key in enumerate(self.ids)}.values()))
+    def only(self, ids: frozenset[bytes]) -> ArrowRows:
+        """Return the rows of these records."""
+        return self._where(lambda run: [key in ids for key in run.ids()])
 
     def since(self, time: int) -> ArrowRows:
         """Return the rows published at or after a time."""
         if not time:
             return self
-        return self.where([i for i, each in enumerate(self.publications) if each.time >= time])
+        return self._where(lambda run: [each.time >= time for each in run.records])
+
+    def _where(self, choice: Callable[[RecordRun], Sequence[bool]]) -> ArrowRows:
+        runs = [part for run in self._runs for part in run.where(choice(run))]
+        return ArrowRows(self.topic, runs)
 
     def to_arrow(self, partition: int, *, with_headers: bool) -> pa.RecordBatch:
         """Return the rows as an Arrow record batch."""
-        count, publications = len(self.ids), self.publications
+        runs, count = self._runs, len(self)
+        records = list(chain.from_iterable([run.records for run in runs]))
+        ends = list(accumulate([len(run.records) for run in runs]))
+        schema = publication_schema(with_headers=with_headers)
         columns = {
-            "key": [each.key for each in publications],
-            "value": [each.payload for each in publications],
+            "key": [each.key for each in records],
+            "value": [each.payload for each in records],
             "topic": pa.repeat(pa.scalar(self.topic), count),
             "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
-            "offset": self.offsets,
+            "offset": _rising([run.offset for run in runs], ends),
             # A time of 0 means unknown.
-            "timestamp": [each.time or None for each in publications],
-            "publisher": [each.publisher for each in publications],
-            "sequence": [each.seq for each in publications],
-            "id": self.ids,
+            "timestamp": [each.time or None for each in records],
+            "publisher": _repeated([run.batch.publisher for run in runs], pa.string(), ends),
+            "sequence": _rising([run.batch.first + run.first for run in runs], ends),
+            "id": binary_ids(b"".join([run.packed_ids() for run in runs]), count),
         }
-        arrays = [_array(columns[field.name], field.type) for field in PUBLICATION]
         if with_headers:
-            headers = [
-                [(name, text.encode()) for name, text in each.headers.items()]
-                for each in publications
+            columns["headers"] = [
+                [(name, text.encode()) for name, text in each.headers.items()] for each in records
             ]
-            arrays.append(pa.array(headers, publication_schema(with_headers=True)[-1].type))
-        return pa.record_batch(arrays, schema=publication_schema(with_headers=with_headers))
+        arrays = [_array(columns[field.name], field.type) for field in schema]
+        return pa.record_batch(arrays, schema=schema)
+
+
+def _verified(topic: TopicId, batch: RecordBatch) -> tuple[BatchRecord, ...]:
+    """Return the records of a batch; none if it does not match its id or cannot be decoded."""
+    if not batch.is_genuine(topic):
+        return ()
+    try:
+        return batch.records()
+    except ValueError:
+        return ()
+
+
+def binary_ids(packed: bytes, count: int) -> pa.Array:
+    """Return ids that follow one another as a column."""
+    ids = pa.Array.from_buffers(pa.binary(ID_BYTES), count, [None, pa.py_buffer(packed)])
+    return ids.cast(pa.binary())
+
+
+def _repeated(values: Sequence[object], kind: pa.DataType, ends: Sequence[int]) -> pa.Array:
+    """Return a column that has each value up to its end."""
+    column = pa.array(values, kind)
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), column))
+
+
+def _rising(firsts: Sequence[int], ends: Sequence[int]) -> pa.Array:
+    """Return a column that counts from each first number, up to its end."""
+    if not ends:
+        return pa.array([], pa.int64())
+    count = ends[-1]
+    begins = [first - place for first, place in zip(firsts, [0, *ends[:-1]], strict=True)]
+    return pc.add(_repeated(begins, pa.int64(), ends), _counting(count.bit_length())[:count])
+
+
+@cache
+def _counting(bits: int) -> pa.Array:
+    """Return the numbers of this many bits; the size of a frame limits the rows of a page."""
+    return pa.array(range(1 << bits), pa.int64())
 
 
 def _array(values: pa.Array | Sequence[object], kind: pa.DataType) -> pa.Array:
     return values if isinstance(values, pa.Array) else pa.array(values, kind)
 
 
-def entries(page: LogPage) -> list[Entry]:
-    """Return the offsets and ids of a page that has no contents."""
-    ids = [page.ids[at : at + ID_BYTES] for at in range(0, len(page.ids), ID_BYTES)]
-    if len(page.ids) % ID_BYTES or len(ids) != len(page.offsets):
-        raise MessageError("a page has another number of offsets than of ids")
-    return list(zip(page.offsets, ids, strict=True))
+def entries(topic: TopicId, page: LogPage, wanted: range) -> list[Entry]:
+    """Return offset and id of each record of a page without contents, at the wanted offsets."""
+    if not all(batch.is_genuine(topic) for batch in page.batches):
+        raise MessageError(f"a page of {topic!r} has a batch without an id")
+    return [
+        (offset, key)
+        for first, batch in zip(page.offsets, page.batches, strict=True)
+        for offset, key in enumerate(batch.record_ids(), first)
+        if offset in wanted
+    ]

@@ -34,7 +34,7 @@ from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import ID_BYTES
 from skipring.errors import InputError, MessageError, UnreachableError
 from skipring.rpc.log_reader import MemberLog
-from skipring.spark.arrow import DELIVERY, spark_schema
+from skipring.spark.arrow import DELIVERY, binary_ids, spark_schema
 from skipring.spark.options import ACCESS_OPTIONS, EARLIEST, ReadOptions, check_names
 from skipring.spark.partitions import cut, shared_out
 from skipring.spark.ring_client import RingClient, freeze_gc
@@ -268,12 +268,11 @@ def to_arrow(topic: TopicId, node: NodeId, page: DeliveryPage) -> pa.RecordBatch
         raise MessageError(f"a page of deliveries from {node} has columns of different lengths")
     if any(place >= len(_ORIGINS) for place in page.origins):
         raise MessageError(f"a page of deliveries from {node} has an unknown origin")
-    ids = pa.Array.from_buffers(pa.binary(ID_BYTES), count, [None, pa.py_buffer(page.ids)])
     columns = [
         pa.repeat(pa.scalar(topic), count),
         pa.repeat(pa.scalar(node), count),
         pa.array(page.offsets, pa.int64()),
-        ids.cast(pa.binary()),
+        binary_ids(page.ids, count),
         pa.array(page.times, DELIVERY.field("arrived").type),
         pa.array(list(page.hops), pa.int32()),
         pa.array([_ORIGINS[place] for place in page.origins]),

@@ -150,7 +150,7 @@ def partitions_between(
     start, end, latest = places
     late = {offset for offset, _ in start.missing}
     unread = {offset for offset, _ in end.missing}
-    ranges = [range(offset, offset + 1) for offset in sorted(late - unread)]
+    ranges = _contiguous(sorted(late - unread))
     ranges += _without(range(start.offset, max(start.offset, end.offset)), unread)
     found = partitions_of(topic, holder, ranges, partitions_min, end, start.seen)
     beyond = end.seen - start.seen
@@ -159,6 +159,17 @@ def partitions_between(
         later = partitions_of(topic, holder, [rest], None, latest)
         found += [replace_fields(partition, only=beyond) for partition in later]
     return found
+
+
+def _contiguous(offsets: Sequence[int]) -> list[range]:
+    """Return ascending offsets as ranges; a batch that arrived late is one range."""
+    parts: list[range] = []
+    for offset in offsets:
+        if parts and parts[-1].stop == offset:
+            parts[-1] = range(parts[-1].start, offset + 1)
+        else:
+            parts.append(range(offset, offset + 1))
+    return parts
 
 
 def _without(whole: range, holes: set[int]) -> list[range]:

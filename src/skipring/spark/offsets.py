@@ -1,8 +1,8 @@
 """Positions of a stream in each topic: ``{topic: {store, epoch, offset, chain}}``.
 
-An offset is an arrival number in the store of one member. The chain value depends on all
-publications before the offset and on their order, and shows whether the store still has them
-(decision 0043).
+An offset counts the records in the store of one member, in the order of arrival. It may be inside
+a batch. The chain value depends on all batches that begin before the offset and on their order, and
+shows whether the store still has them (decision 0043).
 
 A position may have a standby: the same position in the store of another member, so that a query
 continues when the first store is gone. The standby is everything before ``offset`` there, plus the
@@ -30,7 +30,7 @@ EXCEPTIONS_MAX: Final = 1024  # Guess: two members with a larger difference are 
 _OFFSET_BYTES: Final = 8
 _RECORD_BYTES: Final = _OFFSET_BYTES + ID_BYTES
 
-Entry = tuple[int, bytes]  # an offset and the id there
+Entry = tuple[int, bytes]  # an offset and the id of the record there
 Json = dict[str, Any]
 
 

@@ -27,7 +27,10 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """Ranges of a store that one task reads; ``without`` excludes ids, ``only`` selects ids."""
+    """Ranges of a store that one task reads.
+
+    ``without`` excludes records by id, ``only`` selects them.
+    """
 
     topic: TopicId
     node: NodeId
@@ -131,11 +134,8 @@ def read_range(client: RingClient, partition: RangePartition) -> Iterator[ArrowR
     for part in partition.ranges:
         wanted = LogRange(store=end.store, epoch=end.epoch, start=part.start, end=part.stop)
         for page in client.pages(topic, node, address, wanted):
-            rows = ArrowRows.of(topic, page).without(partition.without)
-            if partition.only is not None:
-                only = partition.only
-                rows = rows.where([i for i, key in enumerate(rows.ids) if key in only])
-            yield rows
+            rows = ArrowRows.of(topic, page, part).without(partition.without)
+            yield rows if partition.only is None else rows.only(partition.only)
 
 
 RESTORE_IT: Final = "restore that store"

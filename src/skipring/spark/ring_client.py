@@ -12,9 +12,9 @@ from functools import cache
 from random import Random
 from typing import Self, TypeVar
 
+from skipring.core.batches import RecordBatch
 from skipring.core.log_messages import LogPage
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import Publication
 from skipring.net.access import Access
 from skipring.net.event_loop import new_loop
 from skipring.rpc.client import RpcClient
@@ -93,9 +93,9 @@ class RingClient:
         """Yield pages of deliveries at a member; raise UnreachableError if it stops answering."""
         return self._each(delivery_pages(self._rpc, topic, node, address, wanted))
 
-    def publish(self, topic: TopicId, publications: Sequence[Publication]) -> list[PublishAck]:
-        """Publish through a member; return once all publications are durable there."""
-        return self._run(self._rpc.publish(topic, publications))
+    def publish(self, topic: TopicId, batches: Sequence[RecordBatch]) -> list[PublishAck]:
+        """Publish through a member; return once all batches are durable there."""
+        return self._run(self._rpc.publish(topic, batches))
 
     def _each(self, coming: AsyncGenerator[Result, None]) -> Iterator[Result]:
         try:

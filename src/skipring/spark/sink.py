@@ -1,14 +1,15 @@
 """Writes: each row becomes one publication, even if its task runs several times.
 
-The id of a publication depends on its fields, and all fields depend on the row and its place. The
-sequence is a hash of the write (the query, or option ``writeId``), the batch, the partition and the
-index of the row in it. A task that runs again creates the same publications, and members ignore ids
-that they have. Rows must therefore come in the same order each time.
+A task publishes its rows in record batches. The id of a batch depends on its fields, and all fields
+depend on the rows and their order. The first number is a hash of the write (the query, or option
+``writeId``), the micro-batch, the partition and the number of the batch in the task. A task that
+runs again makes the same batches, and members ignore ids that they have. A task that gets its rows
+in another order publishes the rows of the changed batches again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -22,9 +23,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from skipring.core.limits import check_publication
-from skipring.core.peers import TopicId
-from skipring.core.publications import SEQ_BELIEVED_MAX, Publication
+from skipring.core.batches import (
+    BATCH_BYTES_MAX,
+    RECORDS_MAX,
+    BatchRecord,
+    RecordBatch,
+    check_record,
+)
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.publications import SEQ_BELIEVED_MAX
 from skipring.errors import InputError, MessageError
 from skipring.spark.options import WriteOptions
 from skipring.spark.ring_client import RingClient
@@ -32,8 +39,12 @@ from skipring.wire.limits import check_topic
 
 QUERY: Final = "sql.streaming.queryId"  # names of local properties that Spark sets for tasks
 BATCH: Final = "streaming.sql.batchId"
-AT_ONCE: Final = 512  # Guess: this many share one write to a member's disk.
+AT_ONCE: Final = 64  # Guess: this many batches share one write to a member's disk.
 BYTES_AT_ONCE: Final = 1 << 20  # Guess: a quarter of what connections queue for a peer.
+OPEN_BYTES_MAX: Final = 4 << 20  # Guess: records in the unfinished batches of all topics.
+# Limits of the encoded size of a record, besides its bytes and texts, and of a header.
+_RECORD_OVERHEAD: Final = 24
+_HEADER_OVERHEAD: Final = 6
 
 # As in Kafka's sink, only the value is required.
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -74,31 +85,99 @@ def publish_rows(
     """Publish the rows of a task; return once all of them are durable at a member."""
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
-    numbers = _numbers(f"{write_id}/{batch}/{partition}")
+    batcher = RowBatcher(options.publisher, f"{write_id}/{batch}/{partition}")
+    rows = (row for given in batches for row in _rows(given, options))
     count = 0
     with RingClient(options.access) as client:
-        for given in batches:
-            rows = _publications(given, options, numbers)
-            for topic, publications in _portions(rows):
-                client.publish(topic, publications)
-                count += len(publications)
+        for topic, portion in _portions(batcher.batches(rows)):
+            client.publish(topic, portion)
+            count += sum(each.count for each in portion)
     return Written(count)
 
 
-def _numbers(place: str) -> Iterator[int]:
-    """Yield the sequences of a task's rows, beyond the range that publishers use."""
-    begun = blake2b(place.encode(), digest_size=8, person=b"skipring spark")
-    row = 0
-    while True:
-        state = begun.copy()
-        state.update(row.to_bytes(8, "big"))
-        yield SEQ_BELIEVED_MAX | int.from_bytes(state.digest(), "big") % SEQ_BELIEVED_MAX
-        row += 1
+class _OpenBatch:
+    """Records of one topic that wait for more."""
+
+    def __init__(self) -> None:
+        self.records: list[BatchRecord] = []
+        self.size = 0
+
+    def has_room(self, size: int) -> bool:
+        """Return True if a record of this size fits; every record fits into an empty batch."""
+        is_short = len(self.records) < RECORDS_MAX and self.size + size <= BATCH_BYTES_MAX
+        return is_short or not self.records
+
+    def add(self, record: BatchRecord, size: int) -> None:
+        """Add a record."""
+        self.records.append(record)
+        self.size += size
 
 
-def _publications(
-    given: pa.RecordBatch, options: WriteOptions, numbers: Iterator[int]
-) -> Iterator[tuple[TopicId, Publication]]:
+class RowBatcher:
+    """Division of a task's rows into batches, by nothing but the rows and their order.
+
+    ``place`` identifies the task among all tasks of all writes.
+    """
+
+    def __init__(self, publisher: NodeId, place: str) -> None:
+        self._publisher = publisher
+        self._hash = blake2b(place.encode(), digest_size=8, person=b"skipring spark")
+        self._made = 0
+        self._open: dict[TopicId, _OpenBatch] = {}
+        self._open_bytes = 0
+
+    def batches(
+        self, rows: Iterable[tuple[TopicId, BatchRecord]]
+    ) -> Iterator[tuple[TopicId, RecordBatch]]:
+        """Yield the batches of a task; records of one topic stay in order."""
+        for topic, record in rows:
+            size = _size_bytes(record)
+            batch = self._open.get(topic)
+            if batch is not None and not batch.has_room(size):
+                yield self._finished(topic)
+                batch = None
+            if batch is None:
+                batch = self._open[topic] = _OpenBatch()
+            batch.add(record, size)
+            self._open_bytes += size
+            if self._open_bytes > OPEN_BYTES_MAX:
+                yield from self._all_finished()
+        yield from self._all_finished()
+
+    def _all_finished(self) -> list[tuple[TopicId, RecordBatch]]:
+        return [self._finished(topic) for topic in list(self._open)]
+
+    def _finished(self, topic: TopicId) -> tuple[TopicId, RecordBatch]:
+        done = self._open.pop(topic)
+        self._open_bytes -= done.size
+        batch = RecordBatch.of(
+            done.records,
+            publisher=self._publisher,
+            first=self._next_first(),
+            topic=topic,
+            unordered=True,
+        )
+        return topic, batch
+
+    def _next_first(self) -> int:
+        """Return the first number of the next batch, beyond the range that publishers use."""
+        state = self._hash.copy()
+        state.update(self._made.to_bytes(8, "big"))
+        self._made += 1
+        room = SEQ_BELIEVED_MAX - RECORDS_MAX  # all numbers of the batch are below 2^63
+        return SEQ_BELIEVED_MAX + int.from_bytes(state.digest(), "big") % room
+
+
+def _size_bytes(record: BatchRecord) -> int:
+    """Return a limit of the encoded size of a record."""
+    size = _RECORD_OVERHEAD + len(record.payload) + len(record.key or b"")
+    for name, text in record.headers.items():
+        size += _HEADER_OVERHEAD + len(name.encode()) + len(text.encode())
+    return size
+
+
+def _rows(given: pa.RecordBatch, options: WriteOptions) -> Iterator[tuple[TopicId, BatchRecord]]:
+    """Yield topic and record of each row; raise InputError if a row cannot be published."""
     columns = {name: _values(given, name) for name in COLUMNS}
     rows = zip(*columns.values(), strict=True)
     for value, key, topic, time, headers in rows:
@@ -106,21 +185,19 @@ def _publications(
             raise InputError("a row without a value; filter them out, as in value IS NOT NULL")
         if time is not None and time < 0:
             raise InputError("a row with a timestamp before 1970, which no publication can have")
-        publication = Publication(
-            publisher=options.publisher,
-            seq=next(numbers),
+        record = BatchRecord(
             payload=_bytes(value),
-            key=None if key is None else _bytes(key),
             time=time or 0,
+            key=None if key is None else _bytes(key),
             headers=_headers(headers),
         )
         chosen = options.topic or topic
         try:
             check_topic(chosen or "")
-            check_publication(publication)
+            check_record(record)
         except MessageError as error:
             raise InputError(f"a row cannot be published: {error}") from None
-        yield chosen, publication
+        yield chosen, record
 
 
 def _values(given: pa.RecordBatch, name: str) -> list[Any]:
@@ -144,19 +221,19 @@ def _headers(given: list[tuple[str, str | bytes | None]] | None) -> dict[str, st
 
 
 def _portions(
-    rows: Iterator[tuple[TopicId, Publication]],
-) -> Iterator[tuple[TopicId, list[Publication]]]:
-    """Yield rows in order, in portions of one topic that a member commits at once."""
+    batches: Iterable[tuple[TopicId, RecordBatch]],
+) -> Iterator[tuple[TopicId, list[RecordBatch]]]:
+    """Yield batches in order, in portions of one topic that a member commits at once."""
     topic: TopicId = ""
-    portion: list[Publication] = []
+    portion: list[RecordBatch] = []
     size = 0
-    for chosen, publication in rows:
+    for chosen, batch in batches:
         if portion and (chosen != topic or len(portion) >= AT_ONCE or size >= BYTES_AT_ONCE):
             yield topic, portion
             portion, size = [], 0
         topic = chosen
-        portion.append(publication)
-        size += publication.size_bytes
+        portion.append(batch)
+        size += batch.size_bytes
     if portion:
         yield topic, portion
 

@@ -82,13 +82,14 @@ class MemberStores:
         return True
 
     def entries(self, topic: TopicId, holder: MemberLog, start: int, end: int) -> list[Entry]:
-        """Return offsets and ids of a part of a member's store."""
+        """Return offset and id of each record in a part of a member's store."""
         survey = holder.survey
         wanted = LogRange(
             store=survey.store, epoch=survey.epoch, start=start, end=end, has_contents=False
         )
         pages = self._client.pages(topic, holder.node, holder.address, wanted)
-        return [entry for page in pages for entry in entries(page)]
+        offsets = range(start, end)
+        return [entry for page in pages for entry in entries(topic, page, offsets)]
 
     def _look(
         self, topic: TopicId, bits: int | None = None, offset: int | None = None
@@ -140,7 +141,7 @@ class SnapshotSource(Struct, frozen=True):
 
 
 class Part(Struct, frozen=True):
-    """Publications of one prefix, identified by a digest, and the members to read, in order."""
+    """Batches of one prefix, identified by a digest, and the members to read, in order."""
 
     prefix: int
     digest: bytes
@@ -150,7 +151,7 @@ class Part(Struct, frozen=True):
 def agreed_parts(holders: Sequence[MemberLog]) -> list[Part]:
     """Return a snapshot of a topic as parts with the members that agree; omit empty parts.
 
-    The reference is the member with the most publications; on a tie, the most agreement.
+    The reference is the member with the most batches; on a tie, the most agreement.
     """
     reference = max(holders, key=lambda each: (each.survey.count, _agreement(each, holders)))
     loads: Counter[NodeId] = Counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import sqlite3
 from collections.abc import Iterator
@@ -26,33 +25,22 @@ def process_text(pid: int) -> str | None:
 
     The command is omitted if /proc does not show it.
     """
-    if not _is_running(pid):
-        return None
     try:
+        os.kill(pid, 0)
+    except PermissionError:
+        pass  # a process of another user
+    except (OSError, OverflowError):
+        return None
+    given = b""
+    with suppress(OSError):
         given = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        given = b""
     words = given.decode(errors="replace").rstrip("\0").split("\0")
-    program = words[0].rpartition("/")[2]
-    command = "".join(
-        each if each.isprintable() else "?" for each in " ".join([program, *words[1:]])
-    )
+    command = " ".join([words[0].rpartition("/")[2], *words[1:]])
+    command = "".join([each if each.isprintable() else "?" for each in command])
     if len(command) > COMMAND_CHARACTERS_MAX:
         command = f"{command[:COMMAND_CHARACTERS_MAX]}..."
     return f"process {pid} ({command})" if command else f"process {pid}"
 
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except PermissionError:  # a process of another user
-        return True
-    except (OSError, OverflowError):
-        return False
-    return True
-
-
-DAMAGED_MAX: Final = 2  # Limit: each damaged file may be as large as the store.
 
 _SURROUNDINGS: Final = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
@@ -60,8 +48,6 @@ _SURROUNDINGS: Final = frozenset(
 _FULL: Final = frozenset({ENOSPC, EDQUOT})
 _PROCESS_ID_BYTES_MAX: Final = 20
 _PRIMARY_CODE: Final = 0xFF  # SQLite's extended codes keep the kind of error in the lowest byte
-
-
 # Exceptions of SQLite. An error text may quote a damaged table, which may be invalid UTF-8.
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 
@@ -79,15 +65,12 @@ def translate_os_errors(place: Path) -> Iterator[None]:
             f"{place}: {reason}; check that it is a directory which this user may write to"
         ) from error
     except sqlite3.Error as error:
-        match code_of(error):
-            case sqlite3.SQLITE_FULL:
-                raise _full(place) from error
-            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-                raise _busy(place) from error
-            case _:
-                raise StorageError(
-                    f"{place}: {error}; a restart keeps the intact records if the disk works"
-                ) from error
+        if code_of(error) == sqlite3.SQLITE_FULL:
+            raise _full(place) from error
+        if code_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise _busy(place) from error
+        text = f"{place}: {error}; a restart keeps the intact records if the disk works"
+        raise StorageError(text) from error
 
 
 def _full(place: Path) -> StoreFullError:
@@ -185,8 +168,7 @@ def sync_directory(directory: Path) -> None:
 def write_durably(path: Path, data: bytes) -> None:
     """Replace the content of a file atomically; only its owner may read it."""
     fresh = path.with_name(path.name + ".new")
-    with suppress(FileNotFoundError):
-        fresh.unlink()
+    fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
@@ -196,45 +178,8 @@ def write_durably(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
-def sibling(path: Path, suffix: str) -> Path:
-    """Return the path with a suffix appended to the file name."""
-    return path.with_name(path.name + suffix)
-
-
-def quarantine_file(path: Path, wal: bytes | None = None) -> Path | None:
-    """Rename a damaged database and its write-ahead log; delete the oldest beyond DAMAGED_MAX.
-
-    Return the new path; None if there was no file. ``wal`` is the content of a write-ahead log
-    that SQLite may have removed since.
-    """
-    log = sibling(path, "-wal")
-    if wal is None:
-        wal = log.read_bytes() if log.exists() else b""
-    aside = None
-    if path.exists() or wal:
-        kept = _damaged(path)
-        aside = sibling(path, f".damaged-{max(kept, default=0) + 1}")
-        if wal:
-            sibling(aside, "-wal").write_bytes(wal)
-        if path.exists():
-            path.replace(aside)
-        for number in sorted(kept)[: max(0, len(kept) + 1 - DAMAGED_MAX)]:
-            for suffix in ("", "-wal"):
-                sibling(path, f".damaged-{number}{suffix}").unlink(missing_ok=True)
-    for suffix in ("-wal", "-shm", "-journal"):
-        sibling(path, suffix).unlink(missing_ok=True)
-    return aside
-
-
-def _damaged(path: Path) -> set[int]:
-    form = re.compile(re.escape(path.name) + r"\.damaged-(\d{1,9})(?:-wal)?")
-    names = (form.fullmatch(other.name) for other in path.parent.iterdir())
-    return {int(match[1]) for match in names if match}
-
-
 FILE: Final = "node-id"
 RANDOM_CHARACTERS: Final = 12  # Guess: 62 bits, so that a million names do not collide.
-
 _FILE_BYTES_MAX: Final = 1024
 _ALPHABET: Final = ascii_lowercase + digits
 
@@ -249,11 +194,12 @@ def node_id(directory: Path, name: str | None = None) -> NodeId:
     path = directory / FILE
     with translate_os_errors(directory):
         make_directory(directory)
-        kept = _read(path)
-        if kept is None:
+        if not path.exists():
             made = name or "".join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))
             write_durably(path, f"{made}\n".encode())
             return made
+        with path.open("rb") as file:
+            kept = file.read(_FILE_BYTES_MAX).decode(errors="replace").removesuffix("\n")
     check_name(kept, parameter=str(path))
     if name not in (None, kept):
         raise IdentityError(
@@ -261,14 +207,6 @@ def node_id(directory: Path, name: str | None = None) -> NodeId:
             "omit the name, or use another data directory"
         )
     return kept
-
-
-def _read(path: Path) -> str | None:
-    try:
-        with path.open("rb") as file:
-            return file.read(_FILE_BYTES_MAX).decode(errors="replace").removesuffix("\n")
-    except FileNotFoundError:
-        return None
 
 
 def check_name(name: str, *, parameter: str) -> None:

@@ -1,30 +1,40 @@
-"""Delivery log of a node: arrival time, hops and origin of each publication.
+"""Delivery log of a node: when and how each batch arrived.
 
-The content is telemetry. A damaged file loses no publication, so no method raises.
+The content is telemetry: damaged rows and files are dropped, and no method raises. A topic has two
+files of rows; a full one becomes the older one.
 """
 
 from __future__ import annotations
 
-from array import array
+import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import takewhile
+from itertools import chain
 from pathlib import Path
-from struct import pack
+from struct import Struct as Layout
 from threading import Lock
 from typing import Final, NamedTuple, Self
+from zlib import crc32
+
+from msgspec import msgpack
 
 from skipring.core.effects import Origin
 from skipring.core.peers import TopicId
-from skipring.storage.delivery_file import FAILURES, FILE, Body, DeliveryFile, parsed
-from skipring.storage.store import PublicationStore
-from skipring.storage.topic_log import TopicLog
+from skipring.storage.data_dir import make_directory
+from skipring.storage.store import LogStore
+from skipring.storage.topic_directory import directory_name
 
-ON_DISK_MAX: Final = 1_000_000  # Limit: the last offsets of a topic, about 10 MB.
-IN_MEMORY_MAX: Final = 100_000  # Limit: without a disk, or while writes fail.
-CHUNK_MAX: Final = 1024  # Guess: the last chunk is rewritten until it is full.
+FOLDER: Final = "deliveries"
+FILE_BYTES_MAX: Final = 4 << 20  # Guess: 160,000 batches.
+IN_MEMORY_BYTES_MAX: Final = 2 << 20  # Limit: of a topic, without a disk or while writes fail.
+CHUNK_MAX: Final = 1024  # Guess: deliveries that a reader gets at once, rounded up to a batch.
 
+_KIND: Final = "skipring deliveries 1"
+_ROW: Final = Layout("<QQIBB")  # offset, time, count, hops, origin
+_CHECKED: Final = Layout(f"<{_ROW.size}sI")  # with a CRC-32
+ROW_BYTES: Final = _CHECKED.size
+_SEARCHED_MAX: Final = 16  # Guess: damaged rows that a search skips.
 _PLACES: Final = {origin: place for place, origin in enumerate(Origin)}
 
 
@@ -43,265 +53,146 @@ class DeliveryRows(NamedTuple):
 
 
 class DeliveryLog:
-    """Deliveries of a node in all its topics; without a file they are in memory.
+    """Deliveries of a node in all its topics; without a disk they are in memory.
 
-    ``write`` may run in another thread, one call at a time, concurrently with ``record`` and
-    ``read``.
+    ``write`` may run in another thread, concurrently with the other methods but ``close``.
     """
 
-    def __init__(
-        self, store: PublicationStore | None = None, file: DeliveryFile | None = None
-    ) -> None:
-        self.failures = 0  # failed accesses to the file
+    def __init__(self, store: LogStore | None = None, directory: Path | None = None) -> None:
+        self.failures = 0  # failed writes
         self.error: str | None = None  # reason of the last failed write; None after a success
-        self._store = store
-        self._file = file
-        self._topics: dict[TopicId, list[_Chunk]] = {}  # in the order of their offsets
-        self._latest: dict[TopicId, _Chunk] = {}  # the chunk that gets the next delivery
-        self._obsolete: list[int] = []  # rows to delete
-        self._lock = Lock()  # guards state that a write in another thread changes
+        self._disk = (store, directory) if store is not None and directory is not None else None
+        self._recent: dict[TopicId, bytearray] = {}  # rows that are not in a file
+        self._lock = Lock()  # for the recent rows, which a write in another thread removes
 
     @classmethod
-    def open(cls, directory: Path, store: PublicationStore) -> Self:
-        """Open the delivery log beside a store; drop unusable content."""
-        trace = cls(store, DeliveryFile(directory / FILE))
-        trace._load({topic: store.archive(topic) for topic in store.topics})
+    def open(cls, directory: Path, store: LogStore) -> Self:
+        """Open the delivery log beside a store; drop the rows of a topic that has lost its end."""
+        trace = cls(store, directory / FOLDER)
+        for topic in store.topics:
+            if trace.end(topic) > store.log(topic).end:
+                trace.forget(topic)
         return trace
 
     def close(self) -> None:
-        """Close the file and drop unwritten deliveries; a second call does nothing."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Use the files no more; a second call does nothing."""
+        self._disk = None
 
     def record(
         self, topic: TopicId, offset: int, time_us: int, hops: int, origin: Origin, count: int = 1
     ) -> None:
-        """Record deliveries; earlier records of these and of later offsets become obsolete."""
-        end = offset + count
-        while offset < end:
-            chunk = self._latest.get(topic)
-            if chunk is None or chunk.end != offset or offset - chunk.start >= CHUNK_MAX:
-                chunk = self._begun(topic, offset)
-            part = min(end - offset, chunk.start + CHUNK_MAX - offset)
-            if part == 1:  # the usual case
-                chunk.times.append(time_us)
-                chunk.hops.append(hops)
-                chunk.origins.append(_PLACES[origin])
-            else:
-                chunk.times.extend(array("q", (time_us,)) * part)
-                chunk.hops.extend(bytes((hops,)) * part)
-                chunk.origins.extend(bytes((_PLACES[origin],)) * part)
-            offset += part
-            chunk.end = offset  # last: a write in another thread reads up to the end
+        """Record deliveries at offsets after all earlier ones."""
+        fields = _ROW.pack(offset, time_us, count, min(hops, 255), _PLACES[origin])
+        with self._lock:
+            recent = self._recent.setdefault(topic, bytearray())
+            recent += _CHECKED.pack(fields, crc32(fields))
+            if len(recent) > IN_MEMORY_BYTES_MAX:
+                del recent[: len(recent) // ROW_BYTES // 2 * ROW_BYTES]
 
     def forget(self, topic: TopicId) -> None:
         """Drop all deliveries of a topic."""
-        with self._lock:
-            self._cut(topic, 0)
-            self._topics.pop(topic, None)
-            self._latest.pop(topic, None)
+        with self._lock, suppress(OSError):
+            self._recent.pop(topic, None)
+            for path in self._files(topic)[1]:
+                path.unlink(missing_ok=True)
 
     def end(self, topic: TopicId) -> int:
         """Return the offset after the last recorded delivery."""
-        chunks = self._topics.get(topic)
-        return chunks[-1].end if chunks else 0
+        rows = [row for part in self._parts(topic) for row in _intact(part, -_SEARCHED_MAX)]
+        return max([offset + count for offset, _, count, *_ in rows], default=0)
 
     def read(self, topic: TopicId, start: int, end: int, count: int) -> Iterator[DeliveryRows]:
         """Yield the first ``count`` recorded deliveries between two offsets, in order."""
-        with self._lock:
-            known = self._topics.get(topic, [])
-            chunks = known[bisect_right(known, start, key=_end_of) :]
-        for chunk in chunks:
-            first = max(start, chunk.start)
-            last = min(end, chunk.end, first + count)
-            if last <= first:
-                return
-            found = self._contents(topic, chunk)
-            if found is not None:
-                count -= last - first
-                part = slice(first - chunk.start, last - chunk.start)
-                yield DeliveryRows(first, found.times[part], found.hops[part], found.origins[part])
-
-    def _contents(self, topic: TopicId, chunk: _Chunk) -> DeliveryRows | None:
-        """Return the content of a chunk; None if it is unreadable."""
-        with self._lock:
-            if chunk.times:
-                hops, origins = bytes(chunk.hops), bytes(chunk.origins)
-                return DeliveryRows(chunk.start, chunk.times, hops, origins)
-        body = self._body_in(chunk.row) if chunk.row is not None else None
-        if body is None or (body.topic, body.start) != (topic, chunk.start):
-            return None
-        return DeliveryRows(body.start, body.unpacked(), body.hops, body.origins)
-
-    def _body_in(self, row: int) -> Body | None:
-        try:
-            return parsed(self._file.read(row)) if self._file is not None else None
-        except FAILURES:
-            return None  # the next write detects a damaged file
-
-    # -- chunks --------------------------------------------------------------------------------
-
-    def _begun(self, topic: TopicId, offset: int) -> _Chunk:
-        """Start a chunk at an offset; drop the oldest chunks beyond the limit."""
-        with self._lock:
-            latest = self._latest.get(topic)
-            if latest is not None and latest.written >= latest.end:
-                latest.release()
-            self._cut(topic, offset)
-            chunks = self._topics.get(topic, [])
-            kept = [chunk for chunk in chunks if chunk.end > offset - chunk.limit]
-            if len(kept) < len(chunks):
-                self._drop(chunk for chunk in chunks if chunk.end <= offset - chunk.limit)
-            begun = self._latest[topic] = _Chunk(offset, offset)
-            self._topics[topic] = [*kept, begun]
-            return begun
-
-    def _cut(self, topic: TopicId, offset: int) -> None:
-        """Drop the deliveries of a topic from an offset on."""
-        chunks = self._topics.get(topic, [])
-        while chunks and chunks[-1].end > offset:
-            last = chunks[-1]
-            last.end = max(last.start, offset)
-            if last.end == last.start:
-                self._drop([chunks.pop()])
-
-    def _drop(self, chunks: Iterable[_Chunk]) -> None:
-        self._obsolete += (chunk.row for chunk in chunks if chunk.row is not None)
-
-    # -- the file ------------------------------------------------------------------------------
+        times, hops, origins = list[int](), bytearray(), bytearray()
+        parts = [_intact(part, _place_after(part, start)) for part in self._parts(topic)]
+        for offset, time_us, length, hop, origin in chain(*parts):
+            first = max(start, offset)
+            added = min(offset + length, end, first + count) - first
+            if first >= end or not count:
+                break
+            if added <= 0:
+                continue  # it is in two files, while one becomes the older one
+            if times and (first > start or len(times) >= CHUNK_MAX):
+                yield DeliveryRows(start - len(times), times, bytes(hops), bytes(origins))
+                times, hops, origins = [], bytearray(), bytearray()
+            times += [time_us] * added
+            hops += bytes([hop]) * added
+            origins += bytes([origin]) * added
+            start, count = first + added, count - added
+        if times:
+            yield DeliveryRows(start - len(times), times, bytes(hops), bytes(origins))
 
     @property
     def is_behind(self) -> bool:
-        """Return True if there is a file that lacks deliveries."""
-        unwritten = (chunk.written < chunk.end for chunk in self._latest.values())
-        return self._file is not None and any(unwritten)
+        """Return True if there are files that lack deliveries."""
+        return self._disk is not None and any(list(self._recent.values()))
 
     def write(self) -> None:
-        """Write the deliveries of durable publications.
-
-        The file never contains the delivery of a publication that a crash revokes.
-        """
-        file = self._file
-        if file is None:
+        """Write the deliveries of durable batches: a crash does not revoke them."""
+        if self._disk is None:
             return
-        with self._lock:
-            due = [each for topic in self._topics for each in self._due(topic)]
-            obsolete, self._obsolete = self._obsolete, []
-        if not due and not obsolete:
-            return
+        store, directory = self._disk
         try:
-            rows = file.write(((each.chunk.row, self._body_of(each)) for each in due), obsolete)
-        except FAILURES as error:
-            self._fail(file, error, obsolete)
-            return
-        self.error = None
+            make_directory(directory)
+            for topic, recent in list(self._recent.items()):
+                with self._lock:
+                    data = bytes(recent)
+                data = data[: _place_after(data, store.log(topic).durable_end) * ROW_BYTES]
+                if data:
+                    _append(*self._files(topic), data)
+                with self._lock:
+                    del recent[: len(data)]
+            self.error = None
+        except OSError as error:
+            self.failures += 1
+            self.error = str(error)
+
+    def _parts(self, topic: TopicId) -> list[bytes]:
+        """Return the rows in the files and in memory, the oldest first."""
         with self._lock:
-            for each, row in zip(due, rows, strict=True):
-                self._commit(each, row)
+            found = [bytes(self._recent.get(topic, b""))]
+        header, paths = self._files(topic)
+        for path in paths:  # in this order: rows move from the memory to these files
+            with suppress(OSError):
+                data = path.read_bytes()
+                found.insert(0, data[len(header) :] if data.startswith(header) else b"")
+        return found
 
-    def _due(self, topic: TopicId) -> list[_Due]:
-        """Return the chunks of a topic that the file lacks, in the order of offsets."""
-        assert self._store is not None
-        durable_end = self._store.archive(topic).durable_end
-        newest = takewhile(lambda chunk: chunk.times, reversed(self._topics[topic]))
-        found = [_Due(topic, chunk, min(chunk.end, durable_end)) for chunk in newest]
-        return [due for due in reversed(found) if due.end > due.chunk.written]
-
-    def _body_of(self, due: _Due) -> bytes:
-        assert self._store is not None
-        chunk, length = due.chunk, due.end - due.chunk.start
-        return Body(
-            store=self._store.id,
-            topic=due.topic,
-            epoch=self._store.archive(due.topic).epoch,
-            start=chunk.start,
-            times=pack(f"<{length}q", *chunk.times[:length]),
-            hops=bytes(chunk.hops[:length]),
-            origins=bytes(chunk.origins[:length]),
-        ).sealed()
-
-    def _commit(self, due: _Due, row: int) -> None:
-        chunk = due.chunk
-        chunk.row, chunk.written = row, due.end
-        if chunk.end == chunk.start:  # it was cut during the write
-            self._drop([chunk])
-        is_full = chunk.end - chunk.start >= CHUNK_MAX
-        if chunk.written >= chunk.end and (is_full or self._latest.get(due.topic) is not chunk):
-            chunk.release()
-
-    def _fail(self, file: DeliveryFile, error: Exception, obsolete: Iterable[int]) -> None:
-        """Count a failure; discard the file if it is damaged, otherwise keep it for a retry."""
-        self.failures += 1
-        self.error = str(error)
-        if not file.is_damaged(error):
-            with self._lock:
-                self._obsolete += obsolete
-            return
-        with self._lock:
-            self._obsolete.clear()
-            for topic, chunks in self._topics.items():
-                self._topics[topic] = [chunk for chunk in chunks if chunk.times]
-                for chunk in self._topics[topic]:
-                    chunk.row, chunk.written = None, chunk.start
-        with suppress(*FAILURES):
-            file.discard()
-
-    def _load(self, archives: Mapping[TopicId, TopicLog]) -> None:
-        assert self._file is not None
-        try:
-            for row, data in self._file.rows():
-                self._take(row, parsed(data), archives)
-        except FAILURES as error:
-            self._topics.clear()
-            self._fail(self._file, error, ())
-        self.write()  # deletes obsolete rows before their offsets are assigned again
-
-    def _take(self, row: int, body: Body | None, archives: Mapping[TopicId, TopicLog]) -> None:
-        """Use a chunk of the file if its store and epoch match; later chunks take precedence."""
-        archive = archives.get(body.topic) if body is not None else None
-        if body is None or archive is None or not self._is_of(archive, body):
-            self._obsolete.append(row)
-            return
-        self._cut(body.topic, body.start)
-        self._topics.setdefault(body.topic, []).append(_Chunk(body.start, body.end, row))
-
-    def _is_of(self, archive: TopicLog, body: Body) -> bool:
-        assert self._store is not None
-        is_same = (body.store, body.epoch) == (self._store.id, archive.epoch)
-        return is_same and body.end <= archive.end
+    def _files(self, topic: TopicId) -> tuple[bytes, list[Path]]:
+        """Return the header of a topic's files, the current and the older one."""
+        if self._disk is None:
+            return b"", []
+        log, name = self._disk[0].log(topic), directory_name(topic)
+        header = msgpack.encode((_KIND, log.store, log.epoch, topic))
+        return header, [self._disk[1] / f"{name}{suffix}" for suffix in (".rows", ".older")]
 
 
-class _Chunk:
-    """Deliveries at consecutive offsets: in memory, in a row of the file, or in both."""
-
-    __slots__ = ("end", "hops", "origins", "row", "start", "times", "written")
-
-    def __init__(self, start: int, end: int, row: int | None = None) -> None:
-        self.start = start
-        self.end = end  # records from there on are obsolete
-        self.row = row
-        self.written = start if row is None else end  # the file has all before this offset
-        self.release()
-
-    def release(self) -> None:
-        """Drop the content from memory."""
-        self.times = array("q")
-        self.hops, self.origins = bytearray(), bytearray()
-
-    @property
-    def limit(self) -> int:
-        """Return the number of newer offsets after which the chunk is dropped."""
-        return IN_MEMORY_MAX if self.times else ON_DISK_MAX
+def _append(header: bytes, paths: list[Path], data: bytes) -> None:
+    """Append rows to the current file; begin a new one if it is full or belongs to another log."""
+    current, older = paths
+    if current.exists() and current.stat().st_size > FILE_BYTES_MAX:
+        current.replace(older)
+    with os.fdopen(os.open(current, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+        is_own = file.read(len(header)) == header
+        rows = (file.seek(0, os.SEEK_END) - len(header)) // ROW_BYTES  # without a partial one
+        file.seek(len(header) + rows * ROW_BYTES if is_own else 0)
+        file.truncate()
+        file.write(data if is_own else header + data)
 
 
-class _Due(NamedTuple):
-    """Part of a chunk to be written: all deliveries before ``end``."""
+def _intact(data: bytes, first: int = 0, count: int | None = None) -> Iterator[tuple[int, ...]]:
+    """Yield the intact rows from a place on."""
+    for place in range(len(data) // ROW_BYTES)[first:][:count]:
+        fields, checksum = _CHECKED.unpack_from(data, place * ROW_BYTES)
+        if crc32(fields) == checksum:
+            yield _ROW.unpack(fields)
 
-    topic: TopicId
-    chunk: _Chunk
-    end: int
 
+def _place_after(data: bytes, offset: int) -> int:
+    """Return the place of the first row that ends after an offset; an earlier one if damaged."""
 
-def _end_of(chunk: _Chunk) -> int:
-    return chunk.end
+    def end_of(place: int) -> int:
+        rows = _intact(data, place, _SEARCHED_MAX)
+        return next((start + count for start, _, count, *_ in rows), 1 << 64)
+
+    return bisect_right(range(len(data) // ROW_BYTES), offset, key=end_of)

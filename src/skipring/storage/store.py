@@ -1,83 +1,80 @@
-"""Store of a node: the logs of all its topics."""
+"""Store of a node: the logs of all its topics, in one directory each."""
 
 from __future__ import annotations
 
+import os
 import secrets
-import sqlite3
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock as ThreadLock
+from time import monotonic
 from typing import Final, Self
 
+from skipring.core.limits import listed
 from skipring.core.peers import TopicId
-from skipring.storage.chain import LogChain
+from skipring.errors import StorageError
 from skipring.storage.data_dir import Lock, make_directory, translate_os_errors
-from skipring.storage.durable_mark import DurableMark, DurableMarkFile, new_epoch
-from skipring.storage.recovery import open_database
-from skipring.storage.segment import Segment, SegmentIndex
-from skipring.storage.sqlite import (
-    FILE,
-    QuarantineEntry,
-    StoreContents,
-    connect,
-    insert_mark,
-    insert_pack,
-    read_pack,
-    replace_promise,
-    transaction,
-)
-from skipring.storage.topic_log import Batch, TopicLog
+from skipring.storage.recovery import recover
+from skipring.storage.segment import FileCache
+from skipring.storage.topic_directory import TopicDirectory, directory_name, replace_by_directory
+from skipring.storage.topic_log import SEGMENT_BYTES_MAX, SegmentLog
 
-LOCK_FILE: Final = "publications.lock"
-ID_BYTES: Final = 16
-CACHE_BYTES: Final = 1 << 23  # Guess: a scrub or repair reads many records of few segments.
+TOPICS: Final = "topics"
+LOCK_FILE: Final = "publications.lock"  # the name in version 0.1, which then refuses the directory
+OLD_FILE: Final = "publications.sqlite3"
+ID_BYTES: Final = 16  # of a store id, which is stored with the first topic
+FILES_MAX: Final = 32  # Guess: open files of reads, and as many of commits.
 
 
-class PublicationStore:
-    """Publications of all topics of a node, in one file.
+class LogStore:
+    """Logs of all topics of a node.
 
-    ``commit`` may run in another thread, one call at a time, concurrently with reads and writes;
+    ``commit`` may run in another thread, one call at a time, concurrently with reads and appends;
     ``close`` waits for it.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / FILE
-        # SQLite crashes if a connection is closed while another thread uses it.
+    def __init__(self, directory: Path, segment_bytes_max: int) -> None:
+        self.last_sync_s = 0.0  # duration of the last sync
+        self._path = directory / TOPICS
+        self._segment_bytes_max = segment_bytes_max
         self._committing = ThreadLock()
+        self._logs: dict[TopicId, SegmentLog] = {}
+        self._changed: dict[TopicId, SegmentLog] = {}  # most topics of a node are idle
+        self._lost: dict[TopicId, int] = {}
         with ExitStack() as resources:
             resources.callback(Lock(directory / LOCK_FILE).release)
-            self._promise_file = DurableMarkFile(directory)
-            resources.callback(self._promise_file.close)
-            opened = open_database(directory, self._promise_file.read(), _new_id)
-            self._db = opened.db
-            resources.callback(self._db.close)
-            self._cache = _Cache(connect(self._path))  # separate, so reads do not wait for commits
-            resources.callback(self._cache.close)
-            self.id = opened.contents.store  # constant since the creation of the store
-            self.recovery = opened.recovery
-            self._archives = self._archives_of(opened.contents)
-            self._promised: dict[TopicId, DurableMark] | None = None
-            self._promise()
-            for archive in self._archives.values():
-                archive.prepare_index()  # here: a node opens its store in a thread
-            self._cache.clear()
+            replace_by_directory(self._path)
+            self._readers = FileCache(os.O_RDONLY, FILES_MAX)
+            self._writers = FileCache(os.O_RDWR, FILES_MAX)
+            resources.callback(self._readers.close)
+            resources.callback(self._writers.close)
+            found = [TopicDirectory(path) for path in sorted(self._path.iterdir())]
+            records = [record for each in found if (record := each.read_record()) is not None]
+            self.id = records[0].store if records else secrets.token_hex(ID_BYTES)
+            for record in records:
+                self.log(record.topic)
             self._resources = resources.pop_all()
 
     @classmethod
-    def open(cls, directory: Path) -> Self:
-        """Open the store, creating the directory if missing; rebuild a damaged file.
+    def open(cls, directory: Path, *, segment_bytes_max: int = SEGMENT_BYTES_MAX) -> Self:
+        """Open the store, creating the directory if missing; recover the intact batches.
 
         Raise StorageError if the directory cannot be used, StoreBusyError if another process uses
         it, StoreFullError if the disk is full.
         """
         with translate_os_errors(directory):
             make_directory(directory)
-            return cls(directory)
+            if (directory / OLD_FILE).exists():
+                raise StorageError(
+                    f"{directory / OLD_FILE}: written by skipring 0.1, whose format this version "
+                    "does not read; use another data directory, which the node fills from the "
+                    "ring, or remove the file"
+                )
+            return cls(directory, segment_bytes_max)
 
     def close(self) -> None:
-        """Close the files and drop uncommitted publications; a second call does nothing."""
+        """Close the files and drop uncommitted batches; a second call does nothing."""
         with self._committing, translate_os_errors(self._path):
             self._resources.close()
 
@@ -90,123 +87,78 @@ class PublicationStore:
     @property
     def topics(self) -> list[TopicId]:
         """Return the topics with a log, sorted; the log may be empty."""
-        return sorted(self._archives)
+        return sorted(self._logs)
+
+    @property
+    def damage(self) -> str | None:
+        """Return a description of the records that were lost before this start; None if none."""
+        losses = [f"{count} of {topic}" for topic, count in self._lost.items()]
+        return f"records lost: {listed(losses)}" if losses else None
 
     @property
     def unwritten(self) -> int:
-        """Return the number of publications that are in memory only."""
-        return sum(archive.unwritten for archive in self._archives.values())
+        """Return the number of records that are in memory only."""
+        return sum([log.end - log.durable_end for log in list(self._changed.values())])
 
-    def archive(self, topic: TopicId) -> TopicLog:
-        """Return the log of a topic, created if it is missing."""
-        if topic not in self._archives:
-            self._archives[topic] = TopicLog(
-                topic,
-                self._cache.pack,
-                places=SegmentIndex(),
-                epoch=new_epoch(),
-                marks=(),
-                chain=LogChain(),
-                store=self.id,
+    @property
+    def waiting_bytes(self) -> int:
+        """Return the size of the entries that are in memory only, and of segments to be sealed."""
+        return sum([log.waiting_bytes for log in list(self._changed.values())])
+
+    @property
+    def waiting_logs(self) -> int:
+        """Return the number of logs that the next commit writes."""
+        return len(self._changed)
+
+    def log(self, topic: TopicId) -> SegmentLog:
+        """Return the log of a topic; create it if it is missing.
+
+        A directory without an intact record of its topic is recovered here, not in ``open``.
+        """
+        if topic not in self._logs:
+            directory = TopicDirectory(self._path / directory_name(topic))
+            with translate_os_errors(directory.path):
+                recovered = recover(directory, topic, self.id)
+            if recovered.lost:
+                self._lost[topic] = recovered.lost
+            self._logs[topic] = SegmentLog(
+                directory,
+                recovered,
+                readers=self._readers,
+                writers=self._writers,
+                changed=self._changed,
+                segment_bytes_max=self._segment_bytes_max,
             )
-        return self._archives[topic]
+        return self._logs[topic]
 
     def commit(self, on_durable: Callable[[], object] = lambda: None) -> None:
-        """Make all written and quarantined publications durable in one transaction.
+        """Make all appends and discards before this call durable; sync each changed segment once.
 
-        ``on_durable`` is called after the transaction; then the durable marks are written, which
-        needs a second sync. On StoreFullError or StorageError all publications remain readable in
-        memory, and the next commit retries.
+        Call ``on_durable`` after the last sync. On StoreFullError or StorageError some batches are
+        not durable; they remain readable, and the next commit retries.
         """
         with self._committing, translate_os_errors(self._path):
-            prepared = [
-                (archive, batch)
-                for archive in list(self._archives.values())
-                if (batch := archive.prepare()) is not None
-            ]
-            if prepared:
-                try:
-                    rows = self._write(prepared)
-                except BaseException:
-                    for archive, _ in prepared:
-                        archive.abort()
-                    raise
-                for archive, _ in prepared:
-                    archive.committed(rows[archive.topic])
+            waiting = [(log, log.end) for log in list(self._changed.values())]
+            for begin in range(0, len(waiting), FILES_MAX):
+                group = waiting[begin : begin + FILES_MAX]
+                while group:  # a log may fill several segments
+                    self._commit([log for log, _ in group])
+                    group = [(log, end) for log, end in group if log.durable_end < end]
             on_durable()
-            self._promise()
 
-    def _write(self, prepared: list[tuple[TopicLog, Batch]]) -> dict[TopicId, list[int]]:
-        rows: dict[TopicId, list[int]] = {}
-        with transaction(self._db):
-            for archive, (drafts, marks) in prepared:
-                packs = (draft.packed(archive.epoch) for draft in drafts)
-                rows[archive.topic] = [insert_pack(self._db, pack) for pack in packs]
-                for mark in marks:
-                    insert_mark(self._db, mark)
-                end = drafts[-1].end if drafts else archive.written_end
-                replace_promise(self._db, archive.topic, DurableMark(archive.epoch, end))
-        return rows
-
-    def _promise(self) -> None:
-        """Write the durable mark of each topic outside of the database, if one has changed."""
-        archives = [archive for archive in list(self._archives.values()) if archive.is_known]
-        promised = {a.topic: DurableMark(a.epoch, a.written_end) for a in archives}
-        if promised != self._promised:
-            self._promise_file.write(self.id, promised)
-            self._promised = promised
-        for archive in archives:
-            archive.durable_end = promised[archive.topic].end
-
-    def _archives_of(self, contents: StoreContents) -> dict[TopicId, TopicLog]:
-        marks: dict[TopicId, list[QuarantineEntry]] = {}
-        for mark in contents.marks:
-            marks.setdefault(mark.topic, []).append(mark)
-        return {
-            topic: TopicLog(
-                topic,
-                self._cache.pack,
-                places=contents.places.get(topic, SegmentIndex()),
-                epoch=contents.epoch_of(topic),
-                marks=marks.get(topic, ()),
-                chain=contents.chains.get(topic) or LogChain(),
-                store=contents.store,
-            )
-            for topic in sorted({*contents.places, *contents.promises})
-        }
-
-
-class _Cache:
-    """Cache of the segments that were read last."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-        self._packs: OrderedDict[int, Segment] = OrderedDict()
-        self._bytes = 0
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._db.close()
-
-    def clear(self) -> None:
-        """Forget all segments."""
-        self._packs.clear()
-        self._bytes = 0
-
-    def pack(self, row: int) -> Segment | None:
-        """Return the segment stored in a row; None if it is unreadable."""
-        pack = self._packs.get(row)
-        if pack is not None:
-            self._packs.move_to_end(row)
-            return pack
-        pack = read_pack(self._db, row)
-        if pack is not None:
-            self._packs[row] = pack
-            self._bytes += pack.size_bytes
-            while self._bytes > CACHE_BYTES and len(self._packs) > 1:
-                self._bytes -= self._packs.popitem(last=False)[1].size_bytes
-        return pack
-
-
-def _new_id() -> str:
-    return secrets.token_hex(ID_BYTES)
+    def _commit(self, logs: list[SegmentLog]) -> None:
+        """Write all logs before the first sync, which may then write the metadata of all files."""
+        waiting = list(logs)
+        try:
+            for log in logs:
+                log.write()
+            for log in logs:
+                begun_s = monotonic()
+                log.sync()
+                self.last_sync_s = monotonic() - begun_s
+                log.confirm()
+                waiting.remove(log)
+        except BaseException:
+            for log in waiting:
+                log.abort()
+            raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final, Self
@@ -21,10 +21,8 @@ from skipring.storage.data_dir import (
     Lock,
     is_damage,
     make_directory,
-    quarantine_file,
     translate_os_errors,
 )
-from skipring.storage.sqlite import connect, transaction
 from skipring.wire.limits import check_entry, check_topic
 
 FILE: Final = "supervisor.sqlite3"
@@ -37,6 +35,12 @@ _SCHEMA: Final = (
 _SEAL_BYTES: Final = 16
 _ENCODER: Final = Encoder()
 _DECODER: Final = Decoder(SupervisorState)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a connection that commits each statement and does not wait for locks."""
+    path.touch(mode=0o600)  # SQLite would create a file that other users may read
+    return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
 
 
 class SupervisorStore:
@@ -94,10 +98,11 @@ class SupervisorStore:
         """Delete the state of a topic."""
         if topic in self._saved:
             with translate_os_errors(self._path):
-                self._carry_out(lambda db: _delete(db, topic))
+                delete = "DELETE FROM rosters WHERE topic = ?"
+                self._carry_out(lambda db: db.execute(delete, (topic,)))
             del self._saved[topic]
 
-    def _carry_out(self, action: Callable[[sqlite3.Connection], None]) -> None:
+    def _carry_out(self, action: Callable[[sqlite3.Connection], object]) -> None:
         """Run an action on the file; if it is damaged, quarantine it and use a new one."""
         try:
             action(self._connected())
@@ -106,9 +111,16 @@ class SupervisorStore:
                 raise
             self.damage = f"{self._path.name} was damaged ({error}) and is quarantined"
             self._close()
-            quarantine_file(self._path)
+            self._quarantine()
             _write(self._connected(), self._saved)
             action(self._connected())
+
+    def _quarantine(self) -> None:
+        """Rename the file, which replaces an earlier damaged one; delete its write-ahead log."""
+        with suppress(FileNotFoundError):
+            self._path.replace(self._path.with_name(f"{FILE}.damaged-1"))
+        for suffix in ("-wal", "-shm", "-journal"):
+            self._path.with_name(FILE + suffix).unlink(missing_ok=True)
 
     def _connected(self) -> sqlite3.Connection:
         if self._db is None:
@@ -133,12 +145,7 @@ class SupervisorStore:
 
 def _write(db: sqlite3.Connection, bodies: Mapping[TopicId, bytes]) -> None:
     rows = [(topic, body, _seal(topic, body)) for topic, body in bodies.items()]
-    with transaction(db):
-        db.executemany("INSERT OR REPLACE INTO rosters VALUES (?, ?, ?)", rows)
-
-
-def _delete(db: sqlite3.Connection, topic: TopicId) -> None:
-    db.execute("DELETE FROM rosters WHERE topic = ?", (topic,))
+    db.executemany("INSERT OR REPLACE INTO rosters VALUES (?, ?, ?)", rows)
 
 
 def _is_intact(topic: object, body: object, seal: object) -> bool:

@@ -1,319 +1,337 @@
-"""Log of one topic: segments on the disk, and the newest publications in memory."""
+"""Log of one topic: batches in segments on the disk, and the newest ones in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+import os
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator
 from threading import Lock
 from typing import Final, NamedTuple
 
-from skipring.core.log import LogIndex, RecordRun, StoredSegment
+from msgspec.structs import replace
+
+from skipring.core.batches import RecordBatch
+from skipring.core.limits import CHAIN_BYTES
+from skipring.core.log import ANY_BYTE, EntryPage, LogEntry, PageLimits
 from skipring.core.peers import TopicId
-from skipring.core.publications import (
-    ID_BYTES,
-    Encoded,
-    Publication,
-    SequenceId,
-    encoded_all,
-    newest_of,
+from skipring.core.publications import ID_BYTES, SequenceId
+from skipring.storage.data_dir import sync_directory
+from skipring.storage.recovery import RecoveredLog
+from skipring.storage.segment import (
+    EntryIndex,
+    FileCache,
+    LogSegment,
+    merge_newest,
+    raise_newest,
+    segment_name,
+    write_pieces,
 )
-from skipring.storage.chain import LOST_ID, LogChain
-from skipring.storage.durable_mark import losses_of
-from skipring.storage.segment import AnySegment, Segment, SegmentBuilder, SegmentIndex
-from skipring.storage.sqlite import QuarantineEntry, lost_ids
+from skipring.storage.segment_format import (
+    ENTRY_BYTES_MAX,
+    HEADERS,
+    ID_AT,
+    START_OF_CHAIN,
+    SegmentHeader,
+    decode_entry,
+    encode_entry,
+    next_chain,
+)
+from skipring.storage.topic_directory import TopicDirectory, covers, merged
 
-SPOILT: Final = "not what was stored there (T12)"
+SEGMENT_BYTES_MAX: Final = 64 << 20  # Guess: the entry that reaches it is the last of a segment.
+READ_BYTES: Final = 1 << 20  # Guess: one read of a range.
+_RANGE: Final = PageLimits(READ_BYTES, READ_BYTES, READ_BYTES, READ_BYTES)
+_ONE: Final = PageLimits(1, 1, 1, 1)
+sync_data: Final = getattr(os, "fdatasync", os.fsync)  # not on every platform
 
 
-class Batch(NamedTuple):
-    """Segments and quarantine entries of a topic for the next commit."""
+class _Chunk(NamedTuple):
+    """Consecutive entries, and their bytes, which may be damaged or cut short."""
 
-    drafts: list[SegmentBuilder]
-    marks: list[QuarantineEntry]
+    offsets: list[int]  # of each entry, then the offset where the next chunk begins
+    positions: list[int]  # of each entry in the data, then of the end
+    data: bytes
+
+    def entry(self, number: int, firsts: range = ANY_BYTE) -> LogEntry | None:
+        """Return an entry; None if it is damaged, or if its id begins with another byte."""
+        at = self.positions[number]
+        id_at = at + ID_AT
+        if firsts != ANY_BYTE and (id_at >= len(self.data) or self.data[id_at] not in firsts):
+            return None
+        entry = decode_entry(memoryview(self.data), at)
+        return entry if entry is not None and entry.offset == self.offsets[number] else None
 
 
-class TopicLog:
+class SegmentLog:
     """Stored log of one topic (implements ``core.log.Log``).
 
-    A written publication is readable at once, and durable after the next commit of its store. The
-    commit may run in another thread; all other methods are called in one thread.
+    A batch is readable at once, and durable after a commit of its store: ``write`` and ``sync``,
+    then ``confirm`` or ``abort``, which may run in another thread. All other methods are called in
+    one thread.
     """
 
-    __slots__ = (
-        "_chain",
-        "_drafts",
-        "_fetch",
-        "_index",
-        "_lock",
-        "_lost_ids",
-        "_marks",
-        "_on_the_way",
-        "_places",
-        "_quarantined",
-        "durable_end",
-        "end",
-        "epoch",
-        "store",
-        "topic",
-    )
+    is_durable: Final = True
 
-    def __init__(  # noqa: PLR0913  (keyword-only)
+    def __init__(
         self,
-        topic: TopicId,
-        fetch: Callable[[int], Segment | None],
+        directory: TopicDirectory,
+        recovered: RecoveredLog,
         *,
-        places: SegmentIndex,
-        epoch: int,
-        marks: Sequence[QuarantineEntry],
-        chain: LogChain,
-        store: str = "",
+        readers: FileCache,
+        writers: FileCache,
+        changed: dict[TopicId, SegmentLog],
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
     ) -> None:
-        assert chain.end == places.end, "a chain of another log"
-        self.topic = topic
-        self.store = store  # id of the store
-        self.epoch = epoch  # new after a recovery that ends below the durable mark
-        self._chain = chain
-        self.durable_end = places.end  # the disk has everything before this offset
-        self.end = places.end  # the offset after the last publication
-        self._fetch = fetch
-        self._places = places
-        self._lost_ids = lost_ids(topic, marks)
-        self._quarantined: set[int] = set()
-        for mark in marks:
-            if places.covers(mark.start):  # otherwise the offset is a gap
-                self._quarantined.update(range(mark.start, mark.start + mark.length))
-        self._drafts: list[SegmentBuilder] = []
-        self._marks: list[QuarantineEntry] = []
-        self._on_the_way = Batch([], [])
-        self._index: LogIndex | None = None  # prepared, and not used yet
-        self._lock = Lock()  # guards state that a commit in another thread changes
-
-    # -- log interface of core -------------------------------------------------------------
+        self._directory = directory
+        self._readers = readers
+        self._writers = writers  # used by the thread that commits
+        self._changed = changed  # logs for the next commit of the store
+        self._segment_bytes_max = segment_bytes_max
+        self._record = record = recovered.record
+        self._is_recorded = recovered.is_recorded  # the record on the disk is up to date
+        self.topic, self.store, self.epoch = record.topic, record.store, record.epoch
+        self._absent = record.absent  # ranges of offsets
+        self._segments = segments = recovered.segments
+        self._starts = [segment.header.start for segment in segments]
+        self._start_chain = segments[0].header.chain if segments else START_OF_CHAIN
+        self._chain = segments[-1].index.chain if segments else START_OF_CHAIN
+        self.end = self.durable_end = segments[-1].index.end if segments else 0
+        self._newest: dict[SequenceId, int] = {}
+        for segment in segments:
+            merge_newest(self._newest, segment.index.newest)
+        self._unconfirmed: list[LogEntry] = []  # from ``durable_end`` to ``end``
+        self._unconfirmed_bytes = 0  # approximate
+        self._discards: deque[tuple[str, bytes]] = deque()  # names and contents to quarantine
+        self._tail: tuple[LogSegment, EntryIndex] | None = None  # of the current commit
+        self._is_tainted = False  # a commit failed: the next one begins a new segment
+        self._lock = Lock()  # for state that a commit in another thread uses
 
     @property
-    def is_durable(self) -> bool:
-        """Return True: publications are on the disk after the next commit."""
-        return True
+    def records(self) -> int:
+        """Return the number of records, without absent ones."""
+        return self.end - sum([end - start for start, end in self._absent])
 
-    def read(self, offset: int) -> Publication | None:
-        """Return the publication at an offset; None if it is unreadable."""
-        if offset in self._quarantined:
-            return None
-        segment = self._segment(offset)
-        return segment.publication(offset) if segment is not None else None
+    @property
+    def waiting_bytes(self) -> int:
+        """Return the size of the entries in memory, and of a full segment: a commit seals it."""
+        last_bytes = self._segments[-1].index.size if self._segments else 0
+        return self._unconfirmed_bytes + last_bytes * (last_bytes >= self._segment_bytes_max)
+
+    # -- reads -----------------------------------------------------------------------------
+
+    def read(self, offset: int) -> LogEntry | None:
+        """Return the entry that contains an offset; None if it is absent or damaged."""
+        page = self.read_page(offset, offset + 1, _ONE) if offset >= 0 else None
+        return page.entries[0] if page is not None and page.entries else None
+
+    def read_range(self, start: int, end: int) -> Iterator[LogEntry]:
+        """Yield the readable entries with records between two offsets."""
+        while start < min(end, self.end):
+            entries, start = self.read_page(start, end, _RANGE)
+            yield from entries
+
+    def read_page(
+        self, start: int, end: int, limits: PageLimits, firsts: range = ANY_BYTE
+    ) -> EntryPage:
+        """Return readable entries with records between two offsets, within limits.
+
+        ``firsts`` restricts them to ids that begin with one of these bytes; others are not decoded.
+        Damaged entries are skipped. The file is read up to the limit, and to the end of an entry.
+        """
+        entries: list[LogEntry] = []
+        size = scanned = number = 0
+        bytes_max = limits.bytes_max if firsts == ANY_BYTE else limits.scanned_bytes_max
+        while start < min(end, self.end):
+            chunk = self._chunk(start, min(bytes_max - scanned, READ_BYTES))
+            for place, offset in enumerate(chunk.offsets[:-1]):
+                if offset >= end:
+                    return EntryPage(entries, end)
+                entry = None if self._is_absent(offset) else chunk.entry(place, firsts)
+                entry_size = chunk.positions[place + 1] - chunk.positions[place]
+                scanned += entry_size
+                number += 1
+                if entry is not None and entry.end > start:
+                    entries.append(entry)
+                    size += entry_size
+                is_full = size >= limits.bytes_max or len(entries) >= limits.entries_max
+                is_spent = number >= limits.scanned_entries_max
+                if is_full or is_spent or scanned >= limits.scanned_bytes_max:
+                    return EntryPage(entries, chunk.offsets[place + 1])
+            start = chunk.offsets[-1]
+        return EntryPage(entries, end)
+
+    def _is_absent(self, offset: int) -> bool:
+        return bool(self._absent) and covers(self._absent, offset, offset + 1)
+
+    def _chunk(self, offset: int, bytes_max: int) -> _Chunk:
+        """Read entries of one segment, or of the memory, up to a total size, at least one.
+
+        The first is the last entry that begins at or before the offset, if there is any.
+        """
+        with self._lock:
+            if offset >= self.durable_end:
+                return self._memory_chunk(offset, bytes_max)
+            place = max(0, bisect_right(self._starts, offset) - 1)
+            segment, after = self._segments[place], self._starts[place + 1 : place + 2]
+            index = segment.index
+            first = max(0, bisect_right(index.offsets, offset - index.start) - 1)
+            stop = bisect_left(index.positions, index.positions[first] + bytes_max, first + 1)
+            positions = index.positions[first : stop + 1].tolist()
+            offsets = [index.start + each for each in index.offsets[first : stop + 1]]
+            if stop == len(index.positions):
+                positions.append(index.size)
+                offsets.append(after[0] if after else self.durable_end)
+        base = positions[0]
+        size = min(positions[-1], positions[-2] + ENTRY_BYTES_MAX) - base  # a gap may follow
+        data = self._readers.read(segment.path, size, base)
+        return _Chunk(offsets, [each - base for each in positions], data)
+
+    def _memory_chunk(self, offset: int, bytes_max: int) -> _Chunk:
+        """Return entries in memory as they will be stored."""
+        first = bisect_right(self._unconfirmed, offset, key=lambda each: each.offset) - 1
+        offsets, positions, data = [self._unconfirmed[first].offset], [0], bytearray()
+        for number in range(first, len(self._unconfirmed)):
+            entry = self._unconfirmed[number]
+            data += encode_entry(entry) + entry.batch.body
+            offsets.append(entry.end)
+            positions.append(len(data))
+            if len(data) >= bytes_max:
+                break
+        return _Chunk(offsets, positions, bytes(data))
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
-        """Yield the stored id and the offset of each publication."""
-        quarantined = self._quarantined
-        for segment in self._segments(0):
-            entries = segment.entries()
-            yield from (e for e in entries if e[1] not in quarantined) if quarantined else entries
-
-    def publications(self) -> Iterator[Publication]:
-        """Return all readable publications in the order of arrival."""
-        return (publication for _, publication in self.read_range(0, self.end))
+        """Yield the stored id of each batch and the offset of its first record."""
+        with self._lock:
+            stored = [(segment, segment.index.offsets[:]) for segment in self._segments]
+            inside = [(entry.batch.id, entry.offset) for entry in self._unconfirmed]
+        for segment, relative in stored:
+            ids, start = segment.ids(self._readers), segment.header.start
+            found = ((key, start + each) for key, each in zip(ids, relative, strict=False))
+            yield from (each for each in found if not self._absent or not self._is_absent(each[1]))
+        yield from (each for each in inside if not self._is_absent(each[1]))
 
     def newest(self) -> dict[SequenceId, int]:
-        """Return the largest number of each sequence of the stored publications.
-
-        Quarantined ones count if they can be read: their numbers have been used.
-        """
-        return newest_of(number for segment in self._segments(0) for number in segment.numbers())
-
-    def prepare_index(self) -> None:
-        """Index the log for the next ``index``, which would take 0.2 s for 100,000 publications."""
-        self._index = LogIndex.of(self)
-
-    def index(self) -> LogIndex:
-        """Return a new index over the log, the prepared one if there is one."""
-        index, self._index = self._index, None
-        return index if index is not None else LogIndex.of(self)
-
-    # -- ranges, writes and the chain ------------------------------------------------------
-
-    def read_range(self, start: int, end: int) -> Iterator[tuple[int, Publication]]:
-        """Yield the readable publications between two offsets, each with its offset."""
-        for segment in self._segments(start):
-            for offset in range(max(start, segment.start), min(end, segment.end)):
-                publication = None if offset in self._quarantined else segment.publication(offset)
-                if publication is not None:
-                    yield offset, publication
-            if segment.end >= end:
-                return
-
-    def stored(
-        self,
-        start: int,
-        end: int,
-        firsts: range,
-        *,
-        count_max: int | None = None,
-        is_checked: bool = True,
-    ) -> Iterator[StoredSegment]:
-        """Yield encoded records between two offsets, with the given first bytes of ids, by segment.
-
-        ``count_max`` limits their number, rounded up to a segment. With ``is_checked`` only intact
-        records are yielded; otherwise the caller verifies them.
-        """
-        quarantined = self._quarantined
-        for segment in self._segments(start):
-            if segment.start >= end or count_max == 0:
-                return
-            # Quarantined records do not count, so the segment returns all records.
-            wanted = None if quarantined else count_max
-            rows = segment.stored(start, end, firsts, count_max=wanted, is_checked=is_checked)
-            if quarantined:
-                rows = rows.chosen(o not in quarantined for o in rows.offsets).first(count_max)
-            if count_max is not None:
-                count_max -= len(rows.ids)
-            yield StoredSegment(segment.end, segment.size_bytes, rows)
-
-    def contiguous_ranges(
-        self, start: int, end: int, count_max: int, bytes_max: int
-    ) -> list[RecordRun]:
-        """Return contiguous ranges of stored records from an offset on, of about this size.
-
-        They end before the first damaged segment, gap or uncommitted record; after a quarantine
-        there are none.
-        """
-        found: list[RecordRun] = []
-        for segment in self._segments(start) if not self._quarantined else ():
-            stop = min(end, segment.end, start + count_max)
-            if (
-                isinstance(segment, SegmentBuilder)
-                or not segment.start <= start < stop
-                or bytes_max <= 0
-            ):
-                break
-            part = segment.stretch(start, stop, bytes_max)
-            if part is None:
-                break
-            found.append(part)
-            start += part.length
-            count_max -= part.length
-            bytes_max -= len(part.data)
-        return found
-
-    def write(
-        self, offset: int, *publications: Publication, encoded: Encoded | None = None
-    ) -> None:
-        """Apply a Store effect at the end of the log; ``encoded`` avoids encoding again."""
-        assert offset == self.end, f"offset {offset} after {self.end}"
-        self._index = None
-        rows = encoded or Encoded.of(encoded_all(publications))
-        # Slices of views do not copy the rest for the next segment.
-        all_ids = ids = memoryview(b"".join([publication.id for publication in publications]))
-        data, sizes = memoryview(rows.data), rows.sizes
-        with self._lock:
-            while sizes:
-                if not self._drafts or self._drafts[-1].is_full:
-                    self._drafts.append(SegmentBuilder(self.topic, offset))
-                count = self._drafts[-1].fill(ids, data, sizes)
-                ids, data = ids[ID_BYTES * count :], data[sum(sizes[:count]) :]
-                sizes, offset = sizes[count:], offset + count
-        self.end = offset
-        self._chain.extend(all_ids)
+        """Return the largest number of each sequence, also of quarantined batches: they used it."""
+        return self._newest.copy()
 
     def chain_at(self, offset: int) -> bytes:
-        """Return the value of the running digest over all ids before an offset (decision 0043)."""
-        return self._chain.at(offset, self._ids)
+        """Return the running digest over the batches that begin before an offset; zeros if lost."""
+        assert 0 <= offset <= self.end, f"offset {offset} beyond {self.end}"
+        if offset == self.end:
+            return self._chain[:CHAIN_BYTES]
+        if offset <= (self._starts[0] if self._starts else 0):
+            return self._start_chain[:CHAIN_BYTES]
+        entry = self._chunk(offset - 1, 1).entry(0)
+        is_before = entry is not None and entry.offset < offset  # the first entry may be lost
+        return entry.chain[:CHAIN_BYTES] if entry is not None and is_before else bytes(CHAIN_BYTES)
 
-    def _ids(self, start: int, end: int) -> bytes:
-        """Return the ids between two offsets; zeros for unknown ids."""
-        lost = (self._lost_ids.get(offset, LOST_ID) for offset in range(start, end))
-        found = bytearray(b"".join(lost))
-        for segment in self._segments(start):
-            first, last = max(start, segment.start), min(end, segment.end)
-            if first >= last:
-                break
-            part = segment.ids[ID_BYTES * (first - segment.start) :][: ID_BYTES * (last - first)]
-            at = ID_BYTES * (first - start)
-            found[at : at + len(part)] = part
-        return bytes(found)
+    # -- writes ----------------------------------------------------------------------------
 
-    def discard(self, offset: int, reason: str = SPOILT) -> None:
-        """Apply a Discard effect: quarantine the record at an offset."""
-        place = self._located(offset)
-        if offset in self._quarantined or place is None or offset < place[0]:
-            return  # no record at this offset
-        segment = self._opened(*place)
-        data = segment.data(offset) if segment is not None else b""
-        self._quarantined.add(offset)
+    def append(self, batch: RecordBatch) -> int:
+        """Append a batch; return the offset of its first record."""
+        assert len(batch.id) == ID_BYTES, "a batch without an id"
+        self._chain = next_chain(self._chain, batch.id)
+        entry = LogEntry(self.end, self._chain, batch)
+        raise_newest(self._newest, batch)
         with self._lock:
-            self._marks.append(QuarantineEntry(self.topic, offset, 1, reason, data))
+            self._unconfirmed.append(entry)
+            self._unconfirmed_bytes += batch.size_bytes
+            self.end = entry.end
+            self._changed[self.topic] = self
+        return entry.offset
 
-    @property
-    def unwritten(self) -> int:
-        """Return the number of publications that are in memory only."""
-        return self.end - self._places.end
+    def discard(self, offset: int) -> None:
+        """Quarantine the batch that contains an offset; the next commit makes this durable."""
+        if not 0 <= offset < self.end or self._is_absent(offset):
+            return
+        chunk = self._chunk(offset, 1)
+        entry = chunk.entry(0)
+        start, after = chunk.offsets
+        end = entry.end if entry is not None else after  # a damaged one ends where the next begins
+        if start <= offset < end:
+            with self._lock:
+                self._absent = merged([*self._absent, (start, end)])
+                self._discards.append((f"{start:020}.entry", chunk.data))
+                self._is_recorded = False
+                self._changed[self.topic] = self
 
     # -- commits ---------------------------------------------------------------------------
 
-    def prepare(self) -> Batch | None:
-        """Return the batch to write; None if there is nothing to write."""
+    def write(self) -> None:
+        """Write entries in memory to the end of one segment, and the record if it has changed."""
         with self._lock:
-            if not self._drafts and not self._marks:
-                return None
-            self._on_the_way = Batch(self._drafts, self._marks)
-            self._drafts, self._marks = [], []
-            return self._on_the_way
+            entries = self._unconfirmed[:]
+            is_recorded, self._is_recorded = self._is_recorded, True
+            record = replace(self._record, absent=self._absent) if not is_recorded else self._record
+        if not is_recorded:
+            self._directory.write_record(record)
+            self._record = record
+        while self._discards:
+            self._directory.quarantine_bytes(*self._discards.popleft())
+        if entries:
+            self._write_entries(entries)
+
+    def _write_entries(self, entries: list[LogEntry]) -> None:
+        """Write entries to the last segment until it is full; begin a new one if it is.
+
+        After a failed commit the last segment is cut and sealed, if the disk allows it. Otherwise
+        recovery ignores the unconfirmed entries, because the next segment begins with their offset.
+        """
+        last = self._segments[-1] if self._segments else None
+        is_full = last is None or last.index.size >= self._segment_bytes_max
+        if last is None or is_full or last.footer_bytes or self._is_tainted:
+            chain = self._start_chain
+            if last is not None:
+                last.seal(self._writers)
+                chain = last.index.chain
+            start = entries[0].offset
+            path = self._directory.path / segment_name(start)
+            self._writers.drop(path)
+            path.unlink(missing_ok=True)  # left by a failed commit
+            header = SegmentHeader(self.topic, start, chain)
+            last = LogSegment(path, header, EntryIndex(start, start, chain, 0))
+        index = last.index
+        flags = 0 if index.size else os.O_CREAT | os.O_EXCL
+        pieces = [] if index.size else [HEADERS.encode(last.header)]
+        added = EntryIndex(index.start, index.end, index.chain, index.size + sum(map(len, pieces)))
+        for entry in entries:
+            if added.size >= self._segment_bytes_max:
+                break
+            head, body = encode_entry(entry), entry.batch.body
+            pieces += (head, body)
+            added.add(entry, added.size, len(head) + len(body))
+        self._tail = last, added
+        write_pieces(self._writers.get(last.path, flags), pieces, index.size)
+
+    def sync(self) -> None:
+        """Make the written entries durable."""
+        if self._tail is not None:
+            segment, _ = self._tail
+            sync_data(self._writers.get(segment.path))
+            if not segment.index.size:
+                sync_directory(self._directory.path)
+
+    def confirm(self) -> None:
+        """Record that the commit succeeded."""
+        tail, self._tail = self._tail, None
+        with self._lock:
+            if tail is not None:
+                segment, added = tail
+                if not segment.index.size:
+                    self._segments.append(segment)
+                    self._starts.append(segment.header.start)
+                    self._is_tainted = False
+                segment.index.extend(added)
+                del self._unconfirmed[: len(added.positions)]
+                self.durable_end = added.end
+                self._unconfirmed_bytes = sum([e.batch.size_bytes for e in self._unconfirmed])
+            if not self._unconfirmed and self._is_recorded:
+                self._changed.pop(self.topic, None)
 
     def abort(self) -> None:
-        """Return the prepared batch to memory after a failed write."""
+        """Record that the commit failed: its entries remain in memory for the next one."""
         with self._lock:
-            self._drafts = self._on_the_way.drafts + self._drafts
-            self._marks = self._on_the_way.marks + self._marks
-            self._on_the_way = Batch([], [])
-
-    def committed(self, rows: Iterable[int]) -> None:
-        """Record the rows of the prepared batch after a successful write."""
-        with self._lock:
-            for draft, row in zip(self._on_the_way.drafts, rows, strict=True):
-                self._places.add(draft.start, draft.end, row)
-            self._on_the_way = Batch([], [])
-
-    @property
-    def written_end(self) -> int:
-        """Return the end of the written part; it is durable once the mark is written."""
-        return self._places.end
-
-    @property
-    def is_known(self) -> bool:
-        """Return True if the topic has written or lost publications."""
-        return self.written_end > 0 or losses_of(self.epoch) > 0
-
-    # -- lookup ----------------------------------------------------------------------------
-
-    def _located(self, offset: int) -> tuple[int, int, int | SegmentBuilder] | None:
-        """Return start, end and source (row or builder) of the first segment after an offset."""
-        with self._lock:
-            place = self._places.after(offset)
-            if place is not None:
-                return place
-            for draft in chain(self._on_the_way.drafts, self._drafts):
-                if offset < draft.end:
-                    return draft.start, draft.end, draft
-            return None
-
-    def _opened(self, start: int, end: int, source: int | SegmentBuilder) -> AnySegment | None:
-        """Return a builder as is, or a stored segment if it has the expected topic and offsets."""
-        if isinstance(source, SegmentBuilder):
-            return source
-        pack = self._fetch(source)
-        if pack is None or pack.head.topic != self.topic:
-            return None
-        return pack if (pack.start, pack.end) == (start, end) else None
-
-    def _segment(self, offset: int) -> AnySegment | None:
-        """Return the segment that contains an offset; None if there is none."""
-        place = self._located(offset)
-        return self._opened(*place) if place is not None and place[0] <= offset else None
-
-    def _segments(self, start: int) -> Iterator[AnySegment]:
-        """Yield the readable segments from an offset on, in order."""
-        place = self._located(start)
-        while place is not None:
-            segment = self._opened(*place)
-            if segment is not None:
-                yield segment
-            place = self._located(place[1])
+            self._is_tainted = self._is_tainted or self._tail is not None
+            self._is_recorded = False  # the directory may be lost
+            self._tail = None

@@ -7,7 +7,8 @@ import time
 import zlib
 from base64 import b64encode
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -15,19 +16,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from skipring.admin.inspector import Inspection
+from skipring.admin.inspector import Inspection, fetch_log
 from skipring.core.effects import Origin
+from skipring.core.log_messages import LogPage
 from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import Publication
 from skipring.view.model import SupervisorCard, TopicView, broken_conditions, make_scene
 from skipring.view.overview import REQUESTS_BOUND, Observer
-from skipring.wire.rpc import (
-    Arrival,
-    ArrivalPage,
-    FetchArrivals,
-    FetchPublications,
-    PublicationPage,
-)
+from skipring.wire.rpc import Arrival, ArrivalPage, FetchArrivals
 
 KEPT: Final = 2000  # Limit: publications with a remembered path.
 STEPS_MAX: Final = 200_000  # Limit: steps of all paths, about 60 MB.
@@ -292,21 +288,22 @@ class TopicMonitor:
             node = max(ends, key=lambda each: (ends[each], each))
             self._read = node, max(ends[node] - MESSAGES_MAX, 0)
         node, start = self._read
-        start = max(start, ends[node] - MESSAGES_MAX)
-        if start >= ends[node]:
+        end = ends[node]
+        start = max(start, end - MESSAGES_MAX)
+        if start >= end:
             return ()
         page = await self._observer.client.request(
             self.topic,
             node,
-            partial(FetchPublications, start=start, end=ends[node], payloads=True),
-            PublicationPage,
+            fetch_log(start, end, contents=True),
+            LogPage,
             ANSWER_S,
         )
-        if not isinstance(page, PublicationPage):
+        if not isinstance(page, LogPage):
             self._read = None  # the next call asks another node
             return ()
-        self._read = node, page.next if page.next is not None else ends[node]
-        return page.publications
+        self._read = node, page.next if page.next is not None else end
+        return _records(page, range(start, end))
 
 
 def _is_alike(scene: TopicView, other: TopicView, *, but_for_load: bool = False) -> bool:
@@ -317,8 +314,17 @@ def _is_alike(scene: TopicView, other: TopicView, *, but_for_load: bool = False)
     return same == other
 
 
+def _records(page: LogPage, offsets: range) -> Iterator[Publication]:
+    """Yield the publications of a page at some offsets; omit unreadable batches."""
+    for first, batch in zip(page.offsets, page.batches, strict=True):
+        with suppress(ValueError):
+            for offset, publication in enumerate(batch.publications(), start=first):
+                if offset in offsets:
+                    yield publication
+
+
 def _message(publication: Publication) -> Message:
-    payload = (publication.payload or b"")[:SHOWN_BYTES_MAX]
+    payload = publication.payload[:SHOWN_BYTES_MAX]
     text = _text(payload)
     return Message(
         id=publication.id.hex(),
@@ -328,7 +334,7 @@ def _message(publication: Publication) -> Message:
         key=_text(publication.key, errors="replace") if publication.key is not None else None,
         text=text,
         base64=b64encode(payload).decode() if text is None else None,
-        bytes=len(publication.payload or b""),
+        bytes=len(publication.payload),
     )
 
 

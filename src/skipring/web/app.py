@@ -26,9 +26,8 @@ from skipring.admin.chaos_client import ChaosClient
 from skipring.admin.chaos_plans import Damages
 from skipring.admin.diagnosis import LAYERS, REPAIRS, explain, is_about
 from skipring.admin.inspector import Inspector
-from skipring.core.limits import check_publication
+from skipring.core.batches import BatchRecord, RecordBatch, check_record
 from skipring.core.peers import NodeId, TopicId
-from skipring.core.publications import Publication
 from skipring.errors import InputError, SkipringError, UnreachableError
 from skipring.observability.clock import publication_time_us
 from skipring.observability.logs import logger
@@ -240,17 +239,16 @@ class App:
     async def _publish(self, request: Request) -> Response:
         topic, given = _topic(request), await _body(request, _Text)
         client = self._observer.client
-        made = Publication(
-            publisher=client.name,
-            seq=next(self._seqs),
+        record = BatchRecord(
             payload=given.text.encode(errors="replace"),
-            key=given.key.encode(errors="replace") if given.key else None,
             time=publication_time_us(),
+            key=given.key.encode(errors="replace") if given.key else None,
         )
-        require(check_publication, made)
-        (published,) = await client.publish(topic, [made])
-        answer = {"id": published.id.hex(), "publisher": made.publisher, "seq": made.seq}
-        return _json(answer)
+        require(check_record, record)
+        first = next(self._seqs)
+        made = RecordBatch.of([record], publisher=client.name, first=first, topic=topic)
+        await client.publish(topic, [made])
+        return _json({"id": made.record_id(0).hex(), "publisher": client.name, "seq": first})
 
     async def _damage(self, request: Request) -> Response:
         topic, wish = _topic(request), await _body(request, ChaosRequest)

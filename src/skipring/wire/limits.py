@@ -12,22 +12,18 @@ from functools import lru_cache
 from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
-from msgspec.structs import replace
 
 from skipring.core.labels import Label, Word
 from skipring.core.limits import (
     REASON_CHARACTERS_MAX,
     STORED_MAX,
     check_node,
-    check_publication,
     check_text,
     shown,
 )
-from skipring.core.log_messages import (
-    Number,
-)
+from skipring.core.log_messages import Number
 from skipring.core.peers import ADDRESS_PATTERN, Address, NodeId, TopicId
-from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.publications import ID_BYTES
 from skipring.core.state import LivenessState
 from skipring.errors import MessageError
 
@@ -37,7 +33,6 @@ LOCATED_MAX: Final = 32  # members in one answer: with the longest addresses the
 ENTRIES_MAX: Final = 256  # of a database, or of its queue, in one page
 LABEL_CHARACTERS_MAX: Final = 4096  # in a database, which may contain corrupted labels
 SHORTCUTS_MAX: Final = 128  # two for each of 64 levels; also of sums (R14) and watches (R9)
-LISTED_MAX: Final = 1024  # publications in one page
 JOURNAL_MAX: Final = 128  # changes in one page
 JOURNAL_CHARACTERS_MAX: Final = 200  # of each text in a change
 TOPICS_MAX: Final = 256  # of a supervisor, in one page
@@ -87,8 +82,8 @@ ForgedFrames: TypeAlias = Annotated[bytes, Meta(max_length=FORGED_BYTES_MAX, des
 Times: TypeAlias = Annotated[
     tuple[Number, ...], Meta(max_length=STORED_MAX, description="0 to 2^63-1, each")
 ]
-ListedPublications: TypeAlias = Annotated[
-    tuple[Publication, ...], Meta(max_length=LISTED_MAX, description="publications, with ids")
+RecordIds: TypeAlias = Annotated[
+    bytes, Meta(max_length=ID_BYTES * STORED_MAX, description=f"{ID_BYTES} bytes each")
 ]
 BytesOfEach: TypeAlias = Annotated[bytes, Meta(max_length=STORED_MAX, description="1 byte each")]
 
@@ -128,15 +123,3 @@ def check_entry(label: str, node: NodeId | None) -> None:
         raise MessageError(f"a label is a string of 0 and 1, not {shown(label)}")
     if node is not None:
         check_node(node)
-
-
-def check_listed(publication: Publication) -> None:
-    """Check a publication of a page for monitors: with its id, perhaps without contents."""
-    if len(publication.id) != ID_BYTES:
-        raise MessageError(f"an id of {len(publication.id)} bytes instead of {ID_BYTES}")
-    if publication.payload is not None:
-        check_publication(publication)
-    elif publication.key is not None or publication.headers:
-        raise MessageError("a publication without a payload, but with a key or headers")
-    else:
-        check_publication(replace(publication, payload=b""))

@@ -11,6 +11,7 @@ from typing import Annotated, Final, TypeAlias, TypeGuard, get_args
 
 from msgspec import Meta, Struct
 
+from skipring.core.batches import RecordBatch
 from skipring.core.labels import Label, Word
 from skipring.core.log_messages import (
     FetchLog,
@@ -21,13 +22,12 @@ from skipring.core.log_messages import (
     Offsets,
     Reason,
     Refused,
-    StoredIds,
 )
 from skipring.core.messages import MESSAGE_TYPES, Hops, Message
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import Address as Address  # noqa: PLC0414  (exported from here, too)
 from skipring.core.peers import NodeId, Peer, TopicId
-from skipring.core.publications import Publication, PublicationId
+from skipring.core.publications import PublicationId
 from skipring.core.summaries import TrieDigest
 from skipring.core.trie import Offset
 from skipring.wire import limits
@@ -52,18 +52,18 @@ class MemberList(Struct, frozen=True, array_like=True, gc=False, tag=65):
 class Publish(Struct, frozen=True, array_like=True, gc=False, tag=70):
     """Request from a client to a member to publish; answered by PublishAck or Refused.
 
-    A client that repeats a request after a lost answer gives the same publisher, seq and time: the
-    id is then the same, and the member publishes it once. A member without a disk refuses, unless
-    ``volatile`` accepts storage in memory.
+    The client makes the batch. If it repeats a request after a lost answer, at this or another
+    member, the batch and its id are the same, so it is published once. A member without a disk
+    refuses, unless ``volatile`` accepts storage in memory.
     """
 
     request: Number
-    publication: Publication
+    batch: RecordBatch
     volatile: bool = False
 
 
 class PublishAck(Struct, frozen=True, array_like=True, gc=False, tag=71):
-    """Confirmation that the publication is durable at the sender, under this id and offset."""
+    """Confirmation that the batch is durable at the sender, under this id, from an offset on."""
 
     request: Number
     id: PublicationId
@@ -148,29 +148,6 @@ class NodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=76):
     health: Annotated[NodeHealth, Meta(description="condition of the process")] = NodeHealth()
 
 
-class FetchPublications(Struct, frozen=True, array_like=True, gc=False, tag=77):
-    """Request for a node's publications at offsets from ``start`` to before ``end``.
-
-    Answered by PublicationPage or Refused.
-    """
-
-    request: Number
-    start: Offset
-    end: Offset
-    payloads: bool
-
-
-class PublicationPage(Struct, frozen=True, array_like=True, gc=False, tag=78):
-    """Stored publications in the order of their offsets, with ids; the rest starts at ``next``.
-
-    Payload, key and headers are omitted unless the request asks for payloads.
-    """
-
-    request: Number
-    next: Offset | None
-    publications: limits.ListedPublications
-
-
 class FetchChanges(Struct, frozen=True, array_like=True, gc=False, tag=79):
     """Request for recent changes of a node's variables; answered by ChangePage or Refused."""
 
@@ -217,8 +194,8 @@ class FetchDeliveries(Struct, frozen=True, array_like=True, gc=False, tag=85):
 class DeliveryPage(Struct, frozen=True, array_like=True, gc=False, tag=86):
     """Page of deliveries at the sender, in the order of offsets; ``next`` is where to continue.
 
-    Each publication has its offset, its id, its time of arrival (microseconds since the epoch, by
-    the sender's clock), its number of hops, and its origin (one byte: the place in ``Origin``).
+    Each record has its offset, its id, its time of arrival (microseconds since the epoch, by the
+    sender's clock), its number of hops, and its origin (one byte: the place in ``Origin``).
     """
 
     request: Number
@@ -227,7 +204,7 @@ class DeliveryPage(Struct, frozen=True, array_like=True, gc=False, tag=86):
     times: limits.Times
     hops: limits.BytesOfEach
     origins: limits.BytesOfEach
-    ids: StoredIds
+    ids: limits.RecordIds
 
 
 # -- monitoring ------------------------------------------------------------------------------
@@ -320,7 +297,6 @@ Answer: TypeAlias = (
     | Refused
     | DatabasePage
     | NodeStatus
-    | PublicationPage
     | ChangePage
     | LogInfo
     | LogPage
@@ -334,7 +310,6 @@ Request: TypeAlias = (
     | Publish
     | FetchDatabase
     | GetNodeStatus
-    | FetchPublications
     | FetchChanges
     | GetLogInfo
     | FetchLog

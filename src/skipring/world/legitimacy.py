@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from skipring.core.batches import RecordBatch
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckLabel,
@@ -98,9 +99,7 @@ def publication_violations(view: View) -> Iterator[Violation]:
         for trie in (seen.index() for seen in view.subscribers.values() if seen.member)
         if len(trie)
     }
-    known = frozenset[bytes]().union(
-        *keys_by_root.values(), _ids_in_flight(view), _ids_to_store(view)
-    )
+    known = frozenset[bytes]().union(*keys_by_root.values(), _ids_in_flight(view))
     if not known:
         return
     is_complete = True
@@ -118,22 +117,13 @@ def publication_violations(view: View) -> Iterator[Violation]:
 
 
 def _ids_in_flight(view: View) -> frozenset[bytes]:
-    """Return the ids of the publications in flight to a member."""
+    """Return the ids of the publications in flight to a member that it does not reject."""
     return frozenset(
-        publication.with_id(view.topic).id
+        batch.id
         for parcel in view.in_flight()
         if type(parcel.message) in CARRIERS and _is_member(parcel.to, view)
-        for publication in publications_in(parcel.message)
-    )
-
-
-def _ids_to_store(view: View) -> frozenset[bytes]:
-    """Return the ids of the publications that members have delivered but not yet stored."""
-    return frozenset(
-        publication.with_id(view.topic).id
-        for seen in view.subscribers.values()
-        if seen.member
-        for publication in seen.unstored
+        for batch in publications_in(parcel.message)
+        if batch.is_genuine(view.topic) and _is_readable(batch)
     )
 
 
@@ -142,11 +132,13 @@ def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> It
     for prefix in seen.index().wrong_digests():
         yield _publications(f"{node} has a wrong hash at {prefix}")
     publications = seen.publications
-    for publication in publications:
-        if not publication.is_genuine(topic):
-            name = f"{publication.publisher}'s publication {publication.seq}"
+    for batch in publications:
+        name = f"{batch.publisher}'s publication {batch.first}"
+        if not batch.is_genuine(topic):
             yield _publications(f"{node} has {name} under a wrong id")
-    stored = {publication.id for publication in publications}
+        elif not _is_readable(batch):
+            yield _publications(f"{node} has {name} with unreadable records")
+    stored = {batch.id for batch in publications}
     indexed = set(seen.index().keys())
     if lost := len(indexed - stored):
         yield _publications(f"{node} has lost {lost} publications that its trie still has")
@@ -154,6 +146,14 @@ def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> It
         yield _publications(f"{node} has {hidden} publications that its trie lacks")
     if misplaced := seen.misplaced - lost:
         yield _publications(f"{node} has wrong offsets of {misplaced} publications")
+
+
+def _is_readable(batch: RecordBatch) -> bool:
+    try:
+        batch.records()
+    except ValueError:
+        return False
+    return True
 
 
 def _publications(text: str) -> Violation:

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
+from skipring.core.batches import RecordBatch
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckLabel,
@@ -19,7 +20,6 @@ from skipring.core.messages import (
     SetConfiguration,
 )
 from skipring.core.peers import NodeId, Peer, TopicId
-from skipring.core.publications import Publication
 from skipring.core.roster import Roster
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.topology import Chains
@@ -61,9 +61,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     def has_opaque(self) -> bool:
         """Return True if a subscriber holds a publication of which only the id is known."""
         return any(
-            publication.payload is None
-            for state in self.subscribers.values()
-            for publication in state.publications
+            not batch.body for state in self.subscribers.values() for batch in state.publications
         )
 
     def explicit_edges(self) -> Iterator[tuple[NodeId, NodeId]]:
@@ -101,9 +99,7 @@ class SubscriberView(Protocol):
     @property
     def chains(self) -> Chains | None: ...
     @property
-    def publications(self) -> tuple[Publication, ...]: ...
-    @property
-    def unstored(self) -> tuple[Publication, ...]: ...
+    def publications(self) -> tuple[RecordBatch, ...]: ...
     @property
     def misplaced(self) -> int: ...
     def index(self) -> PublicationTrie: ...
@@ -138,8 +134,8 @@ def peers_in(message: Message) -> tuple[Peer, ...]:
 CARRIERS: Final = frozenset({PublishNew, PublishMany, Publications})
 
 
-def publications_in(message: Message) -> tuple[Publication, ...]:
-    """Return every publication that a message carries."""
+def publications_in(message: Message) -> tuple[RecordBatch, ...]:
+    """Return every publication (a batch) that a message carries."""
     match message:
         case PublishNew(publication=publication):
             return (publication,)

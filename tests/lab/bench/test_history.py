@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 
 from skipring.lab.bench.history import measure, ratios
+from skipring.lab.bench.run import TOPIC
+from skipring.lab.bench.servers import BATCH, fill_store
+from skipring.lab.bench.worker import history_payload
+from skipring.storage.store import LogStore
 
 COUNT = 50
 
@@ -42,6 +46,22 @@ def test_first_arrival_precedes_the_last(rows: Rows) -> None:
     assert 0 < row["first_s"] <= row["wall_s"]
     for name in ("first_s", "wall_s", "rss_mib_newcomer"):
         assert 0 < row[f"{name}_min"] <= row[name] <= row[f"{name}_max"]
+
+
+def test_stored_history_has_full_batches_and_depends_on_the_count_only(tmp_path: Path) -> None:
+    ids = []
+    for name in ("one", "other"):
+        fill_store(tmp_path / name, 2 * BATCH + 7, 32)
+        with LogStore.open(tmp_path / name) as store:
+            log = store.log(TOPIC)
+            batches = [entry.batch for entry in log.read_range(0, log.end)]
+            assert log.durable_end == log.end == 2 * BATCH + 7
+        assert [batch.count for batch in batches] == [BATCH, BATCH, 7]
+        assert all(batch.is_genuine(TOPIC) for batch in batches)
+        payloads = [record.payload for batch in batches for record in batch.records()]
+        assert payloads == [history_payload(n, 32) for n in range(2 * BATCH + 7)]
+        ids.append([batch.id for batch in batches])
+    assert ids[0] == ids[1]
 
 
 def _row(system: str, count: int, cpu_s: float) -> dict[str, Any]:

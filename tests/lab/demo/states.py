@@ -7,8 +7,8 @@ from random import Random
 from msgspec.structs import replace
 
 from skipring.admin.inspector import Inspection
+from skipring.core.batches import RecordBatch
 from skipring.core.peers import NodeId
-from skipring.core.publications import Publication
 from skipring.lab.demo.script import STEPS, DemoFrame, DemoPlan, StepResult
 from skipring.lab.demo.state import ClusterState, state_of
 from skipring.world.adversaries import ADVERSARIES
@@ -20,11 +20,11 @@ TOPIC = "news"
 STEP = STEPS[2].filled(DemoPlan())
 
 
-def published(count: int) -> list[Publication]:
+def published(count: int) -> list[RecordBatch]:
     return made_publications(TOPIC, count, ["shop"], Random(0))
 
 
-def ring_with(n: int, stored: list[Publication]) -> Snapshot:
+def ring_with(n: int, stored: list[RecordBatch]) -> Snapshot:
     """Return a legitimate ring whose members have all of ``stored``."""
     world = legitimate_world(n, Random(0))
     states = {
@@ -43,7 +43,7 @@ def seen(world: Snapshot, *, without: frozenset[NodeId] = frozenset()) -> Inspec
     )
 
 
-def checked(world: Snapshot, stored: list[Publication]) -> ClusterState:
+def checked(world: Snapshot, stored: list[RecordBatch]) -> ClusterState:
     nodes = sorted(world.subscribers)
     return state_of(seen(world), {}, nodes, [each.id for each in stored])
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from skipring.core.publications import Publication
+from skipring.core.batches import RecordBatch
 from skipring.errors import UnreachableError
 from skipring.lab.demo.cluster import BYTES_PER_FLIP, OrderPublisher, flip_bits, scrambled
 from skipring.net.addresses import AddressBook
-from skipring.storage.sqlite import FILE
+from skipring.storage.segment import SUFFIX
+from skipring.storage.store import TOPICS
 from skipring.wire.chaos import CorruptTrie, OverwriteDatabase
 from skipring.wire.rpc import PublishAck
 from tests.lab.demo.states import TOPIC, published, ring_with
@@ -30,14 +31,14 @@ class Members:
     def __init__(self, *silent: str) -> None:
         self.book = AddressBook()
         self.were_asked = asyncio.Event()
-        self.taken: list[tuple[str, Publication]] = []
+        self.taken: list[tuple[str, RecordBatch]] = []
         self._silent = silent
 
     async def request(
         self, topic: str, to: str, question: Callable[[int], Any], *_: object
     ) -> object:
         self.were_asked.set()
-        given = question(1).publication
+        given = question(1).batch
         if to in self._silent:
             return None
         self.taken.append((to, given))
@@ -55,6 +56,7 @@ def test_orders_go_through_members_in_turn_and_their_ids_are_stored() -> None:
     assert Counter(name for name, _ in members.taken) == {"a": 3, "b": 3, "c": 3}
     assert set(orders.acknowledged) == {given.id for _, given in members.taken}
     assert all(given.is_genuine(TOPIC) for _, given in members.taken)
+    assert all(len(given.records()) == 1 for _, given in members.taken)
 
 
 def test_order_goes_to_the_next_member_if_one_does_not_answer() -> None:
@@ -96,13 +98,16 @@ def test_error_of_the_publisher_is_raised_at_the_end_of_the_block() -> None:
 # -- damage -----------------------------------------------------------------------------------
 
 
-def test_bits_are_flipped_only_in_files_of_the_store(tmp_path: Path) -> None:
+def test_bits_are_flipped_only_in_segments_of_the_store(tmp_path: Path) -> None:
     before = Random(0).randbytes(40 * BYTES_PER_FLIP)
-    for name in (FILE, f"{FILE}-wal", "node-id"):
+    segments = [f"{TOPICS}/{name}/0{SUFFIX}" for name in ("news", "more")]
+    others = ["node-id", f"{TOPICS}/news/topic"]
+    for name in (*segments, *others):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(before)
     assert flip_bits(tmp_path, Random(0)) == 80
-    assert (tmp_path / "node-id").read_bytes() == before
-    for name in (FILE, f"{FILE}-wal"):
+    assert all((tmp_path / name).read_bytes() == before for name in others)
+    for name in segments:
         after = (tmp_path / name).read_bytes()
         changed = [(a ^ b).bit_count() for a, b in zip(before, after, strict=True) if a != b]
         assert changed == [1] * 40

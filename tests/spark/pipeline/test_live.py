@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from skipring.core.events import PublishRequested
+from skipring.core.batches import BatchRecord
 from skipring.net.access import Access
 from skipring.spark.pipeline.lake import Name
 from skipring.spark.pipeline.manifest import RequestedConfig, agreed
@@ -111,7 +111,7 @@ def publishing(ring: Ring) -> Iterator[list[bytes]]:
         while not is_over.is_set() and len(published) < PUBLISHED_MAX:
             number = len(published)
             value = BAD if number % 10 == 9 else json.dumps({"number": number}).encode()
-            given = PublishRequested(payload=value, time=time_ns() // 1000)
+            given = BatchRecord(payload=value, time=time_ns() // 1000)
             node = ring.cluster.node(f"n0{number % 4}")
             published.extend(await node.publish(TOPIC, given))
             await asyncio.sleep(0.2)

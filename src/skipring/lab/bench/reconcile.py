@@ -1,7 +1,7 @@
 """Set reconciliation of two tries (``skipring bench reconcile``).
 
-Two subscribers compare their tries, which differ in a few publications on either side.
-Publications have no payload, so all other bytes are the cost of the comparison.
+Two subscribers compare their tries, which differ in a few publications on either side. The
+publications are opaque batches, so all other bytes are the cost of the comparison.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Final
 from msgspec.msgpack import Encoder
 
 from skipring.core.antientropy import AntiEntropy, TransferTracker
+from skipring.core.batches import RecordBatch
 from skipring.core.config import Mode, Preset, ProtocolConfig, Rule
 from skipring.core.effects import Outbox, Send, Store
-from skipring.core.log import MemoryLog
+from skipring.core.log import LogEntry, MemoryLog
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
 from skipring.core.peers import NodeId
-from skipring.core.publications import ID_BYTES, Publication, SequenceId
+from skipring.core.publications import ID_BYTES, SequenceId
 from skipring.core.replica import Replica
 from skipring.core.trie import PublicationTrie
 from skipring.lab.bench.report import Row, at_most, with_ratios
@@ -121,33 +122,38 @@ def _ratios(rows: list[Row]) -> dict[str, float]:
 
 
 class _ComputedLog(MemoryLog):
-    """Log of publications without payload, each computed from its offset."""
+    """Log of opaque batches of one record; those before ``end`` are computed from their offset."""
 
-    __slots__ = ("_computed_end", "_seed", "written")
+    __slots__ = ("_computed_end", "_seed")
 
-    def __init__(self, seed: int, end: int, written: dict[int, Publication]) -> None:
+    def __init__(self, seed: int, end: int) -> None:
         super().__init__()
         self._seed = seed
         self._computed_end = end
-        self.written = written
 
     @property
     def end(self) -> int:
-        return self._computed_end
+        return self._computed_end + super().end
 
-    def read(self, offset: int) -> Publication | None:
-        if offset < self.end:
-            return Publication(publisher=_PUBLISHER, seq=offset, id=_id_of(offset, self._seed))
-        return self.written.get(offset)
+    @property
+    def records(self) -> int:
+        return self.end
+
+    def read(self, offset: int) -> LogEntry | None:
+        if offset < self._computed_end:
+            return LogEntry(offset, b"", _batch(offset, self._seed))
+        entry = super().read(offset - self._computed_end)
+        return entry._replace(offset=offset) if entry is not None else None
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
         return iter(())  # the trie is built separately, once
 
-    def publications(self) -> Iterator[Publication]:
-        return iter(())
-
     def newest(self) -> dict[SequenceId, int]:
         return {}  # no member publishes
+
+
+def _batch(number: int, seed: int) -> RecordBatch:
+    return RecordBatch(_PUBLISHER, number, 1, b"", id=_id_of(number, seed))
 
 
 def _id_of(number: int, seed: int) -> bytes:
@@ -207,8 +213,9 @@ class _Party:
         self.seconds += process_time() - begin
         for effect in out.effects:
             if isinstance(effect, Store):
-                self._log.written.update(enumerate(effect.publications, effect.offset))
-                self.stored += len(effect.publications)
+                for batch in effect.batches:
+                    self._log.append(batch)
+                self.stored += len(effect.batches)
         return [effect.message for effect in out.effects if isinstance(effect, Send)]
 
 
@@ -223,9 +230,7 @@ class _Pair:
         for node, own in ((_LEFT, differences[:middle]), (_RIGHT, differences[middle:])):
             trie = common.snapshot()
             trie.add_many((_id_of(number, seed), number) for number in own)
-            self._parties[node] = _Party(
-                node, trie, _ComputedLog(seed, differences.stop, {}), config
-            )
+            self._parties[node] = _Party(node, trie, _ComputedLog(seed, differences.stop), config)
         self._ticks = self._sessions = self._messages = self._hops = 0
         self._wire_bytes = self._publication_bytes = self._publications = 0
 

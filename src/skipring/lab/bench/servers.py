@@ -13,15 +13,15 @@ from typing import Final
 
 import msgspec
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.peers import SUPERVISOR, TopicId
-from skipring.core.publications import Publication
 from skipring.errors import SkipringError
 from skipring.lab.bench import worker
 from skipring.lab.bench.run import RUN_S, TOPIC, BenchRun, Board, Slot
 from skipring.lab.bench.worker import history_payload
 from skipring.lab.processes import ANY_PORT, Processes
 from skipring.security.ca import issue_each, make_authority
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from skipring.wire.rpc import Address
 
 LOOPBACK: Final = "127.0.0.1"
@@ -32,7 +32,8 @@ BROKER: Final = "broker"  # the part of a run that is the broker, or the supervi
 ATTEMPTS: Final = 3  # another process may have bound a port that was free
 CERTIFICATE_DAYS: Final = 2
 CERTIFICATES: Final = ("supervisor", "bench")
-WRITTEN_AT_ONCE: Final = 1000
+PUBLISHER: Final = "bench"
+BATCH: Final = 250  # records, as the worker publishes them
 FIRST_US: Final = 1_700_000_000_000_000
 
 
@@ -191,23 +192,16 @@ def tls_options(certificates: Path | None, name: str) -> list[str]:
 
 def fill_store(directory: Path, count: int, size: int) -> None:
     """Write publications into a data directory; every call writes the same ones."""
-    write_store(
-        directory,
-        TOPIC,
-        (
-            Publication(
-                publisher="bench", seq=n, payload=history_payload(n, size), time=FIRST_US + n
-            )
-            for n in range(count)
-        ),
-    )
+    records = (BatchRecord(history_payload(n, size), FIRST_US + n) for n in range(count))
+    write_store(directory, TOPIC, records)
 
 
-def write_store(directory: Path, topic: TopicId, publications: Iterable[Publication]) -> None:
-    """Write publications into the data directory of a node that does not run."""
-    with PublicationStore.open(directory) as store:
-        log, numbered, end = store.archive(topic), iter(publications), 0
-        while some := [each.with_id(topic) for each in islice(numbered, WRITTEN_AT_ONCE)]:
-            log.write(end, *some)
-            end += len(some)
+def write_store(directory: Path, topic: TopicId, records: Iterable[BatchRecord]) -> None:
+    """Write records into the data directory of a node that does not run, in batches of BATCH."""
+    with LogStore.open(directory) as store:
+        log, waiting, first = store.log(topic), iter(records), 0
+        while some := list(islice(waiting, BATCH)):
+            for batch in RecordBatch.split(some, publisher=PUBLISHER, first=first, topic=topic):
+                log.append(batch)
+            first += len(some)
         store.commit()

@@ -77,7 +77,7 @@ class Endpoint:
         return {}
 
 
-class Publisher(Endpoint):
+class PublisherEndpoint(Endpoint):
     """Process that publishes."""
 
     async def send(self, payloads: Sequence[bytes]) -> None:
@@ -197,7 +197,7 @@ class Tally:
 
 async def publish(run: BenchRun, board: Board) -> dict[str, float]:
     """Run the publisher."""
-    publisher: Publisher = _driver(run, "Publisher")(run)
+    publisher: PublisherEndpoint = _driver(run, "Publisher")(run)
     await publisher.connect()
     await until(lambda: board[Slot.CONNECTED], "subscribers")
     await _probe(publisher, run, board)
@@ -214,7 +214,7 @@ async def publish(run: BenchRun, board: Board) -> dict[str, float]:
     return publisher.figures()
 
 
-async def _probe(publisher: Publisher, run: BenchRun, board: Board) -> None:
+async def _probe(publisher: PublisherEndpoint, run: BenchRun, board: Board) -> None:
     """Publish probes until each subscriber received one, then wait for the last."""
     loop = asyncio.get_running_loop()
     deadline, sent = loop.time() + STARTED_S, 0
@@ -228,7 +228,7 @@ async def _probe(publisher: Publisher, run: BenchRun, board: Board) -> None:
     board[Slot.IS_PROBED] = 1
 
 
-async def _publish_in_window(publisher: Publisher, run: BenchRun, board: Board) -> None:
+async def _publish_in_window(publisher: PublisherEndpoint, run: BenchRun, board: Board) -> None:
     board.record(Moment.BEGAN)
     sent = 0
     while sent < run.count:
@@ -246,7 +246,7 @@ async def _publish_in_window(publisher: Publisher, run: BenchRun, board: Board) 
         await asyncio.sleep(0)
 
 
-async def _publish_at_rate(publisher: Publisher, run: BenchRun, board: Board) -> None:
+async def _publish_at_rate(publisher: PublisherEndpoint, run: BenchRun, board: Board) -> None:
     """Publish on schedule, whether or not the previous call has returned (open loop)."""
     board.record(Moment.BEGAN)
     loop = asyncio.get_running_loop()

@@ -16,13 +16,14 @@ from typing import Final
 
 from skipring.admin.chaos_client import ChaosClient
 from skipring.admin.chaos_plans import Damages, adversarial, spoilt_tries
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
-from skipring.core.publications import Publication
 from skipring.errors import UnreachableError
 from skipring.lab.demo.state import Checker, ClusterState
 from skipring.lab.processes import Processes, numbered, until
 from skipring.rpc.client import RpcClient
-from skipring.storage.sqlite import FILE
+from skipring.storage.segment import SUFFIX
+from skipring.storage.store import TOPICS
 from skipring.wire.chaos import CorruptTrie
 from skipring.wire.rpc import Address, NodeStatus, Publish, PublishAck
 
@@ -146,7 +147,7 @@ class OrderPublisher:
         members: Callable[[], Mapping[NodeId, Address]],
         rng: Random,
     ) -> None:
-        self.acknowledged: list[bytes] = []  # ids
+        self.acknowledged: list[bytes] = []  # ids of batches; each is one order
         self._client = client
         self._topic = topic
         self._members = members
@@ -182,38 +183,34 @@ class OrderPublisher:
         order = self._order()
         members = self._members()
         names = sorted(members)
-        first = order.seq % len(names)
+        first = order.first % len(names)
         for name in (*names[first:], *names[:first]):
             self._client.book.learn({name: members[name]})
-            request = partial(Publish, publication=order)
+            request = partial(Publish, batch=order)
             answer = await self._client.request(self._topic, name, request, PublishAck, ANSWER_S)
             if isinstance(answer, PublishAck):
                 self.acknowledged.append(answer.id)
                 return
-        raise UnreachableError(f"none of {len(names)} nodes has acknowledged order {order.seq}")
+        raise UnreachableError(f"none of {len(names)} nodes has acknowledged order {order.first}")
 
-    def _order(self) -> Publication:
+    def _order(self) -> RecordBatch:
         """Return the next order; its id derives from its content, so a retry adds no order."""
         self._made += 1
         rng = self._rng
         item, cents = rng.choice(ITEMS)
         customer = f"customer-{rng.randrange(CUSTOMERS):02d}"
         order = {"order": self._made, "item": item, "cents": cents, "pieces": rng.randint(1, 5)}
-        made = Publication(
-            publisher=rng.choice(SHOPS),
-            seq=self._made,
-            payload=json.dumps({**order, "customer": customer}).encode(),
-            key=customer.encode(),
-            time=time_ns() // 1000,
-        )
-        return made.with_id(self._topic)
+        payload = json.dumps({**order, "customer": customer}).encode()
+        record = BatchRecord(payload, time_ns() // 1000, customer.encode())
+        shop = rng.choice(SHOPS)
+        return RecordBatch.of([record], publisher=shop, first=self._made, topic=self._topic)
 
 
 # --- damage ----------------------------------------------------------------------------
 
 ARBITRARY: Final = "A15"  # the adversary of the catalog that sets every variable
 LOST_SHARE: Final = 0.5  # share of a node's publications
-BYTES_PER_FLIP: Final = 512  # Guess: damages about every second order, and the file's own pages.
+BYTES_PER_FLIP: Final = 512  # Guess: damages about every second order.
 
 
 def scrambled(topic: TopicId, members: Mapping[NodeId, NodeStatus], seed: int) -> Damages:
@@ -226,9 +223,9 @@ def scrambled(topic: TopicId, members: Mapping[NodeId, NodeStatus], seed: int) -
 
 
 def flip_bits(data: Path, rng: Random) -> int:
-    """Flip bits in the files of a closed store; return the number of flipped bits."""
+    """Flip bits in the segments of a closed store; return the number of flipped bits."""
     flipped = 0
-    for path in sorted(data.glob(f"{FILE}*")):
+    for path in sorted(data.glob(f"{TOPICS}/*/*{SUFFIX}")):
         content = bytearray(path.read_bytes())
         for place in rng.sample(range(len(content)), len(content) // BYTES_PER_FLIP):
             content[place] ^= 1 << rng.randrange(8)

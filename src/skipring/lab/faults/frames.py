@@ -10,16 +10,11 @@ from itertools import islice
 from random import Random
 from typing import Final
 
-from msgspec import Struct
-
 from skipring.core.messages import names_another
 from skipring.core.peers import NodeId
-from skipring.core.publications import Publication
-from skipring.errors import FramingError, MessageError
 from skipring.lab.faults.requests import TOPIC
 from skipring.lab.faults.samples import SAMPLES
-from skipring.wire.codec import decode, encode
-from skipring.wire.framing import FrameReader
+from skipring.wire.codec import encode
 from skipring.wire.handshake import Hello, Role, encode_greeting
 from skipring.wire.rpc import Address, WireMessage
 
@@ -125,31 +120,6 @@ def mutations(rng: Random, count: int) -> Iterator[bytes]:
     """Yield streams of a greeting and a mutated frame."""
     for number in range(count):
         yield greeting(f"stranger{number % 1000}") + mutated(rng)
-
-
-def payloads_in(stream: bytes) -> set[bytes]:
-    """Return the payloads of all publications in the valid messages of a stream."""
-    found: set[bytes] = set()
-    try:
-        frames = FrameReader().feed(stream)
-    except FramingError:
-        return found
-    for each in frames:
-        with suppress(MessageError):
-            _collect(decode(each).message, found)
-    return found
-
-
-def _collect(value: object, found: set[bytes]) -> None:
-    match value:
-        case Publication(payload=payload):
-            found.add(payload or b"")
-        case Struct():
-            for name in value.__struct_fields__:
-                _collect(getattr(value, name), found)
-        case tuple():
-            for each in value:
-                _collect(each, found)
 
 
 def source_of(number: int) -> str:

@@ -116,7 +116,8 @@ class LiveProcesses(Processes):
 
     def stored(self, name: str) -> set[bytes]:
         """Return the ids of all publications that a node holds."""
-        return {each.id for each in requests.publications_at(self.place(name))}
+        found = requests.batches_at(self.place(name))
+        return {key for each in found for key in each.record_ids()}
 
     def until_legitimate(
         self, inspect: Callable[[], Snapshot] | None = None, *, with_publications: bool = True

@@ -9,8 +9,8 @@ kill loses none.
   killed. It waits for REPLICAS other members.
 - ``reader --data DIR URL NAME START`` joins and prints payloads in hex until SIGTERM, then the
   cursor after them. START is "all" or a cursor; if it is refused, the exit status is 3.
-- ``slow_source WORD...`` is ``skipring WORD...`` with a history in pages of one publication, one
-  every two ticks (P6).
+- ``slow_source WORD...`` is ``skipring WORD...`` with a history in pages of one batch, one every
+  two ticks (P6).
 - ``spark_reader SUPERVISOR TABLE CHECKPOINT`` drains a topic into a table, from its checkpoint on,
   and prints the payloads in hex. If the query fails, the exit status is 3.
 """
@@ -102,7 +102,7 @@ async def _read(directory: str, url: str, name: str, start: str) -> None:
 
 
 def slow_source(*words: str) -> None:
-    """Start a node that delays its log pages and sends one record per page."""
+    """Start a node that delays its log pages and sends one batch per page."""
     send = Sender.send_message
 
     def send_late(sender: Sender, topic: TopicId, to: NodeId, message: RuntimeMessage) -> None:
@@ -111,7 +111,8 @@ def slow_source(*words: str) -> None:
         else:
             send(sender, topic, to, message)
 
-    setattr(log_pages, "PAGE_ROWS_MAX", 1)  # noqa: B010  (a constant for all other modules)
+    small = log_pages.CONTENT_PAGE._replace(entries_max=1)
+    setattr(log_pages, "CONTENT_PAGE", small)  # noqa: B010  (a constant for all other modules)
     setattr(Sender, "send_message", send_late)  # noqa: B010
     sys.argv = ["skipring", *words]
     runpy.run_module("skipring", run_name="__main__")

@@ -12,20 +12,13 @@ from time import time_ns
 from typing import Final
 from urllib.error import HTTPError
 
-from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from skipring.admin.inspector import TopicContents, open_inspector
-from skipring.core.log_messages import GetLogInfo, LogInfo
-from skipring.core.publications import Publication
+from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage
 from skipring.rpc.client import RpcClient, Wanted
-from skipring.wire.rpc import (
-    FetchPublications,
-    PublicationPage,
-    Publish,
-    PublishAck,
-    RuntimeMessage,
-)
+from skipring.wire.rpc import Publish, PublishAck, WireMessage
 from skipring.world.snapshot import Snapshot
 
 TOPIC: Final = "news"
@@ -35,7 +28,8 @@ NO_SUPERVISOR: Final = "127.0.0.1:1"  # no process listens there
 END: Final = (1 << 40) - 1  # above every offset
 
 Place = tuple[str, str]  # a node and its address
-_seqs = count()
+_STEP: Final = 256  # between the first numbers of two batches: the largest batch
+_firsts = count(0, _STEP)
 
 
 def stranger() -> RpcClient:
@@ -46,7 +40,7 @@ def stranger() -> RpcClient:
 async def ask(
     client: RpcClient,
     place: Place,
-    question: Callable[[int], RuntimeMessage],
+    question: Callable[[int], WireMessage],
     kind: type[Wanted],
     answer_s: float = ANSWER_S,
 ) -> Wanted:
@@ -71,17 +65,18 @@ def snapshot_of(supervisor: str) -> Snapshot:
 # --- publishing ------------------------------------------------------------------------
 
 
-def publication(payload: bytes) -> Publication:
-    """Return a publication of a client, with its id."""
-    made = Publication(publisher="client", seq=next(_seqs), payload=payload, time=time_ns() // 1000)
-    return made.with_id(TOPIC)
+def batch_of(*payloads: bytes) -> RecordBatch:
+    """Return a batch of a client."""
+    time = time_ns() // 1000
+    records = [BatchRecord(payload, time) for payload in payloads]
+    return RecordBatch.of(records, publisher="client", first=next(_firsts), topic=TOPIC)
 
 
-async def publish_one(client: RpcClient, place: Place, given: Publication) -> bytes:
-    """Publish through a member; return the id once it is acknowledged."""
-    answer = await ask(client, place, partial(Publish, publication=given), PublishAck)
-    assert answer.id == given.id
-    return answer.id
+async def publish_one(client: RpcClient, place: Place, batch: RecordBatch) -> list[bytes]:
+    """Publish through a member; return the ids of the records once they are acknowledged."""
+    answer = await ask(client, place, partial(Publish, batch=batch), PublishAck)
+    assert answer.id == batch.id
+    return batch.record_ids()
 
 
 def publish_through(place: Place, payloads: Iterable[bytes]) -> list[bytes]:
@@ -89,8 +84,9 @@ def publish_through(place: Place, payloads: Iterable[bytes]) -> list[bytes]:
 
     async def scene() -> list[bytes]:
         async with stranger() as client:
-            made = [publication(payload) for payload in payloads]
-            return await asyncio.gather(*(publish_one(client, place, each) for each in made))
+            made = [batch_of(payload) for payload in payloads]
+            ids = await asyncio.gather(*(publish_one(client, place, each) for each in made))
+            return [each for (each,) in ids]
 
     return asyncio.run(scene())
 
@@ -98,17 +94,23 @@ def publish_through(place: Place, payloads: Iterable[bytes]) -> list[bytes]:
 # --- stored publications ---------------------------------------------------------------
 
 
-def publications_at(place: Place, *, payloads: bool = False) -> list[Publication]:
-    """Return all publications that a member holds, in its order."""
+def fetch_all(start: int, *, contents: bool) -> Callable[[int], FetchLog]:
+    """Return a request for a log of any store from an offset on."""
+    return partial(
+        FetchLog, store="", epoch=0, start=start, end=END, bits=0, prefix=0, contents=contents
+    )
 
-    async def scene() -> list[Publication]:
-        found: list[Publication] = []
+
+def batches_at(place: Place, *, contents: bool = False) -> list[RecordBatch]:
+    """Return all batches that a member holds, in its order."""
+
+    async def scene() -> list[RecordBatch]:
+        found: list[RecordBatch] = []
         start: int | None = 0
         async with stranger() as client:
             while start is not None:
-                question = partial(FetchPublications, start=start, end=END, payloads=payloads)
-                page = await ask(client, place, question, PublicationPage)
-                found += page.publications
+                page = await ask(client, place, fetch_all(start, contents=contents), LogPage)
+                found += page.batches
                 start = page.next
         return found
 
@@ -116,12 +118,11 @@ def publications_at(place: Place, *, payloads: bool = False) -> list[Publication
 
 
 def payloads_at(place: Place) -> list[bytes]:
-    """Return the payloads that a member holds, in its order; verify each against its id."""
-    found = publications_at(place, payloads=True)
+    """Return the payloads that a member holds, in its order; verify each batch against its id."""
+    found = batches_at(place, contents=True)
     for each in found:
-        bare = replace(each, id=b"")
-        assert bare.with_id(TOPIC).id == each.id, f"{place[0]} has {each} under a wrong id"
-    return [each.payload or b"" for each in found]
+        assert each.is_genuine(TOPIC), f"{place[0]} has {each} under a wrong id"
+    return [record.payload for each in found for record in each.records()]
 
 
 def surveyed(place: Place) -> LogInfo:

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.labels import Label
 from skipring.core.limits import CHAIN_BYTES
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
@@ -39,7 +40,7 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import EdgeKind, NodeId, Peer
 from skipring.core.prefix import ALL, Prefix
-from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.publications import ID_BYTES
 from skipring.core.state import LivenessState
 from skipring.core.summaries import DIGEST_BYTES, RangeSummary, Summary
 from skipring.wire.chaos import (
@@ -64,14 +65,12 @@ from skipring.wire.rpc import (
     FetchChanges,
     FetchDatabase,
     FetchDeliveries,
-    FetchPublications,
     FindMembers,
     GetNodeStatus,
     GetSupervisorStatus,
     MemberList,
     NodeHealth,
     NodeStatus,
-    PublicationPage,
     Publish,
     PublishAck,
     SupervisorStatus,
@@ -92,9 +91,10 @@ def _peer(text: str, node: NodeId) -> Peer:
     return Peer(Label.parse(text), node)
 
 
-PUBLICATION: Final = Publication(
-    publisher="a", seq=7, payload=b"hello", time=1, key=b"k", headers={"src": "web"}
-)
+TOPIC: Final = "news"
+RECORD: Final = BatchRecord(b"hello", 1, b"k", {"src": "web"})
+BATCH: Final = RecordBatch.of([RECORD], publisher="a", first=7, topic=TOPIC)
+LISTED: Final = replace(BATCH, body=b"")  # as a member lists it without contents
 _CLAIM = RangeSummary.make(ALL, [Summary(Prefix.parse("01"), bytes(range(16)))])
 _LEAVES = RangeSummary.make(Prefix.parse("1"), leaves=[b"12345678"])
 
@@ -110,10 +110,10 @@ SAMPLES: Final[tuple[WireMessage, ...]] = (
     Digest("a", 258),
     CheckTrie("a", (_CLAIM,), 5, confirm=True),
     CheckAndPublish("a", (_CLAIM,), 5, (_LEAVES,)),
-    Publications((PUBLICATION, PUBLICATION), 5),
+    Publications((BATCH, BATCH), 5),
     TrieEqual("a", bytes(16)),
-    PublishNew(PUBLICATION, 3),
-    PublishMany((PUBLICATION, PUBLICATION), 3),
+    PublishNew(BATCH, 3),
+    PublishMany((BATCH, BATCH), 3),
     IHave("a", b"12345678", b"\x03"),
     Want("a", b"", b""),
     CheckHeld("a", 9, (_CLAIM,), bytes(range(ID_BYTES))),
@@ -127,7 +127,7 @@ SAMPLES: Final[tuple[WireMessage, ...]] = (
     Ping(9),
     Pong(9),
     ConfigurationAck(),
-    Publish(2, PUBLICATION),
+    Publish(2, BATCH),
     PublishAck(2, bytes(range(ID_BYTES)), 1000),
     Refused(2, "not a member of this topic"),
     FetchDatabase(3, 0),
@@ -157,14 +157,12 @@ SAMPLES: Final[tuple[WireMessage, ...]] = (
             clones=(ADDRESS,),
         ),
     ),
-    FetchPublications(3, 0, 1000, payloads=True),
-    PublicationPage(3, 2, (replace(PUBLICATION, id=bytes(range(ID_BYTES))),)),
     FetchChanges(3),
     ChangePage(3, 9, (ChangeEntry(8, 1, "Introduce", "b", "left", "none", "(0, b)", "why"),)),
     GetLogInfo(5, 1, 9),
     LogInfo(5, "5eed", 1, 2, 3, 3, (bytes(range(DIGEST_BYTES)), b""), bytes(CHAIN_BYTES)),
     FetchLog(5, "5eed", 1, 1, 1000, 4, 15, contents=True),
-    LogPage(5, 9, (1, 8), b"", b"\x90"),
+    LogPage(5, 9, (1, 8), (BATCH, LISTED)),
     FetchDeliveries(5, 1, 1000),
     DeliveryPage(5, None, (1,), (2,), b"\x03", b"\x01", bytes(range(ID_BYTES))),
     GetSupervisorStatus(6, 0),

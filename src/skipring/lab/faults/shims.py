@@ -9,6 +9,7 @@ from random import Random
 from typing import Final
 
 PAGE_BYTES: Final = 4096  # a page write may or may not reach the disk
+NAMES: Final = ".names"  # suffix of the file with the durable names in a directory
 _HERE: Final = Path(__file__).with_name("shim")
 
 
@@ -34,11 +35,28 @@ def set_clock(data: Path, offset_s: float) -> None:
 
 
 def fail_syncs(data: Path, *, is_failing: bool) -> None:
-    """Make fsync fail in a data directory, or restore it."""
-    if is_failing:
-        beside(data, ".eio").mkdir()
+    """Make fsync and fdatasync fail below a data directory, or restore them."""
+    _mark(beside(data, ".eio"), is_set=is_failing)
+
+
+def tear_writes(data: Path, *, is_torn: bool) -> None:
+    """Make writes below a data directory end after half of their bytes with an error, or not."""
+    _mark(beside(data, ".torn"), is_set=is_torn)
+
+
+def hold_syncs(data: Path, *, is_held: bool) -> None:
+    """Make fsync and fdatasync below a data directory wait, or let them continue.
+
+    In the main thread of a process they are slow instead: a held event loop would send nothing.
+    """
+    _mark(beside(data, ".hold"), is_set=is_held)
+
+
+def _mark(marker: Path, *, is_set: bool) -> None:
+    if is_set:
+        marker.mkdir()
     else:
-        beside(data, ".eio").rmdir()
+        marker.rmdir()
 
 
 def record_syncs(data: Path) -> None:
@@ -46,13 +64,22 @@ def record_syncs(data: Path) -> None:
     synced = beside(data, ".synced")
     shutil.rmtree(synced, ignore_errors=True)
     synced.mkdir()
+    if data.exists():
+        _record(data, synced, _key(data))
+
+
+def _record(directory: Path, synced: Path, key: str) -> None:
+    """Copy the names in a directory and the contents of its files, recursively."""
     lines = []
-    for path in data.iterdir() if data.exists() else ():
-        if path.is_file():
-            key = _key(path)
-            shutil.copyfile(path, synced / key)
-            lines.append(f"{key} {path.name}\n")
-    (synced / "names").write_text("".join(lines), encoding="utf-8")
+    for path in directory.iterdir():
+        each = _key(path)
+        if path.is_dir():
+            lines.append(f"d {each} {path.name}\n")
+            _record(path, synced, each)
+        else:
+            lines.append(f"f {each} {path.name}\n")
+            shutil.copyfile(path, synced / each)
+    (synced / f"{key}{NAMES}").write_text("".join(lines), encoding="utf-8")
 
 
 def lose_power(data: Path, rng: Random | None = None) -> None:
@@ -60,19 +87,28 @@ def lose_power(data: Path, rng: Random | None = None) -> None:
 
     With ``rng``, random pages written after the last fsync have reached the disk, too.
     """
-    synced, left = beside(data, ".synced"), beside(data, ".left")
-    left.mkdir(mode=0o700)
-    for line in (synced / "names").read_text(encoding="utf-8").splitlines():
-        key, _, name = line.partition(" ")
-        durable = (synced / key).read_bytes() if (synced / key).exists() else b""
-        latest = data / name
-        if rng is not None and latest.exists() and _key(latest) == key:
-            durable = _mixed(durable, latest.read_bytes(), rng)
-        (left / name).write_bytes(durable)
-        (left / name).chmod(0o600)
+    left = beside(data, ".left")
+    _restore(data, left, beside(data, ".synced"), _key(data), rng)
     shutil.rmtree(data)
     left.rename(data)
     record_syncs(data)
+
+
+def _restore(latest: Path, left: Path, synced: Path, key: str, rng: Random | None) -> None:
+    """Write the durable state of the directory with this key to ``left``."""
+    left.mkdir(mode=0o700)
+    names = synced / f"{key}{NAMES}"
+    for line in names.read_text(encoding="utf-8").splitlines() if names.exists() else ():
+        kind, each, name = line.split(" ", 2)
+        if kind == "d":
+            _restore(latest / name, left / name, synced, each, rng)
+            continue
+        durable = (synced / each).read_bytes() if (synced / each).exists() else b""
+        file = latest / name
+        if rng is not None and file.exists() and _key(file) == each:
+            durable = _mixed(durable, file.read_bytes(), rng)
+        (left / name).write_bytes(durable)
+        (left / name).chmod(0o600)
 
 
 def _mixed(durable: bytes, latest: bytes, rng: Random) -> bytes:

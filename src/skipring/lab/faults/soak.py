@@ -73,7 +73,8 @@ class Soak:
     def _sample(self, at_s: float) -> None:
         for name, samples in self.samples.items():
             pid = self._ring.running[name].pid
-            sizes = (path.stat().st_size for path in self._ring.data(name).glob("*"))
+            paths = self._ring.data(name).rglob("*")
+            sizes = (path.stat().st_size for path in paths if path.is_file())
             samples.append(
                 SoakSample(
                     at_s,

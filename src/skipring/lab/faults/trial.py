@@ -238,6 +238,16 @@ class FaultRing(LiveProcesses):
         assert is_healthy, f"not healthy after {HEALTHY_S:.0f} s: {'; '.join(wrong)}"
         self.healing_s = max(self.healing_s, monotonic() - begun)
 
+    def until_complete(self, name: NodeId) -> None:
+        """Wait until a node holds all acknowledged publications, readable and with right ids.
+
+        A healthy node may have damaged ones, which it finds when it reads or scrubs them.
+        """
+        self.until(
+            lambda: self.ledger.acknowledged <= set(self.payloads(name)),
+            lambda: f"{name} lacks publications",
+        )
+
     def delivered(self) -> list[bytes]:
         """Return the payloads that the reader has printed, in order."""
         return [_payload(json.loads(line)) for line in self.lines(READER)]
@@ -248,8 +258,13 @@ class FaultRing(LiveProcesses):
 
     def numbers(self, name: NodeId, publisher: NodeId) -> list[int]:
         """Return the sequence numbers of a publisher that a node holds."""
-        found = requests.publications_at(self.place(name))
-        return [each.seq for each in found if each.publisher == publisher]
+        found = requests.batches_at(self.place(name))
+        return [
+            number
+            for each in found
+            if each.publisher == publisher
+            for number in range(each.first, each.end)
+        ]
 
     def conclude(self) -> Judgement:
         """Wait for a healthy ring; judge the publications of its nodes and of the reader."""
@@ -333,11 +348,13 @@ class FaultTrial:
         shutil.rmtree(ring.directory)
 
 
-def history(count: int, size: int = 64, *, holders: Sequence[NodeId] = (HOLDER,)) -> Before:
+def history(
+    count: int, size: int = 64, *, records: int = 1, holders: Sequence[NodeId] = (HOLDER,)
+) -> Before:
     """Return an action that writes a history into the stores of nodes before the ring forms."""
 
     def fill(ring: FaultRing) -> None:
         for name in holders:
-            ring.ledger.acknowledge_all(fill_history(ring.data(name), count, size))
+            ring.ledger.acknowledge_all(fill_history(ring.data(name), count, size, records))
 
     return fill

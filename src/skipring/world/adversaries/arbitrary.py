@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from skipring.core.batches import RecordBatch
 from skipring.core.labels import LABEL_BITS, Label
 from skipring.core.log_messages import FetchLog, GetLogInfo, LogInfo, LogPage, Refused
 from skipring.core.messages import (
@@ -48,7 +49,7 @@ from skipring.core.messages import (
 )
 from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, Peer
 from skipring.core.prefix import ALL, Prefix, apart
-from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.publications import ID_BYTES
 from skipring.core.state import LivenessState, SubscriberState, SupervisorState
 from skipring.core.summaries import DIGEST_BYTES, SHORT_BYTES, RangeSummary, Summary
 from skipring.world.adversaries.builders import (
@@ -88,7 +89,7 @@ class Arbitrary:
         label_bits: int | None = None,
         labels: Mapping[NodeId, Label | None] = MappingProxyType({}),
         truth: float = 0.5,
-        publications: Sequence[Publication] = (),
+        publications: Sequence[RecordBatch] = (),
     ) -> None:
         self.rng = rng
         self.nodes = nodes
@@ -216,6 +217,17 @@ class Arbitrary:
             return self.rng.choice(self.publications).id
         return self.rng.randbytes(ID_BYTES)
 
+    def batch(self) -> RecordBatch:
+        """Return an existing publication, or one of which only an arbitrary id is known."""
+        if self.publications and self.chance(0.5):
+            return self.rng.choice(self.publications)
+        return RecordBatch(self.nodes[0], 0, 1, b"", id=self.rng.randbytes(ID_BYTES))
+
+    def log_page(self) -> LogPage:
+        """Return any page of a log."""
+        session, batches = self.session(), self.some(self.batch)
+        return LogPage(session, None, tuple(range(len(batches))), tuple(batches))
+
     def whole_ids(self) -> bytes:
         """Return a few ids, packed as in messages."""
         return b"".join(self.some(self.whole_id))
@@ -309,7 +321,7 @@ MESSAGES: Final[Mapping[type[Message], Callable[[Arbitrary], Message]]] = Mappin
             draw.rng.getrandbits(1),
             draw.chance(0.5),
         ),
-        LogPage: lambda draw: LogPage(draw.session(), None, (), draw.whole_ids(), b""),
+        LogPage: lambda draw: draw.log_page(),
         Refused: lambda draw: Refused(draw.session(), "busy"),
     }
 )
@@ -318,12 +330,12 @@ MESSAGES: Final[Mapping[type[Message], Callable[[Arbitrary], Message]]] = Mappin
 # -- worlds ----------------------------------------------------------------------------------
 
 
-def corrupted_messages(n: int, rng: Random) -> Snapshot:
+def corrupted_messages(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
     """Return a legitimate state with forged messages of every type in the channels."""
     world = legitimate_world(n, rng)
     nodes = list(world.subscribers)
     labels = {node: state.label for node, state in world.subscribers.items()}
-    forged = made_publications(world.topic, _PUBLICATIONS, nodes, rng)
+    forged = made_publications(world.topic, _PUBLICATIONS, nodes, rng, batch=batch)
     draw = Arbitrary(rng, nodes, labels=labels, publications=forged)
     return replace(world, channels=draw.parcels(_FORGED_PER_NODE * n, nodes))
 

@@ -11,11 +11,12 @@ from typing import Final, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.labels import Label
 from skipring.core.messages import Publications, PublishNew
 from skipring.core.peers import NodeId, Peer, TopicId
 from skipring.core.prefix import ALL, Prefix
-from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.publications import ID_BYTES
 from skipring.core.state import SubscriberState, SupervisorState, legitimate_states
 from skipring.core.summaries import DIGEST_BYTES
 from skipring.world.snapshot import Parcel, Snapshot
@@ -111,14 +112,17 @@ def sorted_ring(peers: Iterable[Peer]) -> dict[NodeId, SubscriberState]:
 
 
 def made_publications(
-    topic: TopicId, count: int, publishers: Sequence[NodeId], rng: Random
-) -> list[Publication]:
-    """Return ``count`` publications by random publishers."""
+    topic: TopicId, count: int, publishers: Sequence[NodeId], rng: Random, *, batch: int = 1
+) -> list[RecordBatch]:
+    """Return ``count`` publications by random publishers, each of ``batch`` records."""
     return [
-        Publication(
-            publisher=rng.choice(publishers), seq=seq, payload=f"news {seq}".encode()
-        ).with_id(topic)
-        for seq in range(count)
+        RecordBatch.of(
+            [BatchRecord(f"news {number}".encode()) for number in range(first, first + batch)],
+            publisher=rng.choice(publishers),
+            first=first,
+            topic=topic,
+        )
+        for first in range(0, count * batch, batch)
     ]
 
 
@@ -129,14 +133,14 @@ _IN_FLIGHT: Final = 1 / 4
 _CORRUPTED: Final = 1 / 2
 
 
-def scatter(world: Snapshot, count: int, rng: Random) -> Snapshot:
+def scatter(world: Snapshot, count: int, rng: Random, *, batch: int = 1) -> Snapshot:
     """Add publications to a world; each has a few holders or is only in a channel."""
     members = [node for node, state in sorted(world.subscribers.items()) if state.member]
     if not count or not members:
         return world
-    held: dict[NodeId, list[Publication]] = {}
+    held: dict[NodeId, list[RecordBatch]] = {}
     parcels: list[Parcel] = []
-    for publication in made_publications(world.topic, count, members, rng):
+    for publication in made_publications(world.topic, count, members, rng, batch=batch):
         if rng.random() < _IN_FLIGHT:
             message = rng.choice((PublishNew(publication), Publications((publication,))))
             parcels.append(Parcel(rng.choice(members), message))
@@ -151,10 +155,11 @@ def scatter(world: Snapshot, count: int, rng: Random) -> Snapshot:
     return replace(given, channels=(*given.channels, *parcels))
 
 
-def scattered_publications(n: int, rng: Random) -> Snapshot:
+def scattered_publications(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
     """Return a legitimate ring in which each member holds a random part of the publications."""
     world = legitimate_world(n, rng)
-    publications = made_publications(world.topic, _PUBLICATIONS, list(world.subscribers), rng)
+    nodes = list(world.subscribers)
+    publications = made_publications(world.topic, _PUBLICATIONS, nodes, rng, batch=batch)
     return with_states(
         world,
         lambda _, state: replace(
@@ -163,13 +168,13 @@ def scattered_publications(n: int, rng: Random) -> Snapshot:
     )
 
 
-def corrupted_caches(n: int, rng: Random) -> Snapshot:
-    """Scatter publications; give all tries the same root, and rows wrong ids.
+def corrupted_caches(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
+    """Scatter publications; give all tries the same root, and rows wrong ids or bodies.
 
     All members have the same root digest, so no comparison finds a difference. Only a member that
     recomputes its hashes can.
     """
-    world = scattered_publications(n, rng)
+    world = scattered_publications(n, rng, batch=batch)
     junk = rng.randbytes(DIGEST_BYTES)
     keeper = rng.choice(sorted(world.subscribers))
     everything = {
@@ -186,7 +191,7 @@ def corrupted_caches(n: int, rng: Random) -> Snapshot:
         if node == keeper:  # each publication must be intact at one member
             rows = tuple(everything.values())
         else:
-            rows = tuple(_under_wrong_id(p, rng) for p in state.publications)
+            rows = tuple(_corrupted(p, rng, world.topic) for p in state.publications)
         trie = replace(state, publications=rows, hashes=hashes).index()
         # A trie of few ids stores no hash except the root's.
         return replace(state, publications=rows, hashes=trie.wrong_digests())
@@ -194,6 +199,10 @@ def corrupted_caches(n: int, rng: Random) -> Snapshot:
     return with_states(world, corrupted)
 
 
-def _under_wrong_id(publication: Publication, rng: Random) -> Publication:
-    is_spared = rng.random() >= _CORRUPTED
-    return publication if is_spared else replace(publication, id=rng.randbytes(ID_BYTES))
+def _corrupted(publication: RecordBatch, rng: Random, topic: TopicId) -> RecordBatch:
+    """Return the publication, or one with a wrong id, a wrong body, or an unreadable body."""
+    if rng.random() >= _CORRUPTED:
+        return publication
+    torn = replace(publication, body=publication.body[:-1])
+    wrong_id = replace(publication, id=rng.randbytes(ID_BYTES))
+    return rng.choice((wrong_id, torn, torn.with_id(topic)))

@@ -29,8 +29,13 @@ class Adversary(Struct, frozen=True):
 
     code: str
     title: str
-    build: Callable[[int, Random], Snapshot]
+    builder: Callable[..., Snapshot]  # of n and a source of chance
     crash_rounds: tuple[int, ...] = ()
+    has_publications: bool = False  # the builder has the option ``batch``
+
+    def build(self, n: int, rng: Random, *, batch: int = 1) -> Snapshot:
+        """Return the state of n subscribers; each publication has ``batch`` records."""
+        return self.builder(n, rng, **({"batch": batch} if self.has_publications else {}))
 
 
 _ALL: Final = (
@@ -72,7 +77,12 @@ _ALL: Final = (
     ),
     Adversary("A11", "Left, right and ring are permuted", ring_states.permuted_edges),
     Adversary("A12", "Shortcuts are stale, and there are too many", ring_states.stale_shortcuts),
-    Adversary("A13", "Forged messages are in the channels", arbitrary.corrupted_messages),
+    Adversary(
+        "A13",
+        "Forged messages are in the channels",
+        arbitrary.corrupted_messages,
+        has_publications=True,
+    ),
     Adversary("A14", "All labels are equal", arbitrary.equal_labels),
     Adversary("A15", "Everything is arbitrary", arbitrary.arbitrary_world),
     Adversary(
@@ -96,7 +106,10 @@ _ALL: Final = (
         partial(ring_states.dead_left_neighbours, threshold=1024),
     ),
     Adversary(
-        "A19", "Publications are scattered over a legitimate ring", builders.scattered_publications
+        "A19",
+        "Publications are scattered over a legitimate ring",
+        builders.scattered_publications,
+        has_publications=True,
     ),
     Adversary("A20", "Left and right are exchanged", ring_states.reversed_list),
     Adversary(
@@ -147,8 +160,9 @@ _ALL: Final = (
     ),
     Adversary(
         "A47",
-        "As A19, with wrong stored hashes and ids, and equal roots",
+        "As A19, with wrong stored hashes, ids and bodies, and equal roots",
         builders.corrupted_caches,
+        has_publications=True,
     ),
     Adversary(
         "A60",
@@ -169,21 +183,25 @@ _ALL: Final = (
         "A63",
         "As A19, with wrong chains, weights, tree edges, claims and indexes",
         memory_states.wrong_derived_values,
+        has_publications=True,
     ),
     Adversary(
         "A64",
         "As A19, with arbitrary counters of the subscribers",
         memory_states.arbitrary_counters,
+        has_publications=True,
     ),
     Adversary(
         "A65",
-        "As A19, with arbitrary publications to be stored, indexed and announced",
+        "As A19, with arbitrary publications to be indexed, announced and requested",
         memory_states.arbitrary_deferred_work,
+        has_publications=True,
     ),
     Adversary(
         "A66",
         "As A15, with publications and arbitrary memory of the machines",
         memory_states.arbitrary_memory,
+        has_publications=True,
     ),
 )
 

@@ -11,13 +11,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from skipring.core.messages import HOPS_MAX, IHave
+from skipring.core.log import MemoryLog
+from skipring.core.messages import HOPS_MAX
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL, Prefix
-from skipring.core.publications import ID_BYTES, Publication
+from skipring.core.publications import ID_BYTES
 from skipring.core.state import (
     AnnouncementState,
-    ArrivalState,
     BackfillRunState,
     BackfillSourceState,
     BackfillState,
@@ -69,8 +69,7 @@ class Memories:
         rows = {p.id: p for state in world.subscribers.values() for p in state.publications}
         nodes = [*sorted(world.subscribers), *world.crashed]
         labels = {node: state.label for node, state in world.subscribers.items()}
-        self._publications = list(rows.values())
-        self._draw = Arbitrary(rng, nodes, labels=labels, publications=self._publications)
+        self._draw = Arbitrary(rng, nodes, labels=labels, publications=list(rows.values()))
         self._rng = rng
 
     def counter(self) -> int:
@@ -126,7 +125,6 @@ class Memories:
                 calm_ticks=self.counter(),
                 has_news=draw.chance(0.5),
                 news_ticks=self.counter(),
-                put_off=self.counter(),
             ),
             repair=RepairState(
                 session=self.counter(),
@@ -227,16 +225,12 @@ class Memories:
         )
 
     def deferred(self, state: SubscriberState) -> SubscriberMemory:
-        """Return arbitrary deferred work of a subscriber: to store, index, announce and request."""
+        """Return arbitrary deferred work of a subscriber: to index, announce and request."""
         draw, rng = self._draw, self._rng
-        waiting = {p.id: at for at, p in enumerate(state.publications) if draw.chance(0.25)}
+        stored = MemoryLog(state.publications).entries()
+        waiting = {key: at for key, at in stored if draw.chance(0.25)}
         wrong = {rng.randbytes(ID_BYTES): rng.randrange(_PUBLICATIONS) for _ in range(2)}
         return SubscriberMemory(
-            spreading=BroadcastState(
-                arrivals=tuple(
-                    ArrivalState(self._some(), self._hops(), self._nodes()) for _ in range(2)
-                )
-            ),
             announcing=LazyPushState(
                 news={
                     i: AnnouncementState(self._hops(), self._nodes())
@@ -246,7 +240,6 @@ class Memories:
                     short: PendingWantState(self._holder(), self._hops(), self.counter())
                     for short in draw.some(draw.short_id)
                 },
-                heard=tuple(IHave(self._holder(), *draw.short_ids()) for _ in range(2)),
                 recent=tuple(sorted(set(draw.some(draw.short_id)))),
                 told=tuple(sorted(set(draw.some(draw.short_id)))),
             ),
@@ -290,10 +283,6 @@ class Memories:
 
     def _holder(self) -> NodeId:
         return SUPERVISOR if self._draw.chance(0.1) else self._draw.node()
-
-    def _some(self) -> tuple[Publication, ...]:
-        count = min(3, len(self._publications))
-        return tuple(self._rng.sample(self._publications, count))
 
     def derived(self, state: SubscriberState) -> SubscriberMemory:
         """Return wrong derived values of a subscriber, about its place and its publications.
@@ -342,7 +331,6 @@ class Memories:
             weight=derived.weight,
             spreading=replace(
                 counters.spreading,
-                arrivals=deferred.spreading.arrivals,
                 tree_edges=derived.spreading.tree_edges,
                 levels=derived.spreading.levels,
             ),
@@ -398,30 +386,30 @@ def arbitrary_supervisor_memory(n: int, rng: Random) -> Snapshot:
     return _with_supervisor(world, Memories(world, rng).supervisor())
 
 
-def wrong_derived_values(n: int, rng: Random) -> Snapshot:
+def wrong_derived_values(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
     """Scatter publications; set wrong chains, weights, tree edges, claims and indexes."""
-    world = scattered_publications(n, rng)
+    world = scattered_publications(n, rng, batch=batch)
     draw = Memories(world, rng)
     return with_states(world, lambda _, state: replace(state, memory=draw.derived(state)))
 
 
-def arbitrary_counters(n: int, rng: Random) -> Snapshot:
+def arbitrary_counters(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
     """Scatter publications; set arbitrary counters of the subscribers."""
-    world = scattered_publications(n, rng)
+    world = scattered_publications(n, rng, batch=batch)
     draw = Memories(world, rng)
     return with_states(world, lambda _, state: replace(state, memory=draw.counters()))
 
 
-def arbitrary_deferred_work(n: int, rng: Random) -> Snapshot:
-    """Scatter publications; set arbitrary work to store, index and announce."""
-    world = scattered_publications(n, rng)
+def arbitrary_deferred_work(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
+    """Scatter publications; set arbitrary work to index, announce and request."""
+    world = scattered_publications(n, rng, batch=batch)
     draw = Memories(world, rng)
     return with_states(world, lambda _, state: replace(state, memory=draw.deferred(state)))
 
 
-def arbitrary_memory(n: int, rng: Random) -> Snapshot:
+def arbitrary_memory(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
     """Scatter publications; set every variable of every machine to an arbitrary value."""
-    return with_memories(scatter(arbitrary_world(n, rng), _PUBLICATIONS, rng), rng)
+    return with_memories(scatter(arbitrary_world(n, rng), _PUBLICATIONS, rng, batch=batch), rng)
 
 
 def with_memories(world: Snapshot, rng: Random) -> Snapshot:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import FieldInfo
+from msgspec.structs import FieldInfo, replace
 from msgspec.structs import fields as struct_fields
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.labels import Label
 from skipring.core.messages import MESSAGE_TYPES, CheckHeld, Held, IHave, Want, ids_in
 from skipring.core.peers import EdgeKind
 from skipring.core.prefix import Prefix
-from skipring.core.publications import Publication
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.core.summaries import SHORT_BYTES, RangeSummary
 from skipring.world.snapshot import Parcel, Snapshot
@@ -26,7 +26,7 @@ REQUIRED: Final[Mapping[type[Struct], frozenset[str]]] = {
     SubscriberState: frozenset({"member", "label", "left", "right", "ring", "shortcuts"}),
     SupervisorState: frozenset({"database", "next"}),
 }
-OBJECTS: Final = frozenset({Publication, *MESSAGE_TYPES})  # arrays only on the wire
+OBJECTS: Final = frozenset(MESSAGE_TYPES)  # arrays only on the wire
 
 
 def _short_ids(ids: bytes) -> list[bytes]:
@@ -88,8 +88,8 @@ def _plain(value: object) -> object:
             return value.hex()
         case EdgeKind():
             return value.value
-        case Publication():
-            return _publication_fields(value)
+        case RecordBatch():
+            return _batch_fields(value)
         case RangeSummary():
             return _claim_fields(value)
         case Struct():
@@ -134,13 +134,42 @@ def _member(part: Struct, name: str) -> object:
     return unpack(value) if unpack is not None else value
 
 
-def _publication_fields(publication: Publication) -> dict[str, Any]:
-    fields: dict[str, Any] = {"publisher": publication.publisher, "seq": publication.seq}
-    for name in ("payload", "key"):  # an empty payload is a payload
-        if (data := getattr(publication, name)) is not None:
-            fields[name] = base64.b64encode(data).decode()
-    rest = {name: getattr(publication, name) for name in ("time", "headers", "id")}
+def _batch_fields(batch: RecordBatch) -> dict[str, Any]:
+    """Return a batch: one record as its own fields, several as a list, none if it is opaque."""
+    fields: dict[str, Any] = {"publisher": batch.publisher, "seq": batch.first}
+    records = _records_of(batch)
+    if len(records) == 1:
+        fields |= _record_fields(records[0])
+    elif records:
+        fields["records"] = [_record_fields(record) for record in records]
+    else:
+        fields |= {"count": batch.count} if batch.count != 1 else {}
+        fields |= {"body": _base64(batch.body)} if batch.body else {}
+    rest = {"unordered": batch.unordered, "id": batch.id}
     return fields | {name: value for name, value in rest.items() if value}
+
+
+def _records_of(batch: RecordBatch) -> Sequence[BatchRecord]:
+    """Return the records of a batch; none if the reader would not derive this body from them."""
+    try:
+        records = batch.records()
+    except ValueError:
+        return ()
+    read = [replace(each, headers=dict(sorted(each.headers.items()))) for each in records]
+    body = RecordBatch.of(read, publisher=batch.publisher, first=batch.first, topic="").body
+    return records if body == batch.body else ()
+
+
+def _record_fields(record: BatchRecord) -> dict[str, Any]:
+    fields: dict[str, Any] = {"payload": _base64(record.payload)}  # an empty one is a payload
+    if record.key is not None:
+        fields["key"] = _base64(record.key)
+    rest = {"time": record.time, "headers": record.headers}
+    return fields | {name: value for name, value in rest.items() if value}
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def _claim_fields(claim: RangeSummary) -> dict[str, Any]:

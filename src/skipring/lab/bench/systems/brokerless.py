@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any, Final, cast
 
 from skipring.lab.bench.run import TOPIC, BenchRun
-from skipring.lab.bench.worker import Publisher, Receive, Subscribers
+from skipring.lab.bench.worker import PublisherEndpoint, Receive, Subscribers
 from skipring.lab.processes import STARTED_S, UNTIL_POLL_S
 from skipring.net.addresses import split_address
 
@@ -22,7 +22,7 @@ DRAINED_AT_ONCE: Final = 500  # Guess: after this many reads the other sockets g
 # -- Zenoh: each subscriber has a session with the publisher ----------------------------------
 
 
-class ZenohPublisher(Publisher):
+class ZenohPublisher(PublisherEndpoint):
     """Publisher that listens, and blocks while a subscriber is slow."""
 
     async def connect(self) -> None:
@@ -83,7 +83,7 @@ def _zenoh_config(*, listen: list[str], connect: list[str]) -> Any:
 # -- ZeroMQ: plain sockets drained by the loop, and zmq.asyncio -------------------------------
 
 
-class ZeromqPublisher(Publisher):
+class ZeromqPublisher(PublisherEndpoint):
     """Publisher with one PUB socket without a limit."""
 
     async def connect(self) -> None:
@@ -222,7 +222,7 @@ class RelayMember(asyncio.Protocol):
             self._data = [data[end:]] if end < len(data) else []
 
 
-class RelayPublisher(Publisher):
+class RelayPublisher(PublisherEndpoint):
     """Publisher that writes to a file, syncs it, and sends to its children."""
 
     async def connect(self) -> None:

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from skipring.lab.bench.run import TOPIC, BenchRun, topics_of
-from skipring.lab.bench.worker import Newcomer, Publisher, Receive, Subscribers, history_payload
+from skipring.lab.bench.worker import (
+    Newcomer,
+    PublisherEndpoint,
+    Receive,
+    Subscribers,
+    history_payload,
+)
 
 # Limits that are large enough that the client drops nothing.
 PENDING_MESSAGES: Final = 10**9
@@ -31,7 +37,7 @@ Entry = tuple[bytes, dict[bytes, bytes]]
 # -- NATS ------------------------------------------------------------------------------------
 
 
-class NatsPublisher(Publisher):
+class NatsPublisher(PublisherEndpoint):
     """Publisher with one connection."""
 
     async def connect(self) -> None:
@@ -79,7 +85,7 @@ def _callback(receive: Receive) -> Handler:
 # -- Redis Pub/Sub ---------------------------------------------------------------------------
 
 
-class RedisPublisher(Publisher):
+class RedisPublisher(PublisherEndpoint):
     """Publisher with one connection and pipelines."""
 
     async def connect(self) -> None:
@@ -125,7 +131,7 @@ def _redis_client(run: BenchRun) -> Any:
 # -- mosquitto, quality of service 0 ---------------------------------------------------------
 
 
-class MosquittoPublisher(Publisher):
+class MosquittoPublisher(PublisherEndpoint):
     """Publisher with one connection."""
 
     async def connect(self) -> None:

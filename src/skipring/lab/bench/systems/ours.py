@@ -28,7 +28,7 @@ from skipring.lab.bench.worker import (
     MEASURED,
     POLL_S,
     Newcomer,
-    Publisher,
+    PublisherEndpoint,
     Receive,
     Role,
     Subscribers,
@@ -220,7 +220,7 @@ async def _wait_first_joined(run: BenchRun) -> None:
         await until((run.directory / FIRST_FILE).exists, "the first member")
 
 
-class RingPublisher(Publisher):
+class RingPublisher(PublisherEndpoint):
     """Member that publishes."""
 
     async def connect(self) -> None:
@@ -306,10 +306,10 @@ class RingSubscribers(Subscribers):
 def _carried(message: object) -> int:
     """Return the number of publications in a message."""
     match message:
-        case PublishNew():
-            return 1
-        case PublishMany(publications=publications) | Publications(publications=publications):
-            return len(publications)
+        case PublishNew(publication=batch):
+            return batch.count
+        case PublishMany(publications=batches) | Publications(publications=batches):
+            return sum(batch.count for batch in batches)
         case _:
             return 0
 

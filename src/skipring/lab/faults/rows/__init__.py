@@ -10,12 +10,13 @@ from skipring.lab.faults.rows import (
     environment,
     messages,
     peers,
+    segments,
     stops,
 )
 
 ROWS: Final = tuple(
     value
-    for module in (crashes, stops, disks, environment, messages, peers, certificates)
+    for module in (crashes, stops, segments, disks, environment, messages, peers, certificates)
     for value in vars(module).values()
     if isinstance(value, FaultRow)
 )

@@ -25,7 +25,7 @@ from skipring.lab.faults.matrix import fault_row
 from skipring.lab.faults.processes import run_cli
 from skipring.lab.faults.requests import TOPIC
 from skipring.lab.faults.trial import HEALTHY_S, READER, FaultRing, FaultTrial
-from skipring.storage.store import PublicationStore
+from skipring.storage.store import LogStore
 from skipring.wire.rpc import Address
 
 OPERATOR: Final = "ops"
@@ -123,8 +123,10 @@ class SecureRing(FaultRing):
         return judge(self.ledger, {READER: self.delivered(), **stored})
 
     def _stored(self, name: NodeId) -> list[bytes]:
-        with PublicationStore.open(self.data(name)) as store:
-            return [each.payload or b"" for each in store.archive(TOPIC).publications()]
+        with LogStore.open(self.data(name)) as store:
+            log = store.log(TOPIC)
+            entries = log.read_range(0, log.end)
+            return [record.payload for each in entries for record in each.batch.records()]
 
     def _operate(self, *words: str) -> None:
         """Run an operator's command; fail unless it succeeds."""

@@ -10,13 +10,15 @@ from typing import Final
 from skipring.core.failure_detector import LONE_EVICTION_TICKS
 from skipring.core.peers import SUPERVISOR
 from skipring.lab.faults.load import written_bytes
-from skipring.lab.faults.matrix import fault_row
-from skipring.lab.faults.shims import beside
+from skipring.lab.faults.matrix import fault_row, program
+from skipring.lab.faults.shims import beside, disk_shim, hold_syncs, lose_power, record_syncs
 from skipring.lab.faults.trial import HOLDER, NAMES, FaultRing, FaultTrial, history
 
 AWAY_S: Final = 20.0
 HISTORY: Final = 20_000
 SHORT_PAUSE_TICKS: Final = 5
+WRITERS: Final = ("writer0", "writer1", "writer2", "writer3")
+UNSYNCED_LINES: Final = 8  # that a publisher prints before its disk stalls
 
 
 @fault_row(
@@ -102,6 +104,58 @@ def _kill_in_backfill(trial: FaultTrial) -> None:
                 ring.until(lambda: written_bytes(ring.data(name)) > enough)  # noqa: B023
                 ring.kill(name)
                 ring.restart(name)
+
+
+@fault_row(
+    "send-before-sync",
+    "4 publishers are killed after they have sent batches and before these are on their disks",
+    "a preloaded fdatasync waits, SIGKILL, unsynced writes are dropped or not, start again",
+    repeats=50,
+    short=1,
+    needs=(program("cc", "stat"),),
+)
+def _killed_before_sync(trial: FaultTrial) -> None:
+    with trial.ring(*NAMES[:3], environment=disk_shim(trial.directory)) as ring:
+        for writer in WRITERS:
+            record_syncs(ring.data(writer))
+        for number in range(trial.repeats):
+            _kill_before_sync(ring, number)
+        ring.start(*WRITERS)  # they may hold unreplicated publications
+        ring.heal()
+        for writer in WRITERS:
+            numbers = ring.numbers("a", writer)
+            assert len(numbers) == len(set(numbers)), "a sequence number was issued twice"
+
+
+def _kill_before_sync(ring: FaultRing, number: int) -> None:
+    """Kill all publishers while they wait for their disks, after a member has their batches."""
+    programs = {f"{writer}.{number}": ring.data(writer) for writer in WRITERS}
+    for writer, (name, data) in zip(WRITERS, programs.items(), strict=True):
+        ring.start_publisher(name, str(data), 0, called=writer)
+    for name, data in programs.items():
+        ring.until_printed(name, UNSYNCED_LINES)
+        hold_syncs(data, is_held=True)
+    ring.until(lambda: _have_sent(ring, *programs), lambda: "a publisher has sent nothing")
+    ring.kill(*programs)
+    for place, (name, data) in enumerate(programs.items()):
+        ring.record_publisher(name)
+        hold_syncs(data, is_held=False)
+        if (number + place) % 2 == 0:
+            lose_power(data)
+
+
+def _have_sent(ring: FaultRing, *names: str) -> bool:
+    """Return True if a member holds a publication of each that its publisher has not synced."""
+    held = set(ring.payloads("a"))
+    return all(_unsynced(ring.lines(name)) & held for name in names)
+
+
+def _unsynced(lines: list[str]) -> set[bytes]:
+    tried, published = (
+        {line.partition(" ")[2].encode() for line in lines if line.startswith(verb)}
+        for verb in ("tries ", "published ")
+    )
+    return tried - published
 
 
 @fault_row(

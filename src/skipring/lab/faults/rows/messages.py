@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import Final
 
 from msgspec.msgpack import encode as pack
+from msgspec.structs import replace
 
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.log_messages import FetchLog
 from skipring.core.messages import PublishNew
 from skipring.core.peers import SUPERVISOR
-from skipring.core.publications import Publication
-from skipring.lab.faults.frames import (
-    bursts,
-    forged_frames,
-    greeting,
-    mutations,
-    payloads_in,
-    send_streams,
-)
+from skipring.lab.faults.frames import bursts, forged_frames, greeting, mutations, send_streams
 from skipring.lab.faults.matrix import fault_row
-from skipring.lab.faults.requests import END, TOPIC, surveyed
-from skipring.lab.faults.samples import PUBLICATION, SAMPLES
+from skipring.lab.faults.requests import TOPIC, fetch_all, surveyed
+from skipring.lab.faults.samples import BATCH, RECORD, SAMPLES
 from skipring.lab.faults.trial import HOLDER, NAMES, FaultRing, FaultTrial, history
 from skipring.lab.usage import MIB, resident_bytes_of
 from skipring.wire.codec import encode
 from skipring.wire.framing import DATA, frame
 from skipring.wire.handshake import Role
-from skipring.wire.rpc import REQUEST_TYPES, Address, FetchPublications
+from skipring.wire.rpc import REQUEST_TYPES, Address
 
 OTHERS: Final = ("v", "w", "x", "y", "z")  # the samples do not name these nodes
 GROWTH_BYTES_MAX: Final = 64 * MIB  # Requirement, for 100,000 mutated frames.
@@ -39,7 +33,7 @@ FORGED: Final = 10_000
 ARRIVED_MIN: Final = 0.95  # Guess: the share of connections that a process under load accepts.
 REQUEST_BYTES: Final = 110_000
 HISTORY: Final = 20_000
-SCAN_BITS: Final = 8  # a scan for one publication in 256
+SCAN_BITS: Final = 8  # a scan for one batch in 256
 
 
 def addresses_of(ring: FaultRing, *names: str) -> list[Address]:
@@ -67,7 +61,7 @@ def bounded_growth(ring: FaultRing, *names: str) -> Iterator[None]:
 def _burst(trial: FaultTrial) -> None:
     with trial.ring(*OTHERS) as ring:
         ring.publish_some(200)
-        ring.ledger.tolerate(PUBLICATION.payload or b"")  # some types publish it
+        ring.ledger.tolerate(RECORD.payload)  # some types publish it
         targets = addresses_of(ring, OTHERS[0], SUPERVISOR)
         with bounded_growth(ring, OTHERS[0], SUPERVISOR):
             for number, (_, data) in enumerate(list(bursts().items())[: trial.repeats]):
@@ -88,20 +82,12 @@ def _burst(trial: FaultTrial) -> None:
 )
 def _mutated_frames(trial: FaultTrial) -> None:
     with trial.ring(*OTHERS) as ring:
-        ring.ledger.tolerate(PUBLICATION.payload or b"")
+        ring.ledger.tolerate(RECORD.payload)
         targets = addresses_of(ring, OTHERS[0], SUPERVISOR)
-        streams = _tolerated(ring, mutations(Random(trial.repeats), trial.repeats))
+        streams = mutations(Random(trial.repeats), trial.repeats)
         with ring.load(), bounded_growth(ring, OTHERS[0], SUPERVISOR):
             arrived = asyncio.run(send_streams(targets, streams))
         assert arrived >= ARRIVED_MIN * trial.repeats, f"{arrived} of {trial.repeats} arrived"
-
-
-def _tolerated(ring: FaultRing, streams: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the streams; record their valid publications as those of a stranger."""
-    for stream in streams:
-        for payload in payloads_in(stream):
-            ring.ledger.tolerate(payload)
-        yield stream
 
 
 @fault_row(
@@ -124,17 +110,49 @@ def _forged_senders(trial: FaultTrial) -> None:
 
 @fault_row(
     "wide-record",
-    "a record with 900 KB in an unknown field (P3)",
-    "PublishNew from a stranger",
+    "a batch with 900 KB in an unknown field, or a record with 400 KB in one (P3)",
+    "PublishNew from a stranger; the id of the record's batch is right",
     repeats=5,
 )
 def _wide_record(trial: FaultTrial) -> None:
     with trial.ring() as ring:
         for number in range(trial.repeats):
-            fields = [STRANGER, number, b"wide", 1, None, {}, b"", bytes(900_000)]
-            stream = greeting(STRANGER) + frame(pack([[14, fields, 0], TOPIC]), DATA)
+            fields = [STRANGER, number, 1, BATCH.body, False, BATCH.id, bytes(900_000)]
+            body = pack([[b"wide", 1, None, {}, bytes(400_000)]])
+            wide = RecordBatch(STRANGER, number, 1, body).with_id(TOPIC)
+            stream = greeting(STRANGER) + encode(TOPIC, PublishNew(wide))
+            stream += frame(pack([[14, fields, 0], TOPIC]), DATA)
             asyncio.run(send_streams(addresses_of(ring, "a"), [stream]))
             ring.publish_some(10)
+
+
+@fault_row(
+    "forged-batch",
+    "batches under the id of others, with unreadable bodies, and with wrong numbers of records",
+    "PublishNew from a stranger; a member drops and counts them, and publishes the genuine one",
+    repeats=5,
+)
+def _forged_batch(trial: FaultTrial) -> None:
+    with trial.ring() as ring:
+        for number in range(trial.repeats):
+            payloads = [f"genuine{number}.{each}".encode() for each in range(2)]
+            records = [BatchRecord(payload, 1) for payload in payloads]
+            genuine = RecordBatch.of(records, publisher=STRANGER, first=2 * number, topic=TOPIC)
+            other = RecordBatch.of([RECORD], publisher=STRANGER, first=2 * number, topic=TOPIC)
+            forged = (
+                replace(other, id=genuine.id),
+                replace(genuine, count=3, id=genuine.id),
+                replace(genuine, count=3).with_id(TOPIC),
+                replace(genuine, body=genuine.body[:-1]).with_id(TOPIC),
+                replace(genuine, body=genuine.body + b"\0").with_id(TOPIC),
+            )
+            stream = b"".join(encode(TOPIC, PublishNew(each)) for each in (*forged, genuine))
+            ring.ledger.acknowledge_all(payloads)
+            asyncio.run(send_streams(addresses_of(ring, "a"), [greeting(STRANGER) + stream]))
+            ring.heal()
+            dropped = ring.metric("a", "skipring_dropped_total", reason="invalid batch")
+            sent = (number + 1) * len(forged)
+            assert dropped == sent, f"a dropped {dropped:.0f} of {sent}"
 
 
 @fault_row(
@@ -149,7 +167,8 @@ def _forged_number(trial: FaultTrial) -> None:
         for number in range(trial.repeats):
             payload = f"forged{number}".encode()
             ring.ledger.attempt(payload)
-            made = Publication(publisher="writer", seq=(1 << 62) - 1, payload=payload, time=1)
+            record = BatchRecord(payload, 1)
+            made = RecordBatch.of([record], publisher="writer", first=(1 << 62) - 1, topic=TOPIC)
             stream = greeting(STRANGER) + encode(TOPIC, PublishNew(made))
             asyncio.run(send_streams(addresses_of(ring, "a"), [stream]))
             ring.run_publisher(f"writer{number}", place, 20, called="writer")
@@ -170,8 +189,9 @@ def _expensive_requests(trial: FaultTrial) -> None:
         survey = surveyed(ring.place(HOLDER))
         scan = FetchLog(1, survey.store, survey.epoch, 0, survey.end, SCAN_BITS, 255, True)
         samples = [each for each in SAMPLES if type(each) in REQUEST_TYPES]
-        requests = [FetchPublications(1, 0, END, payloads=True), scan, *samples]
-        ring.ledger.tolerate(PUBLICATION.payload or b"")  # one of them publishes it
+        everything = [fetch_all(0, contents=contents)(1) for contents in (True, False)]
+        requests = [*everything, scan, *samples]
+        ring.ledger.tolerate(RECORD.payload)  # one of them publishes it
         target = addresses_of(ring, HOLDER)
         for _ in range(trial.repeats):
             with ring.load() as load:

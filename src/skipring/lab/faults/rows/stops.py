@@ -18,6 +18,7 @@ SLOW_HISTORY: Final = 8_000
 SLOW_S_MAX: Final = 60.0  # 240 ticks; the slow source alone takes 4,000 s
 ROLLED: Final = 20_000
 ROLLED_BYTES: Final = 1024
+ROLLED_RECORDS: Final = 20  # of each batch
 EXITS: Final = 12
 VOLATILE: Final = "volatile"
 
@@ -83,7 +84,8 @@ def _end(
 )
 def _rolling(trial: FaultTrial) -> None:
     for _ in range(trial.repeats):
-        with trial.ring("a", "b", "c", before=history(ROLLED, ROLLED_BYTES)) as ring:
+        before = history(ROLLED, ROLLED_BYTES, records=ROLLED_RECORDS)
+        with trial.ring("a", "b", "c", before=before) as ring:
             for old, new in (("a", "x"), ("b", "y"), ("c", "z")):
                 ring.start(new)
                 ring.until(lambda: not ring.not_ready(new), lambda: f"{new} is not ready")  # noqa: B023

@@ -7,37 +7,36 @@ from itertools import accumulate
 import pytest
 from msgspec import msgpack
 
-from skipring.core.publications import RECORD_BYTES_MAX
-from skipring.storage.segments.format import (
+from skipring.core.batches import BODY_BYTES_MAX
+from skipring.core.log import LogEntry
+from skipring.storage.segment_format import (
     ENTRY_BYTES_MAX,
+    FOOTERS,
     HEADER_BYTES_MAX,
+    HEADERS,
+    ID_AT,
     START_OF_CHAIN,
     TRAILER_BYTES,
-    Entry,
     SegmentFooter,
     SegmentHeader,
     decode_entry,
-    decode_footer,
-    decode_header,
-    decode_place,
     encode_entry,
     encode_footer,
-    encode_header,
     entry_bytes,
     footer_bytes,
     next_chain,
 )
-from tests.storage.segments.logs import batch
+from tests.storage.logs import batch
 
 HEADER = SegmentHeader("news", 7, b"c" * 16)
-ENTRY = Entry(7, b"d" * 16, batch(40))
+ENTRY = LogEntry(7, b"d" * 16, batch(40))
 DATA = encode_entry(ENTRY) + ENTRY.batch.body
 
 
-def footer(at: int = 100) -> SegmentFooter:
+def footer() -> SegmentFooter:
     return SegmentFooter(
         header=HEADER,
-        at=at,
+        at=100,
         ids=b"i" * 32,
         positions=b"p" * 4,
         offsets=b"o" * 4,
@@ -54,8 +53,8 @@ def flipped(data: bytes, place: int) -> bytes:
 def test_entry_is_decoded_at_its_position() -> None:
     assert decode_entry(b"xyz" + DATA + b"rest", 3) == ENTRY
     assert entry_bytes(b"xyz" + DATA, 3) == len(DATA)
-    place = decode_place(DATA, 0)
-    assert place == (len(DATA), 7, 9)
+    assert DATA[ID_AT : ID_AT + 32] == ENTRY.batch.id
+    assert entry_bytes(b"xyz" + DATA, 2) == entry_bytes(DATA[:50]) == 0
 
 
 def test_damaged_entry_is_refused_at_every_byte() -> None:
@@ -66,42 +65,44 @@ def test_damaged_entry_is_refused_at_every_byte() -> None:
 
 
 def test_largest_batch_fits_into_an_entry() -> None:
-    assert RECORD_BYTES_MAX + 1024 < ENTRY_BYTES_MAX
+    assert BODY_BYTES_MAX + 1024 < ENTRY_BYTES_MAX
 
 
 @pytest.mark.parametrize("topic", ["n", "\U0001f600" * 255])
 def test_header_is_decoded(topic: str) -> None:
     header = SegmentHeader(topic, 1 << 60, bytes(16))
-    data = encode_header(header)
+    data = HEADERS.encode(header)
     assert len(data) <= HEADER_BYTES_MAX
-    assert decode_header(data + b"rest") == (header, len(data))
+    assert HEADERS.decode(data + b"rest") == (header, len(data))
 
 
 def test_damaged_header_is_refused_at_every_byte() -> None:
-    data = encode_header(HEADER)
+    data = HEADERS.encode(HEADER)
     for place in range(len(data)):
-        assert decode_header(flipped(data, place)) is None
-        assert decode_header(data[:place]) is None
+        assert HEADERS.decode(flipped(data, place)) is None
+        assert HEADERS.decode(data[:place]) is None
 
 
-def test_footer_is_decoded_only_at_its_position() -> None:
+def test_size_of_a_footer_is_in_its_last_bytes() -> None:
     data = encode_footer(footer())
     assert footer_bytes(data[-TRAILER_BYTES:]) == len(data)
-    assert decode_footer(data, 100) == footer()
-    assert decode_footer(data, 101) is None
+    assert FOOTERS.decode(data) == (footer(), len(data) - TRAILER_BYTES)
+    assert footer_bytes(data[-TRAILER_BYTES:-1]) == footer_bytes(bytes(TRAILER_BYTES)) == 0
 
 
-def test_damaged_footer_is_refused_at_every_byte() -> None:
-    data = encode_footer(footer())
+def test_damaged_block_is_refused_at_every_byte() -> None:
+    data = FOOTERS.encode(footer())
     for place in range(len(data)):
-        assert decode_footer(flipped(data, place), 100) is None
-        assert decode_footer(data[place + 1 :], 100) is None
+        assert FOOTERS.decode(flipped(data, place)) is None
+        assert FOOTERS.decode(data[:place]) is None
+        assert FOOTERS.decode(data[place + 1 :]) is None
 
 
-def test_footer_with_unknown_fields_is_refused() -> None:
+def test_block_of_another_kind_or_with_unknown_fields_is_refused() -> None:
+    assert HEADERS.decode(FOOTERS.encode(footer())) is None
     fields = msgpack.decode(msgpack.encode(footer()))
-    assert decode_footer(encode_footer(fields), 100) == footer()
-    assert decode_footer(encode_footer([*fields, "surplus"]), 100) is None
+    assert FOOTERS.decode(FOOTERS.encode(fields)) is not None
+    assert FOOTERS.decode(FOOTERS.encode([*fields, "surplus"])) is None
 
 
 def test_chain_depends_on_the_order_of_batches() -> None:

@@ -10,14 +10,23 @@ from pathlib import Path
 import pytest
 
 from skipring.core.batches import BatchRecord, RecordBatch
-from skipring.storage.segments import tail
-from skipring.storage.segments.format import decode_entry, entry_bytes
-from skipring.storage.segments.log import SegmentLog
-from skipring.storage.segments.store import TOPICS, LogStore
-from skipring.storage.segments.topic_directory import QUARANTINE, directory_name
+from skipring.core.log import ANY_BYTE, Log, LogEntry, PageLimits
+from skipring.storage import topic_log
+from skipring.storage.recovery import LoadedSegment, load_segment
+from skipring.storage.segment import FileCache
+from skipring.storage.segment_format import (
+    HEADERS,
+    START_OF_CHAIN,
+    SegmentHeader,
+    encode_entry,
+    next_chain,
+)
+from skipring.storage.store import TOPICS, LogStore
+from skipring.storage.topic_directory import QUARANTINE, directory_name
+from skipring.storage.topic_log import SegmentLog
 
-NEWS = "news"
-SMALL = 1000  # bytes of a segment: about six batches of two records
+NEWS, CHAT = "news", "chat"
+SMALL = 800  # bytes of a segment: about six batches of two records
 
 
 def batch(first: int, count: int = 2, topic: str = NEWS, size: int = 20) -> RecordBatch:
@@ -89,26 +98,67 @@ def offsets(log: SegmentLog, topic: str = NEWS) -> list[int]:
     ids = {offset: key for key, offset in log.entries()}
     assert list(ids) == sorted(ids)
     assert {offset: entry.batch.id for offset, entry in found.items()}.items() <= ids.items()
-    assert raw_offsets(log) == [offset for offset in found if offset < log.durable_end]
+    assert paged(log, PageLimits(300, 100, 1000, 100)) == list(found.values())
+    assert log.records >= sum(entry.batch.count for entry in found.values())
     return list(found)
 
 
-def raw_offsets(log: SegmentLog, bytes_max: int = 300) -> list[int]:
-    """Return the offsets of the intact entries in the raw ranges of a log."""
-    found: list[int] = []
-    start = 0
-    while (part := log.raw_range(start, log.end, bytes_max)) is not None:
-        assert part.start < part.end
-        at = 0
-        while at < len(part.data):
-            entry = decode_entry(part.data, at)
-            if entry is not None:
-                assert entry == log.read(entry.offset)
-                found.append(entry.offset)
-            at += entry_bytes(part.data, at)
-        assert at == len(part.data)
-        start = part.end
+def paged(log: Log, limits: PageLimits, firsts: range = ANY_BYTE, start: int = 0) -> list[LogEntry]:
+    """Return the entries of all pages of a log from an offset on."""
+    found: list[LogEntry] = []
+    while start < log.end:
+        entries, following = log.read_page(start, log.end, limits, firsts)
+        assert following > start
+        found += entries
+        start = following
     return found
+
+
+HEADER = SegmentHeader(NEWS, 0, START_OF_CHAIN)
+
+
+def entries_of(*batches: RecordBatch) -> list[LogEntry]:
+    """Return batches as the first entries of a log."""
+    found: list[LogEntry] = []
+    offset, chain = 0, START_OF_CHAIN
+    for each in batches:
+        chain = next_chain(chain, each.id)
+        found.append(LogEntry(offset, chain, each))
+        offset += each.count
+    return found
+
+
+def encoded(entry: LogEntry) -> bytes:
+    """Return an entry as it is stored."""
+    return encode_entry(entry) + entry.batch.body
+
+
+def segment_file(path: Path, *entries: LogEntry, header: SegmentHeader = HEADER) -> list[int]:
+    """Write a segment file; return the position of each entry and of the end."""
+    data = HEADERS.encode(header)
+    places = [len(data)]
+    for entry in entries:
+        data += encoded(entry)
+        places.append(len(data))
+    path.write_bytes(data)
+    return places
+
+
+def loaded(path: Path, topic: str = NEWS) -> LoadedSegment | None:
+    """Return a segment as recovery finds it."""
+    files = FileCache(os.O_RDONLY)
+    try:
+        header = SegmentHeader(topic, int(path.stem), START_OF_CHAIN)
+        return load_segment(files, path, header)
+    finally:
+        files.close()
+
+
+def positions(path: Path) -> list[int]:
+    """Return the positions of the entries in a segment file and of their end."""
+    found = loaded(path)
+    assert found is not None
+    return [*found.segment.index.positions, found.segment.index.size]
 
 
 def state(directory: Path, topic: str = NEWS) -> tuple[list[int], int, int]:
@@ -119,42 +169,41 @@ def state(directory: Path, topic: str = NEWS) -> tuple[list[int], int, int]:
 
 
 class FailingDisk:
-    """Calls of the system that write, of which one fails."""
+    """Calls of the system that write: one of them fails, and all of one name."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fail_at = -1
+        self.refused = ""
         self.calls = 0
         self.error = OSError(EIO, "disk error")
         self.before: Callable[[], None] = lambda: None
-        writes = os.pwritev
+        writes = os.pwrite
 
-        def pwritev(file: int, pieces: list[bytes], position: int) -> int:
-            data = b"".join(pieces)
-            half = writes(file, [data[: len(data) // 2]], position)
+        def pwrite(file: int, data: bytes, position: int) -> int:
+            half = writes(file, data[: len(data) // 2], position)
             self.step()
-            return half + writes(file, [data[half:]], position + half)
+            return half + writes(file, data[half:], position + half)
 
-        monkeypatch.setattr(os, "pwritev", pwritev)
+        monkeypatch.setattr(os, "pwrite", pwrite)
         for owner, name in (
             (os, "fsync"),
-            (os, "truncate"),
             (os, "ftruncate"),
-            (tail, "sync_data"),
+            (topic_log, "sync_data"),
             (Path, "replace"),
             (Path, "unlink"),
             (Path, "mkdir"),
         ):
-            monkeypatch.setattr(owner, name, self.stepped(getattr(owner, name)))
+            monkeypatch.setattr(owner, name, self.stepped(getattr(owner, name), name))
 
-    def stepped(self, call: Callable[..., object]) -> Callable[..., object]:
+    def stepped(self, call: Callable[..., object], name: str) -> Callable[..., object]:
         def wrapper(*args: object, **options: object) -> object:
-            self.step()
+            self.step(name)
             return call(*args, **options)
 
         return wrapper
 
-    def step(self) -> None:
+    def step(self, name: str = "pwrite") -> None:
         self.before()
         self.calls += 1
-        if self.calls - 1 == self.fail_at:
+        if self.calls - 1 == self.fail_at or name == self.refused:
             raise self.error

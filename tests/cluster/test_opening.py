@@ -1,0 +1,125 @@
+"""Start with a large store: the node joins and serves while its log is indexed in slices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from skipring.core.config import ProtocolConfig
+from skipring.core.effects import Effect
+from skipring.core.events import Event, Flush, Tick
+from skipring.core.log_messages import FetchLog, LogPage
+from skipring.core.peers import NodeId, TopicId
+from skipring.core.replica import FAR_BEHIND
+from skipring.core.subscriber import Subscriber
+from skipring.core.trie import PublicationTrie
+from skipring.node.group_commit import opened
+from skipring.node.host import NodeHost
+from skipring.rpc.client import RpcClient
+from skipring.storage.store import LogStore
+from skipring.wire.rpc import GetNodeStatus, NodeStatus
+from tests.support.batches import batch
+from tests.support.rings import TOPIC, live_ring, until
+
+COUNT = 200_000  # batches of one record
+ANSWER_S = 60.0  # the other member stores the history in the same loop
+FLUSH_S = 3600.0  # the test requests each slice
+
+
+class Slices:
+    """Ids that were indexed or hashed in each event of one node."""
+
+    def __init__(self, name: NodeId, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.by_event: list[int] = []
+        self._ids = 0
+        add_many, hash_some = PublicationTrie.add_many, PublicationTrie.hash_some
+        dispatch = NodeHost.dispatch
+
+        def counted_add(trie: PublicationTrie, entries: Iterable[tuple[bytes, int]]) -> object:
+            found = list(entries)
+            self._ids += len(found)
+            return add_many(trie, found)
+
+        def counted_hash(trie: PublicationTrie, ids: int) -> bool:
+            self._ids += 0 if trie.is_fresh else ids
+            return hash_some(trie, ids)
+
+        def recorded(node: NodeHost, topic: TopicId, event: Event) -> list[Effect]:
+            self._ids = 0
+            effects = dispatch(node, topic, event)
+            if node.name == name and self._ids:
+                self.by_event.append(self._ids)
+            return effects
+
+        monkeypatch.setattr(PublicationTrie, "add_many", counted_add)
+        monkeypatch.setattr(PublicationTrie, "hash_some", counted_hash)
+        monkeypatch.setattr(NodeHost, "dispatch", recorded)
+
+
+def fill(directory: Path) -> None:
+    with LogStore.open(directory) as store:
+        log = store.log(TOPIC)
+        for first in range(COUNT):
+            log.append(batch(b"history", publisher="p", first=first, topic=TOPIC))
+        store.commit()
+
+
+def machine_of(node: NodeHost) -> Subscriber:
+    machine = node.machine(TOPIC)
+    assert machine is not None
+    return machine
+
+
+@pytest.mark.heavy
+async def test_node_joins_and_serves_while_its_log_is_indexed_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path)
+    config = ProtocolConfig.live()
+    async with live_ring("other") as ring:
+        ring.settings = replace(ring.settings, config=config, flush_s=FLUSH_S)
+        slices = Slices("large", monkeypatch)
+        with await opened(LogStore.open, tmp_path) as store:
+            node = await ring.join("large", store)
+            replica = machine_of(node).replica
+            await until(lambda: machine_of(node).ring_neighbours() == ["other"])
+            node.ticker.stop()  # a tick indexes a slice, too
+            await ring.publish("large", b"fresh")
+            await until(lambda: b"fresh" in ring.delivered["other"])
+            await serves(node)
+            for _ in range(8 * COUNT // config.hashed_ids):
+                node.dispatch(TOPIC, Tick())
+                node.dispatch(TOPIC, Flush())
+                await asyncio.sleep(0)
+            assert not replica.is_behind
+            assert len(replica.indexed_trie) == replica.count == COUNT + 1
+            assert sum(slices.by_event) >= COUNT
+            await ring.kill("large")
+    first, *others = slices.by_event
+    assert first == FAR_BEHIND, "the log is opened with one larger slice"
+    # A tick indexes a slice, and hashes for a question and for a confirmation.
+    assert max(others) <= 3 * config.hashed_ids < FAR_BEHIND
+
+
+async def serves(node: NodeHost) -> None:
+    """Request a status, and the end of the log with contents."""
+    async with RpcClient(["127.0.0.1:1"], rng=Random(1)) as client:
+        client.book.learn({node.name: node.address})
+        end = machine_of(node).replica.log.end
+        question = partial(
+            FetchLog, store="", epoch=0, start=end - 3, end=end, bits=0, prefix=0, contents=True
+        )
+        page = await client.request(TOPIC, node.name, question, LogPage, ANSWER_S)
+        assert isinstance(page, LogPage)
+        payloads = [each.payload for found in page.batches for each in found.records()]
+        assert payloads == [b"history", b"history", b"fresh"]
+        assert machine_of(node).replica.is_starting, "all this happened while the log was read"
+        status = await client.request(TOPIC, node.name, GetNodeStatus, NodeStatus, ANSWER_S)
+        assert isinstance(status, NodeStatus)
+        assert (status.count, status.end) == (COUNT + 1, COUNT + 1)
