@@ -110,16 +110,6 @@ def test_commit_touches_only_changed_topics(
         assert store.log("topic9").read(0) is None
 
 
-def test_commit_reports_when_everything_is_durable(tmp_path: Path) -> None:
-    with opened(tmp_path) as store:
-        log = store.log(NEWS)
-        log.append(batch(0))
-        ends: list[int] = []
-        store.commit(lambda: ends.append(log.durable_end))
-        store.commit(lambda: ends.append(log.durable_end))
-        assert ends == [2, 2]
-
-
 def test_commit_includes_every_log_that_changed_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,9 +127,8 @@ def test_commit_includes_every_log_that_changed_before_it(
             write_log(log)
 
         monkeypatch.setattr(SegmentLog, "write", append_to_others)
-        ends: list[int] = []
-        store.commit(lambda: ends.extend(log.durable_end for log in before))
-        assert ends == [2] * len(before)
+        store.commit()
+        assert [log.durable_end for log in before] == [2] * len(before)
         store.commit()
         assert store.unwritten == 0
 

@@ -583,7 +583,8 @@ def test_everything_written_is_synced_before_the_commit_returns(
             for topic in (NEWS, "other"):
                 for _ in range(count):
                     store.log(topic).append(batch(store.log(topic).end, topic=topic))
-            store.commit(lambda: confirmed.append(set(dirty)))
+            store.commit()
+            confirmed.append(set(dirty))
             assert confirmed.pop() == set()
         assert len(segments(topic_path(tmp_path))) > 3
 

@@ -1,8 +1,7 @@
 """Format of stored files: blocks with a checksum, and the entries of a segment.
 
-A segment file is a header, then entries, then a footer once the segment is full. An entry is a
-batch with its offset in the log. It begins with a marker, so a scan finds the entries behind
-damaged bytes. Every read verifies a CRC-32.
+A segment file is a header, then entries, then a footer once the segment is full. An entry begins
+with a marker, so a scan finds the entries behind damaged bytes. Every read verifies a CRC-32.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock as ThreadLock
@@ -131,11 +130,10 @@ class LogStore:
             )
         return self._logs[topic]
 
-    def commit(self, on_durable: Callable[[], object] = lambda: None) -> None:
+    def commit(self) -> None:
         """Make all appends and discards before this call durable; sync each changed segment once.
 
-        Call ``on_durable`` after the last sync. On StoreFullError or StorageError some batches are
-        not durable; they remain readable, and the next commit retries.
+        After StoreFullError or StorageError all batches remain readable; the next commit retries.
         """
         with self._committing, translate_os_errors(self._path):
             waiting = [(log, log.end) for log in list(self._changed.values())]
@@ -144,7 +142,6 @@ class LogStore:
                 while group:  # a log may fill several segments
                     self._commit([log for log, _ in group])
                     group = [(log, end) for log, end in group if log.durable_end < end]
-            on_durable()
 
     def _commit(self, logs: list[SegmentLog]) -> None:
         """Write all logs before the first sync, which may then write the metadata of all files."""
