@@ -281,8 +281,15 @@ def test_genuine_batch_that_no_decoder_accepts_is_not_acceptable(
     assert not changed.is_acceptable
 
 
+def test_batch_whose_last_number_is_out_of_range_is_not_genuine() -> None:
+    made = batch_of(b"", b"", first=NUMBER_MAX)
+    assert made.id == made.id_in(TOPIC)
+    assert not made.is_genuine(TOPIC)
+    assert not made.is_acceptable
+
+
 def test_largest_numbers_are_genuine() -> None:
-    made = batch_of(*[b""] * RECORDS_MAX, first=NUMBER_MAX)
+    made = batch_of(*[b""] * RECORDS_MAX, first=NUMBER_MAX + 1 - RECORDS_MAX)
     assert made.is_genuine(TOPIC)
     assert made.is_acceptable
 

@@ -143,16 +143,22 @@ class RecordBatch(Struct, frozen=True, array_like=True, gc=False, forbid_unknown
 
         Of an opaque batch, only the length of the id is checked.
         """
-        if not (0 <= self.first <= NUMBER_MAX and 0 < self.count <= RECORDS_MAX):
+        if not self._has_possible_numbers:
             return False
         return self.id == self.id_in(topic) if self.body else len(self.id) == ID_BYTES
 
     @property
     def is_acceptable(self) -> bool:
         """Return True if readers accept these fields in a message; the id is not verified."""
-        is_possible = 0 <= self.first <= NUMBER_MAX and 0 < self.count <= RECORDS_MAX
         is_short = len(self.body) <= BODY_BYTES_MAX and len(self.id) == ID_BYTES
-        return is_possible and is_short and match_node(self.publisher) is not None
+        is_named = match_node(self.publisher) is not None
+        return self._has_possible_numbers and is_short and is_named
+
+    @property
+    def _has_possible_numbers(self) -> bool:
+        """Return True if the count and the numbers of all records are in range."""
+        is_counted = 0 < self.count <= RECORDS_MAX
+        return is_counted and self.first >= 0 and self.end <= NUMBER_MAX + 1
 
     @property
     def end(self) -> int:
