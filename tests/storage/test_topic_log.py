@@ -22,6 +22,7 @@ from skipring.storage.segment_format import (
     START_OF_CHAIN,
     TRAILER_BYTES,
     decode_entry,
+    entry_bytes,
     footer_bytes,
     next_chain,
 )
@@ -318,12 +319,12 @@ def test_quarantine_persists(tmp_path: Path) -> None:
         assert log.read(6) is log.read(7) is log.read(20) is None
         assert [offset for _, offset in log.entries()] == expected
         store.commit()
-        assert len(quarantined(path)) == 2
-        entry = decode_entry((path / "quarantine" / quarantined(path)[0]).read_bytes())
-        assert entry is not None
-        assert entry.batch == batch(6)
+        assert len(quarantined(path)) == 1
+        data = (path / "quarantine" / quarantined(path)[0]).read_bytes()
+        entries = [decode_entry(data, at) for at in (0, entry_bytes(data))]
+        assert [entry.batch for entry in entries if entry is not None] == [batch(6), batch(20)]
         store.commit()
-        assert len(quarantined(path)) == 2
+        assert len(quarantined(path)) == 1
     with opened(tmp_path) as store:
         log = store.log(NEWS)
         assert offsets(log) == expected
@@ -331,6 +332,22 @@ def test_quarantine_persists(tmp_path: Path) -> None:
         assert [log.chain_at(offset) for offset in range(23)] == before
         write(store, 1)
         assert offsets(log) == [*expected, 22]
+
+
+def test_many_discards_take_as_many_syncs_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), sync(file)))
+    made(tmp_path, 300)
+    with opened(tmp_path) as store:
+        for discarded in (evens(2), evens(500, 2)):
+            for offset in discarded:
+                store.log(NEWS).discard(offset)
+            synced.clear()
+            store.commit()
+            assert 0 < len(synced) < 20
 
 
 def test_damaged_batch_is_discarded_whole(tmp_path: Path) -> None:

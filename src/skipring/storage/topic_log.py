@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Iterator
 from threading import Lock
 from typing import Final, NamedTuple
@@ -99,7 +98,7 @@ class SegmentLog:
         self.end = self.durable_end = segments[-1].index.end if segments else 0
         self._unconfirmed: list[LogEntry] = []  # from ``durable_end`` to ``end``
         self._unconfirmed_bytes = 0  # approximate
-        self._discards: deque[tuple[str, bytes]] = deque()  # names and contents to quarantine
+        self._discards: list[tuple[int, bytes]] = []  # offsets and bytes to quarantine
         self._tail: tuple[LogSegment, EntryIndex] | None = None  # of the current commit
         self._is_tainted = False  # a commit failed: the next one begins a new segment
         self._lock = Lock()  # for state that a commit in another thread uses
@@ -254,7 +253,7 @@ class SegmentLog:
         if start <= offset < end:
             with self._lock:
                 self._absent = merged([*self._absent, (start, end)])
-                self._discards.append((f"{start:020}.entry", chunk.data))
+                self._discards.append((start, chunk.data))
                 self._is_recorded = False
                 self._changed[self.topic] = self
 
@@ -269,10 +268,17 @@ class SegmentLog:
         if not is_recorded:
             self._directory.write_record(record)
             self._record = record
-        while self._discards:
-            self._directory.quarantine_bytes(*self._discards.popleft())
+        if self._discards:
+            self._quarantine()
         if entries:
             self._write_entries(entries)
+
+    def _quarantine(self) -> None:
+        """Write all discarded entries to one file: each file takes several syncs."""
+        with self._lock:
+            discards, self._discards = self._discards, []
+        name = f"{discards[0][0]:020}.entries"
+        self._directory.quarantine_bytes(name, b"".join([data for _, data in discards]))
 
     def _write_entries(self, entries: list[LogEntry]) -> None:
         """Write entries to the last segment until it is full; begin a new one if it is.
