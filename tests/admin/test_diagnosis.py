@@ -227,7 +227,7 @@ def test_quarantined_records_and_incarnations_ahead_are_only_warnings() -> None:
     diagnosis = diagnose(seen(health=NodeHealth(quarantined=1, ahead=2)))
     assert diagnosis.is_healthy
     assert [sentence.split(":")[0] for sentence in diagnosis.warnings] == [
-        "a has quarantined 1 damaged record since it started",
+        "a has found 1 damaged or missing record since it started",
         "a",
     ]
 

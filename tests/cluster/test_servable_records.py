@@ -64,7 +64,7 @@ def with_body(body: bytes, count: int = 1) -> RecordBatch:
 
 
 def with_repeated_header(count: int) -> RecordBatch:
-    """Return a batch whose record repeats one header; decoding it yields one header."""
+    """Return a batch whose record repeats one header; if accepted, it has one header."""
     headers = b"\xdf" + count.to_bytes(4, "big") + msgpack.encode("h") * 2 * count
     return with_body(b"\x91\x94" + msgpack.encode(b"x") + b"\x01\xc0" + headers)
 
@@ -74,6 +74,7 @@ INVALID: dict[str, Callable[[], RecordBatch]] = {
     "a short field more": lambda: with_rows([[b"x", 1, None, {}, b"more"]], topic=TOPIC),
     "a field of 500 KB more": lambda: with_rows([[b"x", 1, None, {}, bytes(500_000)]], topic=TOPIC),
     "a field of 900 KB more": lambda: with_rows([[b"x", 1, None, {}, bytes(900_000)]], topic=TOPIC),
+    "a header 65 times": lambda: with_repeated_header(HEADERS_MAX + 1),
     "a header 200,000 times": lambda: with_repeated_header(200_000),
     "a record more than its count": lambda: with_rows([[b"x"], [b"y"]], count=1, topic=TOPIC),
     "bytes after the records": lambda: with_body(small(0).body + b"\xc0"),
@@ -151,7 +152,7 @@ def test_every_accepted_batch_is_served_by_every_request(
     received = [decode(the_frame(encode(TOPIC, PublishNew(each)))).message for each in made]
     stored = [each.publication for each in received if isinstance(each, PublishNew)]
     assert stored == made
-    stored += [LARGEST, with_repeated_header(100_000)]
+    stored += [LARGEST, with_repeated_header(HEADERS_MAX)]
     assert served(MemoryLog(stored)) == stored
     with TemporaryDirectory() as directory, LogStore.open(Path(directory)) as store:
         log = store.log(TOPIC)

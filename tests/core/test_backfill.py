@@ -102,7 +102,7 @@ def test_empty_log_causes_no_division_by_zero() -> None:
 
 
 NEIGHBOURS = [f"n{number}" for number in range(SOURCES_MAX + 2)]
-HISTORY_MIN, PAGE_ROWS = 20, 16
+HISTORY_MIN, PAGE_BATCHES = 20, 16
 COUNT = 200
 ANSWERS_MAX = 1000  # more answers mean that the backfill does not end
 
@@ -110,7 +110,7 @@ ANSWERS_MAX = 1000  # more answers mean that the backfill does not end
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     bytes_max, _, *scanned = log_pages.CONTENT_PAGE
-    monkeypatch.setattr(log_pages, "CONTENT_PAGE", PageLimits(bytes_max, PAGE_ROWS, *scanned))
+    monkeypatch.setattr(log_pages, "CONTENT_PAGE", PageLimits(bytes_max, PAGE_BATCHES, *scanned))
 
 
 def history(count: int = COUNT) -> list[RecordBatch]:
@@ -478,7 +478,7 @@ def test_sources_read_disjoint_prefixes_that_cover_everything(count: int) -> Non
 def test_pages_are_followed_to_the_end_of_the_surveyed_log() -> None:
     newcomer = Newcomer(["n0"]).begin().answer_all()
     questions = newcomer.questions()
-    assert [each.start for each in questions] == list(range(0, COUNT, PAGE_ROWS))
+    assert [each.start for each in questions] == list(range(0, COUNT, PAGE_BATCHES))
     assert {each.end for each in questions} == {COUNT}
     assert all(each.contents for each in questions)
 
@@ -639,10 +639,10 @@ def test_known_batches_earn_as_much_as_new_ones_and_only_once() -> None:
     first = newcomer.withheld_page("n0")
     newcomer.receive("n0", first)
     new = newcomer.progress("n0")
-    assert (new.rows, new.known) == (PAGE_ROWS, 0)
+    assert (new.batches, new.known) == (PAGE_BATCHES, 0)
     newcomer.receive("n0", replace(newcomer.withheld_page("n0"), batches=first.batches))
     known = newcomer.progress("n0")
-    assert (known.rows, known.known) == (2 * PAGE_ROWS, PAGE_ROWS)
+    assert (known.batches, known.known) == (2 * PAGE_BATCHES, PAGE_BATCHES)
     newcomer.receive("n0", replace(newcomer.withheld_page("n0"), batches=first.batches))
     assert newcomer.progress("n0") == known
 
@@ -662,7 +662,7 @@ def test_source_of_invalid_batches_is_replaced_and_its_prefix_read_from_another(
     newcomer.assert_complete()
 
 
-@pytest.mark.parametrize("back", [0, 1, PAGE_ROWS])
+@pytest.mark.parametrize("back", [0, 1, PAGE_BATCHES])
 def test_source_whose_pages_do_not_advance_is_abandoned(back: int) -> None:
     newcomer = reading(2)
     for _ in range(ANSWERS_MAX):

@@ -104,7 +104,7 @@ def test_T12_discard_removes_the_batch_that_contains_an_offset_and_keeps_other_o
     make: Callable[[], MemoryLog], offset: int
 ) -> None:
     log = make()
-    log.discard(offset)
+    assert log.discard(offset) == A1.count == 3
     assert (log.end, log.records) == (6, 3)
     assert entries(log) == [(0, A0), (4, B5)]
     assert [log.read(absent) for absent in (1, 2, 3)] == [None] * 3
@@ -119,14 +119,13 @@ def test_T12_discard_of_an_unknown_offset_changes_nothing(
     stored: tuple[RecordBatch, ...], offset: int
 ) -> None:
     log = MemoryLog(stored)
-    log.discard(offset)
+    assert log.discard(offset) == 0
     assert [each for _, each in entries(log)] == list(stored)
 
 
 def test_T12_discarded_batch_can_be_discarded_again() -> None:
     log = given_at_once()
-    for offset in (1, 3, 1):
-        log.discard(offset)
+    assert [log.discard(offset) for offset in (1, 3, 1)] == [3, 0, 0]
     assert [each for _, each in entries(log)] == [A0, B5]
 
 

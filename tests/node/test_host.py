@@ -11,7 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from skipring import connect
-from skipring.core.batches import RecordBatch
+from skipring.admin.diagnosis import diagnose
+from skipring.admin.inspector import TopicContents, open_inspector
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.effects import Effect
 from skipring.core.events import Event, Received, Tick
 from skipring.core.messages import PublishMany, PublishNew
@@ -219,6 +221,38 @@ async def test_invalid_batch_of_a_peer_is_dropped_and_counted_and_its_connection
         peer.links.send("n00", encode(TOPIC, PublishNew(last)))
         await until(lambda: cluster.delivered("n00") == [b"x", b"y", b"last"])
         assert peer.links.peer("n00").link is link is not None
+
+
+async def test_damaged_records_are_counted_whether_a_start_or_a_read_finds_them(
+    tmp_path: Path,
+) -> None:
+    async with healthy_cluster(n=2, data_dir=tmp_path) as cluster:
+        for number in range(3):
+            records = [BatchRecord(b"%d.%d" % (number, each)) for each in range(4)]
+            await cluster.node("n01").publish(TOPIC, *records)
+        await cluster.wait_healthy()
+        assert cluster.node("n00").quarantined == 0
+        await cluster.node("n00").durability.wait_durable()
+        cluster.kill("n00")
+        await cluster.restart("n00")  # a start writes no footer: the next one reads all entries
+        cluster.kill("n00")
+        flip(tmp_path / "n00", b"0.1")
+        await cluster.restart("n00")
+        assert cluster.node("n00").quarantined == 4
+        flip(tmp_path / "n00", b"2.1")
+        await until(lambda: cluster.node("n00").quarantined == 8)
+        await cluster.wait_healthy()
+        async with open_inspector([cluster.supervisor().address], TOPIC) as inspector:
+            diagnosis = diagnose(await inspector.inspect(TopicContents.DIFFERENCES))
+        assert [each for each in diagnosis.warnings if "8 damaged or missing records" in each]
+
+
+def flip(directory: Path, payload: bytes) -> None:
+    """Change one byte of a payload in the segments of a data directory."""
+    (path,) = [each for each in directory.rglob("*.log") if payload in each.read_bytes()]
+    with path.open("r+b") as file:
+        file.seek(path.read_bytes().index(payload))
+        file.write(b"x")
 
 
 # -- timers -------------------------------------------------------------------------------------

@@ -250,14 +250,15 @@ def test_last_sync_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_lost_records_are_described(tmp_path: Path) -> None:
     path = made(tmp_path, 20)
     with opened(tmp_path) as store:
-        assert store.damage is None
+        assert (store.damage, store.lost) == (None, 0)
     start, end = (int(each.stem) for each in segments(path)[:2])
     segments(path)[0].unlink()
     with opened(tmp_path) as store:
         assert store.damage == f"records lost: {end - start} of {NEWS}"
+        assert store.lost == end - start
         assert store.log(NEWS).records == store.log(NEWS).end - end
     with opened(tmp_path) as store:
-        assert store.damage is None
+        assert (store.damage, store.lost) == (None, 0)
 
 
 def test_close_waits_for_a_commit_in_another_thread(

@@ -284,8 +284,7 @@ def test_log_on_disk_behaves_like_a_log_in_memory(
             made_batch = batch(log.end, count)
             assert log.append(made_batch) == memory.append(made_batch)
         for offset in discarded:
-            log.discard(offset)
-            memory.discard(offset) if offset < memory.end else None
+            assert log.discard(offset) == memory.discard(offset)
         assert (log.end, log.records) == (memory.end, memory.records)
         assert list(log.entries()) == list(memory.entries())
         for offset in range(log.end + 1):
@@ -310,10 +309,10 @@ def test_quarantine_persists(tmp_path: Path) -> None:
         epoch = log.epoch
         append(log, 1)
         before = [log.chain_at(offset) for offset in range(23)]
-        log.discard(7)
-        log.discard(7)
-        log.discard(20)  # not yet on the disk
-        log.discard(99)
+        assert log.discard(7) == 2
+        assert log.discard(7) == 0
+        assert log.discard(20) == 2  # not yet on the disk
+        assert log.discard(99) == 0
         expected = [each for each in evens(20) if each != 6]
         assert offsets(log) == expected
         assert log.read(6) is log.read(7) is log.read(20) is None
@@ -356,7 +355,7 @@ def test_damaged_batch_is_discarded_whole(tmp_path: Path) -> None:
         log = store.log(NEWS)
         flip(segments(path)[0], 150)
         assert log.read(0) is None
-        log.discard(1)
+        assert log.discard(1) == 2
         store.commit()
         assert 0 not in [offset for _, offset in log.entries()]
     with opened(tmp_path) as store:

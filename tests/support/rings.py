@@ -111,14 +111,16 @@ class LiveRing:
         await self.supervisor.close()
 
 
-async def until(holds: Callable[[], bool], why: Callable[[], str] = str) -> None:
+async def until(
+    holds: Callable[[], bool], why: Callable[[], str] = str, *, deadline_s: float = DEADLINE_S
+) -> None:
     """Wait for a condition, with a deadline."""
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(deadline_s):
             while not holds():  # noqa: ASYNC110  (no event says that a ring is legitimate)
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
-        raise AssertionError(f"not in {DEADLINE_S:.0f} s: {why()}") from None
+        raise AssertionError(f"not in {deadline_s:.0f} s: {why()}") from None
 
 
 @asynccontextmanager

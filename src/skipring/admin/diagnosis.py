@@ -270,8 +270,8 @@ def _record_warnings(node: NodeId, status: NodeStatus) -> Iterator[str]:
     health = status.health
     if health.quarantined:
         count = health.quarantined
-        records = "1 damaged record" if count == 1 else f"{count} damaged records"
-        yield f"{node} has quarantined {records} since it started: check its disk."
+        found = f"{count} damaged or missing record{'s' if count > 1 else ''}"
+        yield f"{node} has found {found} since it started: check its disk."
     if health.ahead:
         yield (
             f"{node}: {health.ahead} incarnations of its name are ahead of its clock and are "

@@ -104,10 +104,11 @@ class Subscription:
         """Publish; return the id once it is stored here. No other node needs to be reachable.
 
         With ``replicas`` return once that number of other members has stored it durably. Raise
-        ReplicationError, which states how many have, if that takes longer than ``timeout`` or this
-        node has fewer neighbours. Raise StorageError if the disk fails: if ``may_be_published`` is
-        True, other members may have the publication, and ``retry`` sends the same one again. Raise
-        InputError, and publish nothing, if an argument is too large or of the wrong type.
+        ReplicationError, which states how many have, if that takes longer than ``timeout`` or the
+        topic has fewer other members with a disk. Raise StorageError if the disk fails: if
+        ``may_be_published`` is True, other members may have the publication, and ``retry`` sends
+        the same one again. Raise InputError, and publish nothing, if an argument is too large or
+        of the wrong type.
         """
         if not self._session.is_open:
             self._session.check_open()

@@ -92,7 +92,7 @@ def doctor(topic: str, access: Access, wait: float, members: int, as_json: bool)
 
     A topic is healthy if its ring is correct, ring neighbours receive messages from each other, all
     members are in sync and ready, no process has a clone and no disk fails. Skewed clocks and
-    quarantined records are warnings. Exit status: 0 healthy, 1 degraded or no members, 4 no
+    damaged records are warnings. Exit status: 0 healthy, 1 degraded or no members, 4 no
     supervisor answers.
     """
     from skipring.admin.diagnosis import wait_healthy

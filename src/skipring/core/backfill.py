@@ -8,9 +8,9 @@ missed.
 
 The node rates each source (``SourceProgress``). A source earns credit with each page and pays one
 tick of credit for each tick in which a request is open. It is too slow once its credit is below 0.
-Only publications count: new ones, and known ones up to the number that the node holds. A source
-therefore earns nothing for skipped offsets or repeated rows. A share of the count that it claims is
-progress too, for at most ``SHARES`` ticks per prefix.
+Only batches count: new ones, and known ones up to the number that the node holds. A source
+therefore earns nothing for skipped offsets or repeated batches. A share of the count that it claims
+is progress too, for at most ``SHARES`` ticks per prefix.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SOURCES_MAX: Final = 4  # Guess: more sources do not fill a link faster.
 SHARE: Final = 2  # A node with less than 1/SHARE of a log needs a backfill.
 PAGES_MAX: Final = 1 << 16  # Limit for one neighbour: a few gigabytes.
 TICK_BYTES_MIN: Final = 64 * 1024  # Guess: a slower link is useless for a history.
-SHARES: Final = 256  # Guess: 1/256 of the log is progress too, however small its rows are.
+SHARES: Final = 256  # Guess: 1/256 of the log is progress too, however small its batches are.
 READ_TICKS_MAX: Final = 64  # Guess: after that, a node asks for handovers during the backfill.
 
 
@@ -51,7 +51,7 @@ class PageRead(Struct, frozen=True, gc=False):
     """Genuine batches of one page: bytes, number, and number of new ones."""
 
     size_bytes: int
-    rows: int
+    count: int
     new: int
 
 
@@ -61,14 +61,14 @@ def after_page(progress: SourceProgress, page: PageRead, held: int, count: int) 
     ``held``: publications that the node holds now. ``count``: publications that the source claims
     to have.
     """
-    known = min(page.rows - page.new, max(held - progress.known, 0))
+    known = min(page.count - page.new, max(held - progress.known, 0))
     counted = page.new + known
-    shared = min(counted, max(count - progress.rows, 0))
-    size_bytes = page.size_bytes * counted / max(page.rows, 1)
+    shared = min(counted, max(count - progress.batches, 0))
+    size_bytes = page.size_bytes * counted / max(page.count, 1)
     earned = max(size_bytes / TICK_BYTES_MIN, SHARES * shared / max(count, 1))
     return SourceProgress(
         credit=min(progress.credit + earned, float(PATIENCE_TICKS)),
-        rows=progress.rows + counted,
+        batches=progress.batches + counted,
         known=progress.known + known,
     )
 
@@ -305,7 +305,7 @@ def _is_sound(run: BackfillRunState) -> bool:
         and 0 <= source.start <= OFFSET_MAX
         and 0 <= source.pages <= PAGES_MAX
         and source.progress.credit <= PATIENCE_TICKS
-        and min(source.progress.rows, source.progress.known) >= 0
+        and min(source.progress.batches, source.progress.known) >= 0
         for source in run.sources.values()
     )
 

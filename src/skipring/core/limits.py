@@ -13,7 +13,7 @@ from typing import Final
 from skipring.core.peers import NodeId
 from skipring.errors import MessageError
 
-NUMBER_MAX: Final = (1 << 63) - 1  # Limit: the integers of SQLite and Spark.
+NUMBER_MAX: Final = (1 << 63) - 1  # Limit: the integers of Spark.
 # Chosen limits; the paper has none.
 PAYLOAD_BYTES_MAX: Final = 512 * 1024
 KEY_BYTES_MAX: Final = 1024

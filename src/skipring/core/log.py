@@ -116,8 +116,11 @@ class Log(Protocol):
     def append(self, batch: RecordBatch) -> int:
         """Append a batch; return the offset of its first record. Only the host calls this."""
 
-    def discard(self, offset: int) -> None:
-        """Quarantine the batch that contains an offset. Only the host calls this."""
+    def discard(self, offset: int) -> int:
+        """Quarantine the batch that contains an offset; return the number of its records.
+
+        Return 0 if the offset is absent. Only the host calls this.
+        """
 
 
 class MemoryLog:
@@ -207,11 +210,13 @@ class MemoryLog:
         self._end = offset + max(batch.count, 1)  # memory may be corrupted
         return offset
 
-    def discard(self, offset: int) -> None:
-        """Remove the batch that contains an offset; the offset is absent from now on."""
+    def discard(self, offset: int) -> int:
+        """Remove the batch that contains an offset; return the number of its records."""
         place = bisect_right(self._starts, offset) - 1
-        if self._batches is not None and place >= 0 and offset < self._end:
-            self._batches[place] = None
+        if self._batches is None or place < 0 or offset >= self._end:
+            return 0
+        batch, self._batches[place] = self._batches[place], None
+        return batch.count if batch is not None else 0
 
 
 _NO_STARTS: Final[list[int]] = []

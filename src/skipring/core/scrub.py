@@ -17,13 +17,13 @@ STEP_BYTES: Final = 1 << 16  # Limit: the batches of one step; the last one may 
 
 
 class Scrubber:
-    """Scrubber of one replica; a walk covers the records that exist when it begins."""
+    """Scrubber of one replica; a walk covers the batches that exist when it begins."""
 
     __slots__ = ("_end", "_found", "_has_doubts", "_ids", "_offset", "_replica")
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._has_doubts = False  # the last walk found different numbers of records and ids
+        self._has_doubts = False  # the last walk found different numbers of batches and ids
         self._begin()
 
     def state(self) -> ScrubState:
@@ -42,17 +42,17 @@ class Scrubber:
         self._ids, self._found, self._has_doubts = state.ids, state.found, state.has_doubts
 
     def _begin(self) -> None:
-        self._offset = 0  # of the next record
+        self._offset = 0  # of the next batch
         self._end = self._replica.end
         self._ids = self._replica.count
-        self._found = 0  # records whose offset the trie has
+        self._found = 0  # batches whose offset the trie has
 
     def step(self, ids: int, out: Outbox) -> None:
-        """Derive the digests of the next ids again, and compare as many records with the trie.
+        """Derive the digests of the next ids again, and compare as many batches with the trie.
 
-        The records of these ids are anywhere in the log, so reading each of them costs more than
+        The batches of these ids are anywhere in the log, so reading each of them costs more than
         the rest of a step. The scrubber reads them only if the last walk found different numbers
-        of records and ids. It skips ids that wait to be indexed: no digest contains them yet.
+        of batches and ids. It skips ids that wait to be indexed: no digest contains them yet.
         """
         entries = self._replica.scrub_index(ids)
         if self._has_doubts:
@@ -77,7 +77,7 @@ class Scrubber:
             self._begin()
 
     def _is_in_order(self, key: bytes, offset: int, out: Outbox, *, is_genuine: bool) -> bool:
-        """Index a sound record, quarantine a corrupt or duplicate one; return True if sound."""
+        """Index a sound batch, quarantine a corrupt or duplicate one; return True if sound."""
         replica = self._replica
         known = replica.offset_of(key)
         if is_genuine:
@@ -89,7 +89,7 @@ class Scrubber:
                 return True
         elif known == offset:
             replica.index().remove(key)
-        out.effects.append(Discard(offset))  # corrupt, or the second record of this id
+        out.effects.append(Discard(offset))  # corrupt, or the second batch of this id
         return False
 
 

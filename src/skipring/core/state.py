@@ -98,7 +98,7 @@ class SourceProgress(Struct, frozen=True, gc=False):
     """Credit of one source of a backfill, in ticks."""
 
     credit: float = float(PATIENCE_TICKS)
-    rows: int = 0  # publications that have counted
+    batches: int = 0  # that have counted
     known: int = 0  # of these, publications that the node already held
 
 

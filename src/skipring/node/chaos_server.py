@@ -174,7 +174,7 @@ class NodeChaos(ChaosServer):
                 break
             entry = machine.replica.log.read(offset)
             left -= entry.batch.count if entry is not None else 0
-            self._logs.discard(topic, (offset,))
+            self._logs.discard(topic, offset)
 
 
 class SupervisorChaos(ChaosServer):

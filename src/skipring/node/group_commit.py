@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -273,7 +273,11 @@ class TopicLogs:
         if self._store is None:
             self.trace.forget(topic)
 
-    def discard(self, topic: TopicId, offsets: Iterable[int]) -> None:
-        """Quarantine the records at these offsets."""
-        for offset in offsets:
-            self.by_topic[topic].discard(offset)
+    @property
+    def lost(self) -> int:
+        """Return the number of records that the start of this process found lost."""
+        return self._store.lost if self._store is not None else 0
+
+    def discard(self, topic: TopicId, offset: int) -> int:
+        """Quarantine the batch that contains an offset; return the number of its records."""
+        return self.by_topic[topic].discard(offset)

@@ -102,7 +102,7 @@ class NodeHost:
     ) -> None:
         self.name = name
         self.address: Address = ""
-        self.quarantined = 0  # corrupt records
+        self._discarded = 0  # records of corrupt batches
         self.arrivals = ArrivalTap()
         self.durability = GroupCommit(store)
         self._settings = settings
@@ -222,8 +222,7 @@ class NodeHost:
                 case Rejected():
                     self.links.counts["invalid batch"] += effect.count
                 case Discard():
-                    self.quarantined += 1
-                    self.logs.discard(topic, (effect.offset,))
+                    self._discarded += self.logs.discard(topic, effect.offset)
                 case SendSynced():
                     send = partial(self._sender.send_message, topic, effect.to, effect.message)
                     self.durability.call_when_durable(send)
@@ -406,6 +405,11 @@ class NodeHost:
 
     def _health(self, machine: Subscriber) -> NodeHealth:
         return node_health(machine, self.links, self.durability, self.quarantined)
+
+    @property
+    def quarantined(self) -> int:
+        """Return the number of stored records found damaged or missing since the start."""
+        return self._discarded + self.logs.lost
 
     def incompleteness(self, topic: TopicId) -> str | None:
         """Return why a member may lack publications that others have, or None."""

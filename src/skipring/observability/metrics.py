@@ -209,7 +209,7 @@ OF_NODES: Final = (
     Metric(
         "skipring_quarantined_total",
         MetricKind.COUNTER,
-        "Stored batches that were corrupt; they are quarantined and fetched from a neighbour.",
+        "Stored publications found damaged or missing, also at the start; neighbours send them.",
         alarm="grows: the disk or the memory of this machine is failing",
     ),
 )

@@ -89,6 +89,11 @@ class LogStore:
         return sorted(self._logs)
 
     @property
+    def lost(self) -> int:
+        """Return the number of records that recoveries found lost at this start."""
+        return sum(self._lost.values())
+
+    @property
     def damage(self) -> str | None:
         """Return a description of the records that were lost before this start; None if none."""
         losses = [f"{count} of {topic}" for topic, count in self._lost.items()]

@@ -242,20 +242,25 @@ class SegmentLog:
             self._changed[self.topic] = self
         return offset
 
-    def discard(self, offset: int) -> None:
-        """Quarantine the batch that contains an offset; the next commit makes this durable."""
+    def discard(self, offset: int) -> int:
+        """Quarantine the batch that contains an offset; return the number of its records.
+
+        The next commit makes this durable.
+        """
         if not 0 <= offset < self.end or self._is_absent(offset):
-            return
+            return 0
         chunk = self._chunk(offset, 1)
         entry = chunk.entry(0)
         start, after = chunk.offsets
         end = entry.end if entry is not None else after  # a damaged one ends where the next begins
-        if start <= offset < end:
-            with self._lock:
-                self._absent = merged([*self._absent, (start, end)])
-                self._discards.append((start, chunk.data))
-                self._is_recorded = False
-                self._changed[self.topic] = self
+        if not start <= offset < end:
+            return 0
+        with self._lock:
+            self._absent = merged([*self._absent, (start, end)])
+            self._discards.append((start, chunk.data))
+            self._is_recorded = False
+            self._changed[self.topic] = self
+        return end - start
 
     # -- commits ---------------------------------------------------------------------------
 

@@ -120,7 +120,7 @@ class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     unlinked: Annotated[tuple[NodeId, ...], Meta(max_length=limits.SHORTCUTS_MAX)] = ()
     not_ready: Reason = ""  # empty if the node is ready
     ahead: Number = 0  # incarnations of the node's name that are ahead of its clock
-    quarantined: Number = 0  # damaged publications since the process started
+    quarantined: Number = 0  # records found damaged or missing since the process started
     disk_error: Reason = ""
     # other processes that have claimed the node's name recently
     clones: Annotated[tuple[Address, ...], Meta(max_length=limits.CLONES_MAX)] = ()
