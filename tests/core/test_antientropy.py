@@ -953,6 +953,6 @@ def test_neighbour_that_sends_a_history_slowly_does_not_block_others() -> None:
             world.channels.append(Parcel("a", Publications(dripped), "b", world.next_serial))
             world.next_serial += 1
         run_rounds(world, Synchronous(), 1)
-        if set(newcomer.index().keys()) >= {each.id for each in made}:
+        if set(newcomer.trie().keys()) >= {each.id for each in made}:
             return
     raise AssertionError(f"{newcomer.count} publications")

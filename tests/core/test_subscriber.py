@@ -329,7 +329,7 @@ def wrong_tree_edges(host: FakeHost[Subscriber]) -> None:
 
 
 def wrong_claims(host: FakeHost[Subscriber]) -> None:
-    root = host.machine.index().root()
+    root = host.machine.trie().root()
     host.machine.replication._repair._claims = (
         RangeSummary.make(ALL, [Summary(Prefix(3, 5), root)]),
     )

@@ -298,7 +298,7 @@ async def heal(cluster: Cluster, directory: Path, truth: Truth, newcomer: str) -
 
 def are_equal(nodes: Iterable[NodeHost]) -> bool:
     """Return True if all tries have the same root."""
-    return len({machine_of(node).index().root() for node in nodes}) == 1
+    return len({machine_of(node).trie().root() for node in nodes}) == 1
 
 
 @pytest.mark.heavy
