@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 from threading import Thread
 from time import monotonic, sleep
+from typing import Any
 
 import pytest
 
@@ -437,24 +438,32 @@ def test_call_that_ignores_the_end_of_the_connection_fails(
         assert isinstance(staying.get(timeout=DEADLINE_S), SkipringError)
 
 
-def test_call_overlooked_by_the_dying_thread_still_fails() -> None:
-    with ring() as cluster, to(cluster) as node:
-        thread = node._thread
-        serving = thread._serving
-        assert serving is not None
-        loops: Queue[asyncio.AbstractEventLoop] = Queue()
+def test_call_overlooked_by_the_dying_thread_still_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.new_event_loop()
 
-        async def stay() -> None:
-            loops.put(asyncio.get_running_loop())
-            await asyncio.Event().wait()
+    def run_without_end(serving: Coroutine[Any, Any, None]) -> None:
+        tasks.append(loop.create_task(serving))
+        loop.run_forever()
 
-        staying = in_thread(lambda: thread.call(stay))
-        loop = loops.get(timeout=DEADLINE_S)
-        thread._end(None)
-        assert isinstance(staying.get(timeout=DEADLINE_S), SkipringError)
-        with pytest.raises(SkipringError, match="not connected"):
-            thread.call(stay)
-        loop.call_soon_threadsafe(serving.cancel)
+    async def stop_loop(*_: object) -> None:
+        loop.stop()
+        await asyncio.Event().wait()
+
+    tasks = list[asyncio.Task[None]]()
+    with ring() as cluster:
+        monkeypatch.setattr(asyncio, "run", run_without_end)
+        with to(cluster) as node:
+            orders = node.subscribe("orders").open()
+            monkeypatch.setattr(Reader, "arrival", stop_loop)
+            with pytest.raises(SkipringError):
+                orders.read()
+            with pytest.raises(SkipringError, match="not connected"):
+                orders.read()
+            tasks += asyncio.all_tasks(loop) - {*tasks}
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            loop.close()
 
 
 # -- Ctrl-C ----------------------------------------------------------------------------------

@@ -305,6 +305,6 @@ async def test_message_that_names_thousands_of_nodes_does_not_cause_as_many_dial
             send_stream(ports(ring)[0], greeting_of("stranger") + b"".join(said))
         )
         while not sending.done():
-            most = max(most, sum(peer._dialling is not None for peer in peers.values()))
+            most = max(most, sum(peer.is_dialling for peer in peers.values()))
             await asyncio.sleep(0)
     assert most <= DIALLED_AT_ONCE_MAX

@@ -317,7 +317,7 @@ def test_nodes_with_another_root_are_a_fault_even_without_spark(
     output = SimpleNamespace(show=nothing)
     monkeypatch.setattr(runner, "ScriptRunner", Differing)
     cluster = SimpleNamespace(directory=Path())
-    script = runner._run_script(
+    script = runner.run_script(
         DemoPlan(report=None),
         output,  # type: ignore[arg-type]
         cluster,  # type: ignore[arg-type]
