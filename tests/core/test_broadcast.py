@@ -233,13 +233,6 @@ def test_unknown_id_is_not_sent_again() -> None:
 # -- incoming publications ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spread", list(Spread))
-def test_known_publication_is_dropped(spread: Spread) -> None:
-    host = calm_quarter(spread=spread)
-    host.receive(PublishNew(made(0)), "a")
-    assert host.handle(Received(PublishNew(made(0)), "e")) == []
-
-
 def test_T10_batch_with_a_wrong_id_is_rejected_and_keeps_out_nothing() -> None:
     host = quarter()
     forged = replace(made(0), id=b"\0" * 32)

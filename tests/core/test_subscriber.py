@@ -192,11 +192,6 @@ def test_B8_node_without_a_label_subscribes_and_does_nothing_else() -> None:
     assert host.machine.state() == unlabelled(QUARTER)
 
 
-def test_B7_node_without_a_label_answers_a_check_with_RemoveConnections_to_its_sender() -> None:
-    host = subscriber(SubscriberState())
-    assert host.receive(CheckLabel(A, None, EdgeKind.LINE)) == [("a", RemoveConnections(ME))]
-
-
 def test_B9_forgotten_node_is_removed_from_neighbours_and_shortcuts() -> None:
     host = subscriber(replace(QUARTER, left=peer("001", "r"), ring=peer("0", "r")))
     assert host.receive(RemoveConnections("r")) == []
