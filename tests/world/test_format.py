@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skipring.core.batches import BatchRecord, RecordBatch
-from skipring.core.config import ProtocolConfig
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckAndPublish,
@@ -43,7 +42,6 @@ from skipring.core.state import (
 )
 from skipring.core.summaries import RangeSummary, Summary
 from skipring.errors import WorldFormatError
-from skipring.sim.engine import World
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
 from skipring.world.adversaries import ADVERSARIES
@@ -336,14 +334,6 @@ def test_memory_is_written_and_read_back(code: str) -> None:
         snapshot = simulation.world.snapshot()
         assert parse_world(render_world(snapshot)) == without_senders(snapshot)
         simulation.run_round()
-
-
-def test_loaded_world_has_the_memory_of_the_dumped_one() -> None:
-    for code in ("A60", "A61", "A62", "A63", "A64", "A65", "A66"):
-        start = ADVERSARIES[code].build(9, Random(1))
-        world = World(start, seed=0, config=ProtocolConfig())
-        again = World(world.snapshot(), seed=0, config=ProtocolConfig())
-        assert again.snapshot() == world.snapshot()
 
 
 def without_senders(snapshot: Snapshot) -> Snapshot:
