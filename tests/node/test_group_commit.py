@@ -453,6 +453,24 @@ async def test_commit_of_many_topics_runs_in_a_thread(
     assert [thread is main for thread in threads] == [True, True, False]
 
 
+async def test_failed_commit_in_the_loop_raises_an_error_with_the_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LogStore.open(tmp_path) as store:
+        async with live_ring() as ring:
+            node = await ring.join("alone", store)
+            await publish(node, 1, 10)
+            disk = FullDisk(monkeypatch)
+            monkeypatch.setattr(durability_module, "INLINE_SYNC_S_MAX", 60.0)
+            with pytest.raises(StoreFullError, match="disk is full") as failed:
+                await publish(node, 2, 10)
+            assert len(failed.value.ids) == 1
+            assert node.durability.failures >= 1  # a tick may have tried again
+            disk.make_room()
+            await node.resend(TOPIC, failed.value.ids)
+            assert store.log(TOPIC).durable_end == 2
+
+
 # -- full disk ---------------------------------------------------------------------------------
 
 LARGE = 40_000  # bytes: a commit of this size runs in a thread
@@ -483,7 +501,7 @@ async def publish(node: NodeHost, number: int, size: int = 20_000) -> bytes:
 def held(ring: LiveRing, name: str) -> int:
     machine = ring.nodes[name].machine(TOPIC)
     assert machine is not None
-    return len(machine.trie())
+    return len(machine.index())
 
 
 async def test_full_disk_is_reported_and_the_node_keeps_serving(
