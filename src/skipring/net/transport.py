@@ -21,9 +21,10 @@ from skipring.core.name_registry import CONFLICT_TICKS, Conflict, ProcessId
 from skipring.core.peers import NodeId
 from skipring.net.addresses import AddressBook, join_address, supervisor_at
 from skipring.net.connection import PeerConnection
-from skipring.net.connection_limits import ConnectionLimits, PartialFrames
+from skipring.net.connection_limits import ConnectionLimits
 from skipring.net.dial_failure import HANDSHAKE_REASONS
 from skipring.net.name_guard import NameGuard, name_taken_text
+from skipring.net.partial_frames import PartialFrames
 from skipring.net.peer import BACK_OFF_MAX_S, DialBacks, RemotePeer
 from skipring.net.sockets import Listener
 from skipring.net.work_budget import WorkBudget

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from skipring.core.labels import Label
 from skipring.web.auth import FOREIGN
-from tests.web.browsing import N, Stage, colour_of, stranger, whole
+from tests.dashboard.browsing import N, Stage, colour_of, stranger, whole
 from tests.web.scenes import imagining, message_of, scene_of, tell
 
 pytestmark = pytest.mark.heavy
