@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 from threading import Thread
 from time import monotonic, sleep
+from typing import Any
 
 import pytest
 
@@ -24,15 +25,12 @@ from skipring.api.subscription import READ_MANY
 from skipring.api.topic_session import HealthState
 from skipring.blocking import READ_AHEAD, Connection, Subscription
 from skipring.errors import (
-    CursorError,
     InputError,
     SkipringError,
     StorageError,
     StoreBusyError,
-    StoreFullError,
 )
 from skipring.testing import Cluster
-from tests.support.disks import Disk
 
 TICK_S = 0.05
 DEADLINE_S = 60.0  # for operations that take a second or two
@@ -205,95 +203,6 @@ def test_read_many_returns_available_publications_up_to_the_limit() -> None:
         ]
 
 
-def test_waiting_read_many_returns_the_first_publications_that_arrive(
-    waiting: Queue[asyncio.AbstractEventLoop],
-) -> None:
-    with topic_of() as orders:
-        reading = in_thread(orders.read_many)
-        waiting.get(timeout=DEADLINE_S)
-        orders.publish_many([b"1", b"2"])
-        found = reading.get(timeout=DEADLINE_S)
-        assert isinstance(found, list)
-        assert [publication.payload for publication in found] == [b"1", b"2"]
-
-
-def test_waiting_read_many_returns_nothing_once_the_topic_is_left(
-    waiting: Queue[asyncio.AbstractEventLoop],
-) -> None:
-    with ring() as cluster, to(cluster) as node:
-        with node.subscribe("orders") as orders:
-            reading = in_thread(orders.read_many)
-            waiting.get(timeout=DEADLINE_S)
-        assert reading.get(timeout=DEADLINE_S) == []
-        assert orders.read_many() == []
-
-
-@pytest.mark.parametrize("limit", [0, -1])
-def test_limit_below_one_is_refused(limit: int) -> None:
-    with (
-        topic_of() as orders,
-        pytest.raises(InputError, match=f"limit: expected 1 or more, got {limit}"),
-    ):
-        orders.read_many(limit)
-
-
-def test_records_are_published_with_keys_and_headers_beside_plain_payloads() -> None:
-    with topic_of() as orders:
-        ids = orders.publish_many([b"plain", skipring.Record(b"full", b"k", {"a": "b"})])
-        found = orders.read_available()
-        assert [each.id for each in found] == ids
-        assert [(each.key, each.headers) for each in found] == [(None, {}), (b"k", {"a": "b"})]
-        with pytest.raises(InputError, match=r"records\[1\]: payload: expected bytes"):
-            orders.publish_many([b"good", skipring.Record("text")])  # type: ignore[arg-type]
-        assert orders.lag == 0
-
-
-def test_retry_publishes_the_same_publications_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = Disk(monkeypatch)
-    with topic_of(tmp_path) as orders:
-        disk.error = StoreFullError("no space")
-        with pytest.raises(StorageError) as failed:
-            orders.publish_many([b"one", b"two"])
-        assert failed.value.may_be_published
-        with pytest.raises(StorageError) as refused:
-            orders.publish(b"three")
-        assert not refused.value.may_be_published
-        with pytest.raises(InputError, match="the failed call sent nothing; publish again"):
-            orders.retry(refused.value)
-        with pytest.raises(StorageError) as again:
-            orders.retry(failed.value)
-        disk.error = None
-        assert orders.retry(again.value) == list(failed.value.ids)
-        found = orders.read_available()
-        assert [each.payload for each in found] == [b"one", b"two"]
-        assert [each.id for each in found] == list(failed.value.ids)
-
-
-@pytest.mark.parametrize(("start", "found"), [("earliest", [b"stored"]), ("latest", [])])
-def test_earliest_and_latest_are_synonyms_of_all_and_new(
-    start: str, found: list[bytes], tmp_path: Path
-) -> None:
-    with ring() as cluster:
-        with to(cluster, tmp_path) as node, node.subscribe("t") as topic:
-            topic.publish(b"stored")
-        with to(cluster, tmp_path) as node, node.subscribe("t", start=start) as topic:
-            assert [each.payload for each in topic.read_available()] == found
-
-
-def test_stale_cursor_is_refused_by_subscribe(tmp_path: Path) -> None:
-    with ring() as cluster:
-        with to(cluster, tmp_path / "one") as node, node.subscribe("orders") as orders:
-            orders.publish(b"one")
-            kept = str(orders.cursor())
-        with to(cluster, tmp_path / "two") as node:
-            with pytest.raises(CursorError, match="another data directory"):
-                node.subscribe("orders", start=kept)
-            with node.subscribe("orders", start="all") as orders:
-                assert orders.read_available() == []
-
-
 def test_threads_share_publications_and_all_end() -> None:
     many = 300
     with topic_of() as orders:
@@ -437,24 +346,32 @@ def test_call_that_ignores_the_end_of_the_connection_fails(
         assert isinstance(staying.get(timeout=DEADLINE_S), SkipringError)
 
 
-def test_call_overlooked_by_the_dying_thread_still_fails() -> None:
-    with ring() as cluster, to(cluster) as node:
-        thread = node._thread
-        serving = thread._serving
-        assert serving is not None
-        loops: Queue[asyncio.AbstractEventLoop] = Queue()
+def test_call_overlooked_by_the_dying_thread_still_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.new_event_loop()
 
-        async def stay() -> None:
-            loops.put(asyncio.get_running_loop())
-            await asyncio.Event().wait()
+    def run_without_end(serving: Coroutine[Any, Any, None]) -> None:
+        tasks.append(loop.create_task(serving))
+        loop.run_forever()
 
-        staying = in_thread(lambda: thread.call(stay))
-        loop = loops.get(timeout=DEADLINE_S)
-        thread._end(None)
-        assert isinstance(staying.get(timeout=DEADLINE_S), SkipringError)
-        with pytest.raises(SkipringError, match="not connected"):
-            thread.call(stay)
-        loop.call_soon_threadsafe(serving.cancel)
+    async def stop_loop(*_: object) -> None:
+        loop.stop()
+        await asyncio.Event().wait()
+
+    tasks = list[asyncio.Task[None]]()
+    with ring() as cluster:
+        monkeypatch.setattr(asyncio, "run", run_without_end)
+        with to(cluster) as node:
+            orders = node.subscribe("orders").open()
+            monkeypatch.setattr(Reader, "arrival", stop_loop)
+            with pytest.raises(SkipringError):
+                orders.read()
+            with pytest.raises(SkipringError, match="not connected"):
+                orders.read()
+            tasks += asyncio.all_tasks(loop) - {*tasks}
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            loop.close()
 
 
 # -- Ctrl-C ----------------------------------------------------------------------------------

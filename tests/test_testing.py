@@ -115,16 +115,6 @@ def test_cluster_without_nodes_cannot_be_damaged() -> None:
     asyncio.run(scene())
 
 
-def test_closing_leaves_no_task_behind() -> None:
-    async def scene() -> None:
-        async with Cluster(n=4) as cluster:
-            await cluster.wait_healthy()
-            cluster.kill("n01")
-        await cluster.until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
-
-    asyncio.run(scene())
-
-
 # -- members in other processes --------------------------------------------------------------
 
 
@@ -270,11 +260,6 @@ def test_corrupted_nodes_know_the_addresses_of_nodes_they_refer_to() -> None:
                 assert all(book.find(other) for other in named - {name})
 
     asyncio.run(scene())
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_small_cluster_heals(n: int) -> None:
-    heals(lambda cluster: cluster.corrupt(seed=2), n)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])

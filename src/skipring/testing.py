@@ -360,7 +360,7 @@ class Cluster:
                 yield str(each)
         yield from map(str, publication_violations(ForeignView(topic, roster, machines, killed)))
         if statuses:
-            own = {n: (it.index().root(), it.replica.log.records) for n, it in machines.items()}
+            own = {n: (it.trie().root(), it.replica.log.records) for n, it in machines.items()}
             seen = own | {name: (it.root, it.count) for name, it in statuses.items()}
             yield from map(str, root_violations(seen))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 from typing import cast
 
 import pytest
-from msgspec.structs import replace
 
 from skipring.admin import chaos_plans as plans
 from skipring.admin.chaos_client import ChaosClient, apply_plan, open_chaos_client
@@ -19,6 +19,7 @@ from skipring.errors import InputError, SkipringError, UnreachableError
 from skipring.node.chaos_server import REFUSALS
 from skipring.rpc.client import RpcClient
 from skipring.testing import Cluster
+from tests.support.connections import to
 from tests.support.scenes import in_loop, inside
 
 TOPIC = "news"
@@ -39,11 +40,13 @@ def addresses_of(cluster: Cluster) -> tuple[str, ...]:
     return tuple(cluster.url.removeprefix("skipring://").split(","))
 
 
-async def join_without_chaos(cluster: Cluster, name: str) -> None:
-    """Start a node without chaos enabled and let it join."""
-    cluster._settings = replace(cluster._settings, is_chaotic=False)
-    await cluster.join(name)
-    await cluster.wait_healthy()
+@asynccontextmanager
+async def joined_without_chaos(cluster: Cluster, name: str) -> AsyncIterator[Counter[str]]:
+    """Let a node without chaos enabled join; yield the counts of its transport."""
+    async with to(cluster, name=name) as node, node.subscribe(TOPIC) as news:
+        await news.synced(30)
+        await cluster.wait_healthy()
+        yield node.session.host.links.counts
 
 
 # -- applied damage heals --------------------------------------------------------------------
@@ -130,33 +133,32 @@ async def test_supervisor_can_be_killed(cluster: Cluster, client: ChaosClient, /
 
 @inside(chaotic, n=3)
 async def test_one_refusal_prevents_all_damage(cluster: Cluster, client: ChaosClient, /) -> None:
-    await join_without_chaos(cluster, "sound")
-    members = await client.members()
-    with pytest.raises(
-        SkipringError, match=r"^sound was not started with chaos enabled, so nothing was damaged"
-    ):
-        await client.apply(plans.adversarial("A15", TOPIC, members, seed=0))
-    assert cluster.violations() == []
-    assert cluster.node("sound").links.counts[REFUSALS] == 1
+    async with joined_without_chaos(cluster, "sound") as counts:
+        members = await client.members()
+        why = r"^sound was not started with chaos enabled, so nothing was damaged"
+        with pytest.raises(SkipringError, match=why):
+            await client.apply(plans.adversarial("A15", TOPIC, members, seed=0))
+        assert cluster.violations() == []
+        assert counts[REFUSALS] == 1
 
 
 @inside(chaotic, n=3)
 async def test_node_outside_the_plan_need_not_consent(
     cluster: Cluster, client: ChaosClient, /
 ) -> None:
-    await join_without_chaos(cluster, "sound")
-    await client.apply(plans.no_database())
-    assert cluster.node("sound").links.counts[REFUSALS] == 0
-    await cluster.wait_healthy()
+    async with joined_without_chaos(cluster, "sound") as counts:
+        await client.apply(plans.no_database())
+        assert counts[REFUSALS] == 0
+        await cluster.wait_healthy()
 
 
 @inside(chaotic, n=3)
 async def test_refusing_nodes_do_not_prevent_healing_of_others(
     cluster: Cluster, client: ChaosClient, /
 ) -> None:
-    await join_without_chaos(cluster, "sound")
-    members = await client.members()
-    done = await client.apply_to_consenting(plans.healed(members))
+    async with joined_without_chaos(cluster, "sound"):
+        members = await client.members()
+        done = await client.apply_to_consenting(plans.healed(members))
     assert sorted(done) == ["n00", "n01", "n02"]
 
 

@@ -27,7 +27,7 @@ LIVE = tuple("abcdefgh")
 def statuses(*names: NodeId, count: int = 40, root: bytes = bytes(16)) -> dict[NodeId, NodeStatus]:
     """Return the statuses of members with stored publications."""
     own = (label("01"), peer("0", "a"), None, None, ((label("1"), "b"),), {}, {})
-    return {name: NodeStatus(0, True, *own, count, count, root) for name in names}
+    return {name: NodeStatus(0, *own, True, count, count, root) for name in names}
 
 
 def texts_in(plain: object) -> Iterator[str]:

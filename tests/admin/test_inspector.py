@@ -13,10 +13,11 @@ from skipring.admin import inspector as module
 from skipring.admin.inspector import Inspection, Inspector, TopicContents, open_inspector
 from skipring.core import log_pages
 from skipring.core.batches import RecordBatch
-from skipring.core.events import Overwritten
+from skipring.core.events import Overwritten, Received, UnsubscribeRequested
 from skipring.core.labels import Label
 from skipring.core.log import MemoryLog, PageLimits
 from skipring.core.log_messages import FetchLog, LogPage, Refused
+from skipring.core.messages import UNRECORDED
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.core.prefix import ALL
 from skipring.core.state import SubscriberState, SupervisorState, legitimate_state
@@ -25,6 +26,7 @@ from skipring.core.summaries import EMPTY_ROOT
 from skipring.core.trie import PublicationTrie
 from skipring.errors import InputError, SkipringError, UnreachableError
 from skipring.net.addresses import AddressBook
+from skipring.rpc.client import RpcClient
 from skipring.testing import Cluster
 from skipring.wire.framing import DATA, Frame
 from skipring.wire.rpc import (
@@ -65,7 +67,7 @@ async def standing_still(
     async with live_ring(*states, tick_s=STILL_S) as ring:
         book = ring.supervisor.links.book
         await until(lambda: len(book.hints(states)) == len(states))
-        await until(lambda: ring.supervisor._flushing is None and nothing_is_on_its_way(ring))
+        await until(lambda: nothing_is_on_its_way(ring))
         for name, state in states.items():
             node = ring.nodes[name]
             node.links.book.learn({other: each.address for other, each in ring.nodes.items()})
@@ -186,7 +188,11 @@ async def test_queued_and_unreachable_nodes_are_in_the_world_file() -> None:
 async def test_live_node_outside_the_topic_is_not_a_member() -> None:
     database = SupervisorState(database=database_of("abc"))
     async with standing_still(legitimate("abc"), database) as (ring, inspector):
-        ring.nodes["b"]._topics._machines.clear()
+        node, supervisor = ring.nodes["b"], ring.supervisor
+        node.dispatch(TOPIC, UnsubscribeRequested())
+        node.dispatch(TOPIC, Received(UNRECORDED, SUPERVISOR))
+        await until(lambda: supervisor.counts["Unsubscribe"] == 1)
+        supervisor.dispatch(TOPIC, Overwritten(database))
         seen = await inspector.inspect(TopicContents.NOTHING)
     assert seen.snapshot.subscribers["b"] == SubscriberState(member=False)
     assert "b" not in seen.statuses
@@ -204,7 +210,7 @@ async def test_three_thousand_publications_are_read_in_pages_and_once_for_equal_
         for number in range(3000):
             await cluster.publish("n00", str(number).encode())
         await cluster.wait_healthy()
-        asked = counted_questions(inspector)
+        asked = counted_questions(monkeypatch)
         seen = await inspector.inspect(TopicContents.IDS)
         assert asked["FetchLog"] == 3
         ids = {batch.id for batch in cluster.snapshot().subscribers["n03"].publications}
@@ -218,18 +224,21 @@ async def test_three_thousand_publications_are_read_in_pages_and_once_for_equal_
         assert asked["FetchLog"] == 0
 
 
-def counted_questions(inspector: Inspector) -> Counter[str]:
+def counted_questions(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the requests of each kind."""
-    client, asked = inspector._client, Counter[str]()
-    ask = client.request
+    ask, asked = RpcClient.request, Counter[str]()
 
     async def count(
-        topic: str, to: NodeId, question: Callable[[int], RuntimeMessage], *rest: object
+        client: RpcClient,
+        topic: str,
+        to: NodeId,
+        question: Callable[[int], RuntimeMessage],
+        *rest: object,
     ) -> object:
         asked[type(question(0)).__name__] += 1
-        return await ask(topic, to, question, *rest)  # type: ignore[arg-type]
+        return await ask(client, topic, to, question, *rest)  # type: ignore[arg-type]
 
-    client.request = count  # type: ignore[method-assign,assignment]
+    monkeypatch.setattr(RpcClient, "request", count)
     return asked
 
 
@@ -239,12 +248,12 @@ async def test_node_that_lacks_publications_is_found_by_its_root() -> None:
     async with standing_still(legitimate("abc"), database) as (ring, inspector):
         for number in range(5):
             await ring.publish("a", str(number).encode())
-        await until(lambda: all(len(machine_of(ring, name).index()) == 5 for name in "abc"))
+        await until(lambda: all(len(machine_of(ring, name).trie()) == 5 for name in "abc"))
         await until(lambda: nothing_is_on_its_way(ring))  # such as a second copy
         machine = machine_of(ring, "c")
         lost = machine.publications[3]
         ring.nodes["c"].logs.by_topic[TOPIC].discard(3)
-        machine.index().remove(lost.id)
+        machine.replica.index().remove(lost.id)
         seen = await inspector.inspect(TopicContents.DIFFERENCES)
     assert faults(seen) == ["PUB: c lacks 1 of 5 publications"]
 
@@ -254,8 +263,8 @@ async def test_root_that_contradicts_stored_publications_is_a_wrong_digest() -> 
     database = SupervisorState(database=database_of("ab"))
     async with standing_still(legitimate("ab"), database) as (ring, inspector):
         await ring.publish("a", b"hello")
-        await until(lambda: len(machine_of(ring, "b").index()) == 1)
-        machine_of(ring, "b").index().corrupt({ALL: bytes(16)})
+        await until(lambda: len(machine_of(ring, "b").trie()) == 1)
+        machine_of(ring, "b").replica.index().corrupt({ALL: bytes(16)})
         seen = await inspector.inspect(TopicContents.DIFFERENCES)
     assert seen.snapshot.subscribers["b"].hashes == {ALL: bytes(16)}
     assert [fault for fault in faults(seen) if fault.startswith("PUB: b")]

@@ -119,23 +119,6 @@ async def test_busy_publisher_yields_to_other_tasks() -> None:
         await read_some(reader, 100)
 
 
-async def test_reading_ends_when_block_is_left() -> None:
-    async with Cluster(n=0) as cluster, to(cluster) as node:
-        async with node.subscribe("orders") as orders:
-            await orders.publish(b"one")
-
-            async def read() -> list[Publication]:
-                return [publication async for publication in orders]
-
-            reading = asyncio.create_task(read())
-            await cluster.until(lambda: orders.lag == 0)
-        async with asyncio.timeout(DEADLINE_S):
-            assert payloads(await reading) == [b"one"]
-        with pytest.raises(SkipringError, match="no longer subscribed"):
-            await orders.publish(b"two")
-        assert orders.health().reasons == ("not subscribed",)
-
-
 # -- stored publications ---------------------------------------------------------------------
 
 
@@ -165,30 +148,7 @@ async def test_stored_publications_are_replayed_according_to_start(
             assert orders.lag == 0
 
 
-async def test_cancelled_publish_leaves_store_usable(tmp_path: Path) -> None:
-    async with (
-        Cluster(n=0) as cluster,
-        to(cluster, data_dir=tmp_path) as node,
-        node.subscribe("orders") as orders,
-    ):
-        for _ in range(10):
-            first = asyncio.create_task(orders.publish(b"given up"))
-            second = asyncio.create_task(orders.publish(b"kept"))
-            await asyncio.sleep(0)
-            first.cancel()
-            assert len(await second) == 32
-        assert len(await read_some(orders, 20)) == 20
-
-
 # -- leaving --------------------------------------------------------------------------------
-
-
-async def test_member_is_removed_after_leaving() -> None:
-    async with Cluster(n=2) as cluster:
-        async with to(cluster) as node, node.subscribe(cluster.topic) as news:
-            await news.synced(DEADLINE_S)
-            assert await news.leave()
-        await cluster.wait_healthy()
 
 
 async def test_closing_leaves_no_task_behind() -> None:

@@ -111,27 +111,6 @@ async def test_all_records_of_a_batch_reach_the_reader_of_another_member_at_once
         assert [each.id for each in found] == made
 
 
-@pytest.mark.parametrize("has_disk", [False, True])
-async def test_concurrent_calls_share_a_batch_and_none_waits(
-    tmp_path: Path, has_disk: bool
-) -> None:
-    async with (
-        Cluster(n=0) as cluster,
-        to(cluster, tmp_path if has_disk else None) as node,
-        node.subscribe("t") as topic,
-    ):
-        lone = asyncio.create_task(topic.publish(b"lone"))
-        await asyncio.sleep(0)
-        assert topic.lag == 1  # published in the first step of the call
-        await lone
-        payloads = [b"%d" % number for number in range(50)]
-        ids = await asyncio.gather(*map(topic.publish, payloads))
-        sizes = batch_sizes(node, "t")
-        assert (len(sizes), sum(sizes)) == (3, 51)  # the first call of the iteration is alone
-        found = (await topic.read_available())[1:]
-        assert [(each.payload, each.id) for each in found] == list(zip(payloads, ids, strict=True))
-
-
 # -- ids -------------------------------------------------------------------------------------
 
 

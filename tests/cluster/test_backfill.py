@@ -102,7 +102,7 @@ def machine_of(node: NodeHost) -> Subscriber:
 
 
 def ids_of(node: NodeHost) -> set[bytes]:
-    return set(machine_of(node).index().keys())
+    return set(machine_of(node).trie().keys())
 
 
 def published_by(nodes: list[NodeHost]) -> set[bytes]:

@@ -296,10 +296,10 @@ async def test_open_connection_ends_when_the_peer_certificate_expires(
 async def test_certificates_are_not_checked_without_connections(a: Machine) -> None:
     one = a.host()
     async with running(one):
-        assert one.links._checking is None
+        assert one.links.certificate_timer is None
         async with call(one, a.credentials().client_context()):
-            await until(lambda: one.links._checking is not None)
-        await until(lambda: one.links._checking is None)
+            await until(lambda: one.links.certificate_timer is not None)
+        await until(lambda: one.links.certificate_timer is None)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 

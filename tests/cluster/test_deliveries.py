@@ -303,11 +303,9 @@ async def test_delivery_log_is_written_while_the_node_runs(tmp_path: Path) -> No
 async def test_node_starts_with_a_damaged_delivery_log(tmp_path: Path) -> None:
     async with Cluster(n=2, data_dir=tmp_path) as cluster:
         await publish_all(cluster)
-        cluster.kill("n01")
-        await cluster._killed["n01"]
-        for path in (tmp_path / "n01" / FOLDER).iterdir():
-            path.write_bytes(b"no deliveries at all" * 1000)
-        await cluster.restart("n01")
+    for path in (tmp_path / "n01" / FOLDER).iterdir():
+        path.write_bytes(b"no deliveries at all" * 1000)
+    async with Cluster(n=2, data_dir=tmp_path) as cluster:
         assert await reported(cluster.node("n01")) == {}
         await cluster.wait_healthy()
         key = await cluster.publish("n01", b"again")
@@ -357,6 +355,12 @@ async def test_client_program_with_data_directory_keeps_its_delivery_log(tmp_pat
 # -- a disk that refuses writes ----------------------------------------------------------------
 
 
+def has_failed_again(tracing: DeliveryLogFlusher, trace: DeliveryLog, known: int) -> bool:
+    """Request a write; return True once more writes have failed than are known."""
+    tracing.request_write()
+    return trace.failures > known
+
+
 async def test_failed_write_of_the_delivery_log_is_logged_once(tmp_path: Path) -> None:
     with logged() as lines, on_disk(tmp_path, 100) as (store, archive):
         trace = DeliveryLog.open(tmp_path, store)
@@ -364,8 +368,7 @@ async def test_failed_write_of_the_delivery_log_is_logged_once(tmp_path: Path) -
         (tmp_path / FOLDER).write_bytes(b"no directory")
         for offset in range(3):
             recorded(trace, range(offset, offset + 1))
-            tracing.request_write()
-            await until(lambda known=offset: trace.failures > known and not tracing._running)
+            await until(partial(has_failed_again, tracing, trace, trace.failures))
         assert paged(trace, archive)[0] == expected(archive, range(3))
         await tracing.close()
     assert the_line(lines, "delivery_log_failed")["reason"]

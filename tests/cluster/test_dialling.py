@@ -84,7 +84,7 @@ async def test_address_of_another_node_is_dialled_with_backoff() -> None:
         a.book.learn({"b": c.address})
         a.links.send("b", note(1))
         await until(lambda: is_refused_as_wrong_peer_by(a))
-        assert a.links.peer("b")._failures == 1
+        assert a.links.peer("b").failures == 1
 
 
 async def test_frames_for_a_peer_without_handshake_are_counted(
@@ -97,7 +97,7 @@ async def test_frames_for_a_peer_without_handshake_are_counted(
         await until(lambda: a.links.counts["no greeting"] > 0)
         await until(lambda: len(asyncio.all_tasks()) == 1)
         assert not a.links.connections
-        assert a.links.peer("b")._waiting == []
+        assert a.links.peer("b").waiting_bytes == 0
 
 
 async def test_one_connection_suffices_for_a_peer_with_a_slow_handshake() -> None:
@@ -184,8 +184,8 @@ async def test_failed_dial_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None
         a.links.send("b", note(1))
         await until(lambda: a.counts == {"cannot connect": 1})
         a.links.sweep()
-        assert a.links.peer("b")._failures == 1, "not at once"
-        a.links.peer("b")._failed_s -= 6.0
+        assert a.links.peer("b").failures == 1, "not at once"
+        monkeypatch.setattr(partner_module, "DIAL_FAILURE_S", -1.0)
         a.links.sweep()
         assert a.links.peers == {}
 
@@ -238,8 +238,8 @@ async def test_simultaneous_dials_use_the_link_of_the_smaller_name() -> None:
         a.links.send("b", note(1))
         b.links.send("a", note(1))
         await until(lambda: len(a.links.connections) == len(b.links.connections) == 2)
-        await until(lambda: len(a.links.peer("b")._spare) == 1)
-        await until(lambda: len(b.links.peer("a")._spare) == 1)
+        links = a.links.connections | b.links.connections
+        await until(lambda: all(link.is_greeted for link in links))
         assert link_of(a, "b").is_dialled
         assert not link_of(b, "a").is_dialled
 
@@ -251,7 +251,7 @@ async def test_used_spare_link_stays_and_unused_spare_link_is_closed() -> None:
         second.write(HELLO + note(1))
         await first.confirm_other_connection()
         await until(lambda: a.numbers("b") == [1])
-        (spare,) = a.links.peer("b")._spare
+        (spare,) = a.links.connections - {link_of(a, "b")}
         for number in (2, 3):  # it is used repeatedly, each time nearly too late
             a.links.sweep()
             spare.used_s -= SPARE_S * 0.7

@@ -45,14 +45,9 @@ async def test_all_topics_of_a_process_use_the_incarnation_of_its_handshake() ->
             async with news:
                 await news.publish(b"same")
                 numbers.append((await anext(news)).seq)
-        incarnations = greeted(cluster, "ann")
-    assert {number >> COUNTER_BITS for number in numbers} == incarnations
-
-
-def greeted(cluster: Cluster, name: str) -> set[int]:
-    """Return the incarnations in the handshakes of a node with the supervisor."""
-    entries = cluster.supervisor().links._names._admitted.values()
-    return {entry.process.incarnation for entry in entries if entry.name == name}
+        book = cluster.supervisor().links.book
+        greeted = book.incarnation_at("ann", book.find("ann") or "")
+    assert {number >> COUNTER_BITS for number in numbers} == {greeted}
 
 
 async def test_rejoined_topic_continues_with_other_numbers() -> None:

@@ -51,7 +51,7 @@ async def ticks(ring: ProxiedRing, count: int) -> None:
 
 def roots(ring: ProxiedRing) -> set[bytes]:
     machines = [node.machine(TOPIC) for node in ring.nodes.values()]
-    return {machine.index().root() for machine in machines if machine is not None}
+    return {machine.trie().root() for machine in machines if machine is not None}
 
 
 async def publish(ring: ProxiedRing, stage: str) -> list[bytes]:

@@ -146,17 +146,6 @@ def test_new_part_of_a_pack_is_encoded_again(host: Host, written: list[WireMessa
     assert len(written) == 2
 
 
-def test_known_publications_are_not_forwarded(host: Host) -> None:
-    host.receive(came(PublishMany((made(0), made(1)))))
-    assert host.receive(came(PublishNew(made(0)))) == []
-    assert host.receive(came(PublishMany((made(1), made(0))))) == []
-
-
-def test_pack_of_several_publishers_is_forwarded_complete(host: Host) -> None:
-    pack = (made(3), made(0, "y"), made(2))
-    assert host.receive(came(PublishMany(pack, 1))) == [encode(TOPIC, PublishMany(pack, 2))]
-
-
 def test_invalid_batches_of_a_pack_are_not_forwarded(host: Host) -> None:
     forged = replace(made(2), first=7)
     unreadable = RecordBatch("z", 4, 1, b"\xc1").with_id(TOPIC)
@@ -173,10 +162,6 @@ def test_hop_counts_of_any_size_are_incremented(host: Host, before: int, after: 
     assert host.receive(came(PublishMany(pack, before))) == [
         encode(TOPIC, PublishMany(pack, after))
     ]
-
-
-def test_pack_of_one_is_forwarded_as_a_single_publication(host: Host) -> None:
-    assert host.receive(came(PublishMany((made(0),), 0))) == [encode(TOPIC, PublishNew(made(0), 1))]
 
 
 @pytest.mark.parametrize(

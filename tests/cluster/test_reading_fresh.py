@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -30,24 +29,6 @@ TOPIC = "news"
 def made(first: int) -> RecordBatch:
     """Return a batch of two records of another publisher."""
     return batch_of(b"x", b"y", publisher="a", first=first, topic=TOPIC)
-
-
-async def test_cursor_never_exceeds_the_durable_mark(tmp_path: Path) -> None:
-    """Read before the commit; after a crash these publications are read again."""
-    async with Cluster(n=0) as cluster, to(cluster, tmp_path) as node:
-        session = TopicSession(node.session, TOPIC, "all")
-        news = await Subscription(session).__aenter__()
-        await news.publish(b"durable")
-        host = node.session.host
-        host.ticker.stop()  # nothing else is committed
-        host.dispatch(TOPIC, Received(PublishNew(made(0)), "b"))
-        assert (news.lag, session.reader.end) == (3, 3)
-        found = await news.read_many(timeout=DEADLINE_S)
-        assert [each.offset for each in found] == [0, 1, 2]
-        assert (news.lag, session.reader.offset) == (0, 3)
-        assert news.cursor().offset == 1
-        await host.durability.wait_durable()
-        assert news.cursor().offset == 3
 
 
 async def test_closed_node_has_all_delivered_publications_on_its_disk(tmp_path: Path) -> None:
@@ -116,29 +97,6 @@ async def test_batches_are_read_once_and_completely_by_other_members() -> None:
         assert sorted(each.id for each in found) == sorted(ids)
         await cluster.until(lambda: session.reader.end == len(payloads))
         assert reader.lag == 0  # no publication twice
-
-
-def _broken() -> Iterator[bytes]:
-    yield b"good"
-    raise InputError("no more")
-
-
-@pytest.mark.parametrize(
-    "payloads",
-    [
-        *([b"good", "text"], [b"good", None], [b"good", bytes(1 << 20)]),
-        *("text", b"bytes", None, 7, _broken()),
-    ],
-    ids=[
-        *("a text", "nothing", "too large"),
-        *("only a text", "only bytes", "nothing at all", "a number", "an error"),
-    ],
-)
-async def test_invalid_publication_prevents_the_whole_batch(payloads: Iterable[bytes]) -> None:
-    async with Cluster(n=0) as cluster, to(cluster) as node, node.subscribe(TOPIC) as news:
-        with pytest.raises(InputError):
-            await news.publish_many(payloads)
-        assert news.lag == 0
 
 
 async def test_publishing_no_payloads_does_nothing() -> None:

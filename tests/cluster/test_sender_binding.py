@@ -88,7 +88,7 @@ async def test_forged_confirmation_does_not_make_synced_succeed() -> None:
         assert machine is not None
         waiting = asyncio.create_task(news.synced(timeout=1.0))
         await asyncio.sleep(0)
-        lies = [TrieEqual(name, machine.index().root()) for name in neighbours]
+        lies = [TrieEqual(name, machine.trie().root()) for name in neighbours]
         await send_stream(port_of(node.session.host.address), forged(*lies))
         with pytest.raises(TimeoutError):
             await waiting

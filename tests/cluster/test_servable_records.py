@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import msgpack
 from msgspec.structs import replace
 
-from skipring.core.batches import BODY_BYTES_MAX, OVERHEAD_BYTES, BatchRecord, RecordBatch
+from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.effects import Discard, Origin, Outbox, Rejected
 from skipring.core.limits import (
     HEADERS_BYTES_MAX,
@@ -23,15 +23,14 @@ from skipring.core.limits import (
 )
 from skipring.core.log import Log, MemoryLog
 from skipring.core.log_messages import FetchLog, LogPage
-from skipring.core.log_pages import CONTENT_PAGE, LISTING_PAGE, log_page
+from skipring.core.log_pages import CONTENT_PAGE, log_page
 from skipring.core.messages import PublishNew
 from skipring.core.replica import Replica
 from skipring.core.scrub import Scrubber
 from skipring.errors import MessageError
 from skipring.storage.store import LogStore
 from skipring.wire.codec import decode, encode
-from skipring.wire.framing import DATA_BYTES_MAX
-from tests.support.batches import batch, batch_of, with_rows
+from tests.support.batches import batch, with_rows
 from tests.wire.samples import the_frame
 
 TOPIC = "news"
@@ -121,12 +120,6 @@ def by_offset(page: LogPage) -> Iterator[tuple[int, RecordBatch]]:
 # -- accepted batches ----------------------------------------------------------------------
 
 
-def test_largest_record_and_a_full_page_fit_into_one_frame() -> None:
-    assert len(LARGEST.body) <= BODY_BYTES_MAX
-    rest = 2 * OVERHEAD_BYTES + 1024  # the fields of the last batch and of the page
-    assert CONTENT_PAGE.bytes_max + BODY_BYTES_MAX + rest <= DATA_BYTES_MAX
-
-
 @settings(max_examples=15, deadline=None)
 @given(
     sizes=st.lists(
@@ -161,47 +154,6 @@ def test_every_accepted_batch_is_served_by_every_request(
         assert served(log) == stored
         store.commit()
         assert served(log) == stored
-
-
-def test_batches_on_disk_are_served_except_discarded_ones(tmp_path: Path) -> None:
-    stored = [batch_of(*[bytes(1000)] * 3, first=3 * n, topic=TOPIC) for n in range(1500)]
-    with LogStore.open(tmp_path) as store:
-        log = store.log(TOPIC)
-        for each in stored:
-            log.append(each)
-        store.commit()
-        log.discard(10)  # the second record of the fourth batch
-        expected = [each for each in stored if each is not stored[3]]
-        assert served(log) == expected
-        store.commit()
-        assert served(log) == expected
-
-
-def test_gaps_are_skipped_even_over_a_whole_page(tmp_path: Path) -> None:
-    stored = [small(n) for n in range(6000)]
-    with LogStore.open(tmp_path) as store:
-        log, memory = store.log(TOPIC), MemoryLog(stored)
-        for each in stored:
-            log.append(each)
-        store.commit()
-        for each in (log, memory):
-            for offset in range(5500):
-                each.discard(offset)
-            assert served(each) == stored[5500:]
-
-
-@pytest.mark.parametrize("contents", [True, False])
-def test_one_answer_does_not_read_the_whole_disk(contents: bool, tmp_path: Path) -> None:
-    with LogStore.open(tmp_path) as store:
-        log = store.log(TOPIC)
-        for n in range(20):
-            log.append(batch(bytes(500_000), first=n, topic=TOPIC))
-        limits = CONTENT_PAGE if contents else LISTING_PAGE
-        for _ in range(2):
-            page = log_page(log, FetchLog(1, "", 0, 0, END, 0, 0, contents=contents))
-            assert page.next is not None
-            assert len(page.batches) <= limits.scanned_bytes_max // 500_000 + 1 < 20
-            store.commit()
 
 
 # -- refused batches ---------------------------------------------------------------------------

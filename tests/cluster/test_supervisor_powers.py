@@ -10,7 +10,6 @@ from skipring.core.labels import Label
 from skipring.core.messages import PublishMany, PublishNew, SetConfiguration
 from skipring.core.peers import SUPERVISOR, Peer
 from skipring.core.state import SubscriberState
-from skipring.net.addresses import supervisor_at
 from tests.support.connections import healthy_cluster
 from tests.support.machines import subscriber
 
@@ -25,21 +24,6 @@ async def test_supervisor_receives_no_publication() -> None:
         received = set(cluster.supervisor().counts)
     assert "Subscribe" in received
     assert not received & CARRIERS
-
-
-async def test_supervisor_is_not_obeyed_in_topics_of_another_supervisor() -> None:
-    async with healthy_cluster(n=1, supervisors=2) as cluster:
-        node = cluster.node(cluster.nodes[0])
-        own = node.supervisor_of(cluster.topic)
-        order = SetConfiguration(None, None, None)
-        is_obeyed = [
-            node.membership.is_obeyed(supervisor_at(address), cluster.topic, order)
-            for address in sorted(
-                (cluster.supervisor(number).address for number in range(2)),
-                key=lambda address: address != own,
-            )
-        ]
-    assert is_obeyed == [True, False]
 
 
 @pytest.mark.parametrize(

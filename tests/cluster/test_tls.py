@@ -70,7 +70,7 @@ async def test_many_frames_of_all_sizes_arrive_in_order(papers: Papers) -> None:
         a.knows(b)
         for number, size in enumerate(sizes):
             a.links.send("b", parcel(number, size))
-            await until(lambda: a.links.peer("b")._size < 1 << 21)
+            await until(lambda: a.links.peer("b").waiting_bytes < 1 << 21)
         await until(lambda: len(b.got) == len(sizes))
         got = [getattr(message, "publication") for _, message in b.got]  # noqa: B009
         assert [(p.first, len(p.records()[0].payload)) for p in got] == list(enumerate(sizes))

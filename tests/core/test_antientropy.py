@@ -39,14 +39,13 @@ from skipring.core.summaries import (
 from skipring.sim.engine import World
 from skipring.sim.schedulers import Synchronous, run_rounds
 from skipring.world.snapshot import Parcel
-from tests.support.batches import batch, with_rows
+from tests.support.batches import batch
 from tests.support.conversations import standing_ring
 from tests.support.fake_host import Sent
 from tests.support.machines import (
     FAST,
     ME,
     PAPER,
-    TOPIC,
     Scripted,
     label,
     only,
@@ -746,18 +745,6 @@ def test_request_for_a_publication_that_is_gone_is_not_answered() -> None:
     assert party.receive(CheckAndPublish("u", (), 0, (wanted,))) == []
 
 
-@pytest.mark.parametrize(
-    "forged",
-    [replace(written(1, b"news"), first=-1), with_rows([[b"news", -1]], topic=TOPIC)],
-    ids=["number", "time"],
-)
-def test_publication_with_a_negative_number_is_rejected(forged: RecordBatch) -> None:
-    party = Party("u")
-    party.receive(Publications((forged,)))
-    assert party.ids == set()
-    assert party.all(Rejected) == [Rejected(1)]
-
-
 def test_root_is_not_compared_while_a_large_index_backlog_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -953,6 +940,6 @@ def test_neighbour_that_sends_a_history_slowly_does_not_block_others() -> None:
             world.channels.append(Parcel("a", Publications(dripped), "b", world.next_serial))
             world.next_serial += 1
         run_rounds(world, Synchronous(), 1)
-        if set(newcomer.index().keys()) >= {each.id for each in made}:
+        if set(newcomer.trie().keys()) >= {each.id for each in made}:
             return
     raise AssertionError(f"{newcomer.count} publications")

@@ -9,36 +9,12 @@ from skipring.core.labels import CIRCLE, LABEL_BITS, Label
 from tests.support.machines import unhurried
 from tests.support.strategies import labels
 
-indices = st.integers(0, 63).map(lambda bits: 1 << bits) | st.integers(0, (1 << LABEL_BITS) - 1)
 bit_strings = st.just("0") | st.text("01", max_size=LABEL_BITS - 1).map(lambda head: head + "1")
-
-
-def paper_l(index: int) -> str:
-    """Return l(x) of section 2.1: the leading bit of the binary form moves to the end."""
-    digits = format(index, "b")
-    return digits[1:] + digits[0]
 
 
 def paper_r(bits: str) -> int:
     """Return r(y) of section 2.1, the sum of y_i / 2^i, in units of 2^-64."""
     return sum(CIRCLE >> place for place, bit in enumerate(bits, start=1) if bit == "1")
-
-
-def test_first_labels_are_those_of_the_paper() -> None:
-    first = [Label.nth(index).bits for index in range(8)]
-    assert first == ["0", "1", "01", "11", "001", "011", "101", "111"]
-
-
-@unhurried
-@given(indices)
-def test_nth_label_is_l_of_the_paper(index: int) -> None:
-    assert Label.nth(index).bits == paper_l(index)
-
-
-@unhurried
-@given(indices)
-def test_index_is_the_inverse_of_l(index: int) -> None:
-    assert Label.nth(index).index == index
 
 
 @unhurried
@@ -52,24 +28,6 @@ def test_every_label_is_a_value_of_l(own: Label) -> None:
 @example("0" * 63 + "1")
 def test_parsing_and_writing_bits_are_inverse(bits: str) -> None:
     assert Label.parse(bits).bits == str(Label.parse(bits)) == bits
-
-
-@unhurried
-@given(labels())
-def test_writing_bits_and_parsing_are_inverse(own: Label) -> None:
-    assert Label.parse(own.bits) == own
-
-
-@unhurried
-@given(bit_strings)
-def test_position_of_a_label_is_r_of_its_bits(bits: str) -> None:
-    assert Label.parse(bits).position == paper_r(bits)
-
-
-@unhurried
-@given(bit_strings)
-def test_length_of_a_label_is_its_number_of_bits(bits: str) -> None:
-    assert Label.parse(bits).length == len(bits)
 
 
 @unhurried

@@ -286,7 +286,7 @@ def test_known_publication_from_repair_is_not_announced() -> None:
 def test_repair_of_more_than_a_few_publications_is_not_announced() -> None:
     host = calm_quarter(repair_announce_max=2)
     host.receive(Publications(tuple(made(seq) for seq in range(3))))
-    assert len(host.machine.index()) == 3
+    assert len(host.machine.trie()) == 3
     assert host.flush() == []
     host.receive(Publications((made(3), made(4))))
     assert host.flush() == announced(made(3), made(4), hops=0, to=NEIGHBOURS)
@@ -415,7 +415,7 @@ def test_lost_publication_is_requested_once_no_new_ones_arrive() -> None:
     host = deferring()
     arrive(host, news(0), "b")
     host.handle(Flush())
-    host.machine.index().remove(made(0).id)
+    host.machine.replica.index().remove(made(0).id)
     for _ in range(2):  # a publication was new before the first
         host.handle(Tick())
     arrive(host, i_have("b", made(0)))

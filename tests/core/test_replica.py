@@ -66,7 +66,7 @@ def test_batch_is_stored_and_then_delivered_with_its_records() -> None:
     records = ((BatchRecord(b"news"),),)
     delivered = Deliver((one,), records, 0, one.count, Origin.SPREAD, 3)
     assert kept.add(one, hops=3) == [store(0, one), delivered]
-    assert kept.machine.index().offset_of(one.id) == 0
+    assert kept.machine.trie().offset_of(one.id) == 0
 
 
 def test_batch_occupies_an_offset_for_each_record() -> None:
@@ -79,6 +79,20 @@ def test_batch_occupies_an_offset_for_each_record() -> None:
     assert [kept.machine.offset_of(each.id) for each in more] == [2, 4, 5]
     assert (kept.machine.end, kept.log.end, kept.machine.count) == (7, 7, 4)
     assert kept.delivered == [(2, more[0]), (4, more[1]), (5, more[2])]
+
+
+def test_trie_contains_waiting_ids_and_the_query_indexes_none() -> None:
+    kept = Kept([settled(0)])
+    kept.add(settled(1))
+    assert kept.machine.is_behind
+    before = kept.machine.state()
+    assert sorted(kept.machine.trie().keys()) == sorted([settled(0).id, settled(1).id])
+    assert kept.machine.trie().root() == Kept(kept.stored).machine.index().root()
+    assert kept.machine.is_behind
+    assert kept.machine.state() == before
+    assert kept.machine.id_of(settled(0).id[:8]) == settled(0).id
+    assert kept.machine.id_of(settled(1).id[:8]) == settled(1).id
+    assert kept.machine.id_of(settled(2).id[:8]) is None
 
 
 def test_delivery_has_the_records_of_each_batch() -> None:
@@ -179,7 +193,7 @@ def test_T10_invalid_batch_is_rejected_and_the_others_of_its_message_are_stored(
         assert kinds(effects) == [Rejected, Store, Deliver]
     assert kept.stored == [settled(7), before, after]
     assert [offset for offset, _ in kept.delivered] == [1, 3]
-    assert sorted(kept.machine.index().keys()) == sorted(each.id for each in kept.stored)
+    assert sorted(kept.machine.trie().keys()) == sorted(each.id for each in kept.stored)
 
 
 def test_T10_number_of_rejected_batches_is_stated_and_nothing_else_happens() -> None:
@@ -213,7 +227,7 @@ def test_opaque_batch_is_stored_under_its_own_id() -> None:
     kept = Kept()
     opaque = opaque_batch(WRONG_ID)
     assert kept.add(opaque)[0] == store(0, opaque)
-    assert WRONG_ID in kept.machine.index()
+    assert WRONG_ID in kept.machine.trie()
 
 
 def test_two_replicas_without_a_log_do_not_share_batches() -> None:
@@ -230,7 +244,7 @@ def test_log_and_trie_hold_the_same_batches(drawn: list[tuple[int, int]]) -> Non
     for each in made:
         kept.add(each)
     assert kept.stored == list({each.id: each for each in made}.values())
-    assert sorted(kept.machine.index().entries()) == sorted(kept.log.entries())
+    assert sorted(kept.machine.trie().entries()) == sorted(kept.log.entries())
     assert kept.machine.end == sum(each.count for each in kept.stored)
 
 
@@ -270,7 +284,7 @@ def test_T12_corrupt_batch_is_quarantined(corrupted: RecordBatch | None) -> None
     out = Outbox()
     assert kept.machine.read(settled(1).id, 1, out) is None
     assert kept.apply(out.effects) == [Discard(1)]
-    assert list(kept.machine.index().keys()) == [settled(0).id]
+    assert list(kept.machine.trie().keys()) == [settled(0).id]
     assert kept.stored == [settled(0)]
 
 
@@ -292,7 +306,7 @@ def test_T12_id_at_an_offset_that_does_not_begin_its_batch_is_dropped_and_the_ba
     assert kept.machine.read(key, offset, out) is None
     assert kept.apply(out.effects) == []
     assert kept.stored == [settled(0), pair(1)]
-    assert key not in kept.machine.index()
+    assert key not in kept.machine.trie()
 
 
 def test_T12_id_beyond_the_end_of_the_log_is_dropped_and_no_batch_is_lost() -> None:
@@ -302,7 +316,7 @@ def test_T12_id_beyond_the_end_of_the_log_is_dropped_and_no_batch_is_lost() -> N
     assert kept.machine.find(WRONG_ID, out) is None
     kept.apply(out.effects)
     assert kept.stored == [settled(0), pair(1)]
-    assert WRONG_ID not in kept.machine.index()
+    assert WRONG_ID not in kept.machine.trie()
 
 
 def test_T12_quarantined_batch_can_be_added_again() -> None:
@@ -317,11 +331,11 @@ def test_T12_quarantined_batch_can_be_added_again() -> None:
 
 def test_T12_batch_stored_under_a_wrong_id_is_quarantined_on_read() -> None:
     kept = Kept([replace(settled(0), id=WRONG_ID)])
-    assert WRONG_ID in kept.machine.index()
+    assert WRONG_ID in kept.machine.trie()
     out = Outbox()
     assert kept.machine.find(WRONG_ID, out) is None
     assert out.effects == [Discard(0)]
-    assert len(kept.machine.index()) == 0
+    assert len(kept.machine.trie()) == 0
 
 
 # -- recovery ----------------------------------------------------------------------------------
@@ -409,9 +423,9 @@ def test_own_batches_are_accepted_before_a_large_log_is_indexed_and_indexed_once
     assert kept.add(*own) == []
     turns(kept.machine, 6)
     assert kept.stored == [*LARGE, *own]
-    assert sorted(kept.machine.index().entries()) == sorted(kept.log.entries())
-    assert kept.machine.count == len(kept.machine.index()) == len(kept.stored)
-    assert kept.machine.index().root() == Kept(kept.stored).machine.index().root()
+    assert sorted(kept.machine.trie().entries()) == sorted(kept.log.entries())
+    assert kept.machine.count == len(kept.machine.trie()) == len(kept.stored)
+    assert kept.machine.trie().root() == Kept(kept.stored).machine.trie().root()
 
 
 @pytest.mark.usefixtures("_small_steps")
@@ -427,6 +441,8 @@ def test_submitted_batch_that_may_be_stored_is_not_stored_again_before_the_log_i
 def test_trie_of_a_large_log_is_complete_for_a_reader_at_any_time() -> None:
     kept = Kept(LARGE)
     kept.add(pair(0), origin=Origin.OWN)
+    assert sorted(kept.machine.trie().entries()) == sorted(kept.log.entries())
+    assert kept.machine.is_starting, "the query indexes nothing"
     assert sorted(kept.machine.index().entries()) == sorted(kept.log.entries())
     assert not kept.machine.is_starting
 
@@ -436,7 +452,7 @@ def test_batch_quarantined_before_a_large_log_is_indexed_is_not_indexed() -> Non
     kept = Kept(LARGE)
     kept.log.discard(60)
     turns(kept.machine, 6)
-    assert {*kept.machine.index().keys()} == {each.id for each in LARGE if each.first != 60}
+    assert {*kept.machine.trie().keys()} == {each.id for each in LARGE if each.first != 60}
 
 
 @pytest.mark.usefixtures("_small_steps")
@@ -467,7 +483,7 @@ def test_T12_any_progress_of_reading_the_log_leads_to_a_full_index(
         kept.machine.index_some(4)
         kept.run(lambda out: scrubber.step(8, out))
     assert not kept.machine.is_starting
-    assert sorted(kept.machine.index().entries()) == sorted(kept.log.entries())
+    assert sorted(kept.machine.trie().entries()) == sorted(kept.log.entries())
     assert len(kept.stored) == 20
 
 

@@ -132,8 +132,8 @@ def test_machine_with_deferred_indexing_flushes_until_all_is_indexed_and_hashed(
         assert host.handle(Flush()) == []
         flushes += 1
     assert 1 < flushes < TURNS_MAX
-    assert host.machine.index().is_fresh
-    assert host.machine.index().root() == eager(made_many(2000)).root()
+    assert host.machine.trie().is_fresh
+    assert host.machine.trie().root() == eager(made_many(2000)).root()
 
 
 def test_nothing_is_indexed_before_a_tick_without_new_publications() -> None:
@@ -187,7 +187,7 @@ def test_own_publications_are_accepted_while_a_large_log_is_indexed(
     assert host.publish(b"x", b"y") != []
     assert host.machine.replica.is_starting
     assert host.machine.handle(SubmitRequested((made(39),))) == []
-    assert len(host.machine.index()) == 41
+    assert len(host.machine.trie()) == 41
     assert len(host.delivered) == 1
 
 
@@ -199,7 +199,7 @@ def test_new_member_with_a_large_log_surveys_its_neighbours_once_it_is_indexed(
     host.handle(SubscribeRequested())
     host.tick()
     assert not host.machine.replication.is_backfilling
-    host.machine.index()
+    host.machine.replica.index()
     assert distinct(host.handle(Tick()), GetLogInfo) != []
     assert host.machine.replication.is_backfilling
 
@@ -275,12 +275,10 @@ def test_known_publications_of_a_page_keep_their_offsets_and_new_ones_follow(
     rows = made_many(6)
     feed(host, *rows[2:4])
     if is_indexed:
-        assert len(host.machine.index()) == 2
+        assert len(host.machine.trie()) == 2
     feed(host, *rows)
     assert host.stored == [*rows[2:4], *rows[:2], *rows[4:]]
-    assert dict(host.machine.index().entries()) == {
-        row.id: at for at, row in enumerate(host.stored)
-    }
+    assert dict(host.machine.trie().entries()) == {row.id: at for at, row in enumerate(host.stored)}
 
 
 def asks(host: FakeHost[Subscriber]) -> bool:

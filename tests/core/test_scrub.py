@@ -39,7 +39,7 @@ def test_T12_valid_batch_with_a_wrong_trie_entry_stays_and_is_indexed_again() ->
     assert kept.machine.read(settled(7).id, 1, out) is None
     kept.apply(out.effects)
     assert kept.scrub(16) == []
-    assert set(kept.machine.index().keys()) == {settled(0).id, settled(1).id}
+    assert set(kept.machine.trie().keys()) == {settled(0).id, settled(1).id}
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -49,7 +49,7 @@ def test_T12_valid_batch_of_two_under_one_id_stays(is_first: bool) -> None:
     for _ in range(3):
         kept.scrub(16)
     assert kept.stored == [settled(0)]
-    assert list(kept.machine.index().keys()) == [settled(0).id]
+    assert list(kept.machine.trie().keys()) == [settled(0).id]
 
 
 def test_T12_duplicate_batch_is_quarantined_once() -> None:
@@ -68,7 +68,7 @@ def test_T12_scrub_quarantines_every_corrupt_batch_in_slices() -> None:
         found += effects
     assert sorted(effect.offset for effect in found if isinstance(effect, Discard)) == sorted(bad)
     assert len(found) == len(bad)
-    assert len(kept.machine.index()) == len(rows) - len(bad)
+    assert len(kept.machine.trie()) == len(rows) - len(bad)
 
 
 def test_T10_scrub_reads_one_slice_only() -> None:
@@ -103,7 +103,7 @@ def test_T12_id_without_a_batch_is_found_by_the_second_pass() -> None:
     kept.machine.index().add(WRONG_ID, 7)
     found = [effect for _ in range(12) for effect in kept.scrub(16)]
     assert found == []  # the batch at that offset is valid
-    assert set(kept.machine.index().keys()) == {settled(seq).id for seq in range(40)}
+    assert set(kept.machine.trie().keys()) == {settled(seq).id for seq in range(40)}
     assert kept.stored == [settled(seq) for seq in range(40)]
 
 
@@ -134,7 +134,7 @@ def test_T12_pass_ends_while_batches_keep_arriving() -> None:
         for seq in range(20):  # more than a slice
             kept.add(settled(100 + 20 * tick + seq))
         kept.scrub(16)
-        if WRONG_ID not in kept.machine.index():
+        if WRONG_ID not in kept.machine.trie():
             return
     pytest.fail("an id without a batch was not found")
 
@@ -163,7 +163,7 @@ def test_T12_batches_are_indexed_again_even_if_no_id_is_left() -> None:
         kept.machine.index().remove(settled(seq).id)
     for _ in range(2):
         assert kept.scrub(16) == []
-    assert set(kept.machine.index().keys()) == {settled(seq).id for seq in range(20)}
+    assert set(kept.machine.trie().keys()) == {settled(seq).id for seq in range(20)}
 
 
 def test_T12_id_of_an_unreadable_batch_is_removed_within_two_passes() -> None:
@@ -171,7 +171,7 @@ def test_T12_id_of_an_unreadable_batch_is_removed_within_two_passes() -> None:
     kept.log.discard(37)  # simulates a disk that loses a batch silently
     for _ in range(2 * 160 // 16):
         kept.scrub(16)
-    assert set(kept.machine.index().keys()) == {settled(seq).id for seq in range(160) if seq != 37}
+    assert set(kept.machine.trie().keys()) == {settled(seq).id for seq in range(160) if seq != 37}
 
 
 # -- batches of several records ----------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_T12_batch_with_the_right_id_that_no_reader_accepts_is_quarantined(
     kept = Scrubbed([pair(0), pair(2), unreadable, pair(6)])
     assert [effect for _ in range(4) for effect in kept.scrub(2)] == [Discard(4)]
     assert kept.stored == [pair(0), pair(2), pair(6)]
-    assert {*kept.machine.index().keys()} == {each.id for each in kept.stored}
+    assert {*kept.machine.trie().keys()} == {each.id for each in kept.stored}
 
 
 @pytest.mark.parametrize("change", [{"count": 0}, {"count": -3}, {"first": -1}], ids=str)
@@ -223,7 +223,7 @@ def test_T12_scrub_from_any_progress_keeps_sound_batches() -> None:
             kept.scrubber.load(ScrubState(offset=offset, end=end, ids=-3, found=10**6))
             assert [effect for _ in range(20) for effect in kept.scrub(4)] == []
             assert kept.stored == sound
-            assert len(kept.machine.index()) == 20
+            assert len(kept.machine.trie()) == 20
 
 
 def test_number_of_an_own_batch_that_the_scrub_reads_is_not_issued() -> None:

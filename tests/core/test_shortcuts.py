@@ -84,13 +84,6 @@ def test_C5_dropped_holders_are_probed() -> None:
     assert held(shortcuts) == {"0": "b", "1": None}
 
 
-def test_C5_slots_follow_the_labels_of_the_ring_neighbours() -> None:
-    shortcuts = quarter()
-    timeout(shortcuts)
-    timeout(shortcuts, ring_at("01", left=peer("0011", "a"), right=peer("0101", "z")))
-    assert held(shortcuts) == {"001": None, "0": None, "011": None, "1": None}
-
-
 @unhurried
 @given(
     st.dictionaries(labels(), st.none() | st.sampled_from(NODES), max_size=6),
@@ -141,17 +134,6 @@ def test_C3_last_nodes_of_both_chains_are_introduced_to_each_other() -> None:
     assert timeout(shortcuts) == [
         ("b", IntroduceShortcut(peer("1", "y"))),
         ("y", IntroduceShortcut(peer("0", "b"))),
-    ]
-
-
-def test_C3_ring_neighbour_and_shortcut_are_introduced_in_the_mixed_case() -> None:
-    # n = 5: 0 001 01 1 11; the right neighbour of 01 is no longer than 01 itself.
-    ring = ring_at("01", left=A, right=peer("1", "z"))
-    shortcuts = Shortcuts(ring)
-    shortcuts.slots = {label("0"): "b"}
-    assert timeout(shortcuts, ring) == [
-        ("b", IntroduceShortcut(peer("1", "z"))),
-        ("z", IntroduceShortcut(peer("0", "b"))),
     ]
 
 
@@ -206,13 +188,6 @@ def test_R1_introduced_shortcut_without_a_slot_is_probed() -> None:
     shortcuts = quarter({"0": "b", "1": None})
     assert introduce(shortcuts, peer("11", "c")) == probed(peer("11", "c"))
     assert held(shortcuts) == {"0": "b", "1": None}
-
-
-def test_R1_open_slot_is_filled_and_a_known_holder_is_ignored_without_a_message() -> None:
-    shortcuts = quarter({"0": "b", "1": None})
-    assert introduce(shortcuts, peer("1", "y")) == []
-    assert introduce(shortcuts, peer("0", "b")) == []
-    assert held(shortcuts) == {"0": "b", "1": "y"}
 
 
 def test_R1_displaced_shortcut_is_linearized_under_the_label_of_the_slot_without_the_rule() -> None:

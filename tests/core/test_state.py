@@ -31,7 +31,7 @@ def test_subscriber_loads_any_state_unchanged(state: SubscriberState) -> None:
     assert shown == (state.member, state.label, state.left, state.right, state.ring)
     assert dict(host.machine.shortcuts) == state.shortcuts
     assert host.machine.publications == state.publications
-    assert sorted(host.machine.index().keys()) == sorted({held.id for held in state.publications})
+    assert sorted(host.machine.trie().keys()) == sorted({held.id for held in state.publications})
 
 
 @given(subscriber_states(NODES), subscriber_states(NODES))

@@ -192,11 +192,6 @@ def test_B8_node_without_a_label_subscribes_and_does_nothing_else() -> None:
     assert host.machine.state() == unlabelled(QUARTER)
 
 
-def test_B7_node_without_a_label_answers_a_check_with_RemoveConnections_to_its_sender() -> None:
-    host = subscriber(SubscriberState())
-    assert host.receive(CheckLabel(A, None, EdgeKind.LINE)) == [("a", RemoveConnections(ME))]
-
-
 def test_B9_forgotten_node_is_removed_from_neighbours_and_shortcuts() -> None:
     host = subscriber(replace(QUARTER, left=peer("001", "r"), ring=peer("0", "r")))
     assert host.receive(RemoveConnections("r")) == []
@@ -329,7 +324,7 @@ def wrong_tree_edges(host: FakeHost[Subscriber]) -> None:
 
 
 def wrong_claims(host: FakeHost[Subscriber]) -> None:
-    root = host.machine.index().root()
+    root = host.machine.trie().root()
     host.machine.replication._repair._claims = (
         RangeSummary.make(ALL, [Summary(Prefix(3, 5), root)]),
     )

@@ -8,7 +8,7 @@ import pytest
 from skipring.core import topics as topics_module
 from skipring.core.batches import BatchRecord
 from skipring.core.config import ProtocolConfig
-from skipring.core.effects import Effect, Store, Unsubscribed
+from skipring.core.effects import Effect, Store
 from skipring.core.events import (
     NodeSuspected,
     PublishRequested,
@@ -41,7 +41,6 @@ from tests.support.machines import label, peer
 
 ALONE = Received(SetConfiguration(None, label("0"), None))
 CHECK = Received(CheckLabel(peer("1", "z"), label("0"), EdgeKind.LINE))
-SUBSCRIBE = [(SUPERVISOR, Subscribe("m"))]
 TIME_US = 1_800_000_000_000_000
 INCARNATION = incarnation_at(TIME_US, 5)
 UNSUBSCRIBE = [(SUPERVISOR, Unsubscribe("m"))]
@@ -64,49 +63,12 @@ def supervisor() -> SupervisorTopics:
 # -- subscribers -------------------------------------------------------------------------------
 
 
-def test_node_is_in_a_topic_from_its_subscription_on() -> None:
-    topics = node()
-    assert sent(topics.handle("news", SubscribeRequested())) == SUBSCRIBE
-    assert "news" in topics
-    assert "sport" not in topics
-
-
-def test_each_topic_has_its_own_label() -> None:
-    topics = node()
-    for topic in ("news", "sport"):
-        topics.handle(topic, SubscribeRequested())
-    topics.handle("news", ALONE)
-    assert sent(topics.handle("news", CHECK)) == []
-    assert sent(topics.handle("sport", CHECK)) == [("z", RemoveConnections("m"))]
-
-
-def test_timeout_runs_every_topic_and_names_it() -> None:
-    topics = node()
-    for topic in ("news", "sport"):
-        topics.handle(topic, SubscribeRequested())
-    assert [(topic, sent(effects)) for topic, effects in ticked(topics)] == [
-        ("news", SUBSCRIBE),
-        ("sport", SUBSCRIBE),
-    ]
-
-
 def test_node_outside_a_topic_answers_like_a_node_that_has_left_it() -> None:
     topics = node()
     assert sent(topics.handle("news", CHECK)) == [("z", RemoveConnections("m")), *UNSUBSCRIBE]
     assert sent(topics.handle("news", ALONE)) == UNSUBSCRIBE
     assert sent(topics.handle("news", Tick())) == []
     assert "news" not in topics
-
-
-def test_topic_ends_when_the_supervisor_permits_the_departure_and_not_before() -> None:
-    topics = node()
-    topics.handle("news", SubscribeRequested())
-    topics.handle("news", ALONE)
-    assert sent(topics.handle("news", UnsubscribeRequested())) == UNSUBSCRIBE
-    assert "news" in topics
-    assert topics.handle("news", Received(UNRECORDED)) == [Unsubscribed()]
-    assert "news" not in topics
-    assert ticked(topics) == []
 
 
 def test_unrecorded_node_that_wants_to_stay_keeps_the_topic() -> None:
@@ -117,15 +79,6 @@ def test_unrecorded_node_that_wants_to_stay_keeps_the_topic() -> None:
 
 
 # -- supervisors -------------------------------------------------------------------------------
-
-
-def test_supervisor_has_a_database_for_each_topic() -> None:
-    topics = supervisor()
-    topics.handle("news", Received(Subscribe("a")))
-    topics.handle("sport", Received(Subscribe("b")))
-    told = {topic: sent(effects) for topic, effects in ticked(topics)}
-    alone = SetConfiguration(None, label("0"), None)
-    assert told == {"news": [("a", alone)], "sport": [("b", alone)]}
 
 
 def test_topic_ends_when_it_has_no_members_and_no_open_requests() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -17,7 +17,6 @@ from skipring.core.topology import (
     Edge,
     chain,
     chains_around,
-    level,
     levels,
     neighbours_of,
     ring_edges,
@@ -34,21 +33,6 @@ LETTERS = "abcdefghijklmnop"
 )
 def test_number_of_levels_is_the_length_of_the_longest_label(n: int, expected: int) -> None:
     assert levels(n) == expected == max(Label.nth(index).length for index in range(n))
-
-
-def test_ring_connects_all_labels_in_the_order_of_r() -> None:
-    text = {(a.bits, b.bits) for a, b in ring_edges(5)}
-    assert text == {("0", "001"), ("001", "01"), ("01", "1"), ("1", "11"), ("0", "11")}
-
-
-def test_shortcuts_are_the_rings_over_shorter_labels() -> None:
-    text = {(a.bits, b.bits) for a, b in shortcut_edges(8)}
-    assert text == {("0", "1"), ("0", "01"), ("01", "1"), ("1", "11"), ("0", "11")}
-
-
-def test_level_of_an_edge_is_the_length_of_its_longer_label() -> None:
-    assert level((Label.nth(0), Label.nth(4))) == 3
-    assert level((Label.nth(0), Label.nth(1))) == 1
 
 
 # -- neighbours --------------------------------------------------------------------------------
@@ -70,37 +54,6 @@ def test_S9_successor_has_the_node_as_predecessor_at_any_size(data: st.DataObjec
     assert 0 <= before < n
     assert 0 <= after < n
     assert neighbours_of(after, n)[0] == index == neighbours_of(before, n)[1]
-
-
-# -- facts -------------------------------------------------------------------------------------
-
-
-def test_skip_ring_of_n_nodes_has_4n_minus_6_references() -> None:
-    for n in range(2, 131):
-        total = 0
-        for index in range(n):
-            before, after = (Label.nth(other) for other in neighbours_of(index, n))
-            chains = chains_around(Label.nth(index), before, after)
-            total += len({before, after, *chains.slots})
-        assert total == 4 * n - 6, n
-
-
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 16, 17, 31, 64, 100])
-def test_no_two_nodes_are_farther_apart_than_log_n_hops(n: int) -> None:
-    near: dict[Label, list[Label]] = {Label.nth(index): [] for index in range(n)}
-    for a, b in ring_edges(n) | shortcut_edges(n):
-        near[a].append(b)
-        near[b].append(a)
-    for start in near:
-        hops, waiting = {start: 0}, deque([start])
-        while waiting:
-            here = waiting.popleft()
-            for there in near[here]:
-                if there not in hops:
-                    hops[there] = hops[here] + 1
-                    waiting.append(there)
-        assert len(hops) == n
-        assert max(hops.values()) <= levels(n)
 
 
 # -- states ------------------------------------------------------------------------------------
@@ -166,12 +119,6 @@ def level_neighbours(own: Label, n: int) -> tuple[Label, Label]:
 # -- chains ------------------------------------------------------------------------------------
 
 
-def test_C2_distance_doubles_until_a_label_is_no_longer_than_the_own_one() -> None:
-    # The paper's own example: the shortcuts of 1/4 from the neighbour at 3/16 are 1/8 and 0.
-    assert bits(chain(label("01"), label("0011"), LEFT)) == ["0011", "001", "0"]
-    assert bits(chain(label("01"), label("0101"), RIGHT)) == ["0101", "011", "1"]
-
-
 def test_C2_neighbour_with_a_label_no_longer_than_the_own_one_is_the_whole_chain() -> None:
     assert bits(chain(label("011"), label("01"), LEFT)) == ["01"]
     assert bits(chain(label("1"), label("0"), RIGHT)) == ["0"]
@@ -208,13 +155,6 @@ def ends_of(found: frozenset[Edge], own: Label) -> set[Label]:
 
 
 # -- pairs -------------------------------------------------------------------------------------
-
-
-def test_C3_introduced_pair_may_be_a_ring_neighbour_and_a_shortcut() -> None:
-    # n = 5: the labels are 0 001 01 1 11. The left chain of 01 ends with a shortcut, its right
-    # chain is the ring neighbour alone.
-    assert ends(ring_of(5)[label("01")]) == (label("0"), label("1"))
-    assert bits(ring_of(5)[label("01")].slots) == ["0"]
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -210,7 +210,7 @@ def test_files_named_in_the_test_distribution_exist() -> None:
     ("nodeid", "share"),
     [
         ("tests/spark/test_source.py::test_a[b::c]", SPARK),
-        ("tests/spark/pipeline/test_live.py::test_a", "tests/spark/pipeline/test_live.py"),
+        ("tests/live/test_pipeline.py::test_a", "tests/live/test_pipeline.py"),
         ("tests/spark/test_offsets.py::test_a", "tests/spark/test_offsets.py"),
         ("tests/core/test_ring.py::test_a", "tests/core/test_ring.py"),
         ("tests/house/test_names.py::test_a", HOUSE),

@@ -20,7 +20,7 @@ from skipring.core import limits as core_limits
 from skipring.errors import SkipringError, WireError
 from skipring.net import access as contexts
 from skipring.net import connection_limits as places
-from skipring.net import dial_failure
+from skipring.net import dial_failure, handshake_limits, partial_frames
 from skipring.net import peer as partner
 from skipring.node import chaos_server as chaos
 from skipring.node import group_commit as durability
@@ -351,7 +351,7 @@ def test_documented_limits_equal_those_of_the_code() -> None:
     assert said["connections per certificate (without TLS: per name)"] == (
         f"{places.NAME_LINKS_MAX} of nodes and {places.NAME_LINKS_MAX} of clients"
     )
-    secured, plain = places.SECURED, places.PLAIN
+    secured, plain = handshake_limits.SECURED, handshake_limits.PLAIN
     assert said["connections without a completed handshake"] == (
         f"{secured.at_once} (without TLS {plain.at_once})"
     )
@@ -360,7 +360,7 @@ def test_documented_limits_equal_those_of_the_code() -> None:
         f"(without TLS {plain.source_rate:.0f}; {plain.total_rate:.0f})"
     )
     assert said["unfinished frames of all connections; of one"] == (
-        f"{places.PARTIAL_BYTES_MAX >> 20} MiB; {places.FRAME_S:.0f} s"
+        f"{partial_frames.PARTIAL_BYTES_MAX >> 20} MiB; {partial_frames.FRAME_S:.0f} s"
     )
     assert said["data queued for one slow peer"].startswith(f"{partner.QUEUE_BYTES_MAX >> 20} MiB")
     assert said["data waiting for the disk"] == f"{durability.WAITING_BYTES_MAX >> 20} MiB"

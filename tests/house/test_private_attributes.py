@@ -33,8 +33,8 @@ def private_accesses(tree: ast.AST) -> list[tuple[int, str]]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
-        and not node.attr.endswith("__")
-        and node.attr != "_replace"  # public, of a NamedTuple
+        and not node.attr.endswith("_")  # such as __class__, and _repr_svg_ of notebooks
+        and node.attr not in {"_replace", "_exit"}  # public: of a NamedTuple, and of os
         and not (isinstance(node.value, ast.Name) and node.value.id in OWN)
     )
 

@@ -61,7 +61,7 @@ class Mistake(Struct, frozen=True, kw_only=True):
     title: str
     command: str = ""  # one command, or a program
     program: str = ""
-    background: str = ""  # a process that runs meanwhile, and what it prints when it is up
+    background: str = ""  # a background process, and the text that it prints once it is ready
     is_up: str = ""
     has_ring: bool = True  # False: nothing listens on 127.0.0.1:7400
     lacks: str = ""  # a package that is not installed

@@ -298,7 +298,7 @@ async def heal(cluster: Cluster, directory: Path, truth: Truth, newcomer: str) -
 
 def are_equal(nodes: Iterable[NodeHost]) -> bool:
     """Return True if all tries have the same root."""
-    return len({machine_of(node).index().root() for node in nodes}) == 1
+    return len({machine_of(node).trie().root() for node in nodes}) == 1
 
 
 @pytest.mark.heavy
@@ -407,25 +407,6 @@ def publications_in(directory: Path) -> list[Publication]:
         return publications_of(entry.batch for entry in log.read_range(0, log.end))
 
 
-async def test_reader_resumes_at_its_cursor_after_a_stop(tmp_path: Path) -> None:
-    async with keeper_alone() as cluster:
-        cursor, rest = await begun(cluster, tmp_path)
-        assert await read_on(cluster, tmp_path, cursor, len(rest)) == rest
-
-
-async def test_reader_resumes_at_a_cursor_inside_a_batch(tmp_path: Path) -> None:
-    async with keeper_alone() as cluster:
-        async with victim_of(cluster, tmp_path) as node, node.subscribe(TOPIC) as topic:
-            ids = await topic.publish_many([b"%d" % number for number in range(60)])
-            for _ in range(25):
-                await anext(topic)
-            cursor = topic.cursor()
-        (batch,) = machine_of(cluster.node(KEEPER)).publications
-        assert batch.count == 60
-        rest = await read_on(cluster, tmp_path, cursor, 35)
-        assert list(rest) == ids[25:]
-
-
 @pytest.mark.usefixtures("small_segments")
 async def test_publication_lost_after_a_cursor_and_restored_is_read(tmp_path: Path) -> None:
     async with keeper_alone() as cluster:
@@ -485,24 +466,3 @@ async def test_old_cursor_is_refused_after_a_loss_even_when_everything_is_restor
                     await topic.synced(DEADLINE_S)
                     await durable(cluster, node)
         truth.check_stored(directory)
-
-
-async def test_cursor_is_refused_after_a_restored_directory_refilled_in_another_order(
-    tmp_path: Path,
-) -> None:
-    directory, backup = tmp_path / VICTIM, tmp_path / "backup"
-    async with keeper_alone() as cluster:
-        async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
-            await fill(cluster, topic, 20)
-        shutil.copytree(directory, backup)
-        cursor, _ = await begun(cluster, directory)
-        shutil.rmtree(directory)
-        shutil.copytree(backup, directory)
-        async with victim_of(cluster, directory) as node, node.subscribe(TOPIC) as topic:
-            await topic.publish(b"stored before the others come back")
-            await topic.synced(DEADLINE_S)
-            await durable(cluster, node)
-        truth_of(cluster).check_stored(directory)
-        async with victim_of(cluster, directory) as node:
-            with pytest.raises(CursorError, match=r"restored.*start=.all."):
-                node.subscribe(TOPIC, cursor)

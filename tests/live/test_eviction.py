@@ -7,6 +7,7 @@ import pytest
 from skipring.core.events import NodeSuspected
 from skipring.core.messages import UNRECORDED
 from skipring.lab.faults.processes import numbered
+from skipring.wire.codec import encode
 from tests.support.rings import TOPIC, LiveRing, live_ring
 
 TICK_S = 0.2  # long enough for the work of 16 nodes in one process on a busy machine
@@ -26,6 +27,6 @@ async def ticks_until_back(ring: LiveRing) -> int:
     assert last is not None
     evicted = ring.supervisor.ticker.calls
     ring.supervisor.dispatch(TOPIC, NodeSuspected(last))
-    ring.supervisor._sender.send_message(TOPIC, last, UNRECORDED)
+    ring.supervisor.links.send(last, encode(TOPIC, UNRECORDED))
     await ring.wait_healthy()
     return ring.supervisor.ticker.calls - evicted

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from random import Random
 
 import pytest
 from msgspec.msgpack import encode as pack
@@ -110,46 +109,6 @@ async def test_dialled_peer_without_handshake_is_dropped_and_counted(
         a.links.send("b", note(1))
         await until(lambda: a.links.counts["no greeting"] == 1)
         await until(lambda: not a.links.connections)
-
-
-def garbage(rng: Random) -> bytes:
-    """Return bytes that may begin correctly and then become malformed."""
-    good = HELLO + note(rng.getrandbits(60)) + parcel(1, rng.randrange(300))
-    match rng.randrange(4):
-        case 0:
-            return rng.randbytes(rng.randrange(200))
-        case 1:
-            return HELLO + rng.randbytes(rng.randrange(200))
-        case 2:
-            return good[: rng.randrange(len(good))]
-        case _:
-            broken = bytearray(good)
-            for _ in range(rng.randrange(1, 5)):
-                broken[rng.randrange(len(broken))] = rng.randrange(256)
-            return bytes(broken)
-
-
-@pytest.mark.usefixtures("loop")
-async def test_random_bytes_on_hundreds_of_connections_leave_nothing_behind() -> None:
-    rng = Random(7)
-
-    async def babble(host: Host) -> None:
-        async with call(host) as caller:
-            caller.write(garbage(rng))
-            caller.writer.write_eof()
-            assert await caller.is_hung_up_on()
-
-    async with hosts("a", "c") as (a, c):
-        for _ in range(20):
-            async with asyncio.TaskGroup() as group:
-                for _ in range(20):
-                    group.create_task(babble(a))
-        await until(lambda: not a.links.connections)
-        refused = {"FramingError", "HandshakeError", "MessageError", "name in use"}
-        assert set(a.counts) == refused
-        c.knows(a)
-        c.links.send("a", note(1))
-        await until(lambda: a.numbers("c") == [1])
 
 
 async def test_refused_peer_that_does_not_read_is_closed_immediately() -> None:

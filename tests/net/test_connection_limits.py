@@ -205,6 +205,6 @@ async def test_refused_node_knows_the_reason_and_redials(
         reason = "b has 0 connections of nodes, which is the limit"
         sentence = f"{a.address} refuses connections of this process: {reason}"
         await until(lambda: why() == sentence)
-        await until(lambda: bool(why()) and b.links.peer("a")._failures >= 3)
+        await until(lambda: bool(why()) and b.links.peer("a").failures >= 3)
         monkeypatch.setattr(places_module, "NAME_LINKS_MAX", 1)
         await until(lambda: not why() and link_of(b, "a") is not None and bool(a.got))

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from skipring.net import connection_limits as partial_module
-from skipring.net.connection_limits import FRAME_S, LATE_S, PARTIAL_BYTES_MAX, PartialFrames
+from skipring.net import partial_frames as partial_module
+from skipring.net.partial_frames import FRAME_S, LATE_S, PARTIAL_BYTES_MAX, PartialFrames
 from skipring.wire.framing import DATA_BYTES_MAX
 from skipring.wire.handshake import Role
 from tests.support.exchanges import (

@@ -22,7 +22,7 @@ import pytest
 from skipring.errors import InputError
 from skipring.net import connection as link_module
 from skipring.net import sockets as securing
-from skipring.net.connection_limits import HandshakeLimits
+from skipring.net.handshake_limits import HandshakeLimits
 from skipring.net.sockets import listening_process, why_not_listening
 from skipring.node.process import ProcessPaths, serve_node, serve_supervisor
 from skipring.node.settings import NodeSettings

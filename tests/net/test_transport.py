@@ -49,7 +49,7 @@ async def test_large_frames_and_small_ones_keep_their_order() -> None:
         a.knows(b)
         for number, size in enumerate(sizes):
             a.links.send("b", parcel(number, size))
-            await until(lambda: a.links.peer("b")._size < 1 << 21)
+            await until(lambda: a.links.peer("b").waiting_bytes < 1 << 21)
         await until(lambda: len(b.got) == len(sizes))
         publications = [it.publication for _, it in b.got if isinstance(it, PublishNew)]
         assert [p.first for p in publications] == list(range(len(sizes)))

@@ -153,7 +153,7 @@ async def test_overwrite_changes_all_variables_except_membership_and_publication
         assert state.ring == damage.ring
         assert tuple(sorted(state.shortcuts.items())) == tuple(sorted(damage.shortcuts))
         assert (state.silence, state.digests) == (damage.silence, damage.digests)
-        assert len(state.publications) == len(machine_of(node).index()) == 3
+        assert len(state.publications) == len(machine_of(node).trie()) == 3
 
 
 async def test_received_publications_are_delivered_once_across_an_overwrite() -> None:
@@ -197,12 +197,12 @@ async def test_equal_seeds_give_equal_wrong_roots_and_different_losses() -> None
             made = batch(b"%d" % number, publisher="p", first=number, topic=TOPIC)
             for node in (one, other):
                 await node.submit(TOPIC, made)
-        right = machine_of(one).index().root()
+        right = machine_of(one).trie().root()
         for node in (one, other):
             assert node.chaos.handle(TOPIC, CorruptTrie(1, 3, 16, seed=9)) == ChaosAck(1)
         states = [machine_of(node).state() for node in (one, other)]
-        assert all(len(machine_of(node).index()) == 64 for node in (one, other))
-        assert machine_of(one).index().root() == machine_of(other).index().root() != right
+        assert all(len(machine_of(node).trie()) == 64 for node in (one, other))
+        assert machine_of(one).trie().root() == machine_of(other).trie().root() != right
         assert all(len(state.hashes) == 3 for state in states)
         assert all(len(state.publications) == 48 for state in states)
         assert states[0].publications != states[1].publications
@@ -228,8 +228,8 @@ async def test_empty_corruption_changes_nothing() -> None:
 async def test_tries_of_other_nodes_in_the_process_stay_unchanged() -> None:
     async with member() as node, member("other") as other:
         assert node.chaos.handle(TOPIC, CorruptTrie(1, 1, 1, 0)) == ChaosAck(1)
-        assert machine_of(node).index().root() != EMPTY_ROOT
-        assert machine_of(other).index().root() == EMPTY_ROOT
+        assert machine_of(node).trie().root() != EMPTY_ROOT
+        assert machine_of(other).trie().root() == EMPTY_ROOT
 
 
 # -- forged messages -------------------------------------------------------------------------
@@ -264,7 +264,7 @@ async def test_forged_publications_and_other_topics_are_ignored() -> None:
         assert other is not None
         assert other.label is None
         assert machine_of(node).label is None
-        assert len(machine_of(node).index()) == 0
+        assert len(machine_of(node).trie()) == 0
 
 
 async def test_invalid_frames_are_refused_before_any_is_handled() -> None:

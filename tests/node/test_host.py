@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from skipring import connect
 from skipring.admin.diagnosis import diagnose
 from skipring.admin.inspector import TopicContents, open_inspector
-from skipring.core.batches import BatchRecord, RecordBatch
+from skipring.core.batches import BatchRecord
 from skipring.core.effects import Effect
 from skipring.core.events import Event, Received, Tick
 from skipring.core.messages import PublishMany, PublishNew
@@ -22,13 +22,12 @@ from skipring.net.addresses import supervisor_at
 from skipring.node.host import TOPICS_AT_ONCE, NodeHost
 from skipring.node.settings import NodeSettings
 from skipring.testing import Cluster
-from skipring.wire.codec import decode, encode
+from skipring.wire.codec import encode
 from tests.support.batches import batch, batch_of, with_rows
 from tests.support.connections import healthy_cluster
 from tests.support.disks import Disk
 from tests.support.exchanges import hosts
 from tests.support.rings import until
-from tests.wire.samples import the_frame
 
 PATIENCE_S = 600.0  # longer than any test: a node that waits for a timeout fails
 DEADLINE_S = 20.0
@@ -147,59 +146,6 @@ async def test_retry_publishes_the_same_publications_again(disk: Disk, tmp_path:
         await until(lambda: sorted(cluster.payloads("n00")) == [b"one", b"two"])
         assert sorted(cluster.delivered("n00")) == [b"one", b"two"]
         assert [(await anext(news)).payload for _ in range(2)] == [b"one", b"two"]
-
-
-def batches_in(frame: bytes) -> tuple[RecordBatch, ...]:
-    match decode(the_frame(frame)).message:
-        case PublishNew(publication=one):
-            return (one,)
-        case PublishMany(publications=batches):
-            return batches
-    return ()
-
-
-async def test_calls_of_one_loop_iteration_share_a_message(
-    disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with healthy_cluster(n=2, data_dir=tmp_path) as cluster:
-        node = cluster.node("n00")
-        sent: list[int] = []
-        send = node.links.send
-
-        def record(to: str, frame: bytes) -> None:
-            sent.extend(each.count for each in batches_in(frame))
-            send(to, frame)
-
-        monkeypatch.setattr(node.links, "send", record)
-        calls = [cluster.publish("n00", b"%d" % number) for number in range(20)]
-        ids = await asyncio.gather(*calls)
-        assert sent == [1, 19], "the first call does not wait for the others"
-        assert len(set(ids)) == 20
-        await cluster.wait_healthy()
-        assert cluster.payloads("n01") == [b"%d" % number for number in range(20)]
-    assert disk.error is None
-
-
-async def test_cancelled_call_does_not_stop_the_others(disk: Disk, tmp_path: Path) -> None:
-    async with healthy_cluster(n=1, data_dir=tmp_path) as cluster:
-        disk.gate.clear()
-        first = asyncio.create_task(cluster.publish("n00", b"first"))
-        second = asyncio.create_task(cluster.publish("n00", b"second"))
-        await until(lambda: len(cluster.delivered("n00")) == 2)
-        first.cancel()
-        disk.gate.set()
-        assert len(await second) == 32
-
-
-async def test_batch_of_a_client_that_is_submitted_again_is_published_once(tmp_path: Path) -> None:
-    made = batch_of(b"x", b"y", publisher="client", first=1, topic=TOPIC)
-    async with healthy_cluster(n=2, data_dir=tmp_path) as cluster:
-        for name in ("n00", "n00", "n01"):
-            node = cluster.node(name)
-            await asyncio.gather(*(node.submit(cluster.topic, made) for _ in range(3)))
-        await cluster.wait_healthy()
-        for name in cluster.nodes:
-            assert cluster.delivered(name) == [b"x", b"y"]
 
 
 # -- batches of peers ---------------------------------------------------------------------------

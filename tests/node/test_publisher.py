@@ -138,7 +138,7 @@ async def test_publication_is_on_the_disks_of_other_members(tmp_path: Path, repl
         durable = [
             name
             for name in cluster.nodes
-            if (found := machine_of(cluster.node(name)).index().find(part)) is not None
+            if (found := machine_of(cluster.node(name)).trie().find(part)) is not None
             and found[1] < machine_of(cluster.node(name)).replica.log.durable_end
         ]
         assert len(durable) >= replicas
@@ -236,7 +236,7 @@ async def test_blocking_publish_waits_for_replicas(tmp_path: Path) -> None:
         made, unconfirmed = await asyncio.to_thread(use)
         assert unconfirmed == 0
         for name in cluster.nodes:
-            assert machine_of(cluster.node(name)).index().find(batch_part(made)) is not None
+            assert machine_of(cluster.node(name)).trie().find(batch_part(made)) is not None
 
 
 async def test_member_that_confirms_twice_counts_once(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from random import Random
 from urllib.request import urlopen
 
 import pytest
@@ -20,19 +20,18 @@ from skipring.errors import StoreFullError
 from skipring.node.host import NodeHost
 from skipring.node.metrics_server import Telemetry, families
 from skipring.node.readings import TOPICS_MAX, member_samples, node_readings, supervisor_readings
+from skipring.node.settings import NodeSettings
+from skipring.node.supervisor_host import SupervisorHost
 from skipring.observability.clock import LoopPause
 from skipring.observability.metrics import (
-    METRICS,
     OF_ALL,
     OF_NODES,
     OF_SUPERVISORS,
     HostReadings,
-    MetricKind,
-    metrics_page,
 )
 from skipring.testing import Cluster
 from tests.support.connections import healthy_cluster
-from tests.support.rings import until
+from tests.support.rings import LOOPBACK, until
 
 TOPIC = ("news",)
 ONLY_UNDER_TLS = {"skipring_certificate_expires_timestamp_seconds"}
@@ -71,22 +70,6 @@ async def scraped(read: Callable[[], HostReadings]) -> Values:
         return values(text_string_to_metric_families(await asyncio.to_thread(read)))
     finally:
         telemetry.close()
-
-
-# --- the table ---------------------------------------------------------------------------
-
-
-def test_metric_names_state_kind_and_unit() -> None:
-    for metric in METRICS.values():
-        assert re.fullmatch(r"skipring_[a-z_]+", metric.name)
-        assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total")
-        assert metric.meaning.endswith(".")
-    assert len(METRICS) == len(OF_ALL) + len(OF_NODES) + len(OF_SUPERVISORS)
-
-
-def test_metrics_page_has_a_row_for_each_metric() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|(?:[^|]*\|){3}$", metrics_page(), re.MULTILINE)
-    assert rows == list(METRICS)
 
 
 # --- a live ring -------------------------------------------------------------------------
@@ -202,13 +185,19 @@ async def test_node_with_a_failed_commit_is_not_ready() -> None:
 
 
 async def test_readiness_states_the_refusal_of_a_supervisor() -> None:
-    async with Cluster(n=0) as cluster:
-        cluster.supervisor()._allowed = ("orders.*",)
-        source = partial(node_readings, cluster.node(await cluster.join()))
+    settings = NodeSettings(allowed_topics=("orders.*",), tick_s=0.05)
+    supervisor = await SupervisorHost(settings, rng=Random(0)).start(LOOPBACK, 0)
+    settings = NodeSettings(supervisors=(supervisor.address,), tick_s=0.05)
+    node = await NodeHost("n00", settings, rng=Random(1)).start(LOOPBACK, 0)
+    try:
+        node.subscribe("news")
         await until(
-            lambda: "does not allow the topic" in str(source().unready),
-            lambda: str(source().unready),
+            lambda: "does not allow the topic" in str(node_readings(node).unready),
+            lambda: str(node_readings(node).unready),
         )
+    finally:
+        await node.close()
+        await supervisor.close()
 
 
 async def test_supervisor_is_ready_while_it_listens() -> None:
@@ -223,7 +212,7 @@ async def test_metrics_are_read_without_the_trie() -> None:
     async with healthy_cluster(n=1) as cluster:
         node = cluster.node("n00")
         with pytest.MonkeyPatch.context() as patch:
-            patch.delattr(Subscriber, "index")  # indexing takes long after a backfill
+            patch.delattr(Subscriber, "trie")  # indexing takes long after a backfill
             assert node_readings(node).samples["skipring_publications"] == {TOPIC: 0}
 
 

@@ -178,7 +178,7 @@ def test_status_equals_the_state_of_the_machine() -> None:
     assert (status.silence, status.digests) == (state.silence, state.digests)
     assert status.silence
     # Users count records.
-    assert (status.count, status.end, status.root) == (6, 6, machine.index().root())
+    assert (status.count, status.end, status.root) == (6, 6, machine.trie().root())
 
 
 def test_status_counts_no_quarantined_records() -> None:

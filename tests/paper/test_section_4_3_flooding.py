@@ -58,7 +58,7 @@ def test_publisher_inserts_and_sends_to_all_its_neighbours(mode: Mode) -> None:
     for node in node_names(16):
         world = ring_of(16, mode=mode)
         world.publish(node, b"p")
-        assert len(world.subscribers[node].index()) == 1
+        assert len(world.subscribers[node].trie()) == 1
         assert {type(parcel.message) for parcel in world.channels} == {PublishNew}
         assert sorted(parcel.to for parcel in world.channels) == sorted(edges_of(16, node))
 
@@ -73,7 +73,7 @@ def test_node_that_receives_a_new_publication_inserts_it_and_sends_it_to_all_its
     first = next(parcel for parcel in world.channels if parcel.to == "n0002")
     world.channels.clear()
     world.deliver(first)
-    assert len(world.subscribers["n0002"].index()) == 1
+    assert len(world.subscribers["n0002"].trie()) == 1
     assert sorted(parcel.to for parcel in world.channels) == sorted(edges_of(16, "n0002"))
     assert "n0000" in edges_of(16, "n0002")
 
@@ -95,7 +95,7 @@ def test_flood_takes_4n_minus_6_messages_and_reaches_all_nodes(n: int) -> None:
     """One message over each edge in each direction; section 2.1 counts the edges."""
     world = flooded(n, "n0000")
     assert world.sent == {PublishNew: 4 * n - 6}
-    assert all(len(machine.index()) == 1 for machine in world.subscribers.values())
+    assert all(len(machine.trie()) == 1 for machine in world.subscribers.values())
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -117,7 +117,7 @@ def test_publisher_alone_sends_nothing() -> None:
     world = ring_of(1)
     world.publish("n0000", b"p")
     assert world.messages == 0
-    assert len(world.subscribers["n0000"].index()) == 1
+    assert len(world.subscribers["n0000"].trie()) == 1
 
 
 @pytest.mark.parametrize("repairs", [False, True])

@@ -80,7 +80,7 @@ def is_valid(batch: RecordBatch, topic: TopicId) -> bool:
 
 
 def roots(world: World) -> set[bytes]:
-    return {world.subscribers[node].index().root() for node in members_of(world)}
+    return {world.subscribers[node].trie().root() for node in members_of(world)}
 
 
 # -- convergence and closure -------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_all_publications_reach_all_members_and_then_messages_stop(
     assert report.is_good, f"{how}\n{report.violations}"
     assert len(roots(world)) == 1, how
 
-    held = [set(world.subscribers[node].index().keys()) for node in members_of(world)]
+    held = [set(world.subscribers[node].trie().keys()) for node in members_of(world)]
     before = genuine_ids(scenario.start())
     if not ADVERSARIES[adversary].crash_rounds:  # crashed nodes lose what they alone held
         assert all(ids >= before for ids in held), how
@@ -133,10 +133,10 @@ def test_no_trie_changes_once_all_are_equal(mode: Mode) -> None:
     """The theorem of closure: no publish request, no newcomer, no change."""
     start = holding(standing_ring(16), news(40))
     world = World(start, seed=1, config=ProtocolConfig(rules=Rules.of(mode)))
-    before = {node: list(machine.index().entries()) for node, machine in world.subscribers.items()}
+    before = {node: list(machine.trie().entries()) for node, machine in world.subscribers.items()}
     assert len(roots(world)) == 1
     run_rounds(world, RandomOrder(), 50)
-    after = {node: list(machine.index().entries()) for node, machine in world.subscribers.items()}
+    after = {node: list(machine.trie().entries()) for node, machine in world.subscribers.items()}
     assert after == before
     assert [kind for kind in ANSWERS if world.sent[kind]] == []
     assert world.sent[CheckTrie] == 50 * 16
@@ -224,7 +224,7 @@ def rounds_until(world: World, is_done: Callable[[], bool], rounds_max: int) -> 
 
 
 def has_all(world: World, node: NodeId) -> bool:
-    return world.subscribers[node].index().root() == world.subscribers["n0000"].index().root()
+    return world.subscribers[node].trie().root() == world.subscribers["n0000"].trie().root()
 
 
 @pytest.mark.parametrize("n", [8, 32, 128])
@@ -262,13 +262,13 @@ class Watched(World):
 
 def missing_everywhere(world: World, everything: set[bytes]) -> int:
     """Return the potential of this implementation: the sum over all members of |P minus P_v|."""
-    tries = [world.subscribers[node].index() for node in members_of(world)]
+    tries = [world.subscribers[node].trie() for node in members_of(world)]
     return sum(len(everything.difference(trie.keys())) for trie in tries)
 
 
 def missing_beside(world: World) -> int:
     """Return the paper's Phi: the sum over all ring edges (u, v) of |P_u minus P_v|."""
-    held = {node: set(world.subscribers[node].index().keys()) for node in members_of(world)}
+    held = {node: set(world.subscribers[node].trie().keys()) for node in members_of(world)}
     total = 0
     for node, ids in held.items():
         machine = world.subscribers[node]
@@ -304,7 +304,7 @@ def test_potential_of_the_paper_grows_when_a_publication_is_flooded_over_a_short
     """The lemma "Phi never increases" is about ring edges; section 4.3 uses others."""
     world = Watched(standing_ring(16), seed=0, config=ProtocolConfig(spread=Spread.FLOOD))
     world.publish("n0000", b"news")
-    everything = set(world.subscribers["n0000"].index().keys())
+    everything = set(world.subscribers["n0000"].trie().keys())
     phi = world.watch(lambda: missing_beside(world))
     ours = [missing_everywhere(world, everything)]
     run_rounds(world, RandomOrder(), 10)

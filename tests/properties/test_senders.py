@@ -7,8 +7,9 @@ import pytest
 from skipring.core.config import Mode
 from skipring.core.effects import Effect, Send
 from skipring.core.messages import CLAIMS, names_another
-from skipring.core.peers import NodeId
-from skipring.sim.engine import World
+from skipring.core.peers import SUPERVISOR, NodeId
+from skipring.core.subscriber import Subscriber
+from skipring.core.supervisor import Supervisor
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
 from skipring.world.adversaries import ADVERSARIES
@@ -24,15 +25,19 @@ PAPER = {"mode": Mode.PAPER, "n": 8, "adversary": "A01", "max_rounds": 20}
 def test_machine_never_names_another_sender(
     scenario: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apply, sent = World._apply, list[Send]()
+    sent = list[Send]()
 
-    def checked(world: World, sender: NodeId, effects: list[Effect]) -> None:
+    def check(sender: NodeId, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
             if isinstance(effect, Send):
                 assert not names_another(effect.message, sender), (sender, effect)
                 sent.append(effect)
-        apply(world, sender, effects)
+        return effects
 
-    monkeypatch.setattr(World, "_apply", checked)
+    of_node, of_supervisor = Subscriber.handle, Supervisor.handle
+    monkeypatch.setattr(Subscriber, "handle", lambda it, event: check(it.node, of_node(it, event)))
+    monkeypatch.setattr(
+        Supervisor, "handle", lambda it, event: check(SUPERVISOR, of_supervisor(it, event))
+    )
     Simulation(make_scenario(scenario)).run()
     assert any(type(effect.message) in CLAIMS for effect in sent)

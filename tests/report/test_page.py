@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 import pytest
 
 from skipring.report.page import HtmlReport, Section, render
-from skipring.report.plots import Axis, Point, Series, dot_figure, line_figure, step_figure
-from skipring.report.tables import Cell, Table, Tone, as_html, as_markdown, number, percent
+from skipring.report.plots import Axis, Point, Series, line_figure
+from skipring.report.tables import Cell, Table, Tone
 
 EVIL = "</script><script>alert(1)</script>&\"'|<b>"
 
@@ -120,75 +120,3 @@ def test_every_link_of_the_contents_has_a_section(read: Reader) -> None:
 def test_page_has_styles_for_dark_and_print(html: str) -> None:
     assert "prefers-color-scheme: dark" in html
     assert "@media print" in html
-
-
-# --- tables ----------------------------------------------------------------------------
-
-
-def test_table_is_equal_in_html_and_markdown() -> None:
-    table = Table(("a", "b"), (("x", Cell("y", Tone.GOOD)),), frozenset({"b"}))
-    assert list(as_markdown(table)) == ["| a | b |", "| --- | ---: |", "| x | ✓ y |"]
-    assert '<td class="figure"><span class="good">✓ y</span></td>' in as_html(table)
-
-
-def test_data_cannot_break_a_markdown_table() -> None:
-    table = Table(("a",), (("x|y\n<b>`*",),))
-    assert list(as_markdown(table))[2] == r"| x\|y \<b\>\`\* |"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (12345.0, "12,345"),
-        (0.12345, "0.123"),
-        (1.5, "1.50"),
-        (-2.25, "\u22122.25"),
-        (1234.5, "1,234"),
-        (0.000012, "0.0000"),
-        (float("inf"), "never"),
-        (float("nan"), "\u2013"),
-    ],
-)
-def test_figure_has_the_significant_digits(value: float, text: str) -> None:
-    assert number(value) == text
-
-
-def test_almost_100_percent_is_not_written_as_100() -> None:
-    assert percent(1.0) == "100 %"
-    assert percent(0.99996) == "99.996 %"
-    assert percent(0.5) == "50.0 %"
-    assert percent(0.0) == "0 %"
-
-
-# --- plots -----------------------------------------------------------------------------
-
-
-def test_series_differ_in_more_than_colour() -> None:
-    names = [f"s{number}" for number in range(30)]
-    series = [Series(name, (Point(8, 1, 1, 1, name),)) for name in names]
-    drawn = line_figure(series, Axis("n", is_log=True), Axis("y")).data
-    looks = {(it.line.color, it.line.dash, it.marker.symbol) for it in drawn}
-    assert len(looks) == len(names)
-    assert len({(it.line.dash, it.marker.symbol) for it in drawn}) > len(names) // 2
-
-
-def test_infinite_values_are_omitted() -> None:
-    inf = float("inf")
-    points = (Point(8, 1, 1, inf, "a"), Point(16, inf, inf, inf, "b"))
-    (line,) = line_figure([Series("s", points)], Axis("n"), Axis("y")).data
-    assert list(line.x) == [8]
-    assert list(line.error_y.array) == [0]
-
-
-def test_dots_are_in_the_rows_of_their_names() -> None:
-    one = Series("s", (Point(0, 5, 4, 6, ""), Point(1, 9, 9, 9, "")))
-    drawn = dot_figure(["first", "second"], [one], Axis("rounds"))
-    assert list(drawn.data[0].y) == [0, 1]
-    assert list(drawn.layout.yaxis.ticktext) == ["first", "second"]
-
-
-def test_steps_have_a_band_between_their_bounds() -> None:
-    points = (Point(1, 100, 90, 100, ""), Point(2, 50, 30, 70, ""))
-    low, high, middle = step_figure([Series("s", points)], Axis("t"), Axis("%")).data
-    assert (list(low.y), list(high.y), list(middle.y)) == ([90, 30], [100, 70], [100, 50])
-    assert high.fill == "tonexty"

@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from random import Random
+from typing import ClassVar
+
+import pytest
 
 from skipring.core.log_messages import Refused
 from skipring.core.peers import SUPERVISOR, NodeId
 from skipring.net.addresses import supervisor_at
+from skipring.net.transport import Receiver, Transport
+from skipring.rpc import client as client_module
 from skipring.rpc.client import RpcClient
 from skipring.wire.codec import Envelope
 from skipring.wire.framing import DATA, Frame
@@ -19,9 +24,24 @@ TOPIC = "news"
 NO_FRAME = Frame(DATA, b"")  # only a process that forwards messages uses it
 
 
-def receive(client: RpcClient, sender: NodeId, message: WireMessage) -> None:
-    """Hand a message to a client, as its transport does."""
-    client._receive(sender, Envelope(message, TOPIC), NO_FRAME)
+class OpenTransport(Transport):
+    """Transport to which a test can hand messages as a peer would."""
+
+    receivers: ClassVar[list[Receiver]] = []
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self.receivers.append(self.receive)
+
+
+@pytest.fixture(autouse=True)
+def _open_transports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "Transport", OpenTransport)
+
+
+def receive(sender: NodeId, message: WireMessage) -> None:
+    """Hand a message to the newest client."""
+    OpenTransport.receivers[-1](sender, Envelope(message, TOPIC), NO_FRAME)
 
 
 @in_loop
@@ -32,8 +52,8 @@ async def test_answer_counts_only_from_the_node_that_was_asked() -> None:
         )
         await asyncio.sleep(0)
         for sender in ("a", "client/a", SUPERVISOR, supervisor_at("127.0.0.1:2")):
-            receive(client, sender, MemberList(1, {"forged": "127.0.0.1:1"}))
-        receive(client, supervisor_at("127.0.0.1:1"), MemberList(1, {"real": "127.0.0.1:1"}))
+            receive(sender, MemberList(1, {"forged": "127.0.0.1:1"}))
+        receive(supervisor_at("127.0.0.1:1"), MemberList(1, {"real": "127.0.0.1:1"}))
         assert await asking == MemberList(1, {"real": "127.0.0.1:1"})
 
 
@@ -45,7 +65,7 @@ async def test_answer_of_another_kind_is_ignored_and_refusal_is_returned() -> No
                 client.request(TOPIC, "a", FetchChanges, ChangePage, timeout_s=30)
             )
             await asyncio.sleep(0)
-            receive(client, "a", answer)
+            receive("a", answer)
             assert await asking == expected
 
 

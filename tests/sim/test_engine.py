@@ -265,7 +265,7 @@ def test_deferred_messages_are_sent_at_the_tick() -> None:
 
 def test_confirmation_of_an_equal_trie_is_recorded() -> None:
     world = world_of(RING)
-    world.deliver(Parcel("a", TrieEqual("b", world.subscribers["a"].index().root()), "b"))
+    world.deliver(Parcel("a", TrieEqual("b", world.subscribers["a"].trie().root()), "b"))
     world.deliver(Parcel("a", TrieEqual("c", b"0" * 16), "c"))
     assert world.confirmed == [("a", "b")]
 

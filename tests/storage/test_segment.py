@@ -57,6 +57,14 @@ def test_footer_has_the_index_of_a_scan(path: Path, files: FileCache) -> None:
     assert list(sealed.ids(files)) == list(other.ids(files)) == ids
 
 
+def test_index_takes_at_most_16_bytes_for_a_batch() -> None:
+    index = EntryIndex(0, 0, bytes(16), 0)
+    for entry in ENTRIES:
+        index.add(entry, index.size, 100)
+    arrays = (index.positions, index.offsets)
+    assert sum(len(each) * each.itemsize for each in arrays) <= 16 * len(ENTRIES)
+
+
 def test_second_seal_changes_nothing(path: Path, files: FileCache) -> None:
     segment_file(path, *ENTRIES)
     segment = scanned(path)

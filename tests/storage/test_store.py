@@ -345,7 +345,7 @@ class CheckedStore:
         self.path = topic_path(directory)
         self.store = opened(directory)
         self.made = 0
-        self.written: dict[int, set[RecordBatch]] = defaultdict(set)  # by offset, ever
+        self.written: dict[int, set[RecordBatch]] = defaultdict(set)  # by offset
         self.expected: dict[int, RecordBatch] = {}  # intact and committed
         self.appended: dict[int, RecordBatch] = {}  # in memory, or left by a failed commit
         self.is_damaged = False

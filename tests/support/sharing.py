@@ -25,9 +25,9 @@ SINGLE: Final = (
 # They start first, so that no worker has a long share at the end.
 SECONDS: Final = {
     SPARK: 110,
-    "tests/spark/pipeline/test_live.py": 60,
-    "tests/web/test_dashboard_ring.py": 50,
-    "tests/web/test_dashboard_page.py": 45,
+    "tests/live/test_pipeline.py": 60,
+    "tests/dashboard/test_ring.py": 50,
+    "tests/dashboard/test_page.py": 45,
     "tests/lab/demo/test_runner.py": 40,
     "tests/test_testing.py": 40,
     "tests/examples/test_examples.py": 35,

@@ -23,5 +23,5 @@ def status_of(
         digests={},
         count=stored,
         end=stored,
-        root=state.index().root() if root is None else root,
+        root=state.trie().root() if root is None else root,
     )

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 
 from skipring.core.labels import CIRCLE, Label
 from skipring.core.topology import level, levels, ring_edges, shortcut_edges
-from tests.web.browsing import Reader, reading
+from tests.dashboard.browsing import Reader, reading
 
 # Replaces the events of the server: `tell(kind, value)` delivers one.
 SILENT_SERVER = """

@@ -2,7 +2,6 @@
 
 import tracemalloc
 from collections.abc import Callable
-from random import Random
 
 import msgspec
 import pytest
@@ -556,25 +555,6 @@ def test_message_with_a_wrong_byte_is_valid_or_refused(
     encode(received.topic, received.message, received.hints)  # every decoded message is encodable
 
 
-def test_ten_thousand_damaged_messages_are_messages_or_refused() -> None:
-    rng, refused = Random(0), 0
-    frames = [the_frame(encode(TOPIC, message)) for message in SAMPLES]
-    for number in range(10_000):
-        right = frames[number % len(frames)]
-        body = bytearray(right.body)
-        for _ in range(rng.randint(1, 3)):
-            at = rng.randrange(len(body))
-            if rng.random() < 0.3:
-                body[at : at + rng.randint(0, 8)] = rng.randbytes(rng.randint(0, 8)) or b"\0"
-            else:
-                body[at] = rng.randrange(256)
-        try:
-            decode(Frame(right.kind, bytes(body)))
-        except WireError:
-            refused += 1
-    assert refused > 5000
-
-
 # -- messages that are not written -----------------------------------------------------------
 
 
@@ -687,8 +667,8 @@ GOLDEN = {
     "DatabasePage": "000000200193994a0302cd010201c09292a130a16192a23130c091a16290a46e65777380",
     "GetNodeStatus": "0000000b0093924b03a46e65777380",
     "NodeStatus": (
-        "000000b201939e4c03c39100c09291cf4000000000000000a1629291cf8000000000000000a16392"
-        "9291cf8000000000000000a1639291cf6000000000000000c081a162930103c381a164cd01020203"
+        "000000b201939e4c039100c09291cf4000000000000000a1629291cf8000000000000000a1639292"
+        "91cf8000000000000000a1639291cf6000000000000000c081a162930103c381a164cd0102c30203"
         "c410000102030405060708090a0b0c0d0e0f98cf00060a24181e400081a1620291a163bc74686520"
         "6261636b66696c6c206973206e6f7420636f6d706c6574650103ad6e6f207370616365206c656674"
         "91ae3132372e302e302e313a37343030a46e65777380"

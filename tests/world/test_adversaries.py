@@ -704,10 +704,10 @@ def test_every_publication_of_a19_is_stored_under_its_id(n: int) -> None:
 @every_size
 def test_a47_makes_all_tries_look_equal(n: int) -> None:
     states = world("A47", n).subscribers.values()
-    assert len({state.index().root() for state in states}) == 1
+    assert len({state.trie().root() for state in states}) == 1
     assert all(ALL in state.hashes for state in states)
     for state in states:
-        assert state.index().wrong_digests() == state.hashes  # each is kept by the trie, and wrong
+        assert state.trie().wrong_digests() == state.hashes  # each is kept by the trie, and wrong
 
 
 def is_readable(batch: RecordBatch) -> bool:

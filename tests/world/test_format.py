@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from skipring.core.batches import BatchRecord, RecordBatch
-from skipring.core.config import ProtocolConfig
 from skipring.core.labels import Label
 from skipring.core.messages import (
     CheckAndPublish,
@@ -43,7 +42,6 @@ from skipring.core.state import (
 )
 from skipring.core.summaries import RangeSummary, Summary
 from skipring.errors import WorldFormatError
-from skipring.sim.engine import World
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import make_scenario
 from skipring.world.adversaries import ADVERSARIES
@@ -112,16 +110,6 @@ def supervised(**fields: object) -> dict[str, Any]:
     made = copy.deepcopy(world())
     made["supervisor"].update(fields)
     return made
-
-
-def supervised_with(**memory: object) -> dict[str, Any]:
-    """Return the smallest world whose supervisor has this memory."""
-    return supervised(memory=memory)
-
-
-def remembering(**memory: object) -> dict[str, Any]:
-    """Return the smallest world in which subscriber a has this memory."""
-    return world_of(memory=memory)
 
 
 def world_publishing(**changes: object) -> dict[str, Any]:
@@ -348,14 +336,6 @@ def test_memory_is_written_and_read_back(code: str) -> None:
         simulation.run_round()
 
 
-def test_loaded_world_has_the_memory_of_the_dumped_one() -> None:
-    for code in ("A60", "A61", "A62", "A63", "A64", "A65", "A66"):
-        start = ADVERSARIES[code].build(9, Random(1))
-        world = World(start, seed=0, config=ProtocolConfig())
-        again = World(world.snapshot(), seed=0, config=ProtocolConfig())
-        assert again.snapshot() == world.snapshot()
-
-
 def without_senders(snapshot: Snapshot) -> Snapshot:
     parcels = tuple(Parcel(parcel.to, parcel.message) for parcel in snapshot.channels)
     return replace(snapshot, channels=parcels)
@@ -453,108 +433,52 @@ def refusals(build: Callable[..., object], path: str, *rows: Row) -> list[tuple[
     return [(build(**fields), f"{path}{reason}") for fields, reason in rows]
 
 
+# One row for each kind of check; msgspec's own checks are not repeated for each field.
 REFUSED: list[tuple[object, str]] = [
     ([], "$: Expected `object`, got `array`"),
     ({}, "$: Object missing required field `format`"),
-    (world_with("subscribers", "a", value=[]), "$.subscribers.a: Expected `object`, got `array`"),
-    (
-        world_with("subscribers", "a", value={"label": None}),
-        "$.subscribers.a: Object missing required field `member`",
-    ),
     *refusals(
         world,
         "$",  # the file as a whole
-        (
-            {"format": "skipring-world/2", "news": 1},
-            ".format: Invalid enum value 'skipring-world/2'",
-        ),
-        ({"format": 1}, ".format: Expected `str`, got `int`"),
+        ({"format": "skipring-world/2"}, ".format: Invalid enum value 'skipring-world/2'"),
         ({"colour": 1, "shape": 2}, ": Object contains unknown field `colour`"),
         ({HUGE: 1}, ": Object contains unknown field `111111111111111111111111111111111111111111"),
-        ({"topic": 5}, ".topic: Expected `str`, got `int`"),
         ({"topic": ""}, ".topic: a topic has 1 to 255 bytes, this one has 0"),
         ({"topic": "é" * 128}, ".topic: a topic has 1 to 255 bytes, this one has 256"),
-        ({"topic": "a\nb"}, ".topic: a topic has no control characters, got 'a\\nb'"),
         ({"topic": "a\x85"}, ".topic: a topic has no control characters, got 'a\\x85'"),
         ({"topic": "\ud800"}, ".topic: lone surrogate in '\\ud800'"),
-        ({"supervisor": None}, ".supervisor: Expected `object`, got `null`"),
-        ({"supervisor": {"database": []}}, ".supervisor: Object missing required field `next`"),
-        ({"subscribers": []}, ".subscribers: Expected `object`, got `array`"),
-        ({"subscribers": {"a b": {}}}, f".subscribers: {NO_NAME}"),
-        ({"subscribers": {"": {}}}, f".subscribers: {NO_NAME}"),
         ({"subscribers": {"a\n": {}}}, f".subscribers: {NO_NAME}"),
-        ({"subscribers": {"a" * 65: {}}}, f".subscribers: {NO_NAME}"),
         (
             {"subscribers": {"supervisor": {}}},
             ".subscribers: no subscriber can be called 'supervisor'",
         ),
-        ({"crashed": "x"}, ".crashed: Expected `array`, got `str`"),
-        ({"crashed": ["x", 1]}, ".crashed[1]: Expected `str`, got `int`"),
         ({"crashed": ["supervisor"]}, ".crashed[0]: no subscriber can be called 'supervisor'"),
         ({"crashed": ["b"]}, ".subscribers.b: the node is also in crashed"),
-        ({"channels": {}}, ".channels: Expected `array`, got `object`"),
-        ({"channels": ["a"]}, ".channels[0]: Expected `object`, got `str`"),
-        ({"channels": [{"to": "a"}]}, ".channels[0]: Object missing required field `message`"),
-        (
-            {"channels": [{"to": "a", "message": {}, "by": 1}]},
-            ".channels[0]: Object contains unknown field `by`",
-        ),
         (
             {"channels": [{"to": "zoe", "message": {}}]},
             ".channels[0].message: Object missing required field `type`",
-        ),
-        (
-            {"channels": [{"to": None, "message": {}}]},
-            ".channels[0].message: Object missing required field `type`",
-        ),
-        (
-            {"channels": [{"to": "a", "message": 1}]},
-            ".channels[0].message: Expected `object`, got `int`",
         ),
     ),
     *refusals(
         supervised,
         "$.supervisor",  # the supervisor
-        ({"memory": 1}, ".memory: Expected `object`, got `int`"),
         ({"n": 1}, ": Object contains unknown field `n`"),
-        ({"next": True}, ".next: Expected `int`, got `bool`"),
-        ({"next": 1.0}, ".next: Expected `int`, got `float`"),
         ({"next": NAN}, ".next: Expected `int`, got `float`"),
-        ({"database": {}}, ".database: Expected `array`, got `object`"),
-        ({"database": [["0", "a"], ["0"]]}, ".database[1]: Expected `array` of length 2, got 1"),
-        ({"database": [[None, "a"]]}, ".database[0][0]: Expected `str`, got `null`"),
         ({"database": [["0" * 4097, "a"]]}, ".database[0][0]: Expected `str` of length <= 4096"),
         ({"database": [["0", "zoe"]]}, f".database[0][1]: {UNKNOWN}"),
         ({"queue": ["a", "zoe"]}, f".queue[1]: {UNKNOWN}"),
-        ({"queue": [None]}, ".queue[0]: Expected `str`, got `null`"),
-    ),
-    *refusals(
-        supervised_with,
-        "$.supervisor.memory",  # the memory of the supervisor
-        ({"colour": 1}, ": Object contains unknown field `colour`"),
-        ({"ticks": None}, ".ticks: Expected `int`, got `null`"),
-        ({"answered": [1]}, ".answered: Expected `array` of length 2, got 1"),
-        ({"told": {"a b": 1}}, ".told: Expected `str` matching regex '\\\\A[A-Za-z0-9._-]{1"),
+        ({"memory": {"colour": 1}}, ".memory: Object contains unknown field `colour`"),
+        ({"memory": {"told": {"a b": 1}}}, ".memory.told: Expected `str` matching regex '"),
     ),
     *refusals(
         world_of,
         "$.subscribers.a",  # a subscriber
-        ({"colour": "red"}, ": Object contains unknown field `colour`"),
-        ({"member": 1}, ".member: Expected `bool`, got `int`"),
-        ({"label": 0}, ".label: Expected `str`, got `int`"),
         ({"label": "02"}, f".label: {NO_BITS}"),
-        ({"label": "0\n"}, f".label: {NO_BITS}"),
         ({"label": HUGE}, ".label: Expected `str` of length <= 4096"),
-        ({"left": 5}, ".left: Expected `array`, got `int`"),
-        ({"left": "0b"}, ".left: Expected `array`, got `str`"),
-        ({"right": ["0", "b", 1]}, ".right: Expected `array` of length 2, got 3"),
-        ({"ring": ["0", 1]}, ".ring[1]: Expected `str`, got `int`"),
         ({"ring": ["b", "0"]}, f".ring[0]: {NO_BITS}"),
         ({"ring": ["0", "zoe"]}, f".ring[1]: {UNKNOWN}"),
         ({"ring": ["00", "zoe"]}, f".ring[1]: {UNKNOWN}"),
-        ({"shortcuts": None}, ".shortcuts: Expected `object`, got `null`"),
         ({"shortcuts": {"b": "0"}}, f".shortcuts: {NO_BITS}"),
-        ({"shortcuts": {HUGE: "b"}}, ".shortcuts: Expected `str` of length <= 4096"),
         ({"shortcuts": {"01": "zoe"}}, f".shortcuts['01']: {UNKNOWN}"),
         (
             {"shortcuts": {"1" * 4096: 1}},
@@ -562,169 +486,54 @@ REFUSED: list[tuple[object, str]] = [
         ),
         ({"silence": {"zoe": [0, 8, True]}}, f".silence: {UNKNOWN}"),
         ({"silence": {"b": [0, 8]}}, ".silence['b']: Expected `array` of at least length 3, got 2"),
-        ({"silence": {"b": [True, 8, True]}}, ".silence['b'][0]: Expected `int`, got `bool`"),
-        ({"silence": {"b": [0, None, True]}}, ".silence['b'][1]: Expected `int`, got `null`"),
-        ({"silence": {"b": [0, 8, 0]}}, ".silence['b'][2]: Expected `bool`, got `int`"),
         ({"digests": {"zoe": 1}}, f".digests: {UNKNOWN}"),
         ({"digests": {"b": 2**64}}, ".digests['b']: Expected `int` <= 18446744073709551615"),
-        ({"digests": {"b": False}}, ".digests['b']: Expected `int`, got `bool`"),
-        ({"publications": {}}, ".publications: Expected `array`, got `object`"),
-        (
-            {"publications": [{"seq": 0}]},
-            ".publications[0]: Object missing required field `publisher`",
-        ),
-        ({"hashes": []}, ".hashes: Expected `object`, got `array`"),
-        ({"hashes": {"0": None}}, ".hashes['0']: Expected `str`, got `null`"),
-        ({"hashes": {"0": "ab" * 8}}, f".hashes['0']: {NO_HEX}"),
         ({"hashes": {"0": "zz" * 16}}, f".hashes['0']: {NO_HEX}"),
         ({"hashes": {"02": ""}}, f".hashes: {NO_BITS}"),
         ({"hashes": {"0" * 257: ""}}, ".hashes: Expected `str` of length <= 256"),
-        ({"hashes": {HUGE: ""}}, ".hashes: Expected `str` of length <= 256"),
-    ),
-    *refusals(
-        remembering,
-        "$.subscribers.a.memory",  # the memory of a subscriber
-        ({"weight": -1}, ".weight: Expected `int` >= 0"),
-        ({"chains": {"own": "0"}}, ".chains: Object missing required field `pred`"),
-        ({"holdings": {"count": -1}}, ".holdings.count: Expected `int` >= 0"),
-        ({"holdings": {"index": {"ab": 1}}}, f".holdings.index: {NO_HEX}"),
+        ({"memory": {"holdings": {"index": {"ab": 1}}}}, f".memory.holdings.index: {NO_HEX}"),
         (
-            {"announcing": {"news": {"00" * 8: [256, []]}}},
-            ".announcing.news['0000000000000000'][0]: Expected `int",
-        ),
-        (
-            {"announcing": {"missing": {"00" * 8: []}}},
-            ".announcing.missing['0000000000000000']: Expected `array",
-        ),
-        *(
-            ({part: {key: []}}, f".{part}: Object contains unknown field `{key}`")
-            for part, key in (
-                *(("spreading", "arrivals"), ("spreading", "put_off")),
-                ("announcing", "heard"),
-            )
+            {"memory": {"announcing": {"news": {"00" * 8: [256, []]}}}},
+            ".memory.announcing.news['0000000000000000'][0]: Expected `int",
         ),
     ),
     *refusals(
         world_publishing,
         "$.subscribers.a.publications[0]",  # a publication
-        ({"payloads": ""}, ": Object contains unknown field `payloads`"),
-        ({"publisher": ""}, ".publisher: Expected `str` matching regex '\\\\"),
-        ({"seq": "0"}, ".seq: Expected `int`, got `str`"),
-        ({"payload": "a"}, ".payload: Invalid base64 encoded string"),
         ({"payload": "aGV sbG8="}, ".payload: Invalid base64 encoded string"),
-        ({"payload": "é==="}, ".payload: Invalid base64 encoded string"),
-        ({"payload": 5}, ".payload: Expected `bytes | null`, got `int`"),
-        ({"key": "_-=="}, ".key: Invalid base64 encoded string"),
-        ({"time": -1}, ".time: Expected `int` >= 0"),
-        ({"id": "ab"}, f".id: {NO_HEX}"),
         ({"id": "zz" * 32}, f".id: {NO_HEX}"),
-        ({"headers": []}, ".headers: Expected `object`, got `array`"),
-        ({"headers": {"h": 1}}, ".headers['h']: Expected `str`, got `int`"),
         ({"key": ""}, ": time, key and headers without a payload"),
         ({"payload": "", "records": [OTHER]}, ": a publication has payload or records, not both"),
         ({"payload": "", "count": 2}, ": a count of 2 with 1 records"),
         ({"payload": "", "headers": dict.fromkeys(map(str, range(65)), "")}, ": 65 headers exceed"),
         ({"records": []}, ".records: Expected `array` of length >= 1"),
         ({"records": [OTHER] * 257}, ".records: Expected `array` of length <= 256"),
-        ({"records": [OTHER, {}]}, ".records[1]: Object missing required field `payload`"),
-        ({"records": [OTHER | {"seq": 1}]}, ".records[0]: Object contains unknown field `seq`"),
         ({"records": [OTHER], "count": 2}, ": a count of 2 with 1 records"),
         ({"records": [OTHER], "body": ""}, ": a publication has records or body, not both"),
         ({"records": [OTHER], "time": 1}, ": time, key and headers without a payload"),
-        ({"count": 0}, ".count: Expected `int` >= 1"),
         ({"count": 257}, ".count: Expected `int` <= 256"),
-        ({"unordered": 1}, ".unordered: Expected `bool`, got `int`"),
     ),
     *refusals(
         world_saying,
         "$.channels[0].message",  # a message
-        ({}, ": Object missing required field `type`"),
         ({"type": ["Digest"]}, ".type: Expected `str`, got `list`"),
         ({"type": "Publish"}, ".type: Invalid value 'Publish'"),
-        ({"type": "Subscribe"}, ": Object missing required field `node`"),
-        (
-            {"type": "Subscribe", "node": "a", "digest": 1},
-            ": Object contains unknown field `digest`",
-        ),
         ({"type": "Unsubscribe", "node": "zoe"}, f".node: {UNKNOWN}"),
-        ({"type": "GetConfiguration", "node": "a", "digest": -1}, ".digest: Expected `int` >= 0"),
-        ({"type": "RemoveConnections", "node": None}, ".node: Expected `str`, got `null`"),
-        ({"type": "Digest", "node": "a", "digest": None}, ".digest: Expected `int`, got `null`"),
-        ({"type": "IntroduceShortcut", "peer": None}, ".peer: Expected `array`, got `null`"),
         ({"type": "IntroduceShortcut", "peer": ["0", "zoe"]}, f".peer[1]: {UNKNOWN}"),
-        (
-            {"type": "SetConfiguration", "pred": [], "label": None, "succ": None},
-            ".pred: Expected `array` of length 2, got 0",
-        ),
-        (
-            {"type": "CheckLabel", "sender": ["0", "a"], "believed": "x", "link": "LIN"},
-            f".believed: {NO_BITS}",
-        ),
         (
             {"type": "Introduce", "peer": ["00", "a"], "link": "LINE", "first_hand": True},
             ".link: Invalid enum value 'LINE'",
         ),
         (
-            {"type": "Introduce", "peer": ["0", "a"], "link": ["LIN"], "first_hand": True},
-            ".link: Expected `str`, got `array`",
-        ),
-        (
-            {"type": "Introduce", "peer": ["0", "a"], "link": "CYC", "first_hand": 1},
-            ".first_hand: Expected `bool`, got `int`",
-        ),
-        ({"type": "PublishNew"}, ": Object missing required field `publication`"),
-        (
-            {"type": "PublishNew", "publication": {"seq": 0}},
-            ".publication: Object missing required field `publisher`",
-        ),
-        ({"type": "PublishNew", "publication": NEWS, "hops": -1}, ".hops: Expected `int` >= 0"),
-        (
-            {"type": "PublishNew", "publication": NEWS, "hops": 2**64},
-            ".hops: Expected `int` <= 18446744073709551615",
-        ),
-        (
             {"type": "Publications", "publications": [NEWS, 5]},
             ".publications[1]: Expected `object`, got `int`",
         ),
-        (
-            {"type": "Publications", "publications": [], "session": True},
-            ".session: Expected `int`, got `bool`",
-        ),
         ({"type": "TrieEqual", "sender": "a", "root": "ab"}, f".root: {NO_HEX}"),
         ({"type": "TrieEqual", "sender": "zoe", "root": "ab" * 16}, f".sender: {UNKNOWN}"),
-        (
-            {"type": "CheckTrie", "sender": None, "claims": []},
-            ".sender: Expected `str`, got `null`",
-        ),
-        (
-            {"type": "CheckTrie", "sender": "a", "claims": {}},
-            ".claims: Expected `array`, got `object`",
-        ),
-        (
-            {"type": "CheckTrie", "sender": "a", "claims": [], "session": -1},
-            ".session: Expected `int` >= 0",
-        ),
-        (
-            {"type": "CheckTrie", "sender": "a", "claims": [], "confirm": 0},
-            ".confirm: Expected `bool`, got `int`",
-        ),
-        (
-            {"type": "CheckTrie", "sender": "a", "claims": [], "wanted": []},
-            ": Object contains unknown field `wanted`",
-        ),
-        (
-            {"type": "CheckAndPublish", "sender": "a", "claims": [], "wanted": [{}]},
-            ".wanted[0]: Object missing required field `cover`",
-        ),
         ({"type": "IHave", "sender": "a", "ids": ["ab"], "hops": [0]}, f".ids[0]: {NO_HEX}"),
         (
             {"type": "IHave", "sender": "a", "ids": [], "hops": [256]},
             ".hops[0]: Expected `int` <= 255",
-        ),
-        ({"type": "Want", "sender": "a", "ids": [], "hops": [-1]}, ".hops[0]: Expected `int` >= 0"),
-        (
-            {"type": "Want", "sender": "a", "ids": [], "hops": 5},
-            ".hops: Expected `array`, got `int`",
         ),
         (
             {"type": "Want", "sender": "a", "ids": ["ab" * 8], "hops": [1, 2]},
@@ -734,24 +543,10 @@ REFUSED: list[tuple[object, str]] = [
     *refusals(
         world_claiming,
         "$.channels[0].message.claims[0]",  # a range summary
-        ({"nodes": []}, ": Object missing required field `cover`"),
-        ({"cover": "", "labels": []}, ": Object contains unknown field `labels`"),
-        ({"cover": None}, ".cover: Expected `str`, got `null`"),
-        ({"cover": "2"}, ".cover: Expected `str` matching regex '\\\\A[01"),
         ({"cover": "1" * 257}, ".cover: Expected `str` of length <= 256"),
-        ({"cover": "", "nodes": {}}, ".nodes: Expected `array`, got `object`"),
-        ({"cover": "", "nodes": [["0"]]}, ".nodes[0]: Expected `array` of length 2, got "),
-        (
-            {"cover": "", "nodes": [["0" * 257, "ab" * 8]]},
-            ".nodes[0][0]: Expected `str` of length <= 256",
-        ),
         (
             {"cover": "01", "nodes": [["010", "ab" * 8], ["00", "ab" * 8]]},
             ".nodes[1][0]: the label does not begin with t",
-        ),
-        (
-            {"cover": "01", "nodes": [["0", "ab" * 8]]},
-            ".nodes[0][0]: the label does not begin with t",
         ),
         (
             {"cover": "", "nodes": [["0", "ab" * 9]]},
@@ -761,8 +556,7 @@ REFUSED: list[tuple[object, str]] = [
             {"cover": "", "nodes": [["0", "ab" * 8], ["1", "ab" * 16]]},
             ".nodes[1][1]: the digest and the previous one differ",
         ),
-        ({"cover": "", "leaves": ["ab"]}, ".leaves[0]: Expected `str` matching regex '\\\\"),
-        ({"cover": "", "leaves": "ab"}, ".leaves: Expected `array`, got `str`"),
+        ({"cover": "", "leaves": ["ab"]}, ".leaves[0]: Expected `str` matching regex '"),
     ),
 ]
 
@@ -807,24 +601,8 @@ PLAIN = json.dumps(world())
             "$.supervisor.next: Expected `int`, got `number of 10000 digits`",
         ),
         (
-            PLAIN.replace('"next": 0', '"next": -Infinity'),
-            "$.supervisor.next: Expected `int`, got `float`",
-        ),
-        (
-            PLAIN.replace('"next": 0', '"next": 1e999'),
-            "$.supervisor.next: Expected `int`, got `float`",
-        ),
-        (
             PLAIN.replace('"b":', '"a":'),
             "$.subscribers: Expected `object`, got `object with the key 'a' twice`",
-        ),
-        (
-            PLAIN.replace('"topic":', '"format":'),
-            "$: Expected `object`, got `object with the key 'format' twice`",
-        ),
-        (
-            PLAIN.replace('"left":', '"label":', 1),
-            "$.subscribers.a: Expected `object`, got `object with the key 'label' twice`",
         ),
         (
             PLAIN.replace('"label": null', '"label": {"x": 1, "x": 1}'),

@@ -16,6 +16,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from skipring.core.batches import RecordBatch
 from skipring.core.log import MemoryLog
@@ -369,18 +370,8 @@ def _groups(statuses: dict[NodeId, NodeStatus], *, is_apart: bool) -> list[list[
 
 def ring_state(status: NodeStatus, stored: _Stored = NOTHING_STORED) -> SubscriberState:
     """Return the variables of a subscriber as a value."""
-    return SubscriberState(
-        member=status.member,
-        label=status.label,
-        left=status.left,
-        right=status.right,
-        ring=status.ring,
-        shortcuts=dict(status.shortcuts),
-        silence=status.silence,
-        digests=status.digests,
-        publications=stored.publications,
-        hashes=stored.hashes,
-    )
+    state = status.state(member=status.member)
+    return replace(state, publications=stored.publications, hashes=stored.hashes)
 
 
 def _wrong_hashes(root: bytes, batches: tuple[RecordBatch, ...]) -> dict[Prefix, bytes]:

@@ -73,6 +73,22 @@ class Replica:
         """Derive the digests of the next ids in the trie again; return these ids."""
         return self._trie.scrub(ids) if self._trie is not _NO_PUBLICATIONS else []
 
+    def trie(self) -> PublicationTrie:
+        """Return the trie over all batches, for queries; a copy while the index is behind."""
+        if not self.is_behind:
+            return self._trie
+        copy = self._trie.snapshot()
+        copy.add_many(self.log.entries() if self._unread is not None else ())
+        copy.add_many((self._unindexed or {}).items())
+        return copy
+
+    def id_of(self, start: bytes) -> bytes | None:
+        """Return the id, indexed or waiting, that begins with these bytes, 8 or more; or None."""
+        entry = self._trie.find(start)
+        if entry is not None:
+            return entry[0]
+        return next((key for key in self._unindexed or () if key.startswith(start)), None)
+
     @property
     def indexed_trie(self) -> PublicationTrie:
         """Return the trie without the ids that wait to be indexed."""

@@ -313,7 +313,7 @@ class SubscriberState(Struct, frozen=True, kw_only=True, gc=False):
         index = self.memory.holdings.index if self.memory is not None else {}
         return sum(offset is not None for offset in index.values())
 
-    def index(self) -> PublicationTrie:
+    def trie(self) -> PublicationTrie:
         """Build v.T: the trie of the publications, with the wrong digests."""
         trie = PublicationTrie()
         trie.add_many(MemoryLog(self.publications).entries())

@@ -365,9 +365,9 @@ class Subscriber:
         """Return the subtree digests that other nodes have sent (R14)."""
         return self._digest.heard
 
-    def index(self) -> PublicationTrie:
-        """Index waiting publications; return v.T."""
-        return self.replica.index()
+    def trie(self) -> PublicationTrie:
+        """Return v.T, for queries."""
+        return self.replica.trie()
 
     @property
     def count(self) -> int:

@@ -70,7 +70,7 @@ class RemotePeer:
         self._size = 0
         self._is_scheduled = False
         self._dialling: asyncio.Task[None] | None = None
-        self._failures = 0
+        self.failures = 0
         self._refusals = 0  # number of times the peer refused this process's name
         self._failed_s = 0.0
         self._dialled: Address = ""  # the last address
@@ -157,8 +157,8 @@ class RemotePeer:
     async def _dial(self, address: Address) -> None:
         links = self._links
         try:
-            if self._failures:  # full jitter: peers that lost the same peer dial at different times
-                limit = min(BACK_OFF_S * 2**self._failures, links.back_off_max_s)
+            if self.failures:  # full jitter: peers that lost the same peer dial at different times
+                limit = min(BACK_OFF_S * 2**self.failures, links.back_off_max_s)
                 await asyncio.sleep(links.rng.uniform(0, limit))
             failure = await self._connect(address)
         finally:
@@ -174,7 +174,7 @@ class RemotePeer:
         """Record that the peer refused this process's name after its greeting; dial later."""
         self.on_lost(link)
         self._refusals = min(self._refusals + 1, 16)
-        self._failures = self._refusals - 1
+        self.failures = self._refusals - 1
         self._on_failed(asyncio.get_running_loop().time())
         link.close()
         self._on_failure(DialFailure(Cause.NAME_TAKEN, why))
@@ -287,14 +287,14 @@ class RemotePeer:
         """Delay the next dial if the peer closed the connection at once, which is a refusal."""
         now_s = asyncio.get_running_loop().time()
         if now_s - link.began_s > REFUSED_S:
-            self._failures = self._refusals
+            self.failures = self._refusals
             return
         self._on_failed(now_s)
         if link.failure is not None and self.link in (None, link):
             self._failure = link.failure
 
     def _on_failed(self, now_s: float) -> None:
-        self._failures = min(self._failures + 1, 16)
+        self.failures = min(self.failures + 1, 16)
         self._failed_s = now_s
         self._links.record_dial_failure(self)
 
@@ -316,7 +316,7 @@ class RemotePeer:
 
     def reset_backoff(self) -> None:
         """Forget failed dials and refusals."""
-        self._failures = self._refusals = 0
+        self.failures = self._refusals = 0
         self._forget_if_idle()
 
     def _is_idle(self, link: PeerConnection, now: float) -> bool:
@@ -324,7 +324,7 @@ class RemotePeer:
         return link.is_dialled and self._address is None and now - link.used_s > IDLE_S
 
     def _forget_if_idle(self) -> None:
-        if not (self.link or self._waiting or self._dialling or self._failures):
+        if not (self.link or self._waiting or self._dialling or self.failures):
             self._links.forget(self.name, self)
 
     def _drop(self, reason: str) -> None:

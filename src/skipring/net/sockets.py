@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from skipring.net.addresses import join_address
 from skipring.net.connection import PeerConnection
-from skipring.net.connection_limits import PLAIN, SECURED, Handshakes, source_of
 from skipring.net.dial_failure import Cause, classify_tls_error, failure_in
+from skipring.net.handshake_limits import PLAIN, SECURED, Handshakes, source_of
 from skipring.storage.data_dir import process_text
 from skipring.wire.rpc import Address
 

@@ -21,9 +21,10 @@ from skipring.core.name_registry import CONFLICT_TICKS, Conflict, ProcessId
 from skipring.core.peers import NodeId
 from skipring.net.addresses import AddressBook, join_address, supervisor_at
 from skipring.net.connection import PeerConnection
-from skipring.net.connection_limits import ConnectionLimits, PartialFrames
+from skipring.net.connection_limits import ConnectionLimits
 from skipring.net.dial_failure import HANDSHAKE_REASONS
 from skipring.net.name_guard import NameGuard, name_taken_text
+from skipring.net.partial_frames import PartialFrames
 from skipring.net.peer import BACK_OFF_MAX_S, DialBacks, RemotePeer
 from skipring.net.sockets import Listener
 from skipring.net.work_budget import WorkBudget
@@ -99,7 +100,7 @@ class Transport:
         self.partial_frames = PartialFrames()
         self.dial_backs = DialBacks()
         self.places = ConnectionLimits()
-        self._checking: asyncio.TimerHandle | None = None  # timer of certificate checks
+        self.certificate_timer: asyncio.TimerHandle | None = None  # None without connections
         self._greeting = greeting
         self.peers: dict[NodeId, RemotePeer] = {}
         self._dial_failures: dict[NodeId, RemotePeer] = {}
@@ -175,8 +176,8 @@ class Transport:
         self.is_closed = True
         self.listener.close()
         self.partial_frames.close()
-        if self._checking is not None:
-            self._checking.cancel()
+        if self.certificate_timer is not None:
+            self.certificate_timer.cancel()
         dialling = [task for peer in list(self.peers.values()) if (task := peer.close())]
         if dialling:
             await asyncio.wait(dialling)
@@ -253,9 +254,9 @@ class Transport:
     def admit(self, link: PeerConnection) -> bool:
         """Count a connection; return False if the transport is closed."""
         self.connections.add(link)
-        if self.credentials is not None and self._checking is None and not self.is_closed:
+        if self.credentials is not None and self.certificate_timer is None and not self.is_closed:
             loop = asyncio.get_running_loop()
-            self._checking = loop.call_later(CHECK_S, self._check_later)
+            self.certificate_timer = loop.call_later(CHECK_S, self._check_later)
         return not self.is_closed
 
     def distrust(self, certificate: PeerCertificate, now_s: float) -> Distrust | None:
@@ -264,12 +265,12 @@ class Transport:
 
     def _check_later(self) -> None:
         """Reload the credentials and check all connections every CHECK_S, while any is open."""
-        self._checking = None
+        self.certificate_timer = None
         if self.credentials is not None and self.connections:
             self.credentials.refresh()
             self.check_certificates()
             loop = asyncio.get_running_loop()
-            self._checking = loop.call_later(CHECK_S, self._check_later)
+            self.certificate_timer = loop.call_later(CHECK_S, self._check_later)
 
     def check_certificates(self) -> None:
         """Close connections whose certificate is denied or has expired."""

@@ -18,7 +18,7 @@ from skipring.core.log_messages import NOT_A_MEMBER, Refused
 from skipring.core.messages import MESSAGE_TYPES, Message
 from skipring.core.peers import SUPERVISOR, NodeId, TopicId
 from skipring.core.prefix import ALL, Prefix
-from skipring.core.state import SubscriberState, SupervisorState
+from skipring.core.state import SupervisorState
 from skipring.core.subscriber import Subscriber
 from skipring.core.summaries import DIGEST_BYTES
 from skipring.core.topics import SubscriberTopics
@@ -151,7 +151,8 @@ class NodeChaos(ChaosServer):
                 return NOT_A_MEMBER
             case Overwrite():
                 assert machine is not None
-                self._dispatch(topic, Overwritten(_state(damage, is_member=machine.member)))
+                # S2: the wish of the application is not protocol state.
+                self._dispatch(topic, Overwritten(damage.state(member=machine.member)))
             case CorruptTrie():
                 assert machine is not None
                 self._corrupt(topic, machine, damage)
@@ -188,19 +189,6 @@ class SupervisorChaos(ChaosServer):
                 return None
             case _:
                 return super()._why_refused(topic, damage)
-
-
-def _state(damage: Overwrite, *, is_member: bool) -> SubscriberState:
-    return SubscriberState(
-        member=is_member,  # S2: the wish of the application is not protocol state
-        label=damage.label,
-        left=damage.left,
-        right=damage.right,
-        ring=damage.ring,
-        shortcuts=dict(damage.shortcuts),
-        silence=damage.silence,
-        digests=damage.digests,
-    )
 
 
 def _wrong_digests(trie: PublicationTrie, count: int, rng: Random) -> dict[Prefix, bytes]:

@@ -22,8 +22,9 @@ from skipring.net.addresses import (
     parse_supervisors,
     split_address,
 )
-from skipring.net.connection_limits import LINKS_MAX, PLAIN
+from skipring.net.connection_limits import LINKS_MAX
 from skipring.net.event_loop import new_loop
+from skipring.net.handshake_limits import PLAIN
 from skipring.net.sockets import why_not_listening
 from skipring.net.transport import Transport
 from skipring.node.group_commit import opened

@@ -224,8 +224,8 @@ class Replications:
         while machine is not None and machine.replica.has_index_backlog:
             await asyncio.sleep(self._tick_s)
             machine = self._topics.machine(topic)
-        found = machine.index().find(batch_part(key)) if machine is not None else None
-        return found[0] if found is not None else key
+        found = machine.replica.id_of(batch_part(key)) if machine is not None else None
+        return found if found is not None else key
 
     async def _all(self, topic: TopicId, replicas: _Replicas, count: int) -> str | None:
         """Ask once a tick until enough members confirm; return a reason if too few members can."""

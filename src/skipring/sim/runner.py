@@ -196,7 +196,7 @@ class Simulation:
     def _closed_state(self) -> Hashable:
         """Return the explicit state and every member's trie, which closure keeps constant."""
         members = (machine for machine in self.world.subscribers.values() if machine.wants)
-        return explicit_state(self.world), tuple(machine.index().root() for machine in members)
+        return explicit_state(self.world), tuple(machine.trie().root() for machine in members)
 
     def _reasons(self) -> list[str]:
         """Return the first violations, in words."""

@@ -7,7 +7,7 @@ removes every reference to the removed parts, so each candidate is a valid world
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -35,7 +35,6 @@ from skipring.core.messages import (
     Want,
 )
 from skipring.core.peers import NodeId
-from skipring.core.prefix import Prefix
 from skipring.core.state import SubscriberState, SupervisorState
 from skipring.sim.runner import Simulation
 from skipring.sim.scenario import Scenario
@@ -224,56 +223,31 @@ def _variables(*names: str) -> Reduction[Field]:
     return Reduction(find, reduce)
 
 
-def _shortcuts(world: Snapshot) -> Sequence[tuple[NodeId, Label]]:
-    return [(node, label) for node, state in world.subscribers.items() for label in state.shortcuts]
+def _items(name: str) -> Reduction[tuple[NodeId, Any]]:
+    """Remove single items of a collection that each subscriber has: a mapping or a tuple."""
+
+    def find(world: Snapshot) -> Sequence[tuple[NodeId, Any]]:
+        return [
+            (node, key)
+            for node, state in world.subscribers.items()
+            for key, _ in _entries(getattr(state, name))
+        ]
+
+    def reduce(world: Snapshot, places: Collection[tuple[NodeId, Any]]) -> Snapshot:
+        removed = frozenset(places)
+        changes: dict[NodeId, dict[str, Any]] = {}
+        for node in dict.fromkeys(node for node, _ in places):
+            held = getattr(world.subscribers[node], name)
+            left = [(key, item) for key, item in _entries(held) if (node, key) not in removed]
+            is_mapping = isinstance(held, Mapping)
+            changes[node] = {name: dict(left) if is_mapping else tuple([item for _, item in left])}
+        return _with_changes(world, changes)
+
+    return Reduction(find, reduce)
 
 
-def _without_shortcuts(world: Snapshot, slots: Collection[tuple[NodeId, Label]]) -> Snapshot:
-    removed = frozenset(slots)
-    changes: dict[NodeId, dict[str, Any]] = {}
-    for node in dict.fromkeys(node for node, _ in slots):
-        held = world.subscribers[node].shortcuts
-        remaining = {
-            label: holder for label, holder in held.items() if (node, label) not in removed
-        }
-        changes[node] = {"shortcuts": remaining}
-    return _with_changes(world, changes)
-
-
-def _rows(world: Snapshot) -> Sequence[tuple[NodeId, int]]:
-    return [
-        (node, row)
-        for node, state in world.subscribers.items()
-        for row in range(len(state.publications))
-    ]
-
-
-def _without_rows(world: Snapshot, rows: Collection[tuple[NodeId, int]]) -> Snapshot:
-    removed = frozenset(rows)
-    changes: dict[NodeId, dict[str, Any]] = {}
-    for node in dict.fromkeys(node for node, _ in rows):
-        held = world.subscribers[node].publications
-        remaining = (
-            publication for row, publication in enumerate(held) if (node, row) not in removed
-        )
-        changes[node] = {"publications": tuple(remaining)}
-    return _with_changes(world, changes)
-
-
-def _hashes(world: Snapshot) -> Sequence[tuple[NodeId, Prefix]]:
-    return [(node, prefix) for node, state in world.subscribers.items() for prefix in state.hashes]
-
-
-def _without_hashes(world: Snapshot, places: Collection[tuple[NodeId, Prefix]]) -> Snapshot:
-    removed = frozenset(places)
-    changes: dict[NodeId, dict[str, Any]] = {}
-    for node in dict.fromkeys(node for node, _ in places):
-        held = world.subscribers[node].hashes
-        remaining = {
-            prefix: digest for prefix, digest in held.items() if (node, prefix) not in removed
-        }
-        changes[node] = {"hashes": remaining}
-    return _with_changes(world, changes)
+def _entries(held: Mapping[Any, Any] | Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+    return held.items() if isinstance(held, Mapping) else enumerate(held)
 
 
 def _long_labels(world: Snapshot) -> Sequence[NodeId]:
@@ -349,11 +323,11 @@ REDUCTIONS: Final[tuple[Reduction[Any], ...]] = (
     Reduction(_live_nodes, _without_nodes),
     Reduction(_crashed_nodes, _without_nodes),
     _variables("left", "right", "ring"),
-    Reduction(_shortcuts, _without_shortcuts),
+    _items("shortcuts"),
     _variables("memory"),
     _variables("silence", "digests"),
-    Reduction(_hashes, _without_hashes),
-    Reduction(_rows, _without_rows),
+    _items("hashes"),
+    _items("publications"),
     Reduction(_database_places, _without_entries),
     _variables("label"),
     Reduction(_long_labels, _with_halved_labels),

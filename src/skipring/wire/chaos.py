@@ -9,16 +9,12 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from skipring.core.labels import Label
 from skipring.core.log_messages import Number
-from skipring.core.peers import Peer
 from skipring.wire.limits import (
     DamagedEntries,
     DamagedNodes,
     ForgedFrames,
-    Shortcuts,
-    Sums,
-    Watches,
+    RingVariables,
 )
 
 
@@ -31,20 +27,11 @@ class ChaosPing(Struct, frozen=True, array_like=True, gc=False, tag=96):
     request: Number
 
 
-class Overwrite(Struct, frozen=True, array_like=True, gc=False, tag=97):
+class Overwrite(RingVariables, frozen=True, array_like=True, gc=False, tag=97):
     """Request to overwrite a node's variables in the topic; answered by ChaosAck.
 
     Whether the application wants to be a member, and the stored publications, do not change.
     """
-
-    request: Number
-    label: Label | None
-    left: Peer | None
-    right: Peer | None
-    ring: Peer | None
-    shortcuts: Shortcuts
-    silence: Watches
-    digests: Sums
 
 
 class OverwriteDatabase(Struct, frozen=True, array_like=True, gc=False, tag=98):

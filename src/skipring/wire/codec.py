@@ -60,7 +60,7 @@ from skipring.wire.framing import (
     FrameKind,
     frame,
 )
-from skipring.wire.limits import check_topic
+from skipring.wire.limits import RingVariables, check_topic
 from skipring.wire.rpc import (
     WIRE_TYPES,
     Address,
@@ -246,7 +246,7 @@ def _check_page(message: LogPage) -> None:
         _check_listed(batch)
 
 
-def _check_watches(message: NodeStatus | Overwrite) -> None:
+def _check_watches(message: RingVariables) -> None:
     for state in message.silence.values():
         if max(abs(state.ticks), abs(state.threshold)) > NUMBER_MAX:
             raise MessageError("a silence counter above 2^63-1")

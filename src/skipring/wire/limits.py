@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import Annotated, Final, TypeAlias
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from skipring.core.labels import Label, Word
 from skipring.core.limits import (
@@ -22,9 +22,9 @@ from skipring.core.limits import (
     shown,
 )
 from skipring.core.log_messages import Number
-from skipring.core.peers import ADDRESS_PATTERN, Address, NodeId, TopicId
+from skipring.core.peers import ADDRESS_PATTERN, Address, NodeId, Peer, TopicId
 from skipring.core.publications import ID_BYTES
-from skipring.core.state import LivenessState
+from skipring.core.state import LivenessState, SubscriberState
 from skipring.errors import MessageError
 
 # Chosen limits; the paper has none.
@@ -78,6 +78,34 @@ Watches: TypeAlias = Annotated[
 Sums: TypeAlias = Annotated[
     dict[NodeId, Word], Meta(max_length=SHORTCUTS_MAX, description="map of node to 0 to 2^64-1")
 ]
+
+
+class RingVariables(Struct, frozen=True, array_like=True, gc=False):
+    """Variables of a subscriber in a message: its place in the ring."""
+
+    request: Number
+    label: Label | None
+    left: Peer | None
+    right: Peer | None
+    ring: Peer | None
+    shortcuts: Shortcuts
+    silence: Watches
+    digests: Sums
+
+    def state(self, *, member: bool) -> SubscriberState:
+        """Return the variables as the state of a subscriber without publications."""
+        return SubscriberState(
+            member=member,
+            label=self.label,
+            left=self.left,
+            right=self.right,
+            ring=self.ring,
+            shortcuts=dict(self.shortcuts),
+            silence=self.silence,
+            digests=self.digests,
+        )
+
+
 ForgedFrames: TypeAlias = Annotated[bytes, Meta(max_length=FORGED_BYTES_MAX, description="bytes")]
 Times: TypeAlias = Annotated[
     tuple[Number, ...], Meta(max_length=STORED_MAX, description="0 to 2^63-1, each")

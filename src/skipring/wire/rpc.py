@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeAlias, TypeGuard, get_args
 from msgspec import Meta, Struct
 
 from skipring.core.batches import RecordBatch
-from skipring.core.labels import Label, Word
+from skipring.core.labels import Word
 from skipring.core.log_messages import (
     FetchLog,
     GetLogInfo,
@@ -26,7 +26,7 @@ from skipring.core.log_messages import (
 from skipring.core.messages import MESSAGE_TYPES, Hops, Message
 from skipring.core.name_registry import Conflict
 from skipring.core.peers import Address as Address  # noqa: PLC0414  (exported from here, too)
-from skipring.core.peers import NodeId, Peer, TopicId
+from skipring.core.peers import NodeId, TopicId
 from skipring.core.publications import PublicationId
 from skipring.core.summaries import TrieDigest
 from skipring.core.trie import Offset
@@ -126,22 +126,14 @@ class NodeHealth(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     clones: Annotated[tuple[Address, ...], Meta(max_length=limits.CLONES_MAX)] = ()
 
 
-class NodeStatus(Struct, frozen=True, array_like=True, gc=False, tag=76):
+class NodeStatus(limits.RingVariables, frozen=True, array_like=True, gc=False, tag=76):
     """Variables of a subscriber, the extent of its log, and the condition of its process.
 
     It has ``count`` publications at offsets below ``end``, and its trie has the root ``root``;
     during a backfill ``root`` is that of an empty trie.
     """
 
-    request: Number
     member: bool
-    label: Label | None
-    left: Peer | None
-    right: Peer | None
-    ring: Peer | None
-    shortcuts: limits.Shortcuts
-    silence: limits.Watches
-    digests: limits.Sums
     count: Number
     end: Offset
     root: TrieDigest

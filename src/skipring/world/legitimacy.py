@@ -96,7 +96,7 @@ def publication_violations(view: View) -> Iterator[Violation]:
     # Treat equal roots as equal tries here; _stored_violations finds a wrong stored hash.
     keys_by_root = {
         trie.root(): frozenset(trie.keys())
-        for trie in (seen.index() for seen in view.subscribers.values() if seen.member)
+        for trie in (seen.trie() for seen in view.subscribers.values() if seen.member)
         if len(trie)
     }
     known = frozenset[bytes]().union(*keys_by_root.values(), _ids_in_flight(view))
@@ -106,7 +106,7 @@ def publication_violations(view: View) -> Iterator[Violation]:
     for node, seen in view.subscribers.items():
         if not seen.member:
             continue
-        lacking = len(known) - len(keys_by_root.get(seen.index().root(), ()))
+        lacking = len(known) - len(keys_by_root.get(seen.trie().root(), ()))
         if lacking:
             is_complete = False
             yield _publications(f"{node} lacks {lacking} of {len(known)} publications")
@@ -129,7 +129,7 @@ def _ids_in_flight(view: View) -> frozenset[bytes]:
 
 def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> Iterator[Violation]:
     """Yield ids and hashes that do not follow from their publications (T10 to T12)."""
-    for prefix in seen.index().wrong_digests():
+    for prefix in seen.trie().wrong_digests():
         yield _publications(f"{node} has a wrong hash at {prefix}")
     publications = seen.publications
     for batch in publications:
@@ -139,7 +139,7 @@ def _stored_violations(node: NodeId, seen: SubscriberView, topic: TopicId) -> It
         elif not _is_readable(batch):
             yield _publications(f"{node} has {name} with unreadable records")
     stored = {batch.id for batch in publications}
-    indexed = set(seen.index().keys())
+    indexed = set(seen.trie().keys())
     if lost := len(indexed - stored):
         yield _publications(f"{node} has lost {lost} publications that its trie still has")
     if hidden := len(stored - indexed):

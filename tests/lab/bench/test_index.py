@@ -75,7 +75,7 @@ def test_ratios_compare_with_goals_and_with_the_reference(rows: list[dict[str, A
 
 
 def test_ids_follow_from_the_seed_and_each_has_its_offset() -> None:
-    one, again, other = (list(index._batches(25, 10, seed)) for seed in (1, 1, 2))
+    one, again, other = (list(index.id_batches(25, 10, seed)) for seed in (1, 1, 2))
     assert one == again != other
     assert [len(batch) for batch in one] == [10, 10, 5]
     assert [offset for batch in one for _, offset in batch] == list(range(25))

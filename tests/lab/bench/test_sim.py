@@ -81,7 +81,7 @@ def test_healing_depends_on_the_seed_alone(
 
 def test_skeleton_sends_as_many_messages_as_a_subscriber() -> None:
     rounds, n = 3, 64
-    skeleton, real = sim._skeleton_world(n, 1), sim._world(n, 1)
+    skeleton, real = sim.skeleton_world(n, 1), sim.subscriber_world(n, 1)
     for world in (skeleton, real):
         run_rounds(world, RandomOrder(), rounds)
     assert skeleton.sent[CheckLabel] == rounds * n * MESSAGES_PER_TICK

@@ -157,10 +157,17 @@ def test_stored_messages_are_on_disk(count: int, tmp_path: Path) -> None:
     store.close()
 
 
-def test_store_syncs_each_transaction(tmp_path: Path) -> None:
+def test_store_syncs_each_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect, opened = sqlite3.connect, list[sqlite3.Connection]()
+
+    def connected(*arguments: object, **options: object) -> sqlite3.Connection:
+        opened.append(connect(*arguments, **options))  # type: ignore[call-overload]
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
     store = MessageStore(tmp_path)
     asked = ("journal_mode", "synchronous")
-    found = [store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in asked]
+    found = [opened[0].execute(f"PRAGMA {name}").fetchone()[0] for name in asked]
     assert found == ["wal", 2]  # 2 is FULL
     store.close()
 

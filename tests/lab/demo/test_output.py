@@ -114,7 +114,7 @@ def test_plain_text_draws_the_damage_and_then_has_a_line_for_each_change() -> No
     text = plain()
     assert text.count("wrong label") == 1  # in the legend of the only picture
     lines = [line for line in text.splitlines() if line.lstrip().startswith("1.5 s")]
-    assert len(lines) == 2  # the second look at the damage has seen nothing new
+    assert len(lines) == 2  # the second inspection has found no change
     assert lines[-1].endswith("healthy")
 
 

@@ -27,7 +27,7 @@ from skipring.lab.demo.state import NodeState
 from skipring.spark import errors as installed
 from tests.support.processes import MARK, left_of
 
-DEADLINE_S = 240.0  # for what takes less than a minute: others use the machine too
+DEADLINE_S = 240.0  # for steps that take less than a minute: the machine is shared
 ADDRESS = re.compile(r"In the browser: http://127\.0\.0\.1:\d+/\?token=\S+")
 NODE = re.compile(r"^(n\d\d) +(\d+) +(\S+) +(\d+) +([0-9a-f]{8})$", re.MULTILINE)
 VERDICT = re.compile(
@@ -124,7 +124,7 @@ def running(directory: Path, *options: str, first: str | None = None) -> Iterato
         yield demo
     finally:
         if demo.process.poll() is None:
-            demo.process.terminate()  # it clears away
+            demo.process.terminate()  # it stops the other processes
         demo.status()
 
 
@@ -180,7 +180,7 @@ def test_demo_with_spark_completes_and_leaves_only_the_report(
         (["--no-spark"], "In the browser"),  # before there are nodes
         (["--no-spark"], "the supervisor is dead"),  # while publishing goes on
         ([], "killed: "),  # while Spark starts
-        pytest.param([], "Spark reads", marks=pytest.mark.slow),  # and its workers too
+        pytest.param([], "Spark reads", marks=pytest.mark.slow),  # with Spark workers
     ],
 )
 def test_interrupted_demo_leaves_nothing_behind(
@@ -317,7 +317,7 @@ def test_nodes_with_another_root_are_a_fault_even_without_spark(
     output = SimpleNamespace(show=nothing)
     monkeypatch.setattr(runner, "ScriptRunner", Differing)
     cluster = SimpleNamespace(directory=Path())
-    script = runner._run_script(
+    script = runner.run_script(
         DemoPlan(report=None),
         output,  # type: ignore[arg-type]
         cluster,  # type: ignore[arg-type]

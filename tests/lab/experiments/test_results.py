@@ -76,7 +76,7 @@ def test_kill_during_a_chunk_leaves_no_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     """Kill between the two files of a chunk, or while one is written."""
-    write, left = results_module._write, steps
+    write, left = results_module.write_table, steps
 
     def write_some(path: Path, table: pa.Table) -> None:
         nonlocal left
@@ -88,10 +88,10 @@ def test_kill_during_a_chunk_leaves_no_part_of_it(
 
     with opened(tmp_path, MATRIX) as results:
         results.add(*tables(1))
-        monkeypatch.setattr(results_module, "_write", write_some)
+        monkeypatch.setattr(results_module, "write_table", write_some)
         with pytest.raises(Killed):
             results.add(*tables(2))
-    monkeypatch.setattr(results_module, "_write", write)
+    monkeypatch.setattr(results_module, "write_table", write)
     with opened(tmp_path, MATRIX) as results:
         assert seeds_of(results.finished()) == [1]
         for table in ("runs", "rounds"):
@@ -170,7 +170,7 @@ def test_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def refuse(path: Path, table: pa.Table) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(results_module, "_write", refuse)
+    monkeypatch.setattr(results_module, "write_table", refuse)
     with (
         opened(tmp_path, MATRIX) as results,
         pytest.raises(StoreFullError, match="the disk is full"),

@@ -238,7 +238,7 @@ def test_session_ends_if_executors_cannot_run_the_code(
             return self
 
         def getOrCreate(self) -> str:
-            context._active_spark_context = Context
+            vars(context).update(_active_spark_context=Context)
             return "session"
 
     def refuse(spark: object) -> None:

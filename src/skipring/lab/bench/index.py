@@ -205,7 +205,7 @@ def _ratios(
     return ratios | at_most("stall_ms", stall["stall_ms"], STALL_MS)
 
 
-def _batches(n: int, size: int, seed: int) -> Iterator[list[tuple[bytes, int]]]:
+def id_batches(n: int, size: int, seed: int) -> Iterator[list[tuple[bytes, int]]]:
     """Yield random ids with their offsets."""
     rng = Random(seed)
     for start in range(0, n, size):
@@ -215,7 +215,7 @@ def _batches(n: int, size: int, seed: int) -> Iterator[list[tuple[bytes, int]]]:
 
 def _grown(system: str, n: int, seed: int) -> Trie:
     trie = SYSTEMS[system]()
-    for batch in _batches(n, BATCH, seed):
+    for batch in id_batches(n, BATCH, seed):
         trie.add_many(batch)
     return trie
 
@@ -250,7 +250,7 @@ def _measure_inserts(systems: Iterable[str], n: int, size: int, seed: int) -> li
 def _seconds_per_batch(system: str, n: int, size: int, seed: int) -> list[float]:
     trie = SYSTEMS[system]()
     seconds = []
-    for batch in _batches(n, size, seed):
+    for batch in id_batches(n, size, seed):
         begin = process_time()
         trie.add_many(batch)
         seconds.append(process_time() - begin)
@@ -312,7 +312,7 @@ def _measure_stall(n: int, seed: int) -> Row:
         longest[name] = max(longest[name], 1000 * (process_time() - begin))
         return result
 
-    for batch in _batches(n, BATCH, seed):
+    for batch in id_batches(n, BATCH, seed):
         call("insert_ms", lambda batch=batch: trie.add_many(batch))  # type: ignore[misc]
         call("freshen_ms", lambda: trie.hash_some(config.hashed_ids))
         call("scrub_ms", lambda: trie.scrub(config.scrubbed_ids))
@@ -331,7 +331,7 @@ def _compare_roots(n: int, seed: int) -> Row:
     """Compare the roots of both tries after each batch."""
     tries = [make() for make in SYSTEMS.values()]
     compared = equal = 0
-    for batch in _batches(n, BATCH, seed):
+    for batch in id_batches(n, BATCH, seed):
         for trie in tries:
             trie.add_many(batch)
         compared += 1

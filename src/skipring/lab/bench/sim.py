@@ -74,7 +74,7 @@ def _ratios(memory: Row, healing: Row, speeds: list[Row]) -> dict[str, float]:
 def _measure_memory(n: int, seed: int) -> Row:
     """Measure the memory per subscriber in a legitimate state, the supervisor included."""
     baseline = resident_bytes()
-    world = _world(n, seed)
+    world = subscriber_world(n, seed)
     run_rounds(world, RandomOrder(), 1)
     gc.collect()
     used = resident_bytes() - baseline
@@ -88,7 +88,7 @@ def _measure_memory(n: int, seed: int) -> Row:
 
 def _measure_speed(n: int, seed: int) -> list[Row]:
     """Measure events per CPU second in a legitimate state, alternating protocol and skeleton."""
-    worlds = {"skipring": _world(n, seed), "skeleton": _skeleton_world(n, seed)}
+    worlds = {"skipring": subscriber_world(n, seed), "skeleton": skeleton_world(n, seed)}
     speeds: dict[str, list[float]] = {name: [] for name in worlds}
     for world in worlds.values():
         run_rounds(world, RandomOrder(), WARM_UP_ROUNDS)
@@ -132,14 +132,14 @@ def _measure_healing(n: int, seed: int) -> Row:
     }
 
 
-def _world(n: int, seed: int) -> World:
-    # Without deferral, so every tick does the same work.
+def subscriber_world(n: int, seed: int) -> World:
+    """Return a legitimate ring without deferral, so every tick does the same work."""
     return World(legitimate_world(n, Random(seed)), seed=seed, config=ProtocolConfig.eager())
 
 
-def _skeleton_world(n: int, seed: int) -> World:
+def skeleton_world(n: int, seed: int) -> World:
     """Return a world with a skeleton in place of each subscriber."""
-    world = _world(n, seed)
+    world = subscriber_world(n, seed)
     nodes = list(world.subscribers)
     for index, node in enumerate(nodes):
         label = world.subscribers[node].label

@@ -265,7 +265,7 @@ async def _run_demo(plan: DemoPlan, output: DemoOutput, *, stays: bool) -> End:
         if plan.has_dashboard:
             url = (await stack.enter_async_context(_dashboard(cluster, output))).url
         await output.show(Opening(plan, url))
-        faults = await _run_script(plan, output, cluster)
+        faults = await run_script(plan, output, cluster)
         end = End(faults, next_commands(cluster.supervisor if stays else None))
         await output.show(end)
         if stays:
@@ -289,7 +289,7 @@ def _dashboard(cluster: DemoCluster, output: DemoOutput) -> Dashboard:
     return dashboard
 
 
-async def _run_script(plan: DemoPlan, output: DemoOutput, cluster: DemoCluster) -> tuple[str, ...]:
+async def run_script(plan: DemoPlan, output: DemoOutput, cluster: DemoCluster) -> tuple[str, ...]:
     """Run all steps; return a sentence for each fault."""
     runner = ScriptRunner(plan, cluster, output.show)
     await runner.run(STEPS[:1])

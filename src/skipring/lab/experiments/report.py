@@ -240,7 +240,8 @@ def make_page(spark: SparkSession, directory: Path) -> HtmlReport:
     whole = extent(all_runs)
     if whole.runs == whole.failed:
         raise InputError(f"{directory} has no runs that succeeded: nothing can be reported")
-    # Cut off from its lineage: planning that again for every figure took most of the time.
+    # Measured: without the checkpoint Spark plans the lineage again for each figure, which takes
+    # most of the time.
     runs = prepared(all_runs, _table(spark, directory, "rounds")).localCheckpoint()
     judged = judge(runs)
     parts = [(title, _sections(chapters, runs, whole)) for title, chapters in PARTS]

@@ -156,8 +156,8 @@ class Results:
         name = f"chunk-{self._next:06d}.parquet"
         self._next += 1
         with translate_os_errors(self.runs.parent):
-            _write(self.rounds / name, rounds.cast(ROUNDS))
-            _write(self.runs / name, runs.cast(RUNS))
+            write_table(self.rounds / name, rounds.cast(ROUNDS))
+            write_table(self.runs / name, runs.cast(RUNS))
 
 
 @contextmanager
@@ -217,7 +217,7 @@ def _no_chunk(path: Path) -> InputError:
     )
 
 
-def _write(path: Path, table: pa.Table) -> None:
+def write_table(path: Path, table: pa.Table) -> None:
     """Write a table under a hidden name, then rename it."""
     hidden = path.with_name(UNFINISHED + path.name)
     with hidden.open("wb") as file:

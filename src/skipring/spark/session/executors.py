@@ -32,7 +32,7 @@ EXECUTOR_WAIT_S: Final = 120.0  # Guess: a cluster with free resources starts an
 PROBES_MAX: Final = 256  # Limit: enough to detect missing packages, cheap on large clusters
 
 _PACKAGES: Final = ("skipring", "pyspark_skipring")
-# The most informative lines of an error of Spark, which has a hundred lines.
+# Signs of the most informative line of a Spark error, which has about a hundred lines.
 _SIGNS: Final = ("PYTHON_VERSION_MISMATCH", "ModuleNotFoundError", "Cannot run program")
 _CHECK: Final = "skipring: check of the executors"
 _HOW_TO_SHIP: Final = (

@@ -192,7 +192,7 @@ def corrupted_caches(n: int, rng: Random, *, batch: int = 1) -> Snapshot:
             rows = tuple(everything.values())
         else:
             rows = tuple(_corrupted(p, rng, world.topic) for p in state.publications)
-        trie = replace(state, publications=rows, hashes=hashes).index()
+        trie = replace(state, publications=rows, hashes=hashes).trie()
         # A trie of few ids stores no hash except the root's.
         return replace(state, publications=rows, hashes=trie.wrong_digests())
 

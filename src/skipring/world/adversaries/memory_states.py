@@ -294,7 +294,7 @@ class Memories:
         places = {p.id: rng.choice((None, rng.randrange(_HUGE))) for p in state.publications}
         wrong = {key: place for key, place in places.items() if draw.chance(0.25)}
         wrong |= {rng.randbytes(ID_BYTES): rng.randrange(_PUBLICATIONS) for _ in range(2)}
-        claim = RangeSummary.make(ALL, [Summary(Prefix(3, rng.randrange(8)), state.index().root())])
+        claim = RangeSummary.make(ALL, [Summary(Prefix(3, rng.randrange(8)), state.trie().root())])
         count = rng.choice((0, 1, rng.randrange(_COUNTER), rng.randrange(_HUGE)))
         is_claimed = draw.chance(0.5)
         return SubscriberMemory(

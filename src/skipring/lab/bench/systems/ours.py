@@ -91,7 +91,7 @@ class TopicMember:
     @property
     def root(self) -> bytes:
         """Return the digest of all publications."""
-        return self._machine.index().root()
+        return self._machine.replica.index().root()
 
     @property
     def is_read(self) -> bool:

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Final
 
+from skipring.core.peers import NodeId
 from skipring.lab.demo.cluster import flip_bits
 from skipring.lab.faults.load import segments_of
 from skipring.lab.faults.matrix import fault_row
-from skipring.lab.faults.trial import NAMES, FaultTrial, history
+from skipring.lab.faults.trial import NAMES, FaultRing, FaultTrial, history
 
 STORED: Final = 2_000  # publications in 3 segments; their 200 batches are scrubbed in 4 s
 RECORDS: Final = 10  # of each of their batches
 FLIPS: Final = 50  # changed bytes in each repetition
 TAIL_BYTES: Final = 600  # Guess: a torn tail has some entries.
+
+
+@contextmanager
+def _crashed(ring: FaultRing, name: NodeId, count: int = 20) -> Iterator[list[Path]]:
+    """Kill a node after publications; restart it after the block, and wait until it has all."""
+    ring.publish_some(count)
+    ring.heal()
+    ring.kill(name)
+    yield segments_of(ring.data(name))
+    ring.restart(name)
+    ring.until_complete(name)
 
 
 @fault_row(
@@ -29,12 +42,8 @@ def _bit_flips(trial: FaultTrial) -> None:
     rng = Random(3)
     with trial.ring() as ring:
         for name in trial.victims():
-            ring.publish_some(200)
-            ring.heal()
-            ring.kill(name)
-            assert flip_bits(ring.data(name), rng) > 0
-            ring.restart(name)
-            ring.heal()
+            with _crashed(ring, name, 200):
+                assert flip_bits(ring.data(name), rng) > 0
 
 
 @fault_row(
@@ -48,12 +57,8 @@ def _flipped_places(trial: FaultTrial) -> None:
     rng = Random(23)
     with trial.ring(before=history(STORED, records=RECORDS, holders=NAMES)) as ring:
         for name in trial.victims():
-            ring.publish_some(20)
-            ring.heal()
-            ring.kill(name)
-            flip_places(segments_of(ring.data(name)), FLIPS, rng)
-            ring.restart(name)
-            ring.until_complete(name)
+            with _crashed(ring, name) as segments:
+                flip_places(segments, FLIPS, rng)
 
 
 def flip_places(paths: list[Path], count: int, rng: Random) -> None:
@@ -110,12 +115,8 @@ def _segments_lost(trial: FaultTrial) -> None:
     rng = Random(31)
     with trial.ring(before=history(STORED, records=RECORDS, holders=NAMES)) as ring:
         for number, name in enumerate(trial.victims()):
-            ring.publish_some(20)
-            ring.heal()
-            ring.kill(name)
-            LOSSES[number % len(LOSSES)](segments_of(ring.data(name)), rng)
-            ring.restart(name)
-            ring.until_complete(name)
+            with _crashed(ring, name) as segments:
+                LOSSES[number % len(LOSSES)](segments, rng)
 
 
 def _lose_footer(segments: list[Path], rng: Random) -> None:

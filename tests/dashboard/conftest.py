@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from tests.web.browsing import N, Stage, chromium
+from tests.dashboard.browsing import N, Stage, chromium
 
 
 @pytest.fixture(scope="module")

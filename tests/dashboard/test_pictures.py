@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.web.browsing import N, Reader, Stage, await_drawn, whole
+from tests.dashboard.browsing import N, Reader, Stage, await_drawn, whole
 from tests.web.scenes import imagining, scene_of, tell
 
 pytestmark = [pytest.mark.heavy, pytest.mark.slow]

@@ -17,7 +17,7 @@ from skipring.cli import main, options, skipring
 from skipring.cli.options import Exit
 from skipring.errors import InputError, StorageError, UnreachableError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 def commands(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:

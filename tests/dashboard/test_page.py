@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from skipring.core.labels import Label
 from skipring.web.auth import FOREIGN
-from tests.web.browsing import N, Stage, colour_of, stranger, whole
+from tests.dashboard.browsing import N, Stage, colour_of, stranger, whole
 from tests.web.scenes import imagining, message_of, scene_of, tell
 
 pytestmark = pytest.mark.heavy
@@ -57,34 +57,6 @@ def test_another_page_of_this_machine_cannot_read_the_dashboard(
             )
         assert answer.value.status == HTTPStatus.FORBIDDEN
         assert answer.value.json() == {"error": FOREIGN}
-
-
-@pytest.mark.parametrize(
-    "headers", [{"Origin": "http://127.0.0.1:9"}, {"Host": "bent.example"}, {"Origin": "null"}]
-)
-def test_foreign_origin_or_host_is_refused_despite_the_cookie(
-    browser: Browser, calm: Stage, headers: dict[str, str]
-) -> None:
-    with whole(browser, calm) as reader:
-        settings = urljoin(calm.dashboard.url, "/api/settings")
-        assert reader.page.request.get(settings).status == HTTPStatus.OK
-        answer = reader.page.request.get(settings, headers=headers)
-        assert answer.status == HTTPStatus.FORBIDDEN
-        assert "error" in answer.json()
-
-
-@pytest.mark.parametrize("path", ["/", "/api/settings", "/static/app.js", "/?token=guessed"])
-def test_browser_without_the_one_time_address_is_refused(
-    browser: Browser, calm: Stage, path: str
-) -> None:
-    context = browser.new_context()
-    try:
-        answer = context.new_page().goto(urljoin(calm.dashboard.url, path))
-        assert answer is not None
-        assert answer.status == HTTPStatus.FORBIDDEN
-        assert answer.json().keys() == {"error"}
-    finally:
-        context.close()
 
 
 # --- keys, cards and themes ----------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from skipring.core.topology import ring_edges, shortcut_edges
-from tests.web.browsing import DEADLINE_S, NEAR_PX, N, Stage, await_drawn, whole
+from tests.dashboard.browsing import DEADLINE_S, NEAR_PX, N, Stage, await_drawn, whole
 
 pytestmark = pytest.mark.heavy
 

@@ -14,9 +14,9 @@ from random import Random
 
 import pytest
 
-from skipring.net import connection_limits as handshakes_module
+from skipring.net import handshake_limits as handshakes_module
 from skipring.net import sockets as securing
-from skipring.net.connection_limits import (
+from skipring.net.handshake_limits import (
     OLD_S,
     PLAIN,
     SECURED,
