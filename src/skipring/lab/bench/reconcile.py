@@ -194,7 +194,11 @@ class _Party:
 
     def tick(self, peer: NodeId, rng: Random) -> list[Message]:
         """Start a comparison with a peer; return the messages it sends."""
-        return self._timed(lambda out: self.antientropy.on_tick([peer], rng, out))
+        return self._timed(lambda out: self._tick(peer, rng, out))
+
+    def _tick(self, peer: NodeId, rng: Random, out: Outbox) -> None:
+        if self.antientropy.on_tick(out):
+            self.antientropy.start_session([peer], rng, out)
 
     def on_message(self, message: Message) -> list[Message]:
         """Handle a message; return the replies."""
