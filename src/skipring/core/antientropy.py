@@ -59,8 +59,7 @@ class TransferTracker:
         self._source_ticks = 0  # ticks left to wait for the next part
         self._received_ticks = 0  # ticks in a row with a history under way
         self._rest_ticks = 0  # ticks left in which histories block no session
-        # Receiver -> session of the history that it is sent, and ticks until the entry expires.
-        # None uses less memory than an empty dict.
+        # Receiver -> session of its history, ticks to its expiry; None takes less memory than {}.
         self._served: dict[NodeId, tuple[int, int]] | None = None
 
     @property
@@ -83,20 +82,16 @@ class TransferTracker:
         if self._received_ticks >= self._config.history_ticks_max:
             self._source_ticks = self._received_ticks = 0
             self._rest_ticks = self._config.history_rest_ticks
-        if self._served:
-            left = {
-                node: (session, min(ticks, ticks_max) - 1)
-                for node, (session, ticks) in self._served.items()
-                if ticks > 1
-            }
-            self._served = left or None
+        self._served = {
+            node: (session, min(ticks, ticks_max) - 1)
+            for node, (session, ticks) in (self._served or {}).items()
+            if ticks > 1
+        } or None
 
     def on_sent(self, to: NodeId, session: int, count: int) -> None:
         """Record the number of publications sent in a reply; more than the limit is a history."""
         if count > self._config.repair_announce_max:
-            if self._served is None:
-                self._served = {}
-            self._served[to] = session, self._config.history_ticks
+            self._served = (self._served or {}) | {to: (session, self._config.history_ticks)}
 
     def on_received(self, sender: NodeId | None, count: int, *, is_last: bool) -> None:
         """Record the number of new publications in a message; more than the limit is a history."""
@@ -305,7 +300,8 @@ class AntiEntropy:
             return  # the sender asks again
         is_fresh = self._replica.index().hash_some(self._config.hashed_ids)
         if is_fresh and type(message) is CheckTrie and message.claims == self._root_claims():
-            self._on_equal(message, out)
+            if message.confirm:  # T19; otherwise no reply (case i)
+                out.send(message.sender, TrieEqual(self._node, self._replica.index().root()))
             return
         if type(message) is CheckTrie and message.confirm:
             self.reset_backoff()  # a later session finds the difference
@@ -360,11 +356,6 @@ class AntiEntropy:
         for claim in _wanted(message):
             answer.fetch(claim)
         return answer
-
-    def _on_equal(self, message: CheckTrie, out: Outbox) -> None:
-        """Send no reply if the roots are equal (case i), unless the sender requests one (T19)."""
-        if message.confirm:
-            out.send(message.sender, TrieEqual(self._node, self._replica.index().root()))
 
     def on_publications(
         self, message: Publications, sender: NodeId | None, out: Outbox
