@@ -19,7 +19,7 @@ from msgspec.msgpack import Encoder
 
 from skipring.core.antientropy import AntiEntropy, TransferTracker
 from skipring.core.batches import RecordBatch
-from skipring.core.config import Mode, Preset, ProtocolConfig, Rule
+from skipring.core.config import Mode, ProtocolConfig, Rule
 from skipring.core.effects import Outbox, Send, Store
 from skipring.core.log import LogEntry, MemoryLog
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
@@ -77,7 +77,7 @@ def _systems(n: int, d: int) -> tuple[str, ...]:
 def _measure(common: PublicationTrie, d: int, system: str, seed: int) -> Row:
     """Reconcile REPEATS times with different differences; the figures are medians."""
     without = (Rule.BATCH,) if system == UNBATCHED else ()
-    config = ProtocolConfig.of(Mode.FAST, without, preset=Preset.EAGER)  # without deferral
+    config = ProtocolConfig.of(Mode.FAST, without)
     found = []
     for repeat in range(REPEATS):
         first = len(common) + repeat * d
