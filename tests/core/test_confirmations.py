@@ -54,7 +54,7 @@ def test_repair_and_new_neighbours_start_again() -> None:
     sync.add("a")
     assert asked(sync, 2, "a", "c") == [0]
     assert asked(sync, 1) == []
-    assert sync.nodes == frozenset()
+    assert sync.nodes == ()
 
 
 @pytest.mark.parametrize("ask_ticks", [-(1 << 40), 0, 1 << 40])

@@ -129,7 +129,8 @@ class Pair:
 
     def tick(self, name: str) -> None:
         out = Outbox()
-        self._machines[name].on_tick([other_than(name)], self._rng, out)
+        if self._machines[name].on_tick(out):
+            self._machines[name].start_session([other_than(name)], self._rng, out)
         self._perform(name, out)
 
     def ask_to_confirm(self, name: str) -> None:

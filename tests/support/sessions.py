@@ -6,7 +6,7 @@ place in the trie: ``P("101")`` has an id that begins with these bits.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
@@ -17,7 +17,7 @@ from skipring.core.antientropy import AntiEntropy
 from skipring.core.backfill import TransferTracker
 from skipring.core.batches import RecordBatch
 from skipring.core.config import ProtocolConfig, Rules
-from skipring.core.effects import Origin, PeerInSync
+from skipring.core.effects import Origin, Outbox, PeerInSync
 from skipring.core.log import MemoryLog
 from skipring.core.messages import (
     CheckAndPublish,
@@ -126,8 +126,11 @@ class Party(FakeHost[AntiEntropy]):
 
     def ask(self, *partners: NodeId, rng: Random | None = None) -> Sent:
         """Run PublishTimeout with these neighbours; return the messages sent."""
-        chance = rng if rng is not None else Random(0)
-        return sent(self.run(lambda out: self.machine.on_tick(partners, chance, out)))
+        return sent(self.run(lambda out: self._tick(partners, rng or Random(0), out)))
+
+    def _tick(self, partners: Sequence[NodeId], rng: Random, out: Outbox) -> None:
+        if self.machine.on_tick(out):
+            self.machine.start_session(partners, rng, out)
 
     def confirm(self, *partners: NodeId) -> Sent:
         """Ask the partners whether their tries are equal; return the messages sent."""

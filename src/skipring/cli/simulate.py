@@ -91,14 +91,14 @@ def simulate(
     simulation = _prepare(scenario, load, given(options))
     for path in (dump, dump_start):
         _require_writable(path)
-    _write_world(dump_start, simulation.world.snapshot())
+    _dump(simulation, dump_start)
     if as_json:
         report = _run_quietly(simulation)
     else:
         from skipring.cli.output import run_with_progress
 
         report = run_with_progress(simulation, _start_of(simulation, load), pace)
-    _write_world(dump, simulation.world.snapshot())
+    _dump(simulation, dump)
     if report.is_good:
         return Exit.YES
     words = [str(scenario)] if scenario is not None else []
@@ -220,12 +220,16 @@ def _read_world(path: Path) -> Snapshot:
         raise WorldFormatError(f"{path}: {error}") from None
 
 
-def _write_world(path: Path | None, snapshot: Snapshot) -> None:
-    """Write a world file, if a path is given."""
+def _dump(simulation: Simulation, path: Path | None) -> None:
+    """Write the state as a world file, if a path is given; a snapshot doubles the memory."""
+    if path is not None:
+        _write_world(path, simulation.world.snapshot())
+
+
+def _write_world(path: Path, snapshot: Snapshot) -> None:
+    """Write a world file."""
     from skipring.world.format import render_world
 
-    if path is None:
-        return
     try:
         path.write_text(render_world(snapshot), encoding="utf-8")
     except OSError as error:

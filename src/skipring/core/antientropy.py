@@ -59,8 +59,8 @@ class TransferTracker:
         self._source_ticks = 0  # ticks left to wait for the next part
         self._received_ticks = 0  # ticks in a row with a history under way
         self._rest_ticks = 0  # ticks left in which histories block no session
-        # Receiver -> session of the history that it is sent, and ticks until the entry expires.
-        self._served: dict[NodeId, tuple[int, int]] = {}
+        # Receiver -> session of its history, ticks to its expiry; None takes less memory than {}.
+        self._served: dict[NodeId, tuple[int, int]] | None = None
 
     @property
     def is_receiving(self) -> bool:
@@ -84,14 +84,14 @@ class TransferTracker:
             self._rest_ticks = self._config.history_rest_ticks
         self._served = {
             node: (session, min(ticks, ticks_max) - 1)
-            for node, (session, ticks) in self._served.items()
+            for node, (session, ticks) in (self._served or {}).items()
             if ticks > 1
-        }
+        } or None
 
     def on_sent(self, to: NodeId, session: int, count: int) -> None:
         """Record the number of publications sent in a reply; more than the limit is a history."""
         if count > self._config.repair_announce_max:
-            self._served[to] = session, self._config.history_ticks
+            self._served = (self._served or {}) | {to: (session, self._config.history_ticks)}
 
     def on_received(self, sender: NodeId | None, count: int, *, is_last: bool) -> None:
         """Record the number of new publications in a message; more than the limit is a history."""
@@ -116,7 +116,7 @@ class TransferTracker:
         """Return True if a session would transfer the same publications as a current history."""
         if self.is_receiving and sender != self._source:
             return True
-        served = self._served.get(sender)
+        served = self._served.get(sender) if self._served is not None else None
         return served is not None and served[0] != session
 
     def state(self) -> TransferState:
@@ -126,14 +126,14 @@ class TransferTracker:
             source_ticks=self._source_ticks,
             received_ticks=self._received_ticks,
             rest_ticks=self._rest_ticks,
-            served=dict(self._served),
+            served=dict(self._served or ()),
         )
 
     def load(self, state: TransferState) -> None:
         """Replace the variables; the value may be corrupted."""
         self._source, self._source_ticks = state.source, state.source_ticks
         self._received_ticks, self._rest_ticks = state.received_ticks, state.rest_ticks
-        self._served = dict(state.served)
+        self._served = dict(state.served) or None
 
 
 class AntiEntropy:
@@ -174,8 +174,8 @@ class AntiEntropy:
 
     # -- periodic actions ------------------------------------------------------------------
 
-    def on_tick(self, partners: Sequence[NodeId], rng: Random, out: Outbox) -> None:
-        """Start a session with a random neighbour, if there is one (PublishTimeout, T16)."""
+    def on_tick(self, out: Outbox) -> bool:
+        """Count one tick, and scrub a slice; return True if a session is due (PublishTimeout)."""
         config, replica = self._config, self._replica
         replica.renew_credits()
         is_reading = self._transfers.is_reading
@@ -183,7 +183,7 @@ class AntiEntropy:
             if not is_reading:
                 replica.index_some(config.hashed_ids)
             self._transfers.on_tick()
-            return
+            return False
         if config.rules.scrub and not is_reading:
             self._scrub(out)
         # Memory may be corrupted: clamp counters to their valid range.
@@ -191,7 +191,7 @@ class AntiEntropy:
         self._open_ticks = min(self._open_ticks, self._patience)
         self._transfers.on_tick()
         if self._transfers.is_receiving:
-            return
+            return False
         self._quiet_ticks = min(self._quiet_ticks, config.quiet_ticks_max)
         if not 0 < self._period <= config.quiet_ticks_max:
             self._period = 1
@@ -199,17 +199,21 @@ class AntiEntropy:
             self._open_ticks -= 1
             if self._open_ticks == 0:  # ask an overloaded partner less often
                 self._patience *= 2
-            return
+            return False
         if self._quiet_ticks > 0:
             self._quiet_ticks -= 1
-            return
+            return False
+        return True
+
+    def start_session(self, partners: Sequence[NodeId], rng: Random, out: Outbox) -> None:
+        """Start a session with a random partner, if there is one (T16)."""
         claims = self._question(rng) if partners else ()
         if not claims:
             return
         self._session = 1 + int(rng.random() * (SESSIONS - 1))
         # T18: the interval doubles while no session finds a difference.
         self._quiet_ticks = self._period - 1
-        self._period = min(2 * self._period, config.quiet_ticks_max)
+        self._period = min(2 * self._period, self._config.quiet_ticks_max)
         partner = partners[int(rng.random() * len(partners))]
         out.send(partner, CheckTrie(self._node, claims, self._session))
 
@@ -296,7 +300,8 @@ class AntiEntropy:
             return  # the sender asks again
         is_fresh = self._replica.index().hash_some(self._config.hashed_ids)
         if is_fresh and type(message) is CheckTrie and message.claims == self._root_claims():
-            self._on_equal(message, out)
+            if message.confirm:  # T19; otherwise no reply (case i)
+                out.send(message.sender, TrieEqual(self._node, self._replica.index().root()))
             return
         if type(message) is CheckTrie and message.confirm:
             self.reset_backoff()  # a later session finds the difference
@@ -333,11 +338,13 @@ class AntiEntropy:
         """Return False if the sender is invalid, the message is too long, or claims overlap."""
         is_from_somebody = message.sender not in (self._node, SUPERVISOR)
         is_short = _cost_bytes(message) <= COST_TOLERANCE * self._config.claims_bytes
-        whole = (claim for claim in _wanted(message) if not claim.leaves)
-        chosen = (claim for claim in _wanted(message) if claim.leaves)
+        wanted = _wanted(message)
+        whole = [claim for claim in wanted if not claim.leaves]
+        chosen = [claim for claim in wanted if claim.leaves]
         return (is_from_somebody and is_short) and all(
-            are_disjoint(claim.prefix for claim in claims)
+            are_disjoint([claim.prefix for claim in claims])
             for claims in (message.claims, whole, chosen)
+            if len(claims) > 1
         )
 
     def _compared(self, message: CheckTrie | CheckAndPublish) -> Reconciler:
@@ -349,11 +356,6 @@ class AntiEntropy:
         for claim in _wanted(message):
             answer.fetch(claim)
         return answer
-
-    def _on_equal(self, message: CheckTrie, out: Outbox) -> None:
-        """Send no reply if the roots are equal (case i), unless the sender requests one (T19)."""
-        if message.confirm:
-            out.send(message.sender, TrieEqual(self._node, self._replica.index().root()))
 
     def on_publications(
         self, message: Publications, sender: NodeId | None, out: Outbox

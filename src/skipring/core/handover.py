@@ -265,6 +265,8 @@ class Handovers:
             # Memory may be corrupted: the session may be out of range.
             if request is not None and 0 <= request < SESSIONS:
                 out.send(node, HandoverDone(self._node, request, is_complete))
+        if not self.by_receiver:
+            self.by_receiver = {}  # a dict keeps the memory of its largest size until it is dropped
         return over
 
     def on_tick(self, out: Outbox) -> None:

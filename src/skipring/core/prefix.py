@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Self
 
 from msgspec import Struct
@@ -95,10 +95,9 @@ class Prefix(Struct, frozen=True, order=True, gc=False):
 ALL: Final = Prefix(0, 0)
 
 
-def are_disjoint(prefixes: Iterable[Prefix]) -> bool:
+def are_disjoint(prefixes: Sequence[Prefix]) -> bool:
     """Return True if no id begins with two of the prefixes."""
-    given = list(prefixes)
-    return len(apart(given)) == len(given)
+    return len(apart(prefixes)) == len(prefixes)
 
 
 def apart(prefixes: Iterable[Prefix]) -> list[Prefix]:

@@ -90,7 +90,7 @@ class Replication:
     @property
     def in_sync(self) -> frozenset[NodeId]:
         """Return the ring neighbours that have confirmed being in sync since the last repair."""
-        return self._sync.nodes
+        return frozenset(self._sync.nodes)
 
     @property
     def is_backfilling(self) -> bool:
@@ -170,10 +170,9 @@ class Replication:
         for node in event.nodes:
             self._ensure_handovers().start(node, out, ids=event.ids)
 
-    def _request_completeness(self, out: Outbox) -> None:
+    def _request_completeness(self, neighbours: list[NodeId], out: Outbox) -> None:
         """Ask a ring neighbour to hand everything over, except while a history arrives."""
         if not self._transfers.is_receiving:
-            neighbours = self._ring.neighbour_nodes()
             drain = self._drain
             leaving = frozenset(filter(drain.is_known_to_leave, neighbours) if drain else ())
             self._completeness.request(self._ring.node, neighbours, leaving, out)
@@ -213,16 +212,16 @@ class Replication:
         broadcast.on_tick()
         if broadcast.news_ticks:
             self._repair.reset_backoff()  # the tries may differ now (T18)
-        if config.repairs:
-            self._repair.on_tick(self._partners(ring_neighbours), rng, out)
-        else:
+        if not config.repairs:
             self._replica.renew_credits()
+        elif self._repair.on_tick(out):
+            self._repair.start_session(self._partners(ring_neighbours), rng, out)
         self._tick_handovers(out)
         backfill = self._backfill
         if backfill.run is not None or backfill.is_expected:
             backfill.on_tick(broadcast.neighbours(), out, is_throttled=is_throttled)
         if config.requests_handover and (backfill.run is None or not backfill.is_awaited):
-            self._request_completeness(out)
+            self._request_completeness(ring_neighbours, out)
         if config.confirms_sync and self._sync.on_tick(ring_neighbours):
             self.ask_to_confirm(ring_neighbours, out)
 

@@ -115,12 +115,12 @@ class Ring:
 
     def _drop_void(self) -> None:
         """Drop references to this node or to the supervisor (B2)."""
-        left, right = self.neighbours
-        if left is not None and self.is_self_or_supervisor(left):
+        (left, right), void = self.neighbours, (self.node, SUPERVISOR)
+        if left is not None and left.node in void:
             self.neighbours[LEFT] = None
-        if right is not None and self.is_self_or_supervisor(right):
+        if right is not None and right.node in void:
             self.neighbours[RIGHT] = None
-        if self.wrap is not None and self.is_self_or_supervisor(self.wrap):
+        if self.wrap is not None and self.wrap.node in void:
             self.wrap = None
 
     def _offer_to_close(self, me: Peer, out: Outbox) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from skipring.core.effects import Outbox
 from skipring.core.labels import Label
 from skipring.core.messages import IntroduceShortcut, RemoveConnections
-from skipring.core.peers import EdgeKind, NodeId, Peer
+from skipring.core.peers import SUPERVISOR, EdgeKind, NodeId, Peer
 from skipring.core.ring import Ring
 from skipring.core.topology import Chains, chains_around
 
@@ -44,7 +44,7 @@ class Shortcuts:
         if tuple(self.slots) != chains.slots:
             self._hold(chains.slots, out)
         for label, node in self.slots.items():
-            if node is not None and self._ring.is_self_or_supervisor(Peer(label, node)):
+            if node in (self._ring.node, SUPERVISOR):
                 self.slots[label] = None  # B2; no key changes, so the iteration stays valid
         self._introduce_ends(me, chains, pred, succ, out)
         return chains

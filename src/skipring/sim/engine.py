@@ -125,7 +125,6 @@ class World:
         self.events = 0
         self.sent: Counter[type[Message]] = Counter()
         self.deliveries = DeliveryStats()
-        self.confirmed: list[tuple[NodeId, NodeId]] = []  # (member, neighbour in sync) (T19)
         self.drained: dict[NodeId, NodeId | None] = {}  # leaver -> receiver (decision 49)
         self.drained_absent: dict[NodeId, bool] = {}  # True: only unreachable ones remain
         self.held_by: dict[bytes, set[NodeId]] = {}  # the nodes that have confirmed an id
@@ -281,7 +280,7 @@ class World:
                 case Rejected():
                     pass  # a corrupt initial state is ordinary input
                 case PeerInSync():
-                    self.confirmed.append((node, effect.node))
+                    pass  # the machine records it
                 case Drained():
                     self.drained[node] = effect.node
                     self.drained_absent[node] = effect.absent

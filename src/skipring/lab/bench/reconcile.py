@@ -19,7 +19,7 @@ from msgspec.msgpack import Encoder
 
 from skipring.core.antientropy import AntiEntropy, TransferTracker
 from skipring.core.batches import RecordBatch
-from skipring.core.config import Mode, Preset, ProtocolConfig, Rule
+from skipring.core.config import Mode, ProtocolConfig, Rule
 from skipring.core.effects import Outbox, Send, Store
 from skipring.core.log import LogEntry, MemoryLog
 from skipring.core.messages import CheckAndPublish, CheckTrie, Message, Publications
@@ -77,7 +77,7 @@ def _systems(n: int, d: int) -> tuple[str, ...]:
 def _measure(common: PublicationTrie, d: int, system: str, seed: int) -> Row:
     """Reconcile REPEATS times with different differences; the figures are medians."""
     without = (Rule.BATCH,) if system == UNBATCHED else ()
-    config = ProtocolConfig.of(Mode.FAST, without, preset=Preset.EAGER)  # without deferral
+    config = ProtocolConfig.of(Mode.FAST, without)
     found = []
     for repeat in range(REPEATS):
         first = len(common) + repeat * d
@@ -194,7 +194,11 @@ class _Party:
 
     def tick(self, peer: NodeId, rng: Random) -> list[Message]:
         """Start a comparison with a peer; return the messages it sends."""
-        return self._timed(lambda out: self.antientropy.on_tick([peer], rng, out))
+        return self._timed(lambda out: self._tick(peer, rng, out))
+
+    def _tick(self, peer: NodeId, rng: Random, out: Outbox) -> None:
+        if self.antientropy.on_tick(out):
+            self.antientropy.start_session([peer], rng, out)
 
     def on_message(self, message: Message) -> list[Message]:
         """Handle a message; return the replies."""
