@@ -23,8 +23,8 @@ from skipring.testing import Cluster
 from tests.support.source_tree import modules
 
 LIVE = ProtocolConfig.live()
-# Modules that define or measure the protocol without deferral.
-EAGER = {"core/config.py", "lab/bench/reconcile.py", "lab/bench/sim.py"}
+# Modules that define the protocol without deferral.
+EAGER = {"core/config.py"}
 OPTIONS_OF_A_TRIAL: Mapping[str, Mapping[str, Any]] = {
     "converge": {"adversary": "A00"},
     "spread": {"publications": 1},

@@ -501,7 +501,7 @@ async def publish(node: NodeHost, number: int, size: int = 20_000) -> bytes:
 def held(ring: LiveRing, name: str) -> int:
     machine = ring.nodes[name].machine(TOPIC)
     assert machine is not None
-    return len(machine.index())
+    return len(machine.trie())
 
 
 async def test_full_disk_is_reported_and_the_node_keeps_serving(
