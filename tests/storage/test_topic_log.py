@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.log import ANY_BYTE, LogEntry, MemoryLog, PageLimits
 from skipring.errors import StorageError, StoreFullError
-from skipring.storage import topic_log
+from skipring.storage import topic_directory, topic_log
 from skipring.storage.segment_format import (
     START_OF_CHAIN,
     TRAILER_BYTES,
     decode_entry,
+    entry_bytes,
     footer_bytes,
     next_chain,
 )
@@ -317,12 +318,9 @@ def test_quarantine_persists(tmp_path: Path) -> None:
         assert log.read(6) is log.read(7) is log.read(20) is None
         assert [offset for _, offset in log.entries()] == expected
         store.commit()
-        assert len(quarantined(path)) == 2
-        entry = decode_entry((path / "quarantine" / quarantined(path)[0]).read_bytes())
-        assert entry is not None
-        assert entry.batch == batch(6)
+        assert [each.batch for each in quarantined_entries(path)] == [batch(6), batch(20)]
         store.commit()
-        assert len(quarantined(path)) == 2
+        assert len(quarantined(path)) == 1
     with opened(tmp_path) as store:
         log = store.log(NEWS)
         assert offsets(log) == expected
@@ -330,6 +328,40 @@ def test_quarantine_persists(tmp_path: Path) -> None:
         assert [log.chain_at(offset) for offset in range(23)] == before
         write(store, 1)
         assert offsets(log) == [*expected, 22]
+
+
+def quarantined_entries(path: Path) -> list[LogEntry]:
+    """Return the entries in the only file of the quarantine."""
+    (name,) = quarantined(path)
+    data = (path / "quarantine" / name).read_bytes()
+    found: list[LogEntry] = []
+    at = 0
+    while (entry := decode_entry(data, at)) is not None:
+        found.append(entry)
+        at += entry_bytes(data, at)
+    assert at == len(data)
+    return found
+
+
+def test_commit_of_many_discards_syncs_and_searches_the_quarantine_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(tmp_path, 100)
+    calls: list[Path] = []
+    for name in ("sync_directory", "replace_by_directory"):
+        call = getattr(topic_directory, name)
+        monkeypatch.setattr(
+            topic_directory, name, lambda path, call=call: (calls.append(path), call(path))[1]
+        )
+    with opened(tmp_path) as store:
+        log = store.log(NEWS)
+        for offset in evens(200):
+            log.discard(offset)
+        calls.clear()
+        store.commit()
+        assert len(calls) <= 8
+        assert len(quarantined_entries(path)) == 100
+        assert log.records == 0
 
 
 def test_damaged_batch_is_discarded_whole(tmp_path: Path) -> None:
