@@ -224,6 +224,11 @@ def test_waiting_bytes_are_those_that_are_not_durable(
         assert store.waiting_bytes >= total
         store.commit()
         assert store.waiting_bytes == 0
+        write(store, 1)
+        store.log(NEWS).discard(0)
+        assert store.waiting_bytes >= len(batch(0).body)  # the commit writes them to the quarantine
+        store.commit()
+        assert store.waiting_bytes == 0
 
 
 def test_segment_to_be_sealed_counts_as_waiting(tmp_path: Path) -> None:

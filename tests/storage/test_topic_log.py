@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from skipring.core.batches import BatchRecord, RecordBatch
 from skipring.core.log import ANY_BYTE, LogEntry, MemoryLog, PageLimits
 from skipring.errors import StorageError, StoreFullError
-from skipring.storage import topic_log
+from skipring.storage import topic_directory, topic_log
 from skipring.storage.segment_format import (
     START_OF_CHAIN,
     TRAILER_BYTES,
@@ -318,10 +318,7 @@ def test_quarantine_persists(tmp_path: Path) -> None:
         assert log.read(6) is log.read(7) is log.read(20) is None
         assert [offset for _, offset in log.entries()] == expected
         store.commit()
-        assert len(quarantined(path)) == 1
-        data = (path / "quarantine" / quarantined(path)[0]).read_bytes()
-        entries = [decode_entry(data, at) for at in (0, entry_bytes(data))]
-        assert [entry.batch for entry in entries if entry is not None] == [batch(6), batch(20)]
+        assert [each.batch for each in quarantined_entries(path)] == [batch(6), batch(20)]
         store.commit()
         assert len(quarantined(path)) == 1
     with opened(tmp_path) as store:
@@ -333,20 +330,38 @@ def test_quarantine_persists(tmp_path: Path) -> None:
         assert offsets(log) == [*expected, 22]
 
 
-def test_many_discards_take_as_many_syncs_as_one(
+def quarantined_entries(path: Path) -> list[LogEntry]:
+    """Return the entries in the only file of the quarantine."""
+    (name,) = quarantined(path)
+    data = (path / "quarantine" / name).read_bytes()
+    found: list[LogEntry] = []
+    at = 0
+    while (entry := decode_entry(data, at)) is not None:
+        found.append(entry)
+        at += entry_bytes(data, at)
+    assert at == len(data)
+    return found
+
+
+def test_commit_of_many_discards_syncs_and_searches_the_quarantine_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: list[int] = []
-    sync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), sync(file)))
-    made(tmp_path, 300)
+    path = made(tmp_path, 100)
+    calls: list[Path] = []
+    for name in ("sync_directory", "replace_by_directory"):
+        call = getattr(topic_directory, name)
+        monkeypatch.setattr(
+            topic_directory, name, lambda path, call=call: (calls.append(path), call(path))[1]
+        )
     with opened(tmp_path) as store:
-        for discarded in (evens(2), evens(500, 2)):
-            for offset in discarded:
-                store.log(NEWS).discard(offset)
-            synced.clear()
-            store.commit()
-            assert 0 < len(synced) < 20
+        log = store.log(NEWS)
+        for offset in evens(200):
+            log.discard(offset)
+        calls.clear()
+        store.commit()
+        assert len(calls) <= 8
+        assert len(quarantined_entries(path)) == 100
+        assert log.records == 0
 
 
 def test_damaged_batch_is_discarded_whole(tmp_path: Path) -> None:

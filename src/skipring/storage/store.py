@@ -106,7 +106,7 @@ class LogStore:
 
     @property
     def waiting_bytes(self) -> int:
-        """Return the size of the entries that are in memory only, and of segments to be sealed."""
+        """Return the size of what the next commit writes, and of the segments that it seals."""
         return sum([log.waiting_bytes for log in list(self._changed.values())])
 
     @property

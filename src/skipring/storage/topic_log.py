@@ -98,7 +98,7 @@ class SegmentLog:
         self.end = self.durable_end = segments[-1].index.end if segments else 0
         self._unconfirmed: list[LogEntry] = []  # from ``durable_end`` to ``end``
         self._unconfirmed_bytes = 0  # approximate
-        self._discards: list[tuple[int, bytes]] = []  # offsets and bytes to quarantine
+        self._discards: deque[tuple[int, bytes]] = deque()  # offsets and entries to quarantine
         self._tail: tuple[LogSegment, EntryIndex] | None = None  # of the current commit
         self._is_tainted = False  # a commit failed: the next one begins a new segment
         self._lock = Lock()  # for state that a commit in another thread uses
@@ -110,9 +110,11 @@ class SegmentLog:
 
     @property
     def waiting_bytes(self) -> int:
-        """Return the size of the entries in memory, and of a full segment: a commit seals it."""
+        """Return the size of entries that the next commit writes, and of a segment that it seals."""
         last_bytes = self._segments[-1].index.size if self._segments else 0
-        return self._unconfirmed_bytes + last_bytes * (last_bytes >= self._segment_bytes_max)
+        sealed_bytes = last_bytes if last_bytes >= self._segment_bytes_max else 0
+        discarded_bytes = sum([len(data) for _, data in list(self._discards)])
+        return self._unconfirmed_bytes + sealed_bytes + discarded_bytes
 
     # -- reads -----------------------------------------------------------------------------
 
@@ -274,16 +276,15 @@ class SegmentLog:
             self._directory.write_record(record)
             self._record = record
         if self._discards:
-            self._quarantine()
+            self._quarantine_entries()
         if entries:
             self._write_entries(entries)
 
-    def _quarantine(self) -> None:
-        """Write all discarded entries to one file: each file takes several syncs."""
-        with self._lock:
-            discards, self._discards = self._discards, []
-        name = f"{discards[0][0]:020}.entries"
-        self._directory.quarantine_bytes(name, b"".join([data for _, data in discards]))
+    def _quarantine_entries(self) -> None:
+        """Write all discarded entries to one file: a commit must not take long for many."""
+        offset = self._discards[0][0]
+        discarded = [self._discards.popleft()[1] for _ in range(len(self._discards))]
+        self._directory.quarantine_bytes(f"{offset:020}.entries", b"".join(discarded))
 
     def _write_entries(self, entries: list[LogEntry]) -> None:
         """Write entries to the last segment until it is full; begin a new one if it is.
